@@ -1,1 +1,13 @@
-//! BSON.
+//! BSON for Nilometer: values and documents as bytes, their order and arithmetic, index key
+//! strings, and the BSONColumn codec with the typed blocks it decodes into.
+//!
+//! Pure: no files, threads, clock or randomness.
+
+pub mod document;
+pub mod value;
+
+pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};
+pub use value::{
+    Array, Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Value,
+    ValueRef, type_code,
+};

@@ -1,0 +1,594 @@
+//! Documents as bytes: reading in place, and building.
+//!
+//! ```text
+//! document  int32 total length | element … | 00
+//! element   type byte | name … 00 | value bytes
+//! ```
+
+use std::sync::Arc;
+
+use crate::value::{Decimal128, ObjectId, Timestamp, Value, ValueRef, type_code as t};
+
+/// The empty document.
+const EMPTY: &[u8] = &[5, 0, 0, 0, 0];
+
+/// A document borrowed from bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct DocRef<'a>(&'a [u8]);
+
+/// An array borrowed from bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct ArrayRef<'a>(DocRef<'a>);
+
+/// A document that owns its bytes, shared between copies.
+#[derive(Clone, Debug)]
+pub struct Document {
+    bytes: Arc<Vec<u8>>,
+}
+
+impl Default for Document {
+    fn default() -> Self {
+        Self {
+            bytes: Arc::new(EMPTY.to_vec()),
+        }
+    }
+}
+
+/// One element of a document: its value is decoded only when asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Element<'a> {
+    type_code: u8,
+    name: &'a [u8],
+    value: &'a [u8],
+}
+
+impl<'a> Element<'a> {
+    /// The BSON type byte.
+    pub fn type_code(&self) -> u8 {
+        self.type_code
+    }
+
+    /// The field name; empty if it is no UTF-8, which validated documents never have.
+    pub fn name(&self) -> &'a str {
+        std::str::from_utf8(self.name).unwrap_or("")
+    }
+
+    /// The field name's bytes.
+    pub fn name_bytes(&self) -> &'a [u8] {
+        self.name
+    }
+
+    /// The bytes of the value, without type and name.
+    pub fn value_bytes(&self) -> &'a [u8] {
+        self.value
+    }
+
+    /// The value.
+    pub fn value(&self) -> ValueRef<'a> {
+        decode_value(self.type_code, self.value).unwrap_or(ValueRef::Missing)
+    }
+}
+
+/// How many bytes a value of `type_code` at the start of `bytes` takes; `None` if they do not hold it.
+pub fn value_length(type_code: u8, bytes: &[u8]) -> Option<usize> {
+    let length = match type_code {
+        t::DOUBLE | t::DATE_TIME | t::TIMESTAMP | t::INT64 => 8,
+        t::INT32 => 4,
+        t::BOOL => 1,
+        t::OBJECT_ID => 12,
+        t::DECIMAL128 => 16,
+        t::NULL | t::UNDEFINED | t::MIN_KEY | t::MAX_KEY => 0,
+        t::STRING | t::CODE | t::SYMBOL => 4 + counted(bytes, 1)?,
+        t::DOCUMENT | t::ARRAY => counted(bytes, 5)?,
+        t::BINARY => 5 + counted(bytes, 0)?,
+        t::CODE_WITH_SCOPE => counted(bytes, 14)?,
+        t::DB_POINTER => 4 + counted(bytes, 1)? + 12,
+        t::REGEX => {
+            let pattern = c_string(bytes)?.len() + 1;
+            pattern + c_string(bytes.get(pattern..)?)?.len() + 1
+        }
+        _ => return None,
+    };
+    (length <= bytes.len()).then_some(length)
+}
+
+/// The int32 at the front, if at least `min`.
+fn counted(bytes: &[u8], min: i32) -> Option<usize> {
+    let n = i32::from_le_bytes(*bytes.first_chunk()?);
+    if n < min {
+        None
+    } else {
+        usize::try_from(n).ok()
+    }
+}
+
+/// The bytes before the first NUL.
+fn c_string(bytes: &[u8]) -> Option<&[u8]> {
+    let end = bytes.iter().position(|b| *b == 0)?;
+    bytes.get(..end)
+}
+
+/// A length-prefixed, NUL-terminated string.
+fn string(bytes: &[u8]) -> Option<&str> {
+    let n = counted(bytes, 1)?;
+    std::str::from_utf8(bytes.get(4..4 + n - 1)?).ok()
+}
+
+/// Decodes the value whose bytes are `bytes`.
+pub fn decode_value(type_code: u8, bytes: &[u8]) -> Option<ValueRef<'_>> {
+    let eight = || bytes.first_chunk::<8>().copied();
+    Some(match type_code {
+        t::DOUBLE => ValueRef::Double(f64::from_le_bytes(eight()?)),
+        t::STRING => ValueRef::String(string(bytes)?),
+        t::DOCUMENT => ValueRef::Document(DocRef::new(bytes)?),
+        t::ARRAY => ValueRef::Array(ArrayRef(DocRef::new(bytes)?)),
+        t::BINARY => {
+            let n = counted(bytes, 0)?;
+            ValueRef::Binary {
+                subtype: *bytes.get(4)?,
+                bytes: bytes.get(5..5 + n)?,
+            }
+        }
+        t::UNDEFINED => ValueRef::Undefined,
+        t::OBJECT_ID => ValueRef::ObjectId(ObjectId(*bytes.first_chunk()?)),
+        t::BOOL => ValueRef::Bool(*bytes.first()? != 0),
+        t::DATE_TIME => ValueRef::DateTime(i64::from_le_bytes(eight()?)),
+        t::NULL => ValueRef::Null,
+        t::REGEX => {
+            let pattern = c_string(bytes)?;
+            let options = c_string(bytes.get(pattern.len() + 1..)?)?;
+            ValueRef::Regex {
+                pattern: std::str::from_utf8(pattern).ok()?,
+                options: std::str::from_utf8(options).ok()?,
+            }
+        }
+        t::DB_POINTER => {
+            let namespace = string(bytes)?;
+            let id = bytes.get(4 + namespace.len() + 1..)?;
+            ValueRef::DbPointer {
+                namespace,
+                id: ObjectId(*id.first_chunk()?),
+            }
+        }
+        t::CODE => ValueRef::Code(string(bytes)?),
+        t::SYMBOL => ValueRef::Symbol(string(bytes)?),
+        t::CODE_WITH_SCOPE => {
+            let code = string(bytes.get(4..)?)?;
+            let scope = DocRef::new(bytes.get(4 + 4 + code.len() + 1..)?)?;
+            ValueRef::CodeWithScope { code, scope }
+        }
+        t::INT32 => ValueRef::Int32(i32::from_le_bytes(*bytes.first_chunk()?)),
+        t::TIMESTAMP => ValueRef::Timestamp(Timestamp::from_u64(u64::from_le_bytes(eight()?))),
+        t::INT64 => ValueRef::Int64(i64::from_le_bytes(eight()?)),
+        t::DECIMAL128 => ValueRef::Decimal128(Decimal128::from_le_bytes(*bytes.first_chunk()?)),
+        t::MIN_KEY => ValueRef::MinKey,
+        t::MAX_KEY => ValueRef::MaxKey,
+        _ => return None,
+    })
+}
+
+/// Walks the elements of a document; ends early on malformed bytes.
+#[derive(Clone, Debug)]
+pub struct Elements<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Element<'a>;
+
+    fn next(&mut self) -> Option<Element<'a>> {
+        let (&type_code, after) = self.rest.split_first()?;
+        if type_code == 0 {
+            return None;
+        }
+        let name = c_string(after)?;
+        let after = after.get(name.len() + 1..)?;
+        let length = value_length(type_code, after)?;
+        let (value, rest) = after.split_at_checked(length)?;
+        self.rest = rest;
+        Some(Element {
+            type_code,
+            name,
+            value,
+        })
+    }
+}
+
+impl<'a> DocRef<'a> {
+    /// The empty document.
+    pub const EMPTY: DocRef<'static> = DocRef(EMPTY);
+
+    /// The document at the start of `bytes`, if its length fits and its end byte is there.
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        let n = counted(bytes, 5)?;
+        let bytes = bytes.get(..n)?;
+        (bytes.last() == Some(&0)).then_some(Self(bytes))
+    }
+
+    /// All its bytes.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The elements in order.
+    pub fn iter(self) -> Elements<'a> {
+        Elements {
+            rest: self.0.get(4..).unwrap_or(&[]),
+        }
+    }
+
+    /// True when it has no element.
+    pub fn is_empty(self) -> bool {
+        self.0.len() <= 5
+    }
+
+    /// The value of the first field called `name`; missing if there is none. Names are not paths.
+    pub fn get(self, name: &str) -> ValueRef<'a> {
+        self.iter()
+            .find(|e| e.name_bytes() == name.as_bytes())
+            .map_or(ValueRef::Missing, |e| e.value())
+    }
+
+    /// True when a field called `name` is there.
+    pub fn contains(self, name: &str) -> bool {
+        self.iter().any(|e| e.name_bytes() == name.as_bytes())
+    }
+
+    /// A copy that owns its bytes.
+    pub fn to_document(self) -> Document {
+        Document {
+            bytes: Arc::new(self.0.to_vec()),
+        }
+    }
+}
+
+impl<'a> IntoIterator for DocRef<'a> {
+    type Item = Element<'a>;
+    type IntoIter = Elements<'a>;
+
+    fn into_iter(self) -> Elements<'a> {
+        self.iter()
+    }
+}
+
+impl<'a> ArrayRef<'a> {
+    /// Reads `document` as an array: its names do not matter.
+    pub fn new(document: DocRef<'a>) -> Self {
+        Self(document)
+    }
+
+    /// The elements in order.
+    pub fn iter(self) -> impl Iterator<Item = ValueRef<'a>> + Clone + use<'a> {
+        self.0.iter().map(|e| e.value())
+    }
+
+    /// The element at `index`, missing if there are fewer.
+    pub fn get(self, index: usize) -> ValueRef<'a> {
+        self.0
+            .iter()
+            .nth(index)
+            .map_or(ValueRef::Missing, |e| e.value())
+    }
+
+    /// Number of elements, counted by walking.
+    pub fn len(self) -> usize {
+        self.0.iter().count()
+    }
+
+    /// True when it has no element.
+    pub fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The document form.
+    pub fn as_document(self) -> DocRef<'a> {
+        self.0
+    }
+}
+
+impl Document {
+    /// The empty document.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes bytes that hold exactly one well-framed document.
+    pub fn from_bytes(bytes: Vec<u8>) -> Option<Self> {
+        let n = DocRef::new(&bytes)?.0.len();
+        (n == bytes.len()).then(|| Self {
+            bytes: Arc::new(bytes),
+        })
+    }
+
+    /// The document, borrowed.
+    pub fn as_ref(&self) -> DocRef<'_> {
+        DocRef(&self.bytes)
+    }
+
+    /// All its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The bytes, copied only if they are shared.
+    pub fn into_bytes(self) -> Vec<u8> {
+        Arc::try_unwrap(self.bytes).unwrap_or_else(|shared| shared.as_ref().clone())
+    }
+
+    /// The value of the first field called `name`; missing if there is none.
+    pub fn get(&self, name: &str) -> ValueRef<'_> {
+        self.as_ref().get(name)
+    }
+
+    /// The elements in order.
+    pub fn iter(&self) -> Elements<'_> {
+        self.as_ref().iter()
+    }
+
+    /// True when it has no element.
+    pub fn is_empty(&self) -> bool {
+        self.as_ref().is_empty()
+    }
+}
+
+impl PartialEq for Document {
+    /// Equal bytes. Equality of values across numeric types is [`crate::order`]'s business.
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+/// Writes a document front to back, with nested documents and arrays in place.
+#[derive(Clone, Debug)]
+pub struct DocumentBuilder {
+    bytes: Vec<u8>,
+    /// Offsets of the length fields of the open documents, outermost first.
+    open: Vec<usize>,
+}
+
+impl Default for DocumentBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl DocumentBuilder {
+    /// Starts an empty document.
+    pub fn new() -> Self {
+        Self::with_capacity(64)
+    }
+
+    /// Starts an empty document with room for `capacity` bytes.
+    pub fn with_capacity(capacity: usize) -> Self {
+        let mut bytes = Vec::with_capacity(capacity.max(5));
+        bytes.extend_from_slice(&[0; 4]);
+        Self {
+            bytes,
+            open: vec![0],
+        }
+    }
+
+    /// Appends a field; a missing value is left out.
+    pub fn append(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
+        let value: Value = value.into();
+        self.append_ref(name, value.as_ref())
+    }
+
+    /// Appends a field from a borrowed value; a missing value is left out.
+    pub fn append_ref(&mut self, name: &str, value: ValueRef<'_>) -> &mut Self {
+        if !value.is_missing() {
+            self.header(value.type_code(), name.as_bytes());
+            write_value(&mut self.bytes, value);
+        }
+        self
+    }
+
+    /// Appends an element as it stands in another document.
+    pub fn append_element(&mut self, element: Element<'_>) -> &mut Self {
+        self.header(element.type_code, element.name);
+        self.bytes.extend_from_slice(element.value);
+        self
+    }
+
+    /// Appends the value of an element under another name.
+    pub fn append_renamed(&mut self, name: &str, element: Element<'_>) -> &mut Self {
+        self.header(element.type_code, name.as_bytes());
+        self.bytes.extend_from_slice(element.value);
+        self
+    }
+
+    /// Appends an array element; missing becomes null, as an array has no gaps.
+    pub fn append_indexed(&mut self, index: usize, value: ValueRef<'_>) -> &mut Self {
+        let value = if value.is_missing() {
+            ValueRef::Null
+        } else {
+            value
+        };
+        self.bytes.push(value.type_code());
+        write_index(&mut self.bytes, index);
+        self.bytes.push(0);
+        write_value(&mut self.bytes, value);
+        self
+    }
+
+    /// Opens an embedded document; close it with [`DocumentBuilder::end`].
+    pub fn begin_document(&mut self, name: &str) -> &mut Self {
+        self.begin(t::DOCUMENT, name)
+    }
+
+    /// Opens an array, whose elements are then named "0", "1", … ([`DocumentBuilder::append_indexed`]).
+    pub fn begin_array(&mut self, name: &str) -> &mut Self {
+        self.begin(t::ARRAY, name)
+    }
+
+    fn begin(&mut self, type_code: u8, name: &str) -> &mut Self {
+        self.header(type_code, name.as_bytes());
+        self.open.push(self.bytes.len());
+        self.bytes.extend_from_slice(&[0; 4]);
+        self
+    }
+
+    /// Closes the innermost open document or array (never the outermost: that is `finish`).
+    pub fn end(&mut self) -> &mut Self {
+        if self.open.len() > 1
+            && let Some(start) = self.open.pop()
+        {
+            self.close(start);
+        }
+        self
+    }
+
+    fn close(&mut self, start: usize) {
+        self.bytes.push(0);
+        let length = u32::try_from(self.bytes.len() - start).unwrap_or(u32::MAX);
+        if let Some(slot) = self.bytes.get_mut(start..start + 4) {
+            slot.copy_from_slice(&length.to_le_bytes());
+        }
+    }
+
+    fn header(&mut self, type_code: u8, name: &[u8]) {
+        self.bytes.push(type_code);
+        self.bytes.extend_from_slice(name);
+        self.bytes.push(0);
+    }
+
+    /// Bytes written so far.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// True before the first element.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.len() == 4
+    }
+
+    /// Closes everything still open and hands over the document.
+    pub fn finish(self) -> Document {
+        Document {
+            bytes: Arc::new(self.finish_bytes()),
+        }
+    }
+
+    /// Like [`DocumentBuilder::finish`], as bytes.
+    pub fn finish_bytes(mut self) -> Vec<u8> {
+        while let Some(start) = self.open.pop() {
+            self.close(start);
+        }
+        self.bytes
+    }
+}
+
+/// Writes a decimal array index without allocating.
+fn write_index(out: &mut Vec<u8>, index: usize) {
+    if let Ok(digit @ 0..=9) = u8::try_from(index) {
+        out.push(b'0' + digit);
+    } else {
+        out.extend_from_slice(index.to_string().as_bytes());
+    }
+}
+
+fn write_string(out: &mut Vec<u8>, text: &str) {
+    let length = u32::try_from(text.len() + 1).unwrap_or(u32::MAX);
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+    out.push(0);
+}
+
+/// Appends the bytes of a value (nothing for missing).
+pub fn write_value(out: &mut Vec<u8>, value: ValueRef<'_>) {
+    match value {
+        ValueRef::Missing
+        | ValueRef::Undefined
+        | ValueRef::Null
+        | ValueRef::MinKey
+        | ValueRef::MaxKey => {}
+        ValueRef::Double(v) => out.extend_from_slice(&v.to_le_bytes()),
+        ValueRef::String(v) | ValueRef::Code(v) | ValueRef::Symbol(v) => write_string(out, v),
+        ValueRef::Document(v) => out.extend_from_slice(v.as_bytes()),
+        ValueRef::Array(v) => out.extend_from_slice(v.as_document().as_bytes()),
+        ValueRef::Binary { subtype, bytes } => {
+            let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            out.extend_from_slice(&length.to_le_bytes());
+            out.push(subtype);
+            out.extend_from_slice(bytes);
+        }
+        ValueRef::ObjectId(v) => out.extend_from_slice(&v.0),
+        ValueRef::Bool(v) => out.push(u8::from(v)),
+        ValueRef::DateTime(v) | ValueRef::Int64(v) => out.extend_from_slice(&v.to_le_bytes()),
+        ValueRef::Regex { pattern, options } => {
+            for part in [pattern, options] {
+                out.extend_from_slice(part.as_bytes());
+                out.push(0);
+            }
+        }
+        ValueRef::DbPointer { namespace, id } => {
+            write_string(out, namespace);
+            out.extend_from_slice(&id.0);
+        }
+        ValueRef::CodeWithScope { code, scope } => {
+            let length = 4 + 4 + code.len() + 1 + scope.as_bytes().len();
+            let length = u32::try_from(length).unwrap_or(u32::MAX);
+            out.extend_from_slice(&length.to_le_bytes());
+            write_string(out, code);
+            out.extend_from_slice(scope.as_bytes());
+        }
+        ValueRef::Int32(v) => out.extend_from_slice(&v.to_le_bytes()),
+        ValueRef::Timestamp(v) => out.extend_from_slice(&v.to_u64().to_le_bytes()),
+        ValueRef::Decimal128(v) => out.extend_from_slice(&v.to_le_bytes()),
+    }
+}
+
+/// Builds a [`Document`]: `doc! { "ok": 1.0, "nested": doc! { "a": 1 } }`.
+///
+/// Values are anything that converts into [`Value`]; a missing value (or `None`) is left out.
+#[macro_export]
+macro_rules! doc {
+    () => { $crate::Document::new() };
+    ($($name:literal : $value:expr),+ $(,)?) => {{
+        let mut builder = $crate::DocumentBuilder::new();
+        $( builder.append($name, $value); )+
+        builder.finish()
+    }};
+}
+
+/// Builds a [`Value`] array: `array![1, "two", doc! { "three": 3 }]`.
+#[macro_export]
+macro_rules! array {
+    ($($value:expr),* $(,)?) => {
+        $crate::Value::from(::std::vec![$($crate::Value::from($value)),*])
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builds_what_it_reads() {
+        let inner = doc! { "b": 2i64, "c": array![1, "x", Value::Null] };
+        let doc = doc! { "a": 1.5, "d": inner, "none": None::<i32>, "s": "text" };
+        assert_eq!(
+            doc.iter().map(|e| e.name().to_owned()).collect::<Vec<_>>(),
+            ["a", "d", "s"]
+        );
+        let inner = doc.get("d").as_document().unwrap();
+        assert!(matches!(inner.get("b"), ValueRef::Int64(2)));
+        let array = inner.get("c").as_array().unwrap();
+        assert_eq!(array.len(), 3);
+        assert_eq!(array.get(1).as_str(), Some("x"));
+        let copy = Document::from_bytes(doc.as_bytes().to_vec()).unwrap();
+        assert_eq!(copy, doc);
+    }
+
+    #[test]
+    fn golden_bytes() {
+        assert_eq!(doc! { "a": 1 }.as_bytes(), b"\x0c\0\0\0\x10a\0\x01\0\0\0\0");
+    }
+
+    #[test]
+    fn malformed_bytes_end_the_walk() {
+        let bytes = b"\x0c\0\0\0\x02a\0\xff\xff\xff\x7f\0";
+        assert_eq!(DocRef::new(bytes).unwrap().iter().count(), 0);
+        assert!(DocRef::new(b"\x0c\0\0\0\x02").is_none());
+    }
+}
