@@ -1,1 +1,5 @@
-//! The database.
+//! Nilometer, the database: command document in, reply document out.
+
+pub mod error;
+
+pub use error::{Error, ErrorCode, Result};
