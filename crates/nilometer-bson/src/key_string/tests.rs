@@ -17,16 +17,17 @@ fn key(value: &Value, order: KeyOrder) -> Vec<u8> {
 /// Identical, not just equal: same types, bits and bytes; NaNs and missing aside.
 fn identical(a: &Value, b: &Value) -> bool {
     let bytes = |value: &Value| doc! { "v": value.clone() }.into_bytes();
-    bytes(a) == bytes(b) || (a.type_code() == b.type_code() && has_nan(a))
+    bytes(a) == bytes(b) || (a.type_code() == b.type_code() && is_unfaithful(b))
 }
 
-fn has_nan(value: &Value) -> bool {
+/// True for what a key does not keep: payloads of NaNs, decimals in a form that only reads as zero.
+fn is_unfaithful(value: &Value) -> bool {
     match value {
         Value::Double(v) => v.is_nan(),
         Value::Decimal128(v) => v.is_nan() || !is_canonical(*v),
-        Value::Document(v) => v.iter().any(|e| has_nan(&e.value().to_value())),
-        Value::Array(v) => v.to_vec().iter().any(has_nan),
-        Value::CodeWithScope(v) => v.scope.iter().any(|e| has_nan(&e.value().to_value())),
+        Value::Document(v) => v.iter().any(|e| is_unfaithful(&e.value().to_value())),
+        Value::Array(v) => v.to_vec().iter().any(is_unfaithful),
+        Value::CodeWithScope(v) => v.scope.iter().any(|e| is_unfaithful(&e.value().to_value())),
         _ => false,
     }
 }
