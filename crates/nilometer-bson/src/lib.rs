@@ -3,8 +3,10 @@
 //!
 //! Pure: no files, threads, clock or randomness.
 
+pub mod block;
 pub mod column;
 pub mod document;
+pub mod fuzz;
 pub mod value;
 
 pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};
