@@ -5,8 +5,12 @@
 
 pub mod block;
 pub mod column;
+pub mod decimal128;
 pub mod document;
 pub mod fuzz;
+pub mod number;
+pub mod order;
+pub mod path;
 pub mod value;
 
 pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};

@@ -21,7 +21,11 @@ const KINDS: u8 = 20;
 fn runs() -> impl Strategy<Value = Vec<Run>> {
     let run =
         (0..KINDS, 1_usize..200, any::<u64>(), 0_u64..6).prop_map(|(kind, len, seed, gaps)| {
-            let len = if seed % 9 == 0 { len * 20 } else { len };
+            let len = if seed.is_multiple_of(9) {
+                len * 20
+            } else {
+                len
+            };
             Run {
                 kind,
                 len,
@@ -77,7 +81,7 @@ fn value(run: &Run, at: i64, numbers: &mut Numbers) -> RawValue {
             let mixed = [1.0, 2.5, 3.25, 0.1, -0.0, 1e-9, f64::NAN, 7.0];
             raw(ValueRef::Double(mixed[(random % 8) as usize]))
         }
-        8 => raw(ValueRef::Bool(random % 5 == 0)),
+        8 => raw(ValueRef::Bool(random.is_multiple_of(5))),
         9 => raw(ValueRef::DateTime(1_700_000_000_000 + at * 1000)),
         10 => raw(ValueRef::DateTime(1_700_000_000_000 + at * 1000 + few)),
         11 => raw(ValueRef::Timestamp(nilometer_bson::Timestamp {
@@ -88,7 +92,7 @@ fn value(run: &Run, at: i64, numbers: &mut Numbers) -> RawValue {
             let mut id = [0x55; 12];
             id[..4].copy_from_slice(&(at as u32 / 7).to_be_bytes());
             id[9..].copy_from_slice(&(at as u32).to_be_bytes()[1..]);
-            id[5] = u8::from(random % 50 == 0);
+            id[5] = u8::from(random.is_multiple_of(50));
             raw(ValueRef::ObjectId(nilometer_bson::ObjectId(id)))
         }
         13 => raw(ValueRef::String(&format!("host_{few}"))),
@@ -97,7 +101,7 @@ fn value(run: &Run, at: i64, numbers: &mut Numbers) -> RawValue {
             let len = (random % 20) as usize;
             let bytes = [few as u8; 20];
             let subtype = [0, 0, 5][(random % 3) as usize];
-            let bytes = &bytes[..if run.seed % 2 == 0 { 12 } else { len }];
+            let bytes = &bytes[..if run.seed.is_multiple_of(2) { 12 } else { len }];
             raw(ValueRef::Binary { subtype, bytes })
         }
         16 => raw(ValueRef::Decimal128(nilometer_bson::Decimal128 {
@@ -116,13 +120,13 @@ fn value(run: &Run, at: i64, numbers: &mut Numbers) -> RawValue {
             _ => raw(ValueRef::Null),
         },
         18 => {
-            let inner = doc! { "c": few, "s": if random % 3 == 0 { "x" } else { "y" } };
-            let inner = if random % 20 == 0 {
+            let inner = doc! { "c": few, "s": if random.is_multiple_of(3) { "x" } else { "y" } };
+            let inner = if random.is_multiple_of(20) {
                 doc! {}
             } else {
                 inner
             };
-            let extra = (random % 11 == 0).then_some(at as f64 / 2.0);
+            let extra = (random.is_multiple_of(11)).then_some(at as f64 / 2.0);
             let whole = doc! { "a": at as i32, "b": inner, "d": extra };
             raw(ValueRef::Document(whole.as_ref()))
         }
