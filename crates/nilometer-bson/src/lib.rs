@@ -3,10 +3,12 @@
 //!
 //! Pure: no files, threads, clock or randomness.
 
+pub mod block;
 pub mod column;
 pub mod decimal128;
 pub mod document;
 pub mod key_string;
+pub mod fuzz;
 pub mod number;
 pub mod order;
 pub mod path;
