@@ -11,6 +11,8 @@ pub mod operation;
 pub mod parameters;
 pub mod services;
 pub mod session;
+pub mod timeseries;
+pub mod write;
 
 pub use database::Database;
 pub use error::{Error, ErrorCode, Result};
