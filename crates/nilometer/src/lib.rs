@@ -8,6 +8,7 @@ pub mod commands;
 pub mod database;
 pub mod error;
 pub mod limits;
+pub mod eval;
 pub mod operation;
 pub mod parameters;
 pub mod services;
