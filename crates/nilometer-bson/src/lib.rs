@@ -3,7 +3,12 @@
 //!
 //! Pure: no files, threads, clock or randomness.
 
+pub mod column;
+pub mod decimal128;
 pub mod document;
+pub mod number;
+pub mod order;
+pub mod path;
 pub mod value;
 
 pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};
