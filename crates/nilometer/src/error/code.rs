@@ -84,6 +84,7 @@ codes! {
     NoSuchSession = 206;
     TransactionTooOld = 225;
     QueryFeatureNotAllowed = 224;
+    NotImplemented = 238;
     ConversionFailure = 241;
     NoSuchTransaction = 251;
     CursorInUse = 12051;
