@@ -1,2 +1,64 @@
-//! Entry point.
-fn main() {}
+//! The tasks around the code: `cargo xtask TASK`.
+//!
+//! One command is the whole of continuous integration (`cargo xtask ci`); everything it does can be
+//! run on its own. This crate depends on the standard library alone, so that a fresh clone has it
+//! built in seconds, and on none of the workspace's crates, so that it still works when they do not.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line program talks to its terminal"
+)]
+
+mod ci;
+mod conformance;
+mod fuzz;
+mod process;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask TASK
+
+  ci                        everything below but bench; what CI runs and what a change must pass
+  fmt | lint | test | docs  one step of ci
+  tidy                      house rules: imports, lengths, module heads, links, text
+  fuzz                      every fuzz target, for a short time
+  fuzz NAME [--seed N] [--runs N]
+                            one target from a seed on; a failure names the seed to replay
+  fuzz --list               the targets
+  conformance [CLIENT]...   real clients against the built server
+                            (pymongo node mongosh go java rust; all when none is named)
+  compatibility             rewrite the tables of COMPATIBILITY.md from the code's
+  bench ARGS...             the load generator, optimised (ARGS as `--help` there explains)
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["ci"] => ci::all(),
+        ["fmt"] => ci::format(),
+        ["lint"] => ci::lint(),
+        ["test"] => ci::test().map(drop),
+        ["docs"] => ci::docs(),
+        ["tidy"] => tidy::run(),
+        ["fuzz", rest @ ..] => fuzz::run(rest),
+        ["conformance", clients @ ..] => conformance::run(clients),
+        ["compatibility"] => ci::rewrite_compatibility(),
+        ["bench", rest @ ..] => ci::bench(rest),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        _ => Err(format!("unknown task or arguments\n\n{HELP}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -3,6 +3,7 @@
 //!
 //! Pure: no files, threads, clock or randomness.
 
+pub mod column;
 pub mod document;
 pub mod value;
 

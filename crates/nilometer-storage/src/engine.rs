@@ -12,7 +12,16 @@
 use std::path::Path;
 
 use crate::bytes::Bytes;
-use crate::error::Result;
+use crate::error::{Error, Result};
+
+/// Longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 65_535;
+
+/// Longest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// Most bytes of keys and values in one batch.
+pub const BATCH_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Names a keyspace within one engine; never reused after a drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,6 +95,35 @@ impl WriteBatch {
     /// Number of operations.
     pub fn len(&self) -> usize {
         self.operations.len()
+    }
+    /// Refuses keys, values and batches no engine can store.
+    pub(crate) fn check(&self) -> Result<()> {
+        let mut total = self.annotation.len() as u64;
+        for (_, key, operation) in &self.operations {
+            if key.is_empty() || key.len() > KEY_BYTES_MAX {
+                return Err(Error::InvalidKey { length: key.len() });
+            }
+            let length = match operation {
+                Operation::Put(value) => value.len(),
+                Operation::Delete => 0,
+            };
+            if length > VALUE_BYTES_MAX {
+                return Err(Error::TooLarge {
+                    what: "value",
+                    length: length as u64,
+                    maximum: VALUE_BYTES_MAX as u64,
+                });
+            }
+            total += (key.len() + length) as u64;
+        }
+        if total > BATCH_BYTES_MAX {
+            return Err(Error::TooLarge {
+                what: "batch",
+                length: total,
+                maximum: BATCH_BYTES_MAX,
+            });
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,18 @@
 //! Nilometer, the database: command document in, reply document out.
+//!
+//! Knows no socket, no async runtime, no wire format and no command line; time comes from the
+//! [`operation::Clock`] it is opened with.
 
+pub mod catalog;
+pub mod commands;
+pub mod database;
 pub mod error;
+pub mod operation;
+pub mod parameters;
+pub mod services;
+pub mod session;
 
+pub use database::Database;
 pub use error::{Error, ErrorCode, Result};
+pub use operation::{OperationContext, Request};
+pub use session::ClientSession;

@@ -101,6 +101,10 @@ codes! {
     DuplicateKey = 11000;
     InterruptedAtShutdown = 11600;
     Interrupted = 11601;
+    ClientDisconnect = 279;
+    CursorKilled = 237;
+    NotAReplicaSet = 123;
+    ShutdownInProgress = 91;
     IDLFailedToParse = 40414;
     IDLUnknownField = 40415;
 }

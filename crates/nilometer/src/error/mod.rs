@@ -82,3 +82,17 @@ impl std::fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<nilometer_storage::Error> for Error {
+    /// The one place where trouble with storage becomes an answer.
+    fn from(error: nilometer_storage::Error) -> Self {
+        use nilometer_storage::Error as Storage;
+        let code = match &error {
+            Storage::Corruption { .. } => ErrorCode::DataCorruptionDetected,
+            Storage::Full { .. } => ErrorCode::OutOfDiskSpace,
+            Storage::Closed => ErrorCode::InterruptedAtShutdown,
+            _ => ErrorCode::InternalError,
+        };
+        Self::new(code, error.to_string())
+    }
+}

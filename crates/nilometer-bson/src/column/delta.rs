@@ -1,0 +1,306 @@
+//! The arithmetic between values and words: zig-zag, decimal scales, and values as integers.
+//!
+//! ```text
+//! value ──integer──► n ──minus the one before──► d ──zig-zag──► u ──► slot of a word
+//! ```
+//!
+//! | type | integer |
+//! |---|---|
+//! | int32, int64, bool, date | itself |
+//! | timestamp | seconds high, increment low |
+//! | double | itself × 1, 10, 100, 10⁴ or 10⁸ where that loses nothing, else its bits |
+//! | ObjectId | seven of its bytes, see [`object_id_to_int`] |
+//! | decimal128 | its 16 bytes |
+//! | binary up to 16 bytes | its bytes, little-endian |
+//! | string and code up to 16 bytes | their bytes, big-endian |
+//!
+//! Dates, timestamps and ObjectIds store the difference of differences. All sums wrap.
+
+use super::element::tag;
+
+/// Folds the sign into the lowest bit: 0, −1, 1, −2 become 0, 1, 2, 3.
+pub(crate) fn zigzag(delta: i64) -> u64 {
+    ((delta << 1) ^ (delta >> 63)).cast_unsigned()
+}
+
+/// The inverse of [`zigzag`].
+pub(crate) fn unzigzag(coded: u64) -> i64 {
+    (coded >> 1).cast_signed() ^ -(coded & 1).cast_signed()
+}
+
+/// [`zigzag`] in 128 bits.
+pub(crate) fn zigzag_wide(delta: i128) -> u128 {
+    ((delta << 1) ^ (delta >> 127)).cast_unsigned()
+}
+
+/// The inverse of [`zigzag_wide`].
+pub(crate) fn unzigzag_wide(coded: u128) -> i128 {
+    (coded >> 1).cast_signed() ^ -(coded & 1).cast_signed()
+}
+
+/// Whether deltas of this type are differences of differences.
+pub(crate) fn is_second_order(tag: u8) -> bool {
+    matches!(tag, tag::OBJECT_ID | tag::DATE | tag::TIMESTAMP)
+}
+
+/// Whether deltas of this type have 128 bits.
+pub(crate) fn is_wide(tag: u8) -> bool {
+    matches!(tag, tag::STRING | tag::CODE | tag::BINARY | tag::DECIMAL128)
+}
+
+/// How doubles of one block are stored as integers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scale {
+    One,
+    Ten,
+    Hundred,
+    TenThousand,
+    HundredMillion,
+    /// The bits of the double: always exact.
+    #[default]
+    Memory,
+}
+
+/// No integer at or above this is exact in a double (and its negative).
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// Below this a scaled value is so far from a tie that any way of rounding finds the same integer.
+const QUICK_MAX: f64 = 1_125_899_906_842_624.0;
+
+/// Adding this leaves the nearest integer in the low bits of the sum.
+const ROUNDER: f64 = 6_755_399_441_055_744.0;
+
+impl Scale {
+    pub(crate) const ALL: [Scale; 6] = [
+        Scale::One,
+        Scale::Ten,
+        Scale::Hundred,
+        Scale::TenThousand,
+        Scale::HundredMillion,
+        Scale::Memory,
+    ];
+
+    /// What values are multiplied with; 1 for [`Scale::Memory`].
+    pub(crate) fn multiplier(self) -> f64 {
+        match self {
+            Scale::One | Scale::Memory => 1.0,
+            Scale::Ten => 10.0,
+            Scale::Hundred => 100.0,
+            Scale::TenThousand => 10_000.0,
+            Scale::HundredMillion => 100_000_000.0,
+        }
+    }
+
+    /// The high nibble of a control byte.
+    pub(crate) fn nibble(self) -> u8 {
+        match self {
+            Scale::Memory => 0x80,
+            Scale::One => 0x90,
+            Scale::Ten => 0xA0,
+            Scale::Hundred => 0xB0,
+            Scale::TenThousand => 0xC0,
+            Scale::HundredMillion => 0xD0,
+        }
+    }
+
+    /// The scale a control byte names.
+    pub(crate) fn from_control(control: u8) -> Option<Scale> {
+        Scale::ALL
+            .into_iter()
+            .find(|scale| scale.nibble() == control & 0xF0)
+    }
+
+    /// The integer that stands for exactly `value`, if there is one.
+    #[inline]
+    pub(crate) fn encode(self, value: f64) -> Option<i64> {
+        if self == Scale::Memory {
+            return Some(value.to_bits().cast_signed());
+        }
+        let multiplier = self.multiplier();
+        let scaled = value * multiplier;
+        if scaled.abs() < QUICK_MAX {
+            // An integer n with n / multiplier == value lies within 2⁻² of `scaled` here, so the nearest
+            // integer is the only candidate and ties need no care.
+            let shifted = scaled + ROUNDER;
+            let nearest = shifted - ROUNDER;
+            let exact = (nearest / multiplier).to_bits() == value.to_bits();
+            let bits = shifted.to_bits().wrapping_sub(ROUNDER.to_bits());
+            return exact.then_some(bits.cast_signed());
+        }
+        if !(-EXACT_MAX..=EXACT_MAX).contains(&scaled) {
+            return None;
+        }
+        let nearest = scaled.round();
+        let exact = (nearest / multiplier).to_bits() == value.to_bits();
+        exact.then_some(nearest as i64)
+    }
+
+    /// The double an integer stands for.
+    #[inline]
+    pub(crate) fn decode(self, number: i64) -> f64 {
+        if self == Scale::Memory {
+            return f64::from_bits(number.cast_unsigned());
+        }
+        number as f64 / self.multiplier()
+    }
+
+    /// The smallest scale, not below `from`, that holds `value`, with the integer for it.
+    #[inline]
+    pub(crate) fn lowest(value: f64, from: Scale) -> (i64, Scale) {
+        for scale in Scale::ALL {
+            if scale >= from
+                && let Some(number) = scale.encode(value)
+            {
+                return (number, scale);
+            }
+        }
+        (value.to_bits().cast_signed(), Scale::Memory)
+    }
+}
+
+/// The 56 bits of an ObjectId that change: time and counter, the fast-moving bytes lowest.
+///
+/// ```text
+/// ObjectId   t0 t1 t2 t3  p0 p1 p2 p3 p4  c0 c1 c2
+/// integer    t0 t1 c0 t2 c1 t3 c2       (highest byte first)
+/// ```
+#[inline]
+pub(crate) fn object_id_to_int(id: &[u8; 12]) -> i64 {
+    let [t0, t1, t2, t3, _, _, _, _, _, c0, c1, c2] = *id;
+    i64::from_le_bytes([c2, t3, c1, t2, c0, t1, t0, 0])
+}
+
+/// Puts the bytes of [`object_id_to_int`] back; the process bytes come from `like`.
+#[inline]
+pub(crate) fn object_id_from_int(number: i64, like: &[u8; 12]) -> [u8; 12] {
+    let [c2, t3, c1, t2, c0, t1, t0, _] = number.to_le_bytes();
+    let [_, _, _, _, p0, p1, p2, p3, p4, ..] = *like;
+    [t0, t1, t2, t3, p0, p1, p2, p3, p4, c0, c1, c2]
+}
+
+/// The bytes of an ObjectId that stay: the process.
+pub(crate) fn object_id_process(id: &[u8; 12]) -> [u8; 5] {
+    let [_, _, _, _, p0, p1, p2, p3, p4, ..] = *id;
+    [p0, p1, p2, p3, p4]
+}
+
+/// Text (without length and terminator) as an integer, its last byte lowest. `None` for text longer than 16 bytes or
+/// beginning with a zero byte.
+pub(crate) fn text_to_int(text: &[u8]) -> Option<u128> {
+    if text.len() > 16 || text.first() == Some(&0) {
+        return None;
+    }
+    let fold = |number, &byte| number << 8 | u128::from(byte);
+    Some(text.iter().fold(0, fold))
+}
+
+/// Binary data as an integer, its first byte lowest. `None` beyond 16 bytes.
+pub(crate) fn binary_to_int(data: &[u8]) -> Option<u128> {
+    if data.len() > 16 {
+        return None;
+    }
+    let fold = |number, &byte| number << 8 | u128::from(byte);
+    Some(data.iter().rev().fold(0, fold))
+}
+
+/// The integer of a value with 128-bit deltas, from its bytes as BSON stores them.
+pub(crate) fn wide_to_int(tag: u8, value: &[u8]) -> Option<u128> {
+    match tag {
+        tag::STRING | tag::CODE => text_to_int(value.get(4..value.len().checked_sub(1)?)?),
+        tag::BINARY => binary_to_int(value.get(5..)?),
+        tag::DECIMAL128 => value.first_chunk().map(|bytes| u128::from_le_bytes(*bytes)),
+        _ => None,
+    }
+}
+
+/// Writes the value bytes that `number` stands for after a value `like` of the same type.
+pub(crate) fn wide_from_int(tag: u8, number: u128, like: &[u8], out: &mut Vec<u8>) {
+    match tag {
+        tag::STRING | tag::CODE => {
+            let bytes = number.to_be_bytes();
+            let zeros = (number.leading_zeros() / 8) as usize;
+            let text = bytes.get(zeros..).unwrap_or_default();
+            out.extend_from_slice(&(text.len() as u32 + 1).to_le_bytes());
+            out.extend_from_slice(text);
+            out.push(0);
+        }
+        tag::BINARY => {
+            let (head, data) = like.split_at_checked(5).unwrap_or_default();
+            out.extend_from_slice(head);
+            out.extend_from_slice(number.to_le_bytes().get(..data.len()).unwrap_or_default());
+        }
+        _ => out.extend_from_slice(&number.to_le_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zigzag_folds_the_sign() {
+        for (delta, coded) in [(0, 0), (-1, 1), (1, 2), (-2, 3), (i64::MIN, u64::MAX)] {
+            assert_eq!(zigzag(delta), coded);
+            assert_eq!(unzigzag(coded), delta);
+        }
+        assert_eq!(zigzag_wide(i128::MIN), u128::MAX);
+        assert_eq!(unzigzag_wide(u128::MAX), i128::MIN);
+    }
+
+    /// The rule as it is defined, without the shortcut of [`Scale::encode`].
+    fn encode_slowly(scale: Scale, value: f64) -> Option<i64> {
+        let scaled = value * scale.multiplier();
+        if !(-EXACT_MAX..=EXACT_MAX).contains(&scaled) {
+            return None;
+        }
+        let nearest = scaled.round();
+        let exact = (nearest as i64 as f64 / scale.multiplier()).to_bits() == value.to_bits();
+        exact.then_some(nearest as i64)
+    }
+
+    #[test]
+    fn scales_round_as_defined() {
+        let mut values = vec![0.0, -0.0, 0.5, -0.5, 0.49999999999999994, f64::NAN, 1e300];
+        values.extend([f64::INFINITY, f64::NEG_INFINITY, f64::MIN_POSITIVE, 5e-324]);
+        let mut state = 1_u64;
+        for _ in 0..200_000 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let number = (state >> 11) as i64 >> (state & 63).min(53);
+            for scale in Scale::ALL {
+                values.push(number as f64 / scale.multiplier());
+            }
+            values.push(f64::from_bits(state));
+        }
+        for value in values {
+            for scale in Scale::ALL {
+                if scale != Scale::Memory {
+                    let expected = encode_slowly(scale, value);
+                    assert_eq!(scale.encode(value), expected, "{scale:?} {value:e}");
+                    assert_eq!(scale.encode(-value), encode_slowly(scale, -value));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn object_ids_interleave_time_and_counter() {
+        let id = [
+            0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xAA, 0xBB, 0xCC,
+        ];
+        assert_eq!(object_id_to_int(&id), 0x0011_22AA_33BB_44CC);
+        assert_eq!(object_id_from_int(0x0011_22AA_33BB_44CC, &id), id);
+    }
+
+    #[test]
+    fn text_is_big_endian() {
+        assert_eq!(text_to_int(b""), Some(0));
+        assert_eq!(text_to_int(b"ab"), Some(0x6162));
+        assert_eq!(text_to_int(b"\0b"), None);
+        assert_eq!(text_to_int(&[b'x'; 17]), None);
+        let mut out = Vec::new();
+        wide_from_int(tag::STRING, 0x6162, b"", &mut out);
+        assert_eq!(out, b"\x03\0\0\0ab\0");
+    }
+}

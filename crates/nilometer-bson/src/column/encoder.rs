@@ -1,0 +1,316 @@
+//! Building columns value by value, and telling what changed since the last time.
+//!
+//! [`ColumnBuilder`] writes the bytes MongoDB's own builder writes for the same values, so that a server which reopens the
+//! bucket can go on appending to them. It is the top of three layers: [`words`](super::words) packs numbers,
+//! [`stream`](super::stream) turns values of one field into numbers, [`objects`](super::objects) takes documents apart into
+//! streams.
+//!
+//! ```text
+//! append(1)  append(2)  to_bytes()  append(3)  diff()
+//!                          │                      │
+//!                          ▼                      ▼
+//!                    whole column      (offset, bytes): cut the column there, append these
+//! ```
+//!
+//! Everything up to the control byte that may still grow is final. [`ColumnBuilder::diff`] names the first byte that differs
+//! from the column it described last, as MongoDB writes it into its oplog.
+
+use super::element::{self, tag};
+use super::error::{BsonCause, ColumnError};
+use super::objects::{self, Section};
+use super::stream::{Raw, Stream};
+use crate::document::write_value;
+use crate::value::{ObjectId, Timestamp, ValueRef};
+
+/// What turns one column into a later one: cut it at `offset` and append `bytes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ColumnDiff {
+    /// How many bytes of the earlier column stay.
+    pub offset: usize,
+    /// What comes behind them.
+    pub bytes: Vec<u8>,
+}
+
+impl ColumnDiff {
+    /// Changes `column` as the diff says.
+    pub fn apply(&self, column: &mut Vec<u8>) {
+        column.truncate(self.offset);
+        column.extend_from_slice(&self.bytes);
+    }
+}
+
+/// Builds a column. See the module.
+///
+/// ```
+/// use nilometer_bson::{ValueRef, column::ColumnBuilder};
+///
+/// let mut builder = ColumnBuilder::new();
+/// for number in [100, 100, 101] {
+///     builder.append(ValueRef::Int32(number))?;
+/// }
+/// assert_eq!(builder.finish(), b"\x10\0d\0\0\0\x80\x0d\0\0\0\x08\0\0\0\0");
+/// # Ok::<(), nilometer_bson::column::ColumnError>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct ColumnBuilder {
+    flat: Stream,
+    section: Option<Box<Section>>,
+    count: usize,
+    described: Described,
+    /// Bytes of a value on its way in.
+    scratch: Vec<u8>,
+}
+
+/// What the last [`ColumnBuilder::diff`] told.
+#[derive(Debug, Clone, Default)]
+struct Described {
+    /// Bytes that are final.
+    base: usize,
+    /// The last control byte, where it was (from `base`) and how many bytes from `base` on were there before the flush.
+    control: Option<(u8, usize)>,
+    len: usize,
+}
+
+impl ColumnBuilder {
+    /// A builder with no values.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many values have been added, missing ones included.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// About how many bytes the column has so far. Costs nothing per value (one step per leaf while in objects).
+    pub fn size_bytes(&self) -> usize {
+        let section = self
+            .section
+            .as_ref()
+            .map_or(0, |section| section.size_bytes());
+        self.flat.size_bytes() + section + 1
+    }
+
+    /// Adds a value; [`ValueRef::Missing`] like [`skip`](Self::skip).
+    pub fn append(&mut self, value: ValueRef<'_>) -> Result<(), ColumnError> {
+        match value {
+            ValueRef::Missing => self.skip(),
+            ValueRef::Double(value) => self.append_f64(value),
+            ValueRef::Int32(value) => self.append_i32(value),
+            ValueRef::Int64(value) => self.append_i64(value),
+            ValueRef::Bool(value) => self.append_bool(value),
+            ValueRef::DateTime(value) => self.append_datetime(value),
+            ValueRef::Timestamp(value) => self.append_timestamp(value),
+            ValueRef::ObjectId(value) => self.append_object_id(value),
+            value => {
+                let mut scratch = std::mem::take(&mut self.scratch);
+                scratch.clear();
+                write_value(&mut scratch, value);
+                let result = self.append_raw(value.type_code(), &scratch);
+                self.scratch = scratch;
+                return result;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a value given as its BSON type and value bytes. Type 0 is a missing value.
+    ///
+    /// Fails on bytes that are not one whole value of the type, and on compressed columns, at any depth.
+    pub fn append_raw(&mut self, tag: u8, bytes: &[u8]) -> Result<(), ColumnError> {
+        if tag == 0 {
+            self.skip();
+            return Ok(());
+        }
+        match element::value_len(tag, bytes) {
+            Ok(len) if len == bytes.len() => {}
+            Err(BsonCause::NestedColumn) => return Err(ColumnError::Unstorable),
+            Err(cause) => return Err(ColumnError::InvalidBson { offset: 0, cause }),
+            Ok(_) => {
+                let cause = BsonCause::BadLength;
+                return Err(ColumnError::InvalidBson { offset: 0, cause });
+            }
+        }
+        self.count += 1;
+        let value = Raw { tag, bytes };
+        if objects::is_interleaved(value) {
+            self.append_nested(value);
+        } else {
+            self.scalars().append(value);
+        }
+        Ok(())
+    }
+
+    /// Adds a double.
+    #[inline]
+    pub fn append_f64(&mut self, value: f64) {
+        self.count += 1;
+        self.scalars().append_double(value);
+    }
+
+    /// Adds a 32-bit integer.
+    #[inline]
+    pub fn append_i32(&mut self, value: i32) {
+        self.count += 1;
+        self.scalars().append_int(tag::INT32, i64::from(value));
+    }
+
+    /// Adds a 64-bit integer.
+    #[inline]
+    pub fn append_i64(&mut self, value: i64) {
+        self.count += 1;
+        self.scalars().append_int(tag::INT64, value);
+    }
+
+    /// Adds a bool.
+    #[inline]
+    pub fn append_bool(&mut self, value: bool) {
+        self.count += 1;
+        self.scalars().append_int(tag::BOOL, i64::from(value));
+    }
+
+    /// Adds a date, in milliseconds since 1970.
+    #[inline]
+    pub fn append_datetime(&mut self, value: i64) {
+        self.count += 1;
+        self.scalars().append_time(tag::DATE, value);
+    }
+
+    /// Adds a timestamp.
+    #[inline]
+    pub fn append_timestamp(&mut self, value: Timestamp) {
+        self.count += 1;
+        let number = value.to_u64().cast_signed();
+        self.scalars().append_time(tag::TIMESTAMP, number);
+    }
+
+    /// Adds an ObjectId.
+    #[inline]
+    pub fn append_object_id(&mut self, value: ObjectId) {
+        self.count += 1;
+        self.scalars().append_object_id(&value.0);
+    }
+
+    /// Adds a missing value.
+    #[inline]
+    pub fn skip(&mut self) {
+        self.count += 1;
+        if let Some(section) = &mut self.section {
+            if section.skip() {
+                return;
+            }
+            self.close_section();
+        }
+        self.flat.skip();
+    }
+
+    /// The stream for values that are not interleaved; ends a section.
+    #[inline]
+    fn scalars(&mut self) -> &mut Stream {
+        if self.section.is_some() {
+            self.close_section();
+        }
+        &mut self.flat
+    }
+
+    #[cold]
+    fn close_section(&mut self) {
+        if let Some(section) = self.section.take() {
+            section.close(&mut self.flat);
+        }
+    }
+
+    fn append_nested(&mut self, value: Raw<'_>) {
+        if let Some(section) = &mut self.section {
+            if section.root() == value.tag && section.append(value.bytes, &mut self.flat) {
+                return;
+            }
+            self.close_section();
+        }
+        if objects::holds_scalar(value.bytes) {
+            self.flat.restart();
+            self.section = Some(Box::new(Section::new(value.tag, value.bytes)));
+        } else {
+            self.flat.append(value);
+        }
+    }
+
+    /// The whole column as it would be if no more values came.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.finished_from(0)
+    }
+
+    /// Ends the column.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.close_section();
+        self.flat.flush();
+        self.flat.blocks.bytes.push(0);
+        self.flat.blocks.bytes
+    }
+
+    /// The column from an offset on that is final.
+    fn finished_from(&self, from: usize) -> Vec<u8> {
+        let copy = ColumnBuilder {
+            flat: self.flat.clone_from(from),
+            section: self.section.clone(),
+            ..ColumnBuilder::default()
+        };
+        copy.finish()
+    }
+
+    /// What turns the column described by the last call into the present one; the first call describes all of it.
+    pub fn diff(&mut self) -> ColumnDiff {
+        let from = self.described.base;
+        let mut out = self.finished_from(from);
+        let held = self.flat.blocks.bytes.len() - from;
+        let open = match self.section {
+            Some(_) => None,
+            None => self.flat.blocks.open(),
+        };
+        let Some(open) = open.map(|open| open - from) else {
+            self.described = Described {
+                base: from + held,
+                ..Described::default()
+            };
+            return ColumnDiff {
+                offset: from,
+                bytes: out,
+            };
+        };
+        let first = out.get(open).copied().unwrap_or_default();
+        let (last, last_at) = last_control(&out, open);
+        let known = from != 0 && self.described.control == Some((last, last_at));
+        let same = if known {
+            self.described.len.saturating_sub(open)
+        } else {
+            0
+        };
+        let control = if first & 0xF0 == last & 0xF0 {
+            (first, 0)
+        } else {
+            (last, last_at - open)
+        };
+        self.described = Described {
+            base: from + open,
+            control: Some(control),
+            len: held - open,
+        };
+        out.drain(..same);
+        ColumnDiff {
+            offset: from + same,
+            bytes: out,
+        }
+    }
+}
+
+/// The last control byte of a finished column, and where it is, walking control blocks from the one at `at`.
+fn last_control(column: &[u8], mut at: usize) -> (u8, usize) {
+    loop {
+        let control = column.get(at).copied().unwrap_or_default();
+        let next = at + 9 + 8 * usize::from(control & 0x0F);
+        if next + 1 >= column.len() {
+            return (control, at);
+        }
+        at = next;
+    }
+}

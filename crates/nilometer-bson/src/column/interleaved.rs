@@ -1,0 +1,143 @@
+//! The reference document of an interleaved section: which streams there are, and how their values make a document.
+//!
+//! ```text
+//! reference {a: 1, b: {c: "x", e: {}}, d: [7]}
+//!
+//! F1, F2    streams  a   b.c   d.0          arrays are taken apart too
+//! F0        streams  a   b.c   d            (legacy) an array is one value
+//!
+//! row       (5, missing, 8)   ─►   {a: 5, b: {e: {}}, d: [8]}
+//! row       (missing …)       ─►   missing, if the reference holds no empty document
+//! ```
+//!
+//! Names and nesting come from the reference, types and values from the streams.
+
+use super::element::{self, Element, Elements, tag};
+use super::error::ColumnError;
+use super::pieces::{SECTION_ARRAYS, SECTION_LEGACY};
+use super::stream::Raw;
+
+/// One step in writing a document.
+#[derive(Debug, Clone, Copy)]
+enum Step<'a> {
+    /// The next stream's value, under this name.
+    Leaf(Element<'a>),
+    /// A sub-document begins; it is dropped if nothing gets into it.
+    Begin(Element<'a>),
+    /// A sub-document that is empty in the reference, and so always written.
+    Empty(Element<'a>),
+    /// The innermost sub-document ends.
+    End,
+}
+
+/// The shape of a section's values. See the module.
+#[derive(Debug, Clone)]
+pub(crate) struct Reference<'a> {
+    root: u8,
+    steps: Vec<Step<'a>>,
+}
+
+impl<'a> Reference<'a> {
+    /// Reads a checked reference document of a section of a kind, which starts at `offset`.
+    pub(crate) fn new(kind: u8, document: &'a [u8], offset: usize) -> Result<Self, ColumnError> {
+        let mut steps = Vec::new();
+        plan(document, kind == SECTION_LEGACY, &mut steps);
+        if !steps.iter().any(|step| matches!(step, Step::Leaf(_))) {
+            return Err(ColumnError::NoStreams { offset });
+        }
+        let root = if kind == SECTION_ARRAYS {
+            tag::ARRAY
+        } else {
+            tag::OBJECT
+        };
+        Ok(Reference { root, steps })
+    }
+
+    /// Type of the section's values.
+    pub(crate) fn root(&self) -> u8 {
+        self.root
+    }
+
+    /// The values the streams start from, in order.
+    pub(crate) fn leaves(&self) -> impl Iterator<Item = Raw<'a>> + '_ {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Leaf(element) => Some(Raw {
+                tag: element.tag,
+                bytes: element.value,
+            }),
+            _ => None,
+        })
+    }
+
+    /// The document of one row, given one value for each stream (type 0: missing). `None` if the whole value is missing.
+    pub(crate) fn assemble<'v>(&self, row: impl IntoIterator<Item = Raw<'v>>) -> Option<Vec<u8>> {
+        let mut row = row.into_iter();
+        let mut out = vec![0; 4];
+        // Where each open sub-document's element begins, and where its content does.
+        let mut open = Vec::new();
+        for step in &self.steps {
+            match step {
+                Step::Leaf(element) => {
+                    if let Some(value) = row.next().filter(|value| value.tag != 0) {
+                        push_header(value.tag, element.name, &mut out);
+                        out.extend_from_slice(value.bytes);
+                    }
+                }
+                Step::Begin(element) => {
+                    let start = out.len();
+                    push_header(element.tag, element.name, &mut out);
+                    open.push((start, out.len()));
+                    out.extend_from_slice(&[0; 4]);
+                }
+                Step::Empty(element) => {
+                    push_header(element.tag, element.name, &mut out);
+                    out.extend_from_slice(element.value);
+                }
+                Step::End => {
+                    if let Some((start, content)) = open.pop() {
+                        if out.len() == content + 4 {
+                            out.truncate(start);
+                        } else {
+                            close(content, &mut out);
+                        }
+                    }
+                }
+            }
+        }
+        if out.len() == 4 {
+            return None;
+        }
+        close(0, &mut out);
+        Some(out)
+    }
+}
+
+fn plan<'a>(document: &'a [u8], legacy: bool, steps: &mut Vec<Step<'a>>) {
+    for element in Elements::new(document) {
+        let enter = element.tag == tag::OBJECT || (element.tag == tag::ARRAY && !legacy);
+        if !enter {
+            steps.push(Step::Leaf(element));
+        } else if element::is_empty_document(element.value) {
+            steps.push(Step::Empty(element));
+        } else {
+            steps.push(Step::Begin(element));
+            plan(element.value, legacy, steps);
+            steps.push(Step::End);
+        }
+    }
+}
+
+fn push_header(tag: u8, name: &[u8], out: &mut Vec<u8>) {
+    out.push(tag);
+    out.extend_from_slice(name);
+    out.push(0);
+}
+
+/// Ends the document that begins at `start`.
+fn close(start: usize, out: &mut Vec<u8>) {
+    out.push(0);
+    let len = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
+    if let Some(slot) = out.get_mut(start..start + 4) {
+        slot.copy_from_slice(&len.to_le_bytes());
+    }
+}

@@ -1,0 +1,93 @@
+//! BSONColumn: many values of one field in few bytes (BSON binary, subtype 7).
+//!
+//! A time-series bucket holds one column per field of its measurements. A column has no header and no count; it is a
+//! sequence of pieces and a zero byte.
+//!
+//! ```text
+//! literal    type │ 00 │ value bytes as in any BSON element                      one value
+//! block      scale nibble, words − 1 │ 1 to 16 words of 8 bytes                  one value per slot
+//! section    F0, F1 or F2 │ reference document │ literals and blocks … │ 00      objects or arrays
+//! end        00
+//! ```
+//!
+//! A literal gives a value as it is. The words of the blocks behind it hold differences (of dates, timestamps and ObjectIds:
+//! differences of differences), zig-zag coded and packed as Simple-8b, and missing values. A change of type, or a difference
+//! that no word can hold, takes a new literal.
+//!
+//! ```text
+//! 10 00 64 00 00 00   80   0d 00 00 00 08 00 00 00   00          100, 100, 101 (int32)
+//! └ literal 100 ───┘  │    └ two slots: 0, +1 ─────┘  └ end
+//!                     └ one word of integers
+//! ```
+//!
+//! Objects and arrays are taken apart: the reference gives their shape, and each leaf of it is a stream of its own whose
+//! pieces stand in the order in which a reader runs out of them.
+//!
+//! From the bottom: `simple8b` and `words` read and pack words, `delta` turns values into integers, `element` and
+//! `pieces` cut bytes, `stream`, `objects` and `encoder` write, `decoder` and `interleaved` read.
+//!
+//! The bytes written are those MongoDB writes for the same values, because a server that appends to a stored column undoes
+//! its last flush and must find what it expects. All columns MongoDB has written since 5.2 can be read.
+#![deny(clippy::indexing_slicing, clippy::unwrap_used)]
+#![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
+
+mod decoder;
+mod delta;
+mod element;
+mod encoder;
+mod error;
+mod interleaved;
+mod objects;
+mod pieces;
+mod simple8b;
+mod stream;
+mod words;
+
+pub use decoder::{MEMORY_MAX, RawValue, decode_raw};
+pub use encoder::{ColumnBuilder, ColumnDiff};
+pub use error::{BsonCause, ColumnError};
+
+/// Simple-8b words by themselves, for tests.
+#[doc(hidden)]
+pub mod words_alone {
+    use super::simple8b;
+    use super::words::{Unsigned, WordBuilder};
+
+    /// Packs values into words; `None` if one is too wide for any word.
+    pub fn pack(values: impl IntoIterator<Item = Option<u128>>, wide: bool) -> Option<Vec<u64>> {
+        if wide {
+            return pack_as(values, |value| value);
+        }
+        pack_as(values, |value| u64::try_from(value).unwrap_or(u64::MAX))
+    }
+
+    fn pack_as<U: Unsigned>(
+        values: impl IntoIterator<Item = Option<u128>>,
+        narrow: impl Fn(u128) -> U,
+    ) -> Option<Vec<u64>> {
+        let mut builder = WordBuilder::<U>::default();
+        let mut out = Vec::new();
+        for value in values {
+            match value {
+                Some(value) => builder.append(narrow(value), &mut out).ok()?,
+                None => builder.skip(&mut out),
+            }
+        }
+        builder.flush(&mut out);
+        Some(out)
+    }
+
+    /// Reads the values of words; `None` at a word that does not exist.
+    pub fn unpack(words: &[u64], wide: bool) -> Option<Vec<Option<u128>>> {
+        let mut values = Vec::new();
+        for &word in words {
+            if let Some(count) = simple8b::repeat_count(word) {
+                let last = values.last().copied().unwrap_or(Some(0));
+                values.extend(std::iter::repeat_n(last, count));
+            } else {
+                values.extend(simple8b::shape(word)?.slots(word, wide));
+            }
+        }
+        Some(values)
+    }
+}

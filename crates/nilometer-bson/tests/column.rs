@@ -1,0 +1,6 @@
+//! The column codec from outside: vectors, golden columns, and laws that hold for all columns.
+
+#[path = "column/extended_json.rs"]
+mod extended_json;
+#[path = "column/vectors.rs"]
+mod vectors;

@@ -1,0 +1,285 @@
+//! What the catalog knows of one name: a collection with its storage, or a view.
+//!
+//! An entry is stored as one document:
+//!
+//! ```text
+//! { ns, type: "collection", uuid, options, keyspaces: {name: id}, flags: {extendedRange, …} }
+//! { ns, type: "view", viewOn, pipeline, options }
+//! ```
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nilometer_bson::{Array, Binary, DocRef, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_storage::KeyspaceId;
+
+use super::namespace::Namespace;
+use super::timeseries_options::TimeseriesOptions;
+use crate::error::{Error, ErrorCode, Result};
+
+/// Where the documents of a collection are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// An ordinary collection.
+    Records {
+        /// Record id (8 bytes, big-endian) to document.
+        records: KeyspaceId,
+        /// Key string of `_id` to record id.
+        id_index: KeyspaceId,
+    },
+    /// The buckets of a time-series collection, by bucket `_id`.
+    Buckets {
+        /// Bucket documents that may still grow.
+        open: KeyspaceId,
+        /// Bucket documents that were closed, values kept apart.
+        sealed: KeyspaceId,
+        /// Measurements committed since their bucket document was written.
+        tail: KeyspaceId,
+    },
+}
+
+impl Storage {
+    /// All its keyspaces.
+    pub fn keyspaces(&self) -> Vec<KeyspaceId> {
+        match *self {
+            Self::Records { records, id_index } => vec![records, id_index],
+            Self::Buckets { open, sealed, tail } => vec![open, sealed, tail],
+        }
+    }
+}
+
+/// A collection that holds documents.
+#[derive(Debug)]
+pub struct Collection {
+    /// Its name.
+    pub namespace: Namespace,
+    /// Identity that survives renaming.
+    pub uuid: [u8; 16],
+    /// `create` options as listed, without `timeseries`.
+    pub options: Document,
+    /// For bucket collections: the time-series options.
+    pub timeseries: Option<TimeseriesOptions>,
+    /// Where its documents are.
+    pub storage: Storage,
+    /// True once a measurement outside 1970..2038 was stored: bucket ids then say nothing of time.
+    extended_range: AtomicBool,
+}
+
+impl Collection {
+    /// A collection as `create` makes it.
+    pub fn new(
+        namespace: Namespace,
+        uuid: [u8; 16],
+        options: Document,
+        timeseries: Option<TimeseriesOptions>,
+        storage: Storage,
+    ) -> Self {
+        Self {
+            namespace,
+            uuid,
+            options,
+            timeseries,
+            storage,
+            extended_range: AtomicBool::new(false),
+        }
+    }
+
+    /// True once a measurement outside 1970..2038 was stored.
+    pub fn has_extended_range(&self) -> bool {
+        self.extended_range.load(Ordering::Acquire)
+    }
+
+    /// Remembers that such a measurement exists; true if that is news and must be stored.
+    pub(super) fn set_extended_range(&self) -> bool {
+        !self.extended_range.swap(true, Ordering::AcqRel)
+    }
+
+    /// The UUID as BSON.
+    pub fn uuid_value(&self) -> Value {
+        Value::Binary(Binary {
+            subtype: 4,
+            bytes: self.uuid.to_vec().into(),
+        })
+    }
+
+    /// The options as `listCollections` shows them.
+    pub fn listed_options(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        for element in self.options.iter() {
+            out.append_element(element);
+        }
+        if let Some(timeseries) = &self.timeseries {
+            out.append("validator", bucket_validator(&timeseries.time_field));
+            out.append("clusteredIndex", true);
+            out.append("timeseries", timeseries.to_document());
+        }
+        out.finish()
+    }
+
+    pub(super) fn encode(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        out.append("ns", self.namespace.to_string());
+        out.append("type", "collection");
+        out.append("uuid", self.uuid_value());
+        out.append("options", self.options.clone());
+        out.append(
+            "timeseries",
+            self.timeseries.as_ref().map(TimeseriesOptions::to_document),
+        );
+        out.begin_document("keyspaces");
+        match self.storage {
+            Storage::Records { records, id_index } => {
+                append_keyspace(&mut out, "records", records);
+                append_keyspace(&mut out, "idIndex", id_index);
+            }
+            Storage::Buckets { open, sealed, tail } => {
+                append_keyspace(&mut out, "open", open);
+                append_keyspace(&mut out, "sealed", sealed);
+                append_keyspace(&mut out, "tail", tail);
+            }
+        }
+        out.end();
+        out.append("extendedRange", self.has_extended_range());
+        out.finish()
+    }
+}
+
+fn append_keyspace(out: &mut DocumentBuilder, name: &str, id: KeyspaceId) {
+    out.append(name, i64::try_from(id.0).unwrap_or(i64::MAX));
+}
+
+/// A named pipeline over another collection.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    /// Its name.
+    pub namespace: Namespace,
+    /// The collection or view it reads, in the same database.
+    pub view_on: String,
+    /// The stages it puts in front.
+    pub pipeline: Vec<Document>,
+    /// Further `create` options (`collation`).
+    pub options: Document,
+}
+
+impl View {
+    pub(super) fn encode(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        out.append("ns", self.namespace.to_string());
+        out.append("type", "view");
+        out.append("viewOn", self.view_on.as_str());
+        out.append("pipeline", pipeline_value(&self.pipeline));
+        out.append("options", self.options.clone());
+        out.finish()
+    }
+
+    /// True for the view that makes a bucket collection a time-series collection.
+    pub fn is_timeseries(&self) -> bool {
+        self.view_on == self.namespace.buckets().collection
+    }
+}
+
+/// A pipeline as a BSON array.
+pub fn pipeline_value(pipeline: &[Document]) -> Value {
+    let stages = pipeline.iter().cloned().map(Value::Document);
+    Value::Array(stages.collect::<Array>())
+}
+
+/// What a stored entry turns out to be.
+pub(super) enum Entry {
+    Collection(Collection),
+    View(View),
+}
+
+/// Reads a stored entry; anything unexpected in it is damage.
+pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
+    let damaged = || {
+        Error::new(
+            ErrorCode::DataCorruptionDetected,
+            format!("the catalog entry of {namespace} cannot be read"),
+        )
+    };
+    let entry = DocRef::new(bytes).ok_or_else(damaged)?;
+    let options = match entry.get("options") {
+        ValueRef::Document(options) => options.to_document(),
+        _ => Document::new(),
+    };
+    if entry.get("type").as_str() == Some("view") {
+        let view_on = entry.get("viewOn").as_str().ok_or_else(damaged)?.to_owned();
+        let stages = entry.get("pipeline").as_array().ok_or_else(damaged)?;
+        let pipeline = stages
+            .iter()
+            .map(|stage| stage.as_document().map(DocRef::to_document))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(damaged)?;
+        return Ok(Entry::View(View {
+            namespace,
+            view_on,
+            pipeline,
+            options,
+        }));
+    }
+    let ValueRef::Binary { bytes: uuid, .. } = entry.get("uuid") else {
+        return Err(damaged());
+    };
+    let uuid = uuid.try_into().map_err(|_| damaged())?;
+    let timeseries = match entry.get("timeseries") {
+        ValueRef::Document(spec) => Some(TimeseriesOptions::parse(spec)?),
+        _ => None,
+    };
+    let keyspaces = entry.get("keyspaces").as_document().ok_or_else(damaged)?;
+    let keyspace = |name: &str| match keyspaces.get(name) {
+        ValueRef::Int64(id) => u64::try_from(id).map(KeyspaceId).map_err(|_| damaged()),
+        _ => Err(damaged()),
+    };
+    let storage = if timeseries.is_some() {
+        Storage::Buckets {
+            open: keyspace("open")?,
+            sealed: keyspace("sealed")?,
+            tail: keyspace("tail")?,
+        }
+    } else {
+        Storage::Records {
+            records: keyspace("records")?,
+            id_index: keyspace("idIndex")?,
+        }
+    };
+    let collection = Collection::new(namespace, uuid, options, timeseries, storage);
+    if matches!(entry.get("extendedRange"), ValueRef::Bool(true)) {
+        collection.set_extended_range();
+    }
+    Ok(Entry::Collection(collection))
+}
+
+/// The `$jsonSchema` every bucket collection carries (shape of MongoDB 8.0).
+fn bucket_validator(time_field: &str) -> Document {
+    use nilometer_bson::{array, doc};
+    let mut times = DocumentBuilder::new();
+    times.append(time_field, doc! { "bsonType": "date" });
+    let bound = doc! {
+        "bsonType": "object",
+        "required": array![time_field],
+        "properties": times.finish(),
+    };
+    let control = doc! {
+        "bsonType": "object",
+        "required": array!["version", "min", "max"],
+        "properties": doc! {
+            "version": doc! { "bsonType": "number" },
+            "min": bound.clone(),
+            "max": bound,
+            "closed": doc! { "bsonType": "bool" },
+            "count": doc! { "bsonType": "number", "minimum": 1 },
+        },
+        "additionalProperties": false,
+    };
+    doc! { "$jsonSchema": doc! {
+        "bsonType": "object",
+        "required": array!["_id", "control", "data"],
+        "properties": doc! {
+            "_id": doc! { "bsonType": "objectId" },
+            "control": control,
+            "data": doc! { "bsonType": "object" },
+            "meta": doc! {},
+        },
+        "additionalProperties": false,
+    } }
+}

@@ -1,0 +1,415 @@
+//! Which databases, collections and views exist, and with which options.
+//!
+//! The whole catalog is held in memory and mirrored in one keyspace; a change is durable before it
+//! is visible. A time-series collection is two entries: the bucket collection
+//! `system.buckets.<name>`, which holds the data and the options, and the view `<name>` over it.
+//!
+//! Keyspaces are created before the entry that names them and dropped after it; keyspaces that no
+//! entry names (left by a crash in between) are dropped when the catalog is opened. Filters and
+//! validators stay documents here: this room evaluates nothing.
+
+mod collection;
+mod namespace;
+mod timeseries_options;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use nilometer_bson::Document;
+use nilometer_storage::{Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
+
+pub use collection::{Collection, Storage, View, pipeline_value};
+pub use namespace::{BUCKETS_PREFIX, Namespace, SYSTEM_VIEWS, check_database_name};
+pub use timeseries_options::{BUCKET_SPAN_SECONDS_MAX, Granularity, TimeseriesOptions};
+
+use collection::Entry;
+
+use crate::error::{Error, ErrorCode, Result};
+
+/// The keyspace of the catalog itself.
+const CATALOG_KEYSPACE: &str = "catalog";
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub enum CatalogEntry {
+    /// A collection with documents of its own.
+    Collection(Arc<Collection>),
+    /// A view.
+    View(Arc<View>),
+}
+
+/// All names, in memory and in one keyspace.
+pub struct Catalog {
+    engine: Arc<dyn Engine>,
+    keyspace: KeyspaceId,
+    entries: RwLock<BTreeMap<Namespace, CatalogEntry>>,
+    /// Held while a change is checked, stored and made visible.
+    changes: Mutex<()>,
+}
+
+impl Catalog {
+    /// Reads the catalog from the engine, or starts an empty one.
+    pub fn open(engine: Arc<dyn Engine>) -> Result<Self> {
+        let all = engine.keyspaces();
+        let keyspace = match all.iter().find(|k| k.name == CATALOG_KEYSPACE) {
+            Some(found) => found.id,
+            None => engine.create_keyspace(
+                CATALOG_KEYSPACE,
+                KeyspaceOptions {
+                    separate_values: false,
+                },
+            )?,
+        };
+        let mut entries = BTreeMap::new();
+        let mut used = BTreeSet::from([keyspace]);
+        let scan =
+            engine
+                .snapshot()?
+                .scan(keyspace, &[], None, nilometer_storage::Direction::Forward)?;
+        for item in scan {
+            let (key, value) = item?;
+            let namespace = decode_key(&key)?;
+            let entry = match collection::decode(namespace.clone(), &value)? {
+                Entry::Collection(found) => {
+                    used.extend(found.storage.keyspaces());
+                    CatalogEntry::Collection(Arc::new(found))
+                }
+                Entry::View(found) => CatalogEntry::View(Arc::new(found)),
+            };
+            entries.insert(namespace, entry);
+        }
+        for orphan in all.iter().filter(|k| !used.contains(&k.id)) {
+            engine.drop_keyspace(orphan.id)?;
+        }
+        Ok(Self {
+            engine,
+            keyspace,
+            entries: RwLock::new(entries),
+            changes: Mutex::new(()),
+        })
+    }
+
+    /// What `namespace` stands for, if anything.
+    pub fn get(&self, namespace: &Namespace) -> Option<CatalogEntry> {
+        self.read(|entries| entries.get(namespace).cloned())
+    }
+
+    /// The collection called `namespace`, if it is one.
+    pub fn collection(&self, namespace: &Namespace) -> Option<Arc<Collection>> {
+        match self.get(namespace) {
+            Some(CatalogEntry::Collection(found)) => Some(found),
+            _ => None,
+        }
+    }
+
+    /// The bucket collection behind the time-series collection called `namespace`.
+    pub fn timeseries(&self, namespace: &Namespace) -> Option<Arc<Collection>> {
+        match self.get(namespace) {
+            Some(CatalogEntry::View(view)) if view.is_timeseries() => self
+                .collection(&namespace.buckets())
+                .filter(|c| c.timeseries.is_some()),
+            _ => None,
+        }
+    }
+
+    /// Everything in `database`, by name.
+    pub fn list(&self, database: &str) -> Vec<(Namespace, CatalogEntry)> {
+        self.read(|entries| {
+            entries
+                .iter()
+                .filter(|(namespace, _)| namespace.database == database)
+                .map(|(namespace, entry)| (namespace.clone(), entry.clone()))
+                .collect()
+        })
+    }
+
+    /// The names of all databases that hold anything.
+    pub fn databases(&self) -> Vec<String> {
+        self.read(|entries| {
+            let names: BTreeSet<_> = entries.keys().map(|n| n.database.clone()).collect();
+            names.into_iter().collect()
+        })
+    }
+
+    /// All collections of all databases.
+    pub fn collections(&self) -> Vec<Arc<Collection>> {
+        self.read(|entries| {
+            entries
+                .values()
+                .filter_map(|entry| match entry {
+                    CatalogEntry::Collection(found) => Some(found.clone()),
+                    CatalogEntry::View(_) => None,
+                })
+                .collect()
+        })
+    }
+
+    /// Creates a collection; with `timeseries`, a bucket collection. The name must be free.
+    pub fn create_collection(
+        &self,
+        namespace: Namespace,
+        uuid: [u8; 16],
+        options: Document,
+        timeseries: Option<TimeseriesOptions>,
+    ) -> Result<Arc<Collection>> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.refuse_taken(&namespace)?;
+        let storage = self.create_storage(uuid, timeseries.is_some())?;
+        let created = Collection::new(namespace.clone(), uuid, options, timeseries, storage);
+        let created = Arc::new(created);
+        self.store(vec![(
+            namespace,
+            Some(CatalogEntry::Collection(created.clone())),
+        )])?;
+        Ok(created)
+    }
+
+    /// Creates a time-series collection: its buckets, unless they exist already, and the view.
+    pub fn create_timeseries(
+        &self,
+        namespace: Namespace,
+        uuid: [u8; 16],
+        options: Document,
+        timeseries: TimeseriesOptions,
+    ) -> Result<Arc<Collection>> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.refuse_taken(&namespace)?;
+        let buckets = namespace.buckets();
+        let mut changes = Vec::new();
+        let collection = match self.get(&buckets) {
+            Some(CatalogEntry::Collection(found))
+                if found.timeseries.as_ref() == Some(&timeseries) && found.options == options =>
+            {
+                found
+            }
+            Some(_) => return Err(taken(&buckets)),
+            None => {
+                let storage = self.create_storage(uuid, true)?;
+                let created =
+                    Collection::new(buckets.clone(), uuid, options, Some(timeseries), storage);
+                let created = Arc::new(created);
+                changes.push((
+                    buckets.clone(),
+                    Some(CatalogEntry::Collection(created.clone())),
+                ));
+                created
+            }
+        };
+        let view = View {
+            namespace: namespace.clone(),
+            view_on: buckets.collection,
+            pipeline: Vec::new(),
+            options: Document::new(),
+        };
+        changes.push((namespace, Some(CatalogEntry::View(Arc::new(view)))));
+        self.store(changes)?;
+        Ok(collection)
+    }
+
+    /// Creates a view. The name must be free.
+    pub fn create_view(&self, view: View) -> Result<()> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.refuse_taken(&view.namespace)?;
+        let namespace = view.namespace.clone();
+        self.store(vec![(namespace, Some(CatalogEntry::View(Arc::new(view))))])
+    }
+
+    /// Removes the given names and the data of those that are collections. Unknown names are skipped.
+    pub fn remove(&self, namespaces: &[Namespace]) -> Result<()> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let found: Vec<_> = namespaces
+            .iter()
+            .filter_map(|n| Some((n.clone(), self.get(n)?)))
+            .collect();
+        self.store(
+            found
+                .iter()
+                .map(|(namespace, _)| (namespace.clone(), None))
+                .collect(),
+        )?;
+        for (_, entry) in found {
+            if let CatalogEntry::Collection(dropped) = entry {
+                for keyspace in dropped.storage.keyspaces() {
+                    self.engine.drop_keyspace(keyspace)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores that `collection` holds measurements outside 1970..2038. Durable when it returns.
+    pub fn mark_extended_range(&self, collection: &Arc<Collection>) -> Result<()> {
+        if !collection.has_extended_range() {
+            let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            if collection.set_extended_range() {
+                let entry = CatalogEntry::Collection(collection.clone());
+                self.store(vec![(collection.namespace.clone(), Some(entry))])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn create_storage(&self, uuid: [u8; 16], buckets: bool) -> Result<Storage> {
+        let uuid: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+        let create = |kind: &str, separate_values| {
+            let name = format!("{kind}/{uuid}");
+            self.engine
+                .create_keyspace(&name, KeyspaceOptions { separate_values })
+        };
+        Ok(if buckets {
+            Storage::Buckets {
+                open: create("open", false)?,
+                sealed: create("sealed", true)?,
+                tail: create("tail", false)?,
+            }
+        } else {
+            Storage::Records {
+                records: create("records", false)?,
+                id_index: create("idIndex", false)?,
+            }
+        })
+    }
+
+    fn refuse_taken(&self, namespace: &Namespace) -> Result<()> {
+        match self.get(namespace) {
+            Some(_) => Err(taken(namespace)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes changes durable, then visible. `None` removes a name.
+    fn store(&self, changes: Vec<(Namespace, Option<CatalogEntry>)>) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        for (namespace, entry) in &changes {
+            let key = encode_key(namespace);
+            match entry {
+                Some(CatalogEntry::Collection(c)) => {
+                    batch.put(self.keyspace, key, c.encode().into_bytes());
+                }
+                Some(CatalogEntry::View(v)) => {
+                    batch.put(self.keyspace, key, v.encode().into_bytes());
+                }
+                None => batch.delete(self.keyspace, key),
+            }
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.engine.commit(batch, Durability::Sync)?;
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        for (namespace, entry) in changes {
+            match entry {
+                Some(entry) => entries.insert(namespace, entry),
+                None => entries.remove(&namespace),
+            };
+        }
+        Ok(())
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&BTreeMap<Namespace, CatalogEntry>) -> T) -> T {
+        look(&self.entries.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn taken(namespace: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::NamespaceExists,
+        format!("Collection {namespace} already exists."),
+    )
+}
+
+/// `database NUL collection`: names hold no NUL, so keys sort by database, then collection.
+fn encode_key(namespace: &Namespace) -> Vec<u8> {
+    [
+        namespace.database.as_bytes(),
+        &[0],
+        namespace.collection.as_bytes(),
+    ]
+    .concat()
+}
+
+fn decode_key(key: &[u8]) -> Result<Namespace> {
+    std::str::from_utf8(key)
+        .ok()
+        .and_then(|text| text.split_once('\0'))
+        .map(|(database, collection)| Namespace {
+            database: database.to_owned(),
+            collection: collection.to_owned(),
+        })
+        .ok_or_else(|| {
+            Error::new(
+                ErrorCode::DataCorruptionDetected,
+                "the catalog has a key that is no name",
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::doc;
+    use nilometer_storage::MemoryEngine;
+
+    fn options() -> TimeseriesOptions {
+        TimeseriesOptions::parse(doc! { "timeField": "t", "metaField": "m" }.as_ref()).unwrap()
+    }
+
+    #[test]
+    fn what_was_created_is_there_after_reopening() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let catalog = Catalog::open(engine.clone()).unwrap();
+        let name = |c: &str| Namespace::new("db", c).unwrap();
+        let made = catalog
+            .create_collection(name("c"), [1; 16], doc! {}, None)
+            .unwrap();
+        let series = catalog
+            .create_timeseries(name("ts"), [2; 16], doc! {}, options())
+            .unwrap();
+        let view = View {
+            namespace: name("v"),
+            view_on: "c".into(),
+            pipeline: vec![doc! { "$limit": 1 }],
+            options: doc! {},
+        };
+        catalog.create_view(view.clone()).unwrap();
+        catalog.mark_extended_range(&series).unwrap();
+        let error = catalog
+            .create_collection(name("v"), [3; 16], doc! {}, None)
+            .unwrap_err();
+        assert_eq!(error.code, ErrorCode::NamespaceExists);
+
+        let again = Catalog::open(engine.clone()).unwrap();
+        assert_eq!(again.collection(&name("c")).unwrap().storage, made.storage);
+        let found = again.timeseries(&name("ts")).unwrap();
+        assert_eq!(found.timeseries, Some(options()));
+        assert!(found.has_extended_range());
+        assert!(matches!(again.get(&name("v")), Some(CatalogEntry::View(v)) if *v == view));
+        assert_eq!(again.databases(), ["db"]);
+        assert_eq!(again.list("db").len(), 4);
+
+        again
+            .remove(&[name("ts"), name("ts").buckets(), name("absent")])
+            .unwrap();
+        assert!(
+            Catalog::open(engine)
+                .unwrap()
+                .timeseries(&name("ts"))
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn keyspaces_nobody_names_are_dropped_at_opening() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        engine
+            .create_keyspace(
+                "records/ff",
+                KeyspaceOptions {
+                    separate_values: false,
+                },
+            )
+            .unwrap();
+        Catalog::open(engine.clone()).unwrap();
+        assert_eq!(engine.keyspaces().len(), 1);
+    }
+}

@@ -1,0 +1,323 @@
+//! The `timeseries` document of `create`: which fields, and how wide buckets are.
+//!
+//! Either a granularity decides span and rounding, or both are given and equal. Combinations and
+//! their errors follow the public manual and the behaviour of MongoDB 8.0.
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+
+use crate::error::{Error, ErrorCode, Result};
+
+/// The widest span a bucket may have: 365 days.
+pub const BUCKET_SPAN_SECONDS_MAX: i32 = 31_536_000;
+
+/// How close together the measurements of a series lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granularity {
+    /// Buckets of an hour, starting at a full minute.
+    Seconds,
+    /// Buckets of a day, starting at a full hour.
+    Minutes,
+    /// Buckets of 30 days, starting at a full day.
+    Hours,
+}
+
+impl Granularity {
+    /// Its name in options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Seconds => "seconds",
+            Self::Minutes => "minutes",
+            Self::Hours => "hours",
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        [Self::Seconds, Self::Minutes, Self::Hours]
+            .into_iter()
+            .find(|g| g.name() == name)
+    }
+
+    /// Widest time between the start of a bucket and any measurement in it, exclusive.
+    pub fn span_seconds(self) -> i32 {
+        match self {
+            Self::Seconds => 3_600,
+            Self::Minutes => 86_400,
+            Self::Hours => 2_592_000,
+        }
+    }
+
+    /// What the start of a bucket is rounded down to.
+    pub fn rounding_seconds(self) -> i32 {
+        match self {
+            Self::Seconds => 60,
+            Self::Minutes => 3_600,
+            Self::Hours => 86_400,
+        }
+    }
+}
+
+/// The options of a time-series collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimeseriesOptions {
+    /// The field that holds each measurement's time.
+    pub time_field: String,
+    /// The field that names its series.
+    pub meta_field: Option<String>,
+    /// `None` when span and rounding were given instead.
+    pub granularity: Option<Granularity>,
+    /// Widest time between a bucket's start and its measurements, in seconds, exclusive.
+    pub span_seconds: i32,
+    /// What a bucket's start is rounded down to, in seconds.
+    pub rounding_seconds: i32,
+}
+
+impl TimeseriesOptions {
+    /// Reads the `timeseries` option of `create`.
+    pub fn parse(spec: DocRef<'_>) -> Result<Self> {
+        let mut time_field = None;
+        let mut meta_field = None;
+        let mut granularity = None;
+        let mut span = None;
+        let mut rounding = None;
+        for element in spec {
+            match (element.name(), element.value()) {
+                ("timeField", value) => time_field = Some(field_name("timeField", value)?),
+                ("metaField", value) => meta_field = Some(field_name("metaField", value)?),
+                ("granularity", ValueRef::String(name)) => {
+                    granularity = Some(Granularity::parse(name).ok_or_else(|| {
+                        Error::bad_value(format!(
+                            "Enumeration value '{name}' for field 'create.timeseries.granularity' is not a valid value."
+                        ))
+                    })?);
+                }
+                ("granularity", other) => return Err(wrong_type("granularity", other, "string")),
+                ("bucketMaxSpanSeconds", value) => {
+                    span = Some(seconds("bucketMaxSpanSeconds", value)?);
+                }
+                ("bucketRoundingSeconds", value) => {
+                    rounding = Some(seconds("bucketRoundingSeconds", value)?);
+                }
+                (other, _) => {
+                    return Err(Error::new(
+                        ErrorCode::IDLUnknownField,
+                        format!("BSON field 'create.timeseries.{other}' is an unknown field."),
+                    ));
+                }
+            }
+        }
+        let time_field = time_field.ok_or_else(|| {
+            Error::new(
+                ErrorCode::IDLFailedToParse,
+                "BSON field 'create.timeseries.timeField' is missing but a required field",
+            )
+        })?;
+        if meta_field.as_ref() == Some(&time_field) {
+            return Err(Error::invalid_options(
+                "'timeField' and 'metaField' cannot be the same field",
+            ));
+        }
+        if meta_field.as_deref() == Some("_id") || time_field == "_id" {
+            return Err(Error::invalid_options(
+                "'timeField' and 'metaField' cannot be '_id'",
+            ));
+        }
+        let (granularity, span_seconds, rounding_seconds) = widths(granularity, span, rounding)?;
+        Ok(Self {
+            time_field,
+            meta_field,
+            granularity,
+            span_seconds,
+            rounding_seconds,
+        })
+    }
+
+    /// The options as `listCollections` shows them.
+    pub fn to_document(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        out.append("timeField", self.time_field.as_str());
+        out.append("metaField", self.meta_field.as_deref());
+        out.append("granularity", self.granularity.map(Granularity::name));
+        out.append("bucketMaxSpanSeconds", self.span_seconds);
+        if self.granularity.is_none() {
+            out.append("bucketRoundingSeconds", self.rounding_seconds);
+        }
+        out.finish()
+    }
+
+    /// Span in milliseconds.
+    pub fn span_ms(&self) -> i64 {
+        i64::from(self.span_seconds) * 1000
+    }
+
+    /// The start of the bucket a first measurement at `time_ms` opens: rounded down, also before 1970.
+    pub fn round_down_ms(&self, time_ms: i64) -> i64 {
+        let step = i64::from(self.rounding_seconds) * 1000;
+        time_ms.saturating_sub(time_ms.rem_euclid(step))
+    }
+
+    /// True when buckets neither overlap nor move: span and rounding are equal.
+    pub fn has_fixed_buckets(&self) -> bool {
+        self.span_seconds == self.rounding_seconds
+    }
+}
+
+type Widths = (Option<Granularity>, i32, i32);
+
+/// Decides granularity, span and rounding from what was given.
+fn widths(
+    granularity: Option<Granularity>,
+    span: Option<i32>,
+    rounding: Option<i32>,
+) -> Result<Widths> {
+    match (granularity, span, rounding) {
+        (None, Some(span), Some(rounding)) if span == rounding => Ok((None, span, rounding)),
+        (_, span, None) => {
+            let chosen = granularity.unwrap_or(Granularity::Seconds);
+            let own = chosen.span_seconds();
+            match span {
+                Some(_) if granularity.is_none() => Err(Error::invalid_options(
+                    "Timeseries 'bucketMaxSpanSeconds' and 'bucketRoundingSeconds' need to be set alongside each other",
+                )),
+                Some(span) if span != own => Err(Error::invalid_options(format!(
+                    "Timeseries 'bucketMaxSpanSeconds' needs to be set to {own} for granularity '{}'",
+                    chosen.name()
+                ))),
+                _ => Ok((Some(chosen), own, chosen.rounding_seconds())),
+            }
+        }
+        (Some(_), _, Some(_)) => Err(Error::invalid_options(
+            "Timeseries 'bucketRoundingSeconds' cannot be set with granularity",
+        )),
+        _ => Err(Error::invalid_options(
+            "Timeseries 'bucketMaxSpanSeconds' and 'bucketRoundingSeconds' must be set and equal",
+        )),
+    }
+}
+
+fn field_name(option: &str, value: ValueRef<'_>) -> Result<String> {
+    let ValueRef::String(name) = value else {
+        return Err(wrong_type(option, value, "string"));
+    };
+    if name.contains('\0') {
+        return Err(Error::bad_value(format!(
+            "'{option}' cannot contain a null byte"
+        )));
+    }
+    if name.contains('.') {
+        return Err(Error::invalid_options(format!(
+            "'{option}' must be a top-level field"
+        )));
+    }
+    Ok(name.to_owned())
+}
+
+fn seconds(option: &str, value: ValueRef<'_>) -> Result<i32> {
+    let exact = value
+        .as_exact_i64()
+        .ok_or_else(|| wrong_type(option, value, "int"))?;
+    i32::try_from(exact)
+        .ok()
+        .filter(|n| (1..=BUCKET_SPAN_SECONDS_MAX).contains(n))
+        .ok_or_else(|| {
+            Error::bad_value(format!(
+                "BSON field '{option}' value must be >= 1 and <= {BUCKET_SPAN_SECONDS_MAX}, actual value '{exact}'"
+            ))
+        })
+}
+
+fn wrong_type(option: &str, value: ValueRef<'_>, expected: &str) -> Error {
+    Error::type_mismatch(format!(
+        "BSON field 'create.timeseries.{option}' is the wrong type '{}', expected type '{expected}'",
+        value.type_name()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::{Value, doc};
+
+    fn parse(spec: Document) -> Result<TimeseriesOptions> {
+        TimeseriesOptions::parse(spec.as_ref())
+    }
+
+    fn code(spec: Document) -> i32 {
+        parse(spec).unwrap_err().code.0
+    }
+
+    #[test]
+    fn granularities_decide_span_and_rounding() {
+        for (name, span, rounding) in [
+            ("seconds", 3600, 60),
+            ("minutes", 86400, 3600),
+            ("hours", 2_592_000, 86400),
+        ] {
+            let own = parse(doc! { "timeField": "t", "granularity": name }).unwrap();
+            assert_eq!((own.span_seconds, own.rounding_seconds), (span, rounding));
+            let given =
+                doc! { "timeField": "t", "granularity": name, "bucketMaxSpanSeconds": span };
+            assert_eq!(parse(given).unwrap(), own);
+        }
+        assert_eq!(parse(doc! { "timeField": "t" }).unwrap().span_seconds, 3600);
+    }
+
+    #[test]
+    fn combinations_that_are_refused() {
+        let t = "t";
+        assert_eq!(
+            code(doc! { "timeField": t, "granularity": "minutes", "bucketMaxSpanSeconds": 3600 }),
+            72
+        );
+        assert_eq!(
+            code(
+                doc! { "timeField": t, "granularity": "seconds", "bucketMaxSpanSeconds": 3600, "bucketRoundingSeconds": 60 }
+            ),
+            72
+        );
+        assert_eq!(
+            code(doc! { "timeField": t, "bucketMaxSpanSeconds": 3600 }),
+            72
+        );
+        assert_eq!(
+            code(doc! { "timeField": t, "bucketRoundingSeconds": 3600 }),
+            72
+        );
+        assert_eq!(
+            code(doc! { "timeField": t, "bucketMaxSpanSeconds": 100, "bucketRoundingSeconds": 50 }),
+            72
+        );
+        assert_eq!(
+            code(doc! { "timeField": t, "bucketMaxSpanSeconds": -1, "bucketRoundingSeconds": -1 }),
+            2
+        );
+        assert_eq!(code(doc! { "timeField": t, "granularity": "days" }), 2);
+        assert_eq!(code(doc! { "timeField": 5 }), 14);
+        assert_eq!(code(doc! { "timeField": "a.b" }), 72);
+        assert_eq!(code(doc! { "timeField": "a\0" }), 2);
+        assert_eq!(code(doc! { "timeField": t, "metaField": t }), 72);
+        assert_eq!(code(doc! { "metaField": t }), 40414);
+        assert_eq!(
+            code(doc! { "timeField": t, "surprise": Value::Null }),
+            40415
+        );
+    }
+
+    #[test]
+    fn custom_widths_replace_granularity() {
+        let options = parse(
+            doc! { "timeField": "t", "bucketMaxSpanSeconds": 200, "bucketRoundingSeconds": 200 },
+        )
+        .unwrap();
+        assert!(options.has_fixed_buckets());
+        let shown = options.to_document();
+        assert!(shown.get("granularity").is_missing());
+        assert_eq!(shown.get("bucketRoundingSeconds").as_exact_i64(), Some(200));
+    }
+
+    #[test]
+    fn starts_round_down_also_before_1970() {
+        let hours = parse(doc! { "timeField": "t", "granularity": "hours" }).unwrap();
+        assert_eq!(hours.round_down_ms(-3_600_000), -86_400_000);
+        assert_eq!(hours.round_down_ms(3_600_000), 0);
+    }
+}

@@ -1,0 +1,211 @@
+//! From a request to a reply: find the command, read what all commands have in common, run the
+//! handler, count, and shape the answer.
+//!
+//! The promise: there is always a reply, and it carries `ok`. An error becomes
+//! `{ok: 0, errmsg, code, codeName}` with its labels and details.
+
+use std::time::Duration;
+
+use nilometer_bson::{Document, DocumentBuilder, Value};
+
+use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find, generic};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{KillSwitch, OperationContext, Request};
+use crate::services::{OperationEntry, Services};
+use crate::session::ClientSession;
+
+/// Runs one command and answers it.
+pub fn run(database: &Database, session: &mut ClientSession, request: &Request) -> Document {
+    let services = database.services();
+    let name = request.command_name();
+    let Some((index, spec)) = find(name).and_then(|at| Some((at, COMMANDS.get(at)?))) else {
+        services.counters.unknown_commands.increment();
+        return error_reply(&Error::new(
+            ErrorCode::CommandNotFound,
+            format!("no such command: '{name}'"),
+        ));
+    };
+    let outcome = run_known(database, session, request, spec);
+    count(services, index, spec, outcome.as_ref().err());
+    match outcome {
+        Ok(reply) => ok_reply(reply),
+        Err(error) => error_reply(&error),
+    }
+}
+
+fn run_known(
+    database: &Database,
+    session: &mut ClientSession,
+    request: &Request,
+    spec: &'static CommandSpec,
+) -> Result<Document> {
+    let services = database.services();
+    let generic = generic::parse(spec, request.body.as_ref())?;
+    check_sequences(spec, request)?;
+    check_database_name(&generic.database)?;
+    if spec.admin_only && generic.database != "admin" {
+        return Err(Error::new(
+            ErrorCode::Unauthorized,
+            format!("{} may only be run against the admin database.", spec.name),
+        ));
+    }
+    let now_ms = services.clock.now_ms();
+    if let Some(lsid) = generic.lsid {
+        let max = usize::try_from(services.parameters.max_sessions()).unwrap_or(usize::MAX);
+        services.sessions.touch(lsid, now_ms, max)?;
+    }
+    let started = services.clock.monotonic();
+    let mut operation = OperationContext {
+        id: services.operations.next_id(),
+        database: generic.database,
+        now_ms,
+        comment: generic.comment,
+        lsid: generic.lsid,
+        client: session.client.clone(),
+        write_concern: generic.write_concern,
+        max_time_ms: generic.max_time_ms,
+        clock: services.clock.clone(),
+        deadline: None,
+        kill: KillSwitch::new(),
+    };
+    let limit = u64::try_from(generic.max_time_ms).unwrap_or(0);
+    operation.set_time_limit((limit > 0).then(|| Duration::from_millis(limit)));
+    let namespace = namespace(spec, &operation.database, request);
+    let _running = services.operations.begin(OperationEntry {
+        id: operation.id,
+        connection_id: session.connection_id,
+        client: operation.client.clone(),
+        command_name: spec.name,
+        command: request.body.clone(),
+        namespace: namespace.clone(),
+        lsid: operation.lsid,
+        started_ms: now_ms,
+        started,
+        kill: operation.kill.clone(),
+    });
+    let mut context = CommandContext {
+        operation,
+        session,
+        spec,
+    };
+    let outcome = (spec.handler)(database, &mut context, request);
+    if spec.access != Access::None && namespace.contains('.') {
+        let time = services.clock.monotonic().saturating_sub(started);
+        let writes = spec.access == Access::Write;
+        let kind = spec.counted.top_kind();
+        services.top.record(&namespace, kind, writes, time);
+    }
+    outcome
+}
+
+/// A document sequence is a field like any other: known to the command, and not there twice.
+fn check_sequences(spec: &CommandSpec, request: &Request) -> Result<()> {
+    for (at, sequence) in request.sequences.iter().enumerate() {
+        let args = super::args::Args::new(spec.name, request.body.as_ref());
+        let name = sequence.name();
+        if let super::Fields::Only(known) = spec.fields
+            && !known.contains(&name)
+        {
+            return Err(args.unknown(name));
+        }
+        let repeated = request.sequences.iter().take(at).any(|s| s.name() == name);
+        if repeated || request.body.as_ref().contains(name) {
+            return Err(args.duplicate(name));
+        }
+    }
+    Ok(())
+}
+
+/// Bytes a database name may have.
+const DATABASE_NAME_BYTES_MAX: usize = 63;
+
+fn check_database_name(name: &str) -> Result<()> {
+    let forbidden = |c: char| matches!(c, '/' | '\\' | '.' | ' ' | '"' | '$' | '\0');
+    let valid = !name.is_empty()
+        && name.len() <= DATABASE_NAME_BYTES_MAX
+        && (name == "$external" || !name.contains(forbidden));
+    if valid {
+        Ok(())
+    } else {
+        Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("Invalid database name: '{name}'"),
+        ))
+    }
+}
+
+/// `db.collection` when the command's first field names a collection, else `db`.
+fn namespace(spec: &CommandSpec, database: &str, request: &Request) -> String {
+    let field = match spec.counted {
+        Counted::GetMore => request.body.get("collection"),
+        _ => request
+            .body
+            .iter()
+            .next()
+            .map(|e| e.value())
+            .unwrap_or_default(),
+    };
+    match field.as_str() {
+        Some(collection) if spec.access != Access::None => format!("{database}.{collection}"),
+        _ => database.to_owned(),
+    }
+}
+
+fn count(services: &Services, index: usize, spec: &CommandSpec, error: Option<&Error>) {
+    let counters = &services.counters;
+    match spec.counted {
+        Counted::Query => counters.operations.query.increment(),
+        Counted::GetMore => counters.operations.getmore.increment(),
+        Counted::Command => counters.operations.command.increment(),
+        Counted::Insert | Counted::Update | Counted::Delete => {}
+    }
+    if let Some(command) = counters.command(index) {
+        command.total.increment();
+        if error.is_some() {
+            command.failed.increment();
+        }
+    }
+    match error.map(|e| e.code) {
+        None => {}
+        Some(ErrorCode::InternalError) => counters.asserts.regular.increment(),
+        Some(code) => {
+            counters.asserts.user.increment();
+            if code == ErrorCode::MaxTimeMSExpired {
+                counters.time_limit_exceeded.increment();
+            }
+        }
+    }
+}
+
+/// Adds `ok: 1` at the end of a reply, in its own bytes: a reply of 16 MB is not copied for it.
+fn ok_reply(reply: Document) -> Document {
+    const OK: &[u8] = b"\x01ok\0\0\0\0\0\0\0\xF0\x3F\0";
+    let mut bytes = reply.into_bytes();
+    bytes.pop();
+    bytes.extend_from_slice(OK);
+    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    if let Some(field) = bytes.first_chunk_mut::<4>() {
+        *field = length.to_le_bytes();
+    }
+    Document::from_bytes(bytes).unwrap_or_default()
+}
+
+/// The reply for an error, as a command gives it.
+pub fn error_reply(error: &Error) -> Document {
+    let mut reply = DocumentBuilder::new();
+    reply.append("ok", 0.0);
+    reply.append("errmsg", error.message.as_str());
+    reply.append("code", error.code.0);
+    reply.append("codeName", error.code.name());
+    if !error.labels.is_empty() {
+        let labels: Vec<Value> = error.labels.iter().map(|l| Value::from(*l)).collect();
+        reply.append("errorLabels", labels);
+    }
+    if let Some(details) = &error.details {
+        for element in details.iter() {
+            reply.append_element(element);
+        }
+    }
+    reply.finish()
+}

@@ -1,0 +1,293 @@
+//! The options every command takes.
+//!
+//! Parsed once per command, before its handler: database, session, time limit, stable API,
+//! read and write concern. A handler never sees them; it finds their meaning in its
+//! [`OperationContext`](crate::operation::OperationContext).
+//!
+//! A standalone has no transactions and no other members; what asks for either is refused with the
+//! code drivers know from a MongoDB standalone.
+
+use nilometer_bson::{DocRef, Element, Value, ValueRef};
+
+use super::args::{Args, truncated_i64};
+use super::{CommandSpec, Fields};
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::WriteConcern;
+use crate::session::SessionId;
+
+/// No `$db` in the command.
+const DB_MISSING: i32 = 40_571;
+
+/// `apiStrict` or `apiDeprecationErrors` without `apiVersion`.
+const API_VERSION_MISSING: i32 = 4_886_600;
+
+/// Read preference modes.
+const READ_PREFERENCE_MODES: &[&str] = &[
+    "primary",
+    "primaryPreferred",
+    "secondary",
+    "secondaryPreferred",
+    "nearest",
+];
+
+/// The largest `maxTimeMS`.
+const MAX_TIME_MS_MAX: i64 = i32::MAX as i64;
+
+/// What the options of one command say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GenericArgs {
+    pub(crate) database: String,
+    pub(crate) lsid: Option<SessionId>,
+    pub(crate) max_time_ms: i64,
+    pub(crate) comment: Option<Value>,
+    pub(crate) write_concern: WriteConcern,
+}
+
+/// Checks the names in `body` and reads the options every command takes.
+pub(crate) fn parse(spec: &CommandSpec, body: DocRef<'_>) -> Result<GenericArgs> {
+    let args = Args::new(spec.name, body);
+    let mut first = true;
+    args.check_names_with(|_| true)?;
+    let mut parsed = GenericArgs::default();
+    let mut api = StableApi::default();
+    let mut transaction = Transaction::default();
+    let mut database = None;
+    for element in body {
+        if std::mem::take(&mut first) {
+            continue;
+        }
+        match element.name() {
+            "$db" => database = Some(args.required_string("$db")?),
+            "lsid" => {
+                parsed.lsid = Some(SessionId::parse(
+                    element.value(),
+                    &format!("{}.lsid", spec.name),
+                )?);
+            }
+            "$readPreference" => read_preference(&args, element)?,
+            "$queryOptions" => query_options(&args)?,
+            "$clusterTime" => {
+                args.required_document("$clusterTime")?;
+            }
+            "apiVersion" => api.version = Some(args.required_string("apiVersion")?),
+            "apiStrict" => api.strict = args.boolean("apiStrict")?,
+            "apiDeprecationErrors" => {
+                api.deprecation_errors = args.boolean("apiDeprecationErrors")?;
+            }
+            "comment" => parsed.comment = Some(element.value().to_value()),
+            "maxTimeMS" => parsed.max_time_ms = max_time(element.value(), "maxTimeMS")?,
+            "readConcern" => read_concern(spec, &args)?,
+            "writeConcern" => parsed.write_concern = write_concern(spec, &args)?,
+            "txnNumber" => transaction.number = args.integer("txnNumber")?.is_some(),
+            "autocommit" => transaction.other = Some("autocommit"),
+            "startTransaction" => transaction.other = Some("startTransaction"),
+            name => check_own_field(spec, &args, name)?,
+        }
+    }
+    api.check(spec)?;
+    transaction.check(parsed.lsid)?;
+    let Some(database) = database else {
+        return Err(Error::location(
+            DB_MISSING,
+            "OP_MSG requests require a $db argument",
+        ));
+    };
+    parsed.database = database.to_owned();
+    Ok(parsed)
+}
+
+fn check_own_field(spec: &CommandSpec, args: &Args<'_>, name: &str) -> Result<()> {
+    match spec.fields {
+        Fields::Any => Ok(()),
+        Fields::Only(known) if known.contains(&name) => Ok(()),
+        Fields::Only(_) => Err(args.unknown(name)),
+    }
+}
+
+/// What the stable API options say.
+#[derive(Default)]
+struct StableApi<'a> {
+    version: Option<&'a str>,
+    strict: Option<bool>,
+    deprecation_errors: Option<bool>,
+}
+
+impl StableApi<'_> {
+    fn check(&self, spec: &CommandSpec) -> Result<()> {
+        match self.version {
+            None if self.strict.is_some() || self.deprecation_errors.is_some() => {
+                Err(Error::location(
+                    API_VERSION_MISSING,
+                    "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion",
+                ))
+            }
+            None => Ok(()),
+            Some("1") if self.strict == Some(true) && !spec.in_api_v1 => Err(Error::new(
+                ErrorCode::APIStrictError,
+                format!(
+                    "Provided apiStrict:true, but the command {} is not in API Version 1",
+                    spec.name
+                ),
+            )),
+            Some("1") => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorCode::APIVersionError,
+                "API version must be \"1\"",
+            )),
+        }
+    }
+}
+
+/// Which options of a transaction were given.
+#[derive(Default)]
+struct Transaction {
+    number: bool,
+    other: Option<&'static str>,
+}
+
+impl Transaction {
+    fn check(&self, lsid: Option<SessionId>) -> Result<()> {
+        if self.number && lsid.is_none() {
+            return Err(Error::invalid_options(
+                "Transaction number requires a session ID to also be specified",
+            ));
+        }
+        if self.number {
+            return Err(Error::new(
+                ErrorCode::IllegalOperation,
+                "Transaction numbers are only allowed on a replica set member or mongos",
+            ));
+        }
+        match self.other {
+            Some(field) => Err(Error::invalid_options(format!(
+                "'{field}' field requires a transaction number to also be specified"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A number of milliseconds that `field` gives as a time limit; 0 is none.
+pub(crate) fn max_time(value: ValueRef<'_>, field: &str) -> Result<i64> {
+    if matches!(value, ValueRef::Null) {
+        return Ok(0);
+    }
+    let Some(number) = truncated_i64(value) else {
+        return Err(Error::bad_value(format!("{field} must be a number")));
+    };
+    if let ValueRef::Double(exact) = value
+        && exact.fract() != 0.0
+    {
+        return Err(Error::bad_value(format!("{field} has non-integral value")));
+    }
+    if !(0..=MAX_TIME_MS_MAX).contains(&number) {
+        return Err(Error::bad_value(format!(
+            "{number} value for {field} is out of range [0, {MAX_TIME_MS_MAX}]"
+        )));
+    }
+    Ok(number)
+}
+
+/// A lone server is every kind of member at once, so each valid preference is met.
+fn read_preference(args: &Args<'_>, element: Element<'_>) -> Result<()> {
+    let Some(document) = element.value().as_document() else {
+        return Err(args.wrong_type("$readPreference", element.value(), "object"));
+    };
+    let preference = Args::new("$readPreference", document);
+    let mode = preference.required_string("mode")?;
+    if READ_PREFERENCE_MODES.contains(&mode) {
+        Ok(())
+    } else {
+        Err(Error::failed_to_parse(format!(
+            "Unknown $readPreference mode: '{mode}'"
+        )))
+    }
+}
+
+fn query_options(args: &Args<'_>) -> Result<()> {
+    let document = args.required_document("$queryOptions")?;
+    match document.iter().find(|e| e.name() == "$readPreference") {
+        Some(element) => read_preference(args, element),
+        None => Ok(()),
+    }
+}
+
+/// On a lone server everything acknowledged is majority-committed, so `local`, `available` and
+/// `majority` read the same. The levels that need an operation time are refused.
+fn read_concern(spec: &CommandSpec, args: &Args<'_>) -> Result<()> {
+    let Some(concern) = args.nested("readConcern", &["level", "provenance"])? else {
+        return Ok(());
+    };
+    let concern = Args::new("readConcern", concern.document_ref());
+    let Some(level) = concern.string("level")? else {
+        return Ok(());
+    };
+    match level {
+        "local" | "available" | "majority" if spec.read_concern || level == "local" => Ok(()),
+        "local" | "available" | "majority" => Err(Error::invalid_options(format!(
+            "Command {} does not support {{ readConcern: {{ level: \"{level}\" }} }}",
+            spec.name
+        ))),
+        "linearizable" | "snapshot" => Err(Error::new(
+            ErrorCode::NotAReplicaSet,
+            "node needs to be a replica set member to use read concern",
+        )),
+        _ => Err(Error::bad_value(format!(
+            "Enumeration value '{level}' for field 'readConcern.level' is not a valid value."
+        ))),
+    }
+}
+
+/// Reads `{w, j, wtimeout}`. More than one member cannot acknowledge here.
+fn write_concern(spec: &CommandSpec, args: &Args<'_>) -> Result<WriteConcern> {
+    let known = ["w", "j", "fsync", "wtimeout", "provenance"];
+    let Some(concern) = args.nested("writeConcern", &known)? else {
+        return Ok(WriteConcern::default());
+    };
+    if !spec.write_concern && !concern.document_ref().is_empty() {
+        return Err(Error::invalid_options(format!(
+            "Command {} does not support writeConcern",
+            spec.name
+        )));
+    }
+    let concern = Args::new("writeConcern", concern.document_ref());
+    let mut parsed = WriteConcern::default();
+    match concern.value("w") {
+        ValueRef::Missing | ValueRef::Null => {}
+        ValueRef::String("majority") => {}
+        ValueRef::String(_) => {
+            return Err(Error::bad_value(
+                "cannot use non-majority 'w' mode when a host is not a member of a replica set",
+            ));
+        }
+        value => match truncated_i64(value) {
+            Some(0) => parsed.acknowledged = false,
+            Some(1) => {}
+            Some(2..=50) => {
+                return Err(Error::bad_value(
+                    "cannot use 'w' > 1 when a host is not replicated",
+                ));
+            }
+            Some(_) => {
+                return Err(Error::failed_to_parse(
+                    "w has to be a non-negative number and not greater than 50",
+                ));
+            }
+            None => {
+                return Err(Error::failed_to_parse(
+                    "w has to be a number, string, or object",
+                ));
+            }
+        },
+    }
+    let journal = concern
+        .lenient_boolean("j")?
+        .or(concern.lenient_boolean("fsync")?);
+    concern.integer("wtimeout")?;
+    // `w: 0` asks for nothing unless the journal is asked for by name.
+    parsed.journaled = journal.unwrap_or(parsed.acknowledged);
+    if !parsed.acknowledged && journal == Some(true) {
+        parsed.acknowledged = true;
+    }
+    Ok(parsed)
+}

@@ -1,0 +1,158 @@
+//! The commands: one table, one file per command or family.
+//!
+//! [`COMMANDS`] is the only list of what this database answers. An entry tells the name, the other
+//! spellings clients use, every option the command takes, and what it needs; from it come
+//! dispatch, the refusal of unknown options, `listCommands`, the statistics per command and the
+//! check of COMPATIBILITY.md. To add a command: write its file with a `SPEC` and name that here.
+//!
+//! What is the same for all commands (options every command takes, time limits, sessions, the
+//! stable API, the shape of replies and errors) is done once, in [`dispatch`] and [`generic`];
+//! a handler sees only its own options.
+//!
+//! Handlers parse and check their options through [`args`] and call the rooms below. No room
+//! below knows this one.
+
+pub mod args;
+mod dispatch;
+mod generic;
+mod ping;
+
+pub use dispatch::{error_reply, run};
+
+use crate::database::Database;
+use crate::error::Result;
+use crate::operation::{OperationContext, Request};
+use crate::services::TopKind;
+use crate::session::ClientSession;
+use nilometer_bson::Document;
+
+/// What a handler is given beside the database and the request.
+pub struct CommandContext<'a> {
+    /// Time, deadline, kill switch, write concern, database name.
+    pub operation: OperationContext,
+    /// The connection.
+    pub session: &'a mut ClientSession,
+    /// The table entry of the command.
+    pub spec: &'static CommandSpec,
+}
+
+impl CommandContext<'_> {
+    /// The database named in `$db`.
+    pub fn database_name(&self) -> &str {
+        &self.operation.database
+    }
+}
+
+/// What a command does to data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Neither reads nor writes collections.
+    None,
+    /// Reads collections.
+    Read,
+    /// May change collections.
+    Write,
+}
+
+/// Which counter of `serverStatus.opcounters` a command moves, and where `top` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// `command`.
+    Command,
+    /// `query`.
+    Query,
+    /// `getmore`.
+    GetMore,
+    /// `insert`; the handler counts the documents.
+    Insert,
+    /// `update`; the handler counts the statements.
+    Update,
+    /// `delete`; the handler counts the statements.
+    Delete,
+}
+
+impl Counted {
+    /// Where `top` shows it.
+    fn top_kind(self) -> TopKind {
+        match self {
+            Self::Command => TopKind::Commands,
+            Self::Query => TopKind::Queries,
+            Self::GetMore => TopKind::GetMore,
+            Self::Insert => TopKind::Insert,
+            Self::Update => TopKind::Update,
+            Self::Delete => TopKind::Remove,
+        }
+    }
+}
+
+/// Which options of its own a command takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Fields {
+    /// Exactly these; any other is error 40415.
+    Only(&'static [&'static str]),
+    /// The command looks at field names itself (`getParameter`), or takes what comes (`hello`).
+    Any,
+}
+
+/// Runs a command. The reply goes out with `ok: 1` added.
+pub type Handler = fn(&Database, &mut CommandContext<'_>, &Request) -> Result<Document>;
+
+/// An entry of the command table.
+pub struct CommandSpec {
+    /// The name as the manual spells it.
+    pub name: &'static str,
+    /// Other spellings that are accepted.
+    pub aliases: &'static [&'static str],
+    /// False for what a client may ask before it has logged in.
+    pub needs_auth: bool,
+    /// True if it must be sent to the database `admin`.
+    pub admin_only: bool,
+    /// Whether it reads or writes.
+    pub access: Access,
+    /// Which options it takes, besides those every command takes.
+    pub fields: Fields,
+    /// True if `readConcern` may be given with a level.
+    pub read_concern: bool,
+    /// True if `writeConcern` may be given.
+    pub write_concern: bool,
+    /// True if it belongs to version 1 of the stable API.
+    pub in_api_v1: bool,
+    /// Which counter it moves.
+    pub counted: Counted,
+    /// One sentence, as `listCommands` shows it.
+    pub help: &'static str,
+    /// The code.
+    pub handler: Handler,
+}
+
+impl CommandSpec {
+    /// An entry with the common settings, to be completed by struct update: needs a login, runs on
+    /// any database, takes no option, no read or write concern, outside the stable API.
+    pub const fn new(name: &'static str, help: &'static str, handler: Handler) -> Self {
+        Self {
+            name,
+            aliases: &[],
+            needs_auth: true,
+            admin_only: false,
+            access: Access::None,
+            fields: Fields::Only(&[]),
+            read_concern: false,
+            write_concern: false,
+            in_api_v1: false,
+            counted: Counted::Command,
+            help,
+            handler,
+        }
+    }
+}
+
+/// All commands, in the order of their names.
+pub static COMMANDS: &[CommandSpec] = &[ping::SPEC];
+
+/// The position in [`COMMANDS`] of the command called `name`, by its name or an alias.
+pub fn find(name: &str) -> Option<usize> {
+    COMMANDS
+        .binary_search_by(|c| c.name.cmp(name))
+        .ok()
+        .or_else(|| COMMANDS.iter().position(|c| c.aliases.contains(&name)))
+}

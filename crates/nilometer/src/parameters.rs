@@ -1,0 +1,314 @@
+//! Server parameters: one table of names, types, bounds and defaults, and their current values.
+//!
+//! An entry makes a typed method on [`Parameters`] for the core to read, and everything
+//! `getParameter` and `setParameter` need. The values are atomics: reading one costs a load, and a
+//! change at run time is seen by the next read. Parameters are set when the database is opened
+//! ([`Parameters::set_at_startup`], for `--setParameter`) or while it runs, as each entry allows.
+//!
+//! A parameter stands here only if something obeys it.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use nilometer_bson::{Value, ValueRef};
+
+use crate::error::{Error, ErrorCode, Result};
+
+/// The type of a parameter's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// True or false.
+    Bool,
+    /// A 32-bit number.
+    Int,
+    /// A 64-bit number.
+    Long,
+}
+
+/// When a parameter may be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetAt {
+    /// Never: it tells a fact.
+    Never,
+    /// On the command line and in the configuration file.
+    Startup,
+    /// Only while running.
+    Runtime,
+    /// Both.
+    Any,
+}
+
+impl SetAt {
+    /// True if it may be set when the database is opened.
+    pub fn startup(self) -> bool {
+        matches!(self, Self::Startup | Self::Any)
+    }
+
+    /// True if `setParameter` may set it.
+    pub fn runtime(self) -> bool {
+        matches!(self, Self::Runtime | Self::Any)
+    }
+}
+
+/// What is fixed about a parameter.
+#[derive(Debug)]
+pub struct ParameterSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// The type of its value.
+    pub kind: Kind,
+    /// When it may be set.
+    pub set_at: SetAt,
+    /// Its value if nobody sets it (1 is true).
+    pub default: i64,
+    /// Smallest value allowed.
+    pub min: i64,
+    /// Largest value allowed.
+    pub max: i64,
+    /// What it does, with the unit.
+    pub help: &'static str,
+}
+
+/// The current values.
+#[derive(Debug)]
+pub struct Parameters {
+    values: Vec<AtomicI64>,
+}
+
+macro_rules! parameters {
+    ($($method:ident = $name:literal, $kind:ident, $set_at:ident, $default:expr, $min:expr, $max:expr, $help:literal;)*) => {
+        /// All parameters, by name.
+        pub const PARAMETERS: &[ParameterSpec] = &[$(ParameterSpec {
+            name: $name,
+            kind: Kind::$kind,
+            set_at: SetAt::$set_at,
+            default: $default,
+            min: $min,
+            max: $max,
+            help: $help,
+        },)*];
+
+        #[allow(non_camel_case_types, reason = "one name serves the method and its position")]
+        #[derive(Clone, Copy)]
+        enum Position { $($method,)* }
+
+        impl Parameters {
+            $(
+                #[doc = $help]
+                pub fn $method(&self) -> i64 {
+                    self.at(Position::$method as usize)
+                }
+            )*
+        }
+    };
+}
+
+/// The largest value of an `Int` parameter.
+const INT_MAX: i64 = i32::MAX as i64;
+
+parameters! {
+    cursor_timeout_millis = "cursorTimeoutMillis", Long, Any, 600_000, 1, i64::MAX,
+        "Milliseconds after which a cursor nobody asks is closed.";
+    enable_test_commands = "enableTestCommands", Bool, Never, 0, 0, 1,
+        "True if commands made for tests only are there: they are not.";
+    internal_query_max_blocking_sort_memory_usage_bytes = "internalQueryMaxBlockingSortMemoryUsageBytes", Long, Any, 104_857_600, 0, i64::MAX,
+        "Bytes a sort may hold before it spills to disk or fails.";
+    internal_document_source_group_max_memory_bytes = "internalDocumentSourceGroupMaxMemoryBytes", Long, Any, 104_857_600, 1, i64::MAX,
+        "Bytes a group may hold before it spills to disk or fails.";
+    max_sessions = "maxSessions", Int, Startup, 1_000_000, 1, INT_MAX,
+        "Logical sessions that may be open at a time.";
+    quiet = "quiet", Bool, Any, 0, 0, 1,
+        "True to log no connections.";
+    timeseries_bucket_max_count = "timeseriesBucketMaxCount", Int, Startup, 1000, 1, INT_MAX,
+        "Measurements a bucket may hold.";
+    timeseries_bucket_max_size = "timeseriesBucketMaxSize", Int, Startup, 128_000, 1, INT_MAX,
+        "Bytes of uncompressed measurements a bucket may hold.";
+    timeseries_bucket_min_count = "timeseriesBucketMinCount", Int, Startup, 10, 1, INT_MAX,
+        "Measurements a bucket may hold in any case, however large they are.";
+    timeseries_bucket_min_size = "timeseriesBucketMinSize", Int, Any, 5_120, 1, INT_MAX,
+        "Bytes a bucket may hold in any case, however many buckets are open.";
+    timeseries_idle_bucket_expiry_max_count_per_attempt = "timeseriesIdleBucketExpiryMaxCountPerAttempt", Int, Startup, 3, 2, INT_MAX,
+        "Idle buckets closed at most when an insert finds memory short.";
+    timeseries_idle_bucket_expiry_memory_usage_threshold = "timeseriesIdleBucketExpiryMemoryUsageThreshold", Int, Any, 0, -1, INT_MAX,
+        "Bytes of open buckets above which idle ones are closed; 0 or -1 is 2.5 % of memory.";
+    timeseries_max_retries_for_write_conflicts_on_reopening = "timeseriesMaxRetriesForWriteConflictsOnReopening", Int, Any, 3, 1, INT_MAX,
+        "Times an insert tries again to reopen a bucket that others change.";
+    timeseries_side_bucket_catalog_memory_usage_threshold = "timeseriesSideBucketCatalogMemoryUsageThreshold", Int, Any, 104_857_600, 1, INT_MAX,
+        "Bytes the buckets of one update may take.";
+    ttl_monitor_enabled = "ttlMonitorEnabled", Bool, Any, 1, 0, 1,
+        "False to leave expired documents where they are.";
+    ttl_monitor_sleep_secs = "ttlMonitorSleepSecs", Int, Any, 60, 1, INT_MAX,
+        "Seconds between two searches for expired documents.";
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            values: PARAMETERS
+                .iter()
+                .map(|p| AtomicI64::new(p.default))
+                .collect(),
+        }
+    }
+}
+
+impl Parameters {
+    fn at(&self, position: usize) -> i64 {
+        self.values
+            .get(position)
+            .map_or(0, |value| value.load(Ordering::Relaxed))
+    }
+
+    /// The value of the parameter called `name`, as `getParameter` shows it.
+    pub fn value(&self, name: &str) -> Option<Value> {
+        let position = PARAMETERS.iter().position(|p| p.name == name)?;
+        let spec = PARAMETERS.get(position)?;
+        let number = self.at(position);
+        Some(match spec.kind {
+            Kind::Bool => Value::Bool(number != 0),
+            Kind::Int => Value::Int32(i32::try_from(number).unwrap_or(i32::MAX)),
+            Kind::Long => Value::Int64(number),
+        })
+    }
+
+    /// Sets a parameter while the database runs. Returns the value it had. Code 72 for a name that is none,
+    /// 20 for one that may not be set now, 14 and 2 for bad values.
+    pub fn set_at_runtime(&self, name: &str, value: ValueRef<'_>) -> Result<Value> {
+        let spec = lookup(name)?;
+        if !spec.set_at.runtime() {
+            return Err(Error::new(
+                ErrorCode::IllegalOperation,
+                format!("not allowed to change [{name}] at runtime"),
+            ));
+        }
+        let before = self.value(name).unwrap_or_default();
+        self.set(spec, parse_value(spec, value)?)?;
+        Ok(before)
+    }
+
+    /// Sets a parameter before the database is opened, from text as a command line has it.
+    pub fn set_at_startup(&self, name: &str, text: &str) -> Result<()> {
+        let spec = lookup(name)?;
+        if !spec.set_at.startup() {
+            return Err(Error::new(
+                ErrorCode::IllegalOperation,
+                format!("the parameter {name} cannot be set at startup"),
+            ));
+        }
+        self.set(spec, parse_text(spec, text)?)
+    }
+
+    fn set(&self, spec: &ParameterSpec, number: i64) -> Result<()> {
+        if number < spec.min || number > spec.max {
+            let (relation, bound) = if number < spec.min {
+                ("greater than or equal to", spec.min)
+            } else {
+                ("less than or equal to", spec.max)
+            };
+            return Err(Error::bad_value(format!(
+                "Invalid value for parameter {}: {number} is not {relation} {bound}",
+                spec.name
+            )));
+        }
+        let position = PARAMETERS.iter().position(|p| p.name == spec.name);
+        if let Some(value) = position.and_then(|at| self.values.get(at)) {
+            value.store(number, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+fn lookup(name: &str) -> Result<&'static ParameterSpec> {
+    PARAMETERS.iter().find(|p| p.name == name).ok_or_else(|| {
+        Error::invalid_options(format!(
+            "attempted to set unrecognized parameter [{name}], use help:true to see options "
+        ))
+    })
+}
+
+fn parse_value(spec: &ParameterSpec, value: ValueRef<'_>) -> Result<i64> {
+    match (spec.kind, value) {
+        (_, ValueRef::String(text)) => parse_text(spec, text),
+        (Kind::Bool, ValueRef::Bool(value)) => Ok(i64::from(value)),
+        (Kind::Bool, value) if value.is_number() => Ok(i64::from(value.as_exact_i64() != Some(0))),
+        (Kind::Int | Kind::Long, value) if value.is_number() => {
+            value.as_exact_i64().ok_or_else(|| {
+                Error::bad_value(format!(
+                    "Failed to set parameter {}: the value is no whole number",
+                    spec.name
+                ))
+            })
+        }
+        (_, other) => Err(Error::type_mismatch(format!(
+            "Failed to set parameter {}: it takes no value of type '{}'",
+            spec.name,
+            other.type_name()
+        ))),
+    }
+}
+
+fn parse_text(spec: &ParameterSpec, text: &str) -> Result<i64> {
+    let parsed = match spec.kind {
+        Kind::Bool => match text {
+            "true" | "1" => Some(1),
+            "false" | "0" => Some(0),
+            _ => None,
+        },
+        Kind::Int | Kind::Long => text.trim().parse().ok(),
+    };
+    parsed.ok_or_else(|| {
+        Error::bad_value(format!(
+            "Failed to set parameter {}: cannot read the value '{text}'",
+            spec.name
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sound() {
+        for (at, spec) in PARAMETERS.iter().enumerate() {
+            assert!(
+                spec.min <= spec.default && spec.default <= spec.max,
+                "{}",
+                spec.name
+            );
+            assert!(PARAMETERS.iter().skip(at + 1).all(|p| p.name != spec.name));
+        }
+        assert_eq!(Parameters::default().timeseries_bucket_max_count(), 1000);
+        assert_eq!(Parameters::default().ttl_monitor_sleep_secs(), 60);
+    }
+
+    #[test]
+    fn setting_obeys_time_type_and_bounds() {
+        let parameters = Parameters::default();
+        let set = |name, value| parameters.set_at_runtime(name, value).map_err(|e| e.code.0);
+        assert!(matches!(
+            set("ttlMonitorSleepSecs", ValueRef::Int32(5)),
+            Ok(Value::Int32(60))
+        ));
+        assert_eq!(parameters.ttl_monitor_sleep_secs(), 5);
+        assert_eq!(
+            set("timeseriesBucketMaxCount", ValueRef::Int32(5)).unwrap_err(),
+            20
+        );
+        assert_eq!(set("nonsense", ValueRef::Int32(5)).unwrap_err(), 72);
+        assert_eq!(
+            set("ttlMonitorSleepSecs", ValueRef::Int32(0)).unwrap_err(),
+            2
+        );
+        assert_eq!(set("ttlMonitorSleepSecs", ValueRef::Null).unwrap_err(), 14);
+        parameters
+            .set_at_startup("timeseriesBucketMaxCount", "7")
+            .unwrap();
+        assert_eq!(parameters.timeseries_bucket_max_count(), 7);
+        assert!(
+            parameters
+                .set_at_startup("enableTestCommands", "1")
+                .is_err()
+        );
+        assert!(parameters.set_at_startup("quiet", "maybe").is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! The last lines of the log, kept for `getLog`.
+//!
+//! Whoever writes the log pushes its lines here as well. Old lines fall out; the number of lines
+//! ever written stays.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Lines kept of the whole log and of the warnings at the start.
+const LINES_MAX: usize = 1024;
+
+/// Bytes kept of one line.
+const LINE_BYTES_MAX: usize = 10 * 1024;
+
+/// Lines and how many there ever were.
+#[derive(Clone, Debug, Default)]
+pub struct LogLines {
+    /// Lines written since the start.
+    pub total: u64,
+    /// The last of them, oldest first.
+    pub lines: VecDeque<String>,
+}
+
+impl LogLines {
+    fn push(&mut self, line: &str) {
+        if self.lines.len() == LINES_MAX {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(cut(line).to_owned());
+        self.total += 1;
+    }
+}
+
+/// The first `LINE_BYTES_MAX` bytes of a line, ending at a character.
+fn cut(line: &str) -> &str {
+    let mut end = line.len().min(LINE_BYTES_MAX);
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    line.get(..end).unwrap_or("")
+}
+
+/// The rings `getLog` can ask for.
+#[derive(Debug, Default)]
+pub struct LogRing {
+    global: Mutex<LogLines>,
+    startup_warnings: Mutex<LogLines>,
+}
+
+impl LogRing {
+    /// The names of the rings, as `getLog: "*"` lists them.
+    pub const NAMES: &'static [&'static str] = &["global", "startupWarnings"];
+
+    /// Adds a line of the log.
+    pub fn push(&self, line: &str) {
+        lock(&self.global).push(line);
+    }
+
+    /// Adds a warning an operator should see on connecting.
+    pub fn push_startup_warning(&self, line: &str) {
+        lock(&self.startup_warnings).push(line);
+    }
+
+    /// The lines of the ring called `name`.
+    pub fn lines(&self, name: &str) -> Option<LogLines> {
+        match name {
+            "global" => Some(lock(&self.global).clone()),
+            "startupWarnings" => Some(lock(&self.startup_warnings).clone()),
+            _ => None,
+        }
+    }
+
+    /// Empties the ring called `name`; false if there is none.
+    pub fn clear(&self, name: &str) -> bool {
+        match name {
+            "global" => lock(&self.global).lines.clear(),
+            "startupWarnings" => lock(&self.startup_warnings).lines.clear(),
+            _ => return false,
+        }
+        true
+    }
+}
+
+fn lock(lines: &Mutex<LogLines>) -> MutexGuard<'_, LogLines> {
+    lines.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_lines_fall_out_and_the_count_stays() {
+        let ring = LogRing::default();
+        for at in 0..LINES_MAX + 10 {
+            ring.push(&at.to_string());
+        }
+        let found = ring.lines("global").unwrap();
+        assert_eq!(found.lines.len(), LINES_MAX);
+        assert_eq!(found.lines.front().map(String::as_str), Some("10"));
+        assert_eq!(found.total, 1034);
+        assert!(ring.lines("rs").is_none());
+    }
+
+    #[test]
+    fn a_long_line_is_cut_at_a_character() {
+        let ring = LogRing::default();
+        ring.push(&"ä".repeat(LINE_BYTES_MAX));
+        let found = ring.lines("global").unwrap();
+        assert_eq!(found.lines.front().map(String::len), Some(LINE_BYTES_MAX));
+    }
+}

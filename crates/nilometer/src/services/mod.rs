@@ -1,0 +1,80 @@
+//! What commands share besides data: parameters, counters, running operations, sessions, the log.
+//!
+//! Everything here is in memory, bounded by a named limit, and may be lost at any moment without
+//! harm to data. Nothing here is global: a process may hold several databases.
+
+mod counters;
+mod host;
+mod log_ring;
+mod logical_sessions;
+mod operations;
+mod top;
+
+pub use counters::{Counter, Counters, OpCounters};
+pub use host::{Environment, HostFacts, MemoryUse};
+pub use log_ring::{LogLines, LogRing};
+pub use logical_sessions::{LogicalSessions, SessionUse, TIMEOUT_MINUTES};
+pub use operations::{OperationEntry, OperationGuard, Operations};
+pub use top::{Top, TopEntry, TopKind, TopUse};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::operation::Clock;
+use crate::parameters::Parameters;
+
+/// The shared services of one database.
+pub struct Services {
+    /// The clock the database was opened with.
+    pub clock: Arc<dyn Clock>,
+    /// Server parameters.
+    pub parameters: Parameters,
+    /// What happened so far.
+    pub counters: Counters,
+    /// What is running.
+    pub operations: Operations,
+    /// The logical sessions clients opened.
+    pub sessions: LogicalSessions,
+    /// Time spent per collection.
+    pub top: Top,
+    /// The last lines of the log, for `getLog`.
+    pub log: Arc<LogRing>,
+    /// The machine and the process.
+    pub host: HostFacts,
+    started_ms: i64,
+    started: Duration,
+}
+
+impl Services {
+    /// Services for a database opened now.
+    pub fn new(environment: Environment) -> Self {
+        let Environment {
+            clock,
+            parameters,
+            log,
+            host,
+        } = environment;
+        Self {
+            started_ms: clock.now_ms(),
+            started: clock.monotonic(),
+            counters: Counters::default(),
+            operations: Operations::default(),
+            sessions: LogicalSessions::default(),
+            top: Top::default(),
+            clock,
+            parameters,
+            log,
+            host,
+        }
+    }
+
+    /// When the database was opened, in milliseconds since 1970.
+    pub fn started_ms(&self) -> i64 {
+        self.started_ms
+    }
+
+    /// How long it has been open.
+    pub fn uptime(&self) -> Duration {
+        self.clock.monotonic().saturating_sub(self.started)
+    }
+}

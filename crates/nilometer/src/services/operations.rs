@@ -1,0 +1,155 @@
+//! The operations that are running: what `currentOp` shows and `killOp` ends.
+//!
+//! An entry is there from [`Operations::begin`] until its guard is dropped, also when the handler
+//! fails. Numbers are given in order and wrap round; a number in use is never given twice at a time
+//! in practice (two thousand million operations lie between).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nilometer_bson::Document;
+
+use crate::error::ErrorCode;
+use crate::operation::KillSwitch;
+use crate::session::{ClientMetadata, SessionId};
+
+/// The table is split so that commands on many connections do not wait for one lock.
+const SHARDS: usize = 16;
+
+/// A running operation.
+#[derive(Clone)]
+pub struct OperationEntry {
+    /// Its number.
+    pub id: i32,
+    /// Number of the connection.
+    pub connection_id: i64,
+    /// Who asked.
+    pub client: Arc<ClientMetadata>,
+    /// The name of the command.
+    pub command_name: &'static str,
+    /// The command.
+    pub command: Document,
+    /// Database, or database and collection.
+    pub namespace: String,
+    /// The session it belongs to.
+    pub lsid: Option<SessionId>,
+    /// When it began, in milliseconds since 1970.
+    pub started_ms: i64,
+    /// When it began, by the clock that never goes back.
+    pub started: Duration,
+    /// Ends it.
+    pub kill: KillSwitch,
+}
+
+type Shard = Mutex<HashMap<i32, Arc<OperationEntry>>>;
+
+/// All running operations of a database.
+#[derive(Default)]
+pub struct Operations {
+    last_id: AtomicI32,
+    shards: [Shard; SHARDS],
+}
+
+impl Operations {
+    /// The next operation number.
+    pub fn next_id(&self) -> i32 {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+        (id & i32::MAX).wrapping_add(1) & i32::MAX
+    }
+
+    /// Enters an operation until the guard is dropped.
+    pub fn begin(&self, entry: OperationEntry) -> OperationGuard<'_> {
+        let id = entry.id;
+        self.shard(id).insert(id, Arc::new(entry));
+        OperationGuard {
+            operations: self,
+            id,
+        }
+    }
+
+    /// The running operations by number.
+    pub fn list(&self) -> Vec<Arc<OperationEntry>> {
+        let mut all: Vec<_> = self
+            .shards
+            .iter()
+            .flat_map(|shard| lock(shard).values().cloned().collect::<Vec<_>>())
+            .collect();
+        all.sort_by_key(|entry| entry.id);
+        all
+    }
+
+    /// Ends the operation `id`; false if it is not running.
+    pub fn kill(&self, id: i32) -> bool {
+        let found = self.shard(id).get(&id).cloned();
+        match found {
+            Some(entry) => {
+                entry.kill.kill(ErrorCode::Interrupted);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Ends all operations for which `which` holds, with `reason`.
+    pub fn kill_where(&self, reason: ErrorCode, which: impl Fn(&OperationEntry) -> bool) {
+        for entry in self.list() {
+            if which(&entry) {
+                entry.kill.kill(reason);
+            }
+        }
+    }
+
+    fn shard(&self, id: i32) -> MutexGuard<'_, HashMap<i32, Arc<OperationEntry>>> {
+        let at = usize::try_from(id).unwrap_or(0) % SHARDS;
+        lock(&self.shards[at])
+    }
+}
+
+fn lock(shard: &Shard) -> MutexGuard<'_, HashMap<i32, Arc<OperationEntry>>> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps an operation in the table.
+pub struct OperationGuard<'a> {
+    operations: &'a Operations,
+    id: i32,
+}
+
+impl Drop for OperationGuard<'_> {
+    fn drop(&mut self) {
+        self.operations.shard(self.id).remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_is_there_until_its_guard_is_dropped() {
+        let operations = Operations::default();
+        let id = operations.next_id();
+        let kill = KillSwitch::new();
+        let guard = operations.begin(OperationEntry {
+            id,
+            connection_id: 1,
+            client: Arc::default(),
+            command_name: "find",
+            command: Document::new(),
+            namespace: "a.b".into(),
+            lsid: None,
+            started_ms: 0,
+            started: Duration::ZERO,
+            kill: kill.clone(),
+        });
+        assert_eq!(operations.list().len(), 1);
+        assert!(operations.kill(id));
+        assert_eq!(kill.reason(), Some(ErrorCode::Interrupted));
+        drop(guard);
+        assert!(operations.list().is_empty());
+        assert!(!operations.kill(id));
+        assert!(!operations.kill(-1));
+    }
+}

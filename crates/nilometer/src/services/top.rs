@@ -1,0 +1,99 @@
+//! Time spent per collection and kind of operation: what `top` shows.
+//!
+//! At most [`NAMESPACES_MAX`] collections are followed; a collection that is dropped is forgotten.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How many collections are followed.
+const NAMESPACES_MAX: usize = 10_000;
+
+/// What an operation is counted as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TopKind {
+    /// `find`.
+    Queries,
+    /// `getMore`.
+    GetMore,
+    /// `insert`.
+    Insert,
+    /// `update`.
+    Update,
+    /// `delete`.
+    Remove,
+    /// Everything else.
+    Commands,
+}
+
+/// Count and time of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TopUse {
+    /// Microseconds.
+    pub time_us: u64,
+    /// Operations.
+    pub count: u64,
+}
+
+impl TopUse {
+    fn add(&mut self, time: Duration) {
+        self.time_us += u64::try_from(time.as_micros()).unwrap_or(0);
+        self.count += 1;
+    }
+}
+
+/// The figures of one collection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TopEntry {
+    /// All operations.
+    pub total: TopUse,
+    /// Those that only read.
+    pub read_lock: TopUse,
+    /// Those that may write.
+    pub write_lock: TopUse,
+    /// By kind, in the order of [`TopKind`].
+    pub kinds: [TopUse; 6],
+}
+
+/// The figures of all collections.
+#[derive(Debug, Default)]
+pub struct Top {
+    entries: Mutex<BTreeMap<String, TopEntry>>,
+}
+
+impl Top {
+    /// Counts an operation on `namespace`.
+    pub fn record(&self, namespace: &str, kind: TopKind, writes: bool, time: Duration) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if !entries.contains_key(namespace) {
+            if entries.len() >= NAMESPACES_MAX {
+                return;
+            }
+            entries.insert(namespace.to_owned(), TopEntry::default());
+        }
+        let Some(entry) = entries.get_mut(namespace) else {
+            return;
+        };
+        entry.total.add(time);
+        if writes {
+            entry.write_lock.add(time);
+        } else {
+            entry.read_lock.add(time);
+        }
+        if let Some(of_kind) = entry.kinds.get_mut(kind as usize) {
+            of_kind.add(time);
+        }
+    }
+
+    /// Forgets a collection that is dropped.
+    pub fn forget(&self, namespace: &str) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.remove(namespace);
+    }
+
+    /// All figures by namespace.
+    pub fn list(&self) -> BTreeMap<String, TopEntry> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.clone()
+    }
+}

@@ -1,0 +1,170 @@
+//! Who is talking: the state of one connection, and the sessions that span connections.
+//!
+//! A [`ClientSession`] lives as long as a connection (or as long as an embedding program keeps it)
+//! and is handed to every command. A *logical* session, named by an `lsid`, may wander over many
+//! connections; those are kept for the whole database in `services::LogicalSessions`.
+//!
+//! Nothing here knows sockets: what the transport wants shown is text it passes in.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Document, Value, ValueRef};
+
+use crate::error::{Error, Result};
+
+/// What a client told about itself in its first `hello`, and where it comes from.
+#[derive(Clone, Debug, Default)]
+pub struct ClientMetadata {
+    /// The `client` document of the handshake.
+    pub document: Option<Document>,
+    /// Address of the peer as `host:port`; empty inside a process.
+    pub remote: String,
+    /// The address the peer connected to; empty inside a process.
+    pub local: String,
+}
+
+impl ClientMetadata {
+    /// The application name the client gave.
+    pub fn application_name(&self) -> Option<&str> {
+        let application = self.document.as_ref()?.get("application").as_document()?;
+        application.get("name").as_str()
+    }
+}
+
+/// The state of one connection.
+#[derive(Clone, Debug)]
+pub struct ClientSession {
+    /// Number of the connection, unique while the database is open.
+    pub connection_id: i64,
+    /// What is known of the client.
+    pub client: Arc<ClientMetadata>,
+    /// True once a handshake said `helloOk`: answers to `isMaster` confirm it.
+    pub hello_ok: bool,
+}
+
+impl ClientSession {
+    /// A session of connection number `connection_id`.
+    pub fn new(connection_id: i64, remote: impl Into<String>, local: impl Into<String>) -> Self {
+        Self {
+            connection_id,
+            client: Arc::new(ClientMetadata {
+                document: None,
+                remote: remote.into(),
+                local: local.into(),
+            }),
+            hello_ok: false,
+        }
+    }
+
+    /// A session for a caller in the same process.
+    pub fn embedded() -> Self {
+        Self::new(0, "", "")
+    }
+}
+
+/// Names a logical session: the UUID of an `lsid`. (The `uid` MongoDB keeps beside it is the
+/// digest of the user's name and joins it when there are users.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub [u8; 16]);
+
+/// Binary subtype of a UUID.
+const SUBTYPE_UUID: u8 = 4;
+
+impl SessionId {
+    /// Reads `{id: UUID}`. `path` names the field in errors, as in `find.lsid`.
+    pub fn parse(value: ValueRef<'_>, path: &str) -> Result<Self> {
+        let Some(document) = value.as_document() else {
+            return Err(Error::type_mismatch(format!(
+                "BSON field '{path}' is the wrong type '{}', expected type 'object'",
+                value.type_name()
+            )));
+        };
+        let mut found = None;
+        for element in document {
+            match (element.name(), element.value()) {
+                ("id", ValueRef::Binary { subtype, bytes }) if subtype == SUBTYPE_UUID => {
+                    found = Some(bytes.try_into().map(Self).map_err(|_| {
+                        Error::location(50_755, "uuid must be a 16-byte binary field")
+                    })?);
+                }
+                ("id", ValueRef::Binary { subtype, .. }) => {
+                    return Err(Error::type_mismatch(format!(
+                        "BSON field '{path}.id' is the wrong binData type '{}', expected type 'UUID'",
+                        binary_subtype_name(subtype)
+                    )));
+                }
+                ("id", other) => {
+                    return Err(Error::type_mismatch(format!(
+                        "BSON field '{path}.id' is the wrong type '{}', expected type 'binData'",
+                        other.type_name()
+                    )));
+                }
+                (name, _) => {
+                    return Err(Error::new(
+                        crate::error::ErrorCode::IDLUnknownField,
+                        format!("BSON field '{path}.{name}' is an unknown field."),
+                    ));
+                }
+            }
+        }
+        found.ok_or_else(|| {
+            Error::new(
+                crate::error::ErrorCode::IDLFailedToParse,
+                format!("BSON field '{path}.id' is missing but a required field"),
+            )
+        })
+    }
+
+    /// `{id: UUID}`, as a client sends it.
+    pub fn to_document(self) -> Document {
+        let id = ValueRef::Binary {
+            subtype: SUBTYPE_UUID,
+            bytes: &self.0,
+        };
+        nilometer_bson::doc! {"id": Value::from(id)}
+    }
+}
+
+fn binary_subtype_name(subtype: u8) -> &'static str {
+    match subtype {
+        0 => "general",
+        1 => "function",
+        2 => "byte-array",
+        3 => "UUID_OLD",
+        4 => "UUID",
+        5 => "MD5",
+        6 => "encrypt",
+        7 => "column",
+        8 => "sensitive",
+        _ => "Custom",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::doc;
+
+    #[test]
+    fn a_session_id_survives_its_document() {
+        let id = SessionId([7; 16]);
+        let document = doc! {"lsid": id.to_document()};
+        assert_eq!(
+            SessionId::parse(document.get("lsid"), "x.lsid").unwrap(),
+            id
+        );
+    }
+
+    #[test]
+    fn a_bad_session_id_is_refused() {
+        for (document, code) in [
+            (doc! {"lsid": 1}, 14),
+            (doc! {"lsid": doc! {"id": 1}}, 14),
+            (doc! {"lsid": doc! {}}, 40_414),
+            (doc! {"lsid": doc! {"what": 1}}, 40_415),
+        ] {
+            let error = SessionId::parse(document.get("lsid"), "x.lsid").unwrap_err();
+            assert_eq!(error.code.0, code, "{}", error.message);
+        }
+    }
+}

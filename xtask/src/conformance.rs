@@ -1,0 +1,4 @@
+//! placeholder
+pub(crate) fn run(_: &[&str]) -> crate::process::Outcome {
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Running other programs: the few things every task needs, with errors that name the command.
+//!
+//! Output is passed through, so a long step shows what it is doing; a failed command is an error
+//! that repeats its line.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What a task gives back: nothing, or a text for a person.
+pub(crate) type Outcome<T = ()> = Result<T, String>;
+
+/// The folder that holds the workspace.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// The folder cargo builds into.
+pub(crate) fn target_folder() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => root().join(folder),
+        None => root().join("target"),
+    }
+}
+
+/// True where a skipped check counts as a failed one.
+pub(crate) fn in_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| value == "true" || value == "1")
+}
+
+/// `cargo` as the one that runs this task, in the workspace's root.
+pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// Runs to the end; any status but 0 is an error.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    let line = describe(command);
+    println!("$ {line}");
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|e| format!("cannot start `{line}`: {e}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("`{line}` failed ({status})"))
+    }
+}
+
+/// Runs to the end and gives back standard output; errors carry standard error's tail.
+pub(crate) fn read(command: &mut Command) -> Outcome<String> {
+    let line = describe(command);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("cannot start `{line}`: {e}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let told = String::from_utf8_lossy(&output.stderr);
+    let tail: Vec<&str> = told.lines().rev().take(12).collect();
+    let tail: Vec<&str> = tail.into_iter().rev().collect();
+    Err(format!(
+        "`{line}` failed ({})\n{}",
+        output.status,
+        tail.join("\n")
+    ))
+}
+
+/// True when `program` can be started with `argument` (a version flag).
+pub(crate) fn exists(program: &str, argument: &str) -> bool {
+    Command::new(program)
+        .arg(argument)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// The command as a person would type it.
+fn describe(command: &Command) -> String {
+    let mut line = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or(command.get_program())
+        .to_string_lossy()
+        .into_owned();
+    for argument in command.get_args() {
+        line.push(' ');
+        line.push_str(&argument.to_string_lossy());
+    }
+    line
+}

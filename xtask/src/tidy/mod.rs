@@ -1,0 +1,278 @@
+//! `cargo xtask tidy`: the house rules that the compiler does not know.
+//!
+//! Each check is a function from a file to violations, and all of them also run as a test, so that
+//! `cargo test` tells as early as `cargo xtask ci`. The rules are data where they can be: rooms in
+//! [`rooms`], limits as constants here. A rule that must bend says so in the code it bends for:
+//! a function longer than the limit carries `// long function: REASON` in the comment above it.
+
+mod links;
+mod rooms;
+mod source;
+
+use std::path::{Path, PathBuf};
+
+use crate::process::{Outcome, root};
+use source::Source;
+
+/// Lines of a file outside its tests.
+const FILE_LINES_MAX: usize = 800;
+/// Lines of a function from its signature to its last brace.
+const FUNCTION_LINES_MAX: usize = 70;
+/// The shortest reason worth writing.
+const REASON_CHARS_MIN: usize = 15;
+
+/// Folders that hold what is built or fetched, not what is written.
+const NOT_OURS: [&str; 5] = [
+    ".git",
+    "target",
+    "node_modules",
+    "nilometer-data",
+    "__pycache__",
+];
+/// Names of files that are text of ours.
+const TEXT: [&str; 15] = [
+    "rs", "md", "toml", "py", "js", "mjs", "go", "java", "xml", "json", "txt", "csv", "script",
+    "yml", "run",
+];
+/// Files made by tools, not by hand.
+const GENERATED: [&str; 3] = ["Cargo.lock", "package-lock.json", "go.sum"];
+
+/// A rule that a line breaks.
+#[derive(Debug)]
+pub(crate) struct Violation {
+    path: String,
+    line: usize,
+    message: String,
+}
+
+/// Checks everything; an error lists what was found.
+pub(crate) fn run() -> Outcome {
+    let files = files(&root())?;
+    let violations = check_all(&files)?;
+    if violations.is_empty() {
+        println!("tidy: {} files, nothing to say", files.len());
+        return Ok(());
+    }
+    for Violation {
+        path,
+        line,
+        message,
+    } in &violations
+    {
+        println!("{path}:{line}: {message}");
+    }
+    Err(format!("{} places are not tidy", violations.len()))
+}
+
+fn check_all(files: &[PathBuf]) -> Outcome<Vec<Violation>> {
+    let base = root();
+    let mut violations = Vec::new();
+    for file in files {
+        let path = file
+            .strip_prefix(&base)
+            .unwrap_or(file)
+            .to_string_lossy()
+            .replace('\\', "/");
+        let text = std::fs::read_to_string(file).map_err(|e| format!("{path}: {e}"))?;
+        let mut found = check_text(&path, &text);
+        if path.ends_with(".rs") {
+            found.extend(check_rust(&path, &text));
+        }
+        if path.ends_with(".md") {
+            found.extend(links::check(file, &text));
+        }
+        violations.extend(found.into_iter().map(|(line, message)| Violation {
+            path: path.clone(),
+            line,
+            message,
+        }));
+    }
+    Ok(violations)
+}
+
+/// All files of ours under `folder`, in order.
+fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for entry in entries {
+        let path = entry
+            .map_err(|e| format!("{}: {e}", folder.display()))?
+            .path();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if path.is_dir() {
+            if !NOT_OURS.contains(&name.as_str()) {
+                found.extend(files(&path)?);
+            }
+        } else if is_text(&path, &name) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn is_text(path: &Path, name: &str) -> bool {
+    let extension = path.extension().unwrap_or_default().to_string_lossy();
+    let known = TEXT.contains(&extension.as_ref()) || name == "run" || name == ".gitignore";
+    known && !GENERATED.contains(&name)
+}
+
+/// What holds for every text: clean line ends, and no word of the machine it was written on.
+fn check_text(path: &str, text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let number = index + 1;
+        if line.ends_with([' ', '\t', '\r']) {
+            found.push((number, "white space at the end of the line".to_string()));
+        }
+        if let Some(place) = absolute_home(line) {
+            found.push((number, format!("`{place}` exists on one machine only")));
+        }
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        found.push((
+            text.lines().count(),
+            "no line end at the end of the file".to_string(),
+        ));
+    }
+    if path.ends_with(".rs") && text.contains("\n\n\n\n") {
+        found.push((1, "three blank lines in a row".to_string()));
+    }
+    found
+}
+
+/// The start of a path into somebody's home or work folder.
+fn absolute_home(line: &str) -> Option<&'static str> {
+    // In two parts, so that this file does not break its own rule.
+    const PLACES: [(&str, &str); 4] = [
+        ("/ho", "me/"),
+        ("/ro", "ot/"),
+        ("/Us", "ers/"),
+        ("/wo", "rk/"),
+    ];
+    const NAMES: [&str; 4] = [
+        "a home folder",
+        "a home folder",
+        "a home folder",
+        "a work folder",
+    ];
+    PLACES.iter().zip(NAMES).find_map(|((a, b), name)| {
+        let place = format!("{a}{b}");
+        let at = line.find(&place)?;
+        // `docs/work/x` and `https://host/home/` are no absolute paths.
+        let before = line[..at].chars().next_back();
+        let absolute = before.is_none_or(|c| !c.is_alphanumeric() && !"._-~}".contains(c));
+        absolute.then_some(name)
+    })
+}
+
+/// What holds for Rust.
+fn check_rust(path: &str, text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let source = Source::new(text);
+    if !text.trim_start().starts_with("//!") {
+        found.push((
+            1,
+            "no module head: say what this is and what it promises (`//!`)".to_string(),
+        ));
+    }
+    if is_test_file(path) {
+        return found;
+    }
+    if source.product_lines > FILE_LINES_MAX {
+        let message = format!(
+            "{} lines without tests, at most {FILE_LINES_MAX}",
+            source.product_lines
+        );
+        found.push((1, message));
+    }
+    found.extend(long_functions(&source));
+    if !path.starts_with("xtask/") {
+        found.extend(rooms::check(path, &source));
+    }
+    found
+}
+
+/// Files that hold only tests: their length is not limited and they may name anything.
+fn is_test_file(path: &str) -> bool {
+    path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
+}
+
+fn long_functions(source: &Source) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (start, name, end) in source.functions() {
+        let (first, last) = (source.line_of(start), source.line_of(end - 1));
+        let lines = last - first + 1;
+        if lines > FUNCTION_LINES_MAX && !excused(source, first) {
+            let message = format!(
+                "`{name}` has {lines} lines, at most {FUNCTION_LINES_MAX} without `// long function: REASON`"
+            );
+            found.push((first, message));
+        }
+    }
+    found
+}
+
+/// True when the comments and attributes above the line give a reason for a long function.
+fn excused(source: &Source, line: usize) -> bool {
+    let lines: Vec<&str> = source.text.lines().take(line - 1).collect();
+    lines
+        .iter()
+        .rev()
+        .map(|line| line.trim_start())
+        .take_while(|line| {
+            line.starts_with("//") || line.starts_with("#[") || line.starts_with(')')
+        })
+        .any(|line| {
+            line.strip_prefix("// long function:")
+                .is_some_and(|reason| reason.trim().chars().count() >= REASON_CHARS_MIN)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_house_is_tidy() {
+        let files = files(&root()).expect("readable");
+        let violations = check_all(&files).expect("readable");
+        let told: Vec<String> = violations
+            .iter()
+            .map(|v| format!("{}:{}: {}", v.path, v.line, v.message))
+            .collect();
+        assert!(told.is_empty(), "\n{}\n", told.join("\n"));
+    }
+
+    #[test]
+    fn a_long_function_needs_a_reason() {
+        let body = "    let x = 1;\n".repeat(FUNCTION_LINES_MAX);
+        let long = format!("//! Head.\nfn f() {{\n{body}}}\n");
+        assert_eq!(check_rust("crates/x/src/y.rs", &long).len(), 1);
+        let excused = long.replace("fn f", "// long function: one arm for each type\nfn f");
+        assert_eq!(check_rust("crates/x/src/y.rs", &excused).len(), 0);
+        let test = format!("//! Head.\n#[cfg(test)]\nmod tests {{\nfn f() {{\n{body}}}\n}}\n");
+        assert_eq!(check_rust("crates/x/src/y.rs", &test).len(), 0);
+    }
+
+    #[test]
+    fn a_long_file_is_too_long_without_its_tests() {
+        let lines = "const X: u8 = 1;\n".repeat(FILE_LINES_MAX - 1);
+        let fits = format!("//! Head.\n{lines}#[cfg(test)]\nmod tests {{\n{lines}}}\n");
+        assert_eq!(check_rust("crates/x/src/y.rs", &fits).len(), 0);
+        let more = format!("//! Head.\n{lines}{lines}");
+        assert_eq!(check_rust("crates/x/src/y.rs", &more).len(), 1);
+    }
+
+    #[test]
+    fn text_knows_no_machine() {
+        let bad = format!("see {}somebody/notes\n", concat!("/ho", "me/"));
+        assert_eq!(check_text("x.md", &bad).len(), 1);
+        assert_eq!(check_text("x.md", "docs/work/ and x \n").len(), 1);
+        assert_eq!(check_text("x.md", "https://example.org/home/\n").len(), 0);
+    }
+}
