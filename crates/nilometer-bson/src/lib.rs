@@ -4,7 +4,11 @@
 //! Pure: no files, threads, clock or randomness.
 
 pub mod column;
+pub mod decimal128;
 pub mod document;
+pub mod number;
+pub mod order;
+pub mod path;
 pub mod value;
 
 pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};

@@ -1,0 +1,266 @@
+//! Totals that lose nothing on the way: what `$sum` and `$avg` keep.
+//!
+//! Integers and doubles go into a pair of doubles whose sum is the total (about 106 bits), so ten
+//! times 0.1 is 1.0, `1e16 + 1 + 1 - 1e16` is 2, and the order of the addends rarely matters.
+//! Decimals go into a decimal beside it. The result has the widest type that was added.
+
+use super::{LONG_END, Number};
+use crate::value::Decimal128;
+
+/// A compensated sum of doubles and longs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DoubleSum {
+    sum: f64,
+    /// What `sum` lacks.
+    rest: f64,
+    /// Plain sum of infinities and NaNs, which would poison the rest.
+    special: f64,
+    seen_special: bool,
+}
+
+/// `a + b` as the rounded sum and its error, exactly.
+fn two_sum(a: f64, b: f64) -> (f64, f64) {
+    let sum = a + b;
+    let b_part = sum - a;
+    let a_part = sum - b_part;
+    (sum, (a - a_part) + (b - b_part))
+}
+
+impl DoubleSum {
+    /// Adds a double.
+    pub fn add(&mut self, value: f64) {
+        if !value.is_finite() {
+            self.special += value;
+            self.seen_special = true;
+            return;
+        }
+        let (sum, error) = two_sum(self.sum, value);
+        if !sum.is_finite() {
+            // Beyond the range for good: the error of an overflow means nothing.
+            self.special += sum;
+            self.seen_special = true;
+            return;
+        }
+        let (sum, rest) = two_sum(sum, self.rest + error);
+        self.sum = sum;
+        self.rest = rest;
+    }
+
+    /// Adds a long, exactly.
+    pub fn add_i64(&mut self, value: i64) {
+        // Two halves that doubles hold exactly.
+        let low = value & 0xFFFF_FFFF;
+        self.add((value - low) as f64);
+        self.add(low as f64);
+    }
+
+    /// Adds another sum.
+    pub fn merge(&mut self, other: &Self) {
+        self.add(other.sum);
+        self.add(other.rest);
+        if other.seen_special {
+            self.special += other.special;
+            self.seen_special = true;
+        }
+    }
+
+    /// The total as the nearest double.
+    pub fn total(&self) -> f64 {
+        if self.seen_special {
+            return self.special;
+        }
+        self.sum + self.rest
+    }
+
+    /// The total as a long, if it is a whole number in range.
+    pub fn total_i64(&self) -> Option<i64> {
+        if self.seen_special || !(-LONG_END..=LONG_END).contains(&self.sum) {
+            return None;
+        }
+        if self.sum.trunc() != self.sum || self.rest.trunc() != self.rest {
+            return None;
+        }
+        i64::try_from(self.sum as i128 + self.rest as i128).ok()
+    }
+
+    /// The total as a decimal of 34 digits.
+    pub fn total_decimal(&self) -> Decimal128 {
+        if self.seen_special {
+            return Decimal128::from_f64(self.total());
+        }
+        Decimal128::from_f64_closest(self.sum).add(Decimal128::from_f64_closest(self.rest))
+    }
+}
+
+/// The widest type added so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Widest {
+    #[default]
+    Int,
+    Long,
+    Double,
+    Decimal,
+}
+
+/// A total over numbers of all four types.
+#[derive(Clone, Copy, Debug)]
+pub struct NumberSum {
+    binary: DoubleSum,
+    decimal: Decimal128,
+    widest: Widest,
+}
+
+impl Default for NumberSum {
+    fn default() -> Self {
+        Self {
+            binary: DoubleSum::default(),
+            decimal: Decimal128::ZERO,
+            widest: Widest::Int,
+        }
+    }
+}
+
+impl NumberSum {
+    /// The empty sum: int 0.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a number.
+    pub fn add(&mut self, number: Number) {
+        let kind = match number {
+            Number::Int(v) => {
+                self.binary.add(v.into());
+                Widest::Int
+            }
+            Number::Long(v) => {
+                self.binary.add_i64(v);
+                Widest::Long
+            }
+            Number::Double(v) => {
+                self.binary.add(v);
+                Widest::Double
+            }
+            Number::Decimal(v) => {
+                self.decimal = self.decimal.add(v);
+                Widest::Decimal
+            }
+        };
+        self.widest = self.widest.max(kind);
+    }
+
+    /// Adds a sum of doubles that was kept apart, as kernels do.
+    pub fn add_doubles(&mut self, doubles: &DoubleSum) {
+        self.binary.merge(doubles);
+        self.widest = self.widest.max(Widest::Double);
+    }
+
+    /// Adds another total.
+    pub fn merge(&mut self, other: &Self) {
+        self.binary.merge(&other.binary);
+        if other.widest == Widest::Decimal {
+            self.decimal = self.decimal.add(other.decimal);
+        }
+        self.widest = self.widest.max(other.widest);
+    }
+
+    /// The total, in the widest type added; ints that overflow give long, longs that overflow double.
+    pub fn total(&self) -> Number {
+        match self.widest {
+            Widest::Decimal => Number::Decimal(self.total_decimal()),
+            Widest::Double => Number::Double(self.binary.total()),
+            Widest::Int | Widest::Long => match self.binary.total_i64() {
+                Some(whole) if self.widest == Widest::Int => super::narrow(whole),
+                Some(whole) => Number::Long(whole),
+                None => Number::Double(self.binary.total()),
+            },
+        }
+    }
+
+    /// The total divided by `count`, as a double or, if a decimal was added, a decimal.
+    pub fn average(&self, count: u64) -> Option<Number> {
+        if count == 0 {
+            return None;
+        }
+        Some(if self.widest == Widest::Decimal {
+            Number::Decimal(self.total_decimal().div(Decimal128::from(count)))
+        } else {
+            Number::Double(self.binary.total() / count as f64)
+        })
+    }
+
+    fn total_decimal(&self) -> Decimal128 {
+        self.decimal.add(self.binary.total_decimal())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(numbers: &[Number]) -> Number {
+        let mut sum = NumberSum::new();
+        for number in numbers {
+            sum.add(*number);
+        }
+        sum.total()
+    }
+
+    #[test]
+    fn doubles_are_compensated() {
+        assert!(matches!(sum(&[Number::Double(0.1); 10]), Number::Double(v) if v == 1.0));
+        let far = [1e16, 1.0, 1.0, -1e16].map(Number::Double);
+        assert!(matches!(sum(&far), Number::Double(v) if v == 2.0));
+    }
+
+    #[test]
+    fn integers_widen_only_when_they_must() {
+        assert!(matches!(sum(&[]), Number::Int(0)));
+        assert!(matches!(
+            sum(&[Number::Int(i32::MAX), Number::Int(1)]),
+            Number::Long(2_147_483_648)
+        ));
+        assert!(matches!(
+            sum(&[Number::Long(i64::MAX), Number::Long(1), Number::Long(-1)]),
+            Number::Long(i64::MAX)
+        ));
+        assert!(matches!(
+            sum(&[Number::Long(i64::MAX), Number::Int(1)]),
+            Number::Double(_)
+        ));
+        assert!(matches!(
+            sum(&[Number::Long(3), Number::Int(-1)]),
+            Number::Long(2)
+        ));
+    }
+
+    #[test]
+    fn infinities_do_not_poison() {
+        let mut sum = DoubleSum::default();
+        sum.add(f64::INFINITY);
+        sum.add(1.0);
+        assert_eq!(sum.total(), f64::INFINITY);
+        sum.add(f64::NEG_INFINITY);
+        assert!(sum.total().is_nan());
+        let mut overflow = DoubleSum::default();
+        overflow.add(f64::MAX);
+        overflow.add(f64::MAX);
+        assert_eq!(overflow.total(), f64::INFINITY);
+    }
+
+    #[test]
+    fn decimals_join_the_binary_total() {
+        let mut total = NumberSum::new();
+        total.add(Number::Decimal("0.1".parse().unwrap()));
+        total.add(Number::Int(2));
+        total.add(Number::Double(0.5));
+        let Number::Decimal(value) = total.total() else {
+            panic!("not a decimal");
+        };
+        assert_eq!(value.to_string(), "2.6");
+        let Some(Number::Decimal(average)) = total.average(4) else {
+            panic!("not a decimal");
+        };
+        assert_eq!(average.to_string(), "0.65");
+    }
+}

@@ -1,0 +1,124 @@
+//! Paths as expressions walk them: `"$a.b"`.
+//!
+//! An array on the way becomes an array of what the rest of the path gives for each document in it;
+//! missing results, and elements that are no documents, are left out. An array at the end is the
+//! value. Numbers are field names.
+
+use super::FieldPath;
+use crate::document::{ArrayRef, DocRef, DocumentBuilder};
+use crate::value::{Array, Value, ValueRef};
+
+/// What a path leads to: a value of the document, or an array put together on the way.
+#[derive(Clone, Debug)]
+pub enum Found<'a> {
+    /// Stands in the document.
+    Ref(ValueRef<'a>),
+    /// Was put together.
+    Owned(Value),
+}
+
+impl Found<'_> {
+    /// The value, borrowed.
+    pub fn as_ref(&self) -> ValueRef<'_> {
+        match self {
+            Self::Ref(value) => *value,
+            Self::Owned(value) => value.as_ref(),
+        }
+    }
+
+    /// The value, owned.
+    pub fn into_value(self) -> Value {
+        match self {
+            Self::Ref(value) => value.to_value(),
+            Self::Owned(value) => value,
+        }
+    }
+}
+
+impl FieldPath {
+    /// The value of `"$path"` in a document; allocates only when an array stands on the way.
+    pub fn get<'a>(&self, document: DocRef<'a>) -> Found<'a> {
+        self.get_from(document, 0)
+    }
+
+    /// The value of `"$$variable.path"`, where the variable may be any value.
+    pub fn get_in<'a>(&self, value: ValueRef<'a>) -> Found<'a> {
+        match value {
+            ValueRef::Document(document) => self.get(document),
+            ValueRef::Array(array) => Found::Owned(self.map_array(array, 0)),
+            _ => Found::Ref(ValueRef::Missing),
+        }
+    }
+
+    fn get_from<'a>(&self, document: DocRef<'a>, from: usize) -> Found<'a> {
+        let step = self.descend(document, from);
+        match step.value {
+            ValueRef::Array(array) if step.consumed < self.len() => {
+                Found::Owned(self.map_array(array, step.consumed))
+            }
+            value => Found::Ref(value),
+        }
+    }
+
+    fn map_array(&self, array: ArrayRef<'_>, from: usize) -> Value {
+        let mut out = DocumentBuilder::new();
+        let mut count = 0;
+        for element in array.iter() {
+            let ValueRef::Document(document) = element else {
+                continue;
+            };
+            let found = self.get_from(document, from);
+            if !found.as_ref().is_missing() {
+                out.append_indexed(count, found.as_ref());
+                count += 1;
+            }
+        }
+        Value::Array(Array::from_document(out.finish()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Document, array, doc, order};
+
+    fn check(document: Document, path: &str, expected: impl Into<Value>) {
+        let path = FieldPath::parse(path).unwrap();
+        let found = path.get(document.as_ref());
+        let expected = expected.into();
+        assert!(
+            found.as_ref().is_missing() == expected.is_missing()
+                && order::equal(found.as_ref(), expected.as_ref()),
+            "{path}: {found:?} is not {expected:?}"
+        );
+    }
+
+    #[test]
+    fn walks() {
+        check(doc! { "a": doc! { "b": 1 } }, "a.b", 1);
+        check(doc! { "a": 1 }, "a.b", Value::Missing);
+        check(doc! { "a": array![1] }, "a", array![1]);
+        check(doc! { "a": Value::Null }, "a.b", Value::Missing);
+    }
+
+    #[test]
+    fn arrays_are_mapped() {
+        let document = doc! { "a": array![
+            doc! { "b": 1 }, doc! { "b": array![2, 3] }, 7, doc! { "c": 1 }, array![doc! { "b": 9 }],
+        ] };
+        check(document, "a.b", array![1, array![2, 3]]);
+        check(doc! { "a": array![] }, "a.b", array![]);
+        check(
+            doc! { "a": array![doc! { "b": array![doc! { "c": 1 }] }, doc! { "b": doc! { "c": 2 } }] },
+            "a.b.c",
+            array![array![1], 2],
+        );
+    }
+
+    #[test]
+    fn numbers_are_names() {
+        check(doc! { "a": array![5] }, "a.0", array![]);
+        check(doc! { "a": array![doc! { "0": 5 }] }, "a.0", array![5]);
+        check(doc! { "a": doc! { "0": 5 } }, "a.0", 5);
+    }
+}
