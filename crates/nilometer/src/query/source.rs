@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::{Document, Value, ValueRef};
+use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
 use crate::Result;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
@@ -56,6 +56,16 @@ impl Direction {
 pub trait Collections: Send + Sync {
     /// What `db.coll` is. `system.buckets.x` is an ordinary source of bucket documents.
     fn resolve(&self, db: &str, coll: &str) -> Result<Resolved>;
+
+    /// Answers a stage that reads the server instead of documents (`$collStats`, `$currentOp` …):
+    /// its name, its argument, and the collection the aggregate names, if any.
+    fn introspect(
+        &self,
+        db: &str,
+        coll: Option<&str>,
+        stage: &str,
+        argument: DocRef<'_>,
+    ) -> Result<Vec<Document>>;
 }
 
 /// What a namespace holds.
@@ -114,10 +124,27 @@ pub trait RecordSource: Send + Sync {
         false
     }
 
-    /// The record with this `_id` by the `_id` index; `None` where there is no such index.
-    fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
+    /// Whether [`RecordSource::find_by_id`] knows an index.
+    fn has_id_index(&self) -> bool {
+        false
+    }
+
+    /// The record with this `_id`, by the `_id` index. Asked only where there is one.
+    fn find_by_id(&self, id: ValueRef<'_>) -> Result<Option<(RecordKey, Document)>> {
         let _ = id;
-        None
+        Ok(None)
+    }
+
+    /// A record's key as `$recordId` shows it.
+    fn record_id(&self, key: &[u8]) -> Value {
+        match key.first_chunk::<8>() {
+            Some(eight) if key.len() == 8 => Value::Int64(i64::from_be_bytes(*eight)),
+            _ => ValueRef::Binary {
+                subtype: 0,
+                bytes: key,
+            }
+            .to_value(),
+        }
     }
 }
 

@@ -22,14 +22,14 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::order::{CanonicalType, canonical_type, compare};
+use nilometer_bson::order::{CanonicalType, Collator, canonical_type, compare};
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
 use crate::error::Result;
 use crate::eval::expression::{ComparisonOperator, Expression};
-use crate::eval::matcher::value_is_nan;
+use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
-use crate::eval::{EvalContext, Random};
+use crate::eval::EvalContext;
 
 /// Last second that fits the signed 32-bit seconds of a bucket id: 2038-01-19T03:14:07Z.
 pub const STANDARD_SECONDS_MAX: i64 = i32::MAX as i64;
@@ -113,8 +113,8 @@ pub struct FilterContext {
     pub now_ms: i64,
     /// Values of variables.
     pub variables: Arc<[Value]>,
-    /// Source of `$rand`.
-    pub random: Option<Arc<dyn Random + Send + Sync>>,
+    /// How strings compare, if not by bytes.
+    pub collator: Option<Arc<dyn Collator>>,
 }
 
 impl FilterContext {
@@ -122,7 +122,7 @@ impl FilterContext {
         EvalContext {
             now_ms: self.now_ms,
             variables: &self.variables,
-            random: self.random.as_deref().map(|r| r as &dyn Random),
+            collator: self.collator.as_deref().map(|c| c as &dyn Collator),
             ..EvalContext::default()
         }
     }
@@ -428,6 +428,8 @@ pub struct BucketRewriter {
     pub max_span_seconds: i64,
     /// Some date lies outside what bucket ids can say.
     pub extended_range: bool,
+    /// Strings compare otherwise than by bytes, so that bounds say nothing of them.
+    pub has_collation: bool,
     /// For filters on metadata.
     pub context: FilterContext,
 }
@@ -586,7 +588,7 @@ impl BucketRewriter {
                 }
                 let says_something = matches!(op, CompareOp::Eq | CompareOp::Gt | CompareOp::Gte)
                     && self.is_measurement_path(&path)
-                    && has_ordered_bounds(operand, false);
+                    && has_ordered_bounds(operand, self.has_collation);
                 if says_something {
                     self.bounds_of(&path, op, operand, false)
                 } else {
@@ -749,7 +751,7 @@ fn is_at_or_below(path: &str, prefix: &str) -> bool {
 /// Operands whose order among scalars is that of the bounds, and which missing does not equal.
 fn has_ordered_bounds(operand: &Value, has_collation: bool) -> bool {
     match canonical_type(operand.as_ref()) {
-        CanonicalType::Number => !value_is_nan(operand.as_ref()),
+        CanonicalType::Number => !is_nan(operand.as_ref()),
         CanonicalType::String => !has_collation,
         CanonicalType::Bool
         | CanonicalType::DateTime

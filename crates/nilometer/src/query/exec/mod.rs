@@ -16,6 +16,7 @@
 //!
 //! [`Batch`]: crate::query::batch::Batch
 
+pub mod block;
 pub mod bucket_auto;
 pub mod documents;
 pub mod facet;

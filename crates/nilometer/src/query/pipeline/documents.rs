@@ -33,7 +33,7 @@ impl OtherStage for DocumentsStage {
         true
     }
 
-    fn build(&self, _: BoxOperator, _: &Builder<'_>) -> Result<BoxOperator> {
+    fn build(&self, _: BoxOperator, _: &Builder) -> Result<BoxOperator> {
         Ok(Box::new(ComputedDocuments::new(self.expression.clone())))
     }
 }

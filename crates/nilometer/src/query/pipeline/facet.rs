@@ -34,7 +34,7 @@ impl OtherStage for FacetStage {
         all
     }
 
-    fn build(&self, input: BoxOperator, builder: &Builder<'_>) -> Result<BoxOperator> {
+    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
         let facets = self
             .facets
             .iter()

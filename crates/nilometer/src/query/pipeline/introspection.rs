@@ -37,7 +37,7 @@ impl OtherStage for IntrospectionStage {
         true
     }
 
-    fn build(&self, _: BoxOperator, builder: &Builder<'_>) -> Result<BoxOperator> {
+    fn build(&self, _: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
         let documents = builder.introspect(self.name, self.argument.as_ref())?;
         Ok(Box::new(GivenDocuments::new(documents)))
     }

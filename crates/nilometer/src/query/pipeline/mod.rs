@@ -147,7 +147,7 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
     }
 
     /// Its operator over `input` (which a source ignores).
-    fn build(&self, input: BoxOperator, builder: &Builder<'_>) -> Result<BoxOperator>;
+    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator>;
 }
 
 impl Stage {

@@ -28,7 +28,7 @@ impl OtherStage for SampleStage {
         after.clone()
     }
 
-    fn build(&self, input: BoxOperator, _: &Builder<'_>) -> Result<BoxOperator> {
+    fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
         Ok(Box::new(Sample::new(input, self.size)))
     }
 }

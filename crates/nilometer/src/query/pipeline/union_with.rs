@@ -32,7 +32,7 @@ impl OtherStage for UnionWithStage {
         after.clone()
     }
 
-    fn build(&self, input: BoxOperator, builder: &Builder<'_>) -> Result<BoxOperator> {
+    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
         let other = builder
             .nested(self.depth)
             .pipeline(self.collection.as_deref(), self.stages.clone())?;
