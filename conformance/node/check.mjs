@@ -1,0 +1,249 @@
+// What a Node program does with a time-series database, through the official driver.
+//
+// Reads NILOMETER_URI; prints one line per check, `ok NAME` or `not ok NAME: reason`. The names are
+// the same for every client and are listed in xtask/src/conformance/checks.rs.
+
+import assert from "node:assert/strict";
+import {
+  BSONRegExp, Binary, Code, Decimal128, Double, Int32, Long, MaxKey, MinKey, MongoClient, ObjectId,
+  Timestamp,
+} from "mongodb";
+
+const URI = process.env.NILOMETER_URI;
+const START = Date.UTC(2024, 0, 1);
+const MINUTE = 60_000;
+const SENSORS = 4;
+const SINGLE = 10;
+const BULK = 1000;
+const TOTAL = SINGLE + BULK;
+const OPTIONS = { timeField: "time", metaField: "sensor", granularity: "seconds" };
+
+const client = new MongoClient(URI, { serverSelectionTimeoutMS: 10_000 });
+const db = client.db("conformance_node");
+const readings = db.collection("readings");
+
+const at = (i) => new Date(START + i * MINUTE);
+const measurement = (i) => ({ time: at(i), sensor: `s${i % SENSORS}`, value: new Double(i), n: i });
+const range = (from, to) => Array.from({ length: to - from }, (_, i) => from + i);
+
+/** The code of the error that `action` must raise. */
+async function codeOf(action) {
+  try {
+    await action();
+  } catch (e) {
+    return e.code;
+  }
+  throw new Error("no error");
+}
+
+const checks = {
+  async connect_and_ping() {
+    await client.connect();
+    assert.equal((await client.db("admin").command({ ping: 1 })).ok, 1);
+    const hello = await client.db("admin").command({ hello: 1 });
+    assert.equal(hello.maxBsonObjectSize, 16 * 1024 * 1024);
+    assert.equal((await client.db("admin").admin().serverInfo()).versionArray[0], 8);
+  },
+
+  async create_time_series() {
+    await db.dropDatabase();
+    await db.createCollection("readings", { timeseries: OPTIONS });
+    const [found] = await db.listCollections({ name: "readings" }).toArray();
+    assert.equal(found.type, "timeseries");
+    assert.equal(found.options.timeseries.metaField, "sensor");
+  },
+
+  async insert_one_by_one() {
+    for (const i of range(0, SINGLE)) {
+      assert.ok((await readings.insertOne(measurement(i))).acknowledged);
+    }
+    assert.equal(await readings.countDocuments(), SINGLE);
+  },
+
+  async insert_in_bulk() {
+    const result = await readings.insertMany(range(SINGLE, TOTAL).map(measurement));
+    assert.equal(result.insertedCount, BULK);
+    assert.equal(await readings.countDocuments(), TOTAL);
+  },
+
+  async find_filter_sort_limit_projection() {
+    const found = await readings
+      .find({ sensor: "s1", value: { $gte: 100, $lt: 900 }, time: { $gt: at(0) } })
+      .project({ _id: 0, n: 1, time: 1 })
+      .sort({ time: -1 })
+      .skip(1)
+      .limit(3)
+      .toArray();
+    assert.deepEqual(found, [893, 889, 885].map((n) => ({ time: at(n), n })));
+    assert.equal((await readings.findOne({ n: { $in: [7, 8] } }, { sort: { n: 1 } })).n, 7);
+  },
+
+  async aggregate_by_hour() {
+    const got = await readings
+      .aggregate([
+        { $match: { time: { $lt: at(12 * 60) } } },
+        {
+          $group: {
+            _id: { hour: { $dateTrunc: { date: "$time", unit: "hour" } }, sensor: "$sensor" },
+            mean: { $avg: "$value" },
+            count: { $sum: 1 },
+          },
+        },
+        { $sort: { "_id.hour": 1, "_id.sensor": 1 } },
+      ])
+      .toArray();
+    const expected = range(0, 12).flatMap((hour) =>
+      range(0, SENSORS).map((s) => {
+        const values = range(hour * 60, hour * 60 + 60).filter((i) => i % SENSORS === s);
+        const mean = values.reduce((a, b) => a + b) / values.length;
+        return { _id: { hour: at(hour * 60), sensor: `s${s}` }, mean, count: values.length };
+      }),
+    );
+    assert.deepEqual(got, expected);
+  },
+
+  async cursor_over_batches() {
+    const found = await readings.find({}, { batchSize: 64 }).sort({ time: 1 }).toArray();
+    assert.deepEqual(found.map((d) => d.n), range(0, TOTAL));
+    const stages = [{ $project: { n: 1 } }, { $sort: { n: -1 } }];
+    const sorted = await readings.aggregate(stages, { batchSize: 64 }).toArray();
+    assert.deepEqual(sorted.map((d) => d.n), range(0, TOTAL).reverse());
+  },
+
+  async cursor_closed_early() {
+    const cursor = readings.find({}, { batchSize: 10 });
+    await cursor.next();
+    const id = cursor.id;
+    assert.ok(id && !id.isZero(), "the server kept no cursor");
+    await cursor.close();
+    assert.equal(await codeOf(() => db.command({ getMore: id, collection: "readings" })), 43);
+  },
+
+  async count_and_distinct() {
+    assert.equal(await readings.countDocuments({ sensor: "s2" }), Math.ceil((TOTAL - 2) / SENSORS));
+    assert.equal(await readings.estimatedDocumentCount(), TOTAL);
+    const names = await readings.distinct("sensor");
+    assert.deepEqual(names.sort(), range(0, SENSORS).map((i) => `s${i}`));
+  },
+
+  async list_collections_and_databases() {
+    const { databases } = await client.db().admin().listDatabases();
+    assert.ok(databases.some((d) => d.name === db.databaseName));
+    const names = (await db.listCollections({}, { nameOnly: true }).toArray()).map((c) => c.name);
+    assert.deepEqual(names.filter((n) => !n.startsWith("system.")), ["readings"]);
+  },
+
+  async read_buckets() {
+    const buckets = await db.collection("system.buckets.readings").find().toArray();
+    assert.ok(buckets.length >= SENSORS, `${buckets.length} buckets`);
+    const series = [...new Set(buckets.map((b) => b.meta))].sort();
+    assert.deepEqual(series, range(0, SENSORS).map((i) => `s${i}`));
+    assert.ok(buckets.every((b) => [2, 3].includes(b.control.version)));
+    assert.equal(buckets.reduce((sum, b) => sum + b.control.count, 0), TOTAL);
+  },
+
+  async every_type_comes_back() {
+    await db.createCollection("types", { timeseries: { timeField: "t" } });
+    const collection = db.collection("types");
+    const values = [
+      new Double(1.5), new Double(Infinity), "text", { a: { b: [new Int32(1), "x"] } },
+      [new Int32(1), [new Int32(2)], { c: null }], new Binary(Buffer.from([0, 1])),
+      new ObjectId("0123456789abcdef01234567"), true, null, new BSONRegExp("^a", "i"),
+      new Int32(2147483647), Long.fromString("1099511627776"), new Timestamp({ t: 5, i: 6 }),
+      Decimal128.fromString("1.10"), new MinKey(), new MaxKey(), new Code("f()"),
+      new Date(Date.UTC(1901, 0, 1)),
+    ];
+    const early = Date.UTC(1871, 0, 1);
+    const documents = values.map((v, i) => ({ _id: new Int32(i), t: new Date(early + i * MINUTE), v }));
+    await collection.insertMany(documents);
+    const keep = { promoteValues: false, bsonRegExp: true };
+    const got = await collection.find({}, keep).sort({ _id: 1 }).toArray();
+    assert.deepEqual(got.map((d) => d.v), values);
+    assert.deepEqual(got.map((d) => d.t), documents.map((d) => d.t));
+    await collection.drop();
+  },
+
+  async ordinary_collection() {
+    const plain = db.collection("plain");
+    await plain.insertMany(range(0, 6).map((i) => ({ _id: i, tags: ["a", "b"].slice(0, i % 3) })));
+    const found = await plain.find({ tags: "b" }).sort({ _id: 1 }).toArray();
+    assert.deepEqual(found.map((d) => d._id), [2, 5]);
+    assert.equal(await codeOf(() => plain.insertOne({ _id: 3 })), 11000);
+    await plain.drop();
+  },
+
+  async unacknowledged_write() {
+    await readings.insertOne(measurement(TOTAL), { writeConcern: { w: 0 } });
+    // Another connection of the pool may be faster than the write.
+    for (let tries = 0; tries < 100; tries += 1) {
+      if ((await readings.countDocuments()) === TOTAL + 1) return;
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    throw new Error("the measurement never arrived");
+  },
+
+  async compressed_messages() {
+    const other = new MongoClient(URI, { compressors: ["zlib"] });
+    try {
+      const found = other.db(db.databaseName).collection("readings").find({ n: { $lt: TOTAL } });
+      assert.equal((await found.toArray()).length, TOTAL);
+    } finally {
+      await other.close();
+    }
+  },
+
+  async ordered_and_unordered_errors() {
+    await db.createCollection("mixed", { timeseries: OPTIONS });
+    const mixed = db.collection("mixed");
+    for (const [ordered, inserted] of [[true, 1], [false, 2]]) {
+      const batch = [measurement(0), { sensor: "x" }, measurement(1)];
+      const error = await mixed.insertMany(batch, { ordered }).then(
+        () => assert.fail("no error"),
+        (e) => e,
+      );
+      assert.equal(error.insertedCount, inserted);
+      assert.deepEqual([error.writeErrors].flat().map((w) => w.index), [1]);
+    }
+    assert.equal(await mixed.countDocuments(), 3);
+    await mixed.drop();
+  },
+
+  async error_create_with_other_options() {
+    const other = { ...OPTIONS, granularity: "hours" };
+    const create = () => db.createCollection("readings", { timeseries: other });
+    assert.equal(await codeOf(create), 48);
+  },
+
+  async error_no_date() {
+    assert.equal(await codeOf(() => readings.insertOne({ sensor: "s0", value: 1 })), 2);
+    assert.equal(await codeOf(() => readings.insertOne({ time: "today", sensor: "s0" })), 2);
+  },
+
+  async error_unknown_command() {
+    assert.equal(await codeOf(() => db.command({ noSuchCommand: 1 })), 59);
+  },
+
+  async error_unknown_stage() {
+    assert.equal(await codeOf(() => readings.aggregate([{ $noSuchStage: {} }]).toArray()), 40324);
+  },
+
+  async drop() {
+    await readings.drop();
+    const names = (await db.listCollections().toArray()).map((c) => c.name);
+    assert.ok(!names.includes("readings") && !names.includes("system.buckets.readings"));
+    await db.dropDatabase();
+    const { databases } = await client.db().admin().listDatabases();
+    assert.ok(!databases.some((d) => d.name === db.databaseName));
+  },
+};
+
+for (const [name, check] of Object.entries(checks)) {
+  try {
+    await check();
+    console.log(`ok ${name}`);
+  } catch (e) {
+    const at = /check\.mjs:(\d+)/.exec(e.stack ?? "")?.[1] ?? "?";
+    console.log(`not ok ${name}: ${String(e.message ?? e).replaceAll("\n", " ")} (line ${at})`);
+  }
+}
+await client.close();

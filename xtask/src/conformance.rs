@@ -1,4 +1,0 @@
-//! placeholder
-pub(crate) fn run(_: &[&str]) -> crate::process::Outcome {
-    Ok(())
-}

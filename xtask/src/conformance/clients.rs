@@ -1,0 +1,187 @@
+//! The clients: what each needs on the machine, how it is installed, how it is run.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::checks::{DRIVER, SHELL};
+use crate::process::{Outcome, cargo, read, root, target_folder};
+
+/// A client that hangs is a failure, not a wait.
+const RUN_MAX: Duration = Duration::from_secs(180);
+/// Registries are slow at times; one more try is cheap.
+const INSTALL_TRIES: usize = 2;
+
+/// One client.
+#[derive(Clone, Copy)]
+pub(crate) struct Client {
+    /// Its name, and that of its folder in `conformance/`.
+    pub(crate) name: &'static str,
+    /// Programs it needs, each with the argument that prints its version.
+    runtime: &'static [(&'static str, &'static str)],
+    /// Commands that install it.
+    install: fn() -> Vec<Command>,
+    /// The command that runs it.
+    start: fn() -> Command,
+    /// The checks it must report.
+    pub(crate) checks: &'static [&'static str],
+}
+
+/// All clients.
+pub(crate) const CLIENTS: &[Client] = &[
+    Client {
+        name: "pymongo",
+        runtime: &[("python3", "--version")],
+        install: || {
+            let pip = folder("pymongo").join("target/venv/bin/pip");
+            vec![
+                in_folder("pymongo", "python3", &["-m", "venv", "target/venv"]),
+                in_folder(
+                    "pymongo",
+                    &pip.to_string_lossy(),
+                    &["install", "--quiet", "--requirement", "requirements.txt"],
+                ),
+            ]
+        },
+        start: || {
+            let python = folder("pymongo").join("target/venv/bin/python");
+            in_folder("pymongo", &python.to_string_lossy(), &["check.py"])
+        },
+        checks: DRIVER,
+    },
+    Client {
+        name: "node",
+        runtime: &[("node", "--version"), ("npm", "--version")],
+        install: || vec![in_folder("node", "npm", NPM_INSTALL)],
+        start: || in_folder("node", "node", &["check.mjs"]),
+        checks: DRIVER,
+    },
+    Client {
+        name: "mongosh",
+        runtime: &[("node", "--version"), ("npm", "--version")],
+        install: || vec![in_folder("mongosh", "npm", NPM_INSTALL)],
+        start: || in_folder("mongosh", "node", &["check.mjs"]),
+        checks: SHELL,
+    },
+    Client {
+        name: "go",
+        runtime: &[("go", "version")],
+        install: || vec![in_folder("go", "go", &["build", "-o", "target/check", "."])],
+        start: || {
+            in_folder(
+                "go",
+                &folder("go").join("target/check").to_string_lossy(),
+                &[],
+            )
+        },
+        checks: DRIVER,
+    },
+    Client {
+        name: "java",
+        runtime: &[("java", "-version"), ("mvn", "--version")],
+        install: || {
+            let arguments = [
+                "--batch-mode",
+                "--quiet",
+                "dependency:copy-dependencies",
+                "-DoutputDirectory=target/lib",
+            ];
+            vec![in_folder("java", "mvn", &arguments)]
+        },
+        start: || in_folder("java", "java", &["-cp", "target/lib/*", "Check.java"]),
+        checks: DRIVER,
+    },
+    Client {
+        name: "rust",
+        runtime: &[],
+        install: || {
+            let mut build = cargo(["build", "--quiet", "--locked", "--target-dir"]);
+            build.arg(rust_target()).current_dir(folder("rust"));
+            vec![build]
+        },
+        start: || {
+            let binary = rust_target().join("debug/nilometer-conformance-rust");
+            in_folder("rust", &binary.to_string_lossy(), &[])
+        },
+        checks: DRIVER,
+    },
+];
+
+/// Exactly what the lock file names, and none of the packages' own install scripts.
+const NPM_INSTALL: &[&str] = &["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
+
+impl Client {
+    /// The first program it needs that is not there.
+    pub(crate) fn missing_runtime(&self) -> Option<&'static str> {
+        let there = |program, argument| crate::process::exists(program, argument);
+        let mut needed = self.runtime.iter();
+        needed
+            .find(|(program, argument)| !there(program, argument))
+            .map(|(program, _)| *program)
+    }
+
+    /// Fetches what it is made of.
+    pub(crate) fn install(&self) -> Outcome {
+        let mut outcome = Ok(());
+        for _ in 0..INSTALL_TRIES {
+            outcome = (self.install)()
+                .iter_mut()
+                .try_for_each(|command| read(command).map(drop));
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    /// Runs it against the server at `uri`; gives what it printed.
+    pub(crate) fn run(&self, uri: &str) -> Outcome<String> {
+        let mut command = (self.start)();
+        command
+            .env("NILOMETER_URI", uri)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|e| format!("cannot start {}: {e}", self.name))?;
+        let stdout = child.stdout.take().ok_or("no output")?;
+        let reader = std::thread::spawn(move || std::io::read_to_string(stdout));
+        let start = Instant::now();
+        let status = loop {
+            match child.try_wait().map_err(|e| e.to_string())? {
+                Some(status) => break Some(status),
+                None if start.elapsed() > RUN_MAX => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    break None;
+                }
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let output = reader
+            .join()
+            .map_err(|_| "reader died")?
+            .map_err(|e| e.to_string())?;
+        print!("{output}");
+        match status {
+            Some(status) if status.success() => Ok(output),
+            Some(status) => Err(format!("{} ended with {status}", self.name)),
+            None => Err(format!("{} was still running after {RUN_MAX:?}", self.name)),
+        }
+    }
+}
+
+fn folder(name: &str) -> PathBuf {
+    root().join("conformance").join(name)
+}
+
+/// Where the Rust driver is built: beside the workspace's own output, so that one clean removes all.
+fn rust_target() -> PathBuf {
+    target_folder().join("conformance-rust")
+}
+
+fn in_folder(name: &str, program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(folder(name));
+    command
+}

@@ -1,0 +1,187 @@
+//! `cargo xtask conformance`: real clients against the built server.
+//!
+//! Each client gets a server of its own, on a free port and an empty directory, and prints one line
+//! for each check. A check that fails must be listed in `conformance/expected_failures.toml` with
+//! its reason; one that is listed and passes is a failure as well. A client whose runtime is not on
+//! this machine is skipped, and the summary says why; where `CI` is set, a skip is a failure.
+//!
+//! Clients are installed from their own registries, by name and pinned version, into folders that
+//! git ignores.
+
+mod checks;
+mod clients;
+mod expected;
+mod server;
+
+use std::time::Instant;
+
+use crate::process::{Outcome, in_ci};
+use clients::{CLIENTS, Client};
+use expected::Failure;
+use server::Server;
+
+/// What came of one client.
+enum Verdict {
+    /// Everything as expected; how many checks passed.
+    Passed(usize),
+    /// It could not be run; why.
+    Skipped(String),
+    /// What was not as expected.
+    Failed(Vec<String>),
+}
+
+/// A check's name, and what went wrong if it did.
+type Report = (String, Option<String>);
+
+/// Runs the named clients, or all.
+pub(crate) fn run(names: &[&str]) -> Outcome {
+    let known: Vec<&str> = CLIENTS.iter().map(|c| c.name).collect();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
+        return Err(format!(
+            "no client `{unknown}`; there are {}",
+            known.join(", ")
+        ));
+    }
+    let failures = expected::load()?;
+    let binary = server::build()?;
+    let mut lines = Vec::new();
+    let mut bad = false;
+    for client in CLIENTS {
+        if !names.is_empty() && !names.contains(&client.name) {
+            continue;
+        }
+        println!("\n-- {}", client.name);
+        let start = Instant::now();
+        let verdict = run_client(client, &binary, &failures);
+        let took = start.elapsed().as_secs_f64();
+        let (word, details) = match verdict {
+            Verdict::Passed(count) => (format!("ok, {count} checks"), Vec::new()),
+            Verdict::Skipped(reason) => {
+                bad |= in_ci();
+                (format!("skipped: {reason}"), Vec::new())
+            }
+            Verdict::Failed(details) => {
+                bad = true;
+                ("FAILED".to_string(), details)
+            }
+        };
+        lines.push(format!("{:<10}{took:>7.1} s  {word}", client.name));
+        lines.extend(
+            details
+                .into_iter()
+                .map(|detail| format!("             {detail}")),
+        );
+    }
+    println!("\nconformance");
+    for line in lines {
+        println!("{line}");
+    }
+    if bad {
+        Err("not every client is content".to_string())
+    } else {
+        Ok(())
+    }
+}
+
+fn run_client(client: &Client, binary: &std::path::Path, failures: &[Failure]) -> Verdict {
+    if let Some(missing) = client.missing_runtime() {
+        return Verdict::Skipped(format!("`{missing}` is not installed"));
+    }
+    if let Err(reason) = client.install() {
+        return Verdict::Skipped(format!("cannot install it: {reason}"));
+    }
+    let server = match Server::start(binary) {
+        Ok(server) => server,
+        Err(reason) => return Verdict::Failed(vec![reason]),
+    };
+    let told = client.run(&server.uri());
+    let stopped = server.stop();
+    let mut wrong = Vec::new();
+    let reports = match told {
+        Ok(output) => read_reports(&output),
+        Err(reason) => {
+            wrong.push(reason);
+            Vec::new()
+        }
+    };
+    wrong.extend(judge(client.name, client.checks, &reports, failures));
+    if let Err(reason) = stopped {
+        wrong.push(reason);
+    }
+    if wrong.is_empty() {
+        Verdict::Passed(reports.len())
+    } else {
+        Verdict::Failed(wrong)
+    }
+}
+
+/// What in the reports is not as expected.
+fn judge(client: &str, checks: &[&str], reports: &[Report], failures: &[Failure]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let listed = |check: &str| {
+        failures
+            .iter()
+            .find(|f| f.client == client && f.check == check)
+    };
+    for (check, outcome) in reports {
+        match (outcome, listed(check)) {
+            (Some(reason), None) => wrong.push(format!("{check}: {reason}")),
+            (None, Some(_)) => wrong.push(format!(
+                "{check} passes; take it from expected_failures.toml"
+            )),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+    }
+    for check in checks {
+        if !reports.iter().any(|(name, _)| name == check) {
+            wrong.push(format!("{check}: not reported"));
+        }
+    }
+    wrong
+}
+
+/// Lines `ok NAME` and `not ok NAME: reason`; all else is talk.
+fn read_reports(output: &str) -> Vec<Report> {
+    let mut reports = Vec::new();
+    for line in output.lines() {
+        if let Some(name) = line.strip_prefix("ok ") {
+            reports.push((name.trim().to_string(), None));
+        } else if let Some(rest) = line.strip_prefix("not ok ") {
+            let (name, reason) = rest.split_once(": ").unwrap_or((rest, "no reason given"));
+            reports.push((name.trim().to_string(), Some(reason.to_string())));
+        }
+    }
+    reports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(output: &str, failing: &[&str]) -> Vec<String> {
+        let failures: Vec<Failure> = failing
+            .iter()
+            .map(|check| Failure {
+                client: "x".to_string(),
+                check: (*check).to_string(),
+            })
+            .collect();
+        judge("x", &["a", "b"], &read_reports(output), &failures)
+    }
+
+    #[test]
+    fn a_failure_must_be_expected_and_an_expected_failure_must_fail() {
+        assert_eq!(judged("ok a\nnoise\nok b\n", &[]), [""; 0]);
+        assert_eq!(judged("ok a\nnot ok b: because: so\n", &["b"]), [""; 0]);
+        assert_eq!(
+            judged("ok a\nnot ok b: because: so\n", &[]),
+            ["b: because: so"]
+        );
+        assert_eq!(judged("ok a\nok b\n", &["b"]).len(), 1);
+    }
+
+    #[test]
+    fn a_check_that_was_not_run_is_a_failure() {
+        assert_eq!(judged("ok a\n", &[]), ["b: not reported"]);
+    }
+}
