@@ -7,6 +7,7 @@ pub mod catalog;
 pub mod commands;
 pub mod database;
 pub mod error;
+pub mod eval;
 pub mod operation;
 pub mod parameters;
 pub mod services;
