@@ -7,6 +7,7 @@ pub mod block;
 pub mod column;
 pub mod decimal128;
 pub mod document;
+pub mod extjson;
 pub mod key_string;
 pub mod fuzz;
 pub mod number;
@@ -14,6 +15,7 @@ pub mod order;
 pub mod path;
 #[doc(hidden)]
 pub mod testing;
+pub mod validate;
 pub mod value;
 
 pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};
