@@ -110,9 +110,10 @@ pub(crate) struct Stream {
     number: i64,
     /// The last step, for dates, timestamps and ObjectIds.
     delta: i64,
-    /// The last value of a double stream, and the one at the end of the last word or literal.
+    /// The last value of a double stream.
     double: f64,
-    edge: f64,
+    /// The value at the end of the last word or literal, at `scale`.
+    edge: i64,
     scale: Scale,
     /// The last value as an integer, for 128-bit types that have one.
     wide_number: Option<u128>,
@@ -224,6 +225,20 @@ impl Stream {
         }
     }
 
+    /// Appends a string or code. Building its stored form is left for when it is new.
+    pub(crate) fn append_text(&mut self, tag: u8, text: &str, scratch: &mut Vec<u8>) {
+        let last = self.bytes.get(4..self.bytes.len().saturating_sub(1));
+        if self.tag == tag && last == Some(text.as_bytes()) {
+            // Zero is never too wide.
+            let _ = self.wide.append(0, &mut self.blocks);
+            return;
+        }
+        scratch.clear();
+        crate::document::write_value(scratch, crate::ValueRef::String(text));
+        let bytes = scratch.as_slice();
+        self.append_bytes(Raw { tag, bytes });
+    }
+
     fn append_bytes_delta(&mut self, value: Raw<'_>) -> bool {
         let wide = is_wide(value.tag);
         if value.bytes == self.bytes {
@@ -274,12 +289,16 @@ impl Stream {
     }
 
     /// Writes everything that is held back.
+    #[inline]
     pub(crate) fn flush(&mut self) {
+        if self.narrow.is_flushed() && self.wide.is_flushed() {
+            return;
+        }
         let before = self.blocks.bytes.len();
         self.narrow.flush(&mut self.blocks);
         self.wide.flush(&mut self.blocks);
         if self.tag == tag::DOUBLE && self.blocks.bytes.len() != before {
-            self.edge = self.double;
+            self.edge = self.number;
         }
     }
 
@@ -342,8 +361,10 @@ impl Stream {
         self.set_scale(Scale::Memory);
         if value.tag == tag::DOUBLE {
             self.double = f64::from_le_bytes(value.array());
-            self.edge = self.double;
-            self.lower_scale();
+            let (number, scale) = Scale::lowest(self.double, Scale::One);
+            self.number = number;
+            self.edge = number;
+            self.set_scale(scale);
         } else if is_wide(value.tag) {
             self.wide_number = wide_to_int(value.tag, value.bytes);
         }
@@ -358,11 +379,11 @@ impl Stream {
         self.blocks.nibble = scale.nibble();
     }
 
-    /// Takes the lowest scale that holds the value at the end of the last word.
+    /// Takes the lowest scale that holds the value at the end of the last word, which becomes the last one.
     fn lower_scale(&mut self) {
-        let (number, scale) = Scale::lowest(self.edge, Scale::One);
-        self.number = number;
-        self.set_scale(scale);
+        (self.edge, self.scale) = self.scale.lowest_for(self.edge, Scale::One);
+        self.number = self.edge;
+        self.blocks.nibble = self.scale.nibble();
     }
 
     /// The value at the end of the last word: the last value less all steps still held.
@@ -379,7 +400,7 @@ impl Stream {
         let held = pending
             .iter()
             .fold(repeated, |sum, &value| sum.wrapping_add(step(value)));
-        self.edge = self.scale.decode(self.number.wrapping_sub(held));
+        self.edge = self.number.wrapping_sub(held);
     }
 
     /// Appends a double that follows `self.double`, changing the scale where that pays.
@@ -410,32 +431,34 @@ impl Stream {
     #[cold]
     fn raise_scale(&mut self, value: f64) -> Option<i64> {
         let (mut number, mut scale) = Scale::lowest(value, self.scale);
-        if let Some(words) = self.try_rescale(number, scale) {
+        if let Some((words, edge)) = self.try_rescale(number, scale) {
             self.narrow = words;
             self.number = number;
+            self.edge = edge;
             self.set_scale(scale);
             return None;
         }
         self.narrow.flush(&mut self.blocks);
         self.blocks.close();
-        self.edge = self.double;
         let (mut last, last_scale) = Scale::lowest(self.double, scale);
         if last_scale != scale {
             (number, scale) = Scale::lowest(value, last_scale);
             (last, _) = Scale::lowest(self.double, scale);
         }
         self.number = last;
+        self.edge = last;
         self.set_scale(scale);
         Some(number)
     }
 
     /// Everything held, and one value more, at another scale; unless that fails or finishes a word.
-    fn try_rescale(&self, number: i64, scale: Scale) -> Option<WordBuilder<u64>> {
+    fn try_rescale(&self, number: i64, scale: Scale) -> Option<(WordBuilder<u64>, i64)> {
         let old = self.scale;
         let mut words = WordBuilder::after(self.narrow.repeatable());
         let mut counter = WordCounter::default();
-        let mut at = old.encode(self.edge)?;
-        let mut last = scale.encode(self.edge)?;
+        let mut at = self.edge;
+        let edge = scale.encode(old.decode(at))?;
+        let mut last = edge;
         for value in self.narrow.held() {
             if value == u64::MISSING {
                 words.skip(&mut counter);
@@ -452,23 +475,24 @@ impl Stream {
         }
         let coded = zigzag(number.wrapping_sub(last));
         words.append(coded, &mut counter).ok()?;
-        (counter.0 == 0).then_some(words)
+        (counter.0 == 0).then_some((words, edge))
     }
 
     /// After a word: puts what is still held at the lowest scale that does.
     fn rescale_held(&mut self) {
         let old = self.scale;
-        let (number, scale) = Scale::lowest(self.edge, Scale::One);
+        let mut at = self.edge;
+        let (edge, scale) = old.lowest_for(at, Scale::One);
         if scale == old {
             // Working it out again would give the same words.
             return;
         }
         let held: Vec<u64> = self.narrow.held().collect();
-        let mut at = old.encode(self.edge).unwrap_or_default();
         self.narrow = WordBuilder::after(self.narrow.repeatable());
-        self.number = number;
+        self.number = edge;
+        self.edge = edge;
+        self.double = old.decode(at);
         self.set_scale(scale);
-        self.double = self.edge;
         for value in held {
             if value == u64::MISSING {
                 self.narrow.skip(&mut self.blocks);

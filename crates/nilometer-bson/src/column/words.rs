@@ -216,6 +216,12 @@ impl<U: Unsigned> WordBuilder<U> {
         self.top = LEAST_BITS;
     }
 
+    /// Whether a flush would change nothing.
+    #[inline]
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.pending.is_empty() && self.repeats == 0 && self.last == U::ZERO
+    }
+
     /// What a builder that takes over the held values may repeat: see [`WordBuilder::after`].
     pub(crate) fn repeatable(&self) -> U {
         if self.pending.is_empty() || self.repeats > 0 {
@@ -331,7 +337,20 @@ impl<U: Unsigned> WordBuilder<U> {
         Ok(())
     }
 
+    #[inline]
     fn add_missing(&mut self, may_repeat: bool, sink: &mut impl WordSink) {
+        let count = self.pending.len() + 1;
+        if self.open[0] && self.top[0] as usize * count <= ROOM[0] as usize {
+            if count > 1 {
+                self.family = 0;
+            }
+            self.pending.push(U::MISSING);
+            return;
+        }
+        self.add_missing_slowly(may_repeat, sink);
+    }
+
+    fn add_missing_slowly(&mut self, may_repeat: bool, sink: &mut impl WordSink) {
         if !self.pending.is_empty() {
             let was_missing = self.pending.last() == Some(&U::MISSING);
             if !self.fits(LEAST_BITS) {
