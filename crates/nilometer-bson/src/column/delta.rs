@@ -209,8 +209,16 @@ impl Scale {
 /// ```
 #[inline]
 pub(crate) fn object_id_to_int(id: &[u8; 12]) -> i64 {
-    let [t0, t1, t2, t3, _, _, _, _, _, c0, c1, c2] = *id;
-    i64::from_le_bytes([c2, t3, c1, t2, c0, t1, t0, 0])
+    let [front @ .., _, _, _, _] = *id;
+    let front = u64::from_le_bytes(front);
+    let [.., b0, b1, b2, b3] = *id;
+    let back = u64::from(u32::from_le_bytes([b0, b1, b2, b3]));
+    let time = (front & 0xFF) << 48
+        | (front >> 8 & 0xFF) << 40
+        | (front >> 16 & 0xFF) << 24
+        | (front >> 24 & 0xFF) << 8;
+    let counter = (back >> 8 & 0xFF) << 32 | (back >> 16 & 0xFF) << 16 | back >> 24;
+    (time | counter).cast_signed()
 }
 
 /// Puts the bytes of [`object_id_to_int`] back; the process bytes come from `like`.
@@ -240,14 +248,24 @@ pub(crate) fn object_id_process(id: &[u8; 12]) -> [u8; 5] {
 
 /// Text (without length and terminator) as an integer, its last byte lowest. `None` for text longer than 16 bytes or
 /// beginning with a zero byte.
+#[inline]
 pub(crate) fn text_to_int(text: &[u8]) -> Option<u128> {
     if text.len() > 16 || text.first() == Some(&0) {
         return None;
     }
-    let mut bytes = [0; 16];
-    let (_, low) = bytes.split_at_mut(16 - text.len());
-    low.copy_from_slice(text);
-    Some(u128::from_be_bytes(bytes))
+    // Two overlapping reads of a fixed size; where they overlap they agree.
+    Some(
+        if let (Some(front), Some(back)) = (text.first_chunk(), text.last_chunk()) {
+            let front = u128::from(u64::from_be_bytes(*front));
+            front << (8 * (text.len() - 8)) | u128::from(u64::from_be_bytes(*back))
+        } else if let (Some(front), Some(back)) = (text.first_chunk(), text.last_chunk()) {
+            let front = u64::from(u32::from_be_bytes(*front));
+            u128::from(front << (8 * (text.len() - 4)) | u64::from(u32::from_be_bytes(*back)))
+        } else {
+            let fold = |number, &byte| number << 8 | u128::from(byte);
+            text.iter().fold(0, fold)
+        },
+    )
 }
 
 /// Binary data as an integer, its first byte lowest. `None` beyond 16 bytes.
@@ -390,6 +408,12 @@ mod tests {
         assert_eq!(text_to_int(b""), Some(0));
         assert_eq!(text_to_int(b"ab"), Some(0x6162));
         assert_eq!(text_to_int(b"\0b"), None);
+        let text = b"abcdefghijklmnop";
+        for len in 0..=16 {
+            let mut bytes = [0; 16];
+            bytes[16 - len..].copy_from_slice(&text[..len]);
+            assert_eq!(text_to_int(&text[..len]), Some(u128::from_be_bytes(bytes)));
+        }
         assert_eq!(text_to_int(&[b'x'; 17]), None);
         let mut out = Vec::new();
         wide_from_int(tag::STRING, 0x6162, b"", &mut out);

@@ -211,7 +211,7 @@ impl ColumnBuilder {
         if self.section.is_some() {
             self.close_section();
         }
-        self.flat.append_text(tag, text, &mut self.scratch);
+        self.flat.append_text(tag, text.as_bytes());
     }
 
     /// Adds an ObjectId.

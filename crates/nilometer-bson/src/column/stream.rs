@@ -13,7 +13,8 @@
 //! with fewer. Both mean working out again what is held, from the value at the end of the last word (`edge`).
 
 use super::delta::{
-    Scale, is_wide, object_id_process, object_id_to_int, unzigzag, wide_to_int, zigzag, zigzag_wide,
+    Scale, is_wide, object_id_process, object_id_to_int, text_to_int, unzigzag, wide_to_int,
+    zigzag, zigzag_wide,
 };
 use super::element::tag;
 use super::words::{Unsigned, WordBuilder, WordCounter, WordSink};
@@ -115,9 +116,11 @@ pub(crate) struct Stream {
     /// The value at the end of the last word or literal, at `scale`.
     edge: i64,
     scale: Scale,
+    /// The last literal of a stream of ObjectIds.
+    id: [u8; 12],
     /// The last value as an integer, for 128-bit types that have one.
     wide_number: Option<u128>,
-    /// Bytes of the last value, for types that are not just a number.
+    /// Bytes of the last value, for types that are not just a number. Text that has a number is not kept.
     bytes: Vec<u8>,
 }
 
@@ -141,6 +144,10 @@ impl Stream {
             tag::DATE | tag::TIMESTAMP => self.append_time(value.tag, value.to_int()),
             tag::DOUBLE => self.append_double(f64::from_le_bytes(value.array())),
             tag::OBJECT_ID => self.append_object_id(&value.array()),
+            tag::STRING | tag::CODE => {
+                let text = value.bytes.get(4..value.bytes.len().saturating_sub(1));
+                self.append_text(value.tag, text.unwrap_or_default());
+            }
             _ => self.append_bytes(value),
         }
     }
@@ -178,14 +185,11 @@ impl Stream {
     }
 
     /// Appends an ObjectId.
+    #[inline]
     pub(crate) fn append_object_id(&mut self, id: &[u8; 12]) {
-        if self.tag == tag::OBJECT_ID {
-            let last = self.bytes.first_chunk().copied().unwrap_or_default();
-            let same_process = object_id_process(&last) == object_id_process(id);
-            if same_process && self.append_step(object_id_to_int(id)) {
-                self.remember(id);
-                return;
-            }
+        let same_process = object_id_process(&self.id) == object_id_process(id);
+        if self.tag == tag::OBJECT_ID && same_process && self.append_step(object_id_to_int(id)) {
+            return;
         }
         self.literal(Raw {
             tag: tag::OBJECT_ID,
@@ -225,18 +229,39 @@ impl Stream {
         }
     }
 
-    /// Appends a string or code. Building its stored form is left for when it is new.
-    pub(crate) fn append_text(&mut self, tag: u8, text: &str, scratch: &mut Vec<u8>) {
-        let last = self.bytes.get(4..self.bytes.len().saturating_sub(1));
-        if self.tag == tag && last == Some(text.as_bytes()) {
-            // Zero is never too wide.
-            let _ = self.wide.append(0, &mut self.blocks);
-            return;
+    /// Appends a string or code.
+    pub(crate) fn append_text(&mut self, tag: u8, text: &[u8]) {
+        let stored = self.tag == tag
+            && match (text_to_int(text), self.wide_number) {
+                (Some(number), Some(last)) => {
+                    self.wide_number = Some(number);
+                    self.append_wide(number.wrapping_sub(last))
+                }
+                // After text without a number the delta counts from 0, but 0 itself would mean "the same".
+                (Some(0), None) => false,
+                (Some(number), None) => {
+                    self.wide_number = Some(number);
+                    self.append_wide(number)
+                }
+                (None, None) => {
+                    let last = self.bytes.get(4..self.bytes.len().saturating_sub(1));
+                    last == Some(text) && self.append_wide(0)
+                }
+                (None, Some(_)) => false,
+            };
+        if !stored {
+            let mut bytes = Vec::with_capacity(text.len() + 5);
+            bytes.extend_from_slice(&(text.len() as u32 + 1).to_le_bytes());
+            bytes.extend_from_slice(text);
+            bytes.push(0);
+            self.literal(Raw { tag, bytes: &bytes });
         }
-        scratch.clear();
-        crate::document::write_value(scratch, crate::ValueRef::String(text));
-        let bytes = scratch.as_slice();
-        self.append_bytes(Raw { tag, bytes });
+    }
+
+    #[inline]
+    fn append_wide(&mut self, delta: u128) -> bool {
+        let coded = zigzag_wide(delta.cast_signed());
+        self.wide.append(coded, &mut self.blocks).is_ok()
     }
 
     fn append_bytes_delta(&mut self, value: Raw<'_>) -> bool {
@@ -257,19 +282,14 @@ impl Stream {
         {
             return false;
         }
-        let Some(number) = wide_to_int(value.tag, value.bytes) else {
+        // These have a number, or the literal had none and nothing but repeats can follow it.
+        let (Some(number), Some(last)) = (wide_to_int(value.tag, value.bytes), self.wide_number)
+        else {
             return false;
         };
-        // After a value without a number the delta counts from 0, but 0 itself would mean "the same".
-        if self.wide_number.is_none() && number == 0 {
-            return false;
-        }
-        let delta = number.wrapping_sub(self.wide_number.unwrap_or(0));
-        let coded = zigzag_wide(delta.cast_signed());
         self.wide_number = Some(number);
-        let stored = self.wide.append(coded, &mut self.blocks).is_ok();
         self.remember(value.bytes);
-        stored
+        self.append_wide(number.wrapping_sub(last))
     }
 
     /// Appends a missing value.
@@ -367,6 +387,8 @@ impl Stream {
             self.set_scale(scale);
         } else if is_wide(value.tag) {
             self.wide_number = wide_to_int(value.tag, value.bytes);
+        } else if value.tag == tag::OBJECT_ID {
+            self.id = value.array();
         }
         self.remember(match value.tag {
             tag::DOUBLE | tag::INT32 | tag::INT64 | tag::BOOL | tag::DATE | tag::TIMESTAMP => &[],
