@@ -3,12 +3,17 @@
 //!
 //! Pure: no files, threads, clock or randomness.
 
+pub mod block;
 pub mod column;
 pub mod decimal128;
 pub mod document;
+pub mod key_string;
+pub mod fuzz;
 pub mod number;
 pub mod order;
 pub mod path;
+#[doc(hidden)]
+pub mod testing;
 pub mod value;
 
 pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};

@@ -2,5 +2,7 @@
 
 #[path = "column/extended_json.rs"]
 mod extended_json;
+#[path = "column/laws.rs"]
+mod laws;
 #[path = "column/vectors.rs"]
 mod vectors;

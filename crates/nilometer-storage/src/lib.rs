@@ -1,7 +1,7 @@
 //! Ordered bytes, durable: the storage engines of Nilometer.
 //!
-//! [`engine`] states the contract; [`MemoryEngine`] keeps it without files and is the oracle for the
-//! others. This crate knows no document, collection or command.
+//! [`engine`] states the contract; [`LsmEngine`] keeps it in a directory; [`MemoryEngine`] keeps it without
+//! files and is the oracle for the other. This crate knows no document, collection or command.
 
 #![expect(
     dead_code,
@@ -12,7 +12,12 @@ pub mod bytes;
 mod checksum;
 pub mod engine;
 pub mod error;
+pub mod file_system;
+mod lock;
+pub mod lsm;
 pub mod memory;
+#[doc(hidden)]
+pub mod testing;
 
 pub use bytes::Bytes;
 pub use engine::{
@@ -20,4 +25,5 @@ pub use engine::{
     KeyspaceStatistics, Operation, Scan, Snapshot, WriteBatch,
 };
 pub use error::{Error, Result};
+pub use lsm::{LogCut, LsmEngine, LsmOptions, Recovery};
 pub use memory::MemoryEngine;

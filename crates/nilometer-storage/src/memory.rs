@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crate::bytes::Bytes;
 use crate::engine::{
@@ -26,6 +26,7 @@ use crate::engine::{
     KeyspaceStatistics, Operation, Scan, Snapshot, WriteBatch,
 };
 use crate::error::{Error, Result};
+use crate::lock::{lock, read, write};
 
 /// Entries a scan copies per visit of the map.
 const SCAN_CHUNK_ENTRIES: usize = 256;
@@ -96,11 +97,6 @@ impl MemoryEngine {
     }
 }
 
-/// Locks a mutex; a panic elsewhere leaves nothing half done that matters here.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn find(spaces: &BTreeMap<KeyspaceId, Arc<Space>>, id: KeyspaceId) -> Result<Arc<Space>> {
     spaces
         .get(&id)
@@ -149,7 +145,7 @@ impl Drop for Pin {
 impl Space {
     /// Writes one value and returns true when an older one had to be kept for a pin.
     fn write(&self, key: Bytes, value: Option<Bytes>, version: u64, oldest: u64) -> bool {
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = write(&self.entries);
         let added = (key.len() + value.as_ref().map_or(0, |value| value.len())) as u64;
         self.bytes.fetch_add(added, Ordering::Relaxed);
         let versions = entries.entry(key.clone()).or_default();
@@ -190,7 +186,7 @@ impl Space {
     }
 
     fn get(&self, key: &[u8], version: u64) -> Option<Bytes> {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = read(&self.entries);
         visible_at(entries.get(key)?, version)
     }
 }
@@ -292,7 +288,7 @@ impl Engine for MemoryEngine {
 
     fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
         let space = self.space(id)?;
-        let entries = space.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = read(&space.entries);
         Ok(KeyspaceStatistics {
             disk_bytes: 0,
             memory_bytes: space.bytes.load(Ordering::Relaxed),
@@ -328,10 +324,7 @@ fn clear_shadowed(state: &mut State, oldest: u64, count: usize) {
             return;
         };
         if let Some(space) = state.keyspaces.get(&id) {
-            let mut entries = space
-                .entries
-                .write()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut entries = write(&space.entries);
             space.prune(&mut entries, &key, oldest);
         }
     }
@@ -381,11 +374,7 @@ struct MemoryScan {
 
 impl MemoryScan {
     fn fill(&mut self) {
-        let entries = self
-            .space
-            .entries
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let entries = read(&self.space.entries);
         let version = self.pin.version;
         let range = (borrow(&self.start), borrow(&self.end));
         let range = entries.range::<[u8], _>(range);

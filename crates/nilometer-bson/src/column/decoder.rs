@@ -23,7 +23,7 @@ use super::delta::{
 };
 use super::element::tag;
 use super::error::ColumnError;
-use super::interleaved::Reference;
+use super::interleaved::{Reference, push_header};
 use super::pieces::{self, Piece, Pieces};
 use super::simple8b;
 use super::stream::Raw;
@@ -186,7 +186,13 @@ fn read_section(
         }
         any = true;
         budget.take_values(1)?;
-        let value = reference.assemble(row.iter().map(RawValue::as_raw));
+        let mut row = row.iter();
+        let value = reference.assemble(|name, out| {
+            if let Some(value) = row.next().filter(|value| !value.is_missing()) {
+                push_header(value.tag, name, out);
+                out.extend_from_slice(&value.bytes);
+            }
+        });
         budget.take_bytes(value.as_ref().map_or(0, Vec::len))?;
         values.push(value.map_or_else(RawValue::missing, |bytes| RawValue {
             tag: reference.root(),

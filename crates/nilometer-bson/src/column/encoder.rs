@@ -15,6 +15,7 @@
 //! Everything up to the control byte that may still grow is final. [`ColumnBuilder::diff`] names the first byte that differs
 //! from the column it described last, as MongoDB writes it into its oplog.
 
+use super::decoder::decode_raw;
 use super::element::{self, tag};
 use super::error::{BsonCause, ColumnError};
 use super::objects::{self, Section};
@@ -75,6 +76,20 @@ impl ColumnBuilder {
     /// A builder with no values.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A builder that goes on from a stored column of at most `max_values` values, as if it had written it and
+    /// [`diff`](Self::diff) had just described it.
+    ///
+    /// The values are appended again. A column that another builder wrote differently gives other bytes; the diffs that
+    /// follow are only right for the column as this builder writes it, [`to_bytes`](Self::to_bytes).
+    pub fn reopen(bytes: &[u8], max_values: usize) -> Result<Self, ColumnError> {
+        let mut builder = ColumnBuilder::new();
+        for value in decode_raw(bytes, max_values)? {
+            builder.append_raw(value.tag, &value.bytes)?;
+        }
+        builder.diff();
+        Ok(builder)
     }
 
     /// How many values have been added, missing ones included.

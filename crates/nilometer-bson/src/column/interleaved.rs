@@ -69,20 +69,15 @@ impl<'a> Reference<'a> {
         })
     }
 
-    /// The document of one row, given one value for each stream (type 0: missing). `None` if the whole value is missing.
-    pub(crate) fn assemble<'v>(&self, row: impl IntoIterator<Item = Raw<'v>>) -> Option<Vec<u8>> {
-        let mut row = row.into_iter();
+    /// The document of one row. `write` is called for each stream in order with the name of its leaf, and appends the
+    /// element unless it is missing. `None` if the whole value is missing.
+    pub(crate) fn assemble(&self, mut write: impl FnMut(&[u8], &mut Vec<u8>)) -> Option<Vec<u8>> {
         let mut out = vec![0; 4];
         // Where each open sub-document's element begins, and where its content does.
         let mut open = Vec::new();
         for step in &self.steps {
             match step {
-                Step::Leaf(element) => {
-                    if let Some(value) = row.next().filter(|value| value.tag != 0) {
-                        push_header(value.tag, element.name, &mut out);
-                        out.extend_from_slice(value.bytes);
-                    }
-                }
+                Step::Leaf(element) => write(element.name, &mut out),
                 Step::Begin(element) => {
                     let start = out.len();
                     push_header(element.tag, element.name, &mut out);
@@ -127,7 +122,8 @@ fn plan<'a>(document: &'a [u8], legacy: bool, steps: &mut Vec<Step<'a>>) {
     }
 }
 
-fn push_header(tag: u8, name: &[u8], out: &mut Vec<u8>) {
+/// Appends the type and name of an element.
+pub(crate) fn push_header(tag: u8, name: &[u8], out: &mut Vec<u8>) {
     out.push(tag);
     out.extend_from_slice(name);
     out.push(0);

@@ -31,18 +31,23 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
 
+mod blocks;
+mod codes;
 mod decoder;
 mod delta;
 mod element;
 mod encoder;
 mod error;
 mod interleaved;
+mod kernels;
+mod numbers;
 mod objects;
 mod pieces;
 mod simple8b;
 mod stream;
 mod words;
 
+pub use blocks::{count, decode_block, decode_values, last, validate};
 pub use decoder::{MEMORY_MAX, RawValue, decode_raw};
 pub use encoder::{ColumnBuilder, ColumnDiff};
 pub use error::{BsonCause, ColumnError};

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use nilometer_bson::column::{self, ColumnBuilder, RawValue, words_alone};
+use nilometer_bson::fuzz;
 use serde_json::Value as Json;
 
 use crate::extended_json::{base64, hex, values};
@@ -68,7 +69,10 @@ fn every_vector_decodes() {
     for (name, item) in list(&vectors, "vectors") {
         let expected = values(&item["expected"]);
         match column::decode_raw(&bytes(item), LIMIT) {
-            Ok(found) if found == expected => {}
+            Ok(found) if found == expected => {
+                // The same as a block, and all the laws of the fuzzer.
+                fuzz::column_decode(&bytes(item));
+            }
             Ok(found) => {
                 let at = found.iter().zip(&expected).position(|(a, b)| a != b);
                 failed.push(format!(
@@ -112,6 +116,7 @@ fn invalid_columns_are_refused() {
     for (name, item) in list(&vectors, "invalid") {
         let result = column::decode_raw(&bytes(item), LIMIT);
         assert!(result.is_err(), "{name}: {result:?}");
+        assert!(column::decode_block(&bytes(item), LIMIT).is_err(), "{name}");
     }
 }
 

@@ -1,0 +1,689 @@
+//! Columns in memory: what a compressed column decodes into and what filters and group kernels read.
+//!
+//! A [`ColumnBlock`] holds the values of one field for a run of measurements, missing ones included, so that position `i`
+//! means the same measurement in every block of a bucket.
+//!
+//! ```text
+//! len 5        data      Int32 [7, 7, 0, 9, 9]          one vector per type; a missing place holds anything
+//!              presence  0b11011  (bit i: value i is there; no bitmap when nothing is missing)
+//!
+//! other forms  Constant     one value, len times           tags, and columns that never changed
+//!              Dictionary   codes [0, 1, 0, …] of values   strings and whatever else is not a number
+//!              Mixed        one Value each                 fields that changed type; objects and arrays
+//!              Missing      nothing there at all
+//! ```
+//!
+//! The values of a dictionary are all different, as bytes: equal codes are equal values, though two numbers of different
+//! types in it may still compare equal.
+//!
+//! Blocks do not compare or hash; order and equality of values are other modules' business.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::document::write_value;
+use crate::value::{ObjectId, Timestamp, Value, ValueRef};
+
+/// A bitmap with one bit for each value of a block, set where the value is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presence {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl Presence {
+    /// A bitmap of `len` values that are all there.
+    pub fn all(len: usize) -> Self {
+        let mut words = vec![u64::MAX; len.div_ceil(64)];
+        if let (Some(last), 1..) = (words.last_mut(), len % 64) {
+            *last = u64::MAX >> (64 - len % 64);
+        }
+        Presence { words, len }
+    }
+
+    /// Whether value `at` is there.
+    pub fn get(&self, at: usize) -> bool {
+        self.words
+            .get(at / 64)
+            .is_some_and(|word| word >> (at % 64) & 1 == 1)
+    }
+
+    /// The bits, 64 values to a word, lowest first; bits behind the last value are 0.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// How many values are there.
+    pub fn count(&self) -> usize {
+        self.words
+            .iter()
+            .map(|word| word.count_ones() as usize)
+            .sum()
+    }
+
+    fn clear(&mut self, at: usize) {
+        if let Some(word) = self.words.get_mut(at / 64) {
+            *word &= !(1 << (at % 64));
+        }
+    }
+}
+
+/// A [`Presence`] that is only made once something is missing.
+#[derive(Debug, Clone)]
+pub(crate) struct PresenceBuilder {
+    presence: Option<Presence>,
+    len: usize,
+}
+
+impl PresenceBuilder {
+    pub(crate) fn new(len: usize) -> Self {
+        PresenceBuilder {
+            presence: None,
+            len,
+        }
+    }
+
+    /// Takes out the values from `at` on whose bits are set.
+    pub(crate) fn clear_bits(&mut self, at: usize, bits: u64) {
+        let words = &mut self.get_mut().words;
+        let shift = at % 64;
+        if let Some(word) = words.get_mut(at / 64) {
+            *word &= !(bits << shift);
+        }
+        if shift > 0
+            && let Some(word) = words.get_mut(at / 64 + 1)
+        {
+            *word &= !(bits >> (64 - shift));
+        }
+    }
+
+    /// Takes out `count` values from `at` on.
+    pub(crate) fn clear_range(&mut self, at: usize, count: usize) {
+        let end = at + count;
+        let mut at = at;
+        while at < end {
+            let now = (64 - at % 64).min(end - at);
+            self.clear_bits(at, u64::MAX >> (64 - now));
+            at += now;
+        }
+    }
+
+    fn get_mut(&mut self) -> &mut Presence {
+        self.presence.get_or_insert_with(|| Presence::all(self.len))
+    }
+
+    pub(crate) fn finish(self) -> Option<Presence> {
+        self.presence
+    }
+}
+
+/// The values of a block. Places without a value hold anything.
+#[derive(Debug, Clone)]
+pub enum BlockData {
+    /// No value is there.
+    Missing,
+    /// Every value that is there is this one.
+    Constant(Value),
+    /// 32-bit integers.
+    Int32(Vec<i32>),
+    /// 64-bit integers.
+    Int64(Vec<i64>),
+    /// Doubles.
+    Double(Vec<f64>),
+    /// Dates, in milliseconds since 1970.
+    DateTime(Vec<i64>),
+    /// Bools.
+    Bool(Vec<bool>),
+    /// Timestamps.
+    Timestamp(Vec<Timestamp>),
+    /// ObjectIds.
+    ObjectId(Vec<ObjectId>),
+    /// Values by number.
+    Dictionary {
+        /// For each place an index into `values`.
+        codes: Vec<u32>,
+        /// Different values, in order of first appearance.
+        values: Vec<Value>,
+    },
+    /// Values of any type; [`Value::Missing`] where none is there.
+    Mixed(Vec<Value>),
+}
+
+/// The values of one field for a run of measurements. See the module.
+#[derive(Debug, Clone)]
+pub struct ColumnBlock {
+    len: usize,
+    data: BlockData,
+    presence: Option<Presence>,
+}
+
+impl ColumnBlock {
+    /// A block in which nothing is there.
+    pub fn missing(len: usize) -> Self {
+        Self::from_parts(len, BlockData::Missing, None)
+    }
+
+    /// A block of one value, `len` times.
+    pub fn constant(len: usize, value: Value) -> Self {
+        if value.is_missing() {
+            return Self::missing(len);
+        }
+        Self::from_parts(len, BlockData::Constant(value), None)
+    }
+
+    /// Dates of which none is missing: a time column.
+    pub fn from_datetimes(values: Vec<i64>) -> Self {
+        Self::from_parts(values.len(), BlockData::DateTime(values), None)
+    }
+
+    /// The block a list of values makes.
+    pub fn from_values(values: &[Value]) -> Self {
+        let mut builder = ColumnBlockBuilder::new();
+        for value in values {
+            builder.push(value.as_ref());
+        }
+        builder.finish()
+    }
+
+    pub(crate) fn from_parts(len: usize, data: BlockData, presence: Option<Presence>) -> Self {
+        let presence = presence.filter(|_| !matches!(data, BlockData::Missing));
+        ColumnBlock {
+            len,
+            data,
+            presence,
+        }
+    }
+
+    /// How many places it has, missing ones included.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no places.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The values, by form.
+    pub fn data(&self) -> &BlockData {
+        &self.data
+    }
+
+    /// Which values are there, if any is missing and any is not: `None` for a block without gaps, and for one that is all
+    /// missing ([`is_all_missing`](Self::is_all_missing)).
+    pub fn presence(&self) -> Option<&Presence> {
+        self.presence.as_ref()
+    }
+
+    /// Whether nothing is there.
+    pub fn is_all_missing(&self) -> bool {
+        matches!(self.data, BlockData::Missing)
+    }
+
+    /// Whether every value is there.
+    pub fn is_all_present(&self) -> bool {
+        self.presence.is_none() && !self.is_all_missing()
+    }
+
+    /// Whether value `at` is missing, or beyond the end.
+    pub fn is_missing(&self, at: usize) -> bool {
+        if at >= self.len || self.is_all_missing() {
+            return true;
+        }
+        self.presence
+            .as_ref()
+            .is_some_and(|presence| !presence.get(at))
+    }
+
+    /// How many values are there.
+    pub fn present_count(&self) -> usize {
+        match &self.presence {
+            _ if self.is_all_missing() => 0,
+            Some(presence) => presence.count(),
+            None => self.len,
+        }
+    }
+
+    /// Value `at`; missing beyond the end.
+    pub fn value(&self, at: usize) -> ValueRef<'_> {
+        if self.is_missing(at) {
+            return ValueRef::Missing;
+        }
+        let value = match &self.data {
+            BlockData::Missing => None,
+            BlockData::Constant(value) => Some(value.as_ref()),
+            BlockData::Int32(values) => values.get(at).map(|value| ValueRef::Int32(*value)),
+            BlockData::Int64(values) => values.get(at).map(|value| ValueRef::Int64(*value)),
+            BlockData::Double(values) => values.get(at).map(|value| ValueRef::Double(*value)),
+            BlockData::DateTime(values) => values.get(at).map(|value| ValueRef::DateTime(*value)),
+            BlockData::Bool(values) => values.get(at).map(|value| ValueRef::Bool(*value)),
+            BlockData::Timestamp(values) => values.get(at).map(|value| ValueRef::Timestamp(*value)),
+            BlockData::ObjectId(values) => values.get(at).map(|value| ValueRef::ObjectId(*value)),
+            BlockData::Dictionary { codes, values } => codes
+                .get(at)
+                .and_then(|code| values.get(*code as usize))
+                .map(Value::as_ref),
+            BlockData::Mixed(values) => values.get(at).map(Value::as_ref),
+        };
+        value.unwrap_or(ValueRef::Missing)
+    }
+
+    /// Value `at`, owned: shares what the block shares.
+    pub fn to_value(&self, at: usize) -> Value {
+        if self.is_missing(at) {
+            return Value::Missing;
+        }
+        match &self.data {
+            BlockData::Constant(value) => value.clone(),
+            BlockData::Dictionary { codes, values } => {
+                let code = codes.get(at).map_or(0, |code| *code as usize);
+                values.get(code).cloned().unwrap_or_default()
+            }
+            BlockData::Mixed(values) => values.get(at).cloned().unwrap_or_default(),
+            _ => self.value(at).to_value(),
+        }
+    }
+
+    /// All values in order, missing ones included.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = ValueRef<'_>> + '_ {
+        (0..self.len).map(|at| self.value(at))
+    }
+
+    /// All values, owned.
+    pub fn to_values(&self) -> Vec<Value> {
+        (0..self.len).map(|at| self.to_value(at)).collect()
+    }
+
+    /// 32-bit integers, if that is what the block holds.
+    pub fn as_i32(&self) -> Option<&[i32]> {
+        match &self.data {
+            BlockData::Int32(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// 64-bit integers, if that is what the block holds.
+    pub fn as_i64(&self) -> Option<&[i64]> {
+        match &self.data {
+            BlockData::Int64(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// Doubles, if that is what the block holds.
+    pub fn as_f64(&self) -> Option<&[f64]> {
+        match &self.data {
+            BlockData::Double(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// Dates in milliseconds, if that is what the block holds.
+    pub fn as_datetime(&self) -> Option<&[i64]> {
+        match &self.data {
+            BlockData::DateTime(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// The one value, if there is just one.
+    pub fn as_constant(&self) -> Option<&Value> {
+        match &self.data {
+            BlockData::Constant(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Codes and the values they stand for, if the block has them.
+    pub fn as_dictionary(&self) -> Option<(&[u32], &[Value])> {
+        match &self.data {
+            BlockData::Dictionary { codes, values } => Some((codes, values)),
+            _ => None,
+        }
+    }
+
+    /// The smallest and the greatest value, where all are of one numeric or time type. NaN is the smallest double.
+    pub fn min_max(&self) -> Option<(Value, Value)> {
+        let range = |values: &[i64]| self.range(values, i64::cmp);
+        match &self.data {
+            BlockData::Constant(value) if self.len > 0 => Some((value.clone(), value.clone())),
+            BlockData::Int32(values) => self
+                .range(values, i32::cmp)
+                .map(|(min, max)| (Value::Int32(min), Value::Int32(max))),
+            BlockData::Int64(values) => {
+                range(values).map(|(min, max)| (Value::Int64(min), Value::Int64(max)))
+            }
+            BlockData::DateTime(values) => {
+                range(values).map(|(min, max)| (Value::DateTime(min), Value::DateTime(max)))
+            }
+            BlockData::Double(values) => {
+                let order = |a: &f64, b: &f64| match (a.is_nan(), b.is_nan()) {
+                    (false, false) => a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal),
+                    (a, b) => b.cmp(&a),
+                };
+                self.range(values, order)
+                    .map(|(min, max)| (Value::Double(min), Value::Double(max)))
+            }
+            _ => None,
+        }
+    }
+
+    fn range<T: Copy>(
+        &self,
+        values: &[T],
+        order: impl Fn(&T, &T) -> std::cmp::Ordering,
+    ) -> Option<(T, T)> {
+        let mut range: Option<(T, T)> = None;
+        for (at, value) in values.iter().enumerate() {
+            if self.presence.as_ref().is_some_and(|there| !there.get(at)) {
+                continue;
+            }
+            let (min, max) = range.get_or_insert((*value, *value));
+            if order(value, min).is_lt() {
+                *min = *value;
+            }
+            if order(value, max).is_gt() {
+                *max = *value;
+            }
+        }
+        range
+    }
+
+    /// About how much memory it takes, in bytes. Shared values count in full.
+    pub fn size_bytes(&self) -> usize {
+        let each = match &self.data {
+            BlockData::Missing | BlockData::Constant(_) => 0,
+            BlockData::Bool(_) => 1,
+            BlockData::Int32(_) | BlockData::Dictionary { .. } => 4,
+            BlockData::ObjectId(_) => 12,
+            BlockData::Mixed(_) => size_of::<Value>(),
+            _ => 8,
+        };
+        let presence = self
+            .presence
+            .as_ref()
+            .map_or(0, |bits| bits.words.len() * 8);
+        size_of::<Self>() + each * self.len + presence
+    }
+
+    /// The places `range`, cut to the block.
+    pub fn slice(&self, range: Range<usize>) -> ColumnBlock {
+        let end = range.end.min(self.len);
+        let start = range.start.min(end);
+        self.gather(end - start, start..end)
+    }
+
+    /// The places `indices`, in that order; places beyond the end are missing.
+    pub fn select(&self, indices: &[u32]) -> ColumnBlock {
+        self.gather(indices.len(), indices.iter().map(|at| *at as usize))
+    }
+
+    fn gather(&self, len: usize, places: impl Iterator<Item = usize> + Clone) -> ColumnBlock {
+        let mut presence = PresenceBuilder::new(len);
+        let mut gaps = 0;
+        for (to, from) in places.clone().enumerate() {
+            if self.is_missing(from) {
+                presence.clear_bits(to, 1);
+                gaps += 1;
+            }
+        }
+        if gaps == len {
+            return ColumnBlock::missing(len);
+        }
+        let data = match &self.data {
+            BlockData::Missing => BlockData::Missing,
+            BlockData::Constant(value) => BlockData::Constant(value.clone()),
+            BlockData::Int32(values) => BlockData::Int32(pick(values, places)),
+            BlockData::Int64(values) => BlockData::Int64(pick(values, places)),
+            BlockData::Double(values) => BlockData::Double(pick(values, places)),
+            BlockData::DateTime(values) => BlockData::DateTime(pick(values, places)),
+            BlockData::Bool(values) => BlockData::Bool(pick(values, places)),
+            BlockData::Timestamp(values) => BlockData::Timestamp(pick(values, places)),
+            BlockData::ObjectId(values) => BlockData::ObjectId(pick(values, places)),
+            BlockData::Dictionary { codes, values } => BlockData::Dictionary {
+                codes: pick(codes, places),
+                values: values.clone(),
+            },
+            BlockData::Mixed(values) => BlockData::Mixed(pick(values, places)),
+        };
+        ColumnBlock::from_parts(len, data, presence.finish())
+    }
+
+    /// The same values with a constant written out: a vector for the types that have one, else codes.
+    pub fn flatten(self) -> ColumnBlock {
+        let BlockData::Constant(value) = self.data else {
+            return self;
+        };
+        let len = self.len;
+        let data = match value {
+            Value::Int32(value) => BlockData::Int32(vec![value; len]),
+            Value::Int64(value) => BlockData::Int64(vec![value; len]),
+            Value::Double(value) => BlockData::Double(vec![value; len]),
+            Value::DateTime(value) => BlockData::DateTime(vec![value; len]),
+            Value::Bool(value) => BlockData::Bool(vec![value; len]),
+            Value::Timestamp(value) => BlockData::Timestamp(vec![value; len]),
+            Value::ObjectId(value) => BlockData::ObjectId(vec![value; len]),
+            value => BlockData::Dictionary {
+                codes: vec![0; len],
+                values: vec![value],
+            },
+        };
+        ColumnBlock::from_parts(len, data, self.presence)
+    }
+}
+
+fn pick<T: Clone + Default>(values: &[T], places: impl Iterator<Item = usize>) -> Vec<T> {
+    places
+        .map(|at| values.get(at).cloned().unwrap_or_default())
+        .collect()
+}
+
+/// Builds a [`ColumnBlock`] value by value, finding the form that fits.
+///
+/// ```
+/// use nilometer_bson::{ValueRef, block::ColumnBlockBuilder};
+///
+/// let mut builder = ColumnBlockBuilder::new();
+/// builder.push(ValueRef::Int32(7));
+/// builder.push(ValueRef::Missing);
+/// let block = builder.finish();
+/// assert_eq!(block.as_i32().map(<[i32]>::len), Some(2));
+/// assert!(block.is_missing(1));
+/// ```
+#[derive(Debug, Clone)]
+pub struct ColumnBlockBuilder {
+    data: BlockData,
+    len: usize,
+    gaps: Vec<usize>,
+    codes: Interner,
+}
+
+impl Default for ColumnBlockBuilder {
+    fn default() -> Self {
+        ColumnBlockBuilder {
+            data: BlockData::Missing,
+            len: 0,
+            gaps: Vec::new(),
+            codes: Interner::default(),
+        }
+    }
+}
+
+impl ColumnBlockBuilder {
+    /// A builder with no values.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many values have been pushed.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a value.
+    pub fn push(&mut self, value: ValueRef<'_>) {
+        if value.is_missing() {
+            self.push_missing();
+            return;
+        }
+        if matches!(self.data, BlockData::Missing) {
+            self.data = self.first_form(value);
+        }
+        let pushed = match (&mut self.data, value) {
+            (BlockData::Int32(values), ValueRef::Int32(value)) => push(values, value),
+            (BlockData::Int64(values), ValueRef::Int64(value)) => push(values, value),
+            (BlockData::Double(values), ValueRef::Double(value)) => push(values, value),
+            (BlockData::DateTime(values), ValueRef::DateTime(value)) => push(values, value),
+            (BlockData::Bool(values), ValueRef::Bool(value)) => push(values, value),
+            (BlockData::Timestamp(values), ValueRef::Timestamp(value)) => push(values, value),
+            (BlockData::ObjectId(values), ValueRef::ObjectId(value)) => push(values, value),
+            (BlockData::Dictionary { codes, values }, value) if is_coded(value) => {
+                push(codes, self.codes.code(value, values))
+            }
+            (BlockData::Mixed(values), value) => push(values, value.to_value()),
+            _ => false,
+        };
+        if !pushed {
+            let mut values = self.values();
+            values.push(value.to_value());
+            self.data = BlockData::Mixed(values);
+        }
+        self.len += 1;
+    }
+
+    /// Adds a missing value.
+    pub fn push_missing(&mut self) {
+        self.gaps.push(self.len);
+        self.len += 1;
+        match &mut self.data {
+            BlockData::Missing | BlockData::Constant(_) => {}
+            BlockData::Int32(values) => values.push(0),
+            BlockData::Int64(values) | BlockData::DateTime(values) => values.push(0),
+            BlockData::Double(values) => values.push(0.0),
+            BlockData::Bool(values) => values.push(false),
+            BlockData::Timestamp(values) => values.push(Timestamp::default()),
+            BlockData::ObjectId(values) => values.push(ObjectId::default()),
+            BlockData::Dictionary { codes, .. } => codes.push(0),
+            BlockData::Mixed(values) => values.push(Value::Missing),
+        }
+    }
+
+    /// The block of all values pushed.
+    pub fn finish(self) -> ColumnBlock {
+        let presence = self.presence();
+        let data = match self.data {
+            BlockData::Dictionary { values, .. } if values.len() == 1 => {
+                BlockData::Constant(values.into_iter().next().unwrap_or_default())
+            }
+            data => data,
+        };
+        ColumnBlock::from_parts(self.len, data, presence)
+    }
+
+    fn presence(&self) -> Option<Presence> {
+        if self.gaps.is_empty() {
+            return None;
+        }
+        let mut presence = Presence::all(self.len);
+        self.gaps.iter().for_each(|&gap| presence.clear(gap));
+        Some(presence)
+    }
+
+    /// The form for a block whose first value, behind `self.len` missing ones, is `value`.
+    fn first_form(&self, value: ValueRef<'_>) -> BlockData {
+        let len = self.len;
+        match value {
+            ValueRef::Int32(_) => BlockData::Int32(vec![0; len]),
+            ValueRef::Int64(_) => BlockData::Int64(vec![0; len]),
+            ValueRef::Double(_) => BlockData::Double(vec![0.0; len]),
+            ValueRef::DateTime(_) => BlockData::DateTime(vec![0; len]),
+            ValueRef::Bool(_) => BlockData::Bool(vec![false; len]),
+            ValueRef::Timestamp(_) => BlockData::Timestamp(vec![Timestamp::default(); len]),
+            ValueRef::ObjectId(_) => BlockData::ObjectId(vec![ObjectId::default(); len]),
+            value if is_coded(value) => BlockData::Dictionary {
+                codes: vec![0; len],
+                values: Vec::new(),
+            },
+            _ => BlockData::Mixed(vec![Value::Missing; len]),
+        }
+    }
+
+    fn values(&mut self) -> Vec<Value> {
+        let data = std::mem::replace(&mut self.data, BlockData::Missing);
+        if let BlockData::Mixed(values) = data {
+            return values;
+        }
+        ColumnBlock::from_parts(self.len, data, self.presence()).to_values()
+    }
+}
+
+fn push<T>(values: &mut Vec<T>, value: T) -> bool {
+    values.push(value);
+    true
+}
+
+/// Whether values of this type are kept by code: those without a vector of their own, but not documents.
+fn is_coded(value: ValueRef<'_>) -> bool {
+    !matches!(
+        value,
+        ValueRef::Int32(_)
+            | ValueRef::Int64(_)
+            | ValueRef::Double(_)
+            | ValueRef::DateTime(_)
+            | ValueRef::Bool(_)
+            | ValueRef::Timestamp(_)
+            | ValueRef::ObjectId(_)
+            | ValueRef::Document(_)
+            | ValueRef::Array(_)
+            | ValueRef::Missing
+    )
+}
+
+/// Gives equal values (as bytes) equal codes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Interner {
+    codes: HashMap<Box<[u8]>, u32>,
+    key: Vec<u8>,
+}
+
+impl Interner {
+    fn code(&mut self, value: ValueRef<'_>, values: &mut Vec<Value>) -> u32 {
+        self.key.clear();
+        self.key.push(value.type_code());
+        write_value(&mut self.key, value);
+        self.code_of_key(values, || value.to_value())
+    }
+
+    /// The code of the value with these bytes, which `value` makes if it is new.
+    pub(crate) fn code_of_bytes<E>(
+        &mut self,
+        tag: u8,
+        bytes: &[u8],
+        values: &mut Vec<Value>,
+        value: impl FnOnce() -> Result<Value, E>,
+    ) -> Result<u32, E> {
+        self.key.clear();
+        self.key.push(tag);
+        self.key.extend_from_slice(bytes);
+        if let Some(code) = self.codes.get(self.key.as_slice()) {
+            return Ok(*code);
+        }
+        let value = value()?;
+        Ok(self.code_of_key(values, || value))
+    }
+
+    fn code_of_key(&mut self, values: &mut Vec<Value>, value: impl FnOnce() -> Value) -> u32 {
+        if let Some(code) = self.codes.get(self.key.as_slice()) {
+            return *code;
+        }
+        let code = u32::try_from(values.len()).unwrap_or(u32::MAX);
+        values.push(value());
+        self.codes.insert(self.key.as_slice().into(), code);
+        code
+    }
+}

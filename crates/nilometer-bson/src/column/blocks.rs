@@ -1,0 +1,523 @@
+//! The fast way to read a column: straight into typed vectors.
+//!
+//! ```text
+//! survey    one pass over pieces and selectors: how many values, of which types, do they ever change?
+//!             │
+//!             ├─ one literal, words of zeros        ─► Constant, nothing decoded
+//!             ├─ one type with a vector of its own  ─► running sums (kernels), for some types mapped word by word
+//!             ├─ other types                        ─► codes of a dictionary
+//!             └─ several types                      ─► run after run of one type, each as above, then Mixed
+//! ```
+//!
+//! An interleaved section is cut into the pieces of its streams, each stream is decoded as a column of its own, and the rows
+//! are put together from those.
+//!
+//! [`decode_raw`](super::decode_raw) gives the same values slot by slot; random columns are read both ways in tests.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::codes;
+use super::decoder::Budget;
+use super::delta::Scale;
+use super::element::tag;
+use super::error::ColumnError;
+use super::interleaved::{Reference, push_header};
+use super::numbers;
+use super::pieces::{self, Piece, Pieces};
+use super::simple8b;
+use super::stream::Raw;
+use crate::block::{BlockData, ColumnBlock};
+use crate::document::{Document, decode_value, write_value};
+use crate::value::{Array, ObjectId, Value};
+
+/// A piece with its offset.
+pub(crate) type Placed<'a> = (usize, Piece<'a>);
+
+/// Decodes a column of at most `max_values` values into a block.
+pub fn decode_block(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, ColumnError> {
+    let mut budget = Budget::new(max_values);
+    let mut survey = Survey::default();
+    let mut pieces = Pieces::new(bytes);
+    loop {
+        let offset = pieces.offset();
+        match pieces.next()? {
+            Piece::End => break,
+            Piece::Section { .. } => return decode_segments(bytes, budget),
+            piece => survey.add(offset, &piece, &mut budget)?,
+        }
+    }
+    pieces.finish()?;
+    decode_run(Flat(Pieces::new(bytes)), None, &survey, &mut budget)
+}
+
+/// Decodes a column of at most `max_values` values into a list.
+pub fn decode_values(bytes: &[u8], max_values: usize) -> Result<Vec<Value>, ColumnError> {
+    decode_block(bytes, max_values).map(|block| block.to_values())
+}
+
+/// Walks a whole column and says how many values it has, if it is sound and they are at most `max_values`.
+pub fn validate(bytes: &[u8], max_values: usize) -> Result<usize, ColumnError> {
+    decode_block(bytes, max_values).map(|block| block.len())
+}
+
+/// How many values a column says it has, by its selectors alone.
+pub fn count(bytes: &[u8]) -> Result<usize, ColumnError> {
+    let mut pieces = Pieces::new(bytes);
+    let mut total = 0_usize;
+    loop {
+        let offset = pieces.offset();
+        let now = match pieces.next()? {
+            Piece::End => break,
+            Piece::Section { kind, reference } => {
+                let streams = Reference::new(kind, reference, offset)?.leaves().count();
+                let mut budget = Budget::new(usize::MAX);
+                walk_section(streams, offset, &mut pieces, &mut budget, |_, _| ())?
+            }
+            piece => values_in(offset, &piece)?,
+        };
+        total = total.saturating_add(now);
+    }
+    pieces.finish()?;
+    Ok(total)
+}
+
+/// The value in the last place of a column, missing if nothing is there; decodes from the last literal on.
+pub fn last(bytes: &[u8], max_values: usize) -> Result<Value, ColumnError> {
+    let mut pieces = Pieces::new(bytes);
+    let mut from = 0;
+    loop {
+        let offset = pieces.offset();
+        match pieces.next()? {
+            Piece::End => break,
+            Piece::Section { .. } => {
+                let block = decode_block(bytes, max_values)?;
+                return Ok(block.to_value(block.len().wrapping_sub(1)));
+            }
+            Piece::Literal(_) => from = offset,
+            Piece::Block { .. } => {}
+        }
+    }
+    let tail = bytes.get(from..).unwrap_or_default();
+    let block = decode_block(tail, max_values)?;
+    Ok(block.to_value(block.len().wrapping_sub(1)))
+}
+
+/// The pieces of a column that has been surveyed and has no sections.
+#[derive(Debug, Clone)]
+struct Flat<'a>(Pieces<'a>);
+
+impl<'a> Iterator for Flat<'a> {
+    type Item = Placed<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Placed<'a>> {
+        let offset = self.0.offset();
+        match self.0.next() {
+            Ok(Piece::End) | Err(_) => None,
+            Ok(piece) => Some((offset, piece)),
+        }
+    }
+}
+
+/// How many values a literal or block stands for. Finds words that do not exist.
+#[inline]
+fn values_in(offset: usize, piece: &Piece<'_>) -> Result<usize, ColumnError> {
+    let Piece::Block { words, .. } = piece else {
+        return Ok(1);
+    };
+    let mut total = 0;
+    for (at, word) in pieces::words(words).enumerate() {
+        let count = simple8b::value_count(word);
+        if count == 0 {
+            let [selector, ..] = word.to_le_bytes();
+            return Err(ColumnError::InvalidSelector {
+                offset: offset + 1 + 8 * at,
+                selector,
+            });
+        }
+        total += count;
+    }
+    Ok(total)
+}
+
+/// What is known of a run of pieces before any of them is decoded.
+#[derive(Debug, Clone, Copy)]
+struct Survey {
+    count: usize,
+    literals: usize,
+    /// The type of all literals with a vector of their own, if there is just one.
+    typed: Option<u8>,
+    /// Literals of two such types.
+    several: bool,
+    /// Literals of other types.
+    coded: bool,
+    /// Every word only repeats.
+    still: bool,
+    /// The first piece is a literal.
+    starts: bool,
+}
+
+impl Default for Survey {
+    fn default() -> Self {
+        Survey {
+            count: 0,
+            literals: 0,
+            typed: None,
+            several: false,
+            coded: false,
+            still: true,
+            starts: false,
+        }
+    }
+}
+
+impl Survey {
+    fn of(pieces: &[Placed<'_>], budget: &mut Budget) -> Result<Self, ColumnError> {
+        let mut survey = Survey::default();
+        for (offset, piece) in pieces {
+            survey.add(*offset, piece, budget)?;
+        }
+        Ok(survey)
+    }
+
+    #[inline]
+    fn add(
+        &mut self,
+        offset: usize,
+        piece: &Piece<'_>,
+        budget: &mut Budget,
+    ) -> Result<(), ColumnError> {
+        let count = values_in(offset, piece)?;
+        budget.take_values(count)?;
+        match piece {
+            Piece::Block { words, .. } => {
+                let moves = |word: u64| word >> 4 != 0 && simple8b::repeat_count(word).is_none();
+                if self.still && pieces::words(words).any(moves) {
+                    self.still = false;
+                }
+            }
+            Piece::Literal(value) => {
+                self.starts |= self.count == 0;
+                self.literals += 1;
+                self.note(value.tag);
+            }
+            _ => {}
+        }
+        self.count += count;
+        Ok(())
+    }
+
+    fn note(&mut self, tag: u8) {
+        if !has_vector(tag) {
+            self.coded = true;
+        } else if self.typed.is_none() {
+            self.typed = Some(tag);
+        } else if self.typed != Some(tag) {
+            self.several = true;
+        }
+    }
+}
+
+/// Whether blocks have a vector for this type.
+fn has_vector(tag: u8) -> bool {
+    matches!(
+        tag,
+        tag::INT32
+            | tag::INT64
+            | tag::DOUBLE
+            | tag::DATE
+            | tag::BOOL
+            | tag::TIMESTAMP
+            | tag::OBJECT_ID
+    )
+}
+
+/// Decodes literals and blocks that follow `base`, which is not itself a value of theirs.
+fn decode_run<'a>(
+    pieces: impl Iterator<Item = Placed<'a>> + Clone,
+    base: Option<Raw<'a>>,
+    survey: &Survey,
+    budget: &mut Budget,
+) -> Result<ColumnBlock, ColumnError> {
+    let mut survey = *survey;
+    if let Some(base) = base {
+        survey.note(base.tag);
+    }
+    let count = survey.count;
+    if survey.still
+        && let Some(block) = decode_still(pieces.clone(), base, &survey)?
+    {
+        return Ok(block);
+    }
+    let mixed = survey.several || (survey.coded && survey.typed.is_some());
+    let each = match survey.typed {
+        Some(_) if !mixed => 8,
+        None => 4,
+        _ => size_of::<Value>(),
+    };
+    budget.take_bytes(count.saturating_mul(each))?;
+    if mixed {
+        return decode_mixed(pieces.collect(), base, budget);
+    }
+    let Some(tag) = survey.typed else {
+        return codes::decode(pieces, base, count);
+    };
+    use numbers::{DoubleMap, IdMap, direct, mapped};
+    let (data, presence) = match tag {
+        tag::INT32 => {
+            let low = |raw: Raw<'_>| i32::from_le_bytes(raw.array());
+            let (values, presence) = direct::<i32, false>(pieces, base, count, low)?;
+            (BlockData::Int32(values), presence)
+        }
+        tag::INT64 => {
+            let (values, presence) = direct::<i64, false>(pieces, base, count, Raw::to_int)?;
+            (BlockData::Int64(values), presence)
+        }
+        tag::DATE => {
+            let (values, presence) = direct::<i64, true>(pieces, base, count, Raw::to_int)?;
+            (BlockData::DateTime(values), presence)
+        }
+        tag::TIMESTAMP => {
+            let (values, presence) = mapped::<_, true>(numbers::TimestampMap, pieces, base, count)?;
+            (BlockData::Timestamp(values), presence)
+        }
+        tag::BOOL => {
+            let (values, presence) = mapped::<_, false>(numbers::BoolMap, pieces, base, count)?;
+            (BlockData::Bool(values), presence)
+        }
+        tag::OBJECT_ID => {
+            let map = IdMap(ObjectId::default());
+            let (values, presence) = mapped::<_, true>(map, pieces, base, count)?;
+            (BlockData::ObjectId(values), presence)
+        }
+        _ => {
+            let map = DoubleMap(Scale::Memory);
+            let (values, presence) = mapped::<_, false>(map, pieces, base, count)?;
+            (BlockData::Double(values), presence)
+        }
+    };
+    Ok(ColumnBlock::from_parts(count, data, presence))
+}
+
+/// Decodes a run whose words all say "the same again": one value, or none at all. `None` if it is neither.
+fn decode_still<'a>(
+    pieces: impl Iterator<Item = Placed<'a>>,
+    base: Option<Raw<'a>>,
+    survey: &Survey,
+) -> Result<Option<ColumnBlock>, ColumnError> {
+    let one = match base {
+        None => survey.literals == 0 || (survey.literals == 1 && survey.starts),
+        Some(_) => survey.literals == 0,
+    };
+    if !one {
+        return Ok(None);
+    }
+    let mut value = base;
+    for (offset, piece) in pieces {
+        match piece {
+            Piece::Literal(literal) => value = Some(literal),
+            Piece::Block { control, .. } => {
+                check_scale(control, value, offset)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(match value {
+        None => ColumnBlock::missing(survey.count),
+        Some(value) => ColumnBlock::constant(survey.count, to_value(value, 0)?),
+    }))
+}
+
+/// The scale of a block that follows `last`, if it can.
+fn check_scale(control: u8, last: Option<Raw<'_>>, offset: usize) -> Result<Scale, ColumnError> {
+    let error = ColumnError::InvalidScale { offset };
+    let scale = Scale::from_control(control).ok_or(error.clone())?;
+    match last {
+        Some(last) if last.tag == tag::DOUBLE => {
+            let last = f64::from_le_bytes(last.array());
+            scale.encode(last).map(|_| scale).ok_or(error)
+        }
+        _ if scale != Scale::Memory => Err(error),
+        _ => Ok(scale),
+    }
+}
+
+/// The value in memory of a stored one.
+pub(crate) fn to_value(raw: Raw<'_>, offset: usize) -> Result<Value, ColumnError> {
+    let value = decode_value(raw.tag, raw.bytes).ok_or(ColumnError::InvalidUtf8 { offset })?;
+    Ok(value.to_value())
+}
+
+/// Decodes a run with values of several kinds: cuts it where the type changes.
+fn decode_mixed<'a>(
+    pieces: Vec<Placed<'a>>,
+    mut base: Option<Raw<'a>>,
+    budget: &mut Budget,
+) -> Result<ColumnBlock, ColumnError> {
+    let mut values = Vec::new();
+    let mut rest = pieces.as_slice();
+    while !rest.is_empty() {
+        let mut tag = base.map(|base| base.tag);
+        let changes = |(_, piece): &Placed<'_>| match piece {
+            Piece::Literal(literal) => *tag.get_or_insert(literal.tag) != literal.tag,
+            _ => false,
+        };
+        let len = rest.iter().position(changes).unwrap_or(rest.len());
+        let (run, next) = rest.split_at(len);
+        if !run.is_empty() {
+            let survey = Survey::of(run, &mut budget.values_again())?;
+            let block = decode_run(run.iter().copied(), base, &survey, budget)?;
+            values.extend(block.to_values());
+        }
+        base = None;
+        rest = next;
+    }
+    Ok(from_mixed(values))
+}
+
+fn from_mixed(values: Vec<Value>) -> ColumnBlock {
+    let mut presence = crate::block::PresenceBuilder::new(values.len());
+    let mut gaps = 0;
+    for (at, value) in values.iter().enumerate() {
+        if value.is_missing() {
+            presence.clear_bits(at, 1);
+            gaps += 1;
+        }
+    }
+    if gaps == values.len() {
+        return ColumnBlock::missing(gaps);
+    }
+    ColumnBlock::from_parts(values.len(), BlockData::Mixed(values), presence.finish())
+}
+
+/// Decodes a column with interleaved sections.
+fn decode_segments(bytes: &[u8], mut budget: Budget) -> Result<ColumnBlock, ColumnError> {
+    budget = budget.values_again();
+    let mut pieces = Pieces::new(bytes);
+    let mut values = Vec::new();
+    let mut run = Vec::new();
+    let mut base = Value::Missing;
+    loop {
+        let offset = pieces.offset();
+        let piece = pieces.next()?;
+        if !matches!(piece, Piece::End | Piece::Section { .. }) {
+            run.push((offset, piece));
+            continue;
+        }
+        if !run.is_empty() {
+            let survey = Survey::of(&run, &mut budget)?;
+            let mut stored = Vec::new();
+            write_value(&mut stored, base.as_ref());
+            let last = Raw {
+                tag: base.type_code(),
+                bytes: &stored,
+            };
+            let last = (last.tag != 0).then_some(last);
+            let block = decode_run(run.iter().copied(), last, &survey, &mut budget)?;
+            values.extend(block.to_values());
+            run.clear();
+        }
+        let Piece::Section { kind, reference } = piece else {
+            pieces.finish()?;
+            return Ok(from_mixed(values));
+        };
+        let reference = Reference::new(kind, reference, offset)?;
+        decode_section(&reference, offset, &mut pieces, &mut budget, &mut values)?;
+        base = values.last().cloned().unwrap_or_default();
+    }
+}
+
+/// Gives each piece of a section to its stream: the one with the fewest values so far. Says how many values there are.
+fn walk_section<'a>(
+    streams: usize,
+    start: usize,
+    pieces: &mut Pieces<'a>,
+    budget: &mut Budget,
+    mut give: impl FnMut(usize, Placed<'a>),
+) -> Result<usize, ColumnError> {
+    let mut queue: BinaryHeap<_> = (0..streams).map(|at| Reverse((0_usize, at))).collect();
+    loop {
+        let offset = pieces.offset();
+        let piece = pieces.next()?;
+        let Some(Reverse((values, at))) = queue.pop() else {
+            return Err(ColumnError::NoStreams { offset: start });
+        };
+        match piece {
+            Piece::Section { .. } => return Err(ColumnError::NestedSection { offset }),
+            Piece::End => {
+                if at > 0 || queue.iter().any(|Reverse((other, _))| *other != values) {
+                    return Err(ColumnError::UnevenStreams { offset: start });
+                }
+                if values == 0 {
+                    return Err(ColumnError::EmptySection { offset: start });
+                }
+                budget.take_values(values)?;
+                return Ok(values);
+            }
+            piece => {
+                let count = values.saturating_add(values_in(offset, &piece)?);
+                budget.values_again().take_values(count)?;
+                give(at, (offset, piece));
+                queue.push(Reverse((count, at)));
+            }
+        }
+    }
+}
+
+fn decode_section<'a>(
+    reference: &Reference<'a>,
+    start: usize,
+    pieces: &mut Pieces<'a>,
+    budget: &mut Budget,
+    values: &mut Vec<Value>,
+) -> Result<(), ColumnError> {
+    let leaves: Vec<Raw<'a>> = reference.leaves().collect();
+    let mut streams: Vec<Vec<Placed<'a>>> = vec![Vec::new(); leaves.len()];
+    let give = |at: usize, piece| {
+        if let Some(stream) = streams.get_mut(at) {
+            stream.push(piece);
+        }
+    };
+    let count = walk_section(leaves.len(), start, pieces, budget, give)?;
+    let mut blocks = Vec::with_capacity(leaves.len());
+    for (stream, leaf) in streams.iter().zip(leaves) {
+        let survey = Survey::of(stream, &mut budget.values_again())?;
+        let run = stream.iter().copied();
+        blocks.push(decode_run(run, Some(leaf), &survey, budget)?);
+    }
+    budget.take_bytes(count.saturating_mul(size_of::<Value>()))?;
+    let same = |block: &ColumnBlock| block.as_constant().is_some() && block.is_all_present();
+    let all_same = blocks.iter().all(same);
+    for at in 0..count {
+        if all_same
+            && at > 0
+            && let Some(last) = values.last().cloned()
+        {
+            values.push(last);
+            continue;
+        }
+        let mut row = blocks.iter();
+        let document = reference.assemble(|name, out| {
+            let value = row.next().map(|block| block.value(at)).unwrap_or_default();
+            if !value.is_missing() {
+                push_header(value.type_code(), name, out);
+                write_value(out, value);
+            }
+        });
+        let document = document.and_then(Document::from_bytes);
+        budget.take_bytes(
+            document
+                .as_ref()
+                .map_or(0, |document| document.as_bytes().len()),
+        )?;
+        values.push(match document {
+            None => Value::Missing,
+            Some(document) if reference.root() == tag::ARRAY => {
+                Value::Array(Array::from_document(document))
+            }
+            Some(document) => Value::Document(document),
+        });
+    }
+    Ok(())
+}

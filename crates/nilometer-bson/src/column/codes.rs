@@ -1,0 +1,212 @@
+//! Dictionary codes from runs of literals and blocks of the types that have no vector: strings above all.
+//!
+//! ```text
+//! words ─► 128-bit sums ─► code of that sum, from a small table ─► codes
+//!                              │ not there
+//!                              ▼
+//!                          bytes of the value ─► dictionary
+//! ```
+//!
+//! Columns of strings come back to few values, so nearly every sum has been seen before. The table is emptied at each literal,
+//! because what a sum means (type, size, subtype) may have changed; the dictionary is not.
+
+use super::blocks::{Placed, to_value};
+use super::delta::{is_wide, unzigzag_wide, wide_from_int, wide_to_int};
+use super::element::tag;
+use super::error::ColumnError;
+use super::pieces::{self, Piece};
+use super::simple8b;
+use super::stream::Raw;
+use crate::block::{BlockData, ColumnBlock, Interner, PresenceBuilder};
+use crate::value::Value;
+
+/// Entries of the table from sums to codes.
+const SEEN_MAX: usize = 256;
+
+/// Decodes a run of `count` values into codes.
+pub(crate) fn decode<'a>(
+    pieces: impl Iterator<Item = Placed<'a>>,
+    base: Option<Raw<'a>>,
+    count: usize,
+) -> Result<ColumnBlock, ColumnError> {
+    let mut reader = CodeReader {
+        last: base,
+        number: 0,
+        code: None,
+        repeat: Some(0),
+        seen: Vec::new(),
+        interner: Interner::default(),
+        values: Vec::new(),
+        codes: Vec::with_capacity(count),
+        presence: PresenceBuilder::new(count),
+    };
+    if let Some(base) = base {
+        reader.number = wide_to_int(base.tag, base.bytes).unwrap_or(0);
+    }
+    for (offset, piece) in pieces {
+        match piece {
+            Piece::Literal(literal) => reader.literal(literal, offset)?,
+            Piece::Block { control, words } => {
+                if control & 0xF0 != 0x80 {
+                    return Err(ColumnError::InvalidScale { offset });
+                }
+                for (at, word) in pieces::words(words).enumerate() {
+                    reader.word(word, offset + 1 + 8 * at)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(reader.finish(count))
+}
+
+/// A sum and its code.
+type Seen = Option<(u128, u32)>;
+
+struct CodeReader<'a> {
+    /// The last literal: what sums mean.
+    last: Option<Raw<'a>>,
+    number: u128,
+    /// Code of the last value, once it has been asked for.
+    code: Option<u32>,
+    repeat: Option<u128>,
+    seen: Vec<Seen>,
+    interner: Interner,
+    values: Vec<Value>,
+    codes: Vec<u32>,
+    presence: PresenceBuilder,
+}
+
+impl<'a> CodeReader<'a> {
+    fn literal(&mut self, literal: Raw<'a>, offset: usize) -> Result<(), ColumnError> {
+        self.last = Some(literal);
+        self.number = wide_to_int(literal.tag, literal.bytes).unwrap_or(0);
+        self.repeat = Some(0);
+        self.seen.clear();
+        self.code = None;
+        let code = self.last_code(offset)?;
+        self.codes.push(code);
+        Ok(())
+    }
+
+    /// Code of the last value: a literal's or base's on first use.
+    fn last_code(&mut self, offset: usize) -> Result<u32, ColumnError> {
+        match (self.code, self.last) {
+            (Some(code), _) => Ok(code),
+            (None, Some(last)) => {
+                let value = || to_value(last, offset);
+                let code =
+                    self.interner
+                        .code_of_bytes(last.tag, last.bytes, &mut self.values, value)?;
+                self.code = Some(code);
+                Ok(code)
+            }
+            (None, None) => Ok(0),
+        }
+    }
+
+    fn word(&mut self, word: u64, offset: usize) -> Result<(), ColumnError> {
+        let Some(last) = self.last else {
+            return self.fill_missing(simple8b::value_count(word));
+        };
+        if let Some(count) = simple8b::repeat_count(word) {
+            return match self.repeat {
+                None => self.fill_missing(count),
+                Some(0) => self.fill(count, offset),
+                Some(coded) => (0..count).try_for_each(|_| self.step(coded, last, offset)),
+            };
+        }
+        if word >> 4 == 0 {
+            self.repeat = Some(0);
+            return self.fill(simple8b::value_count(word), offset);
+        }
+        let Some(shape) = simple8b::shape(word) else {
+            return Ok(());
+        };
+        for slot in shape.slots(word, is_wide(last.tag)) {
+            self.repeat = slot;
+            match slot {
+                None => self.fill_missing(1)?,
+                Some(coded) => self.step(coded, last, offset)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, count: usize, offset: usize) -> Result<(), ColumnError> {
+        let code = self.last_code(offset)?;
+        self.codes.extend(std::iter::repeat_n(code, count));
+        Ok(())
+    }
+
+    fn fill_missing(&mut self, count: usize) -> Result<(), ColumnError> {
+        self.presence.clear_range(self.codes.len(), count);
+        self.codes.extend(std::iter::repeat_n(0, count));
+        Ok(())
+    }
+
+    #[inline]
+    fn step(&mut self, coded: u128, last: Raw<'_>, offset: usize) -> Result<(), ColumnError> {
+        let code = if coded == 0 {
+            self.last_code(offset)?
+        } else {
+            let delta = unzigzag_wide(coded).cast_unsigned();
+            self.number = self.number.wrapping_add(delta);
+            let slot = seen_slot(self.number);
+            match self.seen.get(slot) {
+                Some(Some((number, code))) if *number == self.number => *code,
+                _ => self.code_of_number(last, slot, offset)?,
+            }
+        };
+        self.code = Some(code);
+        self.codes.push(code);
+        Ok(())
+    }
+
+    #[cold]
+    fn code_of_number(
+        &mut self,
+        last: Raw<'_>,
+        slot: usize,
+        offset: usize,
+    ) -> Result<u32, ColumnError> {
+        let tag = last.tag;
+        let too_long = tag == tag::BINARY && last.bytes.len() > 5 + 16;
+        if !is_wide(tag) || too_long {
+            return Err(ColumnError::InvalidDelta { offset, tag });
+        }
+        let mut bytes = Vec::new();
+        wide_from_int(tag, self.number, last.bytes, &mut bytes);
+        let value = || to_value(Raw { tag, bytes: &bytes }, offset);
+        let code = self
+            .interner
+            .code_of_bytes(tag, &bytes, &mut self.values, value)?;
+        if self.seen.is_empty() {
+            self.seen.resize(SEEN_MAX, None);
+        }
+        if let Some(seen) = self.seen.get_mut(slot) {
+            *seen = Some((self.number, code));
+        }
+        Ok(code)
+    }
+
+    fn finish(self, count: usize) -> ColumnBlock {
+        let presence = self.presence.finish();
+        let data = match self.values.len() {
+            0 => BlockData::Missing,
+            1 => BlockData::Constant(self.values.into_iter().next().unwrap_or_default()),
+            _ => BlockData::Dictionary {
+                codes: self.codes,
+                values: self.values,
+            },
+        };
+        ColumnBlock::from_parts(count, data, presence)
+    }
+}
+
+/// Where a sum would be in the table.
+#[expect(clippy::cast_possible_truncation, reason = "a hash")]
+fn seen_slot(number: u128) -> usize {
+    let folded = (number as u64) ^ ((number >> 64) as u64).rotate_left(32);
+    (folded.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize
+}

@@ -1,0 +1,272 @@
+//! Typed vectors from runs of literals and blocks of one type.
+//!
+//! Integers and dates are their own running sums ([`direct`]). Doubles, bools, timestamps and ObjectIds are made from the sums
+//! of one word at a time ([`mapped`]), while those are in the first-level cache.
+
+use super::blocks::Placed;
+use super::delta::{Scale, object_id_from_int};
+use super::error::ColumnError;
+use super::kernels::{MISSING, Number, Out, Sums};
+use super::pieces::{self, Piece};
+use super::simple8b;
+use super::stream::Raw;
+use crate::block::{Presence, PresenceBuilder};
+use crate::value::{ObjectId, Timestamp};
+
+/// Values of a run, and which of them are there.
+type Vector<T> = (Vec<T>, Option<Presence>);
+
+/// Control bytes of blocks without a decimal scale.
+const UNSCALED: u8 = 0x80;
+
+/// The most slots of a word.
+const SLOTS_MAX: usize = 60;
+
+/// Decodes a run of `count` values that are their own sums.
+pub(crate) fn direct<'a, T: Number, const SECOND: bool>(
+    pieces: impl Iterator<Item = Placed<'a>>,
+    base: Option<Raw<'a>>,
+    count: usize,
+    number: impl Fn(Raw<'a>) -> T,
+) -> Result<Vector<T>, ColumnError> {
+    let mut values = vec![T::default(); count];
+    let mut out = Out::new(&mut values, 0);
+    let mut presence = PresenceBuilder::new(count);
+    let mut sums = base.map(|base| Sums::<T, SECOND>::after(number(base)));
+    for (offset, piece) in pieces {
+        match piece {
+            Piece::Literal(literal) => {
+                let first = number(literal);
+                sums = Some(Sums::after(first));
+                out.push(first);
+            }
+            Piece::Block { control, words } => {
+                if control & 0xF0 != UNSCALED {
+                    return Err(ColumnError::InvalidScale { offset });
+                }
+                let Some(sums) = &mut sums else {
+                    skip_block(words, &mut out, &mut presence);
+                    continue;
+                };
+                for word in pieces::words(words) {
+                    match simple8b::repeat_count(word) {
+                        Some(count) => sums.repeated(count, &mut out, &mut presence),
+                        None => sums.word(word, &mut out, &mut presence),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((values, presence.finish()))
+}
+
+/// A block before any literal: everything is missing.
+fn skip_block<T: Copy>(words: &[u8], out: &mut Out<'_, T>, presence: &mut PresenceBuilder) {
+    let count = pieces::words(words).map(simple8b::value_count).sum();
+    presence.clear_range(out.at(), count);
+    out.take(count);
+}
+
+/// How a type is made from the sums of its stream.
+pub(crate) trait Map {
+    /// What is made.
+    type Value: Copy + Default;
+
+    /// A literal: its value, and the number the sums go on from.
+    fn literal(&mut self, literal: Raw<'_>) -> (Self::Value, i64);
+
+    /// The start of a block: the number to go on from, given the last one.
+    fn block(&mut self, control: u8, number: i64, offset: usize) -> Result<i64, ColumnError> {
+        if control & 0xF0 == UNSCALED {
+            Ok(number)
+        } else {
+            Err(ColumnError::InvalidScale { offset })
+        }
+    }
+
+    /// One value.
+    fn value(&self, number: i64) -> Self::Value;
+
+    /// Many values.
+    #[inline]
+    fn values(&self, numbers: &[i64], values: &mut [Self::Value]) {
+        for (value, number) in values.iter_mut().zip(numbers) {
+            *value = self.value(*number);
+        }
+    }
+}
+
+/// Decodes a run of `count` values that are made from sums.
+pub(crate) fn mapped<'a, M: Map, const SECOND: bool>(
+    mut map: M,
+    pieces: impl Iterator<Item = Placed<'a>>,
+    base: Option<Raw<'a>>,
+    count: usize,
+) -> Result<Vector<M::Value>, ColumnError> {
+    let mut values = vec![M::Value::default(); count];
+    let mut out = Out::new(&mut values, 0);
+    let mut presence = PresenceBuilder::new(count);
+    let mut sums = base.map(|base| Sums::<i64, SECOND>::after(map.literal(base).1));
+    for (offset, piece) in pieces {
+        match piece {
+            Piece::Literal(literal) => {
+                let (value, number) = map.literal(literal);
+                sums = Some(Sums::after(number));
+                out.push(value);
+            }
+            Piece::Block { control, words } => match &mut sums {
+                Some(sums) => {
+                    sums.number = map.block(control, sums.number, offset)?;
+                    mapped_block(&map, words, sums, &mut out, &mut presence);
+                }
+                None if control & 0xF0 != UNSCALED => {
+                    return Err(ColumnError::InvalidScale { offset });
+                }
+                None => skip_block(words, &mut out, &mut presence),
+            },
+            _ => {}
+        }
+    }
+    Ok((values, presence.finish()))
+}
+
+fn mapped_block<M: Map, const SECOND: bool>(
+    map: &M,
+    words: &[u8],
+    sums: &mut Sums<i64, SECOND>,
+    out: &mut Out<'_, M::Value>,
+    presence: &mut PresenceBuilder,
+) {
+    let mut buffer = [0_i64; SLOTS_MAX];
+    for word in pieces::words(words) {
+        if let Some(count) = simple8b::repeat_count(word) {
+            if sums.repeat() == MISSING || (sums.repeat() == 0 && sums.rests()) {
+                if sums.repeat() == MISSING {
+                    presence.clear_range(out.at(), count);
+                }
+                out.fill(count, map.value(sums.number));
+                continue;
+            }
+            for _ in 0..count / SLOTS_MAX {
+                let mut numbers = Out::new(&mut buffer, out.at());
+                sums.repeated(SLOTS_MAX, &mut numbers, presence);
+                map.values(&buffer, out.take(SLOTS_MAX));
+            }
+            continue;
+        }
+        let count = simple8b::value_count(word);
+        if word >> 4 == 0 && sums.rests() {
+            sums.still();
+            out.fill(count, map.value(sums.number));
+            continue;
+        }
+        let mut numbers = Out::new(&mut buffer, out.at());
+        sums.word(word, &mut numbers, presence);
+        map.values(&buffer, out.take(count));
+    }
+}
+
+/// Doubles at the scale of their block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DoubleMap(pub(crate) Scale);
+
+impl Map for DoubleMap {
+    type Value = f64;
+
+    fn literal(&mut self, literal: Raw<'_>) -> (f64, i64) {
+        self.0 = Scale::Memory;
+        (f64::from_le_bytes(literal.array()), literal.to_int())
+    }
+
+    fn block(&mut self, control: u8, number: i64, offset: usize) -> Result<i64, ColumnError> {
+        let last = self.0.decode(number);
+        let scale = Scale::from_control(control).filter(|scale| scale.encode(last).is_some());
+        self.0 = scale.ok_or(ColumnError::InvalidScale { offset })?;
+        self.0
+            .encode(last)
+            .ok_or(ColumnError::InvalidScale { offset })
+    }
+
+    #[inline]
+    fn value(&self, number: i64) -> f64 {
+        self.0.decode(number)
+    }
+
+    #[inline]
+    fn values(&self, numbers: &[i64], values: &mut [f64]) {
+        let pairs = values.iter_mut().zip(numbers);
+        match self.0 {
+            Scale::Memory => {
+                for (value, number) in pairs {
+                    *value = f64::from_bits(number.cast_unsigned());
+                }
+            }
+            Scale::One => {
+                for (value, number) in pairs {
+                    *value = *number as f64;
+                }
+            }
+            scale => {
+                let divisor = scale.multiplier();
+                for (value, number) in pairs {
+                    *value = *number as f64 / divisor;
+                }
+            }
+        }
+    }
+}
+
+/// Bools: any number but 0 is true.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BoolMap;
+
+impl Map for BoolMap {
+    type Value = bool;
+
+    fn literal(&mut self, literal: Raw<'_>) -> (bool, i64) {
+        let number = literal.to_int();
+        (number != 0, number)
+    }
+
+    #[inline]
+    fn value(&self, number: i64) -> bool {
+        number != 0
+    }
+}
+
+/// Timestamps: seconds high, increment low.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TimestampMap;
+
+impl Map for TimestampMap {
+    type Value = Timestamp;
+
+    fn literal(&mut self, literal: Raw<'_>) -> (Timestamp, i64) {
+        let number = literal.to_int();
+        (self.value(number), number)
+    }
+
+    #[inline]
+    fn value(&self, number: i64) -> Timestamp {
+        Timestamp::from_u64(number.cast_unsigned())
+    }
+}
+
+/// ObjectIds: the process bytes come from the last literal.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IdMap(pub(crate) ObjectId);
+
+impl Map for IdMap {
+    type Value = ObjectId;
+
+    fn literal(&mut self, literal: Raw<'_>) -> (ObjectId, i64) {
+        self.0 = ObjectId(literal.array());
+        (self.0, literal.to_int())
+    }
+
+    #[inline]
+    fn value(&self, number: i64) -> ObjectId {
+        ObjectId(object_id_from_int(number, &self.0.0))
+    }
+}

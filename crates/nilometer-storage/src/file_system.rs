@@ -1,0 +1,118 @@
+//! What the write-ahead log asks of the file system.
+//!
+//! A trait, because the promise of the log is about what happens when these calls fail or the power
+//! does: `testing::fault` implements it with failures on demand. Only the log goes through it; the
+//! tables belong to `lsm-tree`, which opens its files itself.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::Path;
+
+/// File operations of the log.
+pub trait FileSystem: Send + Sync {
+    /// Creates a file of `bytes` bytes that read as zeros, with the room for them reserved, so that
+    /// writing inside it cannot fail for want of space. The file must not exist.
+    fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn LogFile>>;
+    /// Opens an existing file for writing in place.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn LogFile>>;
+    /// Renames a file, replacing the target.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes creations, renames and removals in `directory` durable.
+    fn sync_directory(&self, directory: &Path) -> io::Result<()>;
+}
+
+/// One file of the log, open for writing.
+pub trait LogFile: Send + Sync {
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes everything written durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// The file system of the operating system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealFileSystem;
+
+impl FileSystem for RealFileSystem {
+    fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn LogFile>> {
+        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        if let Err(error) = reserve(&file, bytes) {
+            drop(file);
+            // What failed is the reservation; a leftover is removed at the next opening.
+            let _ = fs::remove_file(path);
+            return Err(error);
+        }
+        Ok(Box::new(file))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn LogFile>> {
+        Ok(Box::new(OpenOptions::new().write(true).open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        sync_directory(directory)
+    }
+}
+
+impl LogFile for File {
+    #[cfg(unix)]
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(self, bytes, offset)
+    }
+
+    #[cfg(not(unix))]
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        use std::io::{Seek, SeekFrom, Write};
+        // The log writes under its lock, one thread at a time.
+        let mut file = self;
+        file.seek(SeekFrom::Start(offset))?;
+        file.write_all(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+/// Reserves `bytes` of room; where the file system cannot, writes zeros.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+            Ok(()) => return Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    let zeros = vec![0; 1 << 20];
+    let mut offset = 0;
+    while offset < bytes {
+        let length = zeros
+            .len()
+            .min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
+        LogFile::write_at(file, zeros.get(..length).unwrap_or(&zeros), offset)?;
+        offset += length as u64;
+    }
+    Ok(())
+}
+
+/// Makes the entries of a directory durable.
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    File::open(directory)?.sync_all()?;
+    #[cfg(not(unix))]
+    let _ = directory;
+    Ok(())
+}

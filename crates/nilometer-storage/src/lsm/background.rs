@@ -1,0 +1,287 @@
+//! The threads of the engine.
+//!
+//! | thread | does |
+//! |---|---|
+//! | keeper | every 50 ms: syncs buffered commits, prepares log segments, tidies trees |
+//! | flusher | writes memtables out: those asked for, the largest when memory is short, and those that hold the oldest log segment when the log is long |
+//! | compactors | merge tables of trees that were flushed |
+//!
+//! A thread that fails says so in [`Health`](super::health::Health) and does nothing more; closing
+//! joins all of them.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::core::Core;
+use super::tree::{Tree, panic_text};
+use crate::engine::KeyspaceId;
+use crate::error::{Error, Result};
+use crate::lock::lock;
+
+/// How often the keeper looks; a buffered commit is durable after at most twice this.
+const KEEPER_PERIOD: Duration = Duration::from_millis(50);
+
+/// How often the flusher and the compactors look without being woken.
+const WORKER_PERIOD: Duration = Duration::from_millis(200);
+
+/// How long a flush that found the disk full waits.
+const RETRY_PERIOD: Duration = Duration::from_millis(250);
+
+/// What the threads have to do.
+#[derive(Default)]
+pub(crate) struct Work {
+    state: Mutex<WorkState>,
+    flusher: Condvar,
+    compactors: Condvar,
+    keeper: Condvar,
+    progress: Condvar,
+}
+
+#[derive(Default)]
+struct WorkState {
+    flush: BTreeSet<KeyspaceId>,
+    compact: BTreeSet<KeyspaceId>,
+    tidy: BTreeSet<KeyspaceId>,
+    stopping: bool,
+}
+
+impl Work {
+    /// Asks for one keyspace to be flushed.
+    pub(crate) fn request_flush(&self, id: KeyspaceId) {
+        if lock(&self.state).flush.insert(id) {
+            self.flusher.notify_one();
+        }
+    }
+
+    /// Lets the flusher look at memory and log.
+    pub(crate) fn wake_flusher(&self) {
+        self.flusher.notify_one();
+    }
+
+    /// Asks for one keyspace to be merged.
+    pub(crate) fn request_compaction(&self, id: KeyspaceId) {
+        if lock(&self.state).compact.insert(id) {
+            self.compactors.notify_one();
+        }
+    }
+
+    /// Asks for one keyspace to be tidied at the keeper's next look.
+    pub(crate) fn request_tidying(&self, id: KeyspaceId) {
+        lock(&self.state).tidy.insert(id);
+    }
+
+    /// Wakes stalled writers.
+    pub(crate) fn note_progress(&self) {
+        self.progress.notify_all();
+    }
+
+    /// Waits for progress, or for `timeout`.
+    pub(crate) fn wait_for_progress(&self, timeout: Duration) {
+        drop(wait(&self.progress, lock(&self.state), timeout));
+    }
+
+    /// Ends the threads after what they are doing.
+    pub(crate) fn stop(&self) {
+        lock(&self.state).stopping = true;
+        for condvar in [
+            &self.flusher,
+            &self.compactors,
+            &self.keeper,
+            &self.progress,
+        ] {
+            condvar.notify_all();
+        }
+    }
+
+    /// True once stopping.
+    pub(crate) fn is_stopping(&self) -> bool {
+        lock(&self.state).stopping
+    }
+
+    /// Waits; false when stopping.
+    fn pause(&self, condvar: &Condvar, timeout: Duration) -> bool {
+        let state = lock(&self.state);
+        if state.stopping {
+            return false;
+        }
+        !wait(condvar, state, timeout).stopping
+    }
+
+    /// Waits for work, unless there is some; false when stopping.
+    fn idle(&self, condvar: &Condvar, nothing: impl Fn(&WorkState) -> bool) -> bool {
+        let mut state = lock(&self.state);
+        if !state.stopping && nothing(&state) {
+            state = wait(condvar, state, WORKER_PERIOD);
+        }
+        !state.stopping
+    }
+}
+
+fn wait<'a>(
+    condvar: &Condvar,
+    state: MutexGuard<'a, WorkState>,
+    timeout: Duration,
+) -> MutexGuard<'a, WorkState> {
+    let waited = condvar.wait_timeout(state, timeout);
+    waited.unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// Starts the threads of an engine.
+pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>> {
+    let mut threads = vec![
+        spawn(core, "storage-keeper", keeper)?,
+        spawn(core, "storage-flush", flusher)?,
+    ];
+    for _ in 0..core.context.options.compaction_threads {
+        threads.push(spawn(core, "storage-merge", compactor)?);
+    }
+    Ok(threads)
+}
+
+fn spawn(core: &Arc<Core>, name: &str, work: fn(&Core)) -> Result<JoinHandle<()>> {
+    let core = Arc::clone(core);
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let started = thread.spawn(move || {
+        let run = std::panic::AssertUnwindSafe(|| work(&core));
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            core.health.fail(Error::Failed {
+                reason: format!("a background task panicked: {}", panic_text(&*panic)),
+            });
+            core.work.note_progress();
+        }
+    });
+    started.map_err(|source| Error::io("start a thread for", std::path::Path::new(name), source))
+}
+
+fn keeper(core: &Core) {
+    while core.work.pause(&core.work.keeper, KEEPER_PERIOD) {
+        if let Err(error) = keep(core) {
+            match error {
+                // Noticed again, and refused, by whoever needs the room.
+                Error::Full { .. } => {}
+                error => drop(core.health.fail(error)),
+            }
+        }
+    }
+}
+
+fn keep(core: &Core) -> Result<()> {
+    let untidy = std::mem::take(&mut lock(&core.work.state).tidy);
+    for id in untidy {
+        if let Ok(tree) = core.tree(id) {
+            core.tidy(&tree)?;
+        }
+    }
+    if core.health.check_writable().is_err() {
+        return Ok(());
+    }
+    if core.log.is_dirty() {
+        core.log.sync()?;
+    } else {
+        core.log.note_durable()?;
+    }
+    core.remove_flushed_segments()?;
+    core.log.prepare_spare()
+}
+
+fn flusher(core: &Core) {
+    loop {
+        while let Some(tree) = next_flush(core) {
+            if core.work.is_stopping() {
+                return;
+            }
+            match core.flush_tree(&tree) {
+                Ok(()) => core.health.hold_up(None),
+                Err(error) => {
+                    if core.may_retry(&tree, error.clone()) {
+                        core.health.hold_up(Some(error));
+                        core.work.note_progress();
+                        core.work.pause(&core.work.flusher, RETRY_PERIOD);
+                        core.work.request_flush(tree.keyspace.id);
+                    }
+                }
+            }
+        }
+        if !core
+            .work
+            .idle(&core.work.flusher, |state| state.flush.is_empty())
+        {
+            return;
+        }
+    }
+}
+
+/// The tree that has to be flushed most urgently, if any.
+fn next_flush(core: &Core) -> Option<Arc<Tree>> {
+    if core.health.failure().is_some() {
+        return None;
+    }
+    loop {
+        let asked_for = lock(&core.work.state).flush.pop_first();
+        match asked_for {
+            Some(id) => match core.tree(id) {
+                Ok(tree) => return Some(tree),
+                Err(_) => continue,
+            },
+            None => break,
+        }
+    }
+    let options = &core.context.options;
+    if core.memory_bytes() >= options.memory_flush_bytes() {
+        let trees = core.trees();
+        let largest = trees.values().max_by_key(|tree| tree.memory_bytes());
+        let largest = largest.filter(|tree| tree.memory_bytes() > 0);
+        if let Some(tree) = largest {
+            return Some(Arc::clone(tree));
+        }
+    }
+    shorten_log(core)
+}
+
+/// When the log is long: the next tree that keeps its oldest segment.
+fn shorten_log(core: &Core) -> Option<Arc<Tree>> {
+    {
+        if core.log.bytes() < core.context.options.log_flush_bytes() {
+            return None;
+        }
+        let mut log = core.log.lock();
+        // One long segment: nothing can go before there is another.
+        if log.sealed.is_empty() && core.log.rotate(&mut log, 0).is_err() {
+            return None;
+        }
+    }
+    let blockers = core
+        .log
+        .blockers(|id, sequence| core.is_flushed(id, sequence));
+    blockers.first().and_then(|id| core.tree(*id).ok())
+}
+
+fn compactor(core: &Core) {
+    loop {
+        while core.health.failure().is_none() {
+            let Some(id) = lock(&core.work.state).compact.pop_first() else {
+                break;
+            };
+            let Ok(tree) = core.tree(id) else {
+                continue;
+            };
+            if let Err(error) = core.compact_tree(&tree)
+                && core.may_retry(&tree, error)
+            {
+                core.work.pause(&core.work.compactors, RETRY_PERIOD);
+                core.work.request_compaction(id);
+            }
+            if core.work.is_stopping() {
+                return;
+            }
+        }
+        if !core
+            .work
+            .idle(&core.work.compactors, |state| state.compact.is_empty())
+        {
+            return;
+        }
+    }
+}

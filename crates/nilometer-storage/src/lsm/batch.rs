@@ -1,0 +1,167 @@
+//! Making a batch ready to be committed: everything a writer can do before it needs a lock.
+//!
+//! Keyspaces are resolved, operations sorted and deduplicated, separated values sealed, the record
+//! of the log encoded and checksummed. The keys and values that go into the memtables are slices of
+//! one copy of the payload, so a batch costs one allocation and not two for each operation.
+
+use std::sync::Arc;
+
+use byteview::ByteView;
+use lsm_tree::{InternalValue, Slice, ValueType};
+
+use super::TreeMap;
+use super::log::LogRecord;
+use super::log::payload::put_varint;
+use super::log::record::RECORD_HEADER_BYTES;
+use super::tree::Tree;
+use super::value::{SEAL_BYTES, seal};
+use crate::engine::{KeyspaceId, Operation, WriteBatch};
+use crate::error::{Error, Result};
+
+/// Most bytes of varints in front of one operation.
+const OPERATION_OVERHEAD_BYTES: usize = 8;
+
+/// A batch that waits for its number.
+pub(crate) struct Prepared {
+    pub(crate) record: LogRecord,
+    pub(crate) groups: Vec<Group>,
+}
+
+/// The operations of a batch on one keyspace.
+pub(crate) struct Group {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) entries: Vec<(Slice, Option<Slice>)>,
+}
+
+type Entry = (KeyspaceId, Vec<u8>, Operation);
+
+/// Prepares `batch` for the keyspaces in `trees`.
+pub(crate) fn prepare(batch: WriteBatch, trees: &TreeMap) -> Result<Prepared> {
+    batch.check()?;
+    let WriteBatch {
+        mut operations,
+        annotation,
+    } = batch;
+    sort(&mut operations);
+    let mut buffer = LogRecord::buffer(payload_capacity(&operations, &annotation));
+    put_varint(&mut buffer, annotation.len() as u64);
+    buffer.extend_from_slice(&annotation);
+    let mut plans = Vec::new();
+    for entries in operations.chunk_by(|a, b| a.0 == b.0) {
+        let Some((id, _, _)) = entries.first() else {
+            continue;
+        };
+        let tree = trees.get(id).ok_or(Error::UnknownKeyspace { id: id.0 })?;
+        put_varint(&mut buffer, id.0);
+        put_varint(&mut buffer, entries.len() as u64);
+        let sealed = tree.keyspace.options.separate_values;
+        let spans = entries.iter();
+        let spans = spans.map(|entry| encode_entry(&mut buffer, entry, sealed));
+        plans.push((Arc::clone(tree), spans.collect::<Vec<_>>()));
+    }
+    let keyspaces = plans.iter().map(|(tree, _)| tree.keyspace.id).collect();
+    let record = LogRecord::new(buffer, keyspaces)?;
+    let view = ByteView::new(record.payload());
+    let groups = plans.into_iter().map(|(tree, spans)| Group {
+        tree,
+        entries: spans.into_iter().map(|span| span.slices(&view)).collect(),
+    });
+    let groups = groups.collect();
+    Ok(Prepared { record, groups })
+}
+
+/// Orders operations by keyspace and key and keeps the last on each key.
+fn sort(operations: &mut Vec<Entry>) {
+    if operations.is_sorted_by(|a, b| (a.0, &a.1) < (b.0, &b.1)) {
+        return;
+    }
+    operations.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    // The sort is stable: of equal keys the last comes last. Walk from there and keep the first met.
+    operations.reverse();
+    operations.dedup_by(|a, b| (a.0, &a.1) == (b.0, &b.1));
+    operations.reverse();
+}
+
+fn payload_capacity(operations: &[Entry], annotation: &[u8]) -> usize {
+    let each = operations.iter().map(|(_, key, operation)| {
+        let value = match operation {
+            Operation::Put(value) => value.len() + SEAL_BYTES,
+            Operation::Delete => 0,
+        };
+        key.len() + value + OPERATION_OVERHEAD_BYTES
+    });
+    each.sum::<usize>() + annotation.len() + 2 * OPERATION_OVERHEAD_BYTES
+}
+
+/// Where an operation stands in the payload.
+struct Span {
+    start: usize,
+    key_end: usize,
+    value_end: Option<usize>,
+}
+
+impl Span {
+    fn slices(&self, payload: &ByteView) -> (Slice, Option<Slice>) {
+        let key = Slice::from(payload.slice(self.start..self.key_end));
+        let value = self
+            .value_end
+            .map(|end| Slice::from(payload.slice(self.key_end..end)));
+        (key, value)
+    }
+}
+
+fn encode_entry(buffer: &mut Vec<u8>, entry: &Entry, sealed: bool) -> Span {
+    let (id, key, operation) = entry;
+    put_varint(buffer, key.len() as u64);
+    let value = match operation {
+        Operation::Put(value) => Some(value),
+        Operation::Delete => None,
+    };
+    let seal_bytes = if sealed { SEAL_BYTES } else { 0 };
+    let length = value.map_or(0, |value| value.len() + seal_bytes + 1);
+    put_varint(buffer, length as u64);
+    let start = buffer.len() - RECORD_HEADER_BYTES;
+    buffer.extend_from_slice(key);
+    let key_end = start + key.len();
+    if let Some(value) = value {
+        buffer.extend_from_slice(value);
+        if sealed {
+            buffer.extend_from_slice(&seal(id.0, key, value));
+        }
+    }
+    Span {
+        start,
+        key_end,
+        value_end: value.map(|_| buffer.len() - RECORD_HEADER_BYTES),
+    }
+}
+
+/// The entry of a memtable for one operation.
+pub(crate) fn memtable_entry(key: Slice, value: Option<Slice>, sequence: u64) -> InternalValue {
+    match value {
+        Some(value) => InternalValue::from_components(key, value, sequence, ValueType::Value),
+        None => InternalValue::new_tombstone(key, sequence),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_operation_on_a_key_is_kept() {
+        let put = |id, key: &str, value: u8| {
+            let operation = Operation::Put(vec![value]);
+            (KeyspaceId(id), key.as_bytes().to_vec(), operation)
+        };
+        let mut operations = vec![
+            put(2, "a", 1),
+            put(1, "b", 2),
+            put(1, "a", 3),
+            put(1, "b", 4),
+            put(2, "a", 5),
+        ];
+        sort(&mut operations);
+        assert_eq!(operations, [put(1, "a", 3), put(1, "b", 4), put(2, "a", 5)]);
+    }
+}

@@ -1,0 +1,155 @@
+//! A copy of the database while it runs, made of hard links.
+//!
+//! ```text
+//! forbid creating and dropping; pin the log
+//! each tree: hold its version lock; link current, the manifest it names, tables/*, blobs/*; unlock
+//! begin a new segment; link all sealed ones; copy the list of trees
+//! sync, and write FORMAT last: without it, the copy is not a database
+//! ```
+//!
+//! Tables never change and `current` is replaced by renaming, so links are safe. The log is linked
+//! after the trees and reaches at least as far. Segments that are linked are not used again for
+//! new ones. Where links cannot be made (another file system), files are copied.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lsm_tree::AbstractTree;
+
+use super::core::Core;
+use super::directory::{log_path, sync, tree_path, trees_path, write_format};
+use super::manifest;
+use super::tree::Tree;
+use crate::error::{Error, Result};
+use crate::lock::lock;
+
+/// Folders of a tree whose files never change once they are named in a manifest.
+const FOLDERS: [&str; 2] = ["tables", "blobs"];
+
+impl Core {
+    /// Copies the database as it is now into the empty or absent directory `target`.
+    pub(crate) fn checkpoint(&self, target: &Path) -> Result<()> {
+        self.health.check_writable()?;
+        make_empty(target)?;
+        let list = lock(&self.list);
+        let pinned = Pinned::new(self);
+        create(&trees_path(target))?;
+        for tree in self.trees().values() {
+            link_tree(tree, &tree_path(&trees_path(target), tree.keyspace.id.0))?;
+        }
+        sync(&trees_path(target))?;
+        let log = log_path(target);
+        create(&log)?;
+        for segment in self.seal_log()? {
+            link(&segment, &log)?;
+        }
+        drop(pinned);
+        sync(&log)?;
+        list.write(target)?;
+        write_format(target)?;
+        if let Some(parent) = target
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
+            sync(parent)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a new segment and returns all sealed ones.
+    fn seal_log(&self) -> Result<Vec<PathBuf>> {
+        let mut log = self.log.lock();
+        self.log.rotate(&mut log, 0)?;
+        let sealed = log.sealed.iter();
+        Ok(sealed.map(|segment| segment.path.clone()).collect())
+    }
+}
+
+/// Keeps the segments of the log while it lives.
+struct Pinned<'a>(&'a Core);
+
+impl<'a> Pinned<'a> {
+    fn new(core: &'a Core) -> Self {
+        core.log.pin();
+        Self(core)
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        self.0.log.unpin();
+    }
+}
+
+fn make_empty(target: &Path) -> Result<()> {
+    create(target)?;
+    let mut entries = fs::read_dir(target).map_err(|source| Error::io("list", target, source))?;
+    if entries.next().is_some() {
+        return Err(Error::ForeignDirectory {
+            path: target.to_path_buf(),
+        });
+    }
+    Ok(())
+}
+
+fn create(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).map_err(|source| Error::io("create", path, source))
+}
+
+/// Links one tree as its newest version has it.
+fn link_tree(tree: &Tree, target: &Path) -> Result<()> {
+    create(target)?;
+    // No version is installed, and no file named by one removed, while this is held.
+    let history = tree.inner.get_version_history_lock();
+    let manifest = manifest::verify(&tree.path)?;
+    link(&tree.path.join("current"), target)?;
+    link(&manifest, target)?;
+    for folder in FOLDERS {
+        let source = tree.path.join(folder);
+        if source.exists() {
+            link_files(&source, &target.join(folder))?;
+        }
+    }
+    drop(history);
+    for folder in FOLDERS {
+        let folder = target.join(folder);
+        if folder.exists() {
+            sync(&folder)?;
+        }
+    }
+    sync(target)
+}
+
+/// Links every file of a folder. One that vanishes meanwhile belongs to no version.
+fn link_files(source: &Path, target: &Path) -> Result<()> {
+    create(target)?;
+    let failed = |error| Error::io("list", source, error);
+    for entry in fs::read_dir(source).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let hidden = path.file_name().and_then(OsStr::to_str);
+        if hidden.is_none_or(|name| name.starts_with('.')) {
+            continue;
+        }
+        match link(&path, target) {
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Links `file` into the directory `target`, or copies it.
+fn link(file: &Path, target: &Path) -> Result<()> {
+    let Some(name) = file.file_name() else {
+        return Ok(());
+    };
+    let target = target.join(name);
+    let linked = match fs::hard_link(file, &target) {
+        Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => {
+            fs::copy(file, &target).and_then(|_| fs::File::open(&target)?.sync_all())
+        }
+        other => other,
+    };
+    linked.map_err(|source| Error::io("link", file, source))
+}

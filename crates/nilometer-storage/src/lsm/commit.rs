@@ -1,0 +1,255 @@
+//! Group commit: the batches that wait while one group is synced become the next group.
+//!
+//! ```text
+//! writer   prepare the batch, wait if memory or log are full, queue it; the first in the queue leads
+//! leader   lock log: take all that waits, number, write, sync if any asks for it
+//!          lock apply while still holding log (keeps the order), unlock log
+//!          insert everything, raise the visible instant, unlock apply
+//!          wake the group, pass the lead to the first that waits now
+//! ```
+//!
+//! A leader leads once. With much to insert it passes the lead on before inserting, so that the next
+//! group is written meanwhile; with little, afterwards, which makes larger groups.
+//!
+//! Nothing is inserted before the log has it: a reader never sees what a crash could take back,
+//! beyond what a buffered commit allows.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use super::batch::{Prepared, memtable_entry, prepare};
+use super::core::Core;
+use super::tree::panic_text;
+use crate::engine::{Durability, WriteBatch};
+use crate::error::{Error, Result};
+use crate::lock::lock;
+
+/// Most bytes of log in one group.
+const GROUP_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// From this many bytes on, a group is inserted while the next is written.
+const BIG_GROUP_BYTES: u64 = 64 * 1024;
+
+/// How long a stalled writer sleeps before it looks again by itself.
+const STALL_POLL: Duration = Duration::from_millis(20);
+
+/// Batches that wait for a leader.
+#[derive(Default)]
+pub(crate) struct CommitQueue {
+    state: Mutex<QueueState>,
+}
+
+#[derive(Default)]
+struct QueueState {
+    waiting: VecDeque<Arc<Request>>,
+    led: bool,
+}
+
+/// One queued batch and where its writer waits.
+struct Request {
+    prepared: Mutex<Option<Prepared>>,
+    bytes: u64,
+    sync: bool,
+    outcome: Mutex<Outcome>,
+    decided: Condvar,
+}
+
+enum Outcome {
+    Waiting,
+    Lead,
+    Done(Result<u64>),
+}
+
+impl Request {
+    fn decide(&self, outcome: Outcome) {
+        *lock(&self.outcome) = outcome;
+        self.decided.notify_one();
+    }
+
+    /// Waits until the batch is committed (`Some`) or its writer shall lead (`None`).
+    fn wait(&self) -> Option<Result<u64>> {
+        let mut outcome = lock(&self.outcome);
+        loop {
+            match std::mem::replace(&mut *outcome, Outcome::Waiting) {
+                Outcome::Done(result) => return Some(result),
+                Outcome::Lead => return None,
+                Outcome::Waiting => {
+                    let waited = self.decided.wait(outcome);
+                    outcome = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}
+
+impl CommitQueue {
+    /// Queues a request; true when its writer has to lead.
+    fn push(&self, request: &Arc<Request>) -> bool {
+        let mut state = lock(&self.state);
+        state.waiting.push_back(Arc::clone(request));
+        !std::mem::replace(&mut state.led, true)
+    }
+
+    /// The next group: at least one request, no more than `bytes_max` otherwise.
+    fn take(&self, bytes_max: u64) -> Vec<Arc<Request>> {
+        let mut state = lock(&self.state);
+        let mut group = Vec::new();
+        let mut bytes = 0;
+        while let Some(request) = state.waiting.front() {
+            bytes += request.bytes;
+            if !group.is_empty() && bytes > bytes_max {
+                break;
+            }
+            group.extend(state.waiting.pop_front());
+        }
+        group
+    }
+
+    /// Ends one leader's time.
+    fn pass_lead(&self) {
+        let mut state = lock(&self.state);
+        match state.waiting.front() {
+            Some(next) => next.decide(Outcome::Lead),
+            None => state.led = false,
+        }
+    }
+}
+
+/// What a leader has to finish, whatever happens.
+#[derive(Default)]
+struct Lead {
+    group: Vec<Arc<Request>>,
+    passed_on: bool,
+}
+
+impl Core {
+    /// Commits one batch and returns its position in the log.
+    pub(crate) fn commit(&self, batch: WriteBatch, durability: Durability) -> Result<u64> {
+        self.health.check_writable()?;
+        let prepared = prepare(batch, &self.trees())?;
+        self.stall(&prepared)?;
+        let request = Arc::new(Request {
+            bytes: prepared.record.bytes(),
+            prepared: Mutex::new(Some(prepared)),
+            sync: durability == Durability::Sync,
+            outcome: Mutex::new(Outcome::Waiting),
+            decided: Condvar::new(),
+        });
+        if !self.queue.push(&request)
+            && let Some(result) = request.wait()
+        {
+            return result;
+        }
+        self.lead();
+        match request.wait() {
+            Some(result) => result,
+            None => unreachable!("a leader's own request is in its group"),
+        }
+    }
+
+    /// Waits while the trees the batch goes to, or the whole engine, are behind.
+    fn stall(&self, prepared: &Prepared) -> Result<()> {
+        while self.must_wait(prepared.groups.iter().map(|group| &group.tree)) {
+            self.health.check_writable()?;
+            if let Some(error) = self.health.held_up() {
+                return Err(error);
+            }
+            self.work.wake_flusher();
+            self.work.wait_for_progress(STALL_POLL);
+        }
+        Ok(())
+    }
+
+    /// Commits the group at the head of the queue.
+    fn lead(&self) {
+        let mut lead = Lead::default();
+        let result = catch_unwind(AssertUnwindSafe(|| self.commit_group(&mut lead)));
+        let outcome = result.unwrap_or_else(|panic| {
+            // Half a group may be inserted, though not visible. Nothing may be published after it.
+            Err(self.health.fail(Error::Failed {
+                reason: format!("a commit panicked: {}", panic_text(&*panic)),
+            }))
+        });
+        let error = outcome.as_ref().err().cloned();
+        for (position, request) in lead.group.iter().enumerate() {
+            let result = match (&error, &outcome) {
+                (None, Ok(first)) => Ok(first + position as u64),
+                (Some(error), _) => Err(error.clone()),
+                (None, Err(_)) => Err(Error::Closed),
+            };
+            request.decide(Outcome::Done(result));
+        }
+        if !lead.passed_on {
+            self.queue.pass_lead();
+        }
+    }
+
+    /// Writes and applies one group; returns the index of its first batch.
+    fn commit_group(&self, lead: &mut Lead) -> Result<u64> {
+        let mut log = self.log.lock();
+        lead.group = self
+            .queue
+            .take(GROUP_BYTES_MAX.min(self.context.options.segment_bytes / 2));
+        self.health.check_writable()?;
+        let taken = lead.group.iter();
+        let taken = taken.filter_map(|request| lock(&request.prepared).take());
+        let mut batches = taken.collect::<Vec<_>>();
+        let bytes: u64 = batches.iter().map(|batch| batch.record.bytes()).sum();
+        let sync = lead.group.iter().any(|request| request.sync);
+        let records = batches.iter_mut().map(|batch| &mut batch.record);
+        let mut records = records.collect::<Vec<_>>();
+        let appended = self
+            .log
+            .append(&mut log, &mut records, &self.context.sequence, sync);
+        if let Err(error) = appended {
+            return Err(match error {
+                Error::LogFailed { .. } => self.health.fail(error),
+                other => other,
+            });
+        }
+        let apply = self.lock_apply();
+        drop(log);
+        if bytes >= BIG_GROUP_BYTES {
+            self.queue.pass_lead();
+            lead.passed_on = true;
+        }
+        let first = batches.first().map_or(0, |batch| batch.record.index);
+        let last = batches.last().map_or(0, |batch| batch.record.sequence);
+        self.commits
+            .fetch_add(batches.len() as u64, Ordering::Relaxed);
+        self.insert(batches);
+        // A panic that left an earlier group half inserted must stay invisible.
+        if let Some(error) = self.health.failure() {
+            return Err(error);
+        }
+        self.instants.publish(last + 1);
+        drop(apply);
+        Ok(first)
+    }
+
+    /// Inserts batches into the memtables. The caller holds the apply lock.
+    fn insert(&self, batches: Vec<Prepared>) {
+        let options = &self.context.options;
+        for batch in batches {
+            let sequence = batch.record.sequence;
+            for group in batch.groups {
+                let memtable = lsm_tree::AbstractTree::active_memtable(&group.tree.inner);
+                let mut added = 0;
+                for (key, value) in group.entries {
+                    added += memtable.insert(memtable_entry(key, value, sequence)).0;
+                }
+                group.tree.note_applied(sequence);
+                self.context.memory.fetch_add(added, Ordering::AcqRel);
+                if memtable.size() >= options.memtable_bytes {
+                    self.work.request_flush(group.tree.keyspace.id);
+                }
+            }
+        }
+        if self.memory_bytes() >= options.memory_flush_bytes() {
+            self.work.wake_flusher();
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Which instants readers may still look at.
+//!
+//! Every batch has a sequence number; a reader at instant `s` sees the numbers below `s`. *Visible*
+//! is the instant a new reader gets: one past the last batch that is whole in the memtables. It is
+//! kept here and not by the trees, which would raise it over a batch that is half inserted.
+//!
+//! Trees keep old versions of themselves for readers. The *watermark* they are given may not pass
+//! any open instant, so instants are registered and the watermark computed under one lock.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use crate::lock::lock;
+
+/// The visible instant and the open ones.
+#[derive(Default)]
+pub(crate) struct Instants {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    visible: u64,
+    open: BTreeMap<u64, u64>,
+}
+
+impl Instants {
+    pub(crate) fn new(visible: u64) -> Self {
+        Self {
+            state: Mutex::new(State {
+                visible,
+                open: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// Raises the visible instant.
+    ///
+    /// The caller holds the apply lock, so that no batch below `visible` is half inserted.
+    pub(crate) fn publish(&self, visible: u64) {
+        let mut state = lock(&self.state);
+        state.visible = state.visible.max(visible);
+    }
+
+    /// Registers a reader at the visible instant.
+    pub(crate) fn open(self: &Arc<Self>) -> Instant {
+        let mut state = lock(&self.state);
+        let at = state.visible;
+        *state.open.entry(at).or_insert(0) += 1;
+        Instant {
+            at,
+            instants: Arc::clone(self),
+        }
+    }
+
+    /// No reader looks, or will look, below this.
+    pub(crate) fn watermark(&self) -> u64 {
+        let state = lock(&self.state);
+        let oldest = state.open.keys().next().copied();
+        oldest.map_or(state.visible, |oldest| oldest.min(state.visible))
+    }
+
+    /// Readers registered now.
+    pub(crate) fn open_count(&self) -> u64 {
+        lock(&self.state).open.values().sum()
+    }
+}
+
+/// A registered reader.
+pub(crate) struct Instant {
+    pub(crate) at: u64,
+    instants: Arc<Instants>,
+}
+
+impl Drop for Instant {
+    fn drop(&mut self) {
+        let mut state = lock(&self.instants.state);
+        if let Some(count) = state.open.get_mut(&self.at) {
+            *count -= 1;
+            if *count == 0 {
+                state.open.remove(&self.at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_watermark_never_passes_an_open_instant() {
+        let instants = Arc::new(Instants::new(1));
+        let first = instants.open();
+        instants.publish(5);
+        let second = instants.open();
+        let third = instants.open();
+        assert_eq!((first.at, second.at), (1, 5));
+        assert_eq!(instants.watermark(), 1);
+        drop(first);
+        assert_eq!(instants.watermark(), 5);
+        instants.publish(9);
+        drop(second);
+        assert_eq!(instants.watermark(), 5);
+        assert_eq!(instants.open_count(), 1);
+        drop(third);
+        assert_eq!(instants.watermark(), 9);
+    }
+}

@@ -1,0 +1,76 @@
+//! Creating and dropping keyspaces, and ending the log at a clean close.
+//!
+//! Creating: the files of the tree, then the list, then it can be written to. Dropping: the list,
+//! then it is marked; its directory goes with the last reference to the tree, so that scans which
+//! read it go on. A crash in between leaves a directory nobody names, removed at the next opening.
+
+use std::sync::Arc;
+
+use super::TreeMap;
+use super::core::Core;
+use super::tree::Tree;
+use crate::engine::{Keyspace, KeyspaceId, KeyspaceOptions};
+use crate::error::{Error, Result};
+use crate::lock::lock;
+
+impl Core {
+    /// Creates a keyspace, durable when this returns.
+    pub(crate) fn create_keyspace(
+        &self,
+        name: &str,
+        options: KeyspaceOptions,
+    ) -> Result<KeyspaceId> {
+        self.health.check_writable()?;
+        let mut list = lock(&self.list);
+        if list.keyspaces.iter().any(|keyspace| keyspace.name == name) {
+            return Err(Error::KeyspaceExists {
+                name: name.to_owned(),
+            });
+        }
+        let keyspace = Keyspace {
+            id: KeyspaceId(list.next_id),
+            name: name.to_owned(),
+            options,
+        };
+        let tree = Tree::create(&self.context, keyspace.clone())?;
+        let mut longer = list.clone();
+        longer.next_id += 1;
+        longer.keyspaces.push(keyspace.clone());
+        longer.write(self.context.directory.path())?;
+        *list = longer;
+        let mut trees = TreeMap::clone(&self.trees());
+        trees.insert(keyspace.id, Arc::new(tree));
+        self.set_trees(trees);
+        Ok(keyspace.id)
+    }
+
+    /// Drops a keyspace, durable when this returns.
+    pub(crate) fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
+        self.health.check_writable()?;
+        let mut list = lock(&self.list);
+        let tree = self.tree(id)?;
+        let mut shorter = list.clone();
+        shorter.keyspaces.retain(|keyspace| keyspace.id != id);
+        shorter.write(self.context.directory.path())?;
+        *list = shorter;
+        tree.mark_dropped();
+        let mut trees = TreeMap::clone(&self.trees());
+        trees.remove(&id);
+        self.set_trees(trees);
+        Ok(())
+    }
+
+    /// Ends the log at a clean close: syncs it, and begins a segment, which fixes where it ends.
+    pub(crate) fn end_log(&self) -> Result<()> {
+        if let Some(error) = self.health.failure() {
+            return Err(error);
+        }
+        self.log.sync()?;
+        let mut log = self.log.lock();
+        match self.log.rotate(&mut log, 0) {
+            // Without room for a segment the end is not fixed, but everything is there.
+            Err(Error::Full { .. }) => Ok(()),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Appending: one write and at most one sync for a whole group of batches.
+
+use std::sync::atomic::Ordering;
+
+use lsm_tree::SequenceNumberCounter;
+
+use super::record::{RECORD_HEADER_BYTES, RecordHeader, RecordKind, SegmentHeader, padded};
+use super::segment::{self, ActiveSegment, SealedSegment};
+use super::{Log, LogState, note_failure};
+use crate::checksum::checksum;
+use crate::engine::KeyspaceId;
+use crate::error::{Error, Result};
+use crate::lock::lock;
+
+/// A batch on its way into the log. Built and checksummed by the writer, outside every lock.
+pub(crate) struct LogRecord {
+    /// Room for the header, the payload, padding.
+    bytes: Vec<u8>,
+    payload_length: u32,
+    payload_checksum: u64,
+    /// The keyspaces the batch touches.
+    keyspaces: Vec<KeyspaceId>,
+    /// Position in the log, once appended.
+    pub(crate) index: u64,
+    /// Sequence number in the trees, once appended.
+    pub(crate) sequence: u64,
+}
+
+impl LogRecord {
+    /// An empty buffer that leaves room for the header.
+    pub(crate) fn buffer(payload_capacity: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(padded(payload_capacity) + 2 * RECORD_HEADER_BYTES);
+        bytes.resize(RECORD_HEADER_BYTES, 0);
+        bytes
+    }
+
+    /// A record of `buffer`, which came from [`LogRecord::buffer`] and got a payload.
+    pub(crate) fn new(mut buffer: Vec<u8>, keyspaces: Vec<KeyspaceId>) -> Result<Self> {
+        let payload = buffer.get(RECORD_HEADER_BYTES..).unwrap_or_default();
+        let payload_checksum = checksum(payload, 0);
+        let length = payload.len();
+        let payload_length = u32::try_from(length).map_err(|_| Error::TooLarge {
+            what: "batch",
+            length: length as u64,
+            maximum: u64::from(u32::MAX),
+        })?;
+        buffer.resize(padded(buffer.len()), 0);
+        Ok(Self {
+            bytes: buffer,
+            payload_length,
+            payload_checksum,
+            keyspaces,
+            index: 0,
+            sequence: 0,
+        })
+    }
+
+    /// Bytes in the log.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// The payload.
+    pub(crate) fn payload(&self) -> &[u8] {
+        let end = RECORD_HEADER_BYTES + self.payload_length as usize;
+        self.bytes.get(RECORD_HEADER_BYTES..end).unwrap_or_default()
+    }
+}
+
+impl Log {
+    /// Appends `records` in order, gives each its index and sequence number, and syncs if asked.
+    ///
+    /// With [`Error::Full`] nothing has changed. With [`Error::LogFailed`] it is unknown which of
+    /// the records survive, and the log takes no more.
+    pub(crate) fn append(
+        &self,
+        state: &mut LogState,
+        records: &mut [&mut LogRecord],
+        sequence: &SequenceNumberCounter,
+        sync: bool,
+    ) -> Result<()> {
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        let bytes: u64 = records.iter().map(|record| record.bytes()).sum();
+        if state.active.offset + bytes > state.active.size {
+            self.rotate(state, bytes)?;
+        }
+        for record in records.iter_mut() {
+            stamp(state, record, sequence.next());
+        }
+        self.write(state, records)?;
+        if sync {
+            self.sync_file(&*state.active.file, &state.active.path)?;
+            state.durable_index = state.written_index();
+        }
+        if state.active.offset > state.active.size / 2 {
+            self.spare_wanted.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Writes stamped records and the zeros behind them.
+    fn write(&self, state: &mut LogState, records: &mut [&mut LogRecord]) -> Result<()> {
+        let active = &mut state.active;
+        let end = match records {
+            [record] => {
+                let length = record.bytes.len();
+                let end = active.offset + length as u64;
+                record.bytes.resize(length + terminator(active, end), 0);
+                let written = active.file.write_at(&record.bytes, active.offset);
+                record.bytes.truncate(length);
+                written.map(|()| end)
+            }
+            _ => {
+                state.buffer.clear();
+                for record in records.iter() {
+                    state.buffer.extend_from_slice(&record.bytes);
+                }
+                let length = state.buffer.len();
+                let end = active.offset + length as u64;
+                state.buffer.resize(length + terminator(active, end), 0);
+                let written = active.file.write_at(&state.buffer, active.offset);
+                written.map(|()| end)
+            }
+        };
+        match end {
+            Ok(end) => {
+                active.offset = end;
+                Ok(())
+            }
+            Err(source) => {
+                let mut device = lock(&self.device);
+                Err(note_failure(&mut device, "write", &active.path, &source))
+            }
+        }
+    }
+
+    /// Seals the active segment and begins the next, with room for `bytes` of records.
+    ///
+    /// With [`Error::Full`] the old segment goes on.
+    pub(crate) fn rotate(&self, state: &mut LogState, bytes: u64) -> Result<()> {
+        if state.durable_index < state.written_index() {
+            self.sync_file(&*state.active.file, &state.active.path)?;
+            state.durable_index = state.written_index();
+        }
+        let least = bytes + segment::MIN_BYTES;
+        let header = SegmentHeader {
+            id: state.active.id + 1,
+            first_index: state.next_index,
+            base_sequence: state.last_sequence,
+            size: least.max(self.segment_bytes),
+        };
+        let spare = if header.size == self.segment_bytes {
+            lock(&self.spare).take()
+        } else {
+            None
+        };
+        let next = segment::create(&self.directory, &*self.file_system, header, spare);
+        let next = next.map_err(|error| self.not_rotated(header.id, error))?;
+        let old = std::mem::replace(&mut state.active, next);
+        state.noted_index = state.written_index();
+        state.sealed.push_back(SealedSegment {
+            id: old.id,
+            path: old.path,
+            first_index: old.first_index,
+            bytes: old.size,
+            highest: old.highest,
+        });
+        self.bytes.store(state.bytes(), Ordering::Release);
+        Ok(())
+    }
+
+    /// A segment that exists ends the one before it. If it came to exist and yet failed, batches
+    /// appended to the old one would be ignored by recovery, so no more may be taken.
+    fn not_rotated(&self, id: u64, error: Error) -> Error {
+        let path = segment::segment_path(&self.directory, id);
+        if matches!(path.try_exists(), Ok(false)) {
+            return error;
+        }
+        let failed = Error::LogFailed {
+            reason: error.to_string(),
+        };
+        lock(&self.device).get_or_insert(failed).clone()
+    }
+
+    /// When the log is idle and no header tells how far it is durable, appends one that does.
+    pub(crate) fn note_durable(&self) -> Result<()> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let end = state.active.offset + RECORD_HEADER_BYTES as u64;
+        let told = state.noted_index == state.written_index();
+        if told || state.durable_index < state.written_index() || end > state.active.size {
+            return Ok(());
+        }
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        let header = RecordHeader {
+            kind: RecordKind::Note,
+            length: 0,
+            index: state.next_index,
+            sequence: state.last_sequence,
+            durable: state.durable_index,
+            payload_checksum: checksum(&[], 0),
+        };
+        let mut bytes = vec![0; RECORD_HEADER_BYTES + terminator(&state.active, end)];
+        header.encode_into(state.active.id, &mut bytes);
+        let written = state.active.file.write_at(&bytes, state.active.offset);
+        if let Err(source) = written {
+            let mut device = lock(&self.device);
+            return Err(note_failure(
+                &mut device,
+                "write",
+                &state.active.path,
+                &source,
+            ));
+        }
+        state.active.offset = end;
+        state.noted_index = state.durable_index;
+        Ok(())
+    }
+}
+
+/// Zeros to write behind a record that ends at `end`.
+fn terminator(active: &ActiveSegment, end: u64) -> usize {
+    let room = usize::try_from(active.size.saturating_sub(end)).unwrap_or(usize::MAX);
+    room.min(RECORD_HEADER_BYTES)
+}
+
+/// Numbers one record and writes its header.
+fn stamp(state: &mut LogState, record: &mut LogRecord, sequence: u64) {
+    record.index = state.next_index;
+    record.sequence = sequence;
+    let header = RecordHeader {
+        kind: RecordKind::Batch,
+        length: record.payload_length,
+        index: record.index,
+        sequence,
+        durable: state.durable_index,
+        payload_checksum: record.payload_checksum,
+    };
+    header.encode_into(state.active.id, &mut record.bytes);
+    state.next_index += 1;
+    state.last_sequence = sequence;
+    state.noted_index = state.noted_index.max(state.durable_index);
+    for keyspace in &record.keyspaces {
+        state.active.highest.insert(*keyspace, sequence);
+    }
+}

@@ -1,0 +1,330 @@
+//! The write-ahead log: what makes a commit durable before any tree knows of it.
+//!
+//! # The picture
+//!
+//! The log is a row of segment files, numbered without gaps. Batches are appended to the last one.
+//!
+//! ```text
+//! wal/00000000000000000007.log     sealed: ends where the next one's header says
+//! wal/00000000000000000008.log     active
+//! wal/spare                        the next one, prepared in the background
+//!
+//! segment  = header (64 bytes), records, zeros or remains of an older life
+//!   header = "NILOLOG1", segment id, index of the first record, sequence number before it,
+//!            size of the file, 16 spare bytes, checksum                       (all u64 LE)
+//! record   = header (48 bytes), payload, padding to 8 bytes
+//!   header = magic u32, payload length u32, index, sequence number, index known durable,
+//!            payload checksum, header checksum seeded with the segment id     (u64 LE)
+//! ```
+//!
+//! Behind the last record stand 48 zero bytes, overwritten by the next. The payload is described in
+//! [`payload`].
+//!
+//! # The promise
+//!
+//! - *Nothing acknowledged is lost.* A group of batches is one write and one sync; callers hear of it
+//!   after the sync.
+//! - *A torn tail is cut, damage is refused.* Each header says which index was durable when it was
+//!   written. A record that does not parse, with a later header that calls it durable, is damage.
+//!   Without such a header it was never acknowledged, or belongs to the last group synced: the log
+//!   ends there, and the cut is reported. A note (a header without a batch, written when the log
+//!   falls idle) narrows the second case to the last tenth of a second before a crash; a clean
+//!   close, which begins a new segment, removes it.
+//! - *Recovery only reads.* The header of the next segment fixes where the one before it ends, so
+//!   cutting the log is beginning a segment, and can be repeated after another crash.
+//! - *A full disk refuses, it does not break.* Room for a whole segment is reserved when the segment
+//!   is made, so running out is noticed before a byte is written.
+//! - *A failed sync ends writing.* The system may have thrown the pages away: never retried.
+//!
+//! What it does not do: know what the operations mean. Removing segments needs to know what the
+//! trees have flushed; that is asked of the caller.
+
+mod append;
+pub(crate) mod payload;
+pub(crate) mod record;
+pub(crate) mod replay;
+mod segment;
+
+use std::collections::{HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::engine::KeyspaceId;
+use crate::error::{Error, Result};
+use crate::file_system::{FileSystem, LogFile};
+use crate::lock::lock;
+
+pub(crate) use append::LogRecord;
+pub(crate) use segment::{ActiveSegment, SealedSegment};
+
+/// Highest sequence number a segment holds, for each keyspace in it.
+pub(crate) type Highest = HashMap<KeyspaceId, u64>;
+
+/// The log of one open database.
+pub(crate) struct Log {
+    directory: PathBuf,
+    file_system: Arc<dyn FileSystem>,
+    segment_bytes: u64,
+    state: Mutex<LogState>,
+    /// Serialises syncs, so that no sync can swallow the failure another one has to report.
+    device: Mutex<Option<Error>>,
+    spare: Mutex<Option<Box<dyn LogFile>>>,
+    spare_wanted: AtomicBool,
+    syncs: AtomicU64,
+    /// Bytes of all segment files, for those who must not wait for the log lock.
+    bytes: AtomicU64,
+}
+
+/// What appending changes. Its lock is the first of the commit protocol.
+pub(crate) struct LogState {
+    pub(crate) active: ActiveSegment,
+    pub(crate) sealed: VecDeque<SealedSegment>,
+    /// Index of the next batch.
+    next_index: u64,
+    /// Sequence number of the last batch.
+    last_sequence: u64,
+    /// Every record up to this index is durable.
+    durable_index: u64,
+    /// The durable index some header in the log tells.
+    noted_index: u64,
+    /// Checkpoints under way: no segment may go.
+    pins: usize,
+    buffer: Vec<u8>,
+}
+
+impl LogState {
+    /// Index of the last batch written.
+    pub(crate) fn written_index(&self) -> u64 {
+        self.next_index - 1
+    }
+
+    /// Bytes of all segment files.
+    fn bytes(&self) -> u64 {
+        let sealed: u64 = self.sealed.iter().map(|segment| segment.bytes).sum();
+        sealed + self.active.size
+    }
+}
+
+/// Where a log goes on after what recovery has read.
+pub(crate) struct LogStart {
+    /// Segments that recovery read, oldest first.
+    pub(crate) sealed: VecDeque<SealedSegment>,
+    pub(crate) next_segment: u64,
+    pub(crate) next_index: u64,
+    pub(crate) last_sequence: u64,
+}
+
+impl Log {
+    /// Begins a new segment behind `start`.
+    pub(crate) fn start(
+        directory: &Path,
+        file_system: Arc<dyn FileSystem>,
+        segment_bytes: u64,
+        start: LogStart,
+    ) -> Result<Self> {
+        let header = record::SegmentHeader {
+            id: start.next_segment,
+            first_index: start.next_index,
+            base_sequence: start.last_sequence,
+            size: segment_bytes,
+        };
+        let active = segment::create(directory, &*file_system, header, None)?;
+        let durable_index = start.next_index - 1;
+        let state = LogState {
+            active,
+            sealed: start.sealed,
+            next_index: start.next_index,
+            last_sequence: start.last_sequence,
+            durable_index,
+            noted_index: durable_index,
+            pins: 0,
+            buffer: Vec::new(),
+        };
+        Ok(Self {
+            directory: directory.to_path_buf(),
+            file_system,
+            segment_bytes,
+            bytes: AtomicU64::new(state.bytes()),
+            state: Mutex::new(state),
+            device: Mutex::new(None),
+            spare: Mutex::new(None),
+            spare_wanted: AtomicBool::new(false),
+            syncs: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes the log lock.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LogState> {
+        lock(&self.state)
+    }
+
+    /// Bytes of all segment files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Syncs of segments since opening.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Makes every batch written so far durable, without holding the log lock meanwhile.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let (file, path, index) = {
+            let state = self.lock();
+            if state.durable_index == state.written_index() {
+                return self.failure().map_or(Ok(()), Err);
+            }
+            let active = &state.active;
+            (
+                Arc::clone(&active.file),
+                active.path.clone(),
+                state.written_index(),
+            )
+        };
+        self.sync_file(&*file, &path)?;
+        let mut state = self.lock();
+        state.durable_index = state.durable_index.max(index);
+        Ok(())
+    }
+
+    /// True when some batch is written and not yet durable.
+    pub(crate) fn is_dirty(&self) -> bool {
+        let state = self.lock();
+        state.durable_index < state.written_index()
+    }
+
+    /// Why the log refuses writes, if it does.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        lock(&self.device).clone()
+    }
+
+    /// Syncs one file. After the first failure every later call fails as well.
+    fn sync_file(&self, file: &dyn LogFile, path: &Path) -> Result<()> {
+        let mut device = lock(&self.device);
+        if let Some(error) = &*device {
+            return Err(error.clone());
+        }
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        match file.sync() {
+            Ok(()) => Ok(()),
+            Err(source) => Err(note_failure(&mut device, "sync", path, &source)),
+        }
+    }
+
+    /// Keeps every segment until [`Log::unpin`].
+    pub(crate) fn pin(&self) {
+        self.lock().pins += 1;
+    }
+
+    /// Ends one [`Log::pin`].
+    pub(crate) fn unpin(&self) {
+        let mut state = self.lock();
+        assert!(state.pins > 0, "unpin follows pin");
+        state.pins -= 1;
+    }
+
+    /// Keyspaces that keep the oldest sealed segment from being removed.
+    pub(crate) fn blockers(&self, flushed: impl Fn(KeyspaceId, u64) -> bool) -> Vec<KeyspaceId> {
+        let state = self.lock();
+        let Some(oldest) = state.sealed.front() else {
+            return Vec::new();
+        };
+        let holding = oldest.highest.iter();
+        let holding = holding.filter(|(id, highest)| !flushed(**id, **highest));
+        holding.map(|(id, _)| *id).collect()
+    }
+
+    /// Removes sealed segments, oldest first, whose batches are all in tables.
+    pub(crate) fn remove_flushed(&self, flushed: impl Fn(KeyspaceId, u64) -> bool) -> Result<()> {
+        loop {
+            let oldest = {
+                let mut state = self.lock();
+                let removable = state.pins == 0
+                    && state.sealed.front().is_some_and(|segment| {
+                        let mut highest = segment.highest.iter();
+                        highest.all(|(id, highest)| flushed(*id, *highest))
+                    });
+                if !removable {
+                    return Ok(());
+                }
+                let oldest = state.sealed.pop_front();
+                self.bytes.store(state.bytes(), Ordering::Release);
+                oldest
+            };
+            let Some(segment) = oldest else {
+                return Ok(());
+            };
+            self.remove_segment(&segment)?;
+        }
+    }
+
+    /// Removes a segment file, or keeps it as the spare.
+    fn remove_segment(&self, segment: &SealedSegment) -> Result<()> {
+        let spare_path = segment::spare_path(&self.directory);
+        let mut spare = lock(&self.spare);
+        let reused = spare.is_none()
+            && segment.bytes == self.segment_bytes
+            && segment::is_unshared(&segment.path);
+        if reused {
+            let renamed = self.file_system.rename(&segment.path, &spare_path);
+            renamed.map_err(|source| Error::io("rename", &segment.path, source))?;
+            let opened = self.file_system.open(&spare_path);
+            *spare = Some(opened.map_err(|source| Error::io("open", &spare_path, source))?);
+        } else {
+            let removed = self.file_system.remove(&segment.path);
+            removed.map_err(|source| Error::io("remove", &segment.path, source))?;
+        }
+        // One by one: a later segment must never be gone while an earlier one is still there.
+        let synced = self.file_system.sync_directory(&self.directory);
+        synced.map_err(|source| Error::io("sync", &self.directory, source))
+    }
+
+    /// Every segment with its path, its id, and the index behind its last durable batch.
+    pub(crate) fn segments_to_check(&self) -> Vec<(PathBuf, u64, u64)> {
+        let state = self.lock();
+        let ends = state.sealed.iter().skip(1).map(|next| next.first_index);
+        let ends = ends.chain([state.active.first_index, state.durable_index + 1]);
+        let sealed = state.sealed.iter();
+        let segments = sealed.map(|segment| (segment.path.clone(), segment.id));
+        let active = (state.active.path.clone(), state.active.id);
+        let segments = segments.chain([active]);
+        let ends = if state.sealed.is_empty() {
+            vec![state.durable_index + 1]
+        } else {
+            ends.collect()
+        };
+        let segments = segments.zip(ends);
+        segments.map(|((path, id), end)| (path, id, end)).collect()
+    }
+
+    /// Prepares the file of the next segment, if the active one is half full. A background task.
+    pub(crate) fn prepare_spare(&self) -> Result<()> {
+        if !self.spare_wanted.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut spare = lock(&self.spare);
+        if spare.is_none() {
+            let path = segment::spare_path(&self.directory);
+            let _ = self.file_system.remove(&path);
+            let created = self.file_system.create(&path, self.segment_bytes);
+            *spare = Some(created.map_err(|source| Error::io("create", &path, source))?);
+        }
+        self.spare_wanted.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Notes the first failure, after which the log takes no more writes.
+fn note_failure(
+    device: &mut Option<Error>,
+    operation: &str,
+    path: &Path,
+    source: &std::io::Error,
+) -> Error {
+    let error = Error::LogFailed {
+        reason: format!("{operation} {}: {source}", path.display()),
+    };
+    device.get_or_insert(error).clone()
+}

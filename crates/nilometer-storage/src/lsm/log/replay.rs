@@ -1,0 +1,296 @@
+//! Reading the log back, and telling a torn tail from damage.
+//!
+//! Rules, in the order they are applied (the head of [`super`] says why):
+//!
+//! 1. Segment numbers follow each other; each file has a whole header with its own number and is not
+//!    shorter than it was made; first index and base sequence continue the segment before.
+//! 2. A segment ends at the first index of the next one. Whatever follows is ignored.
+//! 3. The last segment ends at the first record that does not parse, unless a later header says that
+//!    this index was durable.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::record::{
+    ALIGNMENT, RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader,
+};
+use super::segment::{segment_id, segment_path};
+use crate::checksum::checksum;
+use crate::error::{Error, Result};
+
+/// Where recovery ended a log that did not end cleanly: behind every record that can be proved to
+/// have been acknowledged, at the remains of a write that was cut short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogCut {
+    /// The segment file.
+    pub segment: PathBuf,
+    /// Where the ignored bytes begin.
+    pub offset: u64,
+    /// How many bytes, up to the last that is not zero, were ignored.
+    pub bytes: u64,
+    /// Log position the next commit gets.
+    pub index: u64,
+}
+
+/// One batch as it stands in the log.
+pub(crate) struct Replayed<'a> {
+    pub(crate) segment: u64,
+    pub(crate) path: &'a Path,
+    pub(crate) offset: u64,
+    pub(crate) sequence: u64,
+    pub(crate) payload: &'a [u8],
+}
+
+/// A segment that was read.
+pub(crate) struct ReadSegment {
+    pub(crate) id: u64,
+    pub(crate) path: PathBuf,
+    pub(crate) first_index: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What reading the whole log found out.
+pub(crate) struct LogEnd {
+    pub(crate) segments: Vec<ReadSegment>,
+    pub(crate) next_index: u64,
+    pub(crate) last_sequence: u64,
+    pub(crate) batches: u64,
+    pub(crate) cut: Option<LogCut>,
+}
+
+/// Receives every batch in order.
+pub(crate) type EachBatch<'a> = dyn FnMut(&Replayed<'_>) -> Result<()> + 'a;
+
+/// Reads every segment in `directory`. `None` when there is none.
+pub(crate) fn replay(directory: &Path, each: &mut EachBatch<'_>) -> Result<Option<LogEnd>> {
+    let ids = segment_ids(directory)?;
+    let Some(first) = ids.first() else {
+        return Ok(None);
+    };
+    let mut headers = Vec::with_capacity(ids.len());
+    for (expected, id) in (*first..).zip(&ids) {
+        if expected != *id {
+            return Err(Error::corruption(
+                "log",
+                &segment_path(directory, expected),
+                0,
+                "a segment between its neighbours",
+                "no file",
+            ));
+        }
+        headers.push(read_header(&segment_path(directory, *id), *id)?);
+    }
+    let mut end = LogEnd {
+        segments: Vec::new(),
+        next_index: headers.first().map_or(1, |header| header.first_index),
+        last_sequence: headers.first().map_or(0, |header| header.base_sequence),
+        batches: 0,
+        cut: None,
+    };
+    for (position, header) in headers.iter().enumerate() {
+        let path = segment_path(directory, header.id);
+        check_continuation(&path, header, &end)?;
+        let fixed_end = headers.get(position + 1).map(|next| next.first_index);
+        let bytes = read_file(&path)?;
+        read_segment(&path, &bytes, header, fixed_end, &mut end, each)?;
+        end.segments.push(ReadSegment {
+            id: header.id,
+            path,
+            first_index: header.first_index,
+            bytes: bytes.len() as u64,
+        });
+    }
+    Ok(Some(end))
+}
+
+/// Checks the records of one segment up to the index `end`, as a scrub does.
+pub(crate) fn check_segment(path: &Path, id: u64, end: u64) -> Result<()> {
+    let header = read_header(path, id)?;
+    let mut state = LogEnd {
+        segments: Vec::new(),
+        next_index: header.first_index,
+        last_sequence: header.base_sequence,
+        batches: 0,
+        cut: None,
+    };
+    let bytes = read_file(path)?;
+    read_segment(
+        path,
+        &bytes,
+        &header,
+        Some(end),
+        &mut state,
+        &mut |_| Ok(()),
+    )
+}
+
+/// The header of segment `id`, checked against the size of its file.
+pub(crate) fn read_header(path: &Path, id: u64) -> Result<SegmentHeader> {
+    use std::io::Read;
+    let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
+    let metadata = file.metadata();
+    let length = metadata
+        .map_err(|source| Error::io("stat", path, source))?
+        .len();
+    let mut start = Vec::new();
+    let read = file
+        .take(SEGMENT_HEADER_BYTES as u64)
+        .read_to_end(&mut start);
+    read.map_err(|source| Error::io("read", path, source))?;
+    let Some(header) = SegmentHeader::decode(&start) else {
+        let found = "bytes that are none";
+        return Err(Error::corruption("log", path, 0, "a segment header", found));
+    };
+    if header.id != id {
+        let expected = format!("segment {id}");
+        let found = format!("segment {}", header.id);
+        return Err(Error::corruption("log", path, 8, expected, found));
+    }
+    if length < header.size {
+        let expected = format!("a file of {} bytes", header.size);
+        let found = "the file's end";
+        return Err(Error::corruption("log", path, length, expected, found));
+    }
+    Ok(header)
+}
+
+fn check_continuation(path: &Path, header: &SegmentHeader, end: &LogEnd) -> Result<()> {
+    if header.first_index != end.next_index {
+        let expected = format!("a segment that begins with index {}", end.next_index);
+        let found = format!("index {}", header.first_index);
+        return Err(Error::corruption("log", path, 16, expected, found));
+    }
+    if header.base_sequence != end.last_sequence {
+        let expected = format!("a segment behind sequence number {}", end.last_sequence);
+        let found = format!("{}", header.base_sequence);
+        return Err(Error::corruption("log", path, 24, expected, found));
+    }
+    Ok(())
+}
+
+/// Ids of the segments in `directory`, ascending.
+pub(crate) fn segment_ids(directory: &Path) -> Result<Vec<u64>> {
+    let entries = fs::read_dir(directory).map_err(|source| Error::io("list", directory, source))?;
+    let mut ids = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|source| Error::io("list", directory, source))?;
+        ids.extend(entry.file_name().to_str().and_then(segment_id));
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// Reads a segment, and makes sure that what was read is also what the device holds: tables may be
+/// written from it, and must never hold what the log can still lose.
+fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let bytes = fs::read(path).map_err(|source| Error::io("read", path, source))?;
+    let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
+    file.sync_all()
+        .map_err(|source| Error::io("sync", path, source))?;
+    Ok(bytes)
+}
+
+/// Reads the records of one segment.
+fn read_segment(
+    path: &Path,
+    bytes: &[u8],
+    header: &SegmentHeader,
+    fixed_end: Option<u64>,
+    end: &mut LogEnd,
+    each: &mut EachBatch<'_>,
+) -> Result<()> {
+    let mut offset = SEGMENT_HEADER_BYTES;
+    loop {
+        if fixed_end == Some(end.next_index) {
+            return Ok(());
+        }
+        let Some(record) = parse(bytes, offset, header.id, end) else {
+            break;
+        };
+        if record.kind == RecordKind::Batch {
+            let start = offset + RECORD_HEADER_BYTES;
+            let payload = bytes.get(start..start + record.length as usize);
+            each(&Replayed {
+                segment: header.id,
+                path,
+                offset: offset as u64,
+                sequence: record.sequence,
+                payload: payload.unwrap_or_default(),
+            })?;
+            end.next_index += 1;
+            end.last_sequence = record.sequence;
+            end.batches += 1;
+        }
+        offset += record.record_bytes();
+    }
+    if let Some(fixed_end) = fixed_end {
+        let expected = format!(
+            "the record of batch {} of {}",
+            end.next_index,
+            fixed_end - 1
+        );
+        return Err(damaged(path, offset, expected));
+    }
+    find_end(path, bytes, header.id, offset, end)
+}
+
+/// The whole, fitting record at `offset`.
+fn parse(bytes: &[u8], offset: usize, segment: u64, end: &LogEnd) -> Option<RecordHeader> {
+    let record = RecordHeader::decode(bytes.get(offset..)?, segment)?;
+    let fits = record.index == end.next_index
+        && record.durable < record.index
+        && match record.kind {
+            RecordKind::Batch => record.sequence > end.last_sequence,
+            RecordKind::Note => record.length == 0 && record.sequence == end.last_sequence,
+        };
+    let start = offset + RECORD_HEADER_BYTES;
+    let payload = bytes.get(start..start.checked_add(record.length as usize)?)?;
+    let whole = checksum(payload, 0) == record.payload_checksum;
+    (fits && whole).then_some(record)
+}
+
+/// Decides what the unreadable bytes at `offset` of the last segment are.
+fn find_end(
+    path: &Path,
+    bytes: &[u8],
+    segment: u64,
+    offset: usize,
+    end: &mut LogEnd,
+) -> Result<()> {
+    let rest = bytes.get(offset..).unwrap_or_default();
+    let mut any_header = false;
+    for at in (0..rest.len()).step_by(ALIGNMENT) {
+        let Some(header) = rest
+            .get(at..)
+            .and_then(|bytes| RecordHeader::decode(bytes, segment))
+        else {
+            continue;
+        };
+        any_header = true;
+        if header.durable >= end.next_index {
+            let expected = format!(
+                "the record of batch {}, which byte {} says was durable",
+                end.next_index,
+                offset + at
+            );
+            return Err(damaged(path, offset, expected));
+        }
+    }
+    let mut start = rest.iter().take(RECORD_HEADER_BYTES);
+    let clean = !any_header && start.all(|byte| *byte == 0);
+    if !clean {
+        let last = rest.iter().rposition(|byte| *byte != 0);
+        end.cut = Some(LogCut {
+            segment: path.to_path_buf(),
+            offset: offset as u64,
+            bytes: last.map_or(0, |last| last as u64 + 1),
+            index: end.next_index,
+        });
+    }
+    Ok(())
+}
+
+fn damaged(path: &Path, offset: usize, expected: String) -> Error {
+    let found = "bytes that are none";
+    Error::corruption("log", path, offset as u64, expected, found)
+}

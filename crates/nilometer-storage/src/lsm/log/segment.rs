@@ -1,0 +1,129 @@
+//! Segment files: their names, their making, and what is remembered of each.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Highest;
+use super::record::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::error::{Error, Result};
+use crate::file_system::{FileSystem, LogFile};
+
+/// What a segment needs beside its records.
+pub(super) const MIN_BYTES: u64 = (SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
+
+/// The segment that takes new batches.
+pub(crate) struct ActiveSegment {
+    pub(crate) id: u64,
+    pub(crate) path: PathBuf,
+    pub(crate) file: Arc<dyn LogFile>,
+    pub(crate) first_index: u64,
+    pub(crate) size: u64,
+    /// Where the next record goes.
+    pub(crate) offset: u64,
+    pub(crate) highest: Highest,
+}
+
+/// A segment that takes no more batches.
+#[derive(Clone, Debug)]
+pub(crate) struct SealedSegment {
+    pub(crate) id: u64,
+    pub(crate) path: PathBuf,
+    pub(crate) first_index: u64,
+    pub(crate) bytes: u64,
+    pub(crate) highest: Highest,
+}
+
+/// The file of segment `id`.
+pub(crate) fn segment_path(directory: &Path, id: u64) -> PathBuf {
+    directory.join(format!("{id:020}.log"))
+}
+
+/// The id in a segment's file name.
+pub(super) fn segment_id(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".log")?;
+    let all_digits = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if all_digits {
+        digits.parse().ok()
+    } else {
+        None
+    }
+}
+
+/// A file of the right size that waits to become a segment.
+pub(super) fn spare_path(directory: &Path) -> PathBuf {
+    directory.join("spare")
+}
+
+/// A segment in the making, when there is no spare.
+fn temporary_path(directory: &Path) -> PathBuf {
+    directory.join("next")
+}
+
+/// Makes the segment `header` describes, durable under its name when this returns. `spare` is the
+/// open spare file, if that shall be used.
+pub(super) fn create(
+    directory: &Path,
+    file_system: &dyn FileSystem,
+    header: SegmentHeader,
+    spare: Option<Box<dyn LogFile>>,
+) -> Result<ActiveSegment> {
+    let path = segment_path(directory, header.id);
+    let (from, file) = match spare {
+        Some(file) => (spare_path(directory), file),
+        None => {
+            let from = temporary_path(directory);
+            let _ = file_system.remove(&from);
+            let created = file_system.create(&from, header.size);
+            let file = created.map_err(|source| Error::io("create", &from, source))?;
+            (from, file)
+        }
+    };
+    // The zeros end the records, whatever an older life of the file left behind.
+    let mut start = header.encode().to_vec();
+    start.resize(SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES, 0);
+    let written = file.write_at(&start, 0);
+    written.map_err(|source| Error::io("write", &from, source))?;
+    let synced = file.sync();
+    synced.map_err(|source| Error::io("sync", &from, source))?;
+    let renamed = file_system.rename(&from, &path);
+    renamed.map_err(|source| Error::io("rename", &from, source))?;
+    let synced = file_system.sync_directory(directory);
+    synced.map_err(|source| Error::io("sync", directory, source))?;
+    Ok(ActiveSegment {
+        id: header.id,
+        path,
+        file: file.into(),
+        first_index: header.first_index,
+        size: header.size,
+        offset: SEGMENT_HEADER_BYTES as u64,
+        highest: Highest::default(),
+    })
+}
+
+/// True when no checkpoint shares the file, so that it may be written again.
+#[cfg(unix)]
+pub(super) fn is_unshared(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.nlink() == 1)
+}
+
+/// Where links cannot be counted, no file is written again.
+#[cfg(not(unix))]
+pub(super) fn is_unshared(_path: &Path) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_segments_from_other_files() {
+        let path = segment_path(Path::new("w"), 7);
+        let name = path.file_name().and_then(|name| name.to_str());
+        assert_eq!(name.and_then(segment_id), Some(7));
+        for other in ["spare", "next", "7.log", "0000000000000000000x.log"] {
+            assert_eq!(segment_id(other), None);
+        }
+    }
+}

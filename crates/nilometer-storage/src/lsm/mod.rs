@@ -1,0 +1,211 @@
+//! The embedded engine: a write-ahead log of our own in front of the trees of `lsm-tree`.
+//!
+//! ```text
+//!   commit ──> log (one write, one sync for all that wait) ──> memtables ──> visible
+//!                                                                 │ flush
+//!   snapshot = an instant ──> memtables + tables <────────────────┘ merge
+//! ```
+//!
+//! The log makes a batch durable and whole; a tree per keyspace keeps it findable. `lsm-tree` brings
+//! memtables, tables, filters, merging and key-value separation. What it leaves to its user, and
+//! where it is done here:
+//!
+//! | | |
+//! |---|---|
+//! | durability, atomic batches over trees | [`commit`], [`log`] |
+//! | sequence numbers and what readers may see | [`instants`], rules in [`tree`] |
+//! | when to flush and merge, what may be forgotten | [`flush`], [`background`] |
+//! | opening after a crash | [`recovery`] |
+//! | manifests that are not checked, values whose length is not | [`manifest`], [`value`] |
+//! | which trees there are; dropping one under its readers | [`tree_list`], [`keyspaces`] |
+//! | copies while running; scrubbing | [`checkpoint`], [`verify`] |
+//!
+//! Hidden calls of `lsm-tree` in use: `get_version_history_lock` with `maintenance`,
+//! `latest_version` and `free_list_len`; `current_version().id()`; `Memtable::insert` with
+//! `InternalValue`. The crate is pinned exactly for their sake.
+
+mod background;
+mod batch;
+mod checkpoint;
+mod commit;
+mod core;
+mod directory;
+mod flush;
+mod health;
+mod instants;
+mod keyspaces;
+mod log;
+mod manifest;
+mod options;
+mod recovery;
+mod snapshot;
+mod tree;
+mod tree_list;
+mod value;
+mod verify;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use self::core::Core;
+use self::snapshot::LsmSnapshot;
+use self::tree::{Tree, files_bytes};
+use crate::engine::{
+    Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
+    KeyspaceStatistics, Snapshot, WriteBatch,
+};
+use crate::error::Result;
+use crate::lock::lock;
+
+pub use self::log::replay::LogCut;
+pub use self::options::LsmOptions;
+pub use self::recovery::Recovery;
+
+/// The trees of an engine.
+type TreeMap = BTreeMap<KeyspaceId, Arc<Tree>>;
+
+/// The embedded [`Engine`]: one directory, one process. See the module head.
+pub struct LsmEngine {
+    core: Arc<Core>,
+    recovery: Recovery,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl LsmEngine {
+    /// Opens the database in the directory `path`, which is created if it is absent or empty.
+    ///
+    /// Fails with [`Error::Locked`](crate::Error::Locked) when it is open already, and with
+    /// [`Error::Corruption`](crate::Error::Corruption) when what is there is damaged.
+    pub fn open(path: impl AsRef<Path>, options: LsmOptions) -> Result<Self> {
+        let (core, recovery) = recovery::open(path.as_ref(), options.normalized())?;
+        let core = Arc::new(core);
+        let threads = background::start(&core)?;
+        for (id, tree) in core.trees().iter() {
+            if tree.memory_bytes() >= core.context.options.memtable_bytes {
+                core.work.request_flush(*id);
+            }
+            core.work.request_compaction(*id);
+        }
+        core.work.wake_flusher();
+        Ok(Self {
+            core,
+            recovery,
+            threads: Mutex::new(threads),
+        })
+    }
+
+    /// What opening found.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// Whether writes are accepted now, and if not, why.
+    pub fn check_writable(&self) -> Result<()> {
+        self.core.health.check_writable()
+    }
+}
+
+impl Engine for LsmEngine {
+    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
+        self.core.create_keyspace(name, options)
+    }
+
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        let trees = self.core.trees();
+        trees.values().map(|tree| tree.keyspace.clone()).collect()
+    }
+
+    fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
+        self.core.drop_keyspace(id)
+    }
+
+    fn commit(&self, batch: WriteBatch, durability: Durability) -> Result<u64> {
+        self.core.commit(batch, durability)
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
+        self.core.health.check_open()?;
+        // The instant first: a tree made since then is empty at it.
+        let instant = self.core.instants.open();
+        Ok(Box::new(LsmSnapshot {
+            trees: self.core.trees(),
+            instant,
+        }))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.core.health.check_open()?;
+        match self.core.log.sync() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.core.health.fail(error)),
+        }
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.core.health.check_writable()?;
+        for tree in self.core.trees().values() {
+            if let Err(error) = self.core.settle_tree(tree) {
+                self.core.may_retry(tree, error.clone());
+                return Err(error);
+            }
+        }
+        self.core.remove_flushed_segments()
+    }
+
+    fn checkpoint(&self, target: &Path) -> Result<()> {
+        self.core.checkpoint(target)
+    }
+
+    fn verify(&self) -> Result<()> {
+        self.core.verify()
+    }
+
+    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
+        self.core.health.check_open()?;
+        let tree = self.core.tree(id)?;
+        Ok(KeyspaceStatistics {
+            disk_bytes: tree.disk_bytes(),
+            memory_bytes: tree.memory_bytes(),
+            keys_estimate: lsm_tree::AbstractTree::approximate_len(&tree.inner) as u64,
+        })
+    }
+
+    fn statistics(&self) -> EngineStatistics {
+        let core = &self.core;
+        let log_bytes = files_bytes(&core.context.directory.log());
+        let trees = core.trees();
+        let tables: u64 = trees.values().map(|tree| tree.disk_bytes()).sum();
+        EngineStatistics {
+            disk_bytes: tables + log_bytes + files_bytes(core.context.directory.path()),
+            log_bytes,
+            memory_bytes: core.memory_bytes(),
+            commits: core.commits.load(Ordering::Relaxed),
+            syncs: core.log.syncs(),
+            snapshots: core.instants.open_count(),
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        if !self.core.health.close() {
+            return Ok(());
+        }
+        self.core.work.stop();
+        for thread in lock(&self.threads).drain(..) {
+            // A panic of it was noted where it happened.
+            let _ = thread.join();
+        }
+        let ended = self.core.end_log();
+        self.core.set_trees(TreeMap::new());
+        ended
+    }
+}
+
+impl Drop for LsmEngine {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `close` before.
+        let _ = self.close();
+    }
+}

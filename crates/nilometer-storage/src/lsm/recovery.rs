@@ -1,0 +1,369 @@
+//! Opening: from the files of a directory to a running engine.
+//!
+//! ```text
+//! lock the directory, read the list of trees, remove tree directories it does not name
+//! each tree: check the manifest, open, hi = highest number in its tables
+//! read the log (rules in log/replay.rs); for each operation
+//!     unknown keyspace, id never given out -> damage        dropped keyspace -> skip
+//!     number <= hi of its tree             -> skip          else insert into the memtable
+//! last number of the log < some hi         -> damage: the log lost its end
+//! begin a new segment, set the counters, start the threads
+//! ```
+//!
+//! Inserting is what takes time, so operations are gathered and inserted by several threads; their
+//! order does not matter, because each carries its number. When memory runs short, trees are flushed
+//! before reading goes on.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use byteview::ByteView;
+use lsm_tree::{AbstractTree, Cache, DescriptorTable, SequenceNumberCounter, Slice};
+
+use super::TreeMap;
+use super::batch::memtable_entry;
+use super::core::Core;
+use super::directory::Directory;
+use super::instants::Instants;
+use super::log::replay::{LogCut, LogEnd, Replayed, replay, segment_ids};
+use super::log::{Highest, Log, LogStart, SealedSegment, payload};
+use super::options::LsmOptions;
+use super::tree::{NO_READERS, Tree, TreeContext};
+use super::tree_list::TreeList;
+use crate::engine::KeyspaceId;
+use crate::error::{Error, Result};
+
+/// Operations gathered before they are inserted.
+const GATHERED_OPERATIONS_MAX: usize = 64 * 1024;
+
+/// Bytes of payloads gathered before they are inserted.
+const GATHERED_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Threads that insert, at most.
+const THREADS_MAX: usize = 8;
+
+/// What opening found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// Batches read from the log.
+    pub batches: u64,
+    /// Operations of them that were not in tables yet.
+    pub operations: u64,
+    /// The unreadable end of the log, if it had one.
+    pub cut: Option<LogCut>,
+}
+
+/// Opens the database at `path`.
+pub(super) fn open(path: &Path, options: LsmOptions) -> Result<(Core, Recovery)> {
+    let directory = Arc::new(Directory::open(path)?);
+    let list = read_list(&directory)?;
+    let context = TreeContext {
+        sequence: SequenceNumberCounter::new(1),
+        cache: Arc::new(Cache::with_capacity_bytes(options.block_cache_bytes)),
+        descriptors: Arc::new(DescriptorTable::new(options.open_files_max)),
+        memory: Arc::new(AtomicU64::new(0)),
+        directory,
+        options,
+    };
+    remove_unnamed(&context.directory.trees(), &list)?;
+    let trees = open_trees(&context, &list)?;
+    let mut replayer = Replayer::new(&context, &trees, list.next_id);
+    let log_directory = context.directory.log();
+    let end = replay(&log_directory, &mut |batch| replayer.batch(batch))?;
+    replayer.insert_gathered()?;
+    let operations = replayer.operations;
+    let highest = std::mem::take(&mut replayer.highest);
+    let end = check_end(end, &trees, &log_directory)?;
+    let recovery = Recovery {
+        batches: end.batches,
+        operations,
+        cut: end.cut.clone(),
+    };
+    let last = replayer.persisted_max.max(end.last_sequence);
+    context.sequence.fetch_max(last + 1);
+    let visible = context.sequence.get();
+    let log = start_log(&context, end, highest)?;
+    let instants = Instants::new(visible);
+    let core = Core::new(context, log, instants, list, trees);
+    Ok((core, recovery))
+}
+
+/// Reads the list of trees, or begins one in a new directory.
+fn read_list(directory: &Directory) -> Result<TreeList> {
+    if let Some(list) = TreeList::read(directory.path())? {
+        return Ok(list);
+    }
+    let trees = directory.trees();
+    let mut entries = fs::read_dir(&trees).map_err(|source| Error::io("list", &trees, source))?;
+    if entries.next().is_some() || !segment_ids(&directory.log())?.is_empty() {
+        let file = directory.path().join("TREES");
+        let expected = "a list beside the trees and the log";
+        return Err(Error::corruption(
+            "list of keyspaces",
+            &file,
+            0,
+            expected,
+            "no file",
+        ));
+    }
+    let list = TreeList::default();
+    list.write(directory.path())?;
+    Ok(list)
+}
+
+/// Removes tree directories that the list does not name: of keyspaces dropped, or half created.
+fn remove_unnamed(trees: &Path, list: &TreeList) -> Result<()> {
+    let failed = |source| Error::io("list", trees, source);
+    for entry in fs::read_dir(trees).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let id = name.and_then(|name| name.parse::<u64>().ok());
+        let named = list.keyspaces.iter().any(|k| Some(k.id.0) == id);
+        if id.is_some() && !named {
+            fs::remove_dir_all(&path).map_err(|source| Error::io("remove", &path, source))?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens every tree of the list, several at a time.
+fn open_trees(context: &TreeContext, list: &TreeList) -> Result<TreeMap> {
+    let threads = parallelism();
+    let share = list.keyspaces.len().div_ceil(threads).max(1);
+    let opened = thread::scope(|scope| {
+        let workers = list.keyspaces.chunks(share).map(|keyspaces| {
+            scope.spawn(move || {
+                let opened = keyspaces.iter();
+                let opened = opened.map(|keyspace| Tree::open(context, keyspace.clone()));
+                opened.collect::<Result<Vec<_>>>()
+            })
+        });
+        let workers = workers.collect::<Vec<_>>();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined
+            .map(|opened| opened.unwrap_or_else(|_| Err(panicked())))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    let trees = opened.into_iter().flatten();
+    Ok(trees
+        .map(|tree| (tree.keyspace.id, Arc::new(tree)))
+        .collect())
+}
+
+fn panicked() -> Error {
+    Error::Failed {
+        reason: "recovery panicked".to_owned(),
+    }
+}
+
+fn parallelism() -> usize {
+    let available = thread::available_parallelism().map_or(1, usize::from);
+    available.min(THREADS_MAX)
+}
+
+/// What the log may not be: missing, or shorter than the trees.
+fn check_end(end: Option<LogEnd>, trees: &TreeMap, directory: &Path) -> Result<LogEnd> {
+    let persisted = trees.values().map(|tree| tree.flushed_through()).max();
+    let persisted = persisted.unwrap_or(0);
+    let Some(end) = end else {
+        if trees.is_empty() {
+            return Ok(LogEnd {
+                segments: Vec::new(),
+                next_index: 1,
+                last_sequence: 0,
+                batches: 0,
+                cut: None,
+            });
+        }
+        let expected = "at least one segment beside the trees";
+        return Err(Error::corruption("log", directory, 0, expected, "none"));
+    };
+    if end.last_sequence < persisted {
+        let last = end.segments.last();
+        return Err(Error::corruption(
+            "log",
+            last.map_or(directory, |segment| &segment.path),
+            0,
+            format!("batches up to sequence number {persisted}, which tables hold"),
+            format!("an end at {}", end.last_sequence),
+        ));
+    }
+    Ok(end)
+}
+
+fn start_log(
+    context: &TreeContext,
+    end: LogEnd,
+    mut highest: HashMap<u64, Highest>,
+) -> Result<Log> {
+    let next_segment = end.segments.last().map_or(1, |segment| segment.id + 1);
+    let sealed = end.segments.into_iter();
+    let sealed = sealed.map(|segment| SealedSegment {
+        highest: highest.remove(&segment.id).unwrap_or_default(),
+        id: segment.id,
+        path: segment.path,
+        first_index: segment.first_index,
+        bytes: segment.bytes,
+    });
+    let start = LogStart {
+        sealed: sealed.collect::<VecDeque<_>>(),
+        next_segment,
+        next_index: end.next_index,
+        last_sequence: end.last_sequence,
+    };
+    let options = &context.options;
+    Log::start(
+        &context.directory.log(),
+        Arc::clone(&options.file_system),
+        options.segment_bytes,
+        start,
+    )
+}
+
+/// One operation on its way into a memtable.
+struct Operation<'a> {
+    tree: &'a Arc<Tree>,
+    key: Slice,
+    value: Option<Slice>,
+    sequence: u64,
+}
+
+/// Puts batches of the log back into the memtables.
+struct Replayer<'a> {
+    context: &'a TreeContext,
+    trees: &'a TreeMap,
+    next_id: u64,
+    /// Highest number in the tables of any tree.
+    persisted_max: u64,
+    gathered: Vec<Operation<'a>>,
+    gathered_bytes: usize,
+    highest: HashMap<u64, Highest>,
+    operations: u64,
+}
+
+impl<'a> Replayer<'a> {
+    fn new(context: &'a TreeContext, trees: &'a TreeMap, next_id: u64) -> Self {
+        let persisted = trees.values().map(|tree| tree.flushed_through()).max();
+        let persisted_max = persisted.unwrap_or(0);
+        // Flushing draws numbers for versions; they must not be taken for those of batches.
+        context.sequence.fetch_max(persisted_max + 1);
+        Self {
+            context,
+            trees,
+            next_id,
+            persisted_max,
+            gathered: Vec::new(),
+            gathered_bytes: 0,
+            highest: HashMap::new(),
+            operations: 0,
+        }
+    }
+
+    /// Takes one batch. Operations on what is in tables already, or dropped, are left out.
+    fn batch(&mut self, batch: &Replayed<'_>) -> Result<()> {
+        let mut view = None;
+        let mut unknown = None;
+        let highest = self.highest.entry(batch.segment).or_default();
+        let decoded = payload::decode(batch.payload, |entry| {
+            let Some(tree) = self.trees.get(&KeyspaceId(entry.keyspace)) else {
+                if entry.keyspace >= self.next_id {
+                    unknown = Some(entry.keyspace);
+                }
+                return;
+            };
+            highest.insert(tree.keyspace.id, batch.sequence);
+            if batch.sequence <= tree.flushed_through() {
+                return;
+            }
+            let view = view.get_or_insert_with(|| ByteView::new(batch.payload));
+            self.gathered.push(Operation {
+                tree,
+                key: Slice::from(view.slice(entry.key)),
+                value: entry.value.map(|value| Slice::from(view.slice(value))),
+                sequence: batch.sequence,
+            });
+        });
+        let found = match (decoded, unknown) {
+            (Some(()), None) => None,
+            (None, _) => Some("bytes that are none".to_owned()),
+            (_, Some(id)) => Some(format!("one on keyspace {id}, which never existed")),
+        };
+        if let Some(found) = found {
+            let expected = "operations of a batch";
+            return Err(Error::corruption(
+                "log",
+                batch.path,
+                batch.offset,
+                expected,
+                found,
+            ));
+        }
+        self.gathered_bytes += batch.payload.len();
+        if self.gathered.len() >= GATHERED_OPERATIONS_MAX
+            || self.gathered_bytes >= GATHERED_BYTES_MAX
+        {
+            self.insert_gathered()?;
+        }
+        Ok(())
+    }
+
+    /// Inserts what was gathered, and flushes when memory is short.
+    fn insert_gathered(&mut self) -> Result<()> {
+        let operations = std::mem::take(&mut self.gathered);
+        self.gathered_bytes = 0;
+        self.operations += operations.len() as u64;
+        let threads = parallelism();
+        let share = operations.len().div_ceil(threads).max(1);
+        let mut operations = operations.into_iter();
+        let memory = &self.context.memory;
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                let part = operations.by_ref().take(share).collect::<Vec<_>>();
+                scope.spawn(move || insert(part, memory));
+            }
+        });
+        let last = self.highest.values().flat_map(|highest| highest.values());
+        let last = last.copied().max().unwrap_or(0);
+        self.context.sequence.fetch_max(last + 1);
+        let enough = self.context.options.memory_flush_bytes() / 2;
+        if memory.load(Ordering::Acquire) < self.context.options.memory_flush_bytes() {
+            return Ok(());
+        }
+        let mut by_size = self.trees.values().collect::<Vec<_>>();
+        by_size.sort_by_key(|tree| std::cmp::Reverse(tree.memory_bytes()));
+        for tree in by_size {
+            if memory.load(Ordering::Acquire) < enough {
+                break;
+            }
+            let (through, any) = tree.rotate_alone();
+            if any {
+                tree.flush_sealed(NO_READERS)?;
+                tree.tidy(NO_READERS)?;
+            }
+            tree.note_flushed(through);
+        }
+        Ok(())
+    }
+}
+
+/// Inserts operations into the memtables of their trees.
+fn insert(operations: Vec<Operation<'_>>, memory: &AtomicU64) {
+    let mut memtable = None;
+    let mut added = 0;
+    for operation in operations {
+        let tree = operation.tree;
+        let id = tree.keyspace.id;
+        let known = memtable.take().filter(|(of, _)| *of == id);
+        let (_, table) =
+            memtable.insert(known.unwrap_or_else(|| (id, tree.inner.active_memtable())));
+        let entry = memtable_entry(operation.key, operation.value, operation.sequence);
+        added += table.insert(entry).0;
+        tree.note_applied(operation.sequence);
+    }
+    memory.fetch_add(added, Ordering::AcqRel);
+}

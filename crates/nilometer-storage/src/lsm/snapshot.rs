@@ -1,0 +1,105 @@
+//! Reading: a set of trees and an instant.
+
+use std::sync::Arc;
+
+use lsm_tree::{AbstractTree, Guard, IterGuardImpl};
+
+use super::TreeMap;
+use super::instants::Instant;
+use super::tree::{Tree, fenced};
+use super::value::unseal;
+use crate::bytes::Bytes;
+use crate::engine::{Direction, KeyspaceId, Scan, Snapshot};
+use crate::error::{Error, Result};
+
+/// A view of the engine. While it lives, no tree forgets versions made since; keep it short.
+pub(super) struct LsmSnapshot {
+    pub(super) trees: Arc<TreeMap>,
+    pub(super) instant: Instant,
+}
+
+impl LsmSnapshot {
+    fn tree(&self, id: KeyspaceId) -> Result<&Arc<Tree>> {
+        self.trees
+            .get(&id)
+            .ok_or(Error::UnknownKeyspace { id: id.0 })
+    }
+}
+
+impl Snapshot for LsmSnapshot {
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
+        let tree = self.tree(keyspace)?;
+        if key.is_empty() || key.len() > crate::engine::KEY_BYTES_MAX {
+            return Ok(None);
+        }
+        let found = fenced(&tree.path, "read", || tree.inner.get(key, self.instant.at))?;
+        found
+            .map(|value| unseal(tree, key, Bytes::from_slice(value)))
+            .transpose()
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        start: &[u8],
+        end: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<Scan> {
+        let tree = self.tree(keyspace)?;
+        if end.is_some_and(|end| end <= start) {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let at = self.instant.at;
+        let entries = fenced(&tree.path, "read", || {
+            Ok(match end {
+                Some(end) => tree.inner.range(start..end, at, None),
+                None => tree.inner.range(start.., at, None),
+            })
+        })?;
+        Ok(Box::new(LsmScan {
+            entries,
+            direction,
+            finished: false,
+            tree: Arc::clone(tree),
+        }))
+    }
+}
+
+/// An open scan. It holds the version of the tree it reads, so it needs no instant of its own.
+struct LsmScan {
+    entries: Box<dyn DoubleEndedIterator<Item = IterGuardImpl> + Send>,
+    direction: Direction,
+    finished: bool,
+    /// Last, so that it is dropped last: see `Tree::drop`.
+    tree: Arc<Tree>,
+}
+
+impl Iterator for LsmScan {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.finished {
+            return None;
+        }
+        let entries = &mut self.entries;
+        let entry = fenced(&self.tree.path, "read", || {
+            let next = match self.direction {
+                Direction::Forward => entries.next(),
+                Direction::Backward => entries.next_back(),
+            };
+            next.map(Guard::into_inner).transpose()
+        });
+        let entry = match entry {
+            Ok(Some((key, value))) => unseal(&self.tree, &key, Bytes::from_slice(value))
+                .map(|value| (Bytes::from_slice(key), value)),
+            Ok(None) => {
+                self.finished = true;
+                return None;
+            }
+            Err(error) => Err(error),
+        };
+        // After damage the position is not known: go no further.
+        self.finished = entry.is_err();
+        Some(entry)
+    }
+}

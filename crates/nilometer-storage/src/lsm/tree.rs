@@ -1,0 +1,327 @@
+//! One keyspace: a tree of `lsm-tree` and what the engine has to know beside it.
+//!
+//! Sequence rules this module and its callers keep (each broken one gives wrong reads):
+//!
+//! 1. The tree gets a *dummy* as its visible counter; see [`super::instants`].
+//! 2. Its memtable is rotated only under the log lock and the apply lock together, so that no batch
+//!    stands between "number drawn" and "inserted". [`Tree::rotate`] takes both guards to prove it.
+//! 3. One key occurs once per sequence number; batches are deduplicated before.
+//! 4. Every watermark passed down comes from [`Instants::watermark`](super::instants::Instants).
+//!
+//! Calls into the tree are fenced: what it cannot read becomes [`Error::Corruption`], and a panic
+//! inside it (it asserts on some damage) does too.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use lsm_tree::{
+    AbstractTree, AnyTree, Cache, CompressionType, Config, DescriptorTable, KvSeparationOptions,
+    Memtable, SequenceNumberCounter,
+};
+
+use super::directory::{self, Directory};
+use super::log::LogState;
+use super::manifest;
+use super::options::LsmOptions;
+use crate::engine::Keyspace;
+use crate::error::{Error, Result};
+use crate::lock::lock;
+
+/// A watermark above every number: for recovery, when there are no readers.
+pub(crate) const NO_READERS: u64 = 0x7fff_ffff_ffff_ffff;
+
+/// What all trees of one engine share.
+pub(crate) struct TreeContext {
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) options: LsmOptions,
+    pub(crate) sequence: SequenceNumberCounter,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) descriptors: Arc<DescriptorTable>,
+    /// Bytes in all memtables.
+    pub(crate) memory: Arc<AtomicU64>,
+}
+
+/// One keyspace. See the module head.
+pub(crate) struct Tree {
+    pub(crate) keyspace: Keyspace,
+    pub(crate) path: PathBuf,
+    pub(crate) inner: AnyTree,
+    /// One flush at a time.
+    pub(crate) flushing: Mutex<()>,
+    /// One round of compaction at a time.
+    pub(crate) compacting: Mutex<()>,
+    /// Highest sequence number inserted.
+    applied_through: AtomicU64,
+    /// Every number up to this one is in tables.
+    flushed_through: AtomicU64,
+    /// Rotated memtables: first those not yet in tables, then kept until no version names them, so
+    /// that the last reference, and the work of freeing, is never under the tree's lock.
+    memtables: Mutex<Memtables>,
+    sealed_count: AtomicUsize,
+    l0_runs: AtomicUsize,
+    dropped: AtomicBool,
+    memory: Arc<AtomicU64>,
+    /// Last: the directory stays locked while the tree can still touch files.
+    _directory: Arc<Directory>,
+}
+
+#[derive(Default)]
+struct Memtables {
+    sealed: Vec<Arc<Memtable>>,
+    flushed: Vec<Arc<Memtable>>,
+}
+
+impl Tree {
+    /// Makes the files of a new keyspace, durable when this returns.
+    pub(crate) fn create(context: &TreeContext, keyspace: Keyspace) -> Result<Self> {
+        let trees = context.directory.trees();
+        let path = directory::tree_path(&trees, keyspace.id.0);
+        if path.exists() {
+            // A creation that failed earlier: the id was never given out.
+            fs::remove_dir_all(&path).map_err(|source| Error::io("remove", &path, source))?;
+        }
+        let tree = Self::open_unchecked(context, keyspace, path)?;
+        directory::sync(&trees)?;
+        Ok(tree)
+    }
+
+    /// Opens the files of a keyspace that exists.
+    pub(crate) fn open(context: &TreeContext, keyspace: Keyspace) -> Result<Self> {
+        let path = directory::tree_path(&context.directory.trees(), keyspace.id.0);
+        manifest::verify(&path)?;
+        Self::open_unchecked(context, keyspace, path)
+    }
+
+    fn open_unchecked(context: &TreeContext, keyspace: Keyspace, path: PathBuf) -> Result<Self> {
+        let options = &context.options;
+        let separation = keyspace.options.separate_values.then(|| {
+            KvSeparationOptions::default()
+                .compression(CompressionType::None)
+                .separation_threshold(options.separation_bytes)
+                .file_target_size(options.table_bytes)
+                .age_cutoff(1.0)
+        });
+        let dummy_visible = SequenceNumberCounter::default();
+        let config = Config::new(&path, context.sequence.clone(), dummy_visible)
+            .use_cache(Arc::clone(&context.cache))
+            .use_descriptor_table(Some(Arc::clone(&context.descriptors)))
+            .with_kv_separation(separation);
+        let inner = fenced(&path, "open", || config.open())?;
+        let persisted = inner.get_highest_persisted_seqno().unwrap_or(0);
+        let tree = Self {
+            keyspace,
+            path,
+            flushing: Mutex::new(()),
+            compacting: Mutex::new(()),
+            applied_through: AtomicU64::new(persisted),
+            flushed_through: AtomicU64::new(persisted),
+            memtables: Mutex::default(),
+            sealed_count: AtomicUsize::new(0),
+            l0_runs: AtomicUsize::new(0),
+            dropped: AtomicBool::new(false),
+            memory: Arc::clone(&context.memory),
+            _directory: Arc::clone(&context.directory),
+            inner,
+        };
+        tree.count_l0();
+        Ok(tree)
+    }
+
+    /// True once its keyspace was dropped.
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    /// Lets the files go with the last reference.
+    pub(crate) fn mark_dropped(&self) {
+        self.dropped.store(true, Ordering::Release);
+    }
+
+    /// Notes that a batch was inserted.
+    pub(crate) fn note_applied(&self, sequence: u64) {
+        self.applied_through.fetch_max(sequence, Ordering::AcqRel);
+    }
+
+    /// Every number up to this one is in tables.
+    pub(crate) fn flushed_through(&self) -> u64 {
+        self.flushed_through.load(Ordering::Acquire)
+    }
+
+    /// Raises [`Tree::flushed_through`] after a flush.
+    pub(crate) fn note_flushed(&self, through: u64) {
+        self.flushed_through.fetch_max(through, Ordering::AcqRel);
+    }
+
+    /// Seals the active memtable. Returns the highest number that is then in tables or sealed, and
+    /// whether anything is sealed.
+    ///
+    /// Takes both guards: see rule 2 in the module head.
+    pub(crate) fn rotate(
+        &self,
+        _log: &MutexGuard<'_, LogState>,
+        _apply: &MutexGuard<'_, ()>,
+    ) -> (u64, bool) {
+        self.rotate_alone()
+    }
+
+    /// [`Tree::rotate`] during recovery, when nothing is in flight.
+    pub(crate) fn rotate_alone(&self) -> (u64, bool) {
+        let mut memtables = lock(&self.memtables);
+        memtables.sealed.extend(self.inner.rotate_memtable());
+        let count = memtables.sealed.len();
+        self.sealed_count.store(count, Ordering::Release);
+        (self.applied_through.load(Ordering::Acquire), count > 0)
+    }
+
+    /// Writes sealed memtables into tables. The caller holds [`Tree::flushing`].
+    pub(crate) fn flush_sealed(&self, watermark: u64) -> Result<()> {
+        fenced(&self.path, "flush", || {
+            let guard = self.inner.get_flush_lock();
+            self.inner.flush(&guard, watermark)
+        })?;
+        if self.keyspace.options.separate_values {
+            // The tree syncs each file of values, but not the directory that names it.
+            directory::sync(&self.path.join("blobs"))?;
+        }
+        let mut memtables = lock(&self.memtables);
+        let flushed = std::mem::take(&mut memtables.sealed);
+        let bytes: u64 = flushed.iter().map(|memtable| memtable.size()).sum();
+        memtables.flushed.extend(flushed);
+        self.sealed_count.store(0, Ordering::Release);
+        drop(memtables);
+        self.memory.fetch_sub(bytes, Ordering::AcqRel);
+        self.count_l0();
+        Ok(())
+    }
+
+    /// Lets versions go that no reader at or above `watermark` needs. True when none is left over.
+    pub(crate) fn tidy(&self, watermark: u64) -> Result<bool> {
+        let left = fenced(&self.path, "tidy", || {
+            let mut history = self.inner.get_version_history_lock();
+            history.maintenance(&self.path, watermark)?;
+            Ok(history.free_list_len())
+        })?;
+        let mut memtables = lock(&self.memtables);
+        let unused = memtables
+            .flushed
+            .extract_if(.., |memtable| Arc::strong_count(memtable) == 1)
+            .collect::<Vec<_>>();
+        drop(memtables);
+        drop(unused);
+        Ok(left == 0)
+    }
+
+    /// Recounts the runs of level 0.
+    pub(crate) fn count_l0(&self) {
+        let runs = self.inner.l0_run_count();
+        self.l0_runs.store(runs, Ordering::Release);
+    }
+
+    /// Runs of level 0, as last counted.
+    pub(crate) fn l0_runs(&self) -> usize {
+        self.l0_runs.load(Ordering::Acquire)
+    }
+
+    /// Memtables that wait to be written, as last counted.
+    pub(crate) fn sealed_count(&self) -> usize {
+        self.sealed_count.load(Ordering::Acquire)
+    }
+
+    /// Bytes in its memtables that are not in tables.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let sealed = &lock(&self.memtables).sealed;
+        let sealed: u64 = sealed.iter().map(|memtable| memtable.size()).sum();
+        sealed + self.inner.active_memtable().size()
+    }
+
+    /// Bytes of its files.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        let folders = [
+            self.path.clone(),
+            self.path.join("tables"),
+            self.path.join("blobs"),
+        ];
+        folders.iter().map(|folder| files_bytes(folder)).sum()
+    }
+
+    /// After a failed flush or compaction: whether the tree on disk is the tree in memory, so that
+    /// the step may be tried again.
+    pub(crate) fn is_consistent(&self) -> bool {
+        manifest::current_id(&self.path) == Some(self.inner.current_version().id())
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        self.memory.fetch_sub(self.memory_bytes(), Ordering::AcqRel);
+        if self.is_dropped() {
+            // Nobody names the directory any more; what fails to go now goes at the next opening.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Bytes of the files in a directory; files that vanish meanwhile count nothing.
+pub(crate) fn files_bytes(directory: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return 0;
+    };
+    let sizes = entries.flatten().filter_map(|entry| {
+        let metadata = entry.metadata().ok()?;
+        metadata.is_file().then_some(metadata.len())
+    });
+    sizes.sum()
+}
+
+/// Runs a call into the tree and names what goes wrong in it.
+pub(crate) fn fenced<T>(
+    path: &Path,
+    operation: &'static str,
+    call: impl FnOnce() -> lsm_tree::Result<T>,
+) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(explain(path, operation, error)),
+        Err(panic) => {
+            let text = panic_text(&*panic);
+            let expected = "files that can be read";
+            Err(Error::corruption("tree", path, 0, expected, text))
+        }
+    }
+}
+
+/// The words of a panic.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic").to_owned()
+}
+
+fn explain(path: &Path, operation: &'static str, error: lsm_tree::Error) -> Error {
+    use std::io::ErrorKind;
+    match error {
+        lsm_tree::Error::Io(source) => match source.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::NotFound | ErrorKind::InvalidData => {
+                let found = source.to_string();
+                Error::corruption("tree", path, 0, "complete files", found)
+            }
+            _ => Error::io(operation, path, source),
+        },
+        lsm_tree::Error::ChecksumMismatch { got, expected } => Error::corruption(
+            "block of a tree",
+            path,
+            0,
+            format!("checksum {expected}"),
+            format!("{got}"),
+        ),
+        other => {
+            let found = other.to_string();
+            Error::corruption("tree", path, 0, "files that can be read", found)
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `TREES`: which keyspaces there are.
+//!
+//! ```text
+//! "NILOTRE1", next id u64, number of keyspaces u64,
+//! for each: id u64, flags u8 (1: separated values), name length u32, name
+//! checksum u64 of everything before it                                       (little-endian)
+//! ```
+//!
+//! The file is replaced whole. It names a keyspace before the log may, and stops naming it before
+//! its files are removed; ids are never given twice. So at a start, a directory of `trees/` without
+//! a name is a leftover, and an id in the log that is neither named nor below `next_id` is damage.
+
+use std::fs;
+use std::path::Path;
+
+use super::directory::write_atomically;
+use crate::checksum::checksum;
+use crate::engine::{Keyspace, KeyspaceId, KeyspaceOptions};
+use crate::error::{Error, Result};
+
+const FILE: &str = "TREES";
+const MAGIC: &[u8; 8] = b"NILOTRE1";
+const SEPARATED: u8 = 1;
+
+/// The keyspaces of a database, by ascending id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TreeList {
+    pub(crate) next_id: u64,
+    pub(crate) keyspaces: Vec<Keyspace>,
+}
+
+impl Default for TreeList {
+    fn default() -> Self {
+        Self {
+            next_id: 1,
+            keyspaces: Vec::new(),
+        }
+    }
+}
+
+impl TreeList {
+    /// Reads the list of the database at `path`; `None` when it has none.
+    pub(crate) fn read(path: &Path) -> Result<Option<Self>> {
+        let file = path.join(FILE);
+        let bytes = match fs::read(&file) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(Error::io("read", &file, source)),
+        };
+        match Self::decode(&bytes) {
+            Some(list) => Ok(Some(list)),
+            None => Err(Error::corruption(
+                "list of keyspaces",
+                &file,
+                0,
+                "a list whose checksum fits",
+                format!("{} bytes that are none", bytes.len()),
+            )),
+        }
+    }
+
+    /// Replaces the list of the database at `path`.
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        write_atomically(path, FILE, &self.encode())
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(self.next_id.to_le_bytes());
+        bytes.extend((self.keyspaces.len() as u64).to_le_bytes());
+        for keyspace in &self.keyspaces {
+            bytes.extend(keyspace.id.0.to_le_bytes());
+            bytes.push(if keyspace.options.separate_values {
+                SEPARATED
+            } else {
+                0
+            });
+            bytes.extend((keyspace.name.len() as u32).to_le_bytes());
+            bytes.extend(keyspace.name.as_bytes());
+        }
+        bytes.extend(checksum(&bytes, 0).to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, sum) = bytes.split_last_chunk::<8>()?;
+        if u64::from_le_bytes(*sum) != checksum(body, 0) {
+            return None;
+        }
+        let (magic, rest) = body.split_first_chunk::<8>()?;
+        let (next_id, rest) = rest.split_first_chunk::<8>()?;
+        let (count, mut rest) = rest.split_first_chunk::<8>()?;
+        if magic != MAGIC {
+            return None;
+        }
+        let mut keyspaces = Vec::new();
+        for _ in 0..u64::from_le_bytes(*count) {
+            let (id, after) = rest.split_first_chunk::<8>()?;
+            let (flags, after) = after.split_first()?;
+            let (length, after) = after.split_first_chunk::<4>()?;
+            let (name, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            keyspaces.push(Keyspace {
+                id: KeyspaceId(u64::from_le_bytes(*id)),
+                name: String::from_utf8(name.to_vec()).ok()?,
+                options: KeyspaceOptions {
+                    separate_values: *flags == SEPARATED,
+                },
+            });
+            rest = after;
+        }
+        rest.is_empty().then_some(Self {
+            next_id: u64::from_le_bytes(*next_id),
+            keyspaces,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_survives_the_round_trip_and_no_flipped_bit() {
+        let keyspace = |id, name: &str, separate_values| Keyspace {
+            id: KeyspaceId(id),
+            name: name.to_owned(),
+            options: KeyspaceOptions { separate_values },
+        };
+        let list = TreeList {
+            next_id: 9,
+            keyspaces: vec![keyspace(1, "catalog", false), keyspace(8, "séparé", true)],
+        };
+        let bytes = list.encode();
+        assert_eq!(TreeList::decode(&bytes), Some(list));
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(TreeList::decode(&flipped), None);
+        }
+        for cut in 0..bytes.len() {
+            assert_eq!(TreeList::decode(&bytes[..cut]), None);
+        }
+    }
+}

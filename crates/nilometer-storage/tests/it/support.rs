@@ -1,0 +1,81 @@
+//! Directories and engines for tests.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nilometer_storage::testing::contract::Factory;
+use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
+
+/// A directory that goes with its value.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A new, empty directory.
+    pub(crate) fn new(name: &str) -> Self {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let unique = format!("nilometer-{}-{number}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(unique);
+        std::fs::create_dir_all(&path).expect("a scratch directory");
+        Self(path)
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// True when the long versions of tests are wanted.
+pub(crate) fn soak() -> bool {
+    std::env::var_os("NILOMETER_SOAK").is_some()
+}
+
+/// Makes memory engines.
+pub(crate) struct Memory;
+
+impl Factory for Memory {
+    fn create(&self, _slot: &str) -> Arc<dyn Engine> {
+        Arc::new(MemoryEngine::new())
+    }
+
+    fn reopen(&self, _slot: &str, _engine: Arc<dyn Engine>) -> Option<Arc<dyn Engine>> {
+        None
+    }
+}
+
+/// Makes embedded engines in a scratch directory.
+pub(crate) struct Lsm {
+    directory: Scratch,
+    options: LsmOptions,
+}
+
+impl Lsm {
+    /// With these options.
+    pub(crate) fn new(name: &str, options: LsmOptions) -> Self {
+        Self {
+            directory: Scratch::new(name),
+            options,
+        }
+    }
+}
+
+impl Factory for Lsm {
+    fn create(&self, slot: &str) -> Arc<dyn Engine> {
+        let path = self.directory.path().join(slot);
+        Arc::new(LsmEngine::open(path, self.options.clone()).expect("an engine opens"))
+    }
+
+    fn reopen(&self, slot: &str, engine: Arc<dyn Engine>) -> Option<Arc<dyn Engine>> {
+        engine.close().expect("an engine closes");
+        drop(engine);
+        Some(self.create(slot))
+    }
+}
