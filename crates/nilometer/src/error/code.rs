@@ -106,6 +106,9 @@ codes! {
     CursorKilled = 237;
     NotAReplicaSet = 123;
     ShutdownInProgress = 91;
+    ClientMetadataAppNameTooLarge = 184;
+    ClientMetadataDocumentTooLarge = 185;
+    ClientMetadataCannotBeMutated = 186;
     IDLFailedToParse = 40414;
     IDLUnknownField = 40415;
 }
