@@ -296,3 +296,16 @@ impl std::fmt::Write for StackText {
         Ok(())
     }
 }
+
+/// The fraction of `coefficient × 10^exponent` in units of `2^-bits`, cut off, and whether that is exact.
+/// The value has at least one digit before the point, so at most 33 behind it.
+pub(crate) fn fraction_bits(coefficient: u128, exponent: i32, bits: u32) -> (u64, bool) {
+    if exponent >= 0 {
+        return (0, true);
+    }
+    let unit = 10u128.pow(exponent.unsigned_abs().min(DIGITS_MAX));
+    let scaled = U256::from(coefficient % unit) << bits;
+    let unit = U256::from(unit);
+    let (units, rest) = (scaled / unit, scaled % unit);
+    (*units.low() as u64, rest == 0)
+}

@@ -22,6 +22,7 @@ mod tests;
 mod text;
 
 pub use arithmetic::Rounding;
+pub(crate) use convert::fraction_bits;
 pub use text::ParseDecimalError;
 
 use std::cmp::Ordering;

@@ -1,0 +1,177 @@
+//! Index keys as bytes: `memcmp` of two keys agrees with [`crate::order::compare`] of the values.
+//!
+//! A key is its components, one behind the other. Each is a lead byte for the place of its type,
+//! then a body that is never a prefix of another body of that type; a descending component has all
+//! its bits turned. A key says nothing about which of several equal values it was made from (int 1,
+//! double 1.0, a symbol); that stands in the *type bits* beside it, so that [`decode`] gives back the
+//! very values (but for the payloads of NaNs, and "missing", which comes back as undefined).
+//!
+//! ```text
+//! 0A MinKey   14 undefined   19 null   3C string   46 object   50 array   5A binary   64 object id
+//! 6E false    6F true        78 date   82 timestamp            8C regex   96 dbPointer
+//! A0 code     AA code with scope       F0 MaxKey
+//!
+//! numbers   1E NaN
+//!           20 size 2^63 and up, below zero      29 size below 1, below zero     2A zero
+//!           21 … 28 below zero, 8 … 1 bytes      2B size below 1
+//!                                                2C … 33 1 … 8 bytes             34 2^63 and up
+//!   1 … 8 bytes   whole part × 2 + (1 if there is a fraction), big-endian; then with a fraction
+//!                 7 bytes: fraction × 2^55 cut off, × 2 + (1 if that cut something off)
+//!   2B, 34        8 bytes: the double cut off towards zero, its bits × 2 + (1 if inexact)
+//!   inexact       17 bytes more: power of ten of the first digit + 8192 (2), then the 34 digits (15);
+//!                 only decimals need this
+//!   below zero    the same bytes with all bits turned
+//!
+//! string    bytes, 00 as 00 FF, then 00 00      regex: two strings       code: a string
+//! object    per field: place of the type (1), name 00, the value's component; then 00
+//! array     the components of the elements; then 00
+//! binary    length (1, or FF and 4 big-endian), subtype, bytes
+//! date      8 big-endian, sign bit turned       timestamp: 8 big-endian   object id: 12
+//! dbPointer length of namespace (4), namespace, id     code with scope: a string, an object body
+//!
+//! type bits   for each number and string that is not what its key alone reads as (int, then long,
+//!             for whole numbers and zero; double for others; string): one byte, kind + 8 × how many
+//!             numbers and strings were passed since the last (31: a varint of the rest follows);
+//!             decimals add their exponent (zigzag varint). Empty for the usual key.
+//! ```
+//!
+//! Keys of a collated index hold the collation's sort keys in place of the strings; they compare
+//! like the strings but cannot be decoded.
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)
+)]
+
+mod decode;
+mod encode;
+mod number;
+#[cfg(test)]
+mod tests;
+mod type_bits;
+
+pub use decode::{KeyStringError, decode, skip};
+pub use encode::KeyBuilder;
+
+use crate::order::CanonicalType;
+use crate::value::ValueRef;
+
+/// Most components of a key.
+pub const COMPONENTS_MAX: usize = 32;
+/// Deepest nesting [`decode`] follows.
+pub const DEPTH_MAX: usize = 250;
+
+/// Lead bytes, in the order of the types.
+mod lead {
+    pub(super) const MIN_KEY: u8 = 0x0A;
+    pub(super) const UNDEFINED: u8 = 0x14;
+    pub(super) const NULL: u8 = 0x19;
+    pub(super) const NAN: u8 = 0x1E;
+    pub(super) const NEGATIVE_LARGE: u8 = 0x20;
+    /// Eight bytes; one more for each byte less.
+    pub(super) const NEGATIVE_WHOLE_8: u8 = 0x21;
+    pub(super) const NEGATIVE_WHOLE_1: u8 = 0x28;
+    pub(super) const NEGATIVE_SMALL: u8 = 0x29;
+    pub(super) const ZERO: u8 = 0x2A;
+    pub(super) const SMALL: u8 = 0x2B;
+    /// One byte; one more for each byte more.
+    pub(super) const WHOLE_1: u8 = 0x2C;
+    pub(super) const WHOLE_8: u8 = 0x33;
+    pub(super) const LARGE: u8 = 0x34;
+    pub(super) const STRING: u8 = 0x3C;
+    pub(super) const OBJECT: u8 = 0x46;
+    pub(super) const ARRAY: u8 = 0x50;
+    pub(super) const BINARY: u8 = 0x5A;
+    pub(super) const OBJECT_ID: u8 = 0x64;
+    pub(super) const FALSE: u8 = 0x6E;
+    pub(super) const TRUE: u8 = 0x6F;
+    pub(super) const DATE: u8 = 0x78;
+    pub(super) const TIMESTAMP: u8 = 0x82;
+    pub(super) const REGEX: u8 = 0x8C;
+    pub(super) const DB_POINTER: u8 = 0x96;
+    pub(super) const CODE: u8 = 0xA0;
+    pub(super) const CODE_WITH_SCOPE: u8 = 0xAA;
+    pub(super) const MAX_KEY: u8 = 0xF0;
+}
+
+/// Ends an object's fields and an array's elements; below every lead byte and type place.
+const END: u8 = 0x00;
+/// Follows a 00 that belongs to a string.
+const ESCAPE: u8 = 0xFF;
+/// Added to a type's place in an object, to stay above [`END`].
+const PLACE_OFFSET: u8 = 1;
+
+/// The byte that stands for a type's place in front of a field's name.
+fn place_byte(canonical: CanonicalType) -> u8 {
+    canonical as u8 + PLACE_OFFSET
+}
+
+/// Which components of a key are descending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct KeyOrder(u32);
+
+impl KeyOrder {
+    /// All ascending.
+    pub const ASCENDING: Self = Self(0);
+
+    /// From one flag per component, true for descending; those beyond [`COMPONENTS_MAX`] are ascending.
+    pub fn new(descending: impl IntoIterator<Item = bool>) -> Self {
+        let flags = descending.into_iter().take(COMPONENTS_MAX).enumerate();
+        Self(flags.fold(0, |bits, (at, down)| bits | (u32::from(down) << at)))
+    }
+
+    /// True if the component is descending.
+    pub fn is_descending(self, component: usize) -> bool {
+        component < COMPONENTS_MAX && (self.0 >> component) & 1 == 1
+    }
+
+    /// Every direction turned.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self(!self.0)
+    }
+}
+
+/// A key of several values: its bytes and its type bits.
+pub fn encode<'a>(
+    values: impl IntoIterator<Item = ValueRef<'a>>,
+    order: KeyOrder,
+) -> (Vec<u8>, Vec<u8>) {
+    let mut builder = KeyBuilder::new(order);
+    for value in values {
+        builder.push(value);
+    }
+    builder.finish()
+}
+
+/// Turns `key` into the least byte string above every key that starts with it; `None` if there is none.
+///
+/// With this every bound of a range is a plain byte string: keys equal to a prefix lie between the
+/// prefix itself (inclusive) and its end (exclusive), whatever follows the prefix: more components,
+/// or the record id behind the last.
+pub fn prefix_end(mut key: Vec<u8>) -> Option<Vec<u8>> {
+    while let Some(last) = key.pop() {
+        if last < u8::MAX {
+            key.push(last + 1);
+            return Some(key);
+        }
+    }
+    None
+}
+
+/// On which side of all keys that start with a prefix a bound lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Below them: they are inside a range that starts here, outside one that ends here.
+    Before,
+    /// Above them.
+    After,
+}
+
+/// The bound at one side of all keys that start with `prefix`; `None` is the end of the keyspace.
+pub fn bound(prefix: Vec<u8>, side: Side) -> Option<Vec<u8>> {
+    match side {
+        Side::Before => Some(prefix),
+        Side::After => prefix_end(prefix),
+    }
+}

@@ -1,0 +1,351 @@
+//! Numbers in keys: taken apart into a size class and bytes, and put together again.
+
+use super::decode::KeyStringError;
+use super::lead;
+use super::type_bits::Kind;
+use crate::decimal128::{self, Parts};
+use crate::number::Number;
+use crate::value::Decimal128;
+
+/// Bits of a fraction kept in a key.
+const FRACTION_BITS: u32 = 55;
+/// 2^55.
+const FRACTION_UNIT: f64 = (1u64 << FRACTION_BITS) as f64;
+/// 2^63: sizes from here on are kept as doubles.
+const WHOLE_END: f64 = 9_223_372_036_854_775_808.0;
+/// Added to a power of ten to make it positive.
+const POWER_OFFSET: i32 = 8192;
+/// Bytes of 34 digits.
+const DIGIT_BYTES: usize = 15;
+
+/// What a number's key holds, without its sign.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Size {
+    Nan,
+    Zero,
+    /// Between 1 and 2^63: whole part, fraction in units of 2^-55 cut off, and what that lacks.
+    Whole {
+        whole: u64,
+        fraction: u64,
+        inexact: Option<Digits>,
+    },
+    /// Below 1, or 2^63 and up: the double cut off towards zero, and what that lacks.
+    Double {
+        cut: f64,
+        inexact: Option<Digits>,
+    },
+}
+
+/// A decimal's size, so that these compare like the sizes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Digits {
+    /// Power of ten just above the first digit.
+    power: i32,
+    /// All 34 digits.
+    digits: u128,
+}
+
+impl Digits {
+    pub(super) fn write(self, out: &mut Vec<u8>) {
+        let power = u16::try_from(self.power + POWER_OFFSET).unwrap_or(0);
+        out.extend_from_slice(&power.to_be_bytes());
+        let bytes = self.digits.to_be_bytes();
+        out.extend_from_slice(bytes.get(16 - DIGIT_BYTES..).unwrap_or(&[]));
+    }
+
+    pub(super) fn from_bytes(power: [u8; 2], digits: [u8; DIGIT_BYTES]) -> Self {
+        let digits = digits.iter().fold(0u128, |n, b| (n << 8) | u128::from(*b));
+        Self {
+            power: i32::from(u16::from_be_bytes(power)) - POWER_OFFSET,
+            digits,
+        }
+    }
+
+    fn to_decimal(self) -> Option<Decimal128> {
+        let mut digits = self.digits;
+        let mut exponent = self.power - decimal128::DIGITS_MAX as i32;
+        while digits != 0 && digits.is_multiple_of(10) {
+            digits /= 10;
+            exponent += 1;
+        }
+        if exponent > decimal128::EXPONENT_MAX {
+            let excess = u32::try_from(exponent - decimal128::EXPONENT_MAX).ok()?;
+            digits = digits.checked_mul(10u128.checked_pow(excess)?)?;
+            exponent = decimal128::EXPONENT_MAX;
+        }
+        Decimal128::from_parts(false, exponent, digits)
+    }
+}
+
+/// A number as its key has it: sign, size, and its kind if the key alone reads as another.
+pub(super) struct Taken {
+    pub(super) negative: bool,
+    pub(super) size: Size,
+    pub(super) kind: Option<Kind>,
+}
+
+pub(super) fn take_apart(number: Number) -> Taken {
+    match number {
+        Number::Int(v) => take_long(v.into(), Kind::Int),
+        Number::Long(v) => take_long(v, Kind::Long),
+        Number::Double(v) => take_double(v),
+        Number::Decimal(v) => take_decimal(v),
+    }
+}
+
+fn take_long(value: i64, kind: Kind) -> Taken {
+    let size = match value.unsigned_abs() {
+        0 => Size::Zero,
+        // Only the smallest long has this size.
+        whole if whole == 1 << 63 => Size::Double {
+            cut: WHOLE_END,
+            inexact: None,
+        },
+        whole => Size::Whole {
+            whole,
+            fraction: 0,
+            inexact: None,
+        },
+    };
+    finish(value < 0, size, kind)
+}
+
+fn take_double(value: f64) -> Taken {
+    if value == 0.0 && value.is_sign_negative() {
+        return finish(false, Size::Zero, Kind::NegativeZero);
+    }
+    let abs = value.abs();
+    let size = if value.is_nan() {
+        Size::Nan
+    } else if abs == 0.0 {
+        Size::Zero
+    } else if (1.0..WHOLE_END).contains(&abs) {
+        let whole = abs.trunc();
+        Size::Whole {
+            whole: whole as u64,
+            fraction: ((abs - whole) * FRACTION_UNIT) as u64,
+            inexact: None,
+        }
+    } else {
+        Size::Double {
+            cut: abs,
+            inexact: None,
+        }
+    };
+    finish(value < 0.0, size, Kind::Double)
+}
+
+fn take_decimal(value: Decimal128) -> Taken {
+    let Parts::Finite {
+        negative,
+        exponent,
+        coefficient,
+    } = value.parts()
+    else {
+        let size = if value.is_nan() {
+            Size::Nan
+        } else {
+            Size::Double {
+                cut: f64::INFINITY,
+                inexact: None,
+            }
+        };
+        return finish(
+            value.is_negative() && !value.is_nan(),
+            size,
+            Kind::Decimal(0),
+        );
+    };
+    if coefficient == 0 {
+        let kind = if negative {
+            Kind::NegativeDecimalZero(exponent)
+        } else {
+            Kind::Decimal(exponent)
+        };
+        return finish(false, Size::Zero, kind);
+    }
+    let abs = value.abs();
+    let count = coefficient.ilog10() + 1;
+    let digits = Digits {
+        power: exponent + count as i32,
+        digits: coefficient * 10u128.pow(decimal128::DIGITS_MAX - count),
+    };
+    let whole = abs.to_i64(decimal128::Rounding::TowardZero);
+    let size = match whole.and_then(|n| u64::try_from(n).ok()) {
+        Some(whole) if whole > 0 => {
+            let (fraction, exact) = decimal128::fraction_bits(coefficient, exponent, FRACTION_BITS);
+            Size::Whole {
+                whole,
+                fraction,
+                inexact: (!exact).then_some(digits),
+            }
+        }
+        _ => {
+            let cut = abs.to_f64_toward_zero();
+            let exact = abs.compare_f64(cut).is_eq();
+            Size::Double {
+                cut,
+                inexact: (!exact).then_some(digits),
+            }
+        }
+    };
+    finish(negative, size, Kind::Decimal(exponent))
+}
+
+fn finish(negative: bool, size: Size, kind: Kind) -> Taken {
+    let usual = usual_kind(negative, size);
+    Taken {
+        negative,
+        size,
+        kind: (kind != usual).then_some(kind),
+    }
+}
+
+/// What a key alone reads as.
+fn usual_kind(negative: bool, size: Size) -> Kind {
+    let int_end = if negative { 1 << 31 } else { (1 << 31) - 1 };
+    match size {
+        Size::Zero => Kind::Int,
+        Size::Whole {
+            whole,
+            fraction: 0,
+            inexact: None,
+        } if whole <= int_end => Kind::Int,
+        Size::Whole {
+            fraction: 0,
+            inexact: None,
+            ..
+        } => Kind::Long,
+        _ => Kind::Double,
+    }
+}
+
+/// The lead byte of a number.
+pub(super) fn lead_byte(negative: bool, size: Size) -> u8 {
+    let positive = match size {
+        Size::Nan => return lead::NAN,
+        Size::Zero => return lead::ZERO,
+        Size::Double { cut, .. } if cut < 1.0 => lead::SMALL,
+        Size::Double { .. } => lead::LARGE,
+        Size::Whole { whole, .. } => lead::WHOLE_1 + whole_bytes(whole) - 1,
+    };
+    if negative {
+        // The order of sizes turns around zero.
+        2 * lead::ZERO - positive
+    } else {
+        positive
+    }
+}
+
+/// Bytes that twice the whole part takes.
+fn whole_bytes(whole: u64) -> u8 {
+    (8 - ((whole << 1).leading_zeros() / 8) as u8).max(1)
+}
+
+/// The bytes behind the lead byte, not yet turned.
+pub(super) fn write_size(size: Size, out: &mut Vec<u8>) {
+    let inexact = match size {
+        Size::Nan | Size::Zero => None,
+        Size::Whole {
+            whole,
+            fraction,
+            inexact,
+        } => {
+            let has_fraction = fraction != 0 || inexact.is_some();
+            let bytes = ((whole << 1) | u64::from(has_fraction)).to_be_bytes();
+            let skip = 8 - usize::from(whole_bytes(whole));
+            out.extend_from_slice(bytes.get(skip..).unwrap_or(&[]));
+            if has_fraction {
+                let bytes = ((fraction << 1) | u64::from(inexact.is_some())).to_be_bytes();
+                out.extend_from_slice(bytes.get(1..).unwrap_or(&[]));
+            }
+            inexact
+        }
+        Size::Double { cut, inexact } => {
+            let bits = (cut.to_bits() << 1) | u64::from(inexact.is_some());
+            out.extend_from_slice(&bits.to_be_bytes());
+            inexact
+        }
+    };
+    if let Some(digits) = inexact {
+        digits.write(out);
+    }
+}
+
+/// The number of a key, given its kind.
+pub(super) fn put_together(
+    negative: bool,
+    size: Size,
+    kind: Option<Kind>,
+) -> Result<Number, KeyStringError> {
+    let kind = kind.unwrap_or_else(|| usual_kind(negative, size));
+    let number = match kind {
+        Kind::Int => {
+            let long = long_of(negative, size).and_then(|v| i32::try_from(v).ok());
+            long.map(Number::Int)
+        }
+        Kind::Long => long_of(negative, size).map(Number::Long),
+        Kind::Double => double_of(size).map(|v| Number::Double(if negative { -v } else { v })),
+        Kind::Decimal(exponent) => decimal_of(size, exponent)
+            .map(|v| Number::Decimal(if negative { v.negate() } else { v })),
+        Kind::NegativeZero => (size == Size::Zero).then_some(Number::Double(-0.0)),
+        Kind::NegativeDecimalZero(exponent) => Decimal128::from_parts(true, exponent, 0)
+            .filter(|_| size == Size::Zero)
+            .map(Number::Decimal),
+        Kind::Symbol => None,
+    };
+    number.ok_or(KeyStringError::TypeBits)
+}
+
+fn long_of(negative: bool, size: Size) -> Option<i64> {
+    match size {
+        Size::Zero => Some(0),
+        Size::Whole {
+            whole,
+            fraction: 0,
+            inexact: None,
+        } => {
+            let long = i64::try_from(whole).ok()?;
+            Some(if negative { -long } else { long })
+        }
+        Size::Double { cut, inexact: None } if negative && cut == WHOLE_END => Some(i64::MIN),
+        _ => None,
+    }
+}
+
+fn double_of(size: Size) -> Option<f64> {
+    match size {
+        Size::Nan => Some(f64::NAN),
+        Size::Zero => Some(0.0),
+        Size::Whole {
+            whole,
+            fraction,
+            inexact: None,
+        } => Some(whole as f64 + fraction as f64 / FRACTION_UNIT),
+        Size::Double { cut, inexact: None } => Some(cut),
+        _ => None,
+    }
+}
+
+fn decimal_of(size: Size, exponent: i32) -> Option<Decimal128> {
+    let value = match size {
+        Size::Nan => return Some(Decimal128::NAN),
+        Size::Zero => return Decimal128::from_parts(false, exponent, 0),
+        Size::Whole {
+            inexact: Some(digits),
+            ..
+        }
+        | Size::Double {
+            inexact: Some(digits),
+            ..
+        } => digits.to_decimal()?,
+        // A decimal's exact binary fraction has few bits, so the double holds it.
+        Size::Whole {
+            whole, fraction, ..
+        } => Decimal128::from(whole).add(Decimal128::from_f64_closest(
+            fraction as f64 / FRACTION_UNIT,
+        )),
+        Size::Double { cut, .. } => Decimal128::from_f64_closest(cut),
+    };
+    value.quantize(exponent, decimal128::Rounding::TowardZero)
+}

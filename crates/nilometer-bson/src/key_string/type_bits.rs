@@ -1,0 +1,147 @@
+//! What a key does not say about the values it was made from.
+
+use super::decode::KeyStringError;
+
+/// The kind of a number or string that differs from what its key reads as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Int,
+    Long,
+    Double,
+    /// With the exponent of its coefficient.
+    Decimal(i32),
+    /// The double minus zero.
+    NegativeZero,
+    /// The decimal minus zero.
+    NegativeDecimalZero(i32),
+    Symbol,
+}
+
+const KIND_BITS: u32 = 3;
+const KIND_MASK: u8 = (1 << KIND_BITS) - 1;
+/// A count from here on continues in a varint.
+const COUNT_MAX: u64 = 31;
+
+/// Collects the kinds of a key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Writer {
+    bytes: Vec<u8>,
+    passed: u64,
+}
+
+impl Writer {
+    /// A value that is what its key reads as.
+    pub(super) fn usual(&mut self) {
+        self.passed += 1;
+    }
+
+    /// A value of another kind.
+    pub(super) fn push(&mut self, kind: Kind) {
+        let (code, exponent) = match kind {
+            Kind::Int => (0, None),
+            Kind::Long => (1, None),
+            Kind::Double => (2, None),
+            Kind::Decimal(exponent) => (3, Some(exponent)),
+            Kind::NegativeZero => (4, None),
+            Kind::NegativeDecimalZero(exponent) => (5, Some(exponent)),
+            Kind::Symbol => (6, None),
+        };
+        let count = self.passed.min(COUNT_MAX) as u8;
+        self.bytes.push(code | (count << KIND_BITS));
+        if self.passed >= COUNT_MAX {
+            self.varint(self.passed - COUNT_MAX);
+        }
+        if let Some(exponent) = exponent {
+            let zigzag = ((exponent << 1) ^ (exponent >> 31)) as u32;
+            self.varint(zigzag.into());
+        }
+        self.passed = 0;
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    pub(super) fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Hands the kinds of a key out in order.
+#[derive(Clone, Debug)]
+pub(super) struct Reader<'a> {
+    bytes: &'a [u8],
+    /// Usual values before `next`.
+    passed: u64,
+    next: Option<Kind>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Result<Self, KeyStringError> {
+        let mut reader = Self {
+            bytes,
+            passed: 0,
+            next: None,
+        };
+        reader.load()?;
+        Ok(reader)
+    }
+
+    /// The kind of the next number or string; `None` if it is the usual one.
+    pub(super) fn take(&mut self) -> Result<Option<Kind>, KeyStringError> {
+        if self.next.is_none() {
+            return Ok(None);
+        }
+        if self.passed > 0 {
+            self.passed -= 1;
+            return Ok(None);
+        }
+        let kind = self.next.take();
+        self.load()?;
+        Ok(kind)
+    }
+
+    fn load(&mut self) -> Result<(), KeyStringError> {
+        let Some((&first, rest)) = self.bytes.split_first() else {
+            return Ok(());
+        };
+        self.bytes = rest;
+        self.passed = u64::from(first >> KIND_BITS);
+        if self.passed == COUNT_MAX {
+            self.passed += self.varint()?;
+        }
+        self.next = Some(match first & KIND_MASK {
+            0 => Kind::Int,
+            1 => Kind::Long,
+            2 => Kind::Double,
+            3 => Kind::Decimal(self.exponent()?),
+            4 => Kind::NegativeZero,
+            5 => Kind::NegativeDecimalZero(self.exponent()?),
+            6 => Kind::Symbol,
+            _ => return Err(KeyStringError::TypeBits),
+        });
+        Ok(())
+    }
+
+    fn exponent(&mut self) -> Result<i32, KeyStringError> {
+        let zigzag = u32::try_from(self.varint()?).map_err(|_| KeyStringError::TypeBits)?;
+        Ok((zigzag >> 1) as i32 ^ -((zigzag & 1) as i32))
+    }
+
+    fn varint(&mut self) -> Result<u64, KeyStringError> {
+        let mut value = 0u64;
+        for shift in (0..35).step_by(7) {
+            let (&byte, rest) = self.bytes.split_first().ok_or(KeyStringError::TypeBits)?;
+            self.bytes = rest;
+            value |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(KeyStringError::TypeBits)
+    }
+}

@@ -1,0 +1,52 @@
+//! `listIndexes`.
+
+use nilometer_bson::{Document, Value, doc};
+
+use super::args::Args;
+use super::{Access, CommandContext, CommandSpec, Fields};
+use crate::catalog::{CatalogEntry, Namespace, Storage};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+
+pub(super) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    in_api_v1: true,
+    fields: Fields::Only(&["cursor"]),
+    ..CommandSpec::new("listIndexes", "Lists the indexes of a collection.", run)
+};
+
+fn run(database: &Database, context: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+    let args = Args::new("listIndexes", request.body.as_ref());
+    let namespace = Namespace::new(context.database_name(), args.required_string("listIndexes")?)?;
+    if let Some(cursor) = args.nested("cursor", &["batchSize"])? {
+        cursor.integer_at_least("batchSize", 0)?;
+    }
+    let catalog = database.catalog();
+    let id_index = doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" };
+    let indexes = match catalog.get(&namespace) {
+        Some(CatalogEntry::Collection(found)) => match found.storage {
+            Storage::Records { .. } => vec![Value::Document(id_index)],
+            // Buckets are clustered by `_id`, which is no index of its own.
+            Storage::Buckets { .. } => Vec::new(),
+        },
+        Some(CatalogEntry::View(view)) if view.is_timeseries() => Vec::new(),
+        Some(CatalogEntry::View(_)) => {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupportedOnView,
+                format!("Namespace {namespace} is a view, not a collection"),
+            ));
+        }
+        None => {
+            return Err(Error::new(
+                ErrorCode::NamespaceNotFound,
+                format!("ns does not exist: {namespace}"),
+            ));
+        }
+    };
+    Ok(doc! { "cursor": doc! {
+        "id": 0i64,
+        "ns": namespace.to_string(),
+        "firstBatch": indexes,
+    } })
+}

@@ -1,0 +1,225 @@
+//! Time zones: Olson names and offsets from UTC.
+//!
+//! A local time that a change of offset skips is taken as the same distance behind the change; one
+//! that occurs twice is the first of the two. A zone's last rules hold for good.
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+
+use super::civil::Civil;
+use super::{DAY_MS, MINUTE_MS, REFERENCE_MS, SECOND_MS};
+
+/// Four hundred years.
+const CYCLE_MS: i64 = 146_097 * DAY_MS;
+/// From about the year 9000 on, offsets are looked up a multiple of 400 years earlier.
+const FUTURE_MS: i64 = 222_000_000_000_000;
+/// Before about the year −9000, the offset is that of this instant.
+const PAST_MS: i64 = -346_000_000_000_000;
+
+/// A time zone.
+#[derive(Clone, Debug)]
+pub enum TimeZone {
+    /// No offset.
+    Utc,
+    /// A fixed offset in milliseconds, east positive.
+    Fixed(i64),
+    /// A zone of the Olson database.
+    Named {
+        /// Its rules.
+        zone: jiff::tz::TimeZone,
+        /// The instant of 2000-01-01T00:00 there, from which bins are counted.
+        reference_ms: i64,
+    },
+}
+
+impl TimeZone {
+    /// Reads an Olson name, or an offset `±hh`, `±hhmm`, `±hh:mm`.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == "UTC" || text == "GMT" || text == "Z" {
+            return Some(Self::Utc);
+        }
+        if let Some(offset) = parse_offset(text) {
+            return Some(if offset == 0 {
+                Self::Utc
+            } else {
+                Self::Fixed(offset)
+            });
+        }
+        if !text.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            return None;
+        }
+        let zone = jiff::tz::TimeZone::get(text).ok()?;
+        match zone.to_fixed_offset() {
+            Ok(offset) if offset.seconds() == 0 => Some(Self::Utc),
+            Ok(offset) => Some(Self::Fixed(i64::from(offset.seconds()) * SECOND_MS)),
+            Err(_) => {
+                let reference_ms = resolve(&zone, REFERENCE_MS).unwrap_or(REFERENCE_MS);
+                Some(Self::Named { zone, reference_ms })
+            }
+        }
+    }
+
+    /// True when there is no offset at any time.
+    pub fn is_utc(&self) -> bool {
+        matches!(self, Self::Utc)
+    }
+
+    /// The offset at an instant, in milliseconds, east positive.
+    pub fn offset_ms(&self, ms: i64) -> i64 {
+        match self {
+            Self::Utc => 0,
+            Self::Fixed(offset) => *offset,
+            Self::Named { zone, .. } => {
+                let ms = within_database(ms);
+                Timestamp::from_millisecond(ms).map_or(0, |instant| {
+                    i64::from(zone.to_offset(instant).seconds()) * SECOND_MS
+                })
+            }
+        }
+    }
+
+    /// Local milliseconds of an instant; saturates at the ends of the range.
+    pub fn to_local(&self, ms: i64) -> i64 {
+        ms.saturating_add(self.offset_ms(ms))
+    }
+
+    /// The instant of 2000-01-01T00:00 in this zone.
+    pub fn reference_ms(&self) -> i64 {
+        match self {
+            Self::Utc => REFERENCE_MS,
+            Self::Fixed(offset) => REFERENCE_MS - offset,
+            Self::Named { reference_ms, .. } => *reference_ms,
+        }
+    }
+
+    /// The instant of local milliseconds; `None` beyond the range.
+    pub fn to_utc(&self, local_ms: i64) -> Option<i64> {
+        let offset = match self {
+            Self::Utc => 0,
+            Self::Fixed(offset) => *offset,
+            Self::Named { zone, .. } => {
+                let near = within_database(local_ms);
+                match resolve(zone, near) {
+                    Some(instant) => near - instant,
+                    None => self.offset_ms(local_ms),
+                }
+            }
+        };
+        local_ms.checked_sub(offset)
+    }
+}
+
+/// The instant of a local time that the zone library can represent.
+fn resolve(zone: &jiff::tz::TimeZone, local_ms: i64) -> Option<i64> {
+    let instant = zone.to_ambiguous_timestamp(date_time(local_ms)?);
+    Some(instant.compatible().ok()?.as_millisecond())
+}
+
+/// The instant itself, or one with the same offset that the zone library can look up: the calendar
+/// repeats every 400 years, and so do the rules that hold for good; before the database's first
+/// year nothing changes.
+fn within_database(ms: i64) -> i64 {
+    if ms > FUTURE_MS {
+        FUTURE_MS - CYCLE_MS + (ms - FUTURE_MS).rem_euclid(CYCLE_MS)
+    } else {
+        ms.max(PAST_MS)
+    }
+}
+
+/// Local milliseconds as the zone library's date and time; `None` beyond its range.
+fn date_time(local_ms: i64) -> Option<DateTime> {
+    let civil = Civil::from_local_ms(local_ms);
+    DateTime::new(
+        i16::try_from(civil.year).ok()?,
+        i8::try_from(civil.month).ok()?,
+        i8::try_from(civil.day).ok()?,
+        i8::try_from(civil.hour).ok()?,
+        i8::try_from(civil.minute).ok()?,
+        i8::try_from(civil.second).ok()?,
+        i32::try_from(civil.millisecond).ok()? * 1_000_000,
+    )
+    .ok()
+}
+
+/// `±hh`, `±hhmm` or `±hh:mm` in milliseconds.
+pub(super) fn parse_offset(text: &str) -> Option<i64> {
+    let (negative, digits) = match text.as_bytes() {
+        [b'+', rest @ ..] => (false, rest),
+        [b'-', rest @ ..] => (true, rest),
+        _ => return None,
+    };
+    let [h1, h2, m1, m2] = match *digits {
+        [h1, h2] => [h1, h2, b'0', b'0'],
+        [h1, h2, m1, m2] | [h1, h2, b':', m1, m2] => [h1, h2, m1, m2],
+        _ => return None,
+    };
+    let digit = |b: u8| b.is_ascii_digit().then(|| i64::from(b - b'0'));
+    let hours = digit(h1)? * 10 + digit(h2)?;
+    let minutes = digit(m1)? * 10 + digit(m2)?;
+    let offset = (hours * 60 + minutes) * MINUTE_MS;
+    Some(if negative { -offset } else { offset })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::HOUR_MS;
+    use super::super::civil::days_of_date;
+    use super::*;
+
+    fn at(year: i64, month: i64, day: i64, hour: i64, minute: i64) -> i64 {
+        days_of_date(year, month, day) * DAY_MS + hour * HOUR_MS + minute * MINUTE_MS
+    }
+
+    #[test]
+    fn offsets_and_names() {
+        for (text, expected) in [
+            ("+05", Some(5 * HOUR_MS)),
+            ("-0530", Some(-(5 * 60 + 30) * MINUTE_MS)),
+            ("+05:45", Some((5 * 60 + 45) * MINUTE_MS)),
+            ("UTC", Some(0)),
+            ("GMT", Some(0)),
+            ("America/New_York", Some(-5 * HOUR_MS)),
+            ("Asia/Kathmandu", Some((5 * 60 + 45) * MINUTE_MS)),
+            ("", None),
+            ("+5", None),
+            ("+05:4", None),
+            ("Nowhere/City", None),
+            ("+0a", None),
+            ("../etc/passwd", None),
+        ] {
+            let found = TimeZone::parse(text).map(|zone| zone.offset_ms(at(2020, 1, 1, 0, 0)));
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn gaps_and_folds() {
+        let zone = TimeZone::parse("America/New_York").unwrap();
+        // 2021-03-14 02:30 does not exist; 2021-11-07 01:30 exists twice.
+        assert_eq!(
+            zone.to_utc(at(2021, 3, 14, 2, 30)),
+            Some(at(2021, 3, 14, 7, 30))
+        );
+        assert_eq!(
+            zone.to_utc(at(2021, 11, 7, 1, 30)),
+            Some(at(2021, 11, 7, 5, 30))
+        );
+        assert_eq!(zone.to_local(at(2021, 7, 1, 12, 0)), at(2021, 7, 1, 8, 0));
+    }
+
+    #[test]
+    fn far_away_the_last_rules_hold() {
+        let zone = TimeZone::parse("Europe/Berlin").unwrap();
+        for (month, hours) in [(1, 1), (6, 2)] {
+            let far = at(20_000, month, 1, 0, 0);
+            let local = zone.to_local(far);
+            assert_eq!(local - far, hours * HOUR_MS);
+            assert_eq!(zone.to_utc(local), Some(far));
+        }
+        assert_eq!(
+            zone.to_utc(zone.to_local(i64::MIN + DAY_MS)),
+            Some(i64::MIN + DAY_MS)
+        );
+        assert_eq!(zone.to_local(i64::MAX), i64::MAX);
+    }
+}

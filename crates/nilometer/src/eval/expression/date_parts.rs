@@ -1,0 +1,308 @@
+//! Parts of a date: `$year $month $dayOfMonth $hour $minute $second $millisecond $dayOfYear
+//! $dayOfWeek $week $isoWeek $isoWeekYear $isoDayOfWeek`, and `$dateToParts`.
+//!
+//! The argument is a date (or object id or timestamp), or `{date, timezone}`. Results are ints,
+//! `$isoWeekYear` a long. `$dayOfWeek` counts from 1 for Sunday, `$isoDayOfWeek` from 1 for Monday;
+//! `$week` is 0 before the year's first Sunday. Null or missing gives null, anything else 16006.
+//!
+//! `$dateToParts: {date, timezone, iso8601}` gives an object of all parts.
+
+use nilometer_bson::ValueRef;
+
+use super::Expression;
+use super::date_arguments::{any_null, prepare_zone, require_date, zone_of};
+use super::evaluated::Evaluated;
+use super::operation::{Operation, Prepared};
+use super::parse::Parser;
+use super::registry::{NamedArguments, OperatorSpec, optional, required};
+use super::scope::Scope;
+use crate::error::{Error, Result};
+use crate::eval::date::civil::Civil;
+
+/// Arguments of the operation: date, timezone.
+pub(super) fn parse(
+    parser: &mut Parser<'_>,
+    spec: &'static OperatorSpec,
+    value: ValueRef<'_>,
+) -> Result<Expression> {
+    let arguments = match value {
+        ValueRef::Document(doc)
+            if doc
+                .iter()
+                .next()
+                .is_none_or(|first| !first.name().starts_with('$')) =>
+        {
+            let mut arguments = [None, None];
+            for element in doc.iter() {
+                let [date, timezone] = &mut arguments;
+                let slot = match element.name() {
+                    "date" => date,
+                    "timezone" => timezone,
+                    other => {
+                        return Err(Error::location(
+                            40535,
+                            format!("unrecognized option to {}: \"{other}\"", spec.name),
+                        ));
+                    }
+                };
+                *slot = Some(parser.operand(element.value())?);
+            }
+            if arguments.first().is_none_or(Option::is_none) {
+                return Err(Error::location(
+                    40539,
+                    format!("missing 'date' argument to {}", spec.name),
+                ));
+            }
+            arguments
+        }
+        ValueRef::Array(array) => {
+            if array.len() != 1 {
+                return Err(Error::location(
+                    40536,
+                    format!(
+                        "{} accepts exactly one argument if given an array, but was given {}",
+                        spec.name,
+                        array.len()
+                    ),
+                ));
+            }
+            [Some(parser.operand(array.get(0))?), None]
+        }
+        single => [Some(parser.operand(single)?), None],
+    };
+    Ok(Operation::new(spec, arguments.into()).into_expression())
+}
+
+/// The zone is the second argument.
+pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
+    prepare_zone(operation, 1)
+}
+
+/// Date and zone to local date and time; `None` if either is null.
+fn civil<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Option<Civil>> {
+    let date = operation.value(0, scope)?;
+    let timezone = operation.optional(1, scope)?;
+    if any_null(&[Some(&date), timezone.as_ref()]) {
+        return Ok(None);
+    }
+    let ms = require_date(date.as_ref())?;
+    let zone = zone_of(operation, timezone.as_ref())?;
+    Ok(Some(Civil::from_local_ms(zone.to_local(ms))))
+}
+
+/// Any of the operators that give one part.
+pub(super) fn part<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+    let Some(civil) = civil(operation, scope)? else {
+        return Ok(Evaluated::NULL);
+    };
+    let part = match operation.spec.name {
+        "$year" => civil.year,
+        "$month" => civil.month,
+        "$dayOfMonth" => civil.day,
+        "$hour" => civil.hour,
+        "$minute" => civil.minute,
+        "$second" => civil.second,
+        "$millisecond" => civil.millisecond,
+        "$dayOfYear" => civil.day_of_year(),
+        "$dayOfWeek" => civil.day_of_week(),
+        "$week" => civil.week(),
+        "$isoWeek" => civil.iso_week().week,
+        "$isoWeekYear" => return Ok(Evaluated::from(civil.iso_week().year)),
+        _ => civil.iso_week().weekday,
+    };
+    Ok(Evaluated::from(small(part)))
+}
+
+/// Years of any 64-bit date fit an int.
+fn small(part: i64) -> i32 {
+    i32::try_from(part).unwrap_or(i32::MAX)
+}
+
+pub(super) const TO_PARTS: NamedArguments = NamedArguments {
+    not_object: 40524,
+    unknown: 40520,
+    fields: &[
+        required("date", 40522),
+        optional("timezone"),
+        optional("iso8601"),
+    ],
+};
+
+/// `$dateToParts`.
+pub(super) fn to_parts<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+    let iso = operation.optional(2, scope)?;
+    let Some(civil) = civil(operation, scope)? else {
+        return Ok(Evaluated::NULL);
+    };
+    let iso = match iso.as_ref().map(Evaluated::as_ref) {
+        None => false,
+        Some(ValueRef::Bool(iso)) => iso,
+        Some(value) if value.is_nullish() => return Ok(Evaluated::NULL),
+        Some(other) => {
+            return Err(Error::location(
+                40521,
+                format!(
+                    "iso8601 must evaluate to a bool, found {}",
+                    other.type_name()
+                ),
+            ));
+        }
+    };
+    let date = if iso {
+        let week = civil.iso_week();
+        [
+            ("isoWeekYear", week.year),
+            ("isoWeek", week.week),
+            ("isoDayOfWeek", week.weekday),
+        ]
+    } else {
+        [
+            ("year", civil.year),
+            ("month", civil.month),
+            ("day", civil.day),
+        ]
+    };
+    let time = [
+        ("hour", civil.hour),
+        ("minute", civil.minute),
+        ("second", civil.second),
+        ("millisecond", civil.millisecond),
+    ];
+    let mut out = nilometer_bson::DocumentBuilder::new();
+    for (name, part) in date.into_iter().chain(time) {
+        out.append(name, small(part));
+    }
+    Ok(Evaluated::Owned(out.finish().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{DocumentBuilder, Value, array, doc};
+
+    use super::super::testing::{check_exact, eval_code, parse_code};
+    use super::*;
+
+    const NAMES: [&str; 13] = [
+        "$year",
+        "$month",
+        "$dayOfMonth",
+        "$hour",
+        "$minute",
+        "$second",
+        "$millisecond",
+        "$dayOfYear",
+        "$dayOfWeek",
+        "$week",
+        "$isoWeek",
+        "$isoDayOfWeek",
+        "$isoWeekYear",
+    ];
+
+    fn call(name: &str, argument: impl Into<Value>) -> nilometer_bson::Document {
+        let mut out = DocumentBuilder::new();
+        out.append(name, argument.into());
+        out.finish()
+    }
+
+    #[test]
+    fn all_parts() {
+        for (ms, timezone, expected) in [
+            // 2016-01-01T23:05:07.009Z, a Friday.
+            (
+                1_451_689_507_009i64,
+                None,
+                [2016, 1, 1, 23, 5, 7, 9, 1, 6, 0, 53, 5, 2015],
+            ),
+            (
+                1_451_689_507_009,
+                Some("Asia/Kathmandu"),
+                [2016, 1, 2, 4, 50, 7, 9, 2, 7, 0, 53, 6, 2015],
+            ),
+            (
+                1_451_689_507_009,
+                Some("-2330"),
+                [2015, 12, 31, 23, 35, 7, 9, 365, 5, 52, 53, 4, 2015],
+            ),
+            // Before 1970: 1969-12-31T23:59:59.999Z, a Wednesday.
+            (
+                -1,
+                None,
+                [1969, 12, 31, 23, 59, 59, 999, 365, 4, 52, 1, 3, 1970],
+            ),
+        ] {
+            let doc = doc! { "t": Value::DateTime(ms) };
+            for (name, expected) in NAMES.iter().zip(expected) {
+                let argument = match timezone {
+                    None => Value::from("$t"),
+                    Some(zone) => doc! { "date": "$t", "timezone": zone }.into(),
+                };
+                let expected = if *name == "$isoWeekYear" {
+                    Value::from(i64::from(expected))
+                } else {
+                    Value::from(expected)
+                };
+                check_exact(&doc, call(name, argument), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn null_and_errors() {
+        let doc = doc! { "t": Value::DateTime(0), "s": "x", "n": Value::Null };
+        for name in NAMES {
+            check_exact(&doc, call(name, "$n"), Value::Null);
+            check_exact(&doc, call(name, array!["$gone"]), Value::Null);
+            check_exact(
+                &doc,
+                call(name, doc! { "date": "$s", "timezone": "$n" }),
+                Value::Null,
+            );
+            assert_eq!(eval_code(&doc, call(name, "$s")), 16006);
+            assert_eq!(eval_code(&doc, call(name, 5)), 16006);
+            let bad_zone = doc! { "date": "$t", "timezone": "Nowhere" };
+            assert_eq!(eval_code(&doc, call(name, bad_zone)), 40485);
+            let no_zone = doc! { "date": "$t", "timezone": 5 };
+            assert_eq!(eval_code(&doc, call(name, no_zone)), 40517);
+            assert_eq!(parse_code(call(name, doc! {})), 40539);
+            assert_eq!(parse_code(call(name, doc! { "date": 1, "x": 1 })), 40535);
+            assert_eq!(parse_code(call(name, array![1, 2])), 40536);
+        }
+        check_exact(
+            &doc,
+            doc! { "$year": doc! { "$add": array!["$t", 1] } },
+            1970,
+        );
+    }
+
+    #[test]
+    fn to_parts() {
+        let doc = doc! { "t": Value::DateTime(1_451_689_507_009), "n": Value::Null };
+        check_exact(
+            &doc,
+            doc! { "$dateToParts": doc! { "date": "$t" } },
+            doc! { "year": 2016, "month": 1, "day": 1, "hour": 23, "minute": 5, "second": 7, "millisecond": 9 },
+        );
+        check_exact(
+            &doc,
+            doc! { "$dateToParts": doc! { "date": "$t", "timezone": "+01", "iso8601": true } },
+            doc! { "isoWeekYear": 2015, "isoWeek": 53, "isoDayOfWeek": 6, "hour": 0, "minute": 5, "second": 7, "millisecond": 9 },
+        );
+        for arguments in [
+            doc! { "date": "$n" },
+            doc! { "date": "$t", "timezone": "$n" },
+            doc! { "date": "$t", "iso8601": "$n" },
+        ] {
+            check_exact(&doc, doc! { "$dateToParts": arguments }, Value::Null);
+        }
+        assert_eq!(parse_code(doc! { "$dateToParts": 1 }), 40524);
+        assert_eq!(parse_code(doc! { "$dateToParts": doc! { "x": 1 } }), 40520);
+        assert_eq!(
+            parse_code(doc! { "$dateToParts": doc! { "timezone": "UTC" } }),
+            40522
+        );
+        let not_bool = doc! { "$dateToParts": doc! { "date": "$t", "iso8601": 1 } };
+        assert_eq!(eval_code(&doc, not_bool), 40521);
+        let not_date = doc! { "$dateToParts": doc! { "date": 5 } };
+        assert_eq!(eval_code(&doc, not_date), 16006);
+    }
+}

@@ -1,0 +1,107 @@
+//! Field paths of expressions: [`FieldPath`] with MongoDB's error codes.
+//!
+//! How a path is followed is told in [`nilometer_bson::path`]: through documents; in front of an
+//! array it is followed in each element that is a document; numbers are field names.
+
+use nilometer_bson::ValueRef;
+use nilometer_bson::path::{FieldPath, Found, PathError, check_name};
+
+use super::evaluated::Evaluated;
+use crate::error::{Error, Result};
+
+/// Parses `a.b.c` (without a dollar sign in front).
+pub(crate) fn parse_path(text: &str) -> Result<FieldPath> {
+    FieldPath::parse(text).map_err(|error| path_error(error, text))
+}
+
+/// Checks a name in an object literal.
+pub(crate) fn check_field_name(name: &str) -> Result<()> {
+    if name.contains('.') {
+        return Err(Error::location(
+            16412,
+            format!(
+                "FieldPath field names may not contain '.', given '{name}'. \
+                 Consider using $getField or $setField."
+            ),
+        ));
+    }
+    check_name(name).map_err(|error| path_error(error, name))
+}
+
+/// MongoDB's code for what is wrong with a path.
+pub(crate) fn path_error(error: PathError, text: &str) -> Error {
+    let code = match error {
+        PathError::Empty => 40352,
+        PathError::TrailingDot => 40353,
+        PathError::EmptyComponent => 15998,
+        PathError::DollarPrefix => 16410,
+        PathError::EmbeddedNul => 16411,
+        PathError::TooLong => crate::ErrorCode::Overflow.0,
+    };
+    Error::location(code, format!("{error} (given '{text}')"))
+}
+
+/// What the path finds in a value of any type.
+pub(crate) fn follow<'a>(path: &FieldPath, value: ValueRef<'a>) -> Evaluated<'a> {
+    Evaluated::from(path.get_in(value))
+}
+
+impl<'a> From<Found<'a>> for Evaluated<'a> {
+    fn from(found: Found<'a>) -> Self {
+        match found {
+            Found::Ref(value) => Self::Borrowed(value),
+            Found::Owned(value) => Self::Owned(value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::path::PATH_DEPTH_MAX;
+    use nilometer_bson::{Value, array, doc};
+
+    use super::super::testing::check;
+    use super::*;
+
+    #[test]
+    fn paths_through_documents_and_arrays() {
+        let doc = doc! {
+            "a": doc! { "b": 1, "c": array![doc! { "d": 1 }, 5, doc! { "e": 2 }, array![doc! { "d": 9 }], doc! { "d": array![2, 3] }] },
+            "l": array![50, 51],
+            "n": Value::Null,
+            "z": array![doc! { "0": 7 }],
+        };
+        let cases: Vec<(&str, Value)> = vec![
+            ("$a.b", 1.into()),
+            ("$a.x", Value::Missing),
+            ("$a.b.c", Value::Missing),
+            ("$a.c.d", array![1, array![2, 3]]),
+            ("$l.b", array![]),
+            ("$l.0", array![]),
+            ("$z.0", array![7]),
+            ("$n", Value::Null),
+            ("$n.x", Value::Missing),
+            ("$gone", Value::Missing),
+        ];
+        for (path, expected) in cases {
+            check(&doc, path, expected);
+        }
+    }
+
+    #[test]
+    fn refused_paths() {
+        for (path, code) in [
+            ("", 40352),
+            ("a.", 40353),
+            ("a..b", 15998),
+            (".a", 15998),
+            ("a.$b", 16410),
+            ("a\0", 16411),
+        ] {
+            assert_eq!(parse_path(path).unwrap_err().code.0, code, "{path}");
+        }
+        assert_eq!(check_field_name("a.b").unwrap_err().code.0, 16412);
+        let long = vec!["a"; PATH_DEPTH_MAX + 1].join(".");
+        assert_eq!(parse_path(&long).unwrap_err().code.0, 15);
+    }
+}

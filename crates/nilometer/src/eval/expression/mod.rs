@@ -1,0 +1,260 @@
+//! The aggregation expression language: parse once, evaluate per document.
+//!
+//! ```text
+//! value ──parse──▶ Expression ──fold──▶ Expression ──evaluate(document, context)──▶ Value
+//!                     │
+//!                     └─ registry: name → argument shape, evaluator or reason of refusal
+//! ```
+//!
+//! **What is where.** [`registry`] is the one table of operators; an operator that is not in it does
+//! not exist. Each row names a function in a family file (`arithmetic`, `date_parts`, `array` …),
+//! whose head states MongoDB's behaviour and whose foot tests it. Adding an operator is a function
+//! and a row.
+//!
+//! **Shapes.** Operators that kernels and planner rules look into (comparison, boolean logic, the
+//! four basic arithmetic operators, `$cond`, `$dateTrunc`) have a variant of their own. All others are
+//! an [`Operation`]: a row of the table, its argument expressions, and what could be prepared ahead.
+//!
+//! **Promises.** Parsing is total: any bytes give an expression or an error with MongoDB's code, and
+//! nesting is bounded by [`EXPRESSION_DEPTH_MAX`]. Evaluation is pure, borrows from the document
+//! where it can, and answers as MongoDB 8.0 does: null and missing propagate as each operator's
+//! documentation says, numbers keep MongoDB's types.
+//!
+//! **Not here.** Projection (which paths are kept) and accumulators over groups are other rooms;
+//! JavaScript (`$function`) is refused.
+
+mod arithmetic;
+mod boolean;
+mod comparison;
+mod conditional;
+mod date_arguments;
+mod date_parts;
+mod date_trunc;
+mod evaluated;
+mod field_path;
+mod fold;
+mod literal;
+pub(crate) mod numeric;
+mod operation;
+mod parse;
+mod registry;
+mod scope;
+mod table;
+#[cfg(test)]
+mod testing;
+mod variable;
+
+use std::sync::Arc;
+
+use nilometer_bson::value::Array;
+use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef};
+
+pub use arithmetic::{Arithmetic, ArithmeticOperator};
+pub use comparison::{Comparison, ComparisonOperator};
+pub use conditional::Conditional;
+pub use date_trunc::{DateBins, DateTrunc};
+pub use evaluated::{Evaluated, is_true};
+pub(crate) use field_path::parse_path;
+pub use nilometer_bson::path::FieldPath;
+pub use operation::Operation;
+pub use registry::{Arguments, OPERATORS, OperatorSpec, Status};
+pub use scope::Scope;
+pub use variable::{Variable, VariablePath};
+
+use super::Dependencies;
+use super::variables::{EvalContext, ParseContext};
+use crate::error::Result;
+
+/// How deep expressions may nest. MongoDB's bound is that of documents (200 levels); two levels of
+/// a document make one of most expressions.
+pub const EXPRESSION_DEPTH_MAX: usize = 150;
+
+/// A parsed expression.
+#[derive(Clone, Debug)]
+pub enum Expression {
+    /// A value known ahead: a literal, or what folding made of a constant part.
+    Constant(Value),
+    /// `$a.b`: a path in the document.
+    FieldPath(FieldPath),
+    /// `$$name` or `$$name.path`.
+    Variable(VariablePath),
+    /// An object literal; missing members are left out.
+    Object(Vec<(Arc<str>, Expression)>),
+    /// An array literal; missing elements become null.
+    Array(Vec<Expression>),
+    /// `$eq $ne $gt $gte $lt $lte $cmp`.
+    Compare(Box<Comparison>),
+    /// `$and`: true unless one operand is false.
+    And(Vec<Expression>),
+    /// `$or`: false unless one operand is true.
+    Or(Vec<Expression>),
+    /// `$not`.
+    Not(Box<Expression>),
+    /// `$add $subtract $multiply $divide`.
+    Arithmetic(Arithmetic),
+    /// `$cond`.
+    Conditional(Box<Conditional>),
+    /// `$dateTrunc`.
+    DateTrunc(Box<DateTrunc>),
+    /// Every other operator.
+    Operation(Box<Operation>),
+}
+
+impl Expression {
+    /// Parses any operand: literal, `"$path"`, `"$$variable"`, object, array or `{$operator: …}`;
+    /// constant parts come back folded.
+    pub fn parse(value: ValueRef<'_>, context: &ParseContext) -> Result<Expression> {
+        let mut expression = parse::Parser::new(context).operand(value)?;
+        expression.fold(context)?;
+        Ok(expression)
+    }
+
+    /// An expression that is always `value`.
+    pub fn constant(value: impl Into<Value>) -> Expression {
+        Self::Constant(value.into())
+    }
+
+    /// Replaces parts that read nothing by their value.
+    ///
+    /// [`Expression::parse`] has done this; a rule that builds or rewrites expressions calls it again.
+    pub fn fold(&mut self, context: &ParseContext) -> Result<()> {
+        fold::fold(self, context)
+    }
+
+    /// The value for one document.
+    pub fn evaluate(&self, doc: DocRef<'_>, context: &EvalContext<'_>) -> Result<Value> {
+        Ok(self.eval(&Scope::new(doc, context))?.into_value())
+    }
+
+    /// The value for one document, borrowed from it where possible: for filters, keys and
+    /// accumulators, which only look at it.
+    pub fn evaluate_ref<'s>(
+        &'s self,
+        doc: DocRef<'s>,
+        context: &'s EvalContext<'s>,
+    ) -> Result<Evaluated<'s>> {
+        self.eval(&Scope::new(doc, context))
+    }
+
+    /// Evaluates within a scope.
+    pub(crate) fn eval<'s>(&'s self, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+        match self {
+            Self::Constant(value) => Ok(Evaluated::from(value.as_ref())),
+            Self::FieldPath(path) => Ok(Evaluated::from(path.get(scope.root))),
+            Self::Variable(variable) => Ok(variable.evaluate(scope)),
+            Self::Object(fields) => evaluate_object(fields, scope),
+            Self::Array(elements) => evaluate_array(elements, scope),
+            Self::Compare(comparison) => comparison.evaluate(scope),
+            Self::And(operands) => boolean::and(operands, scope),
+            Self::Or(operands) => boolean::or(operands, scope),
+            Self::Not(operand) => Ok(Evaluated::from(!operand.eval(scope)?.is_true())),
+            Self::Arithmetic(arithmetic) => arithmetic.evaluate(scope),
+            Self::Conditional(conditional) => conditional.evaluate(scope),
+            Self::DateTrunc(trunc) => trunc.evaluate(scope),
+            Self::Operation(operation) => operation.evaluate(scope),
+        }
+    }
+
+    /// Adds what this expression reads.
+    pub fn dependencies(&self, into: &mut Dependencies) {
+        match self {
+            Self::FieldPath(path) => {
+                into.paths.insert(path.as_str().into());
+            }
+            Self::Variable(variable) => variable.dependencies(into),
+            Self::Operation(operation) if operation.spec.random => into.random = true,
+            _ => {}
+        }
+        self.for_each_child(&mut |child| child.dependencies(into));
+    }
+
+    /// The value, if it is known ahead.
+    pub fn as_constant(&self) -> Option<&Value> {
+        match self {
+            Self::Constant(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The path, if the expression is nothing but one.
+    pub fn as_field_path(&self) -> Option<&FieldPath> {
+        match self {
+            Self::FieldPath(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Calls `visit` with each direct part.
+    pub fn for_each_child(&self, visit: &mut dyn FnMut(&Expression)) {
+        match self {
+            Self::Constant(_) | Self::FieldPath(_) | Self::Variable(_) => {}
+            Self::Object(fields) => fields.iter().for_each(|(_, child)| visit(child)),
+            Self::Array(children) | Self::And(children) | Self::Or(children) => {
+                children.iter().for_each(visit);
+            }
+            Self::Compare(comparison) => {
+                visit(&comparison.left);
+                visit(&comparison.right);
+            }
+            Self::Not(child) => visit(child),
+            Self::Arithmetic(arithmetic) => arithmetic.operands.iter().for_each(visit),
+            Self::Conditional(conditional) => {
+                visit(&conditional.condition);
+                visit(&conditional.then);
+                visit(&conditional.otherwise);
+            }
+            Self::DateTrunc(trunc) => trunc.for_each_child(visit),
+            Self::Operation(operation) => operation.arguments.iter().flatten().for_each(visit),
+        }
+    }
+
+    /// Calls `visit` with each direct part, which it may replace; for rules that rename paths.
+    pub fn for_each_child_mut(&mut self, visit: &mut dyn FnMut(&mut Expression)) {
+        match self {
+            Self::Constant(_) | Self::FieldPath(_) | Self::Variable(_) => {}
+            Self::Object(fields) => fields.iter_mut().for_each(|(_, child)| visit(child)),
+            Self::Array(children) | Self::And(children) | Self::Or(children) => {
+                children.iter_mut().for_each(visit);
+            }
+            Self::Compare(comparison) => {
+                visit(&mut comparison.left);
+                visit(&mut comparison.right);
+            }
+            Self::Not(child) => visit(child),
+            Self::Arithmetic(arithmetic) => arithmetic.operands.iter_mut().for_each(visit),
+            Self::Conditional(conditional) => {
+                visit(&mut conditional.condition);
+                visit(&mut conditional.then);
+                visit(&mut conditional.otherwise);
+            }
+            Self::DateTrunc(trunc) => trunc.for_each_child_mut(visit),
+            Self::Operation(operation) => {
+                operation.arguments.iter_mut().flatten().for_each(visit);
+            }
+        }
+    }
+}
+
+fn evaluate_object<'s>(
+    fields: &'s [(Arc<str>, Expression)],
+    scope: &Scope<'s>,
+) -> Result<Evaluated<'s>> {
+    let mut out = DocumentBuilder::new();
+    for (name, field) in fields {
+        out.append_ref(name, field.eval(scope)?.as_ref());
+    }
+    Ok(Evaluated::Owned(Value::Document(out.finish())))
+}
+
+fn evaluate_array<'s>(elements: &'s [Expression], scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+    let mut out = DocumentBuilder::new();
+    for (at, element) in elements.iter().enumerate() {
+        out.append_indexed(at, element.eval(scope)?.as_ref());
+    }
+    Ok(Evaluated::Owned(Value::Array(Array::from_document(
+        out.finish(),
+    ))))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! An operator of the table with its arguments: the shape of everything without a variant of its own.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::Expression;
+use super::evaluated::Evaluated;
+use super::registry::{Evaluator, OperatorSpec};
+use super::scope::Scope;
+use crate::error::{Error, ErrorCode, Result};
+
+/// What an operator made of its constant arguments ahead: a compiled pattern, a parsed zone, a set.
+pub(crate) type Prepared = Arc<dyn Any + Send + Sync>;
+
+/// A call of an operator.
+#[derive(Clone)]
+pub struct Operation {
+    /// The row of the table.
+    pub spec: &'static OperatorSpec,
+    /// The arguments: positional, or in the order of the table's names, `None` where not given.
+    pub arguments: Vec<Option<Expression>>,
+    /// Slots of the variables this operator binds (`$map`'s `this`), in the operator's own order.
+    pub(crate) bindings: Vec<usize>,
+    /// Filled after folding by the row's `prepare`.
+    pub(crate) prepared: Option<Prepared>,
+}
+
+impl Operation {
+    /// A call without bindings.
+    pub(crate) fn new(spec: &'static OperatorSpec, arguments: Vec<Option<Expression>>) -> Self {
+        Self {
+            spec,
+            arguments,
+            bindings: Vec::new(),
+            prepared: None,
+        }
+    }
+
+    /// As an expression.
+    pub(crate) fn into_expression(self) -> Expression {
+        Expression::Operation(Box::new(self))
+    }
+
+    /// The operator's name, with its dollar sign.
+    pub fn name(&self) -> &'static str {
+        self.spec.name
+    }
+
+    /// The argument at `index`, if it was given.
+    pub fn argument(&self, index: usize) -> Option<&Expression> {
+        self.arguments.get(index).and_then(Option::as_ref)
+    }
+
+    /// Evaluates the argument at `index`; missing if it was not given.
+    pub(crate) fn value<'s>(&'s self, index: usize, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+        match self.argument(index) {
+            Some(argument) => argument.eval(scope),
+            None => Ok(Evaluated::MISSING),
+        }
+    }
+
+    /// Evaluates the argument at `index`, `None` if it was not given.
+    pub(crate) fn optional<'s>(
+        &'s self,
+        index: usize,
+        scope: &Scope<'s>,
+    ) -> Result<Option<Evaluated<'s>>> {
+        self.argument(index)
+            .map(|argument| argument.eval(scope))
+            .transpose()
+    }
+
+    /// The constant given as argument `index`, if it is one.
+    pub(crate) fn constant(&self, index: usize) -> Option<&nilometer_bson::Value> {
+        self.argument(index).and_then(Expression::as_constant)
+    }
+
+    /// The slot of binding `index`.
+    pub(crate) fn binding(&self, index: usize) -> usize {
+        self.bindings.get(index).copied().unwrap_or(usize::MAX)
+    }
+
+    /// What was prepared, if it is a `T`.
+    pub(crate) fn prepared<T: 'static>(&self) -> Option<&T> {
+        self.prepared.as_ref()?.downcast_ref()
+    }
+
+    /// The value in a scope.
+    pub(crate) fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+        match self.spec.evaluator {
+            Evaluator::Eager(function) => self.evaluate_eager(function, scope),
+            Evaluator::Lazy(function) => function(self, scope),
+            Evaluator::None => Err(Error::new(
+                ErrorCode::InternalError,
+                format!("{} has no evaluator", self.spec.name),
+            )),
+        }
+    }
+
+    /// All arguments first, on the stack where there are few.
+    fn evaluate_eager<'s>(
+        &'s self,
+        function: super::registry::EagerFn,
+        scope: &Scope<'s>,
+    ) -> Result<Evaluated<'s>> {
+        let call = Call {
+            name: self.spec.name,
+            scope,
+        };
+        match self.arguments.len() {
+            0 => function(&[], call),
+            1 => function(&[self.value(0, scope)?], call),
+            2 => function(&[self.value(0, scope)?, self.value(1, scope)?], call),
+            count => {
+                let mut values = Vec::with_capacity(count);
+                for index in 0..count {
+                    values.push(self.value(index, scope)?);
+                }
+                function(&values, call)
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operation")
+            .field("name", &self.spec.name)
+            .field("arguments", &self.arguments)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an eager function knows besides its arguments.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'c, 's> {
+    /// The operator's name, for messages.
+    pub name: &'static str,
+    /// The scope, for collation and context.
+    pub scope: &'c Scope<'s>,
+}
+
+/// The argument at `index`; missing if there are fewer.
+pub(crate) fn arg<'a, 's>(values: &'a [Evaluated<'s>], index: usize) -> &'a Evaluated<'s> {
+    values.get(index).unwrap_or(&Evaluated::MISSING)
+}

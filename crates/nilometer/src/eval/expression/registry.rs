@@ -1,0 +1,272 @@
+//! The one table of expression operators.
+//!
+//! Each row says what arguments an operator takes, what evaluates it, or why it is refused. Parsing,
+//! error texts and the list of what is compatible are driven from here; an operator missing from the
+//! table is missing from the product, and visibly so.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use nilometer_bson::ValueRef;
+
+use super::evaluated::Evaluated;
+use super::operation::{Call, Operation, Prepared};
+use super::parse::Parser;
+use super::scope::Scope;
+use super::{Expression, table};
+use crate::error::{Error, ErrorCode, Result};
+
+/// Called with all arguments evaluated.
+pub(crate) type EagerFn = for<'s> fn(&[Evaluated<'s>], Call<'_, 's>) -> Result<Evaluated<'s>>;
+/// Evaluates the arguments it needs itself.
+pub(crate) type LazyFn = for<'s> fn(&'s Operation, &Scope<'s>) -> Result<Evaluated<'s>>;
+/// Parses the operator's argument itself.
+pub(crate) type ParseFn =
+    fn(&mut Parser<'_>, &'static OperatorSpec, ValueRef<'_>) -> Result<Expression>;
+/// Computes ahead what can be known from constant arguments.
+pub(crate) type PrepareFn = fn(&Operation) -> Option<Prepared>;
+
+/// What arguments an operator takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Arguments {
+    /// So many, in an array; a single one may stand alone.
+    Exactly(usize),
+    /// From the first to the second number.
+    Between(usize, usize),
+    /// Any number.
+    Any,
+    /// An object with these members.
+    Named(&'static NamedArguments),
+    /// The operator reads its argument itself.
+    Own,
+}
+
+/// The members of an argument object.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedArguments {
+    /// Code if the argument is not an object.
+    pub not_object: i32,
+    /// Code of a member that is not listed.
+    pub unknown: i32,
+    /// The members; an operation has its arguments in this order.
+    pub fields: &'static [NamedArgument],
+}
+
+/// A member of an argument object.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedArgument {
+    /// Its name.
+    pub name: &'static str,
+    /// Code if it is not given; `None` if it may be left out.
+    pub required: Option<i32>,
+}
+
+/// A member that must be given.
+pub(crate) const fn required(name: &'static str, code: i32) -> NamedArgument {
+    NamedArgument {
+        name,
+        required: Some(code),
+    }
+}
+
+/// A member that may be left out.
+pub(crate) const fn optional(name: &'static str) -> NamedArgument {
+    NamedArgument {
+        name,
+        required: None,
+    }
+}
+
+/// Whether an operator can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Behaves as MongoDB's.
+    Supported,
+    /// Known, and answered with this error.
+    Refused {
+        /// The code.
+        code: ErrorCode,
+        /// Completes the sentence that starts with the operator's name.
+        reason: &'static str,
+    },
+}
+
+/// How folding treats the arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fold {
+    /// All are evaluated whenever the operator is.
+    Strict,
+    /// Only the first is sure to be evaluated.
+    Branches,
+    /// Depends on more than its arguments.
+    Never,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Evaluator {
+    Eager(EagerFn),
+    Lazy(LazyFn),
+    /// The operator has a shape of its own in [`Expression`], or is refused.
+    None,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy)]
+pub struct OperatorSpec {
+    /// The name, with its dollar sign.
+    pub name: &'static str,
+    /// What it takes.
+    pub arguments: Arguments,
+    /// Whether it can be used.
+    pub status: Status,
+    pub(crate) parse: Option<ParseFn>,
+    pub(crate) evaluator: Evaluator,
+    pub(crate) prepare: Option<PrepareFn>,
+    pub(crate) fold: Fold,
+    pub(crate) random: bool,
+}
+
+impl OperatorSpec {
+    const fn new(name: &'static str, arguments: Arguments, evaluator: Evaluator) -> Self {
+        Self {
+            name,
+            arguments,
+            status: Status::Supported,
+            parse: None,
+            evaluator,
+            prepare: None,
+            fold: Fold::Strict,
+            random: false,
+        }
+    }
+
+    /// A function of its evaluated arguments.
+    pub(crate) const fn eager(name: &'static str, arguments: Arguments, f: EagerFn) -> Self {
+        Self::new(name, arguments, Evaluator::Eager(f))
+    }
+
+    /// Evaluates its arguments as it needs them.
+    pub(crate) const fn lazy(name: &'static str, arguments: Arguments, f: LazyFn) -> Self {
+        Self::new(name, arguments, Evaluator::Lazy(f))
+    }
+
+    /// Has a shape of its own.
+    pub(crate) const fn node(name: &'static str, arguments: Arguments, parse: ParseFn) -> Self {
+        let mut spec = Self::new(name, arguments, Evaluator::None);
+        spec.parse = Some(parse);
+        spec
+    }
+
+    /// Known, and refused.
+    pub(crate) const fn refused(name: &'static str, code: ErrorCode, reason: &'static str) -> Self {
+        let mut spec = Self::new(name, Arguments::Own, Evaluator::None);
+        spec.status = Status::Refused { code, reason };
+        spec
+    }
+
+    /// Parses its argument itself.
+    pub(crate) const fn parsed_by(mut self, parse: ParseFn) -> Self {
+        self.parse = Some(parse);
+        self
+    }
+
+    /// Computes something ahead from constant arguments.
+    pub(crate) const fn prepared_by(mut self, prepare: PrepareFn) -> Self {
+        self.prepare = Some(prepare);
+        self
+    }
+
+    /// Only the first argument is sure to be evaluated.
+    pub(crate) const fn branching(mut self) -> Self {
+        self.fold = Fold::Branches;
+        self
+    }
+
+    /// Depends on more than its arguments: parts under bound variables.
+    pub(crate) const fn never_folded(mut self) -> Self {
+        self.fold = Fold::Never;
+        self
+    }
+
+    /// Differs between evaluations.
+    pub(crate) const fn random(mut self) -> Self {
+        self.random = true;
+        self
+    }
+}
+
+impl std::fmt::Debug for OperatorSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OperatorSpec")
+            .field("name", &self.name)
+            .field("arguments", &self.arguments)
+            .field("status", &self.status)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Arguments {
+    /// Checks how many positional arguments there are.
+    pub(crate) fn check_count(self, operator: &str, count: usize) -> Result<()> {
+        let fits = match self {
+            Self::Exactly(n) => count == n,
+            Self::Between(min, max) => (min..=max).contains(&count),
+            Self::Any | Self::Named(_) | Self::Own => true,
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(self.count_error(operator, count))
+        }
+    }
+
+    /// The error of a wrong number of arguments.
+    pub(crate) fn count_error(self, operator: &str, count: usize) -> Error {
+        match self {
+            Self::Between(min, max) => Error::location(
+                28667,
+                format!(
+                    "Expression {operator} takes at least {min} arguments, and at most {max}, \
+                     but {count} were passed in."
+                ),
+            ),
+            Self::Exactly(n) => Error::location(
+                16020,
+                format!(
+                    "Expression {operator} takes exactly {n} arguments. {count} were passed in."
+                ),
+            ),
+            Self::Any | Self::Named(_) | Self::Own => Error::location(
+                16020,
+                format!("Expression {operator} cannot take {count} arguments."),
+            ),
+        }
+    }
+}
+
+/// All operators.
+pub static OPERATORS: &[OperatorSpec] = table::TABLE;
+
+static BY_NAME: LazyLock<HashMap<&'static str, &'static OperatorSpec>> =
+    LazyLock::new(|| OPERATORS.iter().map(|spec| (spec.name, spec)).collect());
+
+/// The row called `name`, dollar sign included.
+pub(crate) fn find(name: &str) -> Option<&'static OperatorSpec> {
+    BY_NAME.get(name).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_every_row_does_something() {
+        assert_eq!(BY_NAME.len(), OPERATORS.len());
+        for spec in OPERATORS {
+            assert!(spec.name.starts_with('$'), "{}", spec.name);
+            let refused = matches!(spec.status, Status::Refused { .. });
+            let works = spec.parse.is_some() || !matches!(spec.evaluator, Evaluator::None);
+            assert!(refused != works, "{}", spec.name);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the tests at the foot of each family use.
+
+use nilometer_bson::{Document, Value, ValueRef, order};
+
+use super::Expression;
+use crate::eval::{EvalContext, ParseContext};
+
+/// The operation's start in tests: 2021-03-20T11:30:05.123Z.
+pub(super) const NOW_MS: i64 = 1_616_239_805_123;
+
+fn evaluate(doc: &Document, expression: Value) -> crate::error::Result<Value> {
+    let context = EvalContext {
+        now_ms: NOW_MS,
+        ..Default::default()
+    };
+    Expression::parse(expression.as_ref(), &ParseContext::new())?.evaluate(doc.as_ref(), &context)
+}
+
+/// Checks the value of an expression, numbers by value.
+#[track_caller]
+pub(super) fn check(doc: &Document, expression: impl Into<Value>, expected: impl Into<Value>) {
+    let (expression, expected) = (expression.into(), expected.into());
+    let found = match evaluate(doc, expression.clone()) {
+        Ok(found) => found,
+        Err(error) => panic!("{expression:?}: {error}"),
+    };
+    assert_same(
+        found.as_ref(),
+        expected.as_ref(),
+        &format!("{expression:?}"),
+    );
+}
+
+/// Checks value and type of the value.
+#[track_caller]
+pub(super) fn check_exact(
+    doc: &Document,
+    expression: impl Into<Value>,
+    expected: impl Into<Value>,
+) {
+    let (expression, expected) = (expression.into(), expected.into());
+    let found = match evaluate(doc, expression.clone()) {
+        Ok(found) => found,
+        Err(error) => panic!("{expression:?}: {error}"),
+    };
+    let same = found.type_code() == expected.type_code()
+        && match (&found, &expected) {
+            (Value::Double(a), Value::Double(b)) => a.to_bits() == b.to_bits(),
+            (Value::Decimal128(a), Value::Decimal128(b)) => a == b,
+            (Value::Document(a), Value::Document(b)) => a == b,
+            (Value::Array(a), Value::Array(b)) => {
+                a.as_ref().as_document().as_bytes() == b.as_ref().as_document().as_bytes()
+            }
+            (a, b) => order::equal(a.as_ref(), b.as_ref()),
+        };
+    assert!(same, "{expression:?}: {found:?}, expected {expected:?}");
+}
+
+/// The code an expression fails with, while it is parsed or evaluated.
+#[track_caller]
+pub(super) fn eval_code(doc: &Document, expression: impl Into<Value>) -> i32 {
+    let expression = expression.into();
+    match evaluate(doc, expression.clone()) {
+        Ok(found) => panic!("{expression:?} gives {found:?}"),
+        Err(error) => error.code.0,
+    }
+}
+
+/// The code an expression fails to parse with.
+#[track_caller]
+pub(super) fn parse_code(expression: impl Into<Value>) -> i32 {
+    let expression = expression.into();
+    match Expression::parse(expression.as_ref(), &ParseContext::new()) {
+        Ok(parsed) => panic!("{expression:?} parses: {parsed:?}"),
+        Err(error) => error.code.0,
+    }
+}
+
+/// Compares by the BSON order, telling missing, null and undefined apart.
+#[track_caller]
+pub(super) fn assert_same(found: ValueRef<'_>, expected: ValueRef<'_>, what: &str) {
+    let kind = found.is_missing() == expected.is_missing();
+    assert!(
+        kind && order::equal(found, expected),
+        "{what}: {found:?}, expected {expected:?}"
+    );
+}

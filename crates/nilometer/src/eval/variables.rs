@@ -1,0 +1,189 @@
+//! Variables: the names known while an expression is parsed and the values they have while it runs.
+//!
+//! ```text
+//! ParseContext   user names ─── position ───▶ slot       ($let, $map … add slots behind them)
+//! EvalContext    slot ───▶ value                          (inner bindings live on the stack)
+//! ```
+//!
+//! Names are resolved once, at parse time, so evaluation never compares a name. A stage that
+//! defines variables (`let` of a command or of `$lookup`, `$$new` of `$merge`, `$$KEEP` of
+//! `$redact`) adds them to its [`ParseContext`] and hands the values over in the same order.
+
+use std::sync::Arc;
+
+use nilometer_bson::Value;
+use nilometer_bson::order::Collator;
+
+use crate::error::{Error, ErrorCode, Result};
+
+/// Where randomness comes from; `$rand` is the only reader.
+pub trait Random {
+    /// A number uniformly drawn from [0, 1).
+    fn next_f64(&self) -> f64;
+}
+
+/// A collation shared between threads.
+pub type SharedCollator = Arc<dyn Collator + Send + Sync>;
+
+/// What an expression may refer to while it is parsed.
+#[derive(Clone, Default)]
+pub struct ParseContext {
+    /// User variables; the position is the slot in [`EvalContext::variables`].
+    variables: Vec<Arc<str>>,
+    /// The collation of the operation, if not binary.
+    collator: Option<SharedCollator>,
+}
+
+impl ParseContext {
+    /// Knows the system variables only, compares strings by bytes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a variable and returns the slot its value goes into.
+    ///
+    /// A name defined twice hides the earlier one, as an inner `let` hides an outer one.
+    pub fn define(&mut self, name: &str) -> usize {
+        self.variables.push(name.into());
+        self.variables.len() - 1
+    }
+
+    /// The context with one more variable.
+    #[must_use]
+    pub fn with_variable(mut self, name: &str) -> Self {
+        self.define(name);
+        self
+    }
+
+    /// The context with a collation.
+    #[must_use]
+    pub fn with_collator(mut self, collator: Option<SharedCollator>) -> Self {
+        self.collator = collator;
+        self
+    }
+
+    /// The collation, if there is one.
+    pub fn collator(&self) -> Option<&SharedCollator> {
+        self.collator.as_ref()
+    }
+
+    /// How many user variables there are.
+    pub fn variable_count(&self) -> usize {
+        self.variables.len()
+    }
+
+    /// The slot of the innermost user variable called `name`.
+    pub fn slot(&self, name: &str) -> Option<usize> {
+        self.variables.iter().rposition(|known| &**known == name)
+    }
+}
+
+impl std::fmt::Debug for ParseContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ParseContext")
+            .field("variables", &self.variables)
+            .field("collator", &self.collator.is_some())
+            .finish()
+    }
+}
+
+/// What an expression may read besides the document.
+#[derive(Clone, Copy, Default)]
+pub struct EvalContext<'a> {
+    /// `$$NOW`: the operation's start, milliseconds since 1970.
+    pub now_ms: i64,
+    /// Values of the user variables, by slot.
+    pub variables: &'a [Value],
+    /// The collation of the operation, if not binary.
+    pub collator: Option<&'a dyn Collator>,
+    /// Source of `$rand`.
+    pub random: Option<&'a dyn Random>,
+    /// `$$USER_ROLES`; absent means no authenticated user, an empty array.
+    pub user_roles: Option<&'a Value>,
+}
+
+impl std::fmt::Debug for EvalContext<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EvalContext")
+            .field("now_ms", &self.now_ms)
+            .field("variables", &self.variables)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Checks a name that a user defines (`let`, `vars`, `as`): a lower-case letter or a non-ASCII
+/// character first, then letters, digits and underscores. `CURRENT` alone may be redefined.
+pub fn check_user_name(name: &str) -> Result<()> {
+    let mut chars = name.chars();
+    let Some(first) = chars.next() else {
+        return Err(Error::new(
+            ErrorCode::FailedToParse,
+            "empty variable names are not allowed",
+        ));
+    };
+    if name == "CURRENT" {
+        return Ok(());
+    }
+    if first.is_ascii() && !first.is_ascii_lowercase() {
+        return Err(Error::new(
+            ErrorCode::FailedToParse,
+            format!("'{name}' starts with an invalid character for a user variable name"),
+        ));
+    }
+    check_rest(name, chars)
+}
+
+/// Checks a name that is only read; system names start with a capital.
+pub(crate) fn check_read_name(name: &str) -> Result<()> {
+    let mut chars = name.chars();
+    match chars.next() {
+        None => Err(Error::new(
+            ErrorCode::FailedToParse,
+            "empty variable names are not allowed",
+        )),
+        Some(first) if first.is_ascii() && !first.is_ascii_alphabetic() => Err(Error::new(
+            ErrorCode::FailedToParse,
+            format!("'{name}' starts with an invalid character for a variable name"),
+        )),
+        Some(_) => check_rest(name, chars),
+    }
+}
+
+fn check_rest(name: &str, mut chars: std::str::Chars<'_>) -> Result<()> {
+    match chars.find(|c| c.is_ascii() && !c.is_ascii_alphanumeric() && *c != '_') {
+        None => Ok(()),
+        Some(c) => Err(Error::new(
+            ErrorCode::FailedToParse,
+            format!("'{name}' contains an invalid character for a variable name: '{c}'"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_names() {
+        for good in ["a", "aB_9", "CURRENT", "é", "ünder"] {
+            assert!(check_user_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "A", "_a", "1", "a-b", "a.b", "ROOT"] {
+            let error = check_user_name(bad).unwrap_err();
+            assert_eq!(error.code, ErrorCode::FailedToParse, "{bad}");
+        }
+        assert!(check_read_name("NOW").is_ok());
+        assert!(check_read_name("_x").is_err());
+        assert!(check_read_name("").is_err());
+    }
+
+    #[test]
+    fn inner_names_hide_outer_ones() {
+        let mut context = ParseContext::new().with_variable("x").with_variable("y");
+        assert_eq!(context.slot("x"), Some(0));
+        assert_eq!(context.define("x"), 2);
+        assert_eq!(context.slot("x"), Some(2));
+        assert_eq!(context.slot("z"), None);
+        assert_eq!(context.variable_count(), 3);
+    }
+}
