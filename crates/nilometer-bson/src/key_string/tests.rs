@@ -185,8 +185,8 @@ impl order::Collator for Backwards {
     }
 
     fn sort_key(&self, text: &str, out: &mut Vec<u8>) {
-        out.extend(text.bytes().map(|b| !b));
-        out.push(0xFF);
+        out.extend(text.bytes().flat_map(|b| [0, !b]));
+        out.push(1);
     }
 }
 

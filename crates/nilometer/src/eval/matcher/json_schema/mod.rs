@@ -1,0 +1,358 @@
+//! `$jsonSchema`: does a document have the shape a schema describes?
+//!
+//! JSON Schema draft 4 as MongoDB knows it: without `$ref`, `definitions`, `default`, `format`,
+//! `id`, `$schema` and the type `integer`, with `bsonType` and `encrypt`.
+//!
+//! A keyword speaks only about values it can speak about: `minimum` lets every string pass,
+//! `properties` every number, and a schema below `properties` says nothing of a field that is
+//! missing. Only `type`, `bsonType`, `enum`, `encrypt` and the logical keywords judge every value.
+//! Objects within `enum` and `uniqueItems` are equal whatever the order of their fields.
+
+mod parse;
+
+use nilometer_bson::number::Number;
+use nilometer_bson::order::{canonical_type, compare};
+use nilometer_bson::{ArrayRef, DocRef, Document, Value, ValueRef};
+
+use super::comparison::is_nan;
+use super::regex::Pattern;
+use super::value_tests::TypeSet;
+use crate::error::Result;
+
+/// Binary subtype of encrypted values.
+const ENCRYPTED_SUBTYPE: u8 = 6;
+/// Where an encrypted value says of which type it was: behind its kind and a 16-byte key id.
+const ENCRYPTED_TYPE_AT: usize = 17;
+
+/// A parsed schema with the document it came from.
+#[derive(Clone, Debug)]
+pub struct JsonSchema {
+    source: Document,
+    root: Schema,
+}
+
+impl JsonSchema {
+    /// Parses the operand of `$jsonSchema`.
+    pub fn parse(source: DocRef<'_>) -> Result<Self> {
+        Ok(Self {
+            source: source.to_document(),
+            root: parse::schema(source, 0)?,
+        })
+    }
+
+    /// The schema as the user wrote it.
+    pub fn source(&self) -> &Document {
+        &self.source
+    }
+
+    /// True when the document conforms.
+    pub fn matches(&self, doc: DocRef<'_>) -> Result<bool> {
+        self.root.accepts(ValueRef::Document(doc))
+    }
+}
+
+/// What one (sub)schema demands; boxed, as schemas nest and the stack is finite.
+#[derive(Clone, Debug, Default)]
+struct Schema(Box<Rules>);
+
+#[derive(Clone, Debug, Default)]
+struct Rules {
+    types: Option<TypeSet>,
+    /// `Some` when the value must be encrypted; the set, if not empty, says of which types.
+    encrypt: Option<TypeSet>,
+    allowed: Option<Vec<Value>>,
+    all_of: Vec<Schema>,
+    any_of: Vec<Schema>,
+    one_of: Vec<Schema>,
+    not: Option<Schema>,
+    object: ObjectRules,
+    array: ArrayRules,
+    number: NumberRules,
+    string: StringRules,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ObjectRules {
+    properties: Vec<(String, Schema)>,
+    pattern_properties: Vec<(Pattern, Schema)>,
+    additional: Additional,
+    required: Vec<String>,
+    dependencies: Vec<(String, Dependency)>,
+    count_min: Option<i64>,
+    count_max: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ArrayRules {
+    items: Items,
+    additional: Additional,
+    count_min: Option<i64>,
+    count_max: Option<i64>,
+    unique: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct NumberRules {
+    minimum: Option<Number>,
+    exclusive_minimum: bool,
+    maximum: Option<Number>,
+    exclusive_maximum: bool,
+    multiple_of: Option<Number>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct StringRules {
+    length_min: Option<i64>,
+    length_max: Option<i64>,
+    pattern: Option<Pattern>,
+}
+
+/// What is said of fields or elements nothing else speaks about.
+#[derive(Clone, Debug, Default)]
+enum Additional {
+    #[default]
+    Allowed,
+    Forbidden,
+    Conforming(Schema),
+}
+
+#[derive(Clone, Debug, Default)]
+enum Items {
+    #[default]
+    Any,
+    Each(Schema),
+    ByPosition(Vec<Schema>),
+}
+
+#[derive(Clone, Debug)]
+enum Dependency {
+    Fields(Vec<String>),
+    Conforming(Schema),
+}
+
+impl Schema {
+    fn accepts(&self, value: ValueRef<'_>) -> Result<bool> {
+        self.0.accepts(value)
+    }
+}
+
+impl Rules {
+    fn accepts(&self, value: ValueRef<'_>) -> Result<bool> {
+        if self.types.is_some_and(|types| !types.test(value))
+            || self
+                .encrypt
+                .is_some_and(|types| !is_encrypted(value, types))
+        {
+            return Ok(false);
+        }
+        if let Some(allowed) = &self.allowed
+            && !allowed.iter().any(|v| unordered_equal(v.as_ref(), value))
+        {
+            return Ok(false);
+        }
+        let by_type = match value {
+            ValueRef::Document(doc) => self.object.accepts(doc)?,
+            ValueRef::Array(array) => self.array.accepts(array)?,
+            ValueRef::String(text) => self.string.accepts(text)?,
+            number => Number::of(number).is_none_or(|number| self.number.accepts(number)),
+        };
+        Ok(by_type && self.accepts_logically(value)?)
+    }
+
+    fn accepts_logically(&self, value: ValueRef<'_>) -> Result<bool> {
+        for schema in &self.all_of {
+            if !schema.accepts(value)? {
+                return Ok(false);
+            }
+        }
+        if !self.any_of.is_empty() && accepting(&self.any_of, value)? == 0 {
+            return Ok(false);
+        }
+        if !self.one_of.is_empty() && accepting(&self.one_of, value)? != 1 {
+            return Ok(false);
+        }
+        match &self.not {
+            Some(schema) => Ok(!schema.accepts(value)?),
+            None => Ok(true),
+        }
+    }
+}
+
+/// How many of the schemas accept the value.
+fn accepting(schemas: &[Schema], value: ValueRef<'_>) -> Result<usize> {
+    let mut count = 0;
+    for schema in schemas {
+        count += usize::from(schema.accepts(value)?);
+    }
+    Ok(count)
+}
+
+fn within(count: usize, min: Option<i64>, max: Option<i64>) -> bool {
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    min.is_none_or(|min| count >= min) && max.is_none_or(|max| count <= max)
+}
+
+impl Additional {
+    fn accepts(&self, value: ValueRef<'_>) -> Result<bool> {
+        match self {
+            Self::Allowed => Ok(true),
+            Self::Forbidden => Ok(false),
+            Self::Conforming(schema) => schema.accepts(value),
+        }
+    }
+}
+
+impl ObjectRules {
+    fn accepts(&self, doc: DocRef<'_>) -> Result<bool> {
+        if !within(doc.iter().count(), self.count_min, self.count_max)
+            || !self.required.iter().all(|name| doc.contains(name))
+        {
+            return Ok(false);
+        }
+        for element in doc {
+            if !self.accepts_field(element.name(), element.value())? {
+                return Ok(false);
+            }
+        }
+        for (name, dependency) in &self.dependencies {
+            if !doc.contains(name) {
+                continue;
+            }
+            let holds = match dependency {
+                Dependency::Fields(names) => names.iter().all(|name| doc.contains(name)),
+                Dependency::Conforming(schema) => schema.accepts(ValueRef::Document(doc))?,
+            };
+            if !holds {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn accepts_field(&self, name: &str, value: ValueRef<'_>) -> Result<bool> {
+        let mut spoken_of = false;
+        for (_, schema) in self.properties.iter().filter(|(known, _)| known == name) {
+            spoken_of = true;
+            if !schema.accepts(value)? {
+                return Ok(false);
+            }
+        }
+        for (pattern, schema) in &self.pattern_properties {
+            if pattern.is_match(name)? {
+                spoken_of = true;
+                if !schema.accepts(value)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(spoken_of || self.additional.accepts(value)?)
+    }
+}
+
+impl ArrayRules {
+    fn accepts(&self, array: ArrayRef<'_>) -> Result<bool> {
+        if !within(array.len(), self.count_min, self.count_max) {
+            return Ok(false);
+        }
+        for (at, value) in array.iter().enumerate() {
+            let accepted = match &self.items {
+                Items::Any => true,
+                Items::Each(schema) => schema.accepts(value)?,
+                Items::ByPosition(schemas) => match schemas.get(at) {
+                    Some(schema) => schema.accepts(value)?,
+                    None => self.additional.accepts(value)?,
+                },
+            };
+            if !accepted {
+                return Ok(false);
+            }
+        }
+        Ok(!self.unique || all_different(array))
+    }
+}
+
+impl NumberRules {
+    fn accepts(&self, number: Number) -> bool {
+        let above = |bound: Number| {
+            let order = number.compare(bound);
+            !number.is_nan() && (order.is_gt() || (order.is_eq() && !self.exclusive_minimum))
+        };
+        let below = |bound: Number| {
+            let order = number.compare(bound);
+            !number.is_nan() && (order.is_lt() || (order.is_eq() && !self.exclusive_maximum))
+        };
+        let is_multiple = |of: Number| {
+            number
+                .modulo(of)
+                .is_ok_and(|rest| !rest.is_truthy() && !rest.is_nan())
+        };
+        self.minimum.is_none_or(above)
+            && self.maximum.is_none_or(below)
+            && self.multiple_of.is_none_or(is_multiple)
+    }
+}
+
+impl StringRules {
+    fn accepts(&self, text: &str) -> Result<bool> {
+        if (self.length_min.is_some() || self.length_max.is_some())
+            && !within(text.chars().count(), self.length_min, self.length_max)
+        {
+            return Ok(false);
+        }
+        match &self.pattern {
+            Some(pattern) => pattern.is_match(text),
+            None => Ok(true),
+        }
+    }
+}
+
+fn is_encrypted(value: ValueRef<'_>, types: TypeSet) -> bool {
+    match value {
+        ValueRef::Binary {
+            subtype: ENCRYPTED_SUBTYPE,
+            bytes,
+        } => {
+            types == TypeSet::EMPTY
+                || bytes
+                    .get(ENCRYPTED_TYPE_AT)
+                    .is_some_and(|code| types.contains(*code))
+        }
+        _ => false,
+    }
+}
+
+fn all_different(array: ArrayRef<'_>) -> bool {
+    let values: Vec<ValueRef<'_>> = array.iter().collect();
+    values.iter().enumerate().all(|(at, value)| {
+        values
+            .iter()
+            .take(at)
+            .all(|earlier| !unordered_equal(*earlier, *value))
+    })
+}
+
+/// Equality in which the order of an object's fields does not count.
+fn unordered_equal(a: ValueRef<'_>, b: ValueRef<'_>) -> bool {
+    match (a, b) {
+        (ValueRef::Document(a), ValueRef::Document(b)) => {
+            a.iter().count() == b.iter().count()
+                && a.iter().all(|field| {
+                    b.iter().any(|other| {
+                        field.name_bytes() == other.name_bytes()
+                            && unordered_equal(field.value(), other.value())
+                    })
+                })
+        }
+        (ValueRef::Array(a), ValueRef::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| unordered_equal(a, b))
+        }
+        _ => {
+            canonical_type(a) == canonical_type(b)
+                && is_nan(a) == is_nan(b)
+                && compare(a, b).is_eq()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

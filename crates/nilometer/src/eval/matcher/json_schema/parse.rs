@@ -1,0 +1,340 @@
+//! Reads a schema document: one table of keywords, one function for each kind of operand.
+
+use nilometer_bson::number::Number;
+use nilometer_bson::{DocRef, Element, ValueRef, type_code as t};
+
+use super::{Additional, Dependency, Items, Rules, Schema};
+use crate::error::{Error, Result};
+use crate::eval::matcher::parse::FILTER_DEPTH_MAX;
+use crate::eval::matcher::regex::Pattern;
+use crate::eval::matcher::value_tests::{TypeSet, exact_i64};
+
+/// Keywords of JSON Schema that are refused rather than unknown.
+const UNSUPPORTED: &[&str] = &["$ref", "$schema", "default", "definitions", "format", "id"];
+
+/// The names JSON Schema has for types.
+const JSON_TYPES: &[(&str, u8)] = &[
+    ("object", t::DOCUMENT),
+    ("array", t::ARRAY),
+    ("boolean", t::BOOL),
+    ("string", t::STRING),
+    ("null", t::NULL),
+];
+
+/// Parses a schema document.
+pub(super) fn schema(source: DocRef<'_>, depth: usize) -> Result<Schema> {
+    if depth >= FILTER_DEPTH_MAX {
+        return Err(Error::failed_to_parse(format!(
+            "Maximum number of nested $jsonSchema exceeded: {FILTER_DEPTH_MAX}"
+        )));
+    }
+    let mut schema = Schema::default();
+    for element in source {
+        keyword(&mut schema.0, element, depth + 1)?;
+    }
+    check_combinations(&schema.0, source)?;
+    Ok(schema)
+}
+
+/// One keyword of a schema. Long only because it is the list of all keywords.
+#[allow(clippy::too_many_lines, reason = "the table of keywords")]
+fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()> {
+    let name = element.name();
+    let (object, array) = (&mut schema.object, &mut schema.array);
+    match name {
+        "type" => schema.types = Some(types(element, json_type)?),
+        "bsonType" => schema.types = Some(types(element, bson_type)?),
+        "encrypt" => schema.encrypt = Some(encrypt(element)?),
+        "encryptMetadata" => {
+            document(element)?;
+        }
+        "title" | "description" => {
+            text(element)?;
+        }
+        "enum" => schema.allowed = Some(enum_values(element)?),
+        "allOf" => schema.all_of = schemas(element, depth)?,
+        "anyOf" => schema.any_of = schemas(element, depth)?,
+        "oneOf" => schema.one_of = schemas(element, depth)?,
+        "not" => schema.not = Some(self::schema(document(element)?, depth)?),
+
+        "properties" => {
+            for property in document(element)? {
+                let inner = self::schema(document(property)?, depth)?;
+                object.properties.push((property.name().to_owned(), inner));
+            }
+        }
+        "patternProperties" => {
+            for property in document(element)? {
+                let pattern = Pattern::parse(property.name(), "")?;
+                let inner = self::schema(document(property)?, depth)?;
+                object.pattern_properties.push((pattern, inner));
+            }
+        }
+        "additionalProperties" => object.additional = additional(element, depth)?,
+        "required" => object.required = names(element)?,
+        "dependencies" => {
+            for dependency in document(element)? {
+                let parsed = match dependency.value() {
+                    ValueRef::Array(_) => Dependency::Fields(names(dependency)?),
+                    ValueRef::Document(inner) => {
+                        Dependency::Conforming(self::schema(inner, depth)?)
+                    }
+                    _ => return Err(wrong_type(dependency, "an object or an array")),
+                };
+                object
+                    .dependencies
+                    .push((dependency.name().to_owned(), parsed));
+            }
+        }
+        "minProperties" => object.count_min = Some(count(element)?),
+        "maxProperties" => object.count_max = Some(count(element)?),
+
+        "items" => {
+            array.items = match element.value() {
+                ValueRef::Document(inner) => Items::Each(self::schema(inner, depth)?),
+                ValueRef::Array(list) => Items::ByPosition(
+                    list.iter()
+                        .map(|inner| match inner {
+                            ValueRef::Document(inner) => self::schema(inner, depth),
+                            _ => Err(wrong_type(element, "an array of objects")),
+                        })
+                        .collect::<Result<_>>()?,
+                ),
+                _ => return Err(wrong_type(element, "an object or an array")),
+            }
+        }
+        "additionalItems" => array.additional = additional(element, depth)?,
+        "minItems" => array.count_min = Some(count(element)?),
+        "maxItems" => array.count_max = Some(count(element)?),
+        "uniqueItems" => array.unique = boolean(element)?,
+
+        "minimum" => schema.number.minimum = Some(number(element)?),
+        "maximum" => schema.number.maximum = Some(number(element)?),
+        "exclusiveMinimum" => schema.number.exclusive_minimum = boolean(element)?,
+        "exclusiveMaximum" => schema.number.exclusive_maximum = boolean(element)?,
+        "multipleOf" => {
+            let of = number(element)?;
+            if of.is_nan() || !of.compare(Number::Int(0)).is_gt() {
+                return Err(invalid(element, "must have a positive value"));
+            }
+            schema.number.multiple_of = Some(of);
+        }
+
+        "minLength" => schema.string.length_min = Some(count(element)?),
+        "maxLength" => schema.string.length_max = Some(count(element)?),
+        "pattern" => schema.string.pattern = Some(Pattern::parse(text(element)?, "")?),
+
+        _ if UNSUPPORTED.contains(&name) => {
+            return Err(invalid(element, "is not currently supported"));
+        }
+        _ => {
+            return Err(Error::failed_to_parse(format!(
+                "Unknown $jsonSchema keyword: {name}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Keywords that exclude or need each other.
+fn check_combinations(schema: &Rules, source: DocRef<'_>) -> Result<()> {
+    if source.contains("type") && source.contains("bsonType") {
+        return Err(Error::failed_to_parse(
+            "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'",
+        ));
+    }
+    if schema.encrypt.is_some() && schema.types.is_some() {
+        return Err(Error::failed_to_parse(
+            "$jsonSchema keyword 'encrypt' cannot be used in conjunction with 'type' or 'bsonType'",
+        ));
+    }
+    for (exclusive, bound) in [
+        ("exclusiveMinimum", "minimum"),
+        ("exclusiveMaximum", "maximum"),
+    ] {
+        if source.contains(exclusive) && !source.contains(bound) {
+            return Err(Error::failed_to_parse(format!(
+                "$jsonSchema keyword '{bound}' must be a present if {exclusive} is present"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn wrong_type(element: Element<'_>, wanted: &str) -> Error {
+    Error::type_mismatch(format!(
+        "$jsonSchema keyword '{}' must be {wanted}, but found {}",
+        element.name(),
+        element.value().type_name()
+    ))
+}
+
+fn invalid(element: Element<'_>, what: &str) -> Error {
+    Error::failed_to_parse(format!("$jsonSchema keyword '{}' {what}", element.name()))
+}
+
+fn document<'a>(element: Element<'a>) -> Result<DocRef<'a>> {
+    element
+        .value()
+        .as_document()
+        .ok_or_else(|| wrong_type(element, "an object"))
+}
+
+fn text<'a>(element: Element<'a>) -> Result<&'a str> {
+    element
+        .value()
+        .as_str()
+        .ok_or_else(|| wrong_type(element, "a string"))
+}
+
+fn boolean(element: Element<'_>) -> Result<bool> {
+    match element.value() {
+        ValueRef::Bool(value) => Ok(value),
+        _ => Err(wrong_type(element, "a boolean")),
+    }
+}
+
+fn number(element: Element<'_>) -> Result<Number> {
+    Number::of(element.value()).ok_or_else(|| wrong_type(element, "a number"))
+}
+
+/// A non-negative integer.
+fn count(element: Element<'_>) -> Result<i64> {
+    number(element)?;
+    match exact_i64(element.value()) {
+        Some(count) if count >= 0 => Ok(count),
+        Some(_) => Err(invalid(element, "must be a non-negative number")),
+        None => Err(invalid(element, "must be an integer")),
+    }
+}
+
+/// A non-empty array of schemas.
+fn schemas(element: Element<'_>, depth: usize) -> Result<Vec<Schema>> {
+    let array = element
+        .value()
+        .as_array()
+        .ok_or_else(|| wrong_type(element, "an array"))?;
+    let parsed = array
+        .iter()
+        .map(|inner| match inner {
+            ValueRef::Document(inner) => schema(inner, depth),
+            _ => Err(wrong_type(element, "an array of objects")),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    if parsed.is_empty() {
+        return Err(Error::bad_value(format!(
+            "$jsonSchema keyword '{}' must be a nonempty array",
+            element.name()
+        )));
+    }
+    Ok(parsed)
+}
+
+/// A non-empty array of different strings.
+fn names(element: Element<'_>) -> Result<Vec<String>> {
+    let array = element
+        .value()
+        .as_array()
+        .ok_or_else(|| wrong_type(element, "an array"))?;
+    let mut names: Vec<String> = Vec::new();
+    for name in array.iter() {
+        let name = name
+            .as_str()
+            .ok_or_else(|| wrong_type(element, "an array of strings"))?;
+        if names.iter().any(|known| known == name) {
+            return Err(invalid(element, "array cannot contain duplicate values"));
+        }
+        names.push(name.to_owned());
+    }
+    if names.is_empty() {
+        return Err(invalid(element, "cannot be an empty array"));
+    }
+    Ok(names)
+}
+
+fn enum_values(element: Element<'_>) -> Result<Vec<nilometer_bson::Value>> {
+    let array = element
+        .value()
+        .as_array()
+        .ok_or_else(|| wrong_type(element, "an array"))?;
+    if array.is_empty() {
+        return Err(invalid(element, "cannot be an empty array"));
+    }
+    let values: Vec<ValueRef<'_>> = array.iter().collect();
+    for (at, value) in values.iter().enumerate() {
+        let earlier = values.get(..at).unwrap_or_default();
+        if earlier
+            .iter()
+            .any(|known| super::unordered_equal(*known, *value))
+        {
+            return Err(invalid(element, "array cannot contain duplicate values"));
+        }
+    }
+    Ok(values.into_iter().map(ValueRef::to_value).collect())
+}
+
+fn additional(element: Element<'_>, depth: usize) -> Result<Additional> {
+    match element.value() {
+        ValueRef::Bool(true) => Ok(Additional::Allowed),
+        ValueRef::Bool(false) => Ok(Additional::Forbidden),
+        ValueRef::Document(inner) => Ok(Additional::Conforming(schema(inner, depth)?)),
+        _ => Err(wrong_type(element, "an object or a boolean")),
+    }
+}
+
+/// One type name or an array of different ones.
+fn types(element: Element<'_>, insert: fn(&mut TypeSet, &str) -> Result<()>) -> Result<TypeSet> {
+    let mut set = TypeSet::EMPTY;
+    match element.value() {
+        ValueRef::String(name) => insert(&mut set, name)?,
+        ValueRef::Array(_) => {
+            for name in names(element)? {
+                insert(&mut set, &name)?;
+            }
+        }
+        _ => return Err(wrong_type(element, "a string or an array of strings")),
+    }
+    Ok(set)
+}
+
+fn bson_type(set: &mut TypeSet, name: &str) -> Result<()> {
+    set.insert_name(name)
+}
+
+fn json_type(set: &mut TypeSet, name: &str) -> Result<()> {
+    if name == "number" {
+        set.insert_number();
+        return Ok(());
+    }
+    if name == "integer" {
+        return Err(Error::failed_to_parse(
+            "$jsonSchema type 'integer' is not currently supported.",
+        ));
+    }
+    match JSON_TYPES.iter().find(|(known, _)| *known == name) {
+        Some((_, code)) => {
+            set.insert(*code);
+            Ok(())
+        }
+        None => Err(Error::bad_value(format!("Unknown type name alias: {name}"))),
+    }
+}
+
+/// `{bsonType?, keyId?, algorithm?}`: which types the value may have been before encryption.
+fn encrypt(element: Element<'_>) -> Result<TypeSet> {
+    let mut set = TypeSet::EMPTY;
+    for option in document(element)? {
+        match option.name() {
+            "bsonType" => set = types(option, bson_type)?,
+            // What encrypts, the driver, reads these two; a validator cannot check them.
+            "keyId" | "algorithm" => {}
+            name => {
+                return Err(Error::new(
+                    crate::ErrorCode::IDLUnknownField,
+                    format!("BSON field '$jsonSchema.encrypt.{name}' is an unknown field."),
+                ));
+            }
+        }
+    }
+    Ok(set)
+}

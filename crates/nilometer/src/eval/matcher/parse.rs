@@ -1,0 +1,151 @@
+//! From a filter document to a [`MatchExpression`]: the structure.
+//!
+//! ```text
+//! {a: 1}              equality, or a pattern if the value is a regular expression
+//! {a: {$gt: 1, …}}    operators on a path: table in [`super::operators`]
+//! {$or: […]}          operators on documents: table in [`super::operators`]
+//! {a: {b: 1}}         equality with a whole object, as its first name is no operator
+//! ```
+//!
+//! The fields of a document, and the operators of one path, are joined by and.
+
+use nilometer_bson::{DocRef, Element, ValueRef};
+
+use super::comparison::{CompareOp, Comparison};
+use super::operators;
+use super::path::MatchPath;
+use super::regex::Pattern;
+use super::{MatchExpression, rewrite};
+use crate::error::{Error, Result};
+use crate::eval::{Collation, ParseContext};
+
+/// How deep `$and`, `$or`, `$nor`, `$not`, `$elemMatch` may be nested.
+pub const FILTER_DEPTH_MAX: usize = 100;
+
+/// Where in the filter a document stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Level {
+    /// The filter, or an arm of `$and`, `$or`, `$nor` in it: sees the whole document.
+    Document,
+    /// Within `$elemMatch`: sees one array element.
+    Element,
+}
+
+/// What parsing carries along.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parser<'c> {
+    pub(super) ctx: &'c ParseContext,
+    pub(super) level: Level,
+    depth: usize,
+}
+
+impl MatchExpression {
+    /// Parses a filter. Variables in `$expr` and the collation come from `ctx`.
+    pub fn parse(filter: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
+        let parser = Parser {
+            ctx,
+            level: Level::Document,
+            depth: 0,
+        };
+        parser.document(filter)
+    }
+}
+
+impl Parser<'_> {
+    /// One level further in.
+    pub(super) fn deeper(self, level: Level) -> Result<Self> {
+        if self.depth >= FILTER_DEPTH_MAX {
+            return Err(Error::bad_value(format!(
+                "exceeded maximum query tree depth of {FILTER_DEPTH_MAX}"
+            )));
+        }
+        Ok(Self {
+            level,
+            depth: self.depth + 1,
+            ..self
+        })
+    }
+
+    /// A filter document.
+    pub(super) fn document(self, filter: DocRef<'_>) -> Result<MatchExpression> {
+        let mut parts = Vec::new();
+        for element in filter {
+            if element.name().starts_with('$') {
+                parts.extend(operators::parse_top_level(self, element)?);
+            } else {
+                self.field(element, &mut parts)?;
+            }
+        }
+        Ok(rewrite::and(parts))
+    }
+
+    /// `{path: value}` or `{path: {$op: …}}`.
+    fn field(self, element: Element<'_>, parts: &mut Vec<MatchExpression>) -> Result<()> {
+        let path = MatchPath::new(element.name());
+        match element.value() {
+            ValueRef::Document(doc) if is_operator_document(doc) => {
+                self.operators(&path, doc, parts)
+            }
+            ValueRef::Regex { pattern, options } => {
+                parts.push(MatchExpression::Regex {
+                    path,
+                    pattern: Pattern::parse(pattern, options)?,
+                });
+                Ok(())
+            }
+            value => {
+                parts.push(self.compare(path, CompareOp::Eq, value)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// `{$op: …, $op: …}` on one path.
+    pub(super) fn operators(
+        self,
+        path: &MatchPath,
+        operators: DocRef<'_>,
+        parts: &mut Vec<MatchExpression>,
+    ) -> Result<()> {
+        for element in operators {
+            parts.extend(operators::parse_on_path(self, path, element, operators)?);
+        }
+        Ok(())
+    }
+
+    /// A comparison with `value`.
+    pub(super) fn compare(
+        self,
+        path: MatchPath,
+        op: CompareOp,
+        value: ValueRef<'_>,
+    ) -> Result<MatchExpression> {
+        match value {
+            ValueRef::Undefined => {
+                return Err(Error::bad_value("cannot compare to undefined"));
+            }
+            ValueRef::Regex { .. } if op != CompareOp::Eq => {
+                return Err(Error::bad_value(format!(
+                    "Can't have RegEx as arg to predicate over field '{}'.",
+                    path.as_str()
+                )));
+            }
+            _ => {}
+        }
+        Ok(MatchExpression::Compare(Comparison {
+            path,
+            op,
+            value: value.to_value(),
+            collation: Collation::of(self.ctx),
+        }))
+    }
+}
+
+/// True when the document is operators and not a value: its first name starts with `$` and it is
+/// no database reference.
+pub(super) fn is_operator_document(doc: DocRef<'_>) -> bool {
+    doc.iter().next().is_some_and(|first| {
+        let name = first.name();
+        name.starts_with('$') && !matches!(name, "$ref" | "$id" | "$db")
+    })
+}

@@ -1,0 +1,325 @@
+//! Regular expressions as MongoDB's users write them (Perl's dialect), run by Rust's engines.
+//!
+//! ```text
+//! pattern + options ──[regex_syntax]──▶ Rust syntax ──▶ regex (linear time)
+//!                                                  └──▶ fancy-regex, only for look-around,
+//!                                                       back references, atomic groups
+//! ```
+//!
+//! The promise: a pattern that compiles matches what it matches there. `\d`, `\w`, `\s`, `\b` mean
+//! ASCII, `$` also stands before a final newline, options are `i m s u x`. What neither engine can
+//! do (recursion, conditions on code, control verbs) is an error when the pattern is parsed, never
+//! a wrong answer. Backtracking patterns have a step limit; reaching it is an error of the query.
+
+use std::sync::Arc;
+
+use super::regex_syntax::{self, Translated};
+use crate::error::{Error, Result};
+
+/// Longest pattern accepted, in bytes.
+pub const PATTERN_BYTES_MAX: usize = 32_764;
+
+/// Steps a backtracking match may take before the query fails.
+pub const BACKTRACK_STEPS_MAX: usize = 1_000_000;
+
+/// Bytes a compiled pattern may take; large counted repetitions reach it.
+const COMPILED_BYTES_MAX: usize = 32 << 20;
+
+/// Code for option letters that do not exist.
+const INVALID_FLAG: i32 = 51108;
+/// Code for a pattern that does not compile.
+const INVALID_PATTERN: i32 = 51091;
+/// Code for a match that takes too long.
+const MATCH_FAILED: i32 = 51156;
+
+/// A compiled pattern with the text it came from. Cheap to clone.
+#[derive(Clone)]
+pub struct Pattern {
+    source: Arc<str>,
+    options: Arc<str>,
+    engine: Engine,
+}
+
+#[derive(Clone)]
+enum Engine {
+    Linear(regex::Regex),
+    Backtracking(Arc<fancy_regex::Regex>),
+}
+
+impl std::fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "/{}/{}", self.source, self.options)
+    }
+}
+
+/// The option letters, parsed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flags {
+    /// `i`
+    pub(super) case_insensitive: bool,
+    /// `m`
+    pub(super) multi_line: bool,
+    /// `s`
+    pub(super) dot_matches_newline: bool,
+    /// `x`
+    pub(super) extended: bool,
+}
+
+impl Flags {
+    fn parse(options: &str) -> Result<Self> {
+        let mut flags = Self::default();
+        for letter in options.chars() {
+            match letter {
+                'i' => flags.case_insensitive = true,
+                'm' => flags.multi_line = true,
+                's' => flags.dot_matches_newline = true,
+                'x' => flags.extended = true,
+                // Text is UTF-8 anyway.
+                'u' => {}
+                other => {
+                    return Err(Error::location(
+                        INVALID_FLAG,
+                        format!("invalid flag in regex options: {other}"),
+                    ));
+                }
+            }
+        }
+        Ok(flags)
+    }
+}
+
+impl Pattern {
+    /// Compiles `source` under the option letters.
+    pub fn parse(source: &str, options: &str) -> Result<Self> {
+        if source.contains('\0') || options.contains('\0') {
+            return Err(Error::bad_value(
+                "Regular expression cannot contain an embedded null byte",
+            ));
+        }
+        if source.len() > PATTERN_BYTES_MAX {
+            return Err(invalid("regular expression is too large"));
+        }
+        let flags = Flags::parse(options)?;
+        let translated = regex_syntax::translate(source, flags).map_err(|e| invalid(&e))?;
+        let engine = Engine::compile(&translated, flags)?;
+        Ok(Self {
+            source: source.into(),
+            options: options.into(),
+            engine,
+        })
+    }
+
+    /// The pattern as the user wrote it.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The option letters as the user wrote them.
+    pub fn options(&self) -> &str {
+        &self.options
+    }
+
+    /// True when the pattern occurs in `text`.
+    pub fn is_match(&self, text: &str) -> Result<bool> {
+        match &self.engine {
+            Engine::Linear(regex) => Ok(regex.is_match(text)),
+            Engine::Backtracking(regex) => regex.is_match(text).map_err(|e| {
+                Error::location(
+                    MATCH_FAILED,
+                    format!("Error occurred while matching regular expression: {e}"),
+                )
+            }),
+        }
+    }
+
+    /// The text every match starts with, for an anchored, case-sensitive pattern: what an index
+    /// can be asked for. `None` when there is no such text.
+    pub fn literal_prefix(&self) -> Option<String> {
+        let flags = Flags::parse(&self.options).ok()?;
+        if flags.case_insensitive || flags.multi_line || flags.extended {
+            return None;
+        }
+        regex_syntax::literal_prefix(&self.source)
+    }
+}
+
+impl Engine {
+    fn compile(translated: &Translated, flags: Flags) -> Result<Self> {
+        if translated.backtracking {
+            return Self::compile_backtracking(&translated.pattern, flags);
+        }
+        let linear = regex::RegexBuilder::new(&translated.pattern)
+            .case_insensitive(flags.case_insensitive)
+            .multi_line(flags.multi_line)
+            .dot_matches_new_line(flags.dot_matches_newline)
+            .size_limit(COMPILED_BYTES_MAX)
+            .build();
+        match linear {
+            Ok(regex) => Ok(Self::Linear(regex)),
+            Err(regex::Error::CompiledTooBig(_)) => Err(invalid("regular expression is too large")),
+            Err(_) => Self::compile_backtracking(&translated.pattern, flags),
+        }
+    }
+
+    fn compile_backtracking(translated: &str, flags: Flags) -> Result<Self> {
+        let mut prefix = String::new();
+        for (on, letter) in [
+            (flags.case_insensitive, 'i'),
+            (flags.multi_line, 'm'),
+            (flags.dot_matches_newline, 's'),
+        ] {
+            if on {
+                prefix.push(letter);
+            }
+        }
+        let pattern = if prefix.is_empty() {
+            translated.to_owned()
+        } else {
+            format!("(?{prefix}:{translated})")
+        };
+        fancy_regex::RegexBuilder::new(&pattern)
+            .backtrack_limit(BACKTRACK_STEPS_MAX)
+            .delegate_size_limit(COMPILED_BYTES_MAX)
+            .build()
+            .map(|regex| Self::Backtracking(Arc::new(regex)))
+            .map_err(|e| invalid(&e.to_string()))
+    }
+}
+
+fn invalid(reason: &str) -> Error {
+    Error::location(
+        INVALID_PATTERN,
+        format!("Regular expression is invalid: {reason}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, options: &str, text: &str) -> bool {
+        Pattern::parse(pattern, options)
+            .unwrap_or_else(|e| panic!("/{pattern}/{options}: {e}"))
+            .is_match(text)
+            .unwrap()
+    }
+
+    #[test]
+    fn matches_like_perl() {
+        // pattern, options, text, expected
+        let cases = [
+            ("abc", "", "xabcx", true),
+            ("ABC", "i", "xabcx", true),
+            ("^abc$", "", "abc", true),
+            ("^abc$", "", "abc\n", true),
+            ("^abc$", "", "abc\nx", false),
+            ("^b$", "m", "a\nb\nc", true),
+            ("a.c", "", "a\nc", false),
+            ("a.c", "s", "a\nc", true),
+            ("a b # comment\n c", "x", "abc", true),
+            ("[ ]b", "x", "a b", true),
+            (r"\d", "", "٣", false),
+            (r"^\w+$", "", "é", false),
+            (r"[^\W\d]", "", "7", false),
+            (r"[^\W\d]", "", "x", true),
+            (r"\bfoo\b", "", "a foo b", true),
+            (r"a{,2}", "", "a{,2}", true),
+            ("a{", "", "a{", true),
+            ("{x}", "", "{x}", true),
+            (r"a\/b", "", "a/b", true),
+            ("[[]", "", "[", true),
+            ("[a&&b]", "", "&", true),
+            ("[]x]", "", "]", true),
+            ("[^]x]", "", "]", false),
+            (r"\Qa.b\E+", "", "a.bbb", true),
+            (r"\Qa.b\E", "", "axb", false),
+            (r"(?<=a)b", "", "ab", true),
+            (r"(?<!a)b", "", "ab", false),
+            (r"(a)\1", "", "aa", true),
+            (r"(?=x)x$", "", "x\n", true),
+            ("(?>a+)b", "", "aab", true),
+            ("a++b", "", "aab", true),
+            ("a++a", "", "aaa", false),
+            ("a{1,2}+a", "", "aaa", true),
+            ("a+?b", "", "aab", true),
+            ("(?i)ABC", "", "abc", true),
+            ("[[:alpha:]]", "", "1a", true),
+            (r"\x41\x{42}", "", "AB", true),
+            (r"\h", "", "\t", true),
+            (r"a\Z", "", "a\n", true),
+            (r"a\z", "", "a\n", false),
+            ("(?#note)a", "", "a", true),
+            (r"[\d.]+", "", "..", true),
+            (r"[a\-z]", "", "-", true),
+            (r"[\w-]", "", "-", true),
+            ("é", "i", "É", true),
+            ("", "", "", true),
+            ("(?P<n>a)(?P=n)", "", "aa", true),
+        ];
+        for (pattern, options, text, expected) in cases {
+            assert_eq!(
+                matches(pattern, options, text),
+                expected,
+                "/{pattern}/{options} on {text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_do() {
+        for (pattern, options, code) in [
+            ("(", "", INVALID_PATTERN),
+            ("a**", "", INVALID_PATTERN),
+            ("a+++", "", INVALID_PATTERN),
+            ("a+{2}", "", INVALID_PATTERN),
+            ("*a", "", INVALID_PATTERN),
+            ("[z-a]", "", INVALID_PATTERN),
+            ("(*COMMIT)a", "", INVALID_PATTERN),
+            ("(?C)a", "", INVALID_PATTERN),
+            ("a\\", "", INVALID_PATTERN),
+            ("a{1000}{1000}{1000}", "", INVALID_PATTERN),
+            ("a", "g", INVALID_FLAG),
+            ("a\0", "", 2),
+        ] {
+            let error = Pattern::parse(pattern, options).unwrap_err();
+            assert_eq!(error.code.0, code, "/{pattern}/{options}");
+        }
+    }
+
+    #[test]
+    fn a_runaway_match_is_an_error() {
+        let text = "a".repeat(60) + "b";
+        let slow = Pattern::parse("^(?:(a+)+)\\1?$(?=x)", "").unwrap();
+        match slow.is_match(&text) {
+            Ok(found) => assert!(!found),
+            Err(e) => assert_eq!(e.code.0, MATCH_FAILED),
+        }
+    }
+
+    #[test]
+    fn prefixes() {
+        for (pattern, options, expected) in [
+            ("^abc", "", Some("abc")),
+            ("^ab.c", "", Some("ab")),
+            ("^ab?c", "", Some("a")),
+            ("^abc$", "", Some("abc")),
+            ("^a|b", "", None),
+            ("abc", "", None),
+            ("^abc", "i", None),
+            (r"^a\.b", "", Some("a.b")),
+            (r"^\Qa.b\E", "", None),
+            ("^", "", None),
+            (r"\Aab", "", Some("ab")),
+            ("^a{2}", "", None),
+        ] {
+            assert_eq!(
+                Pattern::parse(pattern, options)
+                    .unwrap()
+                    .literal_prefix()
+                    .as_deref(),
+                expected,
+                "/{pattern}/{options}"
+            );
+        }
+    }
+}

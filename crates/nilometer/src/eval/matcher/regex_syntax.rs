@@ -1,0 +1,380 @@
+//! Rewrites Perl's pattern syntax into the syntax of the Rust engines.
+//!
+//! One pass over the pattern, copying what means the same in both and rewriting what does not:
+//!
+//! | Perl                          | Rust                                    |
+//! |-------------------------------|-----------------------------------------|
+//! | `\d \w \s \b` (ASCII)         | `(?-u:\d)` … ; spelled out in a class   |
+//! | `$` (also before a last `\n`) | `(?:\n?\z)`, unless multi-line          |
+//! | `{` that is no repetition     | `\{`                                    |
+//! | `[`, `&&`, `--`, `~~` in `[]` | escaped: no nested classes, no set ops  |
+//! | `\Q…\E`                       | each character escaped                  |
+//! | white space and `#` under `x` | dropped here, classes keep theirs       |
+//! | `(?#…)`                       | dropped                                 |
+//! | `\Z \h \H \R \e \cX`          | spelled out                             |
+//!
+//! `$` consumes the final newline it stands before. Only a pattern that goes on after `$` and
+//! wants to match that newline could tell, and such a pattern is written with `\n?\z`.
+//! Inline `(?m)` and `(?x)` are passed on to the engine, which reads them as Perl does but for the
+//! rewriting above.
+
+use super::regex::Flags;
+
+/// ASCII classes: escape letter, members inside brackets.
+const CLASSES: &[(char, &str, bool)] = &[
+    ('d', "0-9", false),
+    ('D', "0-9", true),
+    ('w', "0-9A-Za-z_", false),
+    ('W', "0-9A-Za-z_", true),
+    ('s', r"\t\n\x0B\x0C\r ", false),
+    ('S', r"\t\n\x0B\x0C\r ", true),
+    (
+        'h',
+        r"\t \u{A0}\u{1680}\u{180E}\u{2000}-\u{200A}\u{202F}\u{205F}\u{3000}",
+        false,
+    ),
+    (
+        'H',
+        r"\t \u{A0}\u{1680}\u{180E}\u{2000}-\u{200A}\u{202F}\u{205F}\u{3000}",
+        true,
+    ),
+    ('v', r"\n\x0B\x0C\r\u{85}\u{2028}\u{2029}", false),
+    ('V', r"\n\x0B\x0C\r\u{85}\u{2028}\u{2029}", true),
+];
+
+struct Translator<'a> {
+    rest: std::iter::Peekable<std::str::Chars<'a>>,
+    out: String,
+    flags: Flags,
+    /// What a quantifier would now be: the first, a suffix of one, or an error.
+    quantified: Quantified,
+    backtracking: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quantified {
+    No,
+    Once,
+    Closed,
+}
+
+/// A pattern in Rust's syntax.
+pub(super) struct Translated {
+    pub(super) pattern: String,
+    /// True when the linear engine would accept the pattern and mean something else by it.
+    pub(super) backtracking: bool,
+}
+
+/// The pattern in Rust's syntax, or why it cannot be put so.
+pub(super) fn translate(pattern: &str, flags: Flags) -> Result<Translated, String> {
+    let mut translator = Translator {
+        rest: pattern.chars().peekable(),
+        out: String::with_capacity(pattern.len() + 16),
+        flags,
+        quantified: Quantified::No,
+        backtracking: false,
+    };
+    translator.run()?;
+    Ok(Translated {
+        pattern: translator.out,
+        backtracking: translator.backtracking,
+    })
+}
+
+impl Translator<'_> {
+    fn run(&mut self) -> Result<(), String> {
+        while let Some(c) = self.rest.next() {
+            match c {
+                ' ' | '\t' | '\n' | '\r' | '\x0B' | '\x0C' if self.flags.extended => continue,
+                '#' if self.flags.extended => {
+                    self.rest.by_ref().find(|c| *c == '\n');
+                    continue;
+                }
+                '*' | '+' | '?' => {
+                    self.quantifier(c)?;
+                    continue;
+                }
+                '{' => {
+                    if self.brace()? {
+                        continue;
+                    }
+                }
+                '\\' => self.escape()?,
+                '[' => self.class()?,
+                '(' => self.group()?,
+                '$' if !self.flags.multi_line => self.out.push_str(r"(?:\n?\z)"),
+                other => self.out.push(other),
+            }
+            self.quantified = Quantified::No;
+        }
+        Ok(())
+    }
+
+    /// `*`, `+`, `?`: a quantifier, or the suffix that makes one lazy or possessive.
+    fn quantifier(&mut self, c: char) -> Result<(), String> {
+        self.quantified = match (self.quantified, c) {
+            (Quantified::No, _) => Quantified::Once,
+            (Quantified::Once, '?') => Quantified::Closed,
+            (Quantified::Once, '+') => {
+                // The linear engine reads `a++` as `(a+)+`.
+                self.backtracking = true;
+                Quantified::Closed
+            }
+            _ => return Err("quantifier does not follow a repeatable item".to_owned()),
+        };
+        self.out.push(c);
+        Ok(())
+    }
+
+    /// After `\`, outside a class.
+    fn escape(&mut self) -> Result<(), String> {
+        let c = self.rest.next().ok_or("\\ at end of pattern")?;
+        match c {
+            'b' | 'B' => {
+                self.out.push_str(r"(?-u:\");
+                self.out.push(c);
+                self.out.push(')');
+            }
+            'Z' => self.out.push_str(r"(?:\n?\z)"),
+            'R' => self
+                .out
+                .push_str(r"(?:\r\n|[\n\x0B\x0C\r\u{85}\u{2028}\u{2029}])"),
+            'N' => self.out.push_str(r"[^\n]"),
+            'e' => self.out.push_str(r"\x1B"),
+            'c' => self.control()?,
+            'Q' => self.quoted(|c| regex::escape(c.encode_utf8(&mut [0; 4]))),
+            'E' => {}
+            'o' | 'C' | 'X' => return Err(format!("\\{c} is not supported")),
+            '0' => self.octal(),
+            _ => match class_members(c) {
+                Some((members, negated)) => {
+                    self.out.push_str(if negated { "[^" } else { "[" });
+                    self.out.push_str(members);
+                    self.out.push(']');
+                }
+                None => {
+                    self.out.push('\\');
+                    self.out.push(c);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// `\cX`: a control character.
+    fn control(&mut self) -> Result<(), String> {
+        let c = self.rest.next().filter(char::is_ascii);
+        let c = c.ok_or("\\c at end of pattern")?;
+        let code = (c.to_ascii_uppercase() as u8) ^ 0x40;
+        self.out.push_str(&format!(r"\x{code:02X}"));
+        Ok(())
+    }
+
+    /// `\0` and up to two more octal digits.
+    fn octal(&mut self) {
+        let mut code = 0u32;
+        for _ in 0..2 {
+            match self.rest.peek().and_then(|c| c.to_digit(8)) {
+                Some(digit) => {
+                    code = code * 8 + digit;
+                    self.rest.next();
+                }
+                None => break,
+            }
+        }
+        self.out.push_str(&format!(r"\x{code:02X}"));
+    }
+
+    /// After `\Q`: copies up to `\E`, each character through `escape`.
+    fn quoted(&mut self, escape: impl Fn(char) -> String) {
+        while let Some(c) = self.rest.next() {
+            if c == '\\' && self.rest.peek() == Some(&'E') {
+                self.rest.next();
+                return;
+            }
+            self.out.push_str(&escape(c));
+        }
+    }
+
+    /// After `(`.
+    fn group(&mut self) -> Result<(), String> {
+        match self.rest.peek() {
+            Some('*') => Err("control verbs are not supported".to_owned()),
+            Some('?') => {
+                let mut ahead = self.rest.clone();
+                ahead.next();
+                match ahead.peek() {
+                    Some('#') => self
+                        .rest
+                        .by_ref()
+                        .find(|c| *c == ')')
+                        .map(|_| ())
+                        .ok_or_else(|| "missing ) after comment".to_owned()),
+                    Some('C') => Err("callouts are not supported".to_owned()),
+                    _ => {
+                        self.out.push('(');
+                        Ok(())
+                    }
+                }
+            }
+            _ => {
+                self.out.push('(');
+                Ok(())
+            }
+        }
+    }
+
+    /// After `{`: true for a repetition, anything else is a literal brace.
+    fn brace(&mut self) -> Result<bool, String> {
+        let mut ahead = self.rest.clone();
+        let mut digits = 0;
+        let mut commas = 0;
+        let is_repetition = loop {
+            match ahead.next() {
+                Some(c) if c.is_ascii_digit() => digits += usize::from(commas == 0),
+                Some(',') if commas == 0 => commas = 1,
+                Some('}') => break digits > 0,
+                _ => break false,
+            }
+        };
+        if !is_repetition {
+            self.out.push_str(r"\{");
+            return Ok(false);
+        }
+        if self.quantified != Quantified::No {
+            return Err("quantifier does not follow a repeatable item".to_owned());
+        }
+        self.quantified = Quantified::Once;
+        self.out.push('{');
+        for c in self.rest.by_ref() {
+            self.out.push(c);
+            if c == '}' {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// After `[`.
+    fn class(&mut self) -> Result<(), String> {
+        self.out.push('[');
+        if self.rest.next_if_eq(&'^').is_some() {
+            self.out.push('^');
+        }
+        if self.rest.next_if_eq(&']').is_some() {
+            self.out.push_str(r"\]");
+        }
+        while let Some(c) = self.rest.next() {
+            match c {
+                ']' => {
+                    self.out.push(']');
+                    return Ok(());
+                }
+                '[' => self.bracket_in_class(),
+                '&' | '~' => {
+                    self.out.push('\\');
+                    self.out.push(c);
+                }
+                // Two in a row would be a set difference.
+                '-' if self.rest.peek() == Some(&'-') => self.out.push_str(r"\-"),
+                '\\' => self.escape_in_class()?,
+                other => self.out.push(other),
+            }
+        }
+        Err("missing terminating ] for character class".to_owned())
+    }
+
+    /// After `[` within a class: `[:alpha:]` is copied, a lone bracket is literal.
+    fn bracket_in_class(&mut self) {
+        let name: String = self.rest.clone().take_while(|c| *c != ']').collect();
+        let is_posix = name.len() > 2 && name.starts_with(':') && name.ends_with(':');
+        if is_posix {
+            self.out.push('[');
+            self.out.push_str(&name);
+            self.out.push(']');
+            for _ in 0..=name.chars().count() {
+                self.rest.next();
+            }
+        } else {
+            self.out.push_str(r"\[");
+        }
+    }
+
+    fn escape_in_class(&mut self) -> Result<(), String> {
+        let c = self.rest.next().ok_or("\\ at end of pattern")?;
+        match c {
+            'b' => self.out.push_str(r"\x08"),
+            'e' => self.out.push_str(r"\x1B"),
+            'c' => self.control()?,
+            '0'..='7' => {
+                let mut code = c.to_digit(8).unwrap_or(0);
+                while let Some(digit) = self.rest.peek().and_then(|c| c.to_digit(8)) {
+                    if code >= 0o40 {
+                        break;
+                    }
+                    code = code * 8 + digit;
+                    self.rest.next();
+                }
+                self.out.push_str(&format!(r"\x{{{code:X}}}"));
+            }
+            'Q' => self.quoted(|c| {
+                if c.is_ascii_punctuation() {
+                    format!("\\{c}")
+                } else {
+                    c.to_string()
+                }
+            }),
+            'E' => {}
+            'R' | 'X' | 'B' | 'N' => return Err(format!("\\{c} in a character class")),
+            _ => match class_members(c) {
+                Some((members, false)) => self.out.push_str(members),
+                Some((members, true)) => {
+                    self.out.push_str("[^");
+                    self.out.push_str(members);
+                    self.out.push(']');
+                }
+                None => {
+                    self.out.push('\\');
+                    self.out.push(c);
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+/// Members of the class an escape letter stands for, and whether they are excluded.
+fn class_members(letter: char) -> Option<(&'static str, bool)> {
+    CLASSES
+        .iter()
+        .find(|(known, ..)| *known == letter)
+        .map(|(_, members, negated)| (*members, *negated))
+}
+
+/// The literal text behind `^` or `\A`. Conservative: `None` or a shorter text is always right.
+pub(super) fn literal_prefix(pattern: &str) -> Option<String> {
+    let body = pattern
+        .strip_prefix('^')
+        .or_else(|| pattern.strip_prefix(r"\A"))?;
+    if body.contains('|') {
+        return None;
+    }
+    let mut prefix = String::new();
+    let mut rest = body.chars().peekable();
+    while let Some(c) = rest.next() {
+        let literal = match c {
+            '\\' => match rest.next() {
+                Some(escaped) if escaped.is_ascii_punctuation() => escaped,
+                _ => break,
+            },
+            '.' | '[' | '(' | ')' | '$' | '^' | '*' | '+' | '?' | '{' => break,
+            other => other,
+        };
+        // A character that may be absent or repeated is no part of the prefix.
+        if matches!(rest.peek(), Some('*' | '?' | '{' | '+')) {
+            break;
+        }
+        prefix.push(literal);
+    }
+    (!prefix.is_empty()).then_some(prefix)
+}

@@ -1,0 +1,362 @@
+//! What operators hand to each other: rows, or a block of measurements.
+//!
+//! ```text
+//! MeasurementBlock = bucket (columns decoded when asked for)
+//!                  + selection: which of its measurements, in stored order
+//!                  + shape: which fields they show
+//! ```
+//!
+//! A block stands for exactly the documents [`MeasurementBlock::to_rows`] gives: the time field, the
+//! metadata if there is any, then the other fields in the bucket's column order. Whatever works on
+//! the columns must answer as if it had been given those documents.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+
+use crate::error::Result;
+use crate::query::source::Bucket;
+
+/// Part of an answer on its way.
+#[derive(Clone)]
+pub enum Batch {
+    /// Documents.
+    Rows(Vec<Document>),
+    /// Measurements of one bucket.
+    Block(MeasurementBlock),
+}
+
+impl Batch {
+    /// Number of documents.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Rows(rows) => rows.len(),
+            Self::Block(block) => block.selection.len(),
+        }
+    }
+
+    /// True when it holds no document.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keeps the first `count` documents.
+    pub fn truncate(&mut self, count: usize) {
+        match self {
+            Self::Rows(rows) => rows.truncate(count),
+            Self::Block(block) => block.selection.truncate(count),
+        }
+    }
+
+    /// Drops the first `count` documents.
+    pub fn skip(&mut self, count: usize) {
+        match self {
+            Self::Rows(rows) => drop(rows.drain(..count.min(rows.len()))),
+            Self::Block(block) => block.selection.skip(count),
+        }
+    }
+
+    /// The documents.
+    pub fn into_rows(self) -> Result<Vec<Document>> {
+        match self {
+            Self::Rows(rows) => Ok(rows),
+            Self::Block(block) => block.to_rows(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Rows(rows) => f.debug_tuple("Rows").field(&rows.len()).finish(),
+            Self::Block(block) => f.debug_tuple("Block").field(&block.selection).finish(),
+        }
+    }
+}
+
+/// Which rows of a block, in ascending order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// A run of them: columns can be read as slices.
+    Range(Range<u32>),
+    /// These.
+    Rows(Vec<u32>),
+}
+
+impl Selection {
+    /// All of `count` rows.
+    pub fn all(count: u32) -> Self {
+        Self::Range(0..count)
+    }
+
+    /// No row.
+    pub fn none() -> Self {
+        Self::Range(0..0)
+    }
+
+    /// How many rows.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Range(range) => range.len(),
+            Self::Rows(rows) => rows.len(),
+        }
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keeps the first `count`.
+    pub fn truncate(&mut self, count: usize) {
+        match self {
+            Self::Range(range) => {
+                let end = range.start.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+                range.end = range.end.min(end);
+            }
+            Self::Rows(rows) => rows.truncate(count),
+        }
+    }
+
+    /// Drops the first `count`.
+    pub fn skip(&mut self, count: usize) {
+        match self {
+            Self::Range(range) => {
+                let start = range.start.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+                range.start = range.end.min(start);
+            }
+            Self::Rows(rows) => drop(rows.drain(..count.min(rows.len()))),
+        }
+    }
+
+    /// Calls `visit` with each row.
+    pub fn for_each(&self, mut visit: impl FnMut(u32)) {
+        match self {
+            Self::Range(range) => range.clone().for_each(visit),
+            Self::Rows(rows) => rows.iter().for_each(|row| visit(*row)),
+        }
+    }
+
+    /// The rows for which `keep` says so. A run stays a run if what is kept is one.
+    #[must_use]
+    pub fn filter(&self, mut keep: impl FnMut(u32) -> bool) -> Self {
+        let mut rows = Vec::new();
+        self.for_each(|row| {
+            if keep(row) {
+                rows.push(row);
+            }
+        });
+        Self::from_rows(rows)
+    }
+
+    /// From ascending row numbers; a run if they are one.
+    pub fn from_rows(rows: Vec<u32>) -> Self {
+        match (rows.first(), rows.last()) {
+            (Some(&first), Some(&last)) if (last - first) as usize + 1 == rows.len() => {
+                Self::Range(first..last + 1)
+            }
+            (None, _) => Self::none(),
+            _ => Self::Rows(rows),
+        }
+    }
+
+    /// Only the rows within `range`.
+    #[must_use]
+    pub fn within(&self, range: Range<u32>) -> Self {
+        match self {
+            Self::Range(own) => {
+                let start = own.start.max(range.start);
+                let end = own.end.min(range.end);
+                Self::Range(start..end.max(start))
+            }
+            Self::Rows(rows) => {
+                let from = rows.partition_point(|row| *row < range.start);
+                let to = rows.partition_point(|row| *row < range.end);
+                let part = rows.get(from..to).unwrap_or(&[]);
+                Self::from_rows(part.to_vec())
+            }
+        }
+    }
+
+    /// The row numbers.
+    pub fn to_vec(&self) -> Vec<u32> {
+        match self {
+            Self::Range(range) => range.clone().collect(),
+            Self::Rows(rows) => rows.clone(),
+        }
+    }
+}
+
+/// Which fields measurements show.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum FieldSet {
+    /// All.
+    #[default]
+    All,
+    /// These.
+    Only(BTreeSet<Arc<str>>),
+    /// All but these.
+    Except(BTreeSet<Arc<str>>),
+}
+
+impl FieldSet {
+    /// Whether measurements show the field.
+    pub fn contains(&self, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(name),
+            Self::Except(names) => !names.contains(name),
+        }
+    }
+}
+
+/// How measurements of a collection look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeasurementShape {
+    /// Name of the time field.
+    pub time_field: Arc<str>,
+    /// Name of the metadata field.
+    pub meta_field: Option<Arc<str>>,
+    /// What they show.
+    pub fields: FieldSet,
+}
+
+impl MeasurementShape {
+    /// True when `name` is the metadata field and shown.
+    pub fn shows_meta_as(&self, name: &str) -> bool {
+        self.meta_field.as_deref() == Some(name) && self.fields.contains(name)
+    }
+}
+
+/// Measurements of one bucket.
+#[derive(Clone)]
+pub struct MeasurementBlock {
+    /// Where they are.
+    pub bucket: Arc<dyn Bucket>,
+    /// Which of them.
+    pub selection: Selection,
+    /// How they look.
+    pub shape: Arc<MeasurementShape>,
+}
+
+impl MeasurementBlock {
+    /// All measurements of a bucket.
+    pub fn all(bucket: Arc<dyn Bucket>, shape: Arc<MeasurementShape>) -> Self {
+        let count = bucket.count();
+        Self {
+            bucket,
+            selection: Selection::all(count),
+            shape,
+        }
+    }
+
+    /// The value of the metadata as measurements show it.
+    pub fn meta(&self) -> ValueRef<'_> {
+        match &self.shape.meta_field {
+            Some(name) if self.shape.fields.contains(name) => self.bucket.meta(),
+            _ => ValueRef::Missing,
+        }
+    }
+
+    /// A document of what is the same in all measurements: the metadata, under its name.
+    pub fn constant_document(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        if let Some(name) = &self.shape.meta_field {
+            out.append_ref(name, self.meta());
+        }
+        out.finish()
+    }
+
+    /// The column measurements show under `name`; `None` if there is none.
+    pub fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        if self.is_column(name) {
+            self.bucket.column(name)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Whether measurements may show a column of this name (the metadata field hides one).
+    fn is_column(&self, name: &str) -> bool {
+        self.shape.meta_field.as_deref() != Some(name) && self.shape.fields.contains(name)
+    }
+
+    /// The measurements as documents.
+    pub fn to_rows(&self) -> Result<Vec<Document>> {
+        self.rows_of(&self.selection)
+    }
+
+    /// Some measurements as documents.
+    pub fn rows_of(&self, selection: &Selection) -> Result<Vec<Document>> {
+        if selection.is_empty() {
+            return Ok(Vec::new());
+        }
+        let time_name = &self.shape.time_field;
+        let time = self.column(time_name)?;
+        let meta_name = self.shape.meta_field.as_deref().unwrap_or("");
+        let meta = self.meta();
+        let mut columns: Vec<(&str, Arc<ColumnBlock>)> = Vec::new();
+        for name in self.bucket.columns() {
+            if name == time_name || !self.is_column(name) {
+                continue;
+            }
+            if let Some(column) = self.bucket.column(name)? {
+                columns.push((name, column));
+            }
+        }
+        let mut size_hint = 64;
+        let mut rows = Vec::with_capacity(selection.len());
+        selection.for_each(|row| {
+            let at = row as usize;
+            let mut out = DocumentBuilder::with_capacity(size_hint);
+            if let Some(time) = &time {
+                out.append_ref(time_name, time.value(at));
+            }
+            out.append_ref(meta_name, meta);
+            for (name, column) in &columns {
+                out.append_ref(name, column.value(at));
+            }
+            let document = out.finish();
+            // Measurements of one bucket are much alike; the next will hardly need to grow.
+            size_hint = document.as_bytes().len() + 8;
+            rows.push(document);
+        });
+        Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selections_cut_alike() {
+        for at in 0..8 {
+            let mut range = Selection::Range(2..7);
+            let mut rows = Selection::Rows(vec![2, 3, 4, 5, 6]);
+            range.skip(at);
+            rows.skip(at);
+            assert_eq!(range.to_vec(), rows.to_vec(), "skip {at}");
+            let mut range = Selection::Range(2..7);
+            let mut rows = Selection::Rows(vec![2, 3, 4, 5, 6]);
+            range.truncate(at);
+            rows.truncate(at);
+            assert_eq!(range.to_vec(), rows.to_vec(), "truncate {at}");
+        }
+    }
+
+    #[test]
+    fn what_is_a_run_becomes_one() {
+        let all = Selection::all(10);
+        assert_eq!(all.filter(|row| row > 3), Selection::Range(4..10));
+        assert_eq!(all.filter(|row| row == 30), Selection::none());
+        let even = all.filter(|row| row % 2 == 0);
+        assert_eq!(even, Selection::Rows(vec![0, 2, 4, 6, 8]));
+        assert_eq!(even.within(3..7).to_vec(), [4, 6]);
+        assert_eq!(all.within(3..7), Selection::Range(3..7));
+        assert!(all.within(20..30).is_empty());
+    }
+}

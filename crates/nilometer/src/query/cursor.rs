@@ -1,0 +1,420 @@
+//! Cursors: queries that outlive one command.
+//!
+//! ```text
+//! find, aggregate ─► Cursor ─ fill ─► first batch ─┬─ exhausted: id 0, nothing is kept
+//!                                                  └─ registry.register ─► id
+//! getMore id ─► registry.check_out ─► PinnedCursor ─ fill ─► next batch ─┬─ keep: idle again
+//!                                                                       └─ dropped: gone
+//! ```
+//!
+//! A cursor owns its executor; between commands nobody holds it but the registry. While a command
+//! works with it the registry keeps a note of that, so that a second getMore is refused
+//! (`CursorInUse`) and a kill reaches the operation. Whatever ends a getMore other than
+//! [`PinnedCursor::keep`] ends the cursor: an error in the middle of a batch leaves nothing behind
+//! that could go on with documents missing.
+//!
+//! Ids come from the caller's source of randomness: a client that guesses an id must not read
+//! another's answer.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nilometer_bson::{Document, DocumentBuilder};
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{KillSwitch, OperationContext};
+use crate::query::exec::Executor;
+use crate::session::SessionId;
+
+/// Documents in a first batch when the client does not say how many.
+pub const FIRST_BATCH_DEFAULT: u64 = 101;
+
+/// Bytes of documents in one batch: the size of the largest document.
+pub const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// A cursor nobody asks for this long is closed.
+pub const CURSOR_IDLE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// Cursors open at once.
+pub const CURSORS_OPEN_MAX: usize = 100_000;
+
+/// What is set for all cursors of a database.
+#[derive(Clone, Copy, Debug)]
+pub struct CursorLimits {
+    /// Idle time after which a cursor is closed.
+    pub idle_timeout: Duration,
+    /// Cursors open at once.
+    pub open_max: usize,
+}
+
+impl Default for CursorLimits {
+    fn default() -> Self {
+        Self {
+            idle_timeout: CURSOR_IDLE_TIMEOUT,
+            open_max: CURSORS_OPEN_MAX,
+        }
+    }
+}
+
+/// A query in progress.
+pub struct Cursor {
+    /// `db.coll`: the name the client reads, never what a view stands for.
+    pub namespace: String,
+    /// The session it was opened in.
+    pub lsid: Option<SessionId>,
+    /// Exempt from the idle timeout.
+    pub no_timeout: bool,
+    /// Time the client granted in all (`maxTimeMS`) that is left for later batches.
+    pub time_left: Option<Duration>,
+    /// The command that opened it, for `currentOp`.
+    pub command: Document,
+    executor: Executor,
+    stash: VecDeque<Document>,
+    returned: u64,
+}
+
+/// What [`Cursor::fill`] was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchRequest {
+    /// At most so many documents; no limit but that of bytes if `None`.
+    pub documents: Option<u64>,
+}
+
+impl Cursor {
+    /// A cursor over what `executor` gives.
+    pub fn new(namespace: String, executor: Executor, command: Document) -> Self {
+        Self {
+            namespace,
+            lsid: None,
+            no_timeout: false,
+            time_left: None,
+            command,
+            executor,
+            stash: VecDeque::new(),
+            returned: 0,
+        }
+    }
+
+    /// Appends documents to the array open in `out` until the batch is full or nothing is left.
+    /// Says whether more may follow.
+    ///
+    /// A document that would take the batch over [`BATCH_BYTES_MAX`] waits for the next one, but a
+    /// batch is never empty for its sake.
+    pub fn fill(
+        &mut self,
+        operation: &OperationContext,
+        request: BatchRequest,
+        out: &mut DocumentBuilder,
+    ) -> Result<bool> {
+        let mut count = 0usize;
+        let mut bytes = 0usize;
+        let most = request
+            .documents
+            .map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        while count < most {
+            let Some(document) = self.stash.pop_front() else {
+                match self.executor.next_rows(operation)? {
+                    Some(rows) => self.stash.extend(rows),
+                    None => return Ok(false),
+                }
+                continue;
+            };
+            let size = document.as_bytes().len();
+            if count > 0 && bytes + size > BATCH_BYTES_MAX {
+                self.stash.push_front(document);
+                break;
+            }
+            out.append_indexed(count, nilometer_bson::ValueRef::Document(document.as_ref()));
+            count += 1;
+            bytes += size;
+            self.returned += 1;
+        }
+        Ok(!(self.stash.is_empty() && self.executor.is_exhausted()))
+    }
+
+    /// Documents given out so far.
+    pub fn returned(&self) -> u64 {
+        self.returned
+    }
+}
+
+impl std::fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cursor")
+            .field("namespace", &self.namespace)
+            .field("returned", &self.returned)
+            .finish_non_exhaustive()
+    }
+}
+
+enum Slot {
+    Idle { cursor: Box<Cursor>, since: Duration },
+    Busy { namespace: String, kill: KillSwitch },
+}
+
+impl Slot {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Idle { cursor, .. } => &cursor.namespace,
+            Self::Busy { namespace, .. } => namespace,
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    slots: HashMap<i64, Slot>,
+    counts: CursorCounts,
+}
+
+/// Figures for `serverStatus`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CursorCounts {
+    /// Cursors closed because nobody asked for them.
+    pub timed_out: u64,
+    /// Cursors ever kept for a getMore.
+    pub total_opened: u64,
+    /// Open now, pinned ones included.
+    pub open: u64,
+    /// Worked on by a command now.
+    pub pinned: u64,
+    /// Open now and exempt from the timeout.
+    pub no_timeout: u64,
+}
+
+/// What a kill found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Killed {
+    /// Closed, or told to stop at its next batch.
+    Yes,
+    /// No such cursor.
+    NotFound,
+}
+
+/// All open cursors of a database.
+#[derive(Default)]
+pub struct CursorRegistry {
+    limits: CursorLimits,
+    state: Mutex<State>,
+}
+
+impl CursorRegistry {
+    /// An empty registry.
+    pub fn new(limits: CursorLimits) -> Self {
+        Self {
+            limits,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is consistent between statements; a panicking holder leaves nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a cursor for later commands and gives its id. `random` is asked until it gives an id
+    /// that is free.
+    pub fn register(
+        &self,
+        cursor: Cursor,
+        now: Duration,
+        mut random: impl FnMut() -> u64,
+    ) -> Result<i64> {
+        let mut state = self.lock();
+        if state.slots.len() >= self.limits.open_max {
+            return Err(Error::new(
+                ErrorCode::ExceededMemoryLimit,
+                format!("too many open cursors: {}", self.limits.open_max),
+            ));
+        }
+        let id = loop {
+            // Positive ids, as some clients print them unsigned; never 0, which says "exhausted".
+            let id = i64::try_from(random() >> 1).unwrap_or(0);
+            if id != 0 && !state.slots.contains_key(&id) {
+                break id;
+            }
+        };
+        state.counts.total_opened += 1;
+        let cursor = Box::new(cursor);
+        state.slots.insert(id, Slot::Idle { cursor, since: now });
+        Ok(id)
+    }
+
+    /// Takes a cursor out to work with it.
+    pub fn check_out(
+        self: &Arc<Self>,
+        id: i64,
+        namespace: &str,
+        operation: &OperationContext,
+    ) -> Result<PinnedCursor> {
+        let mut state = self.lock();
+        let Some(slot) = state.slots.get_mut(&id) else {
+            return Err(not_found(id));
+        };
+        if slot.namespace() != namespace {
+            return Err(Error::new(
+                ErrorCode::Unauthorized,
+                format!(
+                    "Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace {}",
+                    slot.namespace()
+                ),
+            ));
+        }
+        if let Slot::Idle { cursor, .. } = slot {
+            check_session(id, cursor.lsid, operation.lsid)?;
+        }
+        let busy = Slot::Busy {
+            namespace: namespace.to_owned(),
+            kill: operation.kill_switch().clone(),
+        };
+        match std::mem::replace(slot, busy) {
+            Slot::Idle { cursor, .. } => Ok(PinnedCursor {
+                id,
+                cursor: Some(cursor),
+                registry: Arc::clone(self),
+            }),
+            in_use => {
+                *slot = in_use;
+                Err(Error::new(
+                    ErrorCode::CursorInUse,
+                    format!("cursor id {id} is already in use"),
+                ))
+            }
+        }
+    }
+
+    /// Closes a cursor, or tells the operation that works with it to stop. With a namespace, only
+    /// a cursor of that namespace counts.
+    pub fn kill(&self, id: i64, namespace: Option<&str>) -> Killed {
+        let mut state = self.lock();
+        match state.slots.get(&id) {
+            None => Killed::NotFound,
+            Some(slot) if namespace.is_some_and(|n| n != slot.namespace()) => Killed::NotFound,
+            Some(Slot::Busy { kill, .. }) => {
+                kill.kill(ErrorCode::CursorKilled);
+                Killed::Yes
+            }
+            Some(Slot::Idle { .. }) => {
+                state.slots.remove(&id);
+                Killed::Yes
+            }
+        }
+    }
+
+    /// Closes every cursor for which `condemned` says so by namespace and session: a dropped
+    /// collection, an ended session.
+    pub fn kill_where(&self, mut condemned: impl FnMut(&str, Option<SessionId>) -> bool) -> usize {
+        let mut state = self.lock();
+        let before = state.slots.len();
+        let mut stopped = 0;
+        state.slots.retain(|_, slot| match slot {
+            Slot::Idle { cursor, .. } => !condemned(&cursor.namespace, cursor.lsid),
+            Slot::Busy { namespace, kill } => {
+                if condemned(namespace, None) {
+                    kill.kill(ErrorCode::CursorKilled);
+                    stopped += 1;
+                }
+                true
+            }
+        });
+        before - state.slots.len() + stopped
+    }
+
+    /// Closes cursors nobody has asked for since the idle timeout. Cheap enough to call once a
+    /// second.
+    pub fn expire(&self, now: Duration) -> usize {
+        let mut state = self.lock();
+        let before = state.slots.len();
+        let timeout = self.limits.idle_timeout;
+        state.slots.retain(|_, slot| match slot {
+            Slot::Idle { cursor, since } => {
+                cursor.no_timeout || now.saturating_sub(*since) < timeout
+            }
+            Slot::Busy { .. } => true,
+        });
+        let expired = before - state.slots.len();
+        state.counts.timed_out += expired as u64;
+        expired
+    }
+
+    /// Figures for `serverStatus`.
+    pub fn counts(&self) -> CursorCounts {
+        let state = self.lock();
+        let mut counts = state.counts;
+        for slot in state.slots.values() {
+            counts.open += 1;
+            match slot {
+                Slot::Busy { .. } => counts.pinned += 1,
+                Slot::Idle { cursor, .. } if cursor.no_timeout => counts.no_timeout += 1,
+                Slot::Idle { .. } => {}
+            }
+        }
+        counts
+    }
+}
+
+impl std::fmt::Debug for CursorRegistry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CursorRegistry")
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+fn not_found(id: i64) -> Error {
+    Error::new(
+        ErrorCode::CursorNotFound,
+        format!("cursor id {id} not found"),
+    )
+}
+
+/// A cursor answers only to the session that opened it.
+fn check_session(id: i64, opened: Option<SessionId>, asking: Option<SessionId>) -> Result<()> {
+    match (opened, asking) {
+        (None, Some(_)) => Err(Error::location(
+            50_736,
+            format!("Cannot run getMore on cursor {id}, which was not created in a session, in a session"),
+        )),
+        (Some(_), None) => Err(Error::location(
+            50_737,
+            format!("Cannot run getMore on cursor {id}, which was created in a session, without an lsid"),
+        )),
+        (Some(a), Some(b)) if a != b => Err(Error::location(
+            50_738,
+            format!("Cannot run getMore on cursor {id}, which was created in another session"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A cursor taken out of the registry. Dropping it closes it.
+#[derive(Debug)]
+pub struct PinnedCursor {
+    id: i64,
+    cursor: Option<Box<Cursor>>,
+    registry: Arc<CursorRegistry>,
+}
+
+impl PinnedCursor {
+    /// The cursor.
+    pub fn cursor_mut(&mut self) -> Result<&mut Cursor> {
+        self.cursor.as_deref_mut().ok_or_else(|| not_found(self.id))
+    }
+
+    /// Puts it back for the next command.
+    pub fn keep(mut self, now: Duration) {
+        if let Some(cursor) = self.cursor.take() {
+            let mut state = self.registry.lock();
+            state.slots.insert(self.id, Slot::Idle { cursor, since: now });
+        }
+    }
+}
+
+impl Drop for PinnedCursor {
+    fn drop(&mut self) {
+        if self.cursor.is_some() {
+            self.registry.lock().slots.remove(&self.id);
+        }
+    }
+}

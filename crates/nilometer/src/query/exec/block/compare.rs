@@ -1,0 +1,255 @@
+//! Comparing a typed column with a constant: tight loops over plain vectors.
+//!
+//! ```text
+//! column    operand                 done as
+//! date      date                    64-bit integers
+//! int, long int, long, whole double 64-bit integers
+//! int, long double with a fraction  64-bit integers, operand rounded to the side that keeps the answer
+//! double    int, double, long up to 2^53   doubles
+//! ```
+//!
+//! Everything else (decimals, NaN operands, longs no double holds) has no kernel. A NaN in a column
+//! matches no number, as in a filter.
+
+use nilometer_bson::Value;
+use nilometer_bson::block::{BlockData, ColumnBlock};
+
+use crate::eval::matcher::CompareOp;
+use crate::query::batch::Selection;
+
+/// Whole numbers of this size and below are exact as doubles.
+const EXACT_IN_DOUBLE: i64 = 1 << 53;
+
+/// The rows of `selection` whose value compares so with the operand; `None` if there is no kernel
+/// for this pair of types.
+pub(crate) fn select_compare(
+    column: &ColumnBlock,
+    op: CompareOp,
+    operand: &Value,
+    selection: &Selection,
+) -> Option<Selection> {
+    let selected = match (column.data(), operand) {
+        (BlockData::DateTime(values), Value::DateTime(at)) => {
+            select_integers(values, |v| *v, op, *at, selection)
+        }
+        (BlockData::Int32(values), _) => {
+            let (op, bound) = integer_bound(op, operand)?;
+            select_integers(values, |v| i64::from(*v), op, bound, selection)
+        }
+        (BlockData::Int64(values), _) => {
+            let (op, bound) = integer_bound(op, operand)?;
+            select_integers(values, |v| *v, op, bound, selection)
+        }
+        (BlockData::Double(values), _) => {
+            select_doubles(values, op, double_operand(operand)?, selection)
+        }
+        _ => return None,
+    };
+    Some(match column.presence() {
+        None => selected,
+        Some(presence) => selected.filter(|row| presence.get(row as usize)),
+    })
+}
+
+/// The rows whose value lies so to the operand when the whole column ascends; `None` if it is no
+/// column of dates without gaps or the operand is no date.
+pub(crate) fn sorted_range(
+    column: &ColumnBlock,
+    op: CompareOp,
+    operand: &Value,
+) -> Option<std::ops::Range<u32>> {
+    let (BlockData::DateTime(times), Value::DateTime(at)) = (column.data(), operand) else {
+        return None;
+    };
+    if column.presence().is_some() {
+        return None;
+    }
+    let below = |limit: i64| times.partition_point(|time| *time < limit);
+    let up_to = |limit: i64| times.partition_point(|time| *time <= limit);
+    let (from, to) = match op {
+        CompareOp::Eq => (below(*at), up_to(*at)),
+        CompareOp::Gt => (up_to(*at), times.len()),
+        CompareOp::Gte => (below(*at), times.len()),
+        CompareOp::Lt => (0, below(*at)),
+        CompareOp::Lte => (0, up_to(*at)),
+    };
+    Some(u32::try_from(from).ok()?..u32::try_from(to).ok()?)
+}
+
+/// A comparison of whole numbers that holds exactly where the comparison with the operand does.
+fn integer_bound(op: CompareOp, operand: &Value) -> Option<(CompareOp, i64)> {
+    match operand {
+        Value::Int32(v) => Some((op, i64::from(*v))),
+        Value::Int64(v) => Some((op, *v)),
+        Value::Double(v) => {
+            let limit = EXACT_IN_DOUBLE as f64;
+            if v.is_nan() || v.abs() > limit {
+                return None;
+            }
+            if v.fract() == 0.0 {
+                return Some((op, *v as i64));
+            }
+            // Strictly between two whole numbers: above it means from the next on.
+            Some(match op {
+                CompareOp::Gt | CompareOp::Gte => (CompareOp::Gte, v.ceil() as i64),
+                CompareOp::Lt | CompareOp::Lte => (CompareOp::Lte, v.floor() as i64),
+                CompareOp::Eq => return None,
+            })
+        }
+        _ => None,
+    }
+}
+
+fn double_operand(operand: &Value) -> Option<f64> {
+    match operand {
+        Value::Int32(v) => Some(f64::from(*v)),
+        Value::Int64(v) if v.unsigned_abs() <= EXACT_IN_DOUBLE.unsigned_abs() => Some(*v as f64),
+        Value::Double(v) if !v.is_nan() => Some(*v),
+        _ => None,
+    }
+}
+
+fn select_integers<T>(
+    values: &[T],
+    read: impl Fn(&T) -> i64 + Copy,
+    op: CompareOp,
+    bound: i64,
+    selection: &Selection,
+) -> Selection {
+    match op {
+        CompareOp::Eq => select_where(values, selection, |v| read(v) == bound),
+        CompareOp::Gt => select_where(values, selection, |v| read(v) > bound),
+        CompareOp::Gte => select_where(values, selection, |v| read(v) >= bound),
+        CompareOp::Lt => select_where(values, selection, |v| read(v) < bound),
+        CompareOp::Lte => select_where(values, selection, |v| read(v) <= bound),
+    }
+}
+
+/// IEEE comparison is the filter's here: NaN compares false with every number, zeros are equal.
+fn select_doubles(values: &[f64], op: CompareOp, bound: f64, selection: &Selection) -> Selection {
+    match op {
+        CompareOp::Eq => select_where(values, selection, |v| *v == bound),
+        CompareOp::Gt => select_where(values, selection, |v| *v > bound),
+        CompareOp::Gte => select_where(values, selection, |v| *v >= bound),
+        CompareOp::Lt => select_where(values, selection, |v| *v < bound),
+        CompareOp::Lte => select_where(values, selection, |v| *v <= bound),
+    }
+}
+
+/// One pass without branches on the data: every row is written, and kept by moving on.
+fn select_where<T>(values: &[T], selection: &Selection, keep: impl Fn(&T) -> bool) -> Selection {
+    match selection {
+        Selection::Range(range) => {
+            let Some(part) = values.get(range.start as usize..range.end as usize) else {
+                return Selection::none();
+            };
+            let mut rows = vec![0u32; part.len()];
+            let mut kept = 0;
+            for (row, value) in (range.start..).zip(part) {
+                if let Some(slot) = rows.get_mut(kept) {
+                    *slot = row;
+                }
+                kept += usize::from(keep(value));
+            }
+            rows.truncate(kept);
+            Selection::from_rows(rows)
+        }
+        Selection::Rows(rows) => {
+            let kept = rows
+                .iter()
+                .copied()
+                .filter(|row| values.get(*row as usize).is_some_and(&keep));
+            Selection::from_rows(kept.collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval::matcher::{Comparison, MatchPath};
+
+    const OPS: [CompareOp; 5] = [
+        CompareOp::Eq,
+        CompareOp::Gt,
+        CompareOp::Gte,
+        CompareOp::Lt,
+        CompareOp::Lte,
+    ];
+
+    /// Every kernel against the filter's own test, value by value.
+    #[test]
+    fn kernels_agree_with_the_filter() {
+        let numbers = [
+            i64::MIN,
+            -(1 << 53) - 1,
+            -(1 << 53),
+            -2,
+            -1,
+            0,
+            1,
+            2,
+            3,
+            i64::from(i32::MAX),
+            (1 << 53) + 1,
+            i64::MAX,
+        ];
+        let doubles = [
+            f64::NAN,
+            f64::NEG_INFINITY,
+            -2.5,
+            -0.0,
+            0.0,
+            0.5,
+            1.0,
+            1.5,
+            2.5,
+            9_007_199_254_740_993.0,
+            1e300,
+            f64::INFINITY,
+        ];
+        let ints = [i32::MIN, -1, 0, 1, 2, i32::MAX];
+        let mut operands: Vec<Value> = numbers.iter().map(|v| Value::Int64(*v)).collect();
+        operands.extend(doubles.iter().map(|v| Value::Double(*v)));
+        operands.extend(ints.iter().map(|v| Value::Int32(*v)));
+        operands.extend(numbers.iter().map(|v| Value::DateTime(*v)));
+        operands.push("x".into());
+        let gap = Value::Missing;
+        let columns = [
+            ints.iter().map(|v| Value::Int32(*v)).chain([gap.clone()]).collect::<Vec<_>>(),
+            numbers.iter().map(|v| Value::Int64(*v)).chain([gap.clone()]).collect(),
+            doubles.iter().map(|v| Value::Double(*v)).chain([gap.clone()]).collect(),
+            numbers.iter().map(|v| Value::DateTime(*v)).collect(),
+        ];
+        for values in &columns {
+            let column = ColumnBlock::from_values(values);
+            let count = u32::try_from(values.len()).unwrap();
+            for operand in &operands {
+                for op in OPS {
+                    let test = Comparison {
+                        path: MatchPath::new("v"),
+                        op,
+                        value: operand.clone(),
+                        collator: None,
+                    };
+                    let expected: Vec<u32> = (0..count)
+                        .filter(|row| test.test(values[*row as usize].as_ref()))
+                        .collect();
+                    let all = Selection::all(count);
+                    if let Some(found) = select_compare(&column, op, operand, &all) {
+                        assert_eq!(found.to_vec(), expected, "{op:?} {operand:?}");
+                    }
+                    let some = Selection::Rows((0..count).step_by(2).collect());
+                    if let Some(found) = select_compare(&column, op, operand, &some) {
+                        let expected: Vec<u32> =
+                            expected.iter().copied().filter(|row| row % 2 == 0).collect();
+                        assert_eq!(found.to_vec(), expected, "{op:?} {operand:?}");
+                    }
+                    if let Some(range) = sorted_range(&column, op, operand) {
+                        assert_eq!(range.collect::<Vec<_>>(), expected, "{op:?} {operand:?}");
+                    }
+                }
+            }
+        }
+    }
+}

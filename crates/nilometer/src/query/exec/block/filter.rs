@@ -1,0 +1,246 @@
+//! Filtering a block: from a selection and a filter to a smaller selection.
+//!
+//! ```text
+//! $and              one arm after the other, each on what the last one left
+//! $or               each arm on what no arm has taken yet
+//! metadata only     asked once, decides for all rows
+//! time comparison   two binary searches when the bucket is sorted
+//! typed comparison  a kernel over the column ([`super::compare`])
+//! test of one field once per different value of the column where it has few, else once per row
+//! anything else     rows with only the fields the filter reads
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nilometer_bson::block::{BlockData, ColumnBlock};
+use nilometer_bson::{Value, ValueRef};
+
+use super::compare::{select_compare, sorted_range};
+use crate::error::Result;
+use crate::eval::matcher::{MatchExpression, MatchPath};
+use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape, Selection};
+use crate::query::exec::ExecContext;
+
+/// The rows of the block's selection that match.
+pub(crate) fn select(
+    filter: &MatchExpression,
+    block: &MeasurementBlock,
+    cx: &ExecContext<'_>,
+) -> Result<Selection> {
+    select_within(filter, block, &block.selection, cx)
+}
+
+fn select_within(
+    filter: &MatchExpression,
+    block: &MeasurementBlock,
+    selection: &Selection,
+    cx: &ExecContext<'_>,
+) -> Result<Selection> {
+    if selection.is_empty() {
+        return Ok(Selection::none());
+    }
+    match filter {
+        MatchExpression::AlwaysTrue => Ok(selection.clone()),
+        MatchExpression::AlwaysFalse => Ok(Selection::none()),
+        MatchExpression::And(arms) => {
+            let mut left = selection.clone();
+            for arm in arms {
+                left = select_within(arm, block, &left, cx)?;
+            }
+            Ok(left)
+        }
+        MatchExpression::Or(arms) => {
+            let mut left = selection.clone();
+            for arm in arms {
+                let taken = select_within(arm, block, &left, cx)?;
+                left = without(&left, &taken);
+            }
+            Ok(without(selection, &left))
+        }
+        MatchExpression::Nor(arms) => {
+            let mut left = selection.clone();
+            for arm in arms {
+                let taken = select_within(arm, block, &left, cx)?;
+                left = without(&left, &taken);
+            }
+            Ok(left)
+        }
+        MatchExpression::Not(arm) => {
+            let taken = select_within(arm, block, selection, cx)?;
+            Ok(without(selection, &taken))
+        }
+        leaf => select_leaf(leaf, block, selection, cx),
+    }
+}
+
+/// The rows of `all` that are not among `taken`, which is part of it.
+fn without(all: &Selection, taken: &Selection) -> Selection {
+    if taken.is_empty() {
+        return all.clone();
+    }
+    if taken.len() == all.len() {
+        return Selection::none();
+    }
+    let taken = taken.to_vec();
+    let mut taken = taken.iter().peekable();
+    all.filter(|row| taken.next_if(|next| **next == row).is_none())
+}
+
+fn select_leaf(
+    leaf: &MatchExpression,
+    block: &MeasurementBlock,
+    selection: &Selection,
+    cx: &ExecContext<'_>,
+) -> Result<Selection> {
+    if reads_only_meta(leaf, block) {
+        let document = block.constant_document();
+        return Ok(if leaf.matches(document.as_ref(), &cx.eval)? {
+            selection.clone()
+        } else {
+            Selection::none()
+        });
+    }
+    if let Some(path) = leaf.leaf_path()
+        && !path.is_itself()
+        && !path.as_str().contains('.')
+        && block.shape.meta_field.as_deref() != Some(path.as_str())
+    {
+        let column = match block.column(path.as_str())? {
+            Some(column) => column,
+            None => Arc::new(ColumnBlock::missing(block.bucket.count() as usize)),
+        };
+        if let Some(selected) = select_on_column(leaf, path, &column, block, selection, cx)? {
+            return Ok(selected);
+        }
+    }
+    select_on_rows(leaf, block, selection, cx)
+}
+
+fn reads_only_meta(leaf: &MatchExpression, block: &MeasurementBlock) -> bool {
+    let Some(meta) = block.shape.meta_field.as_deref() else {
+        return false;
+    };
+    let dependencies = leaf.dependencies();
+    !dependencies.whole
+        && !dependencies.random
+        && !dependencies.reads_nothing()
+        && dependencies.top_level_fields().iter().all(|f| *f == meta)
+}
+
+fn select_on_column(
+    leaf: &MatchExpression,
+    path: &MatchPath,
+    column: &ColumnBlock,
+    block: &MeasurementBlock,
+    selection: &Selection,
+    cx: &ExecContext<'_>,
+) -> Result<Option<Selection>> {
+    if let MatchExpression::Compare(comparison) = leaf {
+        if path.as_str() == &*block.shape.time_field
+            && block.bucket.is_sorted()
+            && let Some(range) = sorted_range(column, comparison.op, &comparison.value)
+        {
+            return Ok(Some(selection.within(range)));
+        }
+        let kernel = select_compare(column, comparison.op, &comparison.value, selection);
+        if kernel.is_some() {
+            return Ok(kernel);
+        }
+    }
+    // The same test of a value by itself. It does not walk into arrays, so those go to the rows.
+    let Some(test) = leaf.at_path(MatchPath::itself()) else {
+        return Ok(None);
+    };
+    let passes = |value: ValueRef<'_>| test.matches_value(value, &cx.eval);
+    match column.data() {
+        BlockData::Missing => Ok(Some(if passes(ValueRef::Missing)? {
+            selection.clone()
+        } else {
+            Selection::none()
+        })),
+        BlockData::Constant(value) => {
+            select_coded(column, std::slice::from_ref(value), |_| 0, passes, selection)
+        }
+        BlockData::Dictionary { codes, values } => {
+            let code = |row: u32| codes.get(row as usize).map_or(0, |code| *code as usize);
+            select_coded(column, values, code, passes, selection)
+        }
+        BlockData::Mixed(values) if values.iter().any(is_array) => Ok(None),
+        _ => {
+            let mut rows = Vec::new();
+            for row in selection.to_vec() {
+                if passes(column.value(row as usize))? {
+                    rows.push(row);
+                }
+            }
+            Ok(Some(Selection::from_rows(rows)))
+        }
+    }
+}
+
+fn is_array(value: &Value) -> bool {
+    matches!(value, Value::Array(_))
+}
+
+/// Asks once per different value.
+fn select_coded(
+    column: &ColumnBlock,
+    values: &[Value],
+    code: impl Fn(u32) -> usize,
+    passes: impl Fn(ValueRef<'_>) -> Result<bool>,
+    selection: &Selection,
+) -> Result<Option<Selection>> {
+    if values.iter().any(is_array) {
+        return Ok(None);
+    }
+    let verdicts: Vec<bool> = values
+        .iter()
+        .map(|value| passes(value.as_ref()))
+        .collect::<Result<_>>()?;
+    let gaps = !column.is_all_present();
+    let missing = gaps && passes(ValueRef::Missing)?;
+    Ok(Some(selection.filter(|row| {
+        if gaps && column.is_missing(row as usize) {
+            missing
+        } else {
+            verdicts.get(code(row)).copied().unwrap_or(false)
+        }
+    })))
+}
+
+/// Asks each row, made of the fields the filter reads.
+fn select_on_rows(
+    filter: &MatchExpression,
+    block: &MeasurementBlock,
+    selection: &Selection,
+    cx: &ExecContext<'_>,
+) -> Result<Selection> {
+    let dependencies = filter.dependencies();
+    let narrow = if dependencies.whole {
+        block.clone()
+    } else {
+        let fields = dependencies.top_level_fields().into_iter().map(Arc::from);
+        narrowed(block, fields.collect())
+    };
+    let mut rows = Vec::new();
+    for (row, document) in selection.to_vec().into_iter().zip(narrow.rows_of(selection)?) {
+        if filter.matches(document.as_ref(), &cx.eval)? {
+            rows.push(row);
+        }
+    }
+    Ok(Selection::from_rows(rows))
+}
+
+/// The block showing only those of its fields that are among `fields`.
+pub(crate) fn narrowed(block: &MeasurementBlock, fields: BTreeSet<Arc<str>>) -> MeasurementBlock {
+    let shown = &block.shape.fields;
+    let fields = fields.into_iter().filter(|f| shown.contains(f)).collect();
+    MeasurementBlock {
+        shape: Arc::new(MeasurementShape {
+            fields: FieldSet::Only(fields),
+            ..(*block.shape).clone()
+        }),
+        ..block.clone()
+    }
+}

@@ -1,0 +1,263 @@
+//! Execution: operators that pull batches from each other.
+//!
+//! ```text
+//! Executor ─ next ─► Limit ─► Group ─► Filter ─► Scan ─► source
+//!                      ◄─ rows     ◄─ blocks   ◄─ blocks
+//! ```
+//!
+//! An operator answers [`Operator::next`] with a batch, or with `None` when there is nothing left
+//! (and goes on answering `None`). Empty batches are allowed and skipped. A batch is rows, or a block
+//! of measurements with its columns still undecoded ([`Batch`]); an operator that has no way with
+//! blocks asks for rows and gets the same measurements as documents. So a stage is complete once it
+//! works on rows, and a block path is an addition that must not show.
+//!
+//! Operators hold no borrowed state: an executor lives in a cursor between commands. What belongs to
+//! one command (deadline, kill switch) comes with every call in the [`ExecContext`].
+//!
+//! [`Batch`]: crate::query::batch::Batch
+
+pub mod block;
+pub mod bucket_auto;
+pub mod documents;
+pub mod facet;
+pub mod filter;
+pub mod group;
+pub mod limit;
+pub mod lookup;
+pub mod memory;
+pub mod project;
+pub mod replace_root;
+pub mod sample;
+pub mod scan;
+pub mod sort;
+pub mod union_with;
+pub mod unwind;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nilometer_bson::order::Collator;
+use nilometer_bson::{Document, Value};
+
+use crate::error::Result;
+use crate::eval::EvalContext;
+use crate::operation::OperationContext;
+use crate::query::Entropy;
+use crate::query::batch::Batch;
+
+/// Rows in a batch made of rows.
+pub const ROWS_PER_BATCH: usize = 128;
+
+/// One step of a running query.
+pub trait Operator: Send {
+    /// The next batch; `None` when there is nothing left.
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>>;
+
+    /// True if it is certain that nothing is left, without looking further.
+    fn is_exhausted(&self) -> bool {
+        false
+    }
+}
+
+/// An operator on the heap.
+pub type BoxOperator = Box<dyn Operator>;
+
+/// What a query is executed with, fixed when it is planned.
+#[derive(Clone)]
+pub struct ExecSettings {
+    /// `$$NOW` of the command that opened the query.
+    pub now_ms: i64,
+    /// Values of the variables in `let`.
+    pub variables: Arc<[Value]>,
+    /// The collation, if not the simple one.
+    pub collator: Option<Arc<dyn Collator>>,
+    /// Source of randomness.
+    pub entropy: Arc<Entropy>,
+    /// Memory limits.
+    pub limits: ExecLimits,
+    /// Switches for tests and diagnosis.
+    pub options: ExecOptions,
+}
+
+/// Memory limits of one query, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecLimits {
+    /// What a `$group` may hold.
+    pub group_bytes_max: u64,
+    /// What a `$sort` may hold.
+    pub sort_bytes_max: u64,
+    /// What any other stage that gathers its input may hold.
+    pub gather_bytes_max: u64,
+}
+
+/// 100 MB: MongoDB's limit for one stage.
+pub const STAGE_MEMORY_MAX: u64 = 100 * 1024 * 1024;
+
+impl Default for ExecLimits {
+    fn default() -> Self {
+        Self {
+            group_bytes_max: STAGE_MEMORY_MAX,
+            sort_bytes_max: STAGE_MEMORY_MAX,
+            gather_bytes_max: STAGE_MEMORY_MAX,
+        }
+    }
+}
+
+/// Switches that change how, never what, a query answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExecOptions {
+    /// Turn every block into rows where it is read: the oracle.
+    pub force_rows: bool,
+    /// Apply no rule: every stage runs as it was written.
+    pub no_rules: bool,
+}
+
+/// What a call of an operator is given.
+#[derive(Clone, Copy)]
+pub struct ExecContext<'a> {
+    /// The command at work: deadline and kill switch.
+    pub operation: &'a OperationContext,
+    /// What expressions read.
+    pub eval: EvalContext<'a>,
+    /// What the query was planned with.
+    pub settings: &'a ExecSettings,
+}
+
+impl<'a> ExecContext<'a> {
+    /// The context of a call under `settings`.
+    pub fn new(operation: &'a OperationContext, settings: &'a ExecSettings) -> Self {
+        Self {
+            operation,
+            eval: EvalContext {
+                now_ms: settings.now_ms,
+                variables: &settings.variables,
+                collator: settings.collator.as_deref().map(|c| c as &dyn Collator),
+                random: Some(&*settings.entropy),
+                user_roles: None,
+            },
+            settings,
+        }
+    }
+
+    /// The same with other variables.
+    #[must_use]
+    pub fn with_variables(&self, variables: &'a [Value]) -> Self {
+        let mut cx = *self;
+        cx.eval.variables = variables;
+        cx
+    }
+}
+
+/// A planned query, ready to give its answer piece by piece.
+pub struct Executor {
+    root: BoxOperator,
+    settings: Arc<ExecSettings>,
+    finished: bool,
+}
+
+impl Executor {
+    /// An executor of the operators under `root`.
+    pub fn new(root: BoxOperator, settings: Arc<ExecSettings>) -> Self {
+        Self {
+            root,
+            settings,
+            finished: false,
+        }
+    }
+
+    /// The next batch; `None` when there is nothing left.
+    pub fn next(&mut self, operation: &OperationContext) -> Result<Option<Batch>> {
+        if self.finished {
+            return Ok(None);
+        }
+        operation.check_interrupt()?;
+        let cx = ExecContext::new(operation, &self.settings);
+        let batch = self.root.next(&cx)?;
+        self.finished = batch.is_none();
+        Ok(batch)
+    }
+
+    /// The next batch as documents.
+    pub fn next_rows(&mut self, operation: &OperationContext) -> Result<Option<Vec<Document>>> {
+        self.next(operation)?.map(Batch::into_rows).transpose()
+    }
+
+    /// All that is left, as documents.
+    pub fn drain(&mut self, operation: &OperationContext) -> Result<Vec<Document>> {
+        let mut all = Vec::new();
+        while let Some(rows) = self.next_rows(operation)? {
+            all.extend(rows);
+        }
+        Ok(all)
+    }
+
+    /// True if it is certain that nothing is left.
+    pub fn is_exhausted(&self) -> bool {
+        self.finished || self.root.is_exhausted()
+    }
+}
+
+impl std::fmt::Debug for Executor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executor")
+            .field("finished", &self.finished)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one operator did, for explain.
+#[derive(Debug, Default)]
+pub struct OperatorStats {
+    /// Documents given upward.
+    pub returned: AtomicU64,
+    /// Nanoseconds spent in it and below it.
+    pub nanos: AtomicU64,
+}
+
+/// Counts what another operator gives.
+pub struct Counted {
+    inner: BoxOperator,
+    stats: Arc<OperatorStats>,
+}
+
+impl Counted {
+    /// Counts what `inner` gives into `stats`.
+    pub fn new(inner: BoxOperator, stats: Arc<OperatorStats>) -> Self {
+        Self { inner, stats }
+    }
+}
+
+impl Operator for Counted {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let clock = cx.operation.clock();
+        let from = clock.monotonic();
+        let batch = self.inner.next(cx)?;
+        let spent = clock.monotonic().saturating_sub(from);
+        let nanos = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        self.stats.nanos.fetch_add(nanos, Ordering::Relaxed);
+        if let Some(batch) = &batch {
+            self.stats
+                .returned
+                .fetch_add(batch.len() as u64, Ordering::Relaxed);
+        }
+        Ok(batch)
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.inner.is_exhausted()
+    }
+}
+
+/// Pulls from `input` until a batch that is not empty comes; checks for interrupts on the way.
+pub(crate) fn next_filled(
+    input: &mut BoxOperator,
+    cx: &ExecContext<'_>,
+) -> Result<Option<Batch>> {
+    loop {
+        cx.operation.check_interrupt()?;
+        match input.next(cx)? {
+            Some(batch) if batch.is_empty() => {}
+            other => return Ok(other),
+        }
+    }
+}

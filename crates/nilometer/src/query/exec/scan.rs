@@ -1,0 +1,267 @@
+//! Reading: records of an ordinary collection, buckets of a time-series collection.
+//!
+//! ```text
+//! RecordScan   access path ─► filter ─► rows
+//! BucketScan   id bounds, header predicate (in the source) ─► whole-bucket filter, event filter ─► blocks
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nilometer_bson::{Document, DocumentBuilder};
+
+use super::block::filter::select;
+use super::filter::matching;
+use super::{ExecContext, Operator, ROWS_PER_BATCH};
+use crate::error::Result;
+use crate::eval::matcher::MatchExpression;
+use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
+use crate::query::planner::{AccessPath, BucketInput, RecordInput, Unpack};
+use crate::query::source::{
+    self, Bucket, BucketIter, RecordIter, ScanCounters, highest_id, lowest_id,
+};
+
+/// Buckets looked at before a call comes back to let interrupts be seen.
+const BUCKETS_PER_CALL: usize = 64;
+
+/// No documents.
+pub struct Nothing;
+
+impl Operator for Nothing {
+    fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
+        Ok(None)
+    }
+
+    fn is_exhausted(&self) -> bool {
+        true
+    }
+}
+
+/// Reads records.
+pub struct RecordScan {
+    input: RecordInput,
+    counters: Arc<ScanCounters>,
+    state: RecordState,
+}
+
+enum RecordState {
+    Unopened,
+    Open(RecordIter),
+    Done,
+}
+
+impl RecordScan {
+    /// Reads what `input` says and counts what it touches.
+    pub fn new(input: RecordInput, counters: Arc<ScanCounters>) -> Self {
+        Self {
+            input,
+            counters,
+            state: RecordState::Unopened,
+        }
+    }
+
+    fn open(&mut self) -> Result<()> {
+        let (min, max) = match &self.input.access {
+            AccessPath::IdLookup(id) => {
+                let found = self.input.source.find_by_id(id.as_ref())?;
+                self.counters.keys.fetch_add(1, Ordering::Relaxed);
+                self.state = RecordState::Open(Box::new(found.map(Ok).into_iter()));
+                return Ok(());
+            }
+            AccessPath::CollectionScan => (None, None),
+            AccessPath::ClusteredScan { min, max } => (min.clone(), max.clone()),
+        };
+        let scan = source::RecordScan {
+            direction: self.input.direction,
+            min,
+            max,
+            start_after: None,
+        };
+        self.state = RecordState::Open(self.input.source.scan(&scan)?);
+        Ok(())
+    }
+}
+
+impl Operator for RecordScan {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if matches!(self.state, RecordState::Unopened) {
+            self.open()?;
+        }
+        let RecordState::Open(records) = &mut self.state else {
+            return Ok(None);
+        };
+        let mut rows = Vec::with_capacity(ROWS_PER_BATCH);
+        for record in records.by_ref().take(ROWS_PER_BATCH) {
+            let (key, document) = record?;
+            rows.push(if self.input.show_record_id {
+                with_record_id(&document, self.input.source.record_id(&key))
+            } else {
+                document
+            });
+        }
+        let read = rows.len();
+        self.counters
+            .documents
+            .fetch_add(read as u64, Ordering::Relaxed);
+        if read < ROWS_PER_BATCH {
+            self.state = RecordState::Done;
+            if read == 0 {
+                return Ok(None);
+            }
+        }
+        if let Some(filter) = &self.input.filter {
+            rows = matching(rows, filter, cx)?;
+        }
+        Ok(Some(Batch::Rows(rows)))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        matches!(self.state, RecordState::Done)
+    }
+}
+
+fn with_record_id(document: &Document, id: nilometer_bson::Value) -> Document {
+    let mut out = DocumentBuilder::with_capacity(document.as_bytes().len() + 32);
+    for element in document.iter() {
+        out.append_element(element);
+    }
+    out.append("$recordId", id);
+    out.finish()
+}
+
+/// Reads buckets.
+pub struct BucketScan {
+    input: BucketInput,
+    counters: Arc<ScanCounters>,
+    /// How measurements look to the filter: all fields.
+    full: Arc<MeasurementShape>,
+    /// How they look to what follows.
+    shown: Arc<MeasurementShape>,
+    buckets: Option<BucketIter>,
+    done: bool,
+}
+
+impl BucketScan {
+    /// Reads what `input` says and counts what it touches.
+    pub fn new(input: BucketInput, counters: Arc<ScanCounters>) -> Self {
+        let options = input.source.options();
+        let shape = |fields| {
+            Arc::new(MeasurementShape {
+                time_field: Arc::clone(&options.time_field),
+                meta_field: options.meta_field.clone(),
+                fields,
+            })
+        };
+        let full = shape(FieldSet::All);
+        let shown = shape(input.unpack.fields.clone());
+        Self {
+            input,
+            counters,
+            full,
+            shown,
+            buckets: None,
+            done: false,
+        }
+    }
+
+    fn open(&self) -> Result<BucketIter> {
+        let choice = &self.input.buckets;
+        let scan = source::BucketScan {
+            direction: self.input.direction,
+            id_min: choice.id_min.map(lowest_id),
+            id_max: choice.id_max.map(highest_id),
+            filter: (!choice.predicate.is_always()).then(|| Arc::new(choice.predicate.clone())),
+            columns: needed_columns(&self.input.unpack),
+            examined: Arc::clone(&self.counters),
+        };
+        self.input.source.scan(&scan)
+    }
+
+    /// The measurements of a bucket that are given on.
+    fn unpack(&self, bucket: Arc<dyn Bucket>, cx: &ExecContext<'_>) -> Result<Batch> {
+        let mut block = MeasurementBlock::all(bucket, Arc::clone(&self.full));
+        if let Some(filter) = &self.input.unpack.event_filter
+            && !self.passes_whole(&block)?
+        {
+            block.selection = if cx.settings.options.force_rows {
+                select_by_rows(&block, filter, cx)?
+            } else {
+                select(filter, &block, cx)?
+            };
+        }
+        block.shape = Arc::clone(&self.shown);
+        Ok(if cx.settings.options.force_rows {
+            Batch::Rows(block.to_rows()?)
+        } else {
+            Batch::Block(block)
+        })
+    }
+
+    fn passes_whole(&self, block: &MeasurementBlock) -> Result<bool> {
+        match &self.input.unpack.whole_bucket_filter {
+            Some(predicate) => predicate.surely_matches(&*block.bucket),
+            None => Ok(false),
+        }
+    }
+}
+
+impl Operator for BucketScan {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if self.done {
+            return Ok(None);
+        }
+        let mut buckets = match self.buckets.take() {
+            Some(buckets) => buckets,
+            None => self.open()?,
+        };
+        for _ in 0..BUCKETS_PER_CALL {
+            let Some(bucket) = buckets.next() else {
+                self.done = true;
+                return Ok(None);
+            };
+            let batch = self.unpack(bucket?, cx)?;
+            if !batch.is_empty() {
+                self.buckets = Some(buckets);
+                return Ok(Some(batch));
+            }
+        }
+        self.buckets = Some(buckets);
+        Ok(Some(Batch::Rows(Vec::new())))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.done
+    }
+}
+
+/// The columns that show or that the filter reads; `None` for all.
+fn needed_columns(unpack: &Unpack) -> Option<Arc<[Arc<str>]>> {
+    let FieldSet::Only(fields) = &unpack.fields else {
+        return None;
+    };
+    let mut names: BTreeSet<Arc<str>> = fields.clone();
+    if let Some(filter) = &unpack.event_filter {
+        let dependencies = filter.dependencies();
+        if dependencies.whole {
+            return None;
+        }
+        names.extend(dependencies.top_level_fields().into_iter().map(Arc::from));
+    }
+    Some(names.into_iter().collect())
+}
+
+/// The oracle's way: every measurement as a document, asked one by one.
+fn select_by_rows(
+    block: &MeasurementBlock,
+    filter: &MatchExpression,
+    cx: &ExecContext<'_>,
+) -> Result<Selection> {
+    let mut kept = Vec::new();
+    for (row, document) in (0u32..).zip(block.to_rows()?) {
+        if filter.matches(document.as_ref(), &cx.eval)? {
+            kept.push(row);
+        }
+    }
+    Ok(Selection::from_rows(kept))
+}

@@ -1,0 +1,221 @@
+//! `$sort`: gathers everything and gives it in order; with a limit it keeps only what may still be
+//! among the first.
+//!
+//! Equal keys keep their input order. With a limit, measurements of a block are remembered by their
+//! place and become documents only if they are given on.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use nilometer_bson::Document;
+
+use super::block::filter::narrowed;
+use super::memory::MemoryGauge;
+use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::query::batch::{Batch, MeasurementBlock, Selection};
+use crate::query::pipeline::SortStage;
+
+/// Bytes counted for an entry beside its key and document.
+const ENTRY_OVERHEAD: usize = 64;
+
+/// With a limit up to this, a heap of the best is kept; above it everything is sorted and cut.
+const HEAP_LIMIT_MAX: u64 = 100_000;
+
+/// Puts documents in order.
+pub struct Sort {
+    input: Option<BoxOperator>,
+    stage: SortStage,
+    sorted: std::vec::IntoIter<Row>,
+}
+
+/// A document, or where it is.
+enum Row {
+    Document(Document),
+    InBlock(Arc<MeasurementBlock>, u32),
+}
+
+impl Row {
+    fn into_document(self) -> Result<Document> {
+        match self {
+            Self::Document(document) => Ok(document),
+            Self::InBlock(block, row) => {
+                let rows = block.rows_of(&Selection::Range(row..row + 1))?;
+                Ok(rows.into_iter().next().unwrap_or_default())
+            }
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Document(document) => document.as_bytes().len() + ENTRY_OVERHEAD,
+            Self::InBlock(..) => ENTRY_OVERHEAD,
+        }
+    }
+}
+
+impl Sort {
+    /// Sorts `input`.
+    pub fn new(input: BoxOperator, stage: SortStage) -> Self {
+        Self {
+            input: Some(input),
+            stage,
+            sorted: Vec::new().into_iter(),
+        }
+    }
+}
+
+impl Operator for Sort {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if let Some(mut input) = self.input.take() {
+            let sorted = match self.stage.limit {
+                Some(limit) if limit <= HEAP_LIMIT_MAX => {
+                    first_few(&mut input, &self.stage.pattern, limit, cx)?
+                }
+                limit => everything(&mut input, &self.stage.pattern, limit, cx)?,
+            };
+            self.sorted = sorted.into_iter();
+        }
+        let rows = self.sorted.by_ref().take(ROWS_PER_BATCH);
+        let rows: Vec<Document> = rows.map(Row::into_document).collect::<Result<_>>()?;
+        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.input.is_none() && self.sorted.len() == 0
+    }
+}
+
+fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
+    MemoryGauge::new("sort", cx.settings.limits.sort_bytes_max)
+}
+
+fn count(gauge: &mut MemoryGauge, bytes: usize, cx: &ExecContext<'_>) -> Result<()> {
+    gauge.add(bytes).map_err(|_| {
+        Error::new(
+            ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed,
+            format!(
+                "Executor error during find command :: caused by :: Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
+                cx.settings.limits.sort_bytes_max
+            ),
+        )
+    })
+}
+
+fn everything(
+    input: &mut BoxOperator,
+    pattern: &SortPattern,
+    limit: Option<u64>,
+    cx: &ExecContext<'_>,
+) -> Result<Vec<Row>> {
+    let mut memory = gauge(cx);
+    let mut entries: Vec<(SortKey, Document)> = Vec::new();
+    while let Some(batch) = next_filled(input, cx)? {
+        for document in batch.into_rows()? {
+            let key = pattern.extract(document.as_ref(), &cx.eval)?;
+            let bytes = key.memory_bytes() + document.as_bytes().len() + ENTRY_OVERHEAD;
+            count(&mut memory, bytes, cx)?;
+            entries.push((key, document));
+        }
+    }
+    entries.sort_by(|a, b| pattern.compare(&a.0, &b.0));
+    let most = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    entries.truncate(most);
+    Ok(entries
+        .into_iter()
+        .map(|(_, document)| Row::Document(document))
+        .collect())
+}
+
+/// An entry of the heap of the best; the worst is on top.
+struct Entry<'p> {
+    pattern: &'p SortPattern,
+    key: SortKey,
+    arrival: u64,
+    row: Row,
+}
+
+impl Ord for Entry<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.pattern
+            .compare(&self.key, &other.key)
+            .then(self.arrival.cmp(&other.arrival))
+    }
+}
+
+impl PartialOrd for Entry<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Entry<'_> {}
+
+fn first_few(
+    input: &mut BoxOperator,
+    pattern: &SortPattern,
+    limit: u64,
+    cx: &ExecContext<'_>,
+) -> Result<Vec<Row>> {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut memory = gauge(cx);
+    let mut heap: BinaryHeap<Entry<'_>> = BinaryHeap::new();
+    let mut arrival = 0u64;
+    let mut offer = |key: SortKey, row: &mut dyn FnMut() -> Row| -> Result<()> {
+        arrival += 1;
+        if heap.len() >= limit {
+            // A later arrival with an equal key comes after: only a smaller key gets in.
+            match heap.peek() {
+                Some(worst) if pattern.compare(&key, &worst.key).is_lt() => {}
+                _ => return Ok(()),
+            }
+            if let Some(worst) = heap.pop() {
+                memory.release(worst.row.memory_bytes() + worst.key.memory_bytes());
+            }
+        }
+        let row = row();
+        count(&mut memory, row.memory_bytes() + key.memory_bytes(), cx)?;
+        heap.push(Entry {
+            pattern,
+            key,
+            arrival,
+            row,
+        });
+        Ok(())
+    };
+    while let Some(batch) = next_filled(input, cx)? {
+        match batch {
+            Batch::Rows(rows) => {
+                for document in rows {
+                    let key = pattern.extract(document.as_ref(), &cx.eval)?;
+                    offer(key, &mut || Row::Document(document.clone()))?;
+                }
+            }
+            Batch::Block(block) => {
+                let block = Arc::new(block);
+                let keys = key_rows(&block, pattern)?;
+                for (row, document) in block.selection.to_vec().into_iter().zip(keys) {
+                    let key = pattern.extract(document.as_ref(), &cx.eval)?;
+                    offer(key, &mut || Row::InBlock(Arc::clone(&block), row))?;
+                }
+            }
+        }
+    }
+    let sorted = heap.into_sorted_vec();
+    Ok(sorted.into_iter().map(|entry| entry.row).collect())
+}
+
+/// The measurements of a block with nothing but the fields of the pattern.
+fn key_rows(block: &MeasurementBlock, pattern: &SortPattern) -> Result<Vec<Document>> {
+    let paths = pattern.paths().iter();
+    let fields = paths.filter_map(|path| path.as_str().split('.').next());
+    narrowed(block, fields.map(Arc::from).collect()).to_rows()
+}

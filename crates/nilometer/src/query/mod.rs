@@ -1,0 +1,68 @@
+//! Queries: from a command's filter or pipeline to batches of answers.
+//!
+//! ```text
+//! pipeline   documents ─► typed stages                      names and arguments are checked here
+//! planner    stages + namespace ─► logical plan ─► rules ─► physical plan
+//! exec       operators that pull batches: rows, or blocks of columns
+//! cursor     a query in progress, kept between commands
+//! explain    the plan, and what it touched, in MongoDB's words
+//! source     what a query may ask of stored data (traits)
+//! ```
+//!
+//! The promise is that of the whole product: a query on a time-series collection answers exactly as
+//! on an ordinary collection holding the same measurements. Everything that makes it fast is a rule
+//! that can be left out, or a block operator whose answers are held against the row operator's.
+
+pub mod batch;
+pub mod cursor;
+pub mod exec;
+pub mod explain;
+pub mod pipeline;
+pub mod planner;
+pub mod source;
+
+pub(crate) mod number;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::eval::Random;
+use cursor::CursorRegistry;
+use exec::ExecLimits;
+use source::Collections;
+
+/// What query commands need of a database.
+#[derive(Clone)]
+pub struct QueryServices {
+    /// What is stored.
+    pub collections: Arc<dyn Collections>,
+    /// Cursors between commands.
+    pub cursors: Arc<CursorRegistry>,
+    /// Memory a query may take.
+    pub limits: ExecLimits,
+    /// Where cursor ids, `$sample` and `$rand` draw from.
+    pub entropy: Arc<Entropy>,
+}
+
+/// Numbers nobody outside the process can guess: a counter under a keyed hash whose key the
+/// operating system draws at start.
+#[derive(Debug, Default)]
+pub struct Entropy {
+    key: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Entropy {
+    /// The next number.
+    pub fn next_u64(&self) -> u64 {
+        self.key.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Random for Entropy {
+    fn next_f64(&self) -> f64 {
+        // The upper 53 bits: every double in [0, 1) that is a multiple of 2^-53, equally likely.
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}

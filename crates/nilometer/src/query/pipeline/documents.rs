@@ -1,0 +1,67 @@
+//! `$documents: [..]`: the input is written in the pipeline itself.
+
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+
+use super::{OtherStage, PipelineContext, Stage};
+use crate::error::{Error, Result};
+use crate::eval::Expression;
+use crate::query::exec::BoxOperator;
+use crate::query::exec::documents::ComputedDocuments;
+use crate::query::planner::needs::Needs;
+use crate::query::planner::physical::Builder;
+
+#[derive(Debug)]
+struct DocumentsStage {
+    expression: Expression,
+    source: Value,
+}
+
+impl OtherStage for DocumentsStage {
+    fn name(&self) -> &'static str {
+        "$documents"
+    }
+
+    fn explain(&self, name: &str, out: &mut DocumentBuilder) {
+        out.append(name, self.source.clone());
+    }
+
+    fn needs(&self, _: &Needs) -> Needs {
+        Needs::none()
+    }
+
+    fn is_source(&self) -> bool {
+        true
+    }
+
+    fn build(&self, _: BoxOperator, _: &Builder) -> Result<BoxOperator> {
+        Ok(Box::new(ComputedDocuments::new(self.expression.clone())))
+    }
+}
+
+/// Parses `$documents`.
+pub(super) fn parse(
+    cx: &PipelineContext,
+    _: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    if !matches!(value, ValueRef::Array(_) | ValueRef::Document(_) | ValueRef::String(_)) {
+        return Err(not_an_array(value));
+    }
+    out.push(Stage::Other(std::sync::Arc::new(DocumentsStage {
+        expression: Expression::parse(value, &cx.expressions)?,
+        source: value.to_value(),
+    })));
+    Ok(())
+}
+
+/// The error for an argument that gives no array of documents.
+pub(crate) fn not_an_array(value: ValueRef<'_>) -> Error {
+    Error::location(
+        5_858_203,
+        format!(
+            "an array is expected by $documents, found {}",
+            value.type_name()
+        ),
+    )
+}

@@ -1,0 +1,487 @@
+//! The stages of an aggregation, parsed once into types.
+//!
+//! ```text
+//! [{$match: …}, {$count: "n"}]  ── parse_pipeline ──►  [Match, Group, Project]
+//! ```
+//!
+//! [`STAGES`] is the one table of stage names. A name may stand for several stages: `$count` is a
+//! `$group` and a `$project`, as the manual says. Stages the planner's rules look into are variants
+//! of [`Stage`]; every other stage is an [`OtherStage`], complete in its own file: parsing, what it
+//! needs of its input, how explain shows it, and its operator.
+//!
+//! Parsing knows no collection and no data. Names in it are checked, namespaces are only kept.
+
+mod bucket;
+mod bucket_auto;
+mod count;
+mod documents;
+mod facet;
+mod group;
+mod introspection;
+mod limit;
+mod lookup;
+mod match_;
+mod project;
+mod replace_root;
+mod sample;
+mod sort;
+mod sort_by_count;
+mod union_with;
+mod unwind;
+
+use std::fmt;
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::ParseContext;
+use crate::query::exec::BoxOperator;
+use crate::query::planner::needs::Needs;
+use crate::query::planner::physical::Builder;
+
+pub use group::GroupStage;
+pub use match_::MatchStage;
+pub use project::{ProjectStage, exclusion_of};
+pub use replace_root::ReplaceRootStage;
+pub use sort::SortStage;
+pub use unwind::UnwindStage;
+
+/// Stages a pipeline may have, counted as written.
+pub const PIPELINE_STAGES_MAX: usize = 1000;
+
+/// How deep pipelines may lie in pipelines (`$facet`, `$lookup`, `$unionWith`, views).
+pub const PIPELINE_DEPTH_MAX: usize = 20;
+
+/// Where a pipeline stands; some stages are not allowed everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The pipeline of the command, or of a view.
+    Top,
+    /// A pipeline of `$facet`.
+    Facet,
+    /// The pipeline of `$lookup` or `$unionWith`.
+    Joined,
+}
+
+/// What parsing a stage may refer to.
+#[derive(Clone, Debug)]
+pub struct PipelineContext {
+    /// Variables and collation.
+    pub expressions: ParseContext,
+    /// Where the pipeline stands.
+    pub place: Place,
+    /// How many pipelines are around it.
+    pub depth: usize,
+}
+
+impl PipelineContext {
+    /// The pipeline of a command.
+    pub fn top(expressions: ParseContext) -> Self {
+        Self {
+            expressions,
+            place: Place::Top,
+            depth: 0,
+        }
+    }
+
+    /// A pipeline within this one.
+    pub fn nested(&self, place: Place, expressions: ParseContext) -> Result<Self> {
+        if self.depth + 1 > PIPELINE_DEPTH_MAX {
+            return Err(Error::new(
+                ErrorCode::MaxSubPipelineDepthExceeded,
+                format!("Maximum number of nested sub-pipelines exceeded. Limit is {PIPELINE_DEPTH_MAX}"),
+            ));
+        }
+        Ok(Self {
+            expressions,
+            // Within a facet everything below stays within the facet.
+            place: if self.place == Place::Facet { Place::Facet } else { place },
+            depth: self.depth + 1,
+        })
+    }
+}
+
+/// One step of a pipeline.
+#[derive(Clone, Debug)]
+pub enum Stage {
+    /// Lets documents through.
+    Match(MatchStage),
+    /// Changes fields: `$project`, `$addFields`, `$set`, `$unset`.
+    Project(ProjectStage),
+    /// Gathers documents by key.
+    Group(GroupStage),
+    /// Orders documents.
+    Sort(SortStage),
+    /// Lets the first documents through.
+    Limit(u64),
+    /// Drops the first documents.
+    Skip(u64),
+    /// Makes one document of each array element.
+    Unwind(UnwindStage),
+    /// Puts another document in the place of each.
+    ReplaceRoot(ReplaceRootStage),
+    /// A stage the rules know nothing of.
+    Other(Arc<dyn OtherStage>),
+}
+
+/// A stage with everything about it in one place.
+pub trait OtherStage: fmt::Debug + Send + Sync {
+    /// Its name, dollar sign included.
+    fn name(&self) -> &'static str;
+
+    /// Writes its argument as the field `name` of `out`.
+    fn explain(&self, name: &str, out: &mut DocumentBuilder);
+
+    /// What it needs of its input, when `after` is needed of its output.
+    fn needs(&self, after: &Needs) -> Needs;
+
+    /// True if it makes its documents itself and must come first.
+    fn is_source(&self) -> bool {
+        false
+    }
+
+    /// True if each output document stands for one input document and nothing is reordered.
+    fn is_one_to_one(&self) -> bool {
+        false
+    }
+
+    /// Its operator over `input` (which a source ignores).
+    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator>;
+}
+
+impl Stage {
+    /// The name explain shows.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Match(_) => "$match",
+            Self::Project(stage) => stage.name(),
+            Self::Group(_) => "$group",
+            Self::Sort(_) => "$sort",
+            Self::Limit(_) => "$limit",
+            Self::Skip(_) => "$skip",
+            Self::Unwind(_) => "$unwind",
+            Self::ReplaceRoot(_) => "$replaceRoot",
+            Self::Other(stage) => stage.name(),
+        }
+    }
+
+    /// The stage as explain shows it.
+    pub fn explain(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        let name = self.name();
+        match self {
+            Self::Match(stage) => out.append(name, stage.source.clone()),
+            Self::Project(stage) => out.append(name, stage.source.clone()),
+            Self::Group(stage) => out.append(name, stage.source.clone()),
+            Self::Sort(stage) => {
+                stage.explain(&mut out);
+                &mut out
+            }
+            Self::Limit(n) | Self::Skip(n) => {
+                out.append(name, i64::try_from(*n).unwrap_or(i64::MAX))
+            }
+            Self::Unwind(stage) => out.append(name, stage.explain()),
+            Self::ReplaceRoot(stage) => {
+                out.append(name, nilometer_bson::doc! {"newRoot": stage.source.clone()})
+            }
+            Self::Other(stage) => {
+                stage.explain(name, &mut out);
+                &mut out
+            }
+        };
+        out.finish()
+    }
+
+    /// True if the stage makes its documents itself.
+    pub fn is_source(&self) -> bool {
+        matches!(self, Self::Other(stage) if stage.is_source())
+    }
+}
+
+/// Whether a stage of the language is there.
+#[derive(Clone, Copy, Debug)]
+pub enum Support {
+    /// It is, and this parses it. It appends what it stands for.
+    Yes(ParseStage),
+    /// It is refused for good: code and reason.
+    Refused(i32, &'static str),
+    /// MongoDB has it, this version does not yet.
+    NotYet,
+}
+
+/// Parses the argument of a stage and appends the stages it stands for.
+pub type ParseStage = fn(&PipelineContext, &'static str, ValueRef<'_>, &mut Vec<Stage>) -> Result<()>;
+
+/// An entry of the stage table.
+#[derive(Clone, Copy, Debug)]
+pub struct StageEntry {
+    /// Name with its dollar sign.
+    pub name: &'static str,
+    /// Must stand first.
+    pub first: bool,
+    /// May stand inside `$facet`.
+    pub in_facet: bool,
+    /// Whether it is there.
+    pub support: Support,
+}
+
+const fn stage(name: &'static str, parse: ParseStage) -> StageEntry {
+    StageEntry {
+        name,
+        first: false,
+        in_facet: true,
+        support: Support::Yes(parse),
+    }
+}
+
+const fn source(name: &'static str, parse: ParseStage) -> StageEntry {
+    StageEntry {
+        name,
+        first: true,
+        in_facet: false,
+        support: Support::Yes(parse),
+    }
+}
+
+const fn refused(name: &'static str, code: i32, reason: &'static str) -> StageEntry {
+    StageEntry {
+        name,
+        first: false,
+        in_facet: false,
+        support: Support::Refused(code, reason),
+    }
+}
+
+const fn not_yet(name: &'static str) -> StageEntry {
+    StageEntry {
+        name,
+        first: false,
+        in_facet: true,
+        support: Support::NotYet,
+    }
+}
+
+/// Code of a stage that only Atlas has.
+const SEARCH_NOT_ENABLED: i32 = 31_082;
+
+/// Code of a change stream on anything but a replica set.
+const ONLY_ON_REPLICA_SETS: i32 = 40_573;
+
+/// All stages of MongoDB 8.0 a client may name.
+pub static STAGES: &[StageEntry] = &[
+    stage("$addFields", project::parse_add_fields),
+    stage("$bucket", bucket::parse),
+    stage("$bucketAuto", bucket_auto::parse),
+    refused(
+        "$changeStream",
+        ONLY_ON_REPLICA_SETS,
+        "The $changeStream stage is only supported on replica sets",
+    ),
+    refused(
+        "$changeStreamSplitLargeEvent",
+        ONLY_ON_REPLICA_SETS,
+        "The $changeStreamSplitLargeEvent stage is only supported on replica sets",
+    ),
+    source("$collStats", introspection::parse),
+    stage("$count", count::parse),
+    source("$currentOp", introspection::parse),
+    not_yet("$densify"),
+    source("$documents", documents::parse),
+    StageEntry {
+        in_facet: false,
+        ..stage("$facet", facet::parse)
+    },
+    not_yet("$fill"),
+    not_yet("$geoNear"),
+    not_yet("$graphLookup"),
+    stage("$group", group::parse),
+    source("$indexStats", introspection::parse),
+    stage("$limit", limit::parse_limit),
+    source("$listCatalog", introspection::parse),
+    source("$listLocalSessions", introspection::parse),
+    refused(
+        "$listSampledQueries",
+        115,
+        "$listSampledQueries is not supported on a standalone",
+    ),
+    refused(
+        "$listSearchIndexes",
+        SEARCH_NOT_ENABLED,
+        "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires additional configuration",
+    ),
+    source("$listSessions", introspection::parse),
+    stage("$lookup", lookup::parse),
+    stage("$match", match_::parse),
+    not_yet("$merge"),
+    not_yet("$out"),
+    source("$planCacheStats", introspection::parse),
+    stage("$project", project::parse_project),
+    not_yet("$querySettings"),
+    not_yet("$queryStats"),
+    not_yet("$redact"),
+    stage("$replaceRoot", replace_root::parse_replace_root),
+    stage("$replaceWith", replace_root::parse_replace_with),
+    stage("$sample", sample::parse),
+    refused(
+        "$search",
+        SEARCH_NOT_ENABLED,
+        "Using $search and $vectorSearch aggregation stages requires additional configuration",
+    ),
+    refused(
+        "$searchMeta",
+        SEARCH_NOT_ENABLED,
+        "Using $search and $vectorSearch aggregation stages requires additional configuration",
+    ),
+    stage("$set", project::parse_add_fields),
+    not_yet("$setWindowFields"),
+    refused(
+        "$shardedDataDistribution",
+        6_789_100,
+        "The $shardedDataDistribution stage can only be run on a sharded cluster",
+    ),
+    stage("$skip", limit::parse_skip),
+    stage("$sort", sort::parse),
+    stage("$sortByCount", sort_by_count::parse),
+    stage("$unionWith", union_with::parse),
+    stage("$unset", project::parse_unset),
+    stage("$unwind", unwind::parse),
+    refused(
+        "$vectorSearch",
+        SEARCH_NOT_ENABLED,
+        "Using $search and $vectorSearch aggregation stages requires additional configuration",
+    ),
+];
+
+/// Parses the stages of a pipeline.
+pub fn parse_pipeline<'a>(
+    cx: &PipelineContext,
+    stages: impl IntoIterator<Item = DocRef<'a>>,
+) -> Result<Vec<Stage>> {
+    let mut out = Vec::new();
+    for (at, document) in stages.into_iter().enumerate() {
+        if at >= PIPELINE_STAGES_MAX {
+            return Err(Error::location(
+                7_749_501,
+                format!("Pipeline length must be no longer than {PIPELINE_STAGES_MAX} stages"),
+            ));
+        }
+        parse_stage(cx, document, at == 0, &mut out)?;
+    }
+    Ok(out)
+}
+
+/// Parses an array of stages; `what` names it in errors.
+pub fn parse_pipeline_value(
+    cx: &PipelineContext,
+    what: &str,
+    value: ValueRef<'_>,
+) -> Result<Vec<Stage>> {
+    let Some(array) = value.as_array() else {
+        return Err(Error::type_mismatch(format!("{what} must be an array")));
+    };
+    let mut documents = Vec::new();
+    for value in array.iter() {
+        let Some(document) = value.as_document() else {
+            return Err(Error::type_mismatch(format!(
+                "Each element of the '{what}' array must be an object"
+            )));
+        };
+        documents.push(document);
+    }
+    parse_pipeline(cx, documents)
+}
+
+fn parse_stage(
+    cx: &PipelineContext,
+    document: DocRef<'_>,
+    is_first: bool,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let mut elements = document.iter();
+    let (Some(element), None) = (elements.next(), elements.next()) else {
+        return Err(Error::location(
+            40_323,
+            "A pipeline stage specification object must contain exactly one field.",
+        ));
+    };
+    let name = element.name();
+    let Some(entry) = STAGES
+        .binary_search_by(|entry| entry.name.cmp(name))
+        .ok()
+        .and_then(|at| STAGES.get(at))
+    else {
+        return Err(Error::location(
+            40_324,
+            format!("Unrecognized pipeline stage name: '{name}'"),
+        ));
+    };
+    match entry.support {
+        Support::Refused(code, reason) => Err(Error::location(code, reason)),
+        Support::NotYet => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            format!("{name} is not supported by this version"),
+        )),
+        Support::Yes(parse) => {
+            if cx.place == Place::Facet && !entry.in_facet {
+                return Err(Error::location(
+                    40_600,
+                    format!("{name} is not allowed to be used within a $facet stage"),
+                ));
+            }
+            if entry.first && !is_first {
+                return Err(Error::location(
+                    40_602,
+                    format!("{name} is only valid as the first stage in a pipeline"),
+                ));
+            }
+            parse(cx, entry.name, element.value(), out)
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use nilometer_bson::Value;
+
+    /// Parses an array of stages as the pipeline of a command.
+    pub(crate) fn parse(stages: Value) -> Result<Vec<Stage>> {
+        let cx = PipelineContext::top(ParseContext::new());
+        parse_pipeline_value(&cx, "pipeline", stages.as_ref())
+    }
+
+    /// The code with which an array of stages is refused; 0 if it is not.
+    pub(crate) fn code(stages: Value) -> i32 {
+        parse(stages).map_or_else(|error| error.code.0, |_| 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{code, parse};
+    use super::*;
+    use nilometer_bson::{Value, array, doc};
+
+    #[test]
+    fn the_table_is_sorted_for_the_search() {
+        assert!(STAGES.is_sorted_by(|a, b| a.name < b.name));
+    }
+
+    #[test]
+    fn malformed_stages_are_named() {
+        assert_eq!(code(array![doc! {"$foo": 1}]), 40_324);
+        assert_eq!(code(array![doc! {}]), 40_323);
+        assert_eq!(code(array![doc! {"$limit": 1, "$skip": 1}]), 40_323);
+        assert_eq!(code(array![1]), 14);
+        assert_eq!(code(array![doc! {"$limit": 1}, doc! {"$documents": array![]}]), 40_602);
+        assert_eq!(code(array![doc! {"$search": doc! {}}]), SEARCH_NOT_ENABLED);
+    }
+
+    #[test]
+    fn a_pipeline_has_at_most_a_thousand_stages() {
+        let stages = |n: usize| -> Value { vec![Value::from(doc! {"$limit": 1}); n].into() };
+        assert!(parse(stages(PIPELINE_STAGES_MAX)).is_ok());
+        assert_eq!(code(stages(PIPELINE_STAGES_MAX + 1)), 7_749_501);
+    }
+}

@@ -1,0 +1,92 @@
+//! `$replaceRoot` and `$replaceWith`: a document computed from each takes its place.
+
+use nilometer_bson::{Value, ValueRef};
+
+use super::{PipelineContext, Stage};
+use crate::error::{Error, Result};
+use crate::eval::Expression;
+
+/// `$replaceRoot`, parsed.
+#[derive(Clone, Debug)]
+pub struct ReplaceRootStage {
+    /// Computes the new document.
+    pub expression: Expression,
+    /// How errors call the expression.
+    pub called: &'static str,
+    /// The expression as written.
+    pub source: Value,
+}
+
+/// Parses `$replaceRoot`.
+pub(super) fn parse_replace_root(
+    cx: &PipelineContext,
+    _: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let Some(document) = value.as_document() else {
+        return Err(Error::location(
+            40_229,
+            format!(
+                "expected an object as specification for $replaceRoot stage, got {}",
+                value.type_name()
+            ),
+        ));
+    };
+    let mut new_root = ValueRef::Missing;
+    for element in document {
+        if element.name() != "newRoot" {
+            return Err(Error::location(
+                40_230,
+                format!("unrecognized option to $replaceRoot stage: {}, only valid option is 'newRoot'.", element.name()),
+            ));
+        }
+        new_root = element.value();
+    }
+    if new_root.is_missing() {
+        return Err(Error::location(
+            40_231,
+            "no newRoot specified for the $replaceRoot stage",
+        ));
+    }
+    push(cx, "'newRoot' expression", new_root, out)
+}
+
+/// Parses `$replaceWith`.
+pub(super) fn parse_replace_with(
+    cx: &PipelineContext,
+    _: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    push(cx, "'replacement document'", value, out)
+}
+
+fn push(
+    cx: &PipelineContext,
+    called: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    out.push(Stage::ReplaceRoot(ReplaceRootStage {
+        expression: Expression::parse(value, &cx.expressions)?,
+        called,
+        source: value.to_value(),
+    }));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::code;
+    use nilometer_bson::{array, doc};
+
+    #[test]
+    fn arguments_are_checked() {
+        assert_eq!(code(array![doc! {"$replaceRoot": doc! {"newRoot": "$a"}}]), 0);
+        assert_eq!(code(array![doc! {"$replaceWith": "$a"}]), 0);
+        assert_eq!(code(array![doc! {"$replaceRoot": 1}]), 40_229);
+        assert_eq!(code(array![doc! {"$replaceRoot": doc! {"x": 1}}]), 40_230);
+        assert_eq!(code(array![doc! {"$replaceRoot": doc! {}}]), 40_231);
+    }
+}

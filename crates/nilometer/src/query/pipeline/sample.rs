@@ -1,0 +1,93 @@
+//! `$sample: {size}`: that many documents, drawn at random without repetition.
+
+use nilometer_bson::{DocumentBuilder, ValueRef, doc};
+
+use super::{OtherStage, PipelineContext, Stage};
+use crate::error::{Error, Result};
+use crate::query::exec::BoxOperator;
+use crate::query::exec::sample::Sample;
+use crate::query::planner::needs::Needs;
+use crate::query::planner::physical::Builder;
+
+#[derive(Debug)]
+struct SampleStage {
+    size: u64,
+}
+
+impl OtherStage for SampleStage {
+    fn name(&self) -> &'static str {
+        "$sample"
+    }
+
+    fn explain(&self, name: &str, out: &mut DocumentBuilder) {
+        let size = i64::try_from(self.size).unwrap_or(i64::MAX);
+        out.append(name, doc! {"size": size});
+    }
+
+    fn needs(&self, after: &Needs) -> Needs {
+        after.clone()
+    }
+
+    fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
+        Ok(Box::new(Sample::new(input, self.size)))
+    }
+}
+
+/// Parses `$sample`.
+pub(super) fn parse(
+    _: &PipelineContext,
+    _: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let Some(document) = value.as_document() else {
+        return Err(Error::location(
+            28_745,
+            "the $sample stage specification must be an object",
+        ));
+    };
+    let mut size = None;
+    for element in document {
+        if element.name() != "size" {
+            return Err(Error::location(
+                28_748,
+                format!("unrecognized option to $sample: {}", element.name()),
+            ));
+        }
+        let value = element.value();
+        if !value.is_number() {
+            return Err(Error::location(
+                28_746,
+                "size argument to $sample must be a number",
+            ));
+        }
+        let number = crate::query::number::truncated_i64(value);
+        size = Some(u64::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| {
+            Error::location(28_747, "size argument to $sample must be a positive integer")
+        })?);
+    }
+    let Some(size) = size else {
+        return Err(Error::location(
+            28_749,
+            "$sample stage must specify a size",
+        ));
+    };
+    out.push(Stage::Other(std::sync::Arc::new(SampleStage { size })));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::code;
+    use nilometer_bson::{array, doc};
+
+    #[test]
+    fn arguments_are_checked() {
+        assert_eq!(code(array![doc! {"$sample": doc! {"size": 3.0}}]), 0);
+        assert_eq!(code(array![doc! {"$sample": 3}]), 28_745);
+        assert_eq!(code(array![doc! {"$sample": doc! {"size": "3"}}]), 28_746);
+        assert_eq!(code(array![doc! {"$sample": doc! {"size": -1}}]), 28_747);
+        assert_eq!(code(array![doc! {"$sample": doc! {"x": -1}}]), 28_748);
+        assert_eq!(code(array![doc! {"$sample": doc! {}}]), 28_749);
+    }
+}

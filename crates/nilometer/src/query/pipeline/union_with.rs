@@ -1,0 +1,115 @@
+//! `$unionWith`: the documents of another collection after those of this one.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+
+use super::{OtherStage, PipelineContext, Place, Stage, parse_pipeline_value};
+use crate::error::{Error, Result};
+use crate::query::exec::BoxOperator;
+use crate::query::exec::union_with::UnionWith;
+use crate::query::planner::needs::Needs;
+use crate::query::planner::physical::Builder;
+
+#[derive(Debug)]
+struct UnionWithStage {
+    collection: Option<Arc<str>>,
+    stages: Vec<Stage>,
+    depth: usize,
+    source: Value,
+}
+
+impl OtherStage for UnionWithStage {
+    fn name(&self) -> &'static str {
+        "$unionWith"
+    }
+
+    fn explain(&self, name: &str, out: &mut DocumentBuilder) {
+        out.append(name, self.source.clone());
+    }
+
+    fn needs(&self, after: &Needs) -> Needs {
+        after.clone()
+    }
+
+    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
+        let other = builder
+            .nested(self.depth)
+            .pipeline(self.collection.as_deref(), self.stages.clone())?;
+        Ok(Box::new(UnionWith::new(input, other)))
+    }
+}
+
+/// Parses `$unionWith`.
+pub(super) fn parse(
+    cx: &PipelineContext,
+    _: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let nested = cx.nested(Place::Joined, cx.expressions.clone())?;
+    let mut collection = None;
+    let mut stages = Vec::new();
+    match value {
+        ValueRef::String(name) => collection = Some(Arc::from(name)),
+        ValueRef::Document(document) => {
+            for element in document {
+                match (element.name(), element.value()) {
+                    ("coll", ValueRef::String(name)) => collection = Some(Arc::from(name)),
+                    ("coll", other) => {
+                        return Err(Error::type_mismatch(format!(
+                            "BSON field '$unionWith.coll' is the wrong type '{}', expected type 'string'",
+                            other.type_name()
+                        )));
+                    }
+                    ("pipeline", value) => {
+                        stages = parse_pipeline_value(&nested, "pipeline", value)?;
+                    }
+                    (other, _) => {
+                        return Err(Error::new(
+                            crate::ErrorCode::IDLUnknownField,
+                            format!("BSON field '$unionWith.{other}' is an unknown field."),
+                        ));
+                    }
+                }
+            }
+        }
+        other => {
+            return Err(Error::failed_to_parse(format!(
+                "the $unionWith stage specification must be an object or string, but found {}",
+                other.type_name()
+            )));
+        }
+    }
+    if collection.is_none() && !stages.first().is_some_and(Stage::is_source) {
+        return Err(Error::failed_to_parse(
+            "the $unionWith stage without explicit collection must have a pipeline with $documents as first stage",
+        ));
+    }
+    out.push(Stage::Other(Arc::new(UnionWithStage {
+        collection,
+        stages,
+        depth: nested.depth,
+        source: value.to_value(),
+    })));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::code;
+    use nilometer_bson::{array, doc};
+
+    #[test]
+    fn arguments_are_checked() {
+        let union = |spec: nilometer_bson::Value| code(array![doc! {"$unionWith": spec}]);
+        assert_eq!(union("other".into()), 0);
+        assert_eq!(union(doc! {"coll": "x", "pipeline": array![]}.into()), 0);
+        let own = array![doc! {"$documents": array![]}];
+        assert_eq!(union(doc! {"pipeline": own}.into()), 0);
+        assert_eq!(union(doc! {"pipeline": array![]}.into()), 9);
+        assert_eq!(union(1.into()), 9);
+        assert_eq!(union(doc! {"coll": 1}.into()), 14);
+        assert_eq!(union(doc! {"coll": "x", "what": 1}.into()), 40_415);
+    }
+}

@@ -1,0 +1,132 @@
+//! The logical plan: what is read and which stages follow.
+
+use std::sync::Arc;
+
+use nilometer_bson::Value;
+
+use crate::eval::matcher::MatchExpression;
+use crate::query::batch::FieldSet;
+use crate::query::pipeline::Stage;
+use crate::query::source::{BucketPredicate, BucketSource, Direction, RecordKey, RecordSource};
+
+/// What is read and what is done to it.
+#[derive(Clone)]
+pub struct LogicalPlan {
+    /// Where documents come from.
+    pub input: Input,
+    /// What happens to them, in order.
+    pub stages: Vec<Stage>,
+    /// Names of the rules that fired, in order.
+    pub fired: Vec<&'static str>,
+}
+
+/// Where documents come from.
+#[derive(Clone)]
+pub enum Input {
+    /// A collection that does not exist.
+    Nothing,
+    /// The first stage makes its documents itself.
+    FirstStage,
+    /// The records of an ordinary collection.
+    Records(RecordInput),
+    /// The measurements of a time-series collection.
+    Buckets(Box<BucketInput>),
+}
+
+/// How records are reached.
+#[derive(Clone, Debug, Default)]
+pub enum AccessPath {
+    /// All of them in key order.
+    #[default]
+    CollectionScan,
+    /// Those of a clustered collection between two keys, both included.
+    ClusteredScan {
+        /// Lowest.
+        min: Option<RecordKey>,
+        /// Highest.
+        max: Option<RecordKey>,
+    },
+    /// The one with this `_id`.
+    IdLookup(Value),
+}
+
+/// Reading an ordinary collection.
+#[derive(Clone)]
+pub struct RecordInput {
+    /// The collection.
+    pub source: Arc<dyn RecordSource>,
+    /// `db.coll` as stored, for explain.
+    pub namespace: String,
+    /// How records are reached.
+    pub access: AccessPath,
+    /// Which way they are read.
+    pub direction: Direction,
+    /// Which are given on.
+    pub filter: Option<MatchExpression>,
+    /// Give on nothing but a counter per record: only their number matters.
+    pub count_only: bool,
+    /// Add the record's key as `$recordId`.
+    pub show_record_id: bool,
+}
+
+/// Reading a time-series collection.
+#[derive(Clone)]
+pub struct BucketInput {
+    /// The collection.
+    pub source: Arc<dyn BucketSource>,
+    /// `db.system.buckets.coll`, for explain.
+    pub namespace: String,
+    /// Which way buckets are read.
+    pub direction: Direction,
+    /// Which buckets are read.
+    pub buckets: BucketChoice,
+    /// What becomes of them.
+    pub unpack: Unpack,
+}
+
+/// Which buckets are read.
+#[derive(Clone, Debug)]
+pub struct BucketChoice {
+    /// Lowest second of the bucket id.
+    pub id_min: Option<u32>,
+    /// Highest second of the bucket id.
+    pub id_max: Option<u32>,
+    /// What a bucket's header must not contradict.
+    pub predicate: BucketPredicate,
+}
+
+impl Default for BucketChoice {
+    fn default() -> Self {
+        Self {
+            id_min: None,
+            id_max: None,
+            predicate: BucketPredicate::Always,
+        }
+    }
+}
+
+/// How buckets become measurements.
+#[derive(Clone, Debug, Default)]
+pub struct Unpack {
+    /// What measurements show.
+    pub fields: FieldSet,
+    /// Which measurements are given on.
+    pub event_filter: Option<MatchExpression>,
+    /// All measurements of buckets this is sure of pass without the event filter.
+    pub whole_bucket_filter: Option<BucketPredicate>,
+}
+
+impl LogicalPlan {
+    /// A plan as written, before any rule.
+    pub fn new(input: Input, stages: Vec<Stage>) -> Self {
+        let input = match stages.first() {
+            Some(stage) if stage.is_source() => Input::FirstStage,
+            _ => input,
+        };
+        Self {
+            input,
+            stages,
+            fired: Vec::new(),
+        }
+    }
+}

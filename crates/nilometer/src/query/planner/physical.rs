@@ -1,0 +1,149 @@
+//! From a logical plan to operators.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document};
+
+use super::logical::{Input, LogicalPlan};
+use super::resolve::resolve;
+use super::rules;
+use crate::error::Result;
+use crate::eval::ParseContext;
+use crate::query::exec::filter::Filter;
+use crate::query::exec::group::Group;
+use crate::query::exec::limit::{Limit, Skip};
+use crate::query::exec::project::Project;
+use crate::query::exec::replace_root::ReplaceRoot;
+use crate::query::exec::scan::{BucketScan, Nothing, RecordScan};
+use crate::query::exec::sort::Sort;
+use crate::query::exec::unwind::Unwind;
+use crate::query::exec::{BoxOperator, Counted, ExecSettings, OperatorStats};
+use crate::query::pipeline::{PipelineContext, Place, Stage};
+use crate::query::source::{Collections, ScanCounters};
+
+/// Builds operators. Cheap to clone: joins keep one to build a pipeline per document.
+#[derive(Clone)]
+pub struct Builder {
+    /// What is stored.
+    pub collections: Arc<dyn Collections>,
+    /// The database of the command.
+    pub database: Arc<str>,
+    /// The collection of the command; none for a database-level aggregate.
+    pub collection: Option<Arc<str>>,
+    /// What the query runs with.
+    pub settings: Arc<ExecSettings>,
+    /// How many pipelines are around the one being built.
+    pub depth: usize,
+}
+
+/// What the operators of one plan did: filled while they run.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// What the scan touched.
+    pub scan: Arc<ScanCounters>,
+    /// What the scan gave on.
+    pub input: Arc<OperatorStats>,
+    /// What each stage gave on, in order.
+    pub stages: Vec<Arc<OperatorStats>>,
+}
+
+impl Builder {
+    /// A builder for pipelines within the one being built.
+    #[must_use]
+    pub fn nested(&self, depth: usize) -> Self {
+        Self {
+            depth,
+            ..self.clone()
+        }
+    }
+
+    /// The same with other settings.
+    #[must_use]
+    pub fn with_settings(&self, settings: Arc<ExecSettings>) -> Self {
+        Self {
+            settings,
+            ..self.clone()
+        }
+    }
+
+    /// The plan of `stages` over a collection of this database, rules applied.
+    pub fn plan(&self, collection: Option<&str>, stages: Vec<Stage>) -> Result<LogicalPlan> {
+        let mut plan = match collection {
+            None => LogicalPlan::new(Input::Nothing, stages),
+            Some(name) => {
+                let expressions = ParseContext::new()
+                    .with_collator(self.settings.collator.as_ref().map(Arc::clone));
+                let cx = PipelineContext {
+                    expressions,
+                    place: Place::Joined,
+                    depth: self.depth,
+                };
+                let resolved = resolve(&*self.collections, &self.database, name, &cx)?;
+                let mut all = resolved.view_stages;
+                all.extend(stages);
+                LogicalPlan::new(resolved.input, all)
+            }
+        };
+        rules::apply_all(&mut plan, &self.settings);
+        Ok(plan)
+    }
+
+    /// The operators of `stages` over a collection of this database.
+    pub fn pipeline(&self, collection: Option<&str>, stages: Vec<Stage>) -> Result<BoxOperator> {
+        self.build(self.plan(collection, stages)?)
+    }
+
+    /// The operators of a plan.
+    pub fn build(&self, plan: LogicalPlan) -> Result<BoxOperator> {
+        let input = Self::input(plan.input, Arc::default());
+        self.over(input, plan.stages)
+    }
+
+    /// The operators of a plan, each counted.
+    pub fn build_traced(&self, plan: LogicalPlan) -> Result<(BoxOperator, Trace)> {
+        let mut trace = Trace::default();
+        let input = Self::input(plan.input, Arc::clone(&trace.scan));
+        let mut top: BoxOperator = Box::new(Counted::new(input, Arc::clone(&trace.input)));
+        for stage in plan.stages {
+            let stats = Arc::<OperatorStats>::default();
+            top = Box::new(Counted::new(self.stage(top, stage)?, Arc::clone(&stats)));
+            trace.stages.push(stats);
+        }
+        Ok((top, trace))
+    }
+
+    fn input(input: Input, counters: Arc<ScanCounters>) -> BoxOperator {
+        match input {
+            Input::Nothing | Input::FirstStage => Box::new(Nothing),
+            Input::Records(input) => Box::new(RecordScan::new(input, counters)),
+            Input::Buckets(input) => Box::new(BucketScan::new(*input, counters)),
+        }
+    }
+
+    /// `stages` over what `input` gives.
+    pub fn over(&self, input: BoxOperator, stages: Vec<Stage>) -> Result<BoxOperator> {
+        stages
+            .into_iter()
+            .try_fold(input, |input, stage| self.stage(input, stage))
+    }
+
+    fn stage(&self, input: BoxOperator, stage: Stage) -> Result<BoxOperator> {
+        Ok(match stage {
+            Stage::Match(stage) => Box::new(Filter::new(input, stage.filter)),
+            Stage::Project(stage) => Box::new(Project::new(input, stage)),
+            Stage::Group(stage) => Box::new(Group::new(input, stage)),
+            Stage::Sort(stage) => Box::new(Sort::new(input, stage)),
+            Stage::Limit(count) => Box::new(Limit::new(input, count)),
+            Stage::Skip(count) => Box::new(Skip::new(input, count)),
+            Stage::Unwind(stage) => Box::new(Unwind::new(input, stage)),
+            Stage::ReplaceRoot(stage) => Box::new(ReplaceRoot::new(input, stage)),
+            Stage::Other(stage) => stage.build(input, self)?,
+        })
+    }
+
+    /// What the server says about itself.
+    pub fn introspect(&self, stage: &str, argument: DocRef<'_>) -> Result<Vec<Document>> {
+        self.collections
+            .introspect(&self.database, self.collection.as_deref(), stage, argument)
+    }
+}

@@ -1,0 +1,110 @@
+//! From a namespace to what is really read: views are followed to the collection below them.
+//!
+//! A view's stages come before the query's. A view may stand on a view; the chain is bounded, which
+//! also catches a cycle that concurrent changes could make.
+
+use std::sync::Arc;
+
+use nilometer_bson::Document;
+
+use super::logical::{BucketChoice, BucketInput, Input, RecordInput, Unpack};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::ParseContext;
+use crate::query::pipeline::{PipelineContext, Place, Stage, parse_pipeline};
+use crate::query::source::{BucketSource, Collections, Direction, RecordSource, Resolved};
+
+/// How many views may stand on each other.
+pub const VIEW_DEPTH_MAX: usize = 20;
+
+/// The prefix of the collection that holds the buckets of a time-series collection.
+const BUCKETS_PREFIX: &str = "system.buckets.";
+
+/// What a namespace leads to.
+pub struct ResolvedInput {
+    /// Where documents come from.
+    pub input: Input,
+    /// The stages of the views on the way, innermost first.
+    pub view_stages: Vec<Stage>,
+    /// The views on the way, outermost first, and what they stand on.
+    pub chain: Vec<String>,
+    /// The collation of the innermost collection or view that names one; empty for the simple one.
+    pub collation: Document,
+}
+
+/// Follows `db.coll` to what is read.
+pub fn resolve(
+    collections: &dyn Collections,
+    db: &str,
+    coll: &str,
+    cx: &PipelineContext,
+) -> Result<ResolvedInput> {
+    let mut name = coll.to_owned();
+    let mut chain = Vec::new();
+    let mut view_stages: Vec<Stage> = Vec::new();
+    let mut collation = Document::new();
+    loop {
+        chain.push(name.clone());
+        if chain.len() > VIEW_DEPTH_MAX {
+            return Err(Error::new(
+                ErrorCode::ViewDepthLimitExceeded,
+                format!("View depth too deep or view cycle detected; maximum depth is {VIEW_DEPTH_MAX}"),
+            ));
+        }
+        let input = match collections.resolve(db, &name)? {
+            Resolved::Absent => Input::Nothing,
+            Resolved::Ordinary(source) => {
+                Input::Records(records(source, format!("{db}.{name}")))
+            }
+            Resolved::TimeSeries(source) => {
+                if chain.len() == 1 {
+                    collation = source.options().collation.clone();
+                }
+                let namespace = format!("{db}.{BUCKETS_PREFIX}{name}");
+                Input::Buckets(Box::new(buckets(source, namespace)))
+            }
+            Resolved::View(view) => {
+                if chain.len() == 1 {
+                    collation = view.collation.clone();
+                }
+                // A view's stages know no variable of the query.
+                let expressions = ParseContext::new()
+                    .with_collator(cx.expressions.collator().map(Arc::clone));
+                let nested = cx.nested(Place::Joined, expressions)?;
+                let stages = view.pipeline.iter().map(Document::as_ref);
+                let mut stages = parse_pipeline(&nested, stages)?;
+                stages.append(&mut view_stages);
+                view_stages = stages;
+                name = view.on;
+                continue;
+            }
+        };
+        return Ok(ResolvedInput {
+            input,
+            view_stages,
+            chain,
+            collation,
+        });
+    }
+}
+
+fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
+    RecordInput {
+        source,
+        namespace,
+        access: super::AccessPath::CollectionScan,
+        direction: Direction::Forward,
+        filter: None,
+        count_only: false,
+        show_record_id: false,
+    }
+}
+
+fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput {
+    BucketInput {
+        source,
+        namespace,
+        direction: Direction::Forward,
+        buckets: BucketChoice::default(),
+        unpack: Unpack::default(),
+    }
+}

@@ -1,0 +1,75 @@
+//! Rules about `$limit` and `$skip`.
+
+use super::Rule;
+use crate::query::exec::ExecSettings;
+use crate::query::pipeline::Stage;
+use crate::query::planner::logical::LogicalPlan;
+
+/// `$limit a, $limit b` is `$limit min(a, b)`; `$skip a, $skip b` is `$skip a + b`.
+pub struct MergeLimits;
+
+impl Rule for MergeLimits {
+    fn name(&self) -> &'static str {
+        "MergeLimits"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        for at in 1..plan.stages.len() {
+            let merged = match plan.stages.get(at - 1..at + 1) {
+                Some([Stage::Limit(a), Stage::Limit(b)]) => Stage::Limit(*a.min(b)),
+                // A sum that does not fit skips everything either way, but let it be.
+                Some([Stage::Skip(a), Stage::Skip(b)]) => match a.checked_add(*b) {
+                    Some(sum) => Stage::Skip(sum),
+                    None => continue,
+                },
+                _ => continue,
+            };
+            plan.stages.splice(at - 1..at + 1, [merged]);
+            return true;
+        }
+        false
+    }
+}
+
+/// `$sort, $limit n` needs to keep n documents only; with a `$skip s` between them, s + n.
+///
+/// The `$limit` behind a bare sort is absorbed; with a `$skip` between it stays.
+pub struct SortLimit;
+
+impl Rule for SortLimit {
+    fn name(&self) -> &'static str {
+        "SortLimit"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        for at in 0..plan.stages.len() {
+            let Some(Stage::Sort(sort)) = plan.stages.get(at) else {
+                continue;
+            };
+            let (keep, absorbed) = match plan.stages.get(at + 1..) {
+                Some([Stage::Limit(n), ..]) => (*n, true),
+                Some([Stage::Skip(skip), Stage::Limit(n), ..]) => match skip.checked_add(*n) {
+                    Some(keep) => (keep, false),
+                    None => continue,
+                },
+                _ => continue,
+            };
+            let smaller = sort.limit.is_none_or(|known| keep < known);
+            if !smaller && !absorbed {
+                continue;
+            }
+            let mut sort = sort.clone();
+            if smaller {
+                sort.limit = Some(keep);
+            }
+            if let Some(slot) = plan.stages.get_mut(at) {
+                *slot = Stage::Sort(sort);
+            }
+            if absorbed {
+                plan.stages.remove(at + 1);
+            }
+            return true;
+        }
+        false
+    }
+}

@@ -1,0 +1,112 @@
+//! A leading `$match` on an ordinary collection becomes the filter of its scan.
+
+use nilometer_bson::{Value, ValueRef};
+
+use super::Rule;
+use super::matches::take_leading_match;
+use crate::eval::matcher::{CompareOp, MatchExpression};
+use crate::query::exec::ExecSettings;
+use crate::query::planner::logical::{AccessPath, Input, LogicalPlan, RecordInput};
+use crate::query::source::Direction;
+
+/// The filter of the first `$match` is asked where records are read.
+///
+/// Where the collection is clustered, comparisons of `_id` bound the scan; where there is an `_id`
+/// index, an equality is looked up. The filter is asked all the same, so bounds need only be wide
+/// enough.
+pub struct MatchOnRecords;
+
+impl Rule for MatchOnRecords {
+    fn name(&self) -> &'static str {
+        "MatchOnRecords"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        if !matches!(&plan.input, Input::Records(_)) {
+            return false;
+        }
+        let Some(stage) = take_leading_match(plan) else {
+            return false;
+        };
+        if let Input::Records(input) = &mut plan.input {
+            let mut conjuncts = input.filter.take().map_or_else(Vec::new, |f| f.into_conjuncts());
+            conjuncts.extend(stage.filter.into_conjuncts());
+            choose_access(input, &conjuncts);
+            input.filter = match MatchExpression::and(conjuncts) {
+                MatchExpression::AlwaysTrue => None,
+                filter => Some(filter),
+            };
+        }
+        true
+    }
+}
+
+fn choose_access(input: &mut RecordInput, conjuncts: &[MatchExpression]) {
+    if !matches!(input.access, AccessPath::CollectionScan) {
+        return;
+    }
+    let ids = conjuncts.iter().filter_map(id_comparison);
+    if input.source.is_clustered() {
+        let (mut min, mut max) = (None, None);
+        for (op, value) in ids {
+            let Some(key) = input.source.clustered_key(value) else {
+                continue;
+            };
+            if matches!(op, CompareOp::Eq | CompareOp::Gt | CompareOp::Gte) {
+                min = min.max(Some(key.clone()));
+            }
+            if matches!(op, CompareOp::Eq | CompareOp::Lt | CompareOp::Lte) {
+                max = Some(max.map_or_else(|| key.clone(), |known: Vec<u8>| known.min(key)));
+            }
+        }
+        if min.is_some() || max.is_some() {
+            input.access = AccessPath::ClusteredScan { min, max };
+        }
+        return;
+    }
+    // An array matches documents with that array and those with it as an element, null those without
+    // an `_id`: neither is one place in the index. `find_by_id` is asked only for plain scalars.
+    for (op, value) in ids {
+        if op == CompareOp::Eq
+            && is_plain(value)
+            && input.direction == Direction::Forward
+            && input.source.has_id_index()
+        {
+            input.access = AccessPath::IdLookup(value.to_value());
+            return;
+        }
+    }
+}
+
+fn is_plain(value: ValueRef<'_>) -> bool {
+    !matches!(
+        value,
+        ValueRef::Array(_)
+            | ValueRef::Null
+            | ValueRef::Missing
+            | ValueRef::Undefined
+            | ValueRef::Regex { .. }
+            | ValueRef::MinKey
+            | ValueRef::MaxKey
+    )
+}
+
+fn id_comparison(filter: &MatchExpression) -> Option<(CompareOp, ValueRef<'_>)> {
+    match filter {
+        MatchExpression::Compare(comparison)
+            if comparison.path.as_str() == "_id"
+                && (comparison.collator.is_none() || !has_text(&comparison.value)) =>
+        {
+            Some((comparison.op, comparison.value.as_ref()))
+        }
+        _ => None,
+    }
+}
+
+/// True if a collation may have a say in comparisons with the value.
+fn has_text(value: &Value) -> bool {
+    matches!(
+        value,
+        Value::String(_) | Value::Symbol(_) | Value::Document(_) | Value::Array(_)
+    )
+}

@@ -1,0 +1,104 @@
+//! Rules that bring `$match` stages together and forward.
+
+use super::Rule;
+use crate::query::exec::ExecSettings;
+use crate::query::pipeline::{MatchStage, Stage};
+use crate::query::planner::logical::LogicalPlan;
+
+/// Two `$match` stages in a row are one that asks for both.
+///
+/// The first filter is still asked first, and the second only about documents that pass it.
+pub struct MergeMatches;
+
+impl Rule for MergeMatches {
+    fn name(&self) -> &'static str {
+        "MergeMatches"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let pair = |pair: &[Stage]| matches!(pair, [Stage::Match(_), Stage::Match(_)]);
+        let Some(at) = plan.stages.windows(2).position(pair) else {
+            return false;
+        };
+        let second = plan.stages.remove(at + 1);
+        if let (Some(Stage::Match(first)), Stage::Match(second)) = (plan.stages.get_mut(at), second)
+        {
+            *first = first.clone().and(second);
+        }
+        true
+    }
+}
+
+/// `$sort, $match` is `$match, $sort`: what is left comes in the same order.
+///
+/// Not when the sort already carries a limit: it would keep other documents.
+pub struct MatchBeforeSort;
+
+impl Rule for MatchBeforeSort {
+    fn name(&self) -> &'static str {
+        "MatchBeforeSort"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let pair = |pair: &[Stage]| match pair {
+            [Stage::Sort(sort), Stage::Match(filter)] => {
+                sort.limit.is_none() && !filter.is_random()
+            }
+            _ => false,
+        };
+        let Some(at) = plan.stages.windows(2).position(pair) else {
+            return false;
+        };
+        plan.stages.swap(at, at + 1);
+        true
+    }
+}
+
+/// `$project, $match` is `$match, $project` for the conjuncts whose fields the projection neither
+/// computes nor drops.
+///
+/// A field that is dropped is missing for the `$match`, one that is computed is new: conjuncts that
+/// read either stay behind.
+pub struct MatchBeforeProject;
+
+impl Rule for MatchBeforeProject {
+    fn name(&self) -> &'static str {
+        "MatchBeforeProject"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        for at in 1..plan.stages.len() {
+            let Some([Stage::Project(project), Stage::Match(filter)]) =
+                plan.stages.get(at - 1..at + 1)
+            else {
+                continue;
+            };
+            let (before, after) = filter
+                .clone()
+                .split(|path| project.leaves_alone(path));
+            let Some(before) = before else {
+                continue;
+            };
+            let project = Stage::Project(project.clone());
+            let mut replacement = vec![Stage::Match(before), project];
+            replacement.extend(after.map(Stage::Match));
+            plan.stages.splice(at - 1..at + 1, replacement);
+            return true;
+        }
+        false
+    }
+}
+
+/// Takes the `$match` at the front of the plan.
+pub(super) fn take_leading_match(plan: &mut LogicalPlan) -> Option<MatchStage> {
+    match plan.stages.first() {
+        Some(Stage::Match(_)) => match plan.stages.remove(0) {
+            Stage::Match(filter) => Some(filter),
+            other => {
+                plan.stages.insert(0, other);
+                None
+            }
+        },
+        _ => None,
+    }
+}

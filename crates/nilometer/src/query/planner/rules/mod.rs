@@ -1,0 +1,83 @@
+//! The rules: each moves work towards the data, or does not fire.
+//!
+//! | rule | what it does |
+//! |---|---|
+//! | [`MergeMatches`] | neighbouring `$match` stages become one |
+//! | [`MatchBeforeSort`] | `$match` behind a `$sort` moves in front of it |
+//! | [`MatchBeforeProject`] | `$match` moves in front of a `$project` or `$addFields` that leaves its fields alone |
+//! | [`MatchOnRecords`] | a leading `$match` becomes the filter of a scan, with bounds on `_id` |
+//! | [`MatchOnBuckets`] | a leading `$match` splits into bucket choice, event filter, whole-bucket filter |
+//! | [`NeededFields`] | only columns that a later stage needs are unpacked |
+//! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
+//! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
+//!
+//! A rule is a small type with its conditions written beside its code and counter-cases in its
+//! tests. [`RULES`] is applied from first to last, over and over until none fires; each makes the plan
+//! smaller or moves something strictly forward, so that comes to an end (and is cut off if it does
+//! not). [`LAST_RULES`] follow once: they settle what is read.
+
+mod fields;
+mod limits;
+mod match_on_buckets;
+mod match_on_records;
+mod matches;
+
+use super::logical::LogicalPlan;
+use crate::query::exec::ExecSettings;
+
+pub use fields::NeededFields;
+pub use limits::{MergeLimits, SortLimit};
+pub use match_on_buckets::MatchOnBuckets;
+pub use match_on_records::MatchOnRecords;
+pub use matches::{MatchBeforeProject, MatchBeforeSort, MergeMatches};
+
+/// Rounds after which a plan counts as good enough: far beyond what any pipeline needs, and a
+/// bound should two rules ever chase each other.
+const ROUNDS_MAX: usize = 100;
+
+/// A change of the plan that leaves every answer as it is.
+pub trait Rule: Send + Sync {
+    /// Its name, in explain and in tests.
+    fn name(&self) -> &'static str;
+
+    /// Changes the plan if its conditions hold; says whether it did.
+    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool;
+}
+
+/// All rules in the order in which they are tried.
+pub static RULES: &[&dyn Rule] = &[
+    &MergeMatches,
+    &MatchBeforeSort,
+    &MatchBeforeProject,
+    &MergeLimits,
+    &MatchOnRecords,
+    &MatchOnBuckets,
+    &SortLimit,
+];
+
+/// Rules that settle what is read, after everything has found its place.
+pub static LAST_RULES: &[&dyn Rule] = &[&NeededFields];
+
+/// Applies all rules until none fires.
+pub fn apply_all(plan: &mut LogicalPlan, settings: &ExecSettings) {
+    if settings.options.no_rules {
+        return;
+    }
+    for _ in 0..ROUNDS_MAX {
+        let mut fired = false;
+        for rule in RULES {
+            if rule.apply(plan, settings) {
+                plan.fired.push(rule.name());
+                fired = true;
+            }
+        }
+        if !fired {
+            break;
+        }
+    }
+    for rule in LAST_RULES {
+        if rule.apply(plan, settings) {
+            plan.fired.push(rule.name());
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The seam between queries and stored data: what a query may ask of a collection.
+//!
+//! ```text
+//! Collections::resolve("db", "ts") ─┬─ Absent
+//!                                   ├─ Ordinary(RecordSource)    records in key order
+//!                                   ├─ TimeSeries(BucketSource)  buckets in `_id` order
+//!                                   └─ View { on, pipeline }     resolved again by the planner
+//! ```
+//!
+//! The query room knows nothing of engines, keyspaces or the bucket catalog; whoever implements
+//! these traits promises design section 5.7: a scan sees every write acknowledged before the batch
+//! it reads was started, never part of one write, and neither skips nor repeats a record that
+//! existed throughout, even while buckets fold, seal or expire under it.
+//!
+//! What stays out on purpose: index scans. [`AccessPath`](crate::query::planner::AccessPath) is where
+//! they join; these traits then gain one method each.
+
+use std::sync::Arc;
+
+use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::{DocRef, Document, Value, ValueRef};
+
+use crate::Result;
+pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
+
+/// The key of a record within its collection: bytes that order as the records do.
+pub type RecordKey = Vec<u8>;
+
+/// A scan of an ordinary collection.
+pub type RecordIter = Box<dyn Iterator<Item = Result<(RecordKey, Document)>> + Send>;
+
+/// A scan of a time-series collection.
+pub type BucketIter = Box<dyn Iterator<Item = Result<Arc<dyn Bucket>>> + Send>;
+
+/// Which way a scan runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Direction {
+    /// In key order.
+    #[default]
+    Forward,
+    /// Against key order.
+    Backward,
+}
+
+impl Direction {
+    /// The word explain uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+        }
+    }
+}
+
+/// Finds what a namespace holds.
+pub trait Collections: Send + Sync {
+    /// What `db.coll` is. `system.buckets.x` is an ordinary source of bucket documents.
+    fn resolve(&self, db: &str, coll: &str) -> Result<Resolved>;
+
+    /// Answers a stage that reads the server instead of documents (`$collStats`, `$currentOp` …):
+    /// its name, its argument, and the collection the aggregate names, if any.
+    fn introspect(
+        &self,
+        db: &str,
+        coll: Option<&str>,
+        stage: &str,
+        argument: DocRef<'_>,
+    ) -> Result<Vec<Document>>;
+}
+
+/// What a namespace holds.
+#[derive(Clone)]
+pub enum Resolved {
+    /// Nothing.
+    Absent,
+    /// An ordinary collection, or the buckets of a time-series collection read as documents.
+    Ordinary(Arc<dyn RecordSource>),
+    /// A time-series collection: buckets to unpack.
+    TimeSeries(Arc<dyn BucketSource>),
+    /// A view a user made.
+    View(ViewDefinition),
+}
+
+/// A view: another namespace of the same database and what is done to it.
+#[derive(Clone, Debug)]
+pub struct ViewDefinition {
+    /// The collection or view read.
+    pub on: String,
+    /// The stages applied to it.
+    pub pipeline: Vec<Document>,
+    /// The view's collation; empty for the simple one.
+    pub collation: Document,
+}
+
+/// What to read of an ordinary collection.
+#[derive(Clone, Debug, Default)]
+pub struct RecordScan {
+    /// Which way.
+    pub direction: Direction,
+    /// Lowest key of interest, inclusive (clustered collections only).
+    pub min: Option<RecordKey>,
+    /// Highest key of interest, inclusive (clustered collections only).
+    pub max: Option<RecordKey>,
+    /// Go on behind this record, in the direction of the scan.
+    pub start_after: Option<RecordKey>,
+}
+
+/// An ordinary collection.
+pub trait RecordSource: Send + Sync {
+    /// Reads records in key order.
+    fn scan(&self, scan: &RecordScan) -> Result<RecordIter>;
+
+    /// How many records there are, kept at hand; exact when nothing is being written.
+    fn count_estimate(&self) -> Result<u64>;
+
+    /// For a clustered collection: the key of the record with this `_id`. Keys order as ids do.
+    fn clustered_key(&self, id: ValueRef<'_>) -> Option<RecordKey> {
+        let _ = id;
+        None
+    }
+
+    /// Whether [`RecordSource::clustered_key`] knows keys.
+    fn is_clustered(&self) -> bool {
+        false
+    }
+
+    /// Whether [`RecordSource::find_by_id`] knows an index.
+    fn has_id_index(&self) -> bool {
+        false
+    }
+
+    /// The record with this `_id`, by the `_id` index. Asked only where there is one.
+    fn find_by_id(&self, id: ValueRef<'_>) -> Result<Option<(RecordKey, Document)>> {
+        let _ = id;
+        Ok(None)
+    }
+
+    /// A record's key as `$recordId` shows it.
+    fn record_id(&self, key: &[u8]) -> Value {
+        match key.first_chunk::<8>() {
+            Some(eight) if key.len() == 8 => Value::Int64(i64::from_be_bytes(*eight)),
+            _ => ValueRef::Binary {
+                subtype: 0,
+                bytes: key,
+            }
+            .to_value(),
+        }
+    }
+}
+
+/// The options of a time-series collection a query depends on.
+#[derive(Clone, Debug)]
+pub struct BucketOptions {
+    /// Name of the time field.
+    pub time_field: Arc<str>,
+    /// Name of the metadata field.
+    pub meta_field: Option<Arc<str>>,
+    /// No bucket spans more than this.
+    pub bucket_max_span_seconds: i64,
+    /// `control.min.<time>` is rounded down to a multiple of this.
+    pub bucket_rounding_seconds: i64,
+    /// Some measurement lies (or lay) outside what 32-bit seconds in `_id` can say.
+    pub extended_range: bool,
+    /// Span equals rounding and always did: every bucket lies within one period.
+    pub fixed_buckets: bool,
+    /// Default collation of the collection; empty for the simple one.
+    pub collation: Document,
+}
+
+/// What to read of a time-series collection.
+#[derive(Clone, Debug, Default)]
+pub struct BucketScan {
+    /// Which way, by `_id`.
+    pub direction: Direction,
+    /// Lowest bucket `_id` of interest, inclusive.
+    pub id_min: Option<[u8; 12]>,
+    /// Highest bucket `_id` of interest, inclusive.
+    pub id_max: Option<[u8; 12]>,
+    /// Buckets for which this is surely false need not be returned. It looks at the header alone,
+    /// so that no column of a bucket ruled out is decoded. Evaluated by the source.
+    pub filter: Option<Arc<BucketPredicate>>,
+    /// The columns that will be asked for, all if `None`. A hint: others need not be read.
+    pub columns: Option<Arc<[Arc<str>]>>,
+    /// Counts what the scan touched.
+    pub examined: Arc<ScanCounters>,
+}
+
+/// What a scan touched; explain shows it.
+#[derive(Debug, Default)]
+pub struct ScanCounters {
+    /// Records or buckets looked at, whether returned or not.
+    pub documents: std::sync::atomic::AtomicU64,
+    /// Index keys looked at.
+    pub keys: std::sync::atomic::AtomicU64,
+}
+
+/// A time-series collection.
+pub trait BucketSource: Send + Sync {
+    /// The options that matter to queries.
+    fn options(&self) -> &BucketOptions;
+
+    /// Reads buckets in `_id` order, open ones with what has not been folded into them yet.
+    fn scan(&self, scan: &BucketScan) -> Result<BucketIter>;
+
+    /// How many buckets there are.
+    fn bucket_count_estimate(&self) -> Result<u64>;
+}
+
+/// One bucket as queries see it: a header at hand, columns decoded when asked for.
+///
+/// Row `i` of every column belongs to measurement `i`; [`BucketHeader::count`] says how many there
+/// are. The time column is present in every row.
+pub trait Bucket: BucketHeader + Send + Sync {
+    /// Format version: 1 plain, 2 compressed and sorted by time, 3 compressed and unsorted.
+    fn version(&self) -> i32;
+
+    /// True when measurements are known to ascend in time.
+    fn is_sorted(&self) -> bool;
+
+    /// The columns, in the order in which measurements show them. The time field may stand anywhere.
+    fn columns(&self) -> &[Arc<str>];
+
+    /// One column; `None` if the bucket has no such field.
+    fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>>;
+
+    /// The metadata, owned.
+    fn meta_value(&self) -> Value {
+        self.meta().to_value()
+    }
+}
+
+/// Lowest bucket id whose time is `seconds`.
+pub fn lowest_id(seconds: u32) -> [u8; 12] {
+    let mut id = [0; 12];
+    id[..4].copy_from_slice(&seconds.to_be_bytes());
+    id
+}
+
+/// Highest bucket id whose time is `seconds`.
+pub fn highest_id(seconds: u32) -> [u8; 12] {
+    let mut id = [0xFF; 12];
+    id[..4].copy_from_slice(&seconds.to_be_bytes());
+    id
+}
+

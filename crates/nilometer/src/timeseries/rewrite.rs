@@ -1,0 +1,787 @@
+//! From a predicate on measurements to a predicate on buckets.
+//!
+//! ```text
+//! {v: {$gt: 5}}                 some measurement matches  ⇒  control.max.v > 5        (loose)
+//! {t: {$gte: d}}                every measurement matches ⇐  control.min.t >= d       (whole)
+//! {t: {$gte: a, $lt: b}}        bucket _id between a - maxSpan and b                  (bounds)
+//! ```
+//!
+//! A bucket's bounds are weaker than they look, and each weakness is a reason to say "unknown":
+//!
+//! - missing values leave no trace, so nothing follows for a predicate that matches missing;
+//! - arrays and objects are tracked element by element and field by field, so a bound that is one is
+//!   no value of any measurement, and says nothing about scalars beside it either;
+//! - `control.min` of the time field is rounded towards 1970: down after it, but *up* before it, so
+//!   at or below 1970 it is no lower bound;
+//! - the seconds in `_id` wrap for dates outside 1970…2038, so a collection that holds any has no
+//!   bounds on `_id`.
+//!
+//! The loose form may keep a bucket without a match, never drop one with a match; the whole form may
+//! miss a bucket that matches entirely, never claim one that does not. Nothing is derived from what
+//! is not listed here.
+
+use std::sync::Arc;
+
+use nilometer_bson::order::{CanonicalType, Collator, canonical_type, compare};
+use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
+
+use crate::error::Result;
+use crate::eval::expression::{ComparisonOperator, Expression};
+use crate::eval::matcher::comparison::is_nan;
+use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
+use crate::eval::EvalContext;
+
+/// Last second that fits the signed 32-bit seconds of a bucket id: 2038-01-19T03:14:07Z.
+pub const STANDARD_SECONDS_MAX: i64 = i32::MAX as i64;
+
+/// What is known of a bucket before any column is read.
+pub trait BucketHeader {
+    /// The bucket's `_id`.
+    fn id(&self) -> ObjectId;
+
+    /// The metadata; missing if there is none.
+    fn meta(&self) -> ValueRef<'_>;
+
+    /// `control.min.<field>`; missing if no measurement has the field.
+    fn min(&self, field: &str) -> ValueRef<'_>;
+
+    /// `control.max.<field>`; missing if no measurement has the field.
+    fn max(&self, field: &str) -> ValueRef<'_>;
+
+    /// Number of measurements.
+    fn count(&self) -> u32;
+}
+
+/// What a predicate says of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Truth {
+    /// Surely.
+    True,
+    /// Surely not.
+    False,
+    /// The header does not tell.
+    Unknown,
+}
+
+impl Truth {
+    fn of(value: bool) -> Self {
+        if value { Self::True } else { Self::False }
+    }
+}
+
+/// A predicate on the header of a bucket.
+#[derive(Clone, Debug)]
+pub enum BucketPredicate {
+    /// Every bucket.
+    Always,
+    /// No bucket.
+    Never,
+    /// All of them.
+    All(Vec<BucketPredicate>),
+    /// At least one of them.
+    Any(Vec<BucketPredicate>),
+    /// The metadata decides.
+    Meta(MetaTest),
+    /// A bound compares so with the operand.
+    Bound(BoundTest),
+}
+
+/// A filter that reads the metadata only.
+#[derive(Clone)]
+pub struct MetaTest {
+    /// Name of the metadata field, as the filter calls it.
+    pub field: Arc<str>,
+    /// The filter, in the user's names.
+    pub filter: MatchExpression,
+    /// What the filter's expressions read.
+    pub context: FilterContext,
+}
+
+impl std::fmt::Debug for MetaTest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MetaTest")
+            .field("field", &self.field)
+            .field("filter", &self.filter)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What stays the same while a filter runs.
+#[derive(Clone, Default)]
+pub struct FilterContext {
+    /// `$$NOW`.
+    pub now_ms: i64,
+    /// Values of variables.
+    pub variables: Arc<[Value]>,
+    /// How strings compare, if not by bytes.
+    pub collator: Option<Arc<dyn Collator>>,
+}
+
+impl FilterContext {
+    fn eval(&self) -> EvalContext<'_> {
+        EvalContext {
+            now_ms: self.now_ms,
+            variables: &self.variables,
+            collator: self.collator.as_deref().map(|c| c as &dyn Collator),
+            ..EvalContext::default()
+        }
+    }
+}
+
+/// Which bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// `control.min`
+    Min,
+    /// `control.max`
+    Max,
+}
+
+/// `control.<side>.<path> <op> <operand>`.
+#[derive(Clone, Debug)]
+pub struct BoundTest {
+    /// Which bound.
+    pub side: Side,
+    /// The measurement field, dotted.
+    pub path: Arc<str>,
+    /// How it compares, in the order over all types.
+    pub op: CompareOp,
+    /// With what.
+    pub operand: Value,
+    /// True for the time field, whose minimum is rounded.
+    pub is_time: bool,
+}
+
+impl BucketPredicate {
+    /// What the predicate says of a bucket.
+    pub fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Result<Truth> {
+        Ok(match self {
+            Self::Always => Truth::True,
+            Self::Never => Truth::False,
+            Self::All(parts) => {
+                let mut result = Truth::True;
+                for part in parts {
+                    match part.truth(header)? {
+                        Truth::True => {}
+                        Truth::False => return Ok(Truth::False),
+                        Truth::Unknown => result = Truth::Unknown,
+                    }
+                }
+                result
+            }
+            Self::Any(parts) => {
+                let mut result = Truth::False;
+                for part in parts {
+                    match part.truth(header)? {
+                        Truth::True => return Ok(Truth::True),
+                        Truth::False => {}
+                        Truth::Unknown => result = Truth::Unknown,
+                    }
+                }
+                result
+            }
+            Self::Meta(test) => Truth::of(test.test(header.meta())?),
+            Self::Bound(test) => test.truth(header),
+        })
+    }
+
+    /// False only if no measurement can match.
+    pub fn may_match(&self, header: &(impl BucketHeader + ?Sized)) -> Result<bool> {
+        Ok(self.truth(header)? != Truth::False)
+    }
+
+    /// True only if all measurements match.
+    pub fn surely_matches(&self, header: &(impl BucketHeader + ?Sized)) -> Result<bool> {
+        Ok(self.truth(header)? == Truth::True)
+    }
+
+    /// True if it lets every bucket through.
+    pub fn is_always(&self) -> bool {
+        matches!(self, Self::Always)
+    }
+
+    /// All of `parts`, flat.
+    pub fn all(parts: impl IntoIterator<Item = BucketPredicate>) -> Self {
+        let mut flat = Vec::new();
+        for part in parts {
+            match part {
+                Self::Always => {}
+                Self::Never => return Self::Never,
+                Self::All(inner) => flat.extend(inner),
+                other => flat.push(other),
+            }
+        }
+        match flat.len() {
+            0 => Self::Always,
+            1 => flat.remove(0),
+            _ => Self::All(flat),
+        }
+    }
+
+    /// At least one of `parts`, flat.
+    pub fn any(parts: impl IntoIterator<Item = BucketPredicate>) -> Self {
+        let mut flat = Vec::new();
+        for part in parts {
+            match part {
+                Self::Never => {}
+                Self::Always => return Self::Always,
+                Self::Any(inner) => flat.extend(inner),
+                other => flat.push(other),
+            }
+        }
+        match flat.len() {
+            0 => Self::Never,
+            1 => flat.remove(0),
+            _ => Self::Any(flat),
+        }
+    }
+
+    /// The predicate as explain shows it: a filter on bucket documents.
+    pub fn to_document(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        match self {
+            Self::Always => {}
+            Self::Never => {
+                out.append("$alwaysFalse", 1);
+            }
+            Self::All(parts) | Self::Any(parts) => {
+                let list: Vec<Value> = parts.iter().map(|p| p.to_document().into()).collect();
+                let name = if matches!(self, Self::All(_)) { "$and" } else { "$or" };
+                out.append(name, list);
+            }
+            Self::Meta(test) => return test.to_document(),
+            Self::Bound(test) => {
+                let side = match test.side {
+                    Side::Min => "min",
+                    Side::Max => "max",
+                };
+                let mut comparison = DocumentBuilder::new();
+                comparison.append_ref(test.op.expr_name(), test.operand.as_ref());
+                let path = format!("control.{side}.{}", test.path);
+                out.append(&path, comparison.finish());
+            }
+        }
+        out.finish()
+    }
+}
+
+impl MetaTest {
+    /// Whether metadata passes.
+    pub fn test(&self, meta: ValueRef<'_>) -> Result<bool> {
+        let mut document = DocumentBuilder::new();
+        document.append_ref(&self.field, meta);
+        let document = document.finish();
+        self.filter
+            .matches(document.as_ref(), &self.context.eval())
+    }
+
+    fn to_document(&self) -> Document {
+        self.filter
+            .renamed(&self.field, "meta")
+            .unwrap_or_else(|| self.filter.clone())
+            .to_document()
+    }
+}
+
+/// What the bounds say about one field.
+enum Bounds<'a> {
+    /// No measurement has it.
+    Absent,
+    /// They say nothing.
+    Unknown,
+    /// All values lie between these, in the order over all types.
+    Between(ValueRef<'a>, ValueRef<'a>),
+}
+
+impl BoundTest {
+    fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Truth {
+        match self.bounds(header) {
+            Bounds::Absent => Truth::False,
+            Bounds::Unknown => Truth::Unknown,
+            Bounds::Between(min, max) => {
+                let bound = match self.side {
+                    Side::Min => min,
+                    Side::Max => max,
+                };
+                Truth::of(self.op.accepts(compare(bound, self.operand.as_ref())))
+            }
+        }
+    }
+
+    fn bounds<'a>(&self, header: &'a (impl BucketHeader + ?Sized)) -> Bounds<'a> {
+        let mut parts = self.path.split('.');
+        let first = parts.next().unwrap_or("");
+        let (mut min, mut max) = (header.min(first), header.max(first));
+        for part in parts {
+            match (min, max) {
+                // Objects at both ends: every value present is an object, as its type's place in
+                // the order says.
+                (ValueRef::Document(low), ValueRef::Document(high)) => {
+                    min = low.get(part);
+                    max = high.get(part);
+                }
+                (ValueRef::Missing, ValueRef::Missing) => return Bounds::Absent,
+                _ => return Bounds::Unknown,
+            }
+        }
+        let composite =
+            |v: ValueRef<'_>| matches!(v, ValueRef::Document(_) | ValueRef::Array(_));
+        match (min, max) {
+            (ValueRef::Missing, ValueRef::Missing) => Bounds::Absent,
+            (ValueRef::Missing, _) | (_, ValueRef::Missing) => Bounds::Unknown,
+            (min, max) if composite(min) || composite(max) => Bounds::Unknown,
+            (ValueRef::DateTime(at), _) if self.is_time && self.side == Side::Min && at <= 0 => {
+                Bounds::Unknown
+            }
+            (min, max) => Bounds::Between(min, max),
+        }
+    }
+}
+
+/// Milliseconds between which times must lie, both ends included; empty if `min > max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeRange {
+    /// Earliest.
+    pub min: i64,
+    /// Latest.
+    pub max: i64,
+}
+
+impl TimeRange {
+    /// All times.
+    pub const ALL: TimeRange = TimeRange {
+        min: i64::MIN,
+        max: i64::MAX,
+    };
+
+    /// No time.
+    pub const NONE: TimeRange = TimeRange {
+        min: i64::MAX,
+        max: i64::MIN,
+    };
+
+    /// True if no time lies in it.
+    pub fn is_empty(self) -> bool {
+        self.min > self.max
+    }
+
+    /// What lies in both.
+    #[must_use]
+    pub fn intersect(self, other: Self) -> Self {
+        Self {
+            min: self.min.max(other.min),
+            max: self.max.min(other.max),
+        }
+    }
+
+    /// The smallest range around both.
+    #[must_use]
+    pub fn hull(self, other: Self) -> Self {
+        if self.is_empty() {
+            return other;
+        }
+        if other.is_empty() {
+            return self;
+        }
+        Self {
+            min: self.min.min(other.min),
+            max: self.max.max(other.max),
+        }
+    }
+
+    fn of(op: CompareOp, at: i64) -> Self {
+        let (min, max) = match op {
+            CompareOp::Eq => (at, at),
+            CompareOp::Gt => (at.saturating_add(1), i64::MAX),
+            CompareOp::Gte => (at, i64::MAX),
+            CompareOp::Lt => (i64::MIN, at.saturating_sub(1)),
+            CompareOp::Lte => (i64::MIN, at),
+        };
+        // Nothing is later than the last or earlier than the first date.
+        let beyond = matches!((op, at), (CompareOp::Gt, i64::MAX) | (CompareOp::Lt, i64::MIN));
+        if beyond { Self::NONE } else { Self { min, max } }
+    }
+}
+
+/// Seconds between which bucket ids must lie, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdBounds {
+    /// No bucket can match.
+    Empty,
+    /// Only ids within these.
+    Within {
+        /// Lowest second, if there is a lower bound.
+        min: Option<u32>,
+        /// Highest second, if there is an upper bound.
+        max: Option<u32>,
+    },
+}
+
+/// Derives predicates on buckets for one collection.
+#[derive(Clone)]
+pub struct BucketRewriter {
+    /// Name of the time field.
+    pub time_field: Arc<str>,
+    /// Name of the metadata field.
+    pub meta_field: Option<Arc<str>>,
+    /// The longest a bucket may span.
+    pub max_span_seconds: i64,
+    /// Some date lies outside what bucket ids can say.
+    pub extended_range: bool,
+    /// Strings compare otherwise than by bytes, so that bounds say nothing of them.
+    pub has_collation: bool,
+    /// For filters on metadata.
+    pub context: FilterContext,
+}
+
+impl BucketRewriter {
+    /// True for the metadata field and what lies in it.
+    pub fn is_meta_path(&self, path: &str) -> bool {
+        self.meta_field
+            .as_deref()
+            .is_some_and(|meta| is_at_or_below(path, meta))
+    }
+
+    /// The metadata test of a filter that reads nothing else; `None` for any other filter.
+    pub fn meta_test(&self, filter: &MatchExpression) -> Option<BucketPredicate> {
+        let field = self.meta_field.clone()?;
+        let dependencies = filter.dependencies();
+        let only_meta = !dependencies.reads_nothing()
+            && !dependencies.whole
+            && !dependencies.random
+            && dependencies.paths.iter().all(|p| self.is_meta_path(p));
+        only_meta.then(|| {
+            BucketPredicate::Meta(MetaTest {
+                field,
+                filter: filter.clone(),
+                context: self.context.clone(),
+            })
+        })
+    }
+
+    /// A predicate no bucket with a match fails.
+    pub fn loose(&self, filter: &MatchExpression) -> BucketPredicate {
+        if let Some(meta) = self.meta_test(filter) {
+            return meta;
+        }
+        match filter {
+            MatchExpression::AlwaysFalse => BucketPredicate::Never,
+            MatchExpression::And(arms) => {
+                BucketPredicate::all(arms.iter().map(|arm| self.loose(arm)))
+            }
+            // An arm that says nothing lets every bucket through, so the whole says nothing.
+            MatchExpression::Or(arms) => {
+                BucketPredicate::any(arms.iter().map(|arm| self.loose(arm)))
+            }
+            MatchExpression::Compare(comparison) => self.loose_comparison(comparison),
+            MatchExpression::In(list) if list.patterns().is_empty() => {
+                let path = list.path.to_shared();
+                let has_collation = list.collator().is_some();
+                BucketPredicate::any(list.values().iter().map(|value| {
+                    self.loose_compare(&path, CompareOp::Eq, value, has_collation)
+                }))
+            }
+            MatchExpression::Exists(path) if self.is_measurement_path(path.as_str()) => {
+                self.loose_exists(path.as_str())
+            }
+            MatchExpression::Expr(expression) => self.loose_expression(expression),
+            _ => BucketPredicate::Always,
+        }
+    }
+
+    fn loose_comparison(&self, comparison: &Comparison) -> BucketPredicate {
+        self.loose_compare(
+            &comparison.path.to_shared(),
+            comparison.op,
+            &comparison.value,
+            comparison.collator.is_some(),
+        )
+    }
+
+    fn loose_compare(
+        &self,
+        path: &Arc<str>,
+        op: CompareOp,
+        operand: &Value,
+        has_collation: bool,
+    ) -> BucketPredicate {
+        if **path == *self.time_field {
+            return self.loose_time(op, operand);
+        }
+        if !self.is_measurement_path(path) || !has_ordered_bounds(operand, has_collation) {
+            return BucketPredicate::Always;
+        }
+        self.bounds_of(path, op, operand, false)
+    }
+
+    /// Comparisons of bounds that follow from "some value compares so with the operand".
+    fn bounds_of(
+        &self,
+        path: &Arc<str>,
+        op: CompareOp,
+        operand: &Value,
+        is_time: bool,
+    ) -> BucketPredicate {
+        let bound = |side, op| {
+            BucketPredicate::Bound(BoundTest {
+                side,
+                path: Arc::clone(path),
+                op,
+                operand: operand.clone(),
+                is_time,
+            })
+        };
+        match op {
+            CompareOp::Gt | CompareOp::Gte => bound(Side::Max, op),
+            CompareOp::Lt | CompareOp::Lte => bound(Side::Min, op),
+            CompareOp::Eq => BucketPredicate::All(vec![
+                bound(Side::Min, CompareOp::Lte),
+                bound(Side::Max, CompareOp::Gte),
+            ]),
+        }
+    }
+
+    /// Times are dates, always there and never in arrays.
+    fn loose_time(&self, op: CompareOp, operand: &Value) -> BucketPredicate {
+        match operand {
+            Value::DateTime(at) if TimeRange::of(op, *at).is_empty() => BucketPredicate::Never,
+            Value::DateTime(_) => self.bounds_of(&self.time_field, op, operand, true),
+            Value::MinKey | Value::MaxKey => BucketPredicate::Always,
+            _ => BucketPredicate::Never,
+        }
+    }
+
+    /// Without a bound no measurement has the field.
+    fn loose_exists(&self, path: &str) -> BucketPredicate {
+        if path.contains('.') {
+            return BucketPredicate::Always;
+        }
+        // MinKey is below everything: only the absence of a bound fails this.
+        BucketPredicate::Bound(BoundTest {
+            side: Side::Max,
+            path: path.into(),
+            op: CompareOp::Gte,
+            operand: Value::MinKey,
+            is_time: false,
+        })
+    }
+
+    /// `$expr`: a comparison of a field with a constant, `$and` and `$or` of such. Kinds are not
+    /// kept apart and missing is below everything, so only "above" says something of a field.
+    fn loose_expression(&self, expression: &Expression) -> BucketPredicate {
+        match expression {
+            Expression::And(arms) => {
+                BucketPredicate::all(arms.iter().map(|arm| self.loose_expression(arm)))
+            }
+            Expression::Or(arms) if !arms.is_empty() => {
+                BucketPredicate::any(arms.iter().map(|arm| self.loose_expression(arm)))
+            }
+            _ => {
+                let Some((path, op, operand)) = field_comparison(expression) else {
+                    return BucketPredicate::Always;
+                };
+                if *path == *self.time_field {
+                    return match operand {
+                        Value::DateTime(_) => self.loose_time(op, operand),
+                        _ => BucketPredicate::Always,
+                    };
+                }
+                let says_something = matches!(op, CompareOp::Eq | CompareOp::Gt | CompareOp::Gte)
+                    && self.is_measurement_path(&path)
+                    && has_ordered_bounds(operand, self.has_collation);
+                if says_something {
+                    self.bounds_of(&path, op, operand, false)
+                } else {
+                    BucketPredicate::Always
+                }
+            }
+        }
+    }
+
+    /// A predicate that holds only for buckets all of whose measurements match; `None` if the filter
+    /// has no such form. Only times and metadata have one: a value may be missing in a measurement
+    /// whatever the bounds say.
+    pub fn whole(&self, filter: &MatchExpression) -> Option<BucketPredicate> {
+        if let Some(meta) = self.meta_test(filter) {
+            return Some(meta);
+        }
+        match filter {
+            MatchExpression::AlwaysTrue => Some(BucketPredicate::Always),
+            MatchExpression::AlwaysFalse => Some(BucketPredicate::Never),
+            MatchExpression::And(arms) => {
+                let parts: Option<Vec<_>> = arms.iter().map(|arm| self.whole(arm)).collect();
+                parts.map(BucketPredicate::all)
+            }
+            MatchExpression::Or(arms) => {
+                let parts: Option<Vec<_>> = arms.iter().map(|arm| self.whole(arm)).collect();
+                parts.map(BucketPredicate::any)
+            }
+            MatchExpression::Compare(comparison) => {
+                self.whole_time(comparison.path.as_str(), comparison.op, &comparison.value)
+            }
+            MatchExpression::Expr(expression) => {
+                let (path, op, operand) = field_comparison(expression)?;
+                self.whole_time(&path, op, operand)
+            }
+            _ => None,
+        }
+    }
+
+    fn whole_time(&self, path: &str, op: CompareOp, operand: &Value) -> Option<BucketPredicate> {
+        if path != &*self.time_field || !matches!(operand, Value::DateTime(_)) {
+            return None;
+        }
+        let bound = |side, op| {
+            BucketPredicate::Bound(BoundTest {
+                side,
+                path: Arc::clone(&self.time_field),
+                op,
+                operand: operand.clone(),
+                is_time: true,
+            })
+        };
+        Some(match op {
+            CompareOp::Gt | CompareOp::Gte => bound(Side::Min, op),
+            CompareOp::Lt | CompareOp::Lte => bound(Side::Max, op),
+            CompareOp::Eq => BucketPredicate::All(vec![
+                bound(Side::Min, CompareOp::Eq),
+                bound(Side::Max, CompareOp::Eq),
+            ]),
+        })
+    }
+
+    /// Between which times every match lies.
+    pub fn time_range(&self, filter: &MatchExpression) -> TimeRange {
+        match filter {
+            MatchExpression::AlwaysFalse => TimeRange::NONE,
+            MatchExpression::And(arms) => arms
+                .iter()
+                .map(|arm| self.time_range(arm))
+                .fold(TimeRange::ALL, TimeRange::intersect),
+            MatchExpression::Or(arms) => arms
+                .iter()
+                .map(|arm| self.time_range(arm))
+                .fold(TimeRange::NONE, TimeRange::hull),
+            MatchExpression::Compare(comparison)
+                if comparison.path.as_str() == &*self.time_field =>
+            {
+                self.range_of(comparison.op, &comparison.value)
+            }
+            MatchExpression::In(list)
+                if list.path.as_str() == &*self.time_field && list.patterns().is_empty() =>
+            {
+                list.values()
+                    .iter()
+                    .map(|value| self.range_of(CompareOp::Eq, value))
+                    .fold(TimeRange::NONE, TimeRange::hull)
+            }
+            MatchExpression::Expr(expression) => self.expression_range(expression),
+            _ => TimeRange::ALL,
+        }
+    }
+
+    fn expression_range(&self, expression: &Expression) -> TimeRange {
+        match expression {
+            Expression::And(arms) => arms
+                .iter()
+                .map(|arm| self.expression_range(arm))
+                .fold(TimeRange::ALL, TimeRange::intersect),
+            Expression::Or(arms) if !arms.is_empty() => arms
+                .iter()
+                .map(|arm| self.expression_range(arm))
+                .fold(TimeRange::NONE, TimeRange::hull),
+            _ => match field_comparison(expression) {
+                Some((path, op, Value::DateTime(at))) if *path == *self.time_field => {
+                    TimeRange::of(op, *at)
+                }
+                _ => TimeRange::ALL,
+            },
+        }
+    }
+
+    fn range_of(&self, op: CompareOp, operand: &Value) -> TimeRange {
+        match operand {
+            Value::DateTime(at) => TimeRange::of(op, *at),
+            Value::MinKey | Value::MaxKey => TimeRange::ALL,
+            _ => TimeRange::NONE,
+        }
+    }
+
+    /// Between which ids buckets with measurements in `range` lie.
+    pub fn id_bounds(&self, range: TimeRange) -> IdBounds {
+        if range.is_empty() {
+            return IdBounds::Empty;
+        }
+        if self.extended_range {
+            return IdBounds::Within {
+                min: None,
+                max: None,
+            };
+        }
+        // Every time lies in 0 ..= STANDARD_SECONDS_MAX, with milliseconds at the last second cut.
+        if range.max < 0 || range.min > STANDARD_SECONDS_MAX * 1000 {
+            return IdBounds::Empty;
+        }
+        let span_ms = self.max_span_seconds.saturating_mul(1000);
+        let first = range.min.saturating_sub(span_ms).div_euclid(1000);
+        let last = range.max.div_euclid(1000);
+        IdBounds::Within {
+            min: (first > 0).then(|| u32::try_from(first).unwrap_or(u32::MAX)),
+            max: (last < STANDARD_SECONDS_MAX).then(|| u32::try_from(last).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// A path whose bounds are those of a measurement field.
+    fn is_measurement_path(&self, path: &str) -> bool {
+        !self.is_meta_path(path)
+            && !is_at_or_below(path, &self.time_field)
+            // A number may pick an array element; bounds of arrays are not looked into.
+            && !path
+                .split('.')
+                .skip(1)
+                .any(|part| part.bytes().all(|b| b.is_ascii_digit()))
+    }
+}
+
+fn is_at_or_below(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Operands whose order among scalars is that of the bounds, and which missing does not equal.
+fn has_ordered_bounds(operand: &Value, has_collation: bool) -> bool {
+    match canonical_type(operand.as_ref()) {
+        CanonicalType::Number => !is_nan(operand.as_ref()),
+        CanonicalType::String => !has_collation,
+        CanonicalType::Bool
+        | CanonicalType::DateTime
+        | CanonicalType::ObjectId
+        | CanonicalType::Timestamp
+        | CanonicalType::Binary => true,
+        _ => false,
+    }
+}
+
+/// `field <op> constant`, whichever way round it is written.
+fn field_comparison(expression: &Expression) -> Option<(Arc<str>, CompareOp, &Value)> {
+    let Expression::Compare(comparison) = expression else {
+        return None;
+    };
+    let op = match comparison.operator {
+        ComparisonOperator::Eq => CompareOp::Eq,
+        ComparisonOperator::Gt => CompareOp::Gt,
+        ComparisonOperator::Gte => CompareOp::Gte,
+        ComparisonOperator::Lt => CompareOp::Lt,
+        ComparisonOperator::Lte => CompareOp::Lte,
+        _ => return None,
+    };
+    match (&comparison.left, &comparison.right) {
+        (Expression::FieldPath(path), Expression::Constant(value)) => {
+            Some((path.shared(), op, value))
+        }
+        (Expression::Constant(value), Expression::FieldPath(path)) => {
+            Some((path.shared(), op.flipped(), value))
+        }
+        _ => None,
+    }
+}
