@@ -7,11 +7,14 @@ pub mod catalog;
 pub mod commands;
 pub mod database;
 pub mod error;
+pub mod limits;
 pub mod eval;
 pub mod operation;
 pub mod parameters;
 pub mod services;
 pub mod session;
+pub mod timeseries;
+pub mod write;
 
 pub use database::Database;
 pub use error::{Error, ErrorCode, Result};

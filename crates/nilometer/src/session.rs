@@ -38,8 +38,9 @@ pub struct ClientSession {
     pub connection_id: i64,
     /// What is known of the client.
     pub client: Arc<ClientMetadata>,
-    /// True once a handshake said `helloOk`: answers to `isMaster` confirm it.
-    pub hello_ok: bool,
+    /// Names of the compressors the transport offers, best first. The core compresses nothing; it
+    /// only answers in `hello` which of them the client knows too.
+    pub compressors: Vec<&'static str>,
 }
 
 impl ClientSession {
@@ -52,7 +53,7 @@ impl ClientSession {
                 remote: remote.into(),
                 local: local.into(),
             }),
-            hello_ok: false,
+            compressors: Vec::new(),
         }
     }
 

@@ -78,6 +78,7 @@ fn run_known(
         client: operation.client.clone(),
         command_name: spec.name,
         command: request.body.clone(),
+        access: spec.access,
         namespace: namespace.clone(),
         lsid: operation.lsid,
         started_ms: now_ms,

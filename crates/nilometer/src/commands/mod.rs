@@ -15,6 +15,7 @@
 pub mod args;
 mod dispatch;
 mod generic;
+mod hello;
 mod ping;
 
 pub use dispatch::{error_reply, run};
@@ -147,7 +148,7 @@ impl CommandSpec {
 }
 
 /// All commands, in the order of their names.
-pub static COMMANDS: &[CommandSpec] = &[ping::SPEC];
+pub static COMMANDS: &[CommandSpec] = &[hello::HELLO, hello::IS_MASTER, ping::SPEC];
 
 /// The position in [`COMMANDS`] of the command called `name`, by its name or an alias.
 pub fn find(name: &str) -> Option<usize> {

@@ -84,6 +84,7 @@ codes! {
     NoSuchSession = 206;
     TransactionTooOld = 225;
     QueryFeatureNotAllowed = 224;
+    NotImplemented = 238;
     ConversionFailure = 241;
     NoSuchTransaction = 251;
     CursorInUse = 12051;
@@ -105,6 +106,9 @@ codes! {
     CursorKilled = 237;
     NotAReplicaSet = 123;
     ShutdownInProgress = 91;
+    ClientMetadataAppNameTooLarge = 184;
+    ClientMetadataDocumentTooLarge = 185;
+    ClientMetadataCannotBeMutated = 186;
     IDLFailedToParse = 40414;
     IDLUnknownField = 40415;
 }

@@ -8,16 +8,25 @@
 //! date        calendar, time zones, units: arithmetic on milliseconds, no BSON
 //! variables   names known while parsing, values given while evaluating
 //! expression  the aggregation expression language: parse once, evaluate per document
+//! matcher     the filter language of find and $match
+//! sort_key    sort patterns, the keys they take from documents
 //! ```
 
 pub mod date;
 pub mod expression;
+pub mod matcher;
+pub mod sort_key;
 pub mod variables;
+
+mod collation;
+mod memory;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+pub use collation::Collation;
 pub use expression::Expression;
+pub use memory::memory_bytes;
 pub use variables::{EvalContext, ParseContext, Random};
 
 /// What an expression reads besides constants.

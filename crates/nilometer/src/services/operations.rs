@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use nilometer_bson::Document;
 
+use crate::commands::Access;
 use crate::error::ErrorCode;
 use crate::operation::KillSwitch;
 use crate::session::{ClientMetadata, SessionId};
@@ -31,6 +32,8 @@ pub struct OperationEntry {
     pub command_name: &'static str,
     /// The command.
     pub command: Document,
+    /// Whether it reads or writes.
+    pub access: Access,
     /// Database, or database and collection.
     pub namespace: String,
     /// The session it belongs to.
@@ -138,6 +141,7 @@ mod tests {
             client: Arc::default(),
             command_name: "find",
             command: Document::new(),
+            access: Access::Read,
             namespace: "a.b".into(),
             lsid: None,
             started_ms: 0,

@@ -54,6 +54,7 @@ pub use comparison::{Comparison, ComparisonOperator};
 pub use conditional::Conditional;
 pub use date_trunc::{DateBins, DateTrunc};
 pub use evaluated::{Evaluated, is_true};
+pub(crate) use field_path::parse_path;
 pub use nilometer_bson::path::FieldPath;
 pub use operation::Operation;
 pub use registry::{Arguments, OPERATORS, OperatorSpec, Status};

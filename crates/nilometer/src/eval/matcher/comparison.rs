@@ -15,14 +15,14 @@
 //! missing lowest.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 
-use nilometer_bson::order::{Collator, canonical_type, compare_with};
+use nilometer_bson::order::canonical_type;
 use nilometer_bson::{Value, ValueRef};
 
 use super::path::MatchPath;
 use super::regex::Pattern;
 use crate::error::Result;
+use crate::eval::Collation;
 
 /// Which comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,7 +96,7 @@ pub struct Comparison {
     /// The operand.
     pub value: Value,
     /// How strings compare, if not by bytes.
-    pub collator: Option<Arc<dyn Collator>>,
+    pub collation: Collation,
 }
 
 impl Comparison {
@@ -109,14 +109,11 @@ impl Comparison {
                     && matches!(value, ValueRef::Null | ValueRef::Missing)
             }
             ValueRef::MinKey | ValueRef::MaxKey => {
-                self.op
-                    .accepts(compare_with(value, operand, self.collator.as_deref()))
+                self.op.accepts(self.collation.compare(value, operand))
             }
             _ if canonical_type(value) != canonical_type(operand) => false,
             _ => match (is_nan(value), is_nan(operand)) {
-                (false, false) => self
-                    .op
-                    .accepts(compare_with(value, operand, self.collator.as_deref())),
+                (false, false) => self.op.accepts(self.collation.compare(value, operand)),
                 (true, true) => !matches!(self.op, CompareOp::Gt | CompareOp::Lt),
                 _ => false,
             },
@@ -126,7 +123,7 @@ impl Comparison {
     /// True when `value` passes in the order over all kinds, as in `$expr`.
     pub fn test_any_type(&self, value: ValueRef<'_>) -> bool {
         self.op
-            .accepts(compare_with(value, self.value.as_ref(), self.collator.as_deref()))
+            .accepts(self.collation.compare(value, self.value.as_ref()))
     }
 }
 
@@ -149,7 +146,7 @@ pub struct InList {
     /// The patterns.
     patterns: Vec<Pattern>,
     /// How strings compare, if not by bytes.
-    collator: Option<Arc<dyn Collator>>,
+    collation: Collation,
 }
 
 impl InList {
@@ -158,16 +155,15 @@ impl InList {
         path: MatchPath,
         mut values: Vec<Value>,
         patterns: Vec<Pattern>,
-        collator: Option<Arc<dyn Collator>>,
+        collation: Collation,
     ) -> Self {
-        let order = collator.as_deref();
-        values.sort_by(|a, b| compare_with(a.as_ref(), b.as_ref(), order));
-        values.dedup_by(|a, b| compare_with(a.as_ref(), b.as_ref(), order).is_eq());
+        values.sort_by(|a, b| collation.compare(a.as_ref(), b.as_ref()));
+        values.dedup_by(|a, b| collation.compare(a.as_ref(), b.as_ref()).is_eq());
         Self {
             path,
             values,
             patterns,
-            collator,
+            collation,
         }
     }
 
@@ -182,8 +178,8 @@ impl InList {
     }
 
     /// The collation strings compare by.
-    pub fn collator(&self) -> Option<&Arc<dyn Collator>> {
-        self.collator.as_ref()
+    pub fn collation(&self) -> &Collation {
+        &self.collation
     }
 
     /// The same list at another path.
@@ -202,10 +198,9 @@ impl InList {
             ValueRef::Undefined => return Ok(false),
             other => other,
         };
-        let order = self.collator.as_deref();
         let found = self
             .values
-            .binary_search_by(|known| compare_with(known.as_ref(), wanted, order))
+            .binary_search_by(|known| self.collation.compare(known.as_ref(), wanted))
             .is_ok();
         if found {
             return Ok(true);

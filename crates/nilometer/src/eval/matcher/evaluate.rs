@@ -28,13 +28,11 @@ impl MatchExpression {
                 ValueRef::Document(doc) => comparison
                     .path
                     .value_without_arrays(doc)
-                    .map_or(true, |value| comparison.test_any_type(value)),
+                    .is_none_or(|value| comparison.test_any_type(value)),
                 value => comparison.test_any_type(value),
             }),
-            Self::Expr(expression) => match root {
-                ValueRef::Document(doc) => {
-                    Ok(expression.evaluate_ref(doc, ctx)?.is_true())
-                }
+            Self::Expr(test) => match root {
+                ValueRef::Document(doc) => Ok(test.expression.evaluate_ref(doc, ctx)?.is_true()),
                 _ => Ok(false),
             },
             Self::JsonSchema(schema) => match root {

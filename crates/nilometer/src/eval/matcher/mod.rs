@@ -20,6 +20,7 @@
 
 pub mod comparison;
 mod evaluate;
+pub mod expr;
 pub mod json_schema;
 mod operators;
 mod parse;
@@ -33,6 +34,7 @@ pub mod value_tests;
 use std::sync::Arc;
 
 pub use comparison::{CompareOp, Comparison, InList};
+pub use expr::ExprTest;
 pub use json_schema::JsonSchema;
 pub use operators::{PATH_OPERATOR_NAMES, TOP_LEVEL_OPERATOR_NAMES};
 pub use parse::FILTER_DEPTH_MAX;
@@ -40,10 +42,8 @@ pub use path::{LeafArrays, MatchPath};
 pub use regex::Pattern;
 pub use value_tests::{BitTest, BitTestKind, ModTest, TypeSet};
 
-use crate::eval::Expression;
-
 /// A parsed filter.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub enum MatchExpression {
     /// All of them; true when empty.
     And(Vec<MatchExpression>),
@@ -54,6 +54,7 @@ pub enum MatchExpression {
     /// Not that.
     Not(Box<MatchExpression>),
     /// Every document.
+    #[default]
     AlwaysTrue,
     /// No document.
     AlwaysFalse,
@@ -116,13 +117,10 @@ pub enum MatchExpression {
         test: BitTest,
     },
     /// `$expr`, and `$sampleRate`, which is one.
-    Expr(Arc<Expression>),
+    Expr(Arc<ExprTest>),
     /// `$jsonSchema`.
     JsonSchema(Arc<JsonSchema>),
 }
 
-impl Default for MatchExpression {
-    fn default() -> Self {
-        Self::AlwaysTrue
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, Element, Value, ValueRef, array, doc};
 
 use super::comparison::{CompareOp, Comparison, InList};
+use super::expr::ExprTest;
 use super::json_schema::JsonSchema;
 use super::parse::{Level, Parser, is_operator_document};
 use super::path::MatchPath;
@@ -16,7 +17,7 @@ use super::regex::Pattern;
 use super::value_tests::{BitTest, BitTestKind, ModTest, TypeSet, parse_size};
 use super::{MatchExpression, rewrite};
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::Expression;
+use crate::eval::Collation;
 use crate::eval::expression::is_true;
 
 /// `None` for operators that add no condition (`$comment`, `$options`).
@@ -39,8 +40,12 @@ const TOP_LEVEL: &[(&str, TopLevel)] = &[
     ("$jsonSchema", json_schema),
     ("$comment", |_, _| Ok(None)),
     ("$sampleRate", sample_rate),
-    ("$alwaysTrue", |_, e| constant(e, MatchExpression::AlwaysTrue)),
-    ("$alwaysFalse", |_, e| constant(e, MatchExpression::AlwaysFalse)),
+    ("$alwaysTrue", |_, e| {
+        constant(e, MatchExpression::AlwaysTrue)
+    }),
+    ("$alwaysFalse", |_, e| {
+        constant(e, MatchExpression::AlwaysFalse)
+    }),
     ("$where", where_),
     ("$text", text),
 ];
@@ -84,11 +89,15 @@ const ON_PATH: &[(&str, OnPath)] = &[
     ("$elemMatch", elem_match),
     ("$regex", regex),
     ("$options", options),
-    ("$bitsAllSet", |_, path, e, _| bits(path, e, BitTestKind::AllSet)),
+    ("$bitsAllSet", |_, path, e, _| {
+        bits(path, e, BitTestKind::AllSet)
+    }),
     ("$bitsAllClear", |_, path, e, _| {
         bits(path, e, BitTestKind::AllClear)
     }),
-    ("$bitsAnySet", |_, path, e, _| bits(path, e, BitTestKind::AnySet)),
+    ("$bitsAnySet", |_, path, e, _| {
+        bits(path, e, BitTestKind::AnySet)
+    }),
     ("$bitsAnyClear", |_, path, e, _| {
         bits(path, e, BitTestKind::AnyClear)
     }),
@@ -194,7 +203,7 @@ fn only_top_level(parser: Parser<'_>, name: &str) -> Result<()> {
 
 fn expr(parser: Parser<'_>, element: Element<'_>) -> Parsed {
     only_top_level(parser, "$expr")?;
-    let expression = Expression::parse(element.value(), parser.ctx)?;
+    let expression = ExprTest::parse(element.value(), parser.ctx)?;
     Ok(Some(MatchExpression::Expr(Arc::new(expression))))
 }
 
@@ -212,11 +221,15 @@ fn sample_rate(parser: Parser<'_>, element: Element<'_>) -> Parsed {
     only_top_level(parser, "$sampleRate")?;
     let value = element.value();
     if !value.is_number() {
-        return Err(Error::bad_value("argument to $sampleRate must be a numeric type"));
+        return Err(Error::bad_value(
+            "argument to $sampleRate must be a numeric type",
+        ));
     }
     let rate = Number::of(value).map_or(f64::NAN, Number::to_f64);
     if !(0.0..=1.0).contains(&rate) {
-        return Err(Error::bad_value("numeric argument to $sampleRate must be in [0, 1]"));
+        return Err(Error::bad_value(
+            "numeric argument to $sampleRate must be in [0, 1]",
+        ));
     }
     if rate == 1.0 {
         return Ok(Some(MatchExpression::AlwaysTrue));
@@ -225,7 +238,7 @@ fn sample_rate(parser: Parser<'_>, element: Element<'_>) -> Parsed {
         return Ok(Some(MatchExpression::AlwaysFalse));
     }
     let draw = doc! { "$lt": array![doc! { "$rand": doc! {} }, rate] };
-    let expression = Expression::parse(Value::Document(draw).as_ref(), parser.ctx)?;
+    let expression = ExprTest::parse(Value::Document(draw).as_ref(), parser.ctx)?;
     Ok(Some(MatchExpression::Expr(Arc::new(expression))))
 }
 
@@ -257,7 +270,10 @@ fn text(parser: Parser<'_>, _: Element<'_>) -> Parsed {
 fn geo(_: Parser<'_>, _: &MatchPath, element: Element<'_>, _: DocRef<'_>) -> Parsed {
     Err(Error::new(
         ErrorCode::NotImplemented,
-        format!("the geospatial operator {} is not available", element.name()),
+        format!(
+            "the geospatial operator {} is not available",
+            element.name()
+        ),
     ))
 }
 
@@ -293,12 +309,11 @@ fn in_list(parser: Parser<'_>, path: &MatchPath, element: Element<'_>) -> Result
             value => values.push(value.to_value()),
         }
     }
-    let collator = parser.ctx.collator().cloned();
     Ok(MatchExpression::In(InList::new(
         path.clone(),
         values,
         patterns,
-        collator,
+        Collation::of(parser.ctx),
     )))
 }
 
@@ -451,6 +466,6 @@ fn expr_compare(
         path: path.clone(),
         op,
         value: element.value().to_value(),
-        collator: parser.ctx.collator().cloned(),
+        collation: Collation::of(parser.ctx),
     }))
 }

@@ -17,7 +17,7 @@ use super::path::MatchPath;
 use super::regex::Pattern;
 use super::{MatchExpression, rewrite};
 use crate::error::{Error, Result};
-use crate::eval::ParseContext;
+use crate::eval::{Collation, ParseContext};
 
 /// How deep `$and`, `$or`, `$nor`, `$not`, `$elemMatch` may be nested.
 pub const FILTER_DEPTH_MAX: usize = 100;
@@ -136,7 +136,7 @@ impl Parser<'_> {
             path,
             op,
             value: value.to_value(),
-            collator: self.ctx.collator().cloned(),
+            collation: Collation::of(self.ctx),
         }))
     }
 }

@@ -142,17 +142,17 @@ impl MatchPath {
         }
     }
 
-    /// The value at the path when no array is passed on the way; `Err(())` when one is.
-    pub fn value_without_arrays<'a>(&self, doc: DocRef<'a>) -> Result<ValueRef<'a>, ()> {
+    /// The value at the path when no array is passed on the way; `None` when one is.
+    pub fn value_without_arrays<'a>(&self, doc: DocRef<'a>) -> Option<ValueRef<'a>> {
         let mut value = ValueRef::Document(doc);
         for part in self.parts.iter() {
             value = match value {
                 ValueRef::Document(doc) => doc.get(&part.name),
-                ValueRef::Array(_) => return Err(()),
-                _ => return Ok(ValueRef::Missing),
+                ValueRef::Array(_) => return None,
+                _ => return Some(ValueRef::Missing),
             };
         }
-        Ok(value)
+        Some(value)
     }
 }
 
@@ -259,7 +259,12 @@ mod tests {
             (doc! {"a": 1}, "a", Expand, vec!["1"]),
             (doc! {"a": 1}, "b", Expand, vec!["missing"]),
             (doc! {"a": 1}, "a.b", Expand, vec!["missing"]),
-            (doc! {"a": array![1, 2]}, "a", Expand, vec!["1@0", "2@1", "array"]),
+            (
+                doc! {"a": array![1, 2]},
+                "a",
+                Expand,
+                vec!["1@0", "2@1", "array"],
+            ),
             (doc! {"a": array![1, 2]}, "a", Whole, vec!["array"]),
             (doc! {"a": array![1, 2]}, "a.b", Expand, vec![]),
             (doc! {"a": array![]}, "a.b", Expand, vec![]),
@@ -269,7 +274,12 @@ mod tests {
                 Expand,
                 vec!["1@0", "missing@1", "3@2", "4@2", "array@2"],
             ),
-            (doc! {"a": array![array![1], 2]}, "a.0", Expand, vec!["array"]),
+            (
+                doc! {"a": array![array![1], 2]},
+                "a.0",
+                Expand,
+                vec!["array"],
+            ),
             (doc! {"a": array![array![1], 2]}, "a.1", Expand, vec!["2"]),
             (doc! {"a": array![array![1], 2]}, "a.0.0", Expand, vec!["1"]),
             (doc! {"a": array![array![1], 2]}, "a.01", Expand, vec![]),
@@ -285,7 +295,12 @@ mod tests {
                 Expand,
                 vec!["missing@1", "5"],
             ),
-            (doc! {"a": array![array![doc! {"b": 5}]]}, "a.b", Expand, vec![]),
+            (
+                doc! {"a": array![array![doc! {"b": 5}]]},
+                "a.b",
+                Expand,
+                vec![],
+            ),
             (
                 doc! {"a": array![array![doc! {"b": 5}]]},
                 "a.0.b",

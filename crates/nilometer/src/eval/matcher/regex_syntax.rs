@@ -28,8 +28,16 @@ const CLASSES: &[(char, &str, bool)] = &[
     ('W', "0-9A-Za-z_", true),
     ('s', r"\t\n\x0B\x0C\r ", false),
     ('S', r"\t\n\x0B\x0C\r ", true),
-    ('h', r"\t \u{A0}\u{1680}\u{180E}\u{2000}-\u{200A}\u{202F}\u{205F}\u{3000}", false),
-    ('H', r"\t \u{A0}\u{1680}\u{180E}\u{2000}-\u{200A}\u{202F}\u{205F}\u{3000}", true),
+    (
+        'h',
+        r"\t \u{A0}\u{1680}\u{180E}\u{2000}-\u{200A}\u{202F}\u{205F}\u{3000}",
+        false,
+    ),
+    (
+        'H',
+        r"\t \u{A0}\u{1680}\u{180E}\u{2000}-\u{200A}\u{202F}\u{205F}\u{3000}",
+        true,
+    ),
     ('v', r"\n\x0B\x0C\r\u{85}\u{2028}\u{2029}", false),
     ('V', r"\n\x0B\x0C\r\u{85}\u{2028}\u{2029}", true),
 ];
@@ -38,35 +46,83 @@ struct Translator<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     out: String,
     flags: Flags,
+    /// What a quantifier would now be: the first, a suffix of one, or an error.
+    quantified: Quantified,
+    backtracking: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quantified {
+    No,
+    Once,
+    Closed,
+}
+
+/// A pattern in Rust's syntax.
+pub(super) struct Translated {
+    pub(super) pattern: String,
+    /// True when the linear engine would accept the pattern and mean something else by it.
+    pub(super) backtracking: bool,
 }
 
 /// The pattern in Rust's syntax, or why it cannot be put so.
-pub(super) fn translate(pattern: &str, flags: Flags) -> Result<String, String> {
+pub(super) fn translate(pattern: &str, flags: Flags) -> Result<Translated, String> {
     let mut translator = Translator {
         rest: pattern.chars().peekable(),
         out: String::with_capacity(pattern.len() + 16),
         flags,
+        quantified: Quantified::No,
+        backtracking: false,
     };
     translator.run()?;
-    Ok(translator.out)
+    Ok(Translated {
+        pattern: translator.out,
+        backtracking: translator.backtracking,
+    })
 }
 
 impl Translator<'_> {
     fn run(&mut self) -> Result<(), String> {
         while let Some(c) = self.rest.next() {
             match c {
+                ' ' | '\t' | '\n' | '\r' | '\x0B' | '\x0C' if self.flags.extended => continue,
+                '#' if self.flags.extended => {
+                    self.rest.by_ref().find(|c| *c == '\n');
+                    continue;
+                }
+                '*' | '+' | '?' => {
+                    self.quantifier(c)?;
+                    continue;
+                }
+                '{' => {
+                    if self.brace()? {
+                        continue;
+                    }
+                }
                 '\\' => self.escape()?,
                 '[' => self.class()?,
                 '(' => self.group()?,
                 '$' if !self.flags.multi_line => self.out.push_str(r"(?:\n?\z)"),
-                '{' => self.brace(),
-                ' ' | '\t' | '\n' | '\r' | '\x0B' | '\x0C' if self.flags.extended => {}
-                '#' if self.flags.extended => {
-                    self.rest.by_ref().find(|c| *c == '\n');
-                }
                 other => self.out.push(other),
             }
+            self.quantified = Quantified::No;
         }
+        Ok(())
+    }
+
+    /// `*`, `+`, `?`: a quantifier, or the suffix that makes one lazy or possessive.
+    fn quantifier(&mut self, c: char) -> Result<(), String> {
+        self.quantified = match (self.quantified, c) {
+            (Quantified::No, _) => Quantified::Once,
+            (Quantified::Once, '?') => Quantified::Closed,
+            (Quantified::Once, '+') => {
+                // The linear engine reads `a++` as `(a+)+`.
+                self.backtracking = true;
+                Quantified::Closed
+            }
+            _ => return Err("quantifier does not follow a repeatable item".to_owned()),
+        };
+        self.out.push(c);
         Ok(())
     }
 
@@ -148,13 +204,12 @@ impl Translator<'_> {
                 let mut ahead = self.rest.clone();
                 ahead.next();
                 match ahead.peek() {
-                    Some('#') => {
-                        self.rest
-                            .by_ref()
-                            .find(|c| *c == ')')
-                            .map(|_| ())
-                            .ok_or_else(|| "missing ) after comment".to_owned())
-                    }
+                    Some('#') => self
+                        .rest
+                        .by_ref()
+                        .find(|c| *c == ')')
+                        .map(|_| ())
+                        .ok_or_else(|| "missing ) after comment".to_owned()),
                     Some('C') => Err("callouts are not supported".to_owned()),
                     _ => {
                         self.out.push('(');
@@ -169,8 +224,8 @@ impl Translator<'_> {
         }
     }
 
-    /// After `{`: a repetition is copied, anything else is a literal brace.
-    fn brace(&mut self) {
+    /// After `{`: true for a repetition, anything else is a literal brace.
+    fn brace(&mut self) -> Result<bool, String> {
         let mut ahead = self.rest.clone();
         let mut digits = 0;
         let mut commas = 0;
@@ -182,7 +237,22 @@ impl Translator<'_> {
                 _ => break false,
             }
         };
-        self.out.push_str(if is_repetition { "{" } else { r"\{" });
+        if !is_repetition {
+            self.out.push_str(r"\{");
+            return Ok(false);
+        }
+        if self.quantified != Quantified::No {
+            return Err("quantifier does not follow a repeatable item".to_owned());
+        }
+        self.quantified = Quantified::Once;
+        self.out.push('{');
+        for c in self.rest.by_ref() {
+            self.out.push(c);
+            if c == '}' {
+                break;
+            }
+        }
+        Ok(true)
     }
 
     /// After `[`.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::comparison::Comparison;
 use super::path::MatchPath;
 use super::{InList, MatchExpression};
-use crate::eval::expression::{FieldPath, Variable};
-use crate::eval::{Dependencies, Expression};
+use crate::eval::Dependencies;
+use crate::eval::expression::is_true;
 
 /// All of `parts`, as flat as can be.
 pub(super) fn and(mut parts: Vec<MatchExpression>) -> MatchExpression {
@@ -67,10 +67,10 @@ impl MatchExpression {
                     tests: vec![test],
                 },
             },
-            Self::Expr(expression) => match expression.as_constant() {
-                Some(value) if crate::eval::expression::is_true(value.as_ref()) => Self::AlwaysTrue,
+            Self::Expr(test) => match test.expression.as_constant() {
+                Some(value) if is_true(value.as_ref()) => Self::AlwaysTrue,
                 Some(_) => Self::AlwaysFalse,
-                None => Self::Expr(expression),
+                None => Self::Expr(test),
             },
             leaf => leaf,
         }
@@ -135,7 +135,7 @@ impl MatchExpression {
             Self::ExprCompare(comparison) => {
                 into.paths.insert(comparison.path.to_shared());
             }
-            Self::Expr(expression) => expression.dependencies(into),
+            Self::Expr(test) => test.expression.dependencies(into),
             Self::JsonSchema(_) => into.whole = true,
             Self::AlwaysTrue | Self::AlwaysFalse => {}
             leaf => {
@@ -163,7 +163,7 @@ impl MatchExpression {
                 path: comparison.path.renamed(from, to)?,
                 ..comparison.clone()
             }),
-            Self::Expr(expression) => Self::Expr(Arc::new(renamed_expression(expression, from, to)?)),
+            Self::Expr(test) => Self::Expr(Arc::new(test.renamed(from, to)?)),
             Self::JsonSchema(_) => return None,
             leaf => leaf.at_path(leaf.leaf_path()?.renamed(from, to)?)?,
         })
@@ -238,44 +238,10 @@ fn simplify_or(arms: Vec<MatchExpression>) -> MatchExpression {
 /// The arms of an `$expr: {$and: […]}`, each an `$expr` of its own; anything else alone.
 fn expr_arms(conjunct: MatchExpression) -> Vec<MatchExpression> {
     match conjunct {
-        MatchExpression::Expr(expression) => match &*expression {
-            Expression::And(operands) => operands
-                .iter()
-                .map(|operand| MatchExpression::Expr(Arc::new(operand.clone())))
-                .flat_map(expr_arms)
-                .collect(),
-            _ => vec![MatchExpression::Expr(expression)],
-        },
+        MatchExpression::Expr(test) => {
+            let arms = test.arms().into_iter();
+            arms.map(MatchExpression::Expr).collect()
+        }
         other => vec![other],
-    }
-}
-
-/// The expression with field paths at or below `from` moved to `to`; `None` if it reads elsewhere.
-fn renamed_expression(expression: &Expression, from: &str, to: &str) -> Option<Expression> {
-    let mut renamed = expression.clone();
-    rename_paths(&mut renamed, from, to).then_some(renamed)
-}
-
-/// False when something is read that cannot be renamed.
-fn rename_paths(expression: &mut Expression, from: &str, to: &str) -> bool {
-    match expression {
-        Expression::FieldPath(path) => {
-            let moved = MatchPath::new(path.as_str())
-                .renamed(from, to)
-                .and_then(|path| FieldPath::parse(path.as_str()).ok());
-            match moved {
-                Some(moved) => {
-                    *path = moved;
-                    true
-                }
-                None => false,
-            }
-        }
-        Expression::Variable(variable) => variable.variable != Variable::Root,
-        other => {
-            let mut all = true;
-            other.for_each_child_mut(&mut |child| all &= rename_paths(child, from, to));
-            all
-        }
     }
 }

@@ -31,6 +31,9 @@ pub const TYPE_NAMES: &[(&str, u8)] = &[
     ("maxKey", t::MAX_KEY),
 ];
 
+/// What "number" stands for.
+const NUMBER_TYPES: [u8; 4] = [t::DOUBLE, t::INT32, t::INT64, t::DECIMAL128];
+
 /// A set of BSON types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TypeSet {
@@ -61,10 +64,15 @@ impl TypeSet {
         self.bits |= Self::bit(code);
     }
 
+    /// True for the byte of a number type.
+    pub fn is_number_code(code: u8) -> bool {
+        NUMBER_TYPES.contains(&code)
+    }
+
     /// Adds the four number types.
     pub fn insert_number(&mut self) {
         self.number = true;
-        for code in [t::DOUBLE, t::INT32, t::INT64, t::DECIMAL128] {
+        for code in NUMBER_TYPES {
             self.insert(code);
         }
     }
@@ -205,8 +213,7 @@ impl ModTest {
     /// True for a number that leaves the remainder. Fractions are cut off first.
     pub fn test(self, value: ValueRef<'_>) -> bool {
         value.is_number()
-            && truncated_i64(value)
-                .is_some_and(|v| v.wrapping_rem(self.divisor) == self.remainder)
+            && truncated_i64(value).is_some_and(|v| v.wrapping_rem(self.divisor) == self.remainder)
     }
 }
 
@@ -333,7 +340,11 @@ impl BitTest {
 fn bits_of(bytes: &[u8]) -> Vec<u32> {
     let mut positions = Vec::new();
     for (at, byte) in (0u32..).zip(bytes) {
-        positions.extend((0..8).filter(|bit| byte >> bit & 1 == 1).map(|bit| at * 8 + bit));
+        positions.extend(
+            (0..8)
+                .filter(|bit| byte >> bit & 1 == 1)
+                .map(|bit| at * 8 + bit),
+        );
     }
     positions
 }

@@ -51,9 +51,12 @@ impl JsonSchema {
     }
 }
 
-/// What one (sub)schema demands.
+/// What one (sub)schema demands; boxed, as schemas nest and the stack is finite.
 #[derive(Clone, Debug, Default)]
-struct Schema {
+struct Schema(Box<Rules>);
+
+#[derive(Clone, Debug, Default)]
+struct Rules {
     types: Option<TypeSet>,
     /// `Some` when the value must be encrypted; the set, if not empty, says of which types.
     encrypt: Option<TypeSet>,
@@ -61,7 +64,7 @@ struct Schema {
     all_of: Vec<Schema>,
     any_of: Vec<Schema>,
     one_of: Vec<Schema>,
-    not: Option<Box<Schema>>,
+    not: Option<Schema>,
     object: ObjectRules,
     array: ArrayRules,
     number: NumberRules,
@@ -110,14 +113,14 @@ enum Additional {
     #[default]
     Allowed,
     Forbidden,
-    Conforming(Box<Schema>),
+    Conforming(Schema),
 }
 
 #[derive(Clone, Debug, Default)]
 enum Items {
     #[default]
     Any,
-    Each(Box<Schema>),
+    Each(Schema),
     ByPosition(Vec<Schema>),
 }
 
@@ -129,8 +132,16 @@ enum Dependency {
 
 impl Schema {
     fn accepts(&self, value: ValueRef<'_>) -> Result<bool> {
+        self.0.accepts(value)
+    }
+}
+
+impl Rules {
+    fn accepts(&self, value: ValueRef<'_>) -> Result<bool> {
         if self.types.is_some_and(|types| !types.test(value))
-            || self.encrypt.is_some_and(|types| !is_encrypted(value, types))
+            || self
+                .encrypt
+                .is_some_and(|types| !is_encrypted(value, types))
         {
             return Ok(false);
         }

@@ -3,7 +3,7 @@
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, Element, ValueRef, type_code as t};
 
-use super::{Additional, Dependency, Items, Schema};
+use super::{Additional, Dependency, Items, Rules, Schema};
 use crate::error::{Error, Result};
 use crate::eval::matcher::parse::FILTER_DEPTH_MAX;
 use crate::eval::matcher::regex::Pattern;
@@ -30,15 +30,15 @@ pub(super) fn schema(source: DocRef<'_>, depth: usize) -> Result<Schema> {
     }
     let mut schema = Schema::default();
     for element in source {
-        keyword(&mut schema, element, depth + 1)?;
+        keyword(&mut schema.0, element, depth + 1)?;
     }
-    check_combinations(&schema, source)?;
+    check_combinations(&schema.0, source)?;
     Ok(schema)
 }
 
 /// One keyword of a schema. Long only because it is the list of all keywords.
 #[allow(clippy::too_many_lines, reason = "the table of keywords")]
-fn keyword(schema: &mut Schema, element: Element<'_>, depth: usize) -> Result<()> {
+fn keyword(schema: &mut Rules, element: Element<'_>, depth: usize) -> Result<()> {
     let name = element.name();
     let (object, array) = (&mut schema.object, &mut schema.array);
     match name {
@@ -55,7 +55,7 @@ fn keyword(schema: &mut Schema, element: Element<'_>, depth: usize) -> Result<()
         "allOf" => schema.all_of = schemas(element, depth)?,
         "anyOf" => schema.any_of = schemas(element, depth)?,
         "oneOf" => schema.one_of = schemas(element, depth)?,
-        "not" => schema.not = Some(Box::new(self::schema(document(element)?, depth)?)),
+        "not" => schema.not = Some(self::schema(document(element)?, depth)?),
 
         "properties" => {
             for property in document(element)? {
@@ -91,7 +91,7 @@ fn keyword(schema: &mut Schema, element: Element<'_>, depth: usize) -> Result<()
 
         "items" => {
             array.items = match element.value() {
-                ValueRef::Document(inner) => Items::Each(Box::new(self::schema(inner, depth)?)),
+                ValueRef::Document(inner) => Items::Each(self::schema(inner, depth)?),
                 ValueRef::Array(list) => Items::ByPosition(
                     list.iter()
                         .map(|inner| match inner {
@@ -114,7 +114,7 @@ fn keyword(schema: &mut Schema, element: Element<'_>, depth: usize) -> Result<()
         "exclusiveMaximum" => schema.number.exclusive_maximum = boolean(element)?,
         "multipleOf" => {
             let of = number(element)?;
-            if of.is_nan() || !of.compare(Number::Int32(0)).is_gt() {
+            if of.is_nan() || !of.compare(Number::Int(0)).is_gt() {
                 return Err(invalid(element, "must have a positive value"));
             }
             schema.number.multiple_of = Some(of);
@@ -137,7 +137,7 @@ fn keyword(schema: &mut Schema, element: Element<'_>, depth: usize) -> Result<()
 }
 
 /// Keywords that exclude or need each other.
-fn check_combinations(schema: &Schema, source: DocRef<'_>) -> Result<()> {
+fn check_combinations(schema: &Rules, source: DocRef<'_>) -> Result<()> {
     if source.contains("type") && source.contains("bsonType") {
         return Err(Error::failed_to_parse(
             "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'",
@@ -277,7 +277,7 @@ fn additional(element: Element<'_>, depth: usize) -> Result<Additional> {
     match element.value() {
         ValueRef::Bool(true) => Ok(Additional::Allowed),
         ValueRef::Bool(false) => Ok(Additional::Forbidden),
-        ValueRef::Document(inner) => Ok(Additional::Conforming(Box::new(schema(inner, depth)?))),
+        ValueRef::Document(inner) => Ok(Additional::Conforming(schema(inner, depth)?)),
         _ => Err(wrong_type(element, "an object or a boolean")),
     }
 }

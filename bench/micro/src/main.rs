@@ -1,0 +1,22 @@
+//! Speed of the codecs on one core: `cargo run --release -p nilometer-bench-micro [FILTER]`.
+//!
+//! Columns are as long as a bucket's by default. `--long` makes them 100 times longer, which shows what allocation and the
+//! first touch of fresh memory cost.
+
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+mod column;
+mod measure;
+
+fn main() {
+    let mut long = false;
+    let mut filter = String::new();
+    for argument in std::env::args().skip(1) {
+        if argument == "--long" {
+            long = true;
+        } else {
+            filter = argument;
+        }
+    }
+    column::run(if long { 100_000 } else { 1000 }, &filter);
+}

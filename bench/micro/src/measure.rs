@@ -1,0 +1,27 @@
+//! Timing: the best of several rounds, because everything that disturbs a round makes it slower.
+
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 12;
+const ROUND: Duration = Duration::from_millis(60);
+
+/// Seconds that one call of `work` takes.
+pub(crate) fn seconds(mut work: impl FnMut()) -> f64 {
+    let mut calls = 1_u32;
+    let mut best = f64::INFINITY;
+    let mut round = 0;
+    while round < ROUNDS {
+        let start = Instant::now();
+        for _ in 0..calls {
+            work();
+        }
+        let took = start.elapsed();
+        if took * 2 < ROUND {
+            calls *= 2;
+            continue;
+        }
+        best = best.min(took.as_secs_f64() / f64::from(calls));
+        round += 1;
+    }
+    best
+}

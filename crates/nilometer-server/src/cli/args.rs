@@ -1,0 +1,152 @@
+//! The command line as it is given.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// A time-series document database that speaks the MongoDB wire protocol.
+#[derive(Debug, Parser)]
+#[command(name = "nilometer", version, about, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a database directory to MongoDB clients.
+    ///
+    /// Listens on 127.0.0.1:27017 unless told otherwise and logs one JSON object a line. The
+    /// options are those of mongod that make sense here.
+    #[command(
+        after_help = "Connect with:  mongosh mongodb://127.0.0.1:27017\nStop with SIGTERM or SIGINT (Ctrl-C)."
+    )]
+    Serve(Given),
+}
+
+/// Options of `serve`, each only if it was given.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Given {
+    /// Directory of the database; made if it does not exist [default: ./nilometer-data]
+    #[arg(long, value_name = "DIR", help_heading = "Storage")]
+    pub(crate) dbpath: Option<PathBuf>,
+
+    /// Port to listen on; 0 lets the system choose one [default: 27017]
+    #[arg(long, help_heading = "Network")]
+    pub(crate) port: Option<u16>,
+
+    /// Addresses or host names to listen on, separated by commas [default: 127.0.0.1]
+    #[arg(long = "bind_ip", value_name = "HOSTS", help_heading = "Network")]
+    pub(crate) bind_ip: Option<String>,
+
+    /// Listen on all IPv4 addresses
+    #[arg(
+        long = "bind_ip_all",
+        conflicts_with = "bind_ip",
+        help_heading = "Network"
+    )]
+    pub(crate) bind_ip_all: bool,
+
+    /// Connections that may be open at a time [default: 20000]
+    #[arg(long = "maxConns", value_name = "N", help_heading = "Network")]
+    pub(crate) max_conns: Option<u32>,
+
+    /// Compressors offered to clients, best first, or `disabled` [default: snappy,zstd,zlib]
+    #[arg(
+        long = "networkMessageCompressors",
+        value_name = "LIST",
+        help_heading = "Network"
+    )]
+    pub(crate) compressors: Option<String>,
+
+    /// Configuration file in mongod's YAML form; the command line wins over it
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Set a server parameter; may be given more than once
+    #[arg(long = "setParameter", value_name = "NAME=VALUE")]
+    pub(crate) set_parameter: Vec<String>,
+
+    /// File to write the process id to
+    #[arg(long = "pidfilepath", value_name = "FILE")]
+    pub(crate) pid_file: Option<PathBuf>,
+
+    /// Do not log connections
+    #[arg(long, help_heading = "Logging")]
+    pub(crate) quiet: bool,
+
+    /// Log more; twice for even more
+    #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Logging")]
+    pub(crate) verbose: u8,
+
+    /// Log to this file instead of the standard output
+    #[arg(long, value_name = "FILE", help_heading = "Logging")]
+    pub(crate) logpath: Option<PathBuf>,
+
+    /// Append to the log file instead of starting it anew
+    #[arg(long, help_heading = "Logging")]
+    pub(crate) logappend: bool,
+}
+
+impl Given {
+    /// What is given here, and where nothing is, what `file` gives.
+    pub(crate) fn or(self, file: Self) -> Self {
+        let bind_ip_given = self.bind_ip.is_some() || self.bind_ip_all;
+        // Later settings win, so the file's come first.
+        let mut set_parameter = file.set_parameter;
+        set_parameter.extend(self.set_parameter);
+        Self {
+            dbpath: self.dbpath.or(file.dbpath),
+            port: self.port.or(file.port),
+            bind_ip: if bind_ip_given {
+                self.bind_ip
+            } else {
+                file.bind_ip
+            },
+            bind_ip_all: if bind_ip_given {
+                self.bind_ip_all
+            } else {
+                file.bind_ip_all
+            },
+            max_conns: self.max_conns.or(file.max_conns),
+            compressors: self.compressors.or(file.compressors),
+            config: self.config,
+            set_parameter,
+            pid_file: self.pid_file.or(file.pid_file),
+            quiet: self.quiet || file.quiet,
+            verbose: self.verbose.max(file.verbose),
+            logpath: self.logpath.or(file.logpath),
+            logappend: self.logappend || file.logappend,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let given = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
+            Command::Serve(given) => given,
+        };
+        let line = given(&["nilometer", "serve", "--port", "1", "--bind_ip_all"]);
+        let file = Given {
+            port: Some(2),
+            bind_ip: Some("::1".into()),
+            dbpath: Some("/x".into()),
+            ..Given::default()
+        };
+        let both = line.or(file);
+        assert_eq!(both.port, Some(1));
+        assert_eq!((both.bind_ip, both.bind_ip_all), (None, true));
+        assert_eq!(both.dbpath, Some("/x".into()));
+    }
+}

@@ -1,0 +1,151 @@
+//! The configuration file, in the YAML form of mongod.
+//!
+//! ```yaml
+//! storage:
+//!   dbPath: /var/lib/nilometer
+//! net:
+//!   port: 27017
+//!   bindIp: 127.0.0.1,::1
+//! systemLog:
+//!   quiet: true
+//! setParameter:
+//!   ttlMonitorSleepSecs: 30
+//! ```
+//!
+//! Keys may also be written with dots. A key that is not known is an error, not ignored.
+
+use std::path::PathBuf;
+
+use yaml_rust2::{Yaml, YamlLoader};
+
+use super::Failure;
+use super::args::Given;
+
+/// Reads the text of a configuration file.
+pub(crate) fn parse(text: &str) -> Result<Given, Failure> {
+    let documents = YamlLoader::load_from_str(text)
+        .map_err(|e| Failure::Options(format!("the configuration file is no YAML: {e}")))?;
+    let mut given = Given::default();
+    match documents.as_slice() {
+        [] => {}
+        [root] => walk("", root, &mut given)?,
+        _ => {
+            return Err(Failure::Options(
+                "the configuration file holds more than one document".into(),
+            ));
+        }
+    }
+    Ok(given)
+}
+
+/// Sets what `value` at `path` says; goes into sections.
+fn walk(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
+    match value {
+        Yaml::Hash(section) => {
+            for (key, value) in section {
+                let key = scalar(path, key)?;
+                let path = if path.is_empty() {
+                    key
+                } else {
+                    format!("{path}.{key}")
+                };
+                walk(&path, value, given)?;
+            }
+            Ok(())
+        }
+        Yaml::Null => Ok(()),
+        _ => set(path, value, given),
+    }
+}
+
+fn set(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
+    let text = scalar(path, value)?;
+    match path {
+        "storage.dbPath" => given.dbpath = Some(PathBuf::from(text)),
+        "net.port" => given.port = Some(number(path, &text)?),
+        "net.bindIp" => given.bind_ip = Some(text),
+        "net.bindIpAll" => given.bind_ip_all = boolean(path, &text)?,
+        "net.maxIncomingConnections" => given.max_conns = Some(number(path, &text)?),
+        "net.compression.compressors" => given.compressors = Some(text),
+        "processManagement.pidFilePath" => given.pid_file = Some(PathBuf::from(text)),
+        "systemLog.quiet" => given.quiet = boolean(path, &text)?,
+        "systemLog.verbosity" => given.verbose = number(path, &text)?,
+        "systemLog.path" => given.logpath = Some(PathBuf::from(text)),
+        "systemLog.logAppend" => given.logappend = boolean(path, &text)?,
+        "systemLog.destination" if text == "file" => {}
+        "systemLog.destination" => {
+            return Err(Failure::Options(format!(
+                "systemLog.destination can only be file, not {text}"
+            )));
+        }
+        _ => match path.strip_prefix("setParameter.") {
+            Some(name) => given.set_parameter.push(format!("{name}={text}")),
+            None => return Err(Failure::Options(format!("Unrecognized option: {path}"))),
+        },
+    }
+    Ok(())
+}
+
+fn scalar(path: &str, value: &Yaml) -> Result<String, Failure> {
+    match value {
+        Yaml::String(text) | Yaml::Real(text) => Ok(text.clone()),
+        Yaml::Integer(number) => Ok(number.to_string()),
+        Yaml::Boolean(value) => Ok(value.to_string()),
+        _ => Err(Failure::Options(format!(
+            "{path} must be a text, a number, true or false"
+        ))),
+    }
+}
+
+fn number<T: std::str::FromStr>(path: &str, text: &str) -> Result<T, Failure> {
+    text.parse()
+        .map_err(|_| Failure::Options(format!("{path} is no number in its range: {text}")))
+}
+
+fn boolean(path: &str, text: &str) -> Result<bool, Failure> {
+    text.parse()
+        .map_err(|_| Failure::Options(format!("{path} must be true or false, not {text}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_as_mongod_has_it() {
+        let given = parse(
+            "storage:\n  dbPath: /data\nnet:\n  port: 1234\n  bindIp: 127.0.0.1,::1\n\
+             systemLog:\n  destination: file\n  path: /log\n  quiet: true\n\
+             setParameter:\n  ttlMonitorSleepSecs: 5\n",
+        )
+        .unwrap();
+        assert_eq!(given.dbpath, Some(PathBuf::from("/data")));
+        assert_eq!(given.port, Some(1234));
+        assert_eq!(given.bind_ip.as_deref(), Some("127.0.0.1,::1"));
+        assert_eq!(given.logpath, Some(PathBuf::from("/log")));
+        assert!(given.quiet);
+        assert_eq!(given.set_parameter, ["ttlMonitorSleepSecs=5"]);
+    }
+
+    #[test]
+    fn dotted_keys_and_empty_files() {
+        assert_eq!(parse("net.port: 7").unwrap().port, Some(7));
+        assert_eq!(parse("").unwrap().port, None);
+        assert_eq!(parse("# nothing\n").unwrap().port, None);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for text in [
+            "storage:\n  engine: x\n",
+            "net:\n  port: 70000\n",
+            "net:\n  port: [1]\n",
+            "systemLog:\n  destination: syslog\n",
+            "systemLog:\n  quiet: perhaps\n",
+            "a: b: c",
+            "just text",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

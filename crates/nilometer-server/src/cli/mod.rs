@@ -1,0 +1,84 @@
+//! The command line: subcommands, options, exit codes.
+//!
+//! Parsing has three steps. What was *given* on the command line and in the configuration file is
+//! read as it stands ([`args`], [`config`]); both are merged, the command line winning; then it is
+//! *resolved* into settings with defaults filled in ([`settings`]).
+
+mod args;
+mod config;
+mod serve;
+mod settings;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+pub use settings::Settings;
+
+/// Bad command line or configuration file; the code of clap and of mongod.
+const EXIT_BAD_OPTIONS: u8 = 2;
+
+/// The address cannot be listened on.
+const EXIT_NETWORK: u8 = 48;
+
+/// The database cannot be opened, or failed.
+const EXIT_FAILURE: u8 = 100;
+
+/// Why the process ends without having done what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The options make no sense.
+    #[error("{0}")]
+    Options(String),
+    /// Listening failed.
+    #[error("{0}")]
+    Network(String),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Failure {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Options(_) => EXIT_BAD_OPTIONS,
+            Self::Network(_) => EXIT_NETWORK,
+            Self::Other(_) => EXIT_FAILURE,
+        }
+    }
+}
+
+/// Runs the program with the command line `argv`.
+pub fn main(argv: Vec<OsString>) -> ExitCode {
+    let shown = argv
+        .iter()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
+    let outcome = match args::Cli::try_parse_from(argv) {
+        Ok(cli) => match cli.command {
+            args::Command::Serve(given) => serve::run(given, shown),
+        },
+        Err(problem) => {
+            // Help and version come this way too, with code 0; a closed stdout is no failure.
+            drop(problem.print());
+            return ExitCode::from(u8::try_from(problem.exit_code()).unwrap_or(EXIT_BAD_OPTIONS));
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            report(&failure);
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Says on the standard error stream why the program ends.
+#[expect(
+    clippy::print_stderr,
+    reason = "the one place where the program speaks of its failure"
+)]
+fn report(failure: &Failure) {
+    eprintln!("nilometer: {failure}");
+}

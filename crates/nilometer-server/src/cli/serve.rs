@@ -1,0 +1,139 @@
+//! `nilometer serve`: open the database, listen, and go on until told to stop.
+//!
+//! The order matters: the port is bound before the directory is opened, so that a second server
+//! started by mistake fails on the port with a clear message and touches no data; clients are
+//! served only when everything is ready.
+
+use std::sync::Arc;
+
+use nilometer::Database;
+use nilometer::operation::SystemClock;
+use nilometer::services::{Environment, LogRing};
+use tracing::{error, info, warn};
+
+use super::args::Given;
+use super::{Failure, Settings, config};
+use crate::server::{Options, Server};
+use crate::shutdown::{Reason, ShutdownSignal};
+use crate::{listener, log, machine};
+
+/// Serves until a signal comes.
+pub(crate) fn run(given: Given, argv: Vec<String>) -> Result<(), Failure> {
+    let given = match &given.config {
+        None => given,
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|e| {
+                Failure::Options(format!(
+                    "cannot read the configuration file {}: {e}",
+                    path.display()
+                ))
+            })?;
+            let file = config::parse(&text)?;
+            given.or(file)
+        }
+    };
+    let settings = Settings::resolve(&given)?;
+    let ring = Arc::new(LogRing::default());
+    log::start(&settings.sink, settings.verbosity, ring.clone())
+        .map_err(|e| Failure::Options(format!("cannot start the log: {e}")))?;
+    let outcome = serve(settings, argv, ring);
+    if let Err(failure) = &outcome {
+        error!(c = "CONTROL", id = 20_557, error = %failure, "Exiting");
+    }
+    outcome
+}
+
+fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<(), Failure> {
+    // Before anything that takes time, so that a signal during the start is not lost.
+    let signal = ShutdownSignal::listen()
+        .map_err(|e| Failure::Other(format!("cannot take over the signals: {e}")))?;
+    let listeners = listener::bind(&settings.hosts, settings.port)
+        .map_err(|e| Failure::Network(e.to_string()))?;
+    let port = match listeners.first().map(std::net::TcpListener::local_addr) {
+        Some(Ok(address)) => address.port(),
+        _ => settings.port,
+    };
+    if let Some(path) = &settings.pid_file {
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(|e| Failure::Other(format!("cannot write {}: {e}", path.display())))?;
+    }
+    let pid = std::process::id();
+    let data_directory = settings.data_directory.display().to_string();
+    info!(
+        c = "CONTROL",
+        id = 4_615_611,
+        pid,
+        port,
+        dbPath = data_directory,
+        version = env!("CARGO_PKG_VERSION"),
+        "Nilometer starting"
+    );
+    warn_about_access(&settings);
+    let environment = Environment {
+        clock: Arc::new(SystemClock::default()),
+        parameters: settings.parameters,
+        log: ring,
+        host: machine::facts(argv, settings.parsed, port),
+    };
+    let database = Arc::new(Database::new(environment));
+    let options = Options {
+        connections_max: settings.connections_max,
+        compressors: settings.compressors,
+    };
+    let server = Server::start(database.clone(), listeners, options)
+        .map_err(|e| Failure::Other(format!("cannot start the threads of the server: {e}")))?;
+    for address in server.addresses() {
+        let address = address.to_string();
+        info!(c = "NETWORK", id = 23_015, address, "Listening on");
+    }
+    info!(
+        c = "NETWORK",
+        id = 23_016,
+        port,
+        ssl = "off",
+        "Waiting for connections"
+    );
+    match signal.wait() {
+        Reason::Signal(number) => {
+            info!(
+                c = "CONTROL",
+                id = 23_377,
+                signal = number,
+                "Received signal; shutting down"
+            );
+        }
+        Reason::Request => info!(c = "CONTROL", id = 23_378, "Shutdown was asked for"),
+    }
+    server.shut_down();
+    info!(c = "CONTROL", id = 23_138, exitCode = 0, "Shut down");
+    if let Some(path) = &settings.pid_file
+        && let Err(problem) = std::fs::remove_file(path)
+    {
+        warn!(c = "CONTROL", id = 23_330, error = %problem, "Process id file not removed");
+    }
+    Ok(())
+}
+
+/// There is no access control: whoever can connect can do everything. Shells show this on connect.
+fn warn_about_access(settings: &Settings) {
+    warn!(
+        c = "CONTROL",
+        id = 22_120,
+        startup = true,
+        "Access control is not enabled for the database. Read and write access to data and configuration is unrestricted"
+    );
+    let loopback = |host: &String| {
+        host == "localhost"
+            || host
+                .parse()
+                .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+    };
+    if !settings.hosts.iter().all(loopback) {
+        warn!(
+            c = "CONTROL",
+            id = 22_184,
+            startup = true,
+            "The server listens on addresses beyond this machine without access control"
+        );
+    }
+}

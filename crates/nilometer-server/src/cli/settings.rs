@@ -1,0 +1,241 @@
+//! Settings: what was given, with defaults filled in and values checked.
+
+use std::path::PathBuf;
+
+use nilometer::parameters::Parameters;
+use nilometer_bson::{Document, DocumentBuilder, Value};
+
+use super::Failure;
+use super::args::Given;
+use crate::limits;
+use crate::log::Sink;
+use crate::wire::Compressor;
+
+/// The port MongoDB clients try.
+const DEFAULT_PORT: u16 = 27017;
+
+/// Where the database is unless told otherwise.
+const DEFAULT_DATA_DIRECTORY: &str = "./nilometer-data";
+
+/// How a server is to be run.
+#[derive(Debug)]
+pub struct Settings {
+    /// Directory of the database.
+    pub data_directory: PathBuf,
+    /// Port; 0 for one the system chooses.
+    pub port: u16,
+    /// Hosts to listen on.
+    pub hosts: Vec<String>,
+    /// Connections that may be open at a time.
+    pub connections_max: u32,
+    /// Compressors offered, best first.
+    pub compressors: Vec<Compressor>,
+    /// Server parameters.
+    pub parameters: Parameters,
+    /// File for the process id.
+    pub pid_file: Option<PathBuf>,
+    /// Where the log goes.
+    pub sink: Sink,
+    /// 0 is what operators need; more is more.
+    pub verbosity: u8,
+    /// What was given, as `getCmdLineOpts` shows it.
+    pub parsed: Document,
+}
+
+impl Settings {
+    /// Checks and completes what was given.
+    pub(crate) fn resolve(given: &Given) -> Result<Self, Failure> {
+        let hosts = match (&given.bind_ip, given.bind_ip_all) {
+            (_, true) => vec!["0.0.0.0".to_owned()],
+            (None, false) => vec!["127.0.0.1".to_owned()],
+            (Some(list), false) => comma_list(list),
+        };
+        if hosts.is_empty() {
+            return Err(Failure::Options("--bind_ip names no address".into()));
+        }
+        let connections_max = given.max_conns.unwrap_or(limits::CONNECTIONS_MAX);
+        if connections_max == 0 {
+            return Err(Failure::Options("--maxConns must be at least 1".into()));
+        }
+        if given.logappend && given.logpath.is_none() {
+            return Err(Failure::Options("--logappend needs --logpath".into()));
+        }
+        Ok(Self {
+            data_directory: given
+                .dbpath
+                .clone()
+                .unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIRECTORY)),
+            port: given.port.unwrap_or(DEFAULT_PORT),
+            hosts,
+            connections_max,
+            compressors: compressors(given.compressors.as_deref())?,
+            parameters: parameters(given)?,
+            pid_file: given.pid_file.clone(),
+            sink: match &given.logpath {
+                None => Sink::StandardOutput,
+                Some(path) => Sink::File {
+                    path: path.clone(),
+                    append: given.logappend,
+                },
+            },
+            verbosity: given.verbose,
+            parsed: parsed(given),
+        })
+    }
+}
+
+fn comma_list(text: &str) -> Vec<String> {
+    let parts = text.split(',').map(str::trim);
+    parts.filter(|p| !p.is_empty()).map(str::to_owned).collect()
+}
+
+fn compressors(list: Option<&str>) -> Result<Vec<Compressor>, Failure> {
+    match list {
+        None => Ok(Compressor::OFFERED.to_vec()),
+        Some("disabled") => Ok(Vec::new()),
+        Some(list) => comma_list(list)
+            .iter()
+            .map(|name| {
+                Compressor::from_name(name).ok_or_else(|| {
+                    Failure::Options(format!("Invalid network message compressor: {name}"))
+                })
+            })
+            .collect(),
+    }
+}
+
+fn parameters(given: &Given) -> Result<Parameters, Failure> {
+    let parameters = Parameters::default();
+    if given.quiet {
+        let set = parameters.set_at_startup("quiet", "true");
+        set.map_err(|e| Failure::Options(e.message))?;
+    }
+    for pair in &given.set_parameter {
+        let (name, value) = pair.split_once('=').ok_or_else(|| {
+            Failure::Options(format!("--setParameter takes NAME=VALUE, not {pair}"))
+        })?;
+        let set = parameters.set_at_startup(name, value);
+        set.map_err(|e| Failure::Options(e.message))?;
+    }
+    Ok(parameters)
+}
+
+/// The sections mongod has, with what was given in them.
+fn parsed(given: &Given) -> Document {
+    let path = |p: &PathBuf| Value::from(p.display().to_string());
+    let mut root = DocumentBuilder::new();
+    root.append("config", given.config.as_ref().map(path));
+    type Fields<'a> = Vec<(&'a str, Option<Value>)>;
+    let sections: [(&str, Fields<'_>); 5] = [
+        (
+            "net",
+            vec![
+                ("bindIp", given.bind_ip.as_deref().map(Value::from)),
+                ("bindIpAll", given.bind_ip_all.then_some(Value::Bool(true))),
+                (
+                    "maxIncomingConnections",
+                    given.max_conns.map(|n| Value::Int64(n.into())),
+                ),
+                ("port", given.port.map(|p| Value::Int32(p.into()))),
+            ],
+        ),
+        (
+            "processManagement",
+            vec![("pidFilePath", given.pid_file.as_ref().map(path))],
+        ),
+        (
+            "setParameter",
+            given
+                .set_parameter
+                .iter()
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(name, value)| (name, Some(Value::from(value))))
+                .collect(),
+        ),
+        ("storage", vec![("dbPath", given.dbpath.as_ref().map(path))]),
+        (
+            "systemLog",
+            vec![
+                (
+                    "destination",
+                    given.logpath.as_ref().map(|_| Value::from("file")),
+                ),
+                ("path", given.logpath.as_ref().map(path)),
+                ("logAppend", given.logappend.then_some(Value::Bool(true))),
+                ("quiet", given.quiet.then_some(Value::Bool(true))),
+                (
+                    "verbosity",
+                    (given.verbose > 0).then_some(Value::Int32(given.verbose.into())),
+                ),
+            ],
+        ),
+    ];
+    for (name, fields) in sections {
+        let mut section = DocumentBuilder::new();
+        for (name, value) in fields {
+            section.append(name, value);
+        }
+        if !section.is_empty() {
+            root.append(name, section.finish());
+        }
+    }
+    root.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_the_manual() {
+        let settings = Settings::resolve(&Given::default()).unwrap();
+        assert_eq!(settings.port, 27017);
+        assert_eq!(settings.hosts, ["127.0.0.1"]);
+        assert!(settings.parsed.is_empty());
+    }
+
+    #[test]
+    fn what_was_given_is_shown_in_sections() {
+        let given = Given {
+            port: Some(1),
+            dbpath: Some("/x".into()),
+            set_parameter: vec!["ttlMonitorSleepSecs=5".into()],
+            ..Given::default()
+        };
+        let settings = Settings::resolve(&given).unwrap();
+        let net = settings.parsed.get("net").as_document().unwrap();
+        assert_eq!(net.get("port").as_exact_i64(), Some(1));
+        let storage = settings.parsed.get("storage").as_document().unwrap();
+        assert_eq!(storage.get("dbPath").as_str(), Some("/x"));
+        assert_eq!(settings.parameters.ttl_monitor_sleep_secs(), 5);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let refused = |given: Given| Settings::resolve(&given).is_err();
+        assert!(refused(Given {
+            bind_ip: Some(",".into()),
+            ..Given::default()
+        }));
+        assert!(refused(Given {
+            max_conns: Some(0),
+            ..Given::default()
+        }));
+        assert!(refused(Given {
+            compressors: Some("gzip".into()),
+            ..Given::default()
+        }));
+        assert!(refused(Given {
+            set_parameter: vec!["x".into()],
+            ..Given::default()
+        }));
+        assert!(refused(Given {
+            set_parameter: vec!["x=1".into()],
+            ..Given::default()
+        }));
+        assert!(refused(Given {
+            logappend: true,
+            ..Given::default()
+        }));
+    }
+}

@@ -1,0 +1,162 @@
+//! Listening: sockets bound, connections accepted and given their threads.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use socket2::{SockRef, TcpKeepalive};
+use tracing::{info, warn};
+
+use crate::connection::Connection;
+use crate::limits;
+use crate::server::Shared;
+
+/// Why the server cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}")]
+pub struct BindError {
+    /// Where it was tried.
+    pub address: String,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+/// Binds `hosts` (names or addresses; `*` is every IPv4 address) on `port`. With port 0 the system
+/// chooses one, the same for all hosts.
+pub fn bind(hosts: &[String], mut port: u16) -> Result<Vec<TcpListener>, BindError> {
+    let mut listeners = Vec::new();
+    let mut bound: Vec<SocketAddr> = Vec::new();
+    for host in hosts {
+        let failed = |source| BindError {
+            address: format!("{host}:{port}"),
+            source,
+        };
+        let name = if host == "*" {
+            "0.0.0.0"
+        } else {
+            host.as_str()
+        };
+        let addresses = (name, port).to_socket_addrs().map_err(failed)?;
+        for address in addresses {
+            let address = SocketAddr::new(address.ip(), port);
+            if bound.contains(&address) {
+                continue;
+            }
+            let failed = |source| BindError {
+                address: address.to_string(),
+                source,
+            };
+            // `localhost` may name an IPv6 address on machines that have none.
+            let listener = match TcpListener::bind(address) {
+                Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable && !listeners.is_empty() => {
+                    continue;
+                }
+                other => other.map_err(failed)?,
+            };
+            if port == 0 {
+                port = listener.local_addr().map_err(failed)?.port();
+            }
+            bound.push(SocketAddr::new(address.ip(), port));
+            listeners.push(listener);
+        }
+    }
+    Ok(listeners)
+}
+
+/// Accepts connections until the server shuts down.
+pub(crate) fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    while !shared.is_shutting_down() {
+        match listener.accept() {
+            Ok(_) if shared.is_shutting_down() => break,
+            Ok((stream, remote)) => {
+                if let Err(problem) = open(shared, stream, remote) {
+                    let remote = remote.to_string();
+                    warn!(c = "NETWORK", id = 22_994, remote, error = %problem, "Connection could not be served");
+                }
+            }
+            Err(problem) if problem.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(problem) => {
+                warn!(c = "NETWORK", id = 22_995, error = %problem, "Accepting a connection failed");
+                thread::sleep(limits::ACCEPT_PAUSE);
+            }
+        }
+    }
+}
+
+fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Result<()> {
+    let counters = &shared.database.services().counters.connections;
+    let id = shared.last_connection_id.fetch_add(1, Ordering::Relaxed) + 1;
+    let max = usize::try_from(shared.connections_max).unwrap_or(usize::MAX);
+    let Some(entry) = shared.registry.add(id, &stream, max)? else {
+        counters.rejected.increment();
+        let remote = remote.to_string();
+        warn!(
+            c = "NETWORK",
+            id = 22_942,
+            remote,
+            max,
+            "Connection refused because there are too many open connections"
+        );
+        return Ok(());
+    };
+    let keepalive = TcpKeepalive::new().with_time(limits::KEEPALIVE);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    counters.current.increment();
+    counters.total_created.increment();
+    let quiet = shared.is_quiet();
+    if !quiet {
+        let (remote, connections) = (remote.to_string(), shared.registry.len());
+        info!(
+            c = "NETWORK",
+            id = 22_943,
+            remote,
+            connectionId = id,
+            connectionCount = connections,
+            "Connection accepted"
+        );
+    }
+    let of_thread = shared.clone();
+    let spawned = thread::Builder::new()
+        .name(format!("conn{id}"))
+        .stack_size(limits::CONNECTION_STACK_BYTES)
+        .spawn(move || {
+            let shared = of_thread;
+            match Connection::new(&shared.database, entry, &shared.compressors, stream) {
+                Ok(connection) => connection.serve(),
+                Err(problem) => {
+                    warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
+                }
+            }
+            close(&shared, id, remote);
+        });
+    if let Err(problem) = spawned {
+        shared.registry.remove(id);
+        counters.current.decrement();
+        return Err(problem);
+    }
+    Ok(())
+}
+
+fn close(shared: &Shared, id: i64, remote: SocketAddr) {
+    shared
+        .database
+        .services()
+        .counters
+        .connections
+        .current
+        .decrement();
+    shared.registry.remove(id);
+    if !shared.is_quiet() {
+        let (remote, connections) = (remote.to_string(), shared.registry.len());
+        info!(
+            c = "NETWORK",
+            id = 22_944,
+            remote,
+            connectionId = id,
+            connectionCount = connections,
+            "Connection ended"
+        );
+    }
+}

@@ -1,0 +1,489 @@
+//! Sort patterns: `{a: 1, "b.c": -1}`, the keys they take from documents, and how keys compare.
+//!
+//! ```text
+//! pattern ──parse──▶ SortPattern ──extract(document)──▶ SortKey ──compare──▶ order
+//! ```
+//!
+//! A field that is missing sorts as null. A path that runs into an array has many values; ascending
+//! order takes the least and descending the greatest, and several paths into one array are taken
+//! element by element together, so that a key is always one that an index would hold. Paths into
+//! two different arrays have no key: error 2.
+//!
+//! Used by `$sort`, `find`'s sort, `$top` and its sisters, `$setWindowFields`. Spilling and merging
+//! are the executor's business.
+
+use std::cmp::Ordering;
+
+use nilometer_bson::order::Collator;
+use nilometer_bson::path::keys::{KeyError, visit_keys};
+use nilometer_bson::path::{FieldPath, Found};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
+
+use super::{Collation, Dependencies, EvalContext, ParseContext, expression};
+use crate::error::{Error, Result};
+
+/// Most fields a sort pattern may name.
+pub const SORT_KEYS_MAX: usize = 32;
+
+/// Pattern without any field, where one is needed.
+const EMPTY_PATTERN: i32 = 15976;
+/// Direction that is no number.
+const DIRECTION_TYPE: i32 = 15974;
+/// Direction that is a number other than 1 and -1.
+const DIRECTION_VALUE: i32 = 15975;
+/// More than [`SORT_KEYS_MAX`] fields.
+const TOO_MANY_KEYS: i32 = 13103;
+/// `$meta` that cannot be sorted by.
+const META_UNKNOWN: i32 = 31138;
+/// `$meta: "textScore"` without a text search.
+const NO_TEXT_SCORE: i32 = 40218;
+/// One field named twice.
+const REPEATED_KEY: i32 = 7472500;
+/// A number in a path that is position and name at once.
+const AMBIGUOUS_INDEX: i32 = 16746;
+
+/// What one part of a pattern sorts by.
+#[derive(Clone, Debug)]
+pub enum SortBy {
+    /// A field.
+    Field(FieldPath),
+    /// `{$meta: "randVal"}`: a random number for each document.
+    Random,
+}
+
+/// One part of a pattern.
+#[derive(Clone, Debug)]
+pub struct SortPart {
+    /// What.
+    pub by: SortBy,
+    /// True for -1.
+    pub descending: bool,
+}
+
+/// A parsed sort pattern.
+#[derive(Clone, Debug)]
+pub struct SortPattern {
+    parts: Vec<SortPart>,
+    /// The fields' paths, in order, for keys that need all at once.
+    paths: Vec<FieldPath>,
+    collation: Collation,
+}
+
+/// What a document is sorted by. Compare with [`SortPattern::compare`].
+#[derive(Clone, Debug)]
+pub enum SortKey {
+    /// Of a pattern with one part.
+    One(Value),
+    /// Of a pattern with several.
+    Many(Box<[Value]>),
+}
+
+impl SortKey {
+    /// The values, in the order of the pattern's parts.
+    pub fn values(&self) -> &[Value] {
+        match self {
+            Self::One(value) => std::slice::from_ref(value),
+            Self::Many(values) => values,
+        }
+    }
+
+    /// The array `{$meta: "sortKey"}` shows.
+    pub fn to_array(&self) -> Value {
+        Value::from(self.values().to_vec())
+    }
+
+    /// Roughly how much memory it holds.
+    pub fn memory_bytes(&self) -> usize {
+        let heap: usize = self.values().iter().map(super::memory_bytes).sum();
+        size_of::<Self>() + heap
+    }
+}
+
+impl SortPattern {
+    /// Parses a pattern with at least one field.
+    pub fn parse(pattern: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
+        let mut parts = Vec::new();
+        let mut paths: Vec<FieldPath> = Vec::new();
+        for element in pattern {
+            let part = parse_part(element.name(), element.value())?;
+            if let SortBy::Field(path) = &part.by {
+                if paths.contains(path) {
+                    return Err(Error::location(
+                        REPEATED_KEY,
+                        format!("Field name duplication not allowed: {}", path.as_str()),
+                    ));
+                }
+                paths.push(path.clone());
+            }
+            parts.push(part);
+        }
+        if parts.is_empty() {
+            return Err(Error::location(
+                EMPTY_PATTERN,
+                "$sort stage must have at least one sort key",
+            ));
+        }
+        if parts.len() > SORT_KEYS_MAX {
+            return Err(Error::location(TOO_MANY_KEYS, "too many compound keys"));
+        }
+        Ok(Self {
+            parts,
+            paths,
+            collation: Collation::of(ctx),
+        })
+    }
+
+    /// A pattern over one field.
+    pub fn by_field(path: &str, descending: bool, ctx: &ParseContext) -> Result<Self> {
+        let direction = if descending { -1 } else { 1 };
+        let mut pattern = DocumentBuilder::new();
+        pattern.append(path, direction);
+        Self::parse(pattern.finish().as_ref(), ctx)
+    }
+
+    /// The parts.
+    pub fn parts(&self) -> &[SortPart] {
+        &self.parts
+    }
+
+    /// The fields' paths.
+    pub fn paths(&self) -> &[FieldPath] {
+        &self.paths
+    }
+
+    /// The path and direction, if the pattern is one field.
+    pub fn single_field(&self) -> Option<(&FieldPath, bool)> {
+        match &*self.parts {
+            [
+                SortPart {
+                    by: SortBy::Field(path),
+                    descending,
+                },
+            ] => Some((path, *descending)),
+            _ => None,
+        }
+    }
+
+    /// The collation strings are ordered by.
+    pub fn collator(&self) -> Option<&dyn Collator> {
+        self.collation.collator()
+    }
+
+    /// Adds the fields the pattern reads.
+    pub fn dependencies(&self, into: &mut Dependencies) {
+        for path in &self.paths {
+            into.paths.insert(path.as_str().into());
+        }
+        into.random |= self
+            .parts
+            .iter()
+            .any(|part| matches!(part.by, SortBy::Random));
+    }
+
+    /// The pattern as a document.
+    pub fn to_document(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        for part in &self.parts {
+            match &part.by {
+                SortBy::Field(path) => {
+                    out.append(path.as_str(), if part.descending { -1 } else { 1 })
+                }
+                SortBy::Random => out.append("$rand", doc! { "$meta": "randVal" }),
+            };
+        }
+        out.finish()
+    }
+
+    /// The key of a document.
+    pub fn extract(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<SortKey> {
+        if let [part] = &*self.parts {
+            return Ok(SortKey::One(self.single_value(part, doc, ctx)?));
+        }
+        match self.plain_values(doc, ctx) {
+            Some(values) => Ok(SortKey::Many(values.into())),
+            None => self.array_key(doc, ctx),
+        }
+    }
+
+    fn single_value(
+        &self,
+        part: &SortPart,
+        doc: DocRef<'_>,
+        ctx: &EvalContext<'_>,
+    ) -> Result<Value> {
+        match &part.by {
+            SortBy::Field(path) => {
+                nilometer_bson::path::keys::sort_value(path, doc, part.descending, self.collator())
+                    .map(ValueRef::to_value)
+                    .map_err(key_error)
+            }
+            SortBy::Random => Ok(random(ctx)),
+        }
+    }
+
+    /// The values if no path meets an array.
+    fn plain_values(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Option<Vec<Value>> {
+        let mut values = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            values.push(match &part.by {
+                SortBy::Field(path) => match path.get(doc) {
+                    Found::Ref(ValueRef::Array(_)) | Found::Owned(_) => return None,
+                    Found::Ref(ValueRef::Missing) => Value::Null,
+                    Found::Ref(value) => value.to_value(),
+                },
+                SortBy::Random => random(ctx),
+            });
+        }
+        Some(values)
+    }
+
+    /// The first, in the pattern's order, of the keys a document with arrays has.
+    fn array_key(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<SortKey> {
+        let mut best: Option<Vec<ValueRef<'_>>> = None;
+        visit_keys(&self.paths, doc, &mut |key| {
+            let better = best
+                .as_ref()
+                .is_none_or(|best| self.compare_fields(key, best).is_lt());
+            if better {
+                best = Some(key.to_vec());
+            }
+        })
+        .map_err(key_error)?;
+        let mut fields = best.unwrap_or_default().into_iter();
+        let values = self.parts.iter().map(|part| match part.by {
+            SortBy::Field(_) => fields.next().unwrap_or(ValueRef::Null).to_value(),
+            SortBy::Random => random(ctx),
+        });
+        Ok(SortKey::Many(values.collect()))
+    }
+
+    /// Compares values of the fields alone.
+    fn compare_fields(&self, a: &[ValueRef<'_>], b: &[ValueRef<'_>]) -> Ordering {
+        let fields = self
+            .parts
+            .iter()
+            .filter(|part| matches!(part.by, SortBy::Field(_)));
+        for (part, (a, b)) in fields.zip(a.iter().zip(b)) {
+            let order = self.collation.compare(*a, *b);
+            if order.is_ne() {
+                return directed(order, part.descending);
+            }
+        }
+        Ordering::Equal
+    }
+
+    /// Compares two keys of this pattern.
+    pub fn compare(&self, a: &SortKey, b: &SortKey) -> Ordering {
+        for (part, (a, b)) in self.parts.iter().zip(a.values().iter().zip(b.values())) {
+            let order = self.collation.compare(a.as_ref(), b.as_ref());
+            if order.is_ne() {
+                return directed(order, part.descending);
+            }
+        }
+        Ordering::Equal
+    }
+
+    /// Compares two documents; for many comparisons extract the keys once instead.
+    pub fn compare_documents(
+        &self,
+        a: DocRef<'_>,
+        b: DocRef<'_>,
+        ctx: &EvalContext<'_>,
+    ) -> Result<Ordering> {
+        Ok(self.compare(&self.extract(a, ctx)?, &self.extract(b, ctx)?))
+    }
+}
+
+fn directed(order: Ordering, descending: bool) -> Ordering {
+    if descending { order.reverse() } else { order }
+}
+
+fn random(ctx: &EvalContext<'_>) -> Value {
+    Value::Double(ctx.random.map_or(0.0, |random| random.next_f64()))
+}
+
+fn key_error(error: KeyError) -> Error {
+    match error {
+        KeyError::ParallelArrays(..) => {
+            Error::bad_value("cannot sort with keys that are parallel arrays")
+        }
+        ambiguous @ KeyError::AmbiguousIndex(_) => {
+            Error::location(AMBIGUOUS_INDEX, ambiguous.to_string())
+        }
+    }
+}
+
+fn parse_part(name: &str, direction: ValueRef<'_>) -> Result<SortPart> {
+    if let ValueRef::Document(meta) = direction {
+        return parse_meta(meta);
+    }
+    if !direction.is_number() {
+        return Err(Error::location(
+            DIRECTION_TYPE,
+            format!(
+                "Illegal key in $sort specification: {name}: directions are numbers or {{$meta: …}}"
+            ),
+        ));
+    }
+    let descending = match super::matcher::value_tests::exact_i64(direction) {
+        Some(1) => false,
+        Some(-1) => true,
+        _ => {
+            return Err(Error::location(
+                DIRECTION_VALUE,
+                "$sort key ordering must be 1 (for ascending) or -1 (for descending)",
+            ));
+        }
+    };
+    // Raises the errors of field paths with their codes.
+    expression::parse_path(name)?;
+    Ok(SortPart {
+        by: SortBy::Field(FieldPath::parse_lenient(name)),
+        descending,
+    })
+}
+
+fn parse_meta(meta: DocRef<'_>) -> Result<SortPart> {
+    let mut fields = meta.iter();
+    let (Some(field), None) = (fields.next(), fields.next()) else {
+        return Err(Error::location(
+            17312,
+            "$meta is the only expression supported by $sort right now",
+        ));
+    };
+    if field.name() != "$meta" {
+        return Err(Error::location(
+            17312,
+            "$meta is the only expression supported by $sort right now",
+        ));
+    }
+    match field.value().as_str() {
+        Some("randVal") => Ok(SortPart {
+            by: SortBy::Random,
+            descending: true,
+        }),
+        Some("textScore") => Err(Error::location(
+            NO_TEXT_SCORE,
+            "query requires text score metadata, but it is not available",
+        )),
+        Some(other) => Err(Error::location(
+            META_UNKNOWN,
+            format!("Illegal $meta sort: $meta: \"{other}\""),
+        )),
+        None => Err(Error::location(
+            META_UNKNOWN,
+            "Illegal $meta sort: the operand must be a string",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{array, doc};
+
+    use super::*;
+
+    fn pattern(pattern: Document) -> Result<SortPattern> {
+        SortPattern::parse(pattern.as_ref(), &ParseContext::new())
+    }
+
+    fn key(sort: Document, document: Document) -> Result<Value> {
+        let key = pattern(sort)?.extract(document.as_ref(), &EvalContext::default())?;
+        Ok(key.to_array())
+    }
+
+    fn check(sort: Document, document: Document, expected: Value) {
+        let found = key(sort.clone(), document.clone()).unwrap();
+        assert!(
+            nilometer_bson::order::equal(found.as_ref(), expected.as_ref()),
+            "{sort:?} of {document:?}: {found:?}"
+        );
+    }
+
+    #[test]
+    fn keys() {
+        check(doc! {"a": 1}, doc! {"a": 5}, array![5]);
+        check(doc! {"a": 1}, doc! {}, array![Value::Null]);
+        check(doc! {"a": 1}, doc! {"a": array![3, 1, 2]}, array![1]);
+        check(doc! {"a": -1}, doc! {"a": array![3, 1, 2]}, array![3]);
+        check(
+            doc! {"a": 1},
+            doc! {"a": array![]},
+            array![Value::Undefined],
+        );
+        check(
+            doc! {"a.b": 1},
+            doc! {"a": array![50, 51]},
+            array![Value::Null],
+        );
+        check(
+            doc! {"a.b": -1},
+            doc! {"a": array![doc! {"b": 1}, doc! {"b": 7}]},
+            array![7],
+        );
+        check(
+            doc! {"a": 1, "b": -1},
+            doc! {"b": 2},
+            array![Value::Null, 2],
+        );
+        // One key that an index would hold, not the least of each field.
+        check(
+            doc! {"a.b": 1, "a.c": 1},
+            doc! {"a": array![doc! {"b": 1, "c": 9}, doc! {"b": 2, "c": 0}]},
+            array![1, 9],
+        );
+        check(
+            doc! {"a.b": -1, "a.c": 1},
+            doc! {"a": array![doc! {"b": 1, "c": 9}, doc! {"b": 2, "c": 0}]},
+            array![2, 0],
+        );
+    }
+
+    #[test]
+    fn parallel_arrays_have_no_key() {
+        let error = key(doc! {"a": 1, "b": 1}, doc! {"a": array![1], "b": array![2]}).unwrap_err();
+        assert_eq!(error.code.0, 2);
+    }
+
+    #[test]
+    fn refused_patterns() {
+        let mut long = DocumentBuilder::new();
+        for at in 0..=SORT_KEYS_MAX {
+            long.append(&format!("f{at}"), 1);
+        }
+        let cases = [
+            (doc! {}, 15976),
+            (doc! {"a": "x"}, 15974),
+            (doc! {"a": true}, 15974),
+            (doc! {"a": 0}, 15975),
+            (doc! {"a": 2}, 15975),
+            (doc! {"a": 1.5}, 15975),
+            (doc! {"": 1}, 40352),
+            (doc! {"a.": 1}, 40353),
+            (doc! {"$a": 1}, 16410),
+            (doc! {"a..b": 1}, 15998),
+            (doc! {"a": doc! {"$meta": "textScore"}}, 40218),
+            (doc! {"a": doc! {"$meta": "sortKey"}}, 31138),
+            (doc! {"a": doc! {"b": 1}}, 17312),
+            (long.finish(), 13103),
+        ];
+        for (sort, code) in cases {
+            assert_eq!(pattern(sort.clone()).unwrap_err().code.0, code, "{sort:?}");
+        }
+        assert!(pattern(doc! {"a": -1.0, "b": 1i64}).is_ok());
+    }
+
+    #[test]
+    fn order_of_documents() {
+        let sort = pattern(doc! {"a": 1, "b": -1}).unwrap();
+        let ctx = EvalContext::default();
+        let order = |a: Document, b: Document| {
+            sort.compare_documents(a.as_ref(), b.as_ref(), &ctx)
+                .unwrap()
+        };
+        assert!(order(doc! {"a": 1}, doc! {"a": 2}).is_lt());
+        assert!(order(doc! {"a": 1, "b": 1}, doc! {"a": 1.0, "b": 2}).is_gt());
+        assert!(order(doc! {"a": 1}, doc! {"a": 1, "b": Value::Null}).is_eq());
+        assert!(order(doc! {}, doc! {"a": "x"}).is_lt());
+    }
+}

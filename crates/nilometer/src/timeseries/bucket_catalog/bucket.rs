@@ -1,0 +1,201 @@
+//! An open bucket in memory: what must be known to decide on the next measurement.
+//!
+//! It holds no measurements: those are in storage. A bucket with ten fields takes a few hundred bytes.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Element, ObjectId, ValueRef, type_code};
+
+use super::super::schema::Schema;
+use crate::catalog::TimeseriesOptions;
+
+/// Bytes a bucket document has before its first measurement, meta aside.
+const BUCKET_BASE_BYTES: usize = 128;
+
+/// A measurement on its way into a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measurement<'a> {
+    /// Its place in the command.
+    pub(crate) index: usize,
+    /// Its time in ms.
+    pub(crate) time_ms: i64,
+    /// The `_id` the server gave it, if it came without one.
+    pub(crate) generated_id: Option<ObjectId>,
+    /// Its fields.
+    pub(crate) document: nilometer_bson::DocRef<'a>,
+}
+
+impl<'a> Measurement<'a> {
+    /// Every field but the meta field, a generated `_id` first.
+    pub(crate) fn fields<'m>(
+        &self,
+        meta_field: Option<&'m str>,
+    ) -> impl Iterator<Item = Field<'a>> + use<'a, 'm> {
+        let id = self.generated_id.map(|id| Field {
+            name: b"_id",
+            type_code: type_code::OBJECT_ID,
+            bytes: 12,
+            value: FieldValue::Id(id),
+        });
+        let meta_field = meta_field.map(str::as_bytes);
+        let stored = self.document.iter().filter_map(move |element| {
+            (Some(element.name_bytes()) != meta_field).then(|| Field {
+                name: element.name_bytes(),
+                type_code: element.type_code(),
+                bytes: element.value_bytes().len(),
+                value: FieldValue::Element(element),
+            })
+        });
+        id.into_iter().chain(stored)
+    }
+}
+
+/// A field of a measurement, not decoded yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Field<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) type_code: u8,
+    /// Bytes of its value.
+    pub(crate) bytes: usize,
+    value: FieldValue<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum FieldValue<'a> {
+    Id(ObjectId),
+    Element(Element<'a>),
+}
+
+impl<'a> Field<'a> {
+    pub(crate) fn value(&self) -> ValueRef<'a> {
+        match self.value {
+            FieldValue::Id(id) => ValueRef::ObjectId(id),
+            FieldValue::Element(element) => element.value(),
+        }
+    }
+}
+
+/// A field a bucket has seen.
+#[derive(Debug)]
+pub(crate) struct BucketColumn {
+    pub(crate) name: Arc<str>,
+    schema: Schema,
+    /// True once an entry that names it has been committed.
+    pub(crate) committed: bool,
+}
+
+/// A bucket that takes measurements.
+#[derive(Debug)]
+pub(crate) struct OpenBucket {
+    pub(crate) id: [u8; 12],
+    pub(crate) start_ms: i64,
+    pub(crate) columns: Vec<BucketColumn>,
+    /// Measurements, those on their way included.
+    pub(crate) count: usize,
+    /// Greatest time so far; entries that start before it make the bucket unsorted.
+    pub(crate) last_ms: i64,
+    pub(crate) sorted: bool,
+    pub(crate) next_sequence: u32,
+    /// Entries staged and not yet known to be committed.
+    pub(crate) in_flight: u32,
+    /// True once an entry with the header has been committed.
+    pub(crate) header_committed: bool,
+    /// Size of the bucket document when last measured, in bytes.
+    pub(crate) measured_bytes: usize,
+    /// Bytes of the values added since, uncompressed: with the above, an upper bound of the size.
+    pub(crate) unmeasured_bytes: usize,
+    /// Measurements in the bucket document as stored.
+    pub(crate) folded_count: usize,
+    /// Takes no more measurements; is written out when nothing is in flight.
+    pub(crate) closing: bool,
+    /// It outgrew the size limit with few measurements and was counted for that.
+    pub(crate) kept_open: bool,
+}
+
+impl OpenBucket {
+    /// A new bucket for a first measurement at `time_ms`.
+    pub(crate) fn new(
+        id_suffix: [u8; 8],
+        options: &TimeseriesOptions,
+        time_ms: i64,
+        meta_bytes: usize,
+    ) -> Self {
+        let start_ms = options.round_down_ms(time_ms);
+        let seconds = (start_ms.div_euclid(1000) as u32).to_be_bytes();
+        let mut id = [0; 12];
+        id[..4].copy_from_slice(&seconds);
+        id[4..].copy_from_slice(&id_suffix);
+        let time = BucketColumn {
+            name: options.time_field.as_str().into(),
+            schema: Schema::Scalar(type_code::DATE_TIME),
+            committed: false,
+        };
+        Self {
+            id,
+            start_ms,
+            columns: vec![time],
+            count: 0,
+            last_ms: i64::MIN,
+            sorted: true,
+            next_sequence: 0,
+            in_flight: 0,
+            header_committed: false,
+            measured_bytes: BUCKET_BASE_BYTES + meta_bytes,
+            unmeasured_bytes: 0,
+            folded_count: 0,
+            closing: false,
+            kept_open: false,
+        }
+    }
+
+    /// Upper bound of the size of its document.
+    pub(crate) fn bytes_bound(&self) -> usize {
+        self.measured_bytes + self.unmeasured_bytes
+    }
+
+    /// The column called `name`, looked for first at `hint`: measurements repeat their field order.
+    pub(crate) fn find_column(&self, name: &[u8], hint: usize) -> Option<usize> {
+        if self
+            .columns
+            .get(hint)
+            .is_some_and(|c| c.name.as_bytes() == name)
+        {
+            return Some(hint);
+        }
+        self.columns.iter().position(|c| c.name.as_bytes() == name)
+    }
+
+    /// True when the column may hold the field's value.
+    pub(crate) fn accepts(&self, column: usize, field: &Field<'_>) -> bool {
+        self.columns.get(column).is_none_or(|known| {
+            known.schema.accepts_scalar(field.type_code) || known.schema.accepts(field.value())
+        })
+    }
+
+    /// Remembers a field's type; adds its column if it is new. Returns the column.
+    pub(crate) fn learn(&mut self, column: Option<usize>, field: &Field<'_>) -> usize {
+        // A first appearance is stored three times: in data, control.min and control.max.
+        let mut weight = 1;
+        let at = match column {
+            Some(at) => {
+                if let Some(known) = self.columns.get_mut(at)
+                    && !known.schema.accepts_scalar(field.type_code)
+                {
+                    known.schema.learn(field.value());
+                }
+                at
+            }
+            None => {
+                weight = 3;
+                self.columns.push(BucketColumn {
+                    name: String::from_utf8_lossy(field.name).into(),
+                    schema: Schema::of(field.value()),
+                    committed: false,
+                });
+                self.columns.len() - 1
+            }
+        };
+        self.unmeasured_bytes += weight * field.bytes;
+        at
+    }
+}

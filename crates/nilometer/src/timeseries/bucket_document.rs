@@ -1,0 +1,365 @@
+//! The bucket document: reading one, and writing one from columns of values.
+//!
+//! ```text
+//! { _id: ObjectId,                      first 4 bytes: seconds of control.min.<time>
+//!   control: { version: 1|2|3,          1 plain; 2 compressed, ascending; 3 compressed, not ascending
+//!              min: {<field>: …},       the time rounded down, other fields exact
+//!              max: {<field>: …},
+//!              count: int },            versions 2 and 3
+//!   meta: any,                          normalised; absent for a series without one
+//!   data: { <field>: BinData(7) } }     a column for each field, the time field first
+//! ```
+//!
+//! Version 1 keeps `data.<field>` as `{"0": value, "1": value, …}` with gaps. This module writes
+//! version 2 or 3 and reads all three.
+
+use std::sync::Arc;
+
+use nilometer_bson::column::{self, ColumnBuilder};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef, type_code};
+
+use super::min_max::{Extreme, Side};
+use super::tail::{self, Header};
+use crate::error::{Error, ErrorCode, Result};
+
+/// BSON binary subtype of a compressed column.
+pub(crate) const COLUMN_SUBTYPE: u8 = 7;
+
+/// Measurements a bucket document may hold when read; more is damage.
+pub(crate) const MEASUREMENTS_MAX: usize = 1 << 20;
+
+/// Format of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// Plain values.
+    Plain = 1,
+    /// Compressed, ascending in time.
+    Sorted = 2,
+    /// Compressed, in order of arrival.
+    Unsorted = 3,
+}
+
+/// A bucket that cannot be read.
+pub(crate) fn damaged(id: ValueRef<'_>, what: &str) -> Error {
+    let id = match id {
+        ValueRef::ObjectId(id) => id.to_hex(),
+        _ => "without an ObjectId".to_owned(),
+    };
+    Error::new(
+        ErrorCode::DataCorruptionDetected,
+        format!("bucket {id} cannot be read: {what}"),
+    )
+}
+
+/// A bucket document, taken apart but not decoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BucketDocument<'a> {
+    /// Its `_id`.
+    pub(crate) id: [u8; 12],
+    /// Its format.
+    pub(crate) version: Version,
+    /// `control.min`.
+    pub(crate) min: DocRef<'a>,
+    /// `control.max`.
+    pub(crate) max: DocRef<'a>,
+    /// `control.count`, or for version 1 the entries of the time column.
+    pub(crate) count: usize,
+    /// `control.closed` is true: it takes no more measurements.
+    pub(crate) closed: bool,
+    /// The metadata, missing if there is none.
+    pub(crate) meta: ValueRef<'a>,
+    /// `data`.
+    pub(crate) data: DocRef<'a>,
+}
+
+impl<'a> BucketDocument<'a> {
+    /// Takes a bucket document apart; fails on anything that is not one.
+    pub(crate) fn parse(document: DocRef<'a>, time_field: &str) -> Result<Self> {
+        let bad = |what: &str| damaged(document.get("_id"), what);
+        let (mut id, mut control, mut data) = (None, None, None);
+        let mut meta = ValueRef::Missing;
+        for element in document {
+            match (element.name(), element.value()) {
+                ("_id", ValueRef::ObjectId(found)) => id = Some(found.0),
+                ("control", ValueRef::Document(found)) => control = Some(found),
+                ("meta", found) => meta = found,
+                ("data", ValueRef::Document(found)) => data = Some(found),
+                (other, _) => return Err(bad(&format!("unexpected field '{other}'"))),
+            }
+        }
+        let id = id.ok_or_else(|| bad("no _id"))?;
+        let control = control.ok_or_else(|| bad("no control"))?;
+        let data = data.ok_or_else(|| bad("no data"))?;
+        let (mut version, mut count, mut closed) = (None, None, false);
+        let (mut min, mut max) = (None, None);
+        for element in control {
+            match (element.name(), element.value()) {
+                ("version", number) => version = number.as_exact_i64(),
+                ("min", ValueRef::Document(found)) => min = Some(found),
+                ("max", ValueRef::Document(found)) => max = Some(found),
+                ("count", number) => count = number.as_exact_i64(),
+                ("closed", ValueRef::Bool(found)) => closed = found,
+                (other, _) => return Err(bad(&format!("unexpected field 'control.{other}'"))),
+            }
+        }
+        let version = match version {
+            Some(1) => Version::Plain,
+            Some(2) => Version::Sorted,
+            Some(3) => Version::Unsorted,
+            _ => return Err(bad("unknown version")),
+        };
+        let count = match (version, count) {
+            (Version::Plain, _) => data
+                .get(time_field)
+                .as_document()
+                .map_or(0, |times| times.iter().count()),
+            (_, Some(count)) => usize::try_from(count).unwrap_or(0),
+            (_, None) => count_column(data.get(time_field)).ok_or_else(|| bad("no count"))?,
+        };
+        if count > MEASUREMENTS_MAX {
+            return Err(bad("too many measurements"));
+        }
+        Ok(Self {
+            id,
+            version,
+            min: min.ok_or_else(|| bad("no control.min"))?,
+            max: max.ok_or_else(|| bad("no control.max"))?,
+            count,
+            closed,
+            meta,
+            data,
+        })
+    }
+
+    /// The values of one column of `data`, filled up with missing ones to `count`.
+    pub(crate) fn values(&self, element: Element<'_>) -> Result<Vec<Value>> {
+        let bad = |what: &str| damaged(ValueRef::ObjectId(nilometer_bson::ObjectId(self.id)), what);
+        let mut values = match (self.version, element.value()) {
+            (Version::Plain, ValueRef::Document(entries)) => plain_values(entries, self.count)
+                .ok_or_else(|| bad("a plain column has entries beyond its measurements"))?,
+            (Version::Sorted | Version::Unsorted, ValueRef::Binary { subtype, bytes })
+                if subtype == COLUMN_SUBTYPE =>
+            {
+                column::decode_values(bytes, self.count).map_err(|e| bad(&e.to_string()))?
+            }
+            _ => return Err(bad("a column has the wrong type for its version")),
+        };
+        values.resize(self.count, Value::Missing);
+        Ok(values)
+    }
+}
+
+/// Number of values in a compressed column.
+fn count_column(value: ValueRef<'_>) -> Option<usize> {
+    match value {
+        ValueRef::Binary {
+            subtype: COLUMN_SUBTYPE,
+            bytes,
+        } => column::decode_values(bytes, MEASUREMENTS_MAX)
+            .ok()
+            .map(|values| values.len()),
+        _ => None,
+    }
+}
+
+/// Puts `{"0": a, "2": b}` into rows; `None` if an index does not fit.
+pub(crate) fn plain_values(entries: DocRef<'_>, count: usize) -> Option<Vec<Value>> {
+    let mut values = vec![Value::Missing; count];
+    for entry in entries {
+        let row: usize = entry.name().parse().ok()?;
+        *values.get_mut(row)? = entry.value().to_value();
+    }
+    Some(values)
+}
+
+/// A bucket as columns of values: what is folded into a document.
+#[derive(Debug)]
+pub(crate) struct BucketImage {
+    id: [u8; 12],
+    start_ms: i64,
+    meta: Value,
+    rows: usize,
+    sorted: bool,
+    columns: Vec<ImageColumn>,
+}
+
+#[derive(Debug)]
+struct ImageColumn {
+    name: Arc<str>,
+    builder: ColumnBuilder,
+    rows: usize,
+    min: Extreme,
+    max: Extreme,
+    /// The last time, for the time column.
+    last: i64,
+}
+
+impl ImageColumn {
+    fn new(name: Arc<str>) -> Self {
+        Self {
+            name,
+            builder: ColumnBuilder::new(),
+            rows: 0,
+            min: Extreme::none(),
+            max: Extreme::none(),
+            last: i64::MIN,
+        }
+    }
+
+    /// Appends values at `row`, missing ones before them; true if times do not go back.
+    fn append(&mut self, row: usize, values: &[Value]) -> Result<bool> {
+        for _ in self.rows..row {
+            self.builder.skip();
+        }
+        let mut ascending = true;
+        for value in values {
+            let value = value.as_ref();
+            tail::append_value(&mut self.builder, value)?;
+            self.min.update(value, Side::Min);
+            self.max.update(value, Side::Max);
+            if let ValueRef::DateTime(time) = value {
+                ascending &= time >= self.last;
+                self.last = time;
+            }
+        }
+        self.rows = row + values.len();
+        Ok(ascending)
+    }
+}
+
+impl BucketImage {
+    /// An empty bucket. Its first column is the time field.
+    pub(crate) fn new(id: [u8; 12], header: &Header, time_field: &str) -> Self {
+        Self {
+            id,
+            start_ms: header.start_ms,
+            meta: header.meta.clone(),
+            rows: 0,
+            sorted: true,
+            columns: vec![ImageColumn::new(time_field.into())],
+        }
+    }
+
+    /// The measurements of an existing bucket document.
+    pub(crate) fn from_document(document: DocRef<'_>, time_field: &str) -> Result<Self> {
+        let bucket = BucketDocument::parse(document, time_field)?;
+        let ValueRef::DateTime(start_ms) = bucket.min.get(time_field) else {
+            return Err(damaged(document.get("_id"), "control.min has no time"));
+        };
+        let header = Header {
+            start_ms,
+            meta: bucket.meta.to_value(),
+        };
+        let mut image = Self::new(bucket.id, &header, time_field);
+        for element in bucket.data {
+            let at = image.column(element.name());
+            let values = bucket.values(element)?;
+            image.append(at, 0, &values)?;
+        }
+        image.rows = bucket.count;
+        image.sorted &= bucket.version != Version::Unsorted;
+        Ok(image)
+    }
+
+    /// Adds the measurements of a tail entry behind those already there.
+    pub(crate) fn append_entry(&mut self, entry: &tail::Entry) -> Result<()> {
+        for (id, name, chunk) in &entry.columns {
+            if *id >= self.columns.len() {
+                let name = name
+                    .clone()
+                    .filter(|_| *id == self.columns.len())
+                    .ok_or_else(|| {
+                        damaged(
+                            self.id_value(),
+                            "its tail speaks of a column it does not name",
+                        )
+                    })?;
+                self.columns.push(ImageColumn::new(name));
+            }
+            self.append(*id, self.rows, &chunk.values(entry.rows)?)?;
+        }
+        self.rows += entry.rows;
+        Ok(())
+    }
+
+    fn append(&mut self, at: usize, row: usize, values: &[Value]) -> Result<()> {
+        if let Some(column) = self.columns.get_mut(at) {
+            self.sorted &= column.append(row, values)?;
+        }
+        Ok(())
+    }
+
+    /// The position of the column called `name`, which is added if it is new.
+    fn column(&mut self, name: &str) -> usize {
+        self.columns
+            .iter()
+            .position(|c| *c.name == *name)
+            .unwrap_or_else(|| {
+                self.columns.push(ImageColumn::new(name.into()));
+                self.columns.len() - 1
+            })
+    }
+
+    fn id_value(&self) -> ValueRef<'static> {
+        ValueRef::ObjectId(nilometer_bson::ObjectId(self.id))
+    }
+
+    /// Number of measurements.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The bucket document.
+    pub(crate) fn to_document(&mut self) -> Document {
+        let rows = self.rows;
+        for column in &mut self.columns {
+            for _ in column.rows..rows {
+                column.builder.skip();
+            }
+            column.rows = rows;
+        }
+        let mut out = DocumentBuilder::with_capacity(1024);
+        out.append_ref("_id", self.id_value());
+        out.begin_document("control");
+        let version = if self.sorted {
+            Version::Sorted
+        } else {
+            Version::Unsorted
+        };
+        out.append("version", version as i32);
+        out.begin_document("min");
+        for (at, column) in self.columns.iter().enumerate() {
+            let min = if at == 0 {
+                Value::DateTime(self.start_ms)
+            } else {
+                column.min.to_value()
+            };
+            out.append(&column.name, min);
+        }
+        out.end().begin_document("max");
+        for column in &self.columns {
+            out.append(&column.name, column.max.to_value());
+        }
+        out.end();
+        out.append("count", i32::try_from(rows).unwrap_or(i32::MAX));
+        out.end();
+        out.append("meta", self.meta.clone());
+        out.begin_document("data");
+        for column in &self.columns {
+            let bytes = column.builder.to_bytes();
+            out.append_ref(
+                &column.name,
+                ValueRef::Binary {
+                    subtype: COLUMN_SUBTYPE,
+                    bytes: &bytes,
+                },
+            );
+        }
+        out.finish()
+    }
+}
+
+/// True for the type byte of a value that a bucket document may hold compressed.
+pub(crate) fn is_binary(element: &Element<'_>) -> bool {
+    element.type_code() == type_code::BINARY
+}

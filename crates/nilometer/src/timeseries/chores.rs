@@ -1,0 +1,244 @@
+//! Folding and sealing behind the inserts.
+//!
+//! One thread does what inserts leave behind, in order. The queue has a limit; when it is full the
+//! insert that would add to it does its chore itself, so that writers cannot outrun the folding.
+//! Chores lost by a crash are found again at start: every bucket that has a tail is sealed then.
+
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use nilometer_storage::{Direction, Engine};
+
+use super::Timeseries;
+use super::bucket_catalog::{BucketCatalog, Chore};
+use super::fold::{self, BucketKeyspaces, Target};
+use super::tail;
+use crate::catalog::{Collection, Storage};
+use crate::error::{Error, Result};
+
+/// Chores that may wait.
+const CHORES_WAITING_MAX: usize = 4096;
+
+enum Job {
+    Chore(Arc<Collection>, Chore),
+    /// Answers when everything queued before it is done.
+    Barrier(SyncSender<()>),
+}
+
+/// The queue and its thread. Dropping it ends the thread; what waits is left for the next start.
+pub(super) struct ChoreQueue {
+    worker: Arc<Worker>,
+    sender: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Worker {
+    engine: Arc<dyn Engine>,
+    bucket_catalog: Arc<BucketCatalog>,
+    /// The last failure of a chore; the data stays readable from the tail.
+    failure: Mutex<Option<Error>>,
+}
+
+impl BucketKeyspaces {
+    /// The keyspaces of a bucket collection; `None` for an ordinary one.
+    pub(crate) fn of(collection: &Collection) -> Option<Self> {
+        match collection.storage {
+            Storage::Buckets { open, sealed, tail } => Some(Self { open, sealed, tail }),
+            Storage::Records { .. } => None,
+        }
+    }
+}
+
+impl Worker {
+    fn run(&self, jobs: &Receiver<Job>) {
+        for job in jobs {
+            match job {
+                Job::Chore(collection, chore) => self.perform(&collection, &chore),
+                // Whoever waited may be gone.
+                Job::Barrier(done) => drop(done.send(())),
+            }
+        }
+    }
+
+    fn perform(&self, collection: &Collection, chore: &Chore) {
+        if let Err(error) = self.try_perform(collection, chore) {
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            *failure = Some(error);
+        }
+    }
+
+    fn try_perform(&self, collection: &Collection, chore: &Chore) -> Result<()> {
+        let (Some(keyspaces), Some(options)) =
+            (BucketKeyspaces::of(collection), &collection.timeseries)
+        else {
+            return Ok(());
+        };
+        let time_field = &options.time_field;
+        match chore {
+            Chore::Seal(id) => {
+                fold::fold(
+                    &*self.engine,
+                    keyspaces,
+                    *id,
+                    None,
+                    time_field,
+                    Target::Sealed,
+                )?;
+            }
+            Chore::Fold(key, id) => {
+                let Some(upto) = self.bucket_catalog.begin_fold(key, *id) else {
+                    return Ok(());
+                };
+                let folded = fold::fold(
+                    &*self.engine,
+                    keyspaces,
+                    *id,
+                    Some(upto),
+                    time_field,
+                    Target::Open,
+                )?;
+                if let Some((rows, bytes)) = folded {
+                    self.bucket_catalog.end_fold(key, *id, rows, bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ChoreQueue {
+    pub(super) fn start(engine: Arc<dyn Engine>, bucket_catalog: Arc<BucketCatalog>) -> Self {
+        let worker = Arc::new(Worker {
+            engine,
+            bucket_catalog,
+            failure: Mutex::new(None),
+        });
+        let (sender, jobs) = sync_channel(CHORES_WAITING_MAX);
+        let thread = std::thread::Builder::new()
+            .name("bucket-chores".into())
+            .spawn({
+                let worker = worker.clone();
+                move || worker.run(&jobs)
+            });
+        // Without a thread every insert does its own chores.
+        let (sender, thread) = match thread {
+            Ok(thread) => (Some(sender), Some(thread)),
+            Err(_) => (None, None),
+        };
+        Self {
+            worker,
+            sender,
+            thread,
+        }
+    }
+
+    fn add(&self, collection: &Arc<Collection>, chore: Chore) {
+        let Some(sender) = &self.sender else {
+            return self.worker.perform(collection, &chore);
+        };
+        match sender.try_send(Job::Chore(collection.clone(), chore)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
+                if let Job::Chore(collection, chore) = job {
+                    self.worker.perform(&collection, &chore);
+                }
+            }
+        }
+    }
+
+    /// Waits until everything queued so far is done.
+    fn wait(&self) {
+        if let Some(sender) = &self.sender {
+            let (done, waiting) = sync_channel(1);
+            if sender.send(Job::Barrier(done)).is_ok() {
+                // An error means the thread ended: nothing is left to wait for.
+                let _ = waiting.recv();
+            }
+        }
+    }
+}
+
+impl Drop for ChoreQueue {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic in the thread has been reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Timeseries {
+    /// Queues what an insert left behind.
+    pub(super) fn hand_over(&self, collection: &Arc<Collection>, chores: Vec<Chore>) {
+        for chore in chores {
+            self.chores.add(collection, chore);
+        }
+    }
+
+    /// The size of a bucket's document with its tail folded in, in bytes.
+    pub(super) fn measure(&self, collection: &Collection, id: [u8; 12]) -> Result<usize> {
+        let (Some(keyspaces), Some(options)) =
+            (BucketKeyspaces::of(collection), &collection.timeseries)
+        else {
+            return Ok(0);
+        };
+        let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
+        let image = parts.image(id, &options.time_field)?;
+        Ok(image.map_or(0, |mut image| image.to_document().as_bytes().len()))
+    }
+
+    /// Queues the sealing of every bucket that has a tail: at start, when no bucket is open yet.
+    pub fn seal_leftovers(&self, collection: &Arc<Collection>) -> Result<usize> {
+        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+            return Ok(0);
+        };
+        let scan = self
+            .engine
+            .snapshot()?
+            .scan(keyspaces.tail, &[], None, Direction::Forward)?;
+        let mut last = None;
+        let mut found = 0;
+        for item in scan {
+            let (id, _) = tail::split_key(&item?.0)?;
+            if last != Some(id) {
+                last = Some(id);
+                found += 1;
+                self.chores.add(collection, Chore::Seal(id));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Waits until no folding or sealing is left to do; fails with the last failure of one.
+    pub fn wait_for_chores(&self) -> Result<()> {
+        self.chores.wait();
+        let mut failure = self
+            .chores
+            .worker
+            .failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Closes every open bucket of a collection and seals it: for `compact`, benches and tests.
+    pub fn seal_all(&self, collection: &Arc<Collection>) -> Result<()> {
+        self.bucket_catalog.clear(collection.uuid);
+        self.wait_for_chores()?;
+        self.seal_leftovers(collection)?;
+        if let Some(keyspaces) = BucketKeyspaces::of(collection) {
+            let scan =
+                self.engine
+                    .snapshot()?
+                    .scan(keyspaces.open, &[], None, Direction::Forward)?;
+            for item in scan {
+                if let Ok(id) = <[u8; 12]>::try_from(&item?.0[..]) {
+                    self.chores.add(collection, Chore::Seal(id));
+                }
+            }
+        }
+        self.wait_for_chores()
+    }
+}

@@ -1,0 +1,244 @@
+//! Inserting measurements through a time-series collection.
+//!
+//! 1. Each document is looked at once: its time must be a date, its meta value names its series.
+//! 2. Documents are grouped by series, in the order given.
+//! 3. The bucket catalog turns each group into tail entries ([`super::bucket_catalog`]).
+//! 4. One engine batch holds all entries of the command; when it is durable the command is answered.
+//!
+//! Either all accepted documents of the command are stored, or none.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Element, ObjectId, ValueRef, type_code};
+use nilometer_storage::{Durability, WriteBatch};
+
+use super::Timeseries;
+use super::bucket_catalog::{InFlight, Measurement};
+use super::meta::SeriesMeta;
+use crate::catalog::{Catalog, Collection, TimeseriesOptions};
+use crate::error::{Error, ErrorCode, Result};
+
+/// The largest bucket document, in bytes: the largest BSON document.
+const BUCKET_BYTES_MAX: usize = 16 << 20;
+
+/// Times before this need the extended-range flag, in ms: 1970-01-01.
+const ORDINARY_RANGE_MIN_MS: i64 = 0;
+
+/// Times after this need the extended-range flag, in ms: 2^31 - 1 seconds, in 2038.
+const ORDINARY_RANGE_MAX_MS: i64 = i32::MAX as i64 * 1000;
+
+/// True for times whose seconds a bucket id can say and order.
+pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
+    (ORDINARY_RANGE_MIN_MS..=ORDINARY_RANGE_MAX_MS).contains(&time_ms)
+}
+
+/// One document that could not be inserted.
+#[derive(Clone, Debug)]
+pub struct WriteError {
+    /// Its place in the command.
+    pub index: usize,
+    /// Why.
+    pub error: Error,
+}
+
+/// What became of an insert.
+#[derive(Clone, Debug, Default)]
+pub struct InsertOutcome {
+    /// Documents stored.
+    pub inserted: usize,
+    /// Documents refused.
+    pub errors: Vec<WriteError>,
+}
+
+/// How an insert shall go.
+#[derive(Clone, Copy)]
+pub struct InsertOptions<'a> {
+    /// Stop at the first document that is refused.
+    pub ordered: bool,
+    /// When the command may be answered.
+    pub durability: Durability,
+    /// Makes the `_id` of documents that come without one.
+    pub new_id: &'a dyn Fn() -> ObjectId,
+}
+
+/// The measurements of one series.
+struct Group<'a> {
+    meta: SeriesMeta,
+    measurements: Vec<Measurement<'a>>,
+}
+
+/// Groups by series; raw meta bytes are looked up first, so that a series is normalised once.
+#[derive(Default)]
+struct Groups<'a> {
+    groups: Vec<Group<'a>>,
+    by_raw: HashMap<&'a [u8], usize, foldhash::fast::RandomState>,
+    by_meta: HashMap<SeriesMeta, usize>,
+    /// The type of the raw bytes of `by_raw` differs by length and content only for documents.
+    without_meta: Option<usize>,
+}
+
+impl<'a> Groups<'a> {
+    fn add(&mut self, meta: Option<Element<'a>>, measurement: Measurement<'a>) {
+        let at = match meta {
+            Some(element) if element.type_code() == type_code::DOCUMENT => {
+                match self.by_raw.get(element.value_bytes()) {
+                    Some(&at) => at,
+                    None => {
+                        let at = self.find(SeriesMeta::of_element(meta));
+                        self.by_raw.insert(element.value_bytes(), at);
+                        at
+                    }
+                }
+            }
+            Some(_) => self.find(SeriesMeta::of_element(meta)),
+            None => match self.without_meta {
+                Some(at) => at,
+                None => *self.without_meta.insert(self.groups.len()),
+            },
+        };
+        if at == self.groups.len() {
+            self.groups.push(Group {
+                meta: SeriesMeta::absent(),
+                measurements: Vec::new(),
+            });
+        }
+        if let Some(group) = self.groups.get_mut(at) {
+            group.measurements.push(measurement);
+        }
+    }
+
+    fn find(&mut self, meta: SeriesMeta) -> usize {
+        let next = self.groups.len();
+        match self.by_meta.get(&meta) {
+            Some(&at) => at,
+            None => {
+                self.by_meta.insert(meta.clone(), next);
+                self.groups.push(Group {
+                    meta,
+                    measurements: Vec::new(),
+                });
+                next
+            }
+        }
+    }
+}
+
+/// Looks at one document: its time, and the element that names its series.
+fn examine<'a>(
+    document: DocRef<'a>,
+    index: usize,
+    options: &TimeseriesOptions,
+    new_id: &dyn Fn() -> ObjectId,
+) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
+    let (mut time, mut meta, mut has_id) = (None, None, false);
+    for element in document {
+        let name = element.name_bytes();
+        if name == options.time_field.as_bytes() {
+            time = time.or(Some(element));
+        } else if options
+            .meta_field
+            .as_ref()
+            .is_some_and(|m| m.as_bytes() == name)
+        {
+            meta = meta.or(Some(element));
+        } else if name == b"_id" {
+            has_id = true;
+        }
+    }
+    let Some(ValueRef::DateTime(time_ms)) = time.map(|element| element.value()) else {
+        return Err(Error::bad_value(format!(
+            "'{}' must be present and contain a valid BSON UTC datetime value",
+            options.time_field
+        )));
+    };
+    let meta_bytes = meta.map_or(0, |element| element.value_bytes().len());
+    // In a bucket of its own each value stands in data, control.min and control.max.
+    let bucket_bytes = (document.as_bytes().len() - meta_bytes) * 3 + meta_bytes;
+    if bucket_bytes > BUCKET_BYTES_MAX {
+        return Err(Error::new(
+            ErrorCode::BSONObjectTooLarge,
+            format!(
+                "the measurement needs a bucket of {bucket_bytes} bytes; at most {BUCKET_BYTES_MAX} fit"
+            ),
+        ));
+    }
+    let generated_id = (!has_id).then(new_id);
+    Ok((
+        meta,
+        Measurement {
+            index,
+            time_ms,
+            generated_id,
+            document,
+        },
+    ))
+}
+
+impl Timeseries {
+    /// Inserts measurements. Those it accepts are stored together; `Err` means none was stored.
+    pub fn insert<'a>(
+        &self,
+        catalog: &Catalog,
+        collection: &Arc<Collection>,
+        documents: impl Iterator<Item = DocRef<'a>>,
+        options: InsertOptions<'_>,
+    ) -> Result<InsertOutcome> {
+        let Some(timeseries) = &collection.timeseries else {
+            return Err(Error::bad_value("not a time-series collection"));
+        };
+        let mut outcome = InsertOutcome::default();
+        let mut groups = Groups::default();
+        let mut extended = false;
+        for (index, document) in documents.enumerate() {
+            match examine(document, index, timeseries, options.new_id) {
+                Ok((meta, measurement)) => {
+                    extended |= !in_ordinary_range(measurement.time_ms);
+                    groups.add(meta, measurement);
+                    outcome.inserted += 1;
+                }
+                Err(error) => {
+                    outcome.errors.push(WriteError { index, error });
+                    if options.ordered {
+                        break;
+                    }
+                }
+            }
+        }
+        if extended {
+            catalog.mark_extended_range(collection)?;
+        }
+        self.commit_groups(collection, groups, options.durability)?;
+        Ok(outcome)
+    }
+
+    fn commit_groups(
+        &self,
+        collection: &Arc<Collection>,
+        groups: Groups<'_>,
+        durability: Durability,
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        let mut in_flight: Vec<InFlight> = Vec::new();
+        let measure = |id| self.measure(collection, id);
+        let staged = groups.groups.into_iter().try_for_each(|group| {
+            self.bucket_catalog.stage(
+                collection,
+                group.meta,
+                &group.measurements,
+                &measure,
+                &mut batch,
+                &mut in_flight,
+            )
+        });
+        let committed = staged.and_then(|()| {
+            if !batch.is_empty() {
+                self.engine.commit(batch, durability)?;
+            }
+            Ok(())
+        });
+        let chores = self.bucket_catalog.finish(in_flight, committed.is_ok());
+        self.hand_over(collection, chores);
+        committed
+    }
+}

@@ -1,0 +1,150 @@
+//! `control.min` and `control.max`: the extremes of each field of a bucket.
+//!
+//! Scalars compare in BSON order and the winner keeps its own type; of equals the first stays.
+//! Objects are merged field by field and arrays position by position, so the minimum of `{x:1,y:2}`
+//! and `{x:2,y:1}` is `{x:1,y:1}`: a bound of every path, not the least document.
+
+use std::cmp::Ordering;
+
+use nilometer_bson::{Array, DocumentBuilder, Value, ValueRef, order};
+
+/// Which extreme is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// `control.min`.
+    Min,
+    /// `control.max`.
+    Max,
+}
+
+/// The extreme of one path.
+#[derive(Clone, Debug)]
+pub(crate) enum Extreme {
+    /// Of scalars; missing before the first.
+    Scalar(Value),
+    /// Of objects, by field in order of first appearance.
+    Object(Vec<(Box<str>, Extreme)>),
+    /// Of arrays, by position.
+    Array(Vec<Extreme>),
+}
+
+impl Extreme {
+    /// Before any value.
+    pub(crate) fn none() -> Self {
+        Self::Scalar(Value::Missing)
+    }
+
+    fn of(value: ValueRef<'_>) -> Self {
+        match value {
+            ValueRef::Document(fields) => Self::Object(
+                fields
+                    .iter()
+                    .map(|e| (e.name().into(), Self::of(e.value())))
+                    .collect(),
+            ),
+            ValueRef::Array(values) => Self::Array(values.iter().map(Self::of).collect()),
+            scalar => Self::Scalar(scalar.to_value()),
+        }
+    }
+
+    /// Takes one more value into account; a missing value changes nothing.
+    pub(crate) fn update(&mut self, value: ValueRef<'_>, side: Side) {
+        match (&mut *self, value) {
+            (_, ValueRef::Missing) => {}
+            (Self::Scalar(Value::Missing), value) => *self = Self::of(value),
+            (Self::Object(known), ValueRef::Document(fields)) => {
+                for element in fields {
+                    match known.iter_mut().find(|(name, _)| **name == *element.name()) {
+                        Some((_, extreme)) => extreme.update(element.value(), side),
+                        None => known.push((element.name().into(), Self::of(element.value()))),
+                    }
+                }
+            }
+            (Self::Array(known), ValueRef::Array(values)) => {
+                for (at, value) in values.iter().enumerate() {
+                    match known.get_mut(at) {
+                        Some(extreme) => extreme.update(value, side),
+                        None => known.push(Self::of(value)),
+                    }
+                }
+            }
+            (known, value) => {
+                // Unlike kinds meet only in buckets that were written raw with a mixed schema.
+                let found = order::compare(value, known.to_value().as_ref());
+                let wanted = if side == Side::Min {
+                    Ordering::Less
+                } else {
+                    Ordering::Greater
+                };
+                if found == wanted {
+                    *known = Self::of(value);
+                }
+            }
+        }
+    }
+
+    /// The extreme as a BSON value; missing if there was none.
+    pub(crate) fn to_value(&self) -> Value {
+        match self {
+            Self::Scalar(value) => value.clone(),
+            Self::Object(fields) => {
+                let mut out = DocumentBuilder::new();
+                for (name, extreme) in fields {
+                    out.append(name, extreme.to_value());
+                }
+                Value::Document(out.finish())
+            }
+            Self::Array(values) => {
+                Value::Array(values.iter().map(Self::to_value).collect::<Array>())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::{array, doc};
+
+    fn extremes(values: &[Value]) -> (Value, Value) {
+        let (mut min, mut max) = (Extreme::none(), Extreme::none());
+        for value in values {
+            min.update(value.as_ref(), Side::Min);
+            max.update(value.as_ref(), Side::Max);
+        }
+        (min.to_value(), max.to_value())
+    }
+
+    fn same(a: &Value, b: &Value) -> bool {
+        order::compare(a.as_ref(), b.as_ref()).is_eq() && a.type_code() == b.type_code()
+    }
+
+    #[test]
+    fn the_winner_keeps_its_type_and_the_first_of_equals_stays() {
+        let (min, max) = extremes(&[3.5.into(), 9i64.into(), 2.into()]);
+        assert!(same(&min, &2.into()) && same(&max, &9i64.into()));
+        let (min, max) = extremes(&[7i64.into(), 7.into(), 7.0.into()]);
+        assert!(same(&min, &7i64.into()) && same(&max, &7i64.into()));
+    }
+
+    #[test]
+    fn objects_and_arrays_merge_by_path() {
+        let (min, max) = extremes(&[
+            doc! { "x": 1, "y": 2 }.into(),
+            doc! { "x": 2, "y": 1, "z": 5 }.into(),
+        ]);
+        assert!(same(&min, &doc! { "x": 1, "y": 1, "z": 5 }.into()));
+        assert!(same(&max, &doc! { "x": 2, "y": 2, "z": 5 }.into()));
+        let (min, max) = extremes(&[array![1, 2], array![2, 1, 9]]);
+        assert!(same(&min, &array![1, 1, 9]) && same(&max, &array![2, 2, 9]));
+        let (min, _) = extremes(&[doc! {}.into(), doc! { "a": 1 }.into()]);
+        assert!(same(&min, &doc! { "a": 1 }.into()));
+    }
+
+    #[test]
+    fn missing_values_change_nothing() {
+        let (min, max) = extremes(&[Value::Missing, 1.into(), Value::Missing]);
+        assert!(same(&min, &1.into()) && same(&max, &1.into()));
+        assert!(extremes(&[]).0.is_missing());
+    }
+}

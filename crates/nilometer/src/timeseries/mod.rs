@@ -1,0 +1,59 @@
+//! Time-series collections: from measurements to buckets and back.
+//!
+//! ```text
+//! insert ─► bucket_catalog ─► tail entries ─► fold ─► bucket document (open) ─► seal ─► sealed
+//!                                    └───────────────┴───── read ─────┴──────────────────┘
+//! ```
+//!
+//! [`bucket_catalog`] decides which bucket takes a measurement, [`tail`] is what an insert writes,
+//! [`fold`] turns tails into the bucket documents that [`bucket_document`] describes, [`sealed`] is
+//! how those lie in storage, and [`read`] walks them in the order of their ids.
+//!
+//! Does not know queries or commands.
+
+mod bucket_catalog;
+mod bucket_document;
+mod chores;
+mod fold;
+mod insert;
+mod meta;
+mod min_max;
+mod read;
+mod schema;
+mod sealed;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use nilometer_storage::Engine;
+
+pub use bucket_catalog::{BucketCatalog, BucketCounters, BucketLimits};
+pub use insert::{InsertOptions, InsertOutcome, WriteError};
+pub use read::{BucketRange, BucketScan, StoredBucket};
+
+use chores::ChoreQueue;
+
+/// Everything that time-series collections of one database share.
+pub struct Timeseries {
+    engine: Arc<dyn Engine>,
+    /// Which buckets are open.
+    pub bucket_catalog: Arc<BucketCatalog>,
+    chores: ChoreQueue,
+    folded: read::FoldedCache,
+}
+
+impl Timeseries {
+    /// Starts with no bucket open. `first_suffix` should be random: bucket ids count up from it.
+    pub fn new(engine: Arc<dyn Engine>, limits: BucketLimits, first_suffix: u64) -> Self {
+        let bucket_catalog = Arc::new(BucketCatalog::new(limits, first_suffix));
+        let chores = ChoreQueue::start(engine.clone(), bucket_catalog.clone());
+        Self {
+            engine,
+            bucket_catalog,
+            chores,
+            folded: read::FoldedCache::default(),
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! Reading buckets in the order of their ids, wherever they lie.
+//!
+//! A bucket may be a document among the open or the sealed ones, a tail, or a document and a tail.
+//! A scan merges the three keyspaces under one snapshot and hands out [`StoredBucket`]s; one with a
+//! tail is folded in memory first, and the fold is kept for the next reader.
+//!
+//! A snapshot lives for one chunk of a scan. The next chunk takes a new one and goes on behind the
+//! last id: buckets keep their ids when they are folded or sealed, so none is skipped or repeated.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::column;
+use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
+use nilometer_storage::{Bytes, Direction, Scan};
+
+use super::Timeseries;
+use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Version, damaged};
+use super::fold::{self, BucketKeyspaces};
+use super::sealed::{self, Stored};
+use super::tail;
+use crate::catalog::Collection;
+use crate::error::{Error, Result};
+
+/// Buckets looked at under one snapshot.
+const CHUNK_BUCKETS_MAX: usize = 512;
+
+/// Folded buckets kept in memory.
+const FOLDED_BUCKETS_MAX: usize = 4096;
+
+/// A bucket as read: its header at hand, its columns decoded when asked for.
+pub struct StoredBucket {
+    id: [u8; 12],
+    version: Version,
+    count: usize,
+    /// The document, with lengths in place of columns if `stored` holds those.
+    document: Document,
+    stored: Bytes,
+    names: Arc<[Arc<str>]>,
+    ranges: Vec<Option<Range<usize>>>,
+    decoded: Vec<OnceLock<Arc<ColumnBlock>>>,
+}
+
+impl StoredBucket {
+    /// Opens the stored form of a bucket; `like` lends its column names if they are the same.
+    fn open(stored: Bytes, time_field: &str, like: Option<&StoredBucket>) -> Result<Self> {
+        let (document, ranges) = match sealed::open(&stored)? {
+            Stored::Whole(document) => (document, Vec::new()),
+            Stored::Split { skeleton, columns } => (
+                skeleton,
+                columns.into_iter().map(|(_, range)| Some(range)).collect(),
+            ),
+        };
+        Self::new(document, stored, ranges, time_field, like)
+    }
+
+    /// A bucket document that lies nowhere in this form.
+    pub(crate) fn from_document(document: Document, time_field: &str) -> Result<Self> {
+        Self::new(document, Bytes::default(), Vec::new(), time_field, None)
+    }
+
+    fn new(
+        document: Document,
+        stored: Bytes,
+        mut ranges: Vec<Option<Range<usize>>>,
+        time_field: &str,
+        like: Option<&StoredBucket>,
+    ) -> Result<Self> {
+        let parsed = BucketDocument::parse(document.as_ref(), time_field)?;
+        let (id, version, count) = (parsed.id, parsed.version, parsed.count);
+        let names = match like {
+            Some(other)
+                if parsed
+                    .data
+                    .iter()
+                    .map(|e| e.name())
+                    .eq(other.names.iter().map(|n| &**n)) =>
+            {
+                other.names.clone()
+            }
+            _ => parsed.data.iter().map(|e| Arc::from(e.name())).collect(),
+        };
+        ranges.resize(names.len(), None);
+        let decoded = (0..names.len()).map(|_| OnceLock::new()).collect();
+        Ok(Self {
+            id,
+            version,
+            count,
+            document,
+            stored,
+            names,
+            ranges,
+            decoded,
+        })
+    }
+
+    /// Its `_id`.
+    pub fn id(&self) -> ObjectId {
+        ObjectId(self.id)
+    }
+
+    /// Number of measurements.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Format version: 1, 2 or 3.
+    pub fn version(&self) -> i32 {
+        self.version as i32
+    }
+
+    /// True when measurements are known to ascend in time.
+    pub fn is_sorted(&self) -> bool {
+        self.version == Version::Sorted
+    }
+
+    /// The metadata, missing if there is none.
+    pub fn meta(&self) -> ValueRef<'_> {
+        self.document.get("meta")
+    }
+
+    /// `control.min.<field>`.
+    pub fn min(&self, field: &str) -> ValueRef<'_> {
+        self.control("min", field)
+    }
+
+    /// `control.max.<field>`.
+    pub fn max(&self, field: &str) -> ValueRef<'_> {
+        self.control("max", field)
+    }
+
+    fn control(&self, side: &str, field: &str) -> ValueRef<'_> {
+        let control = self.document.get("control").as_document();
+        let bounds = control.and_then(|control| control.get(side).as_document());
+        bounds.map_or(ValueRef::Missing, |bounds| bounds.get(field))
+    }
+
+    /// Its columns, in the order of `data`.
+    pub fn columns(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// The bucket document.
+    pub fn to_document(&self) -> Result<Document> {
+        if self.ranges.iter().all(Option::is_none) {
+            return Ok(self.document.clone());
+        }
+        sealed::load(&self.stored)
+    }
+
+    /// One column, decoded now if it was not before; `None` if there is no such field.
+    pub fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        let Some(at) = self.names.iter().position(|n| **n == *name) else {
+            return Ok(None);
+        };
+        let Some(slot) = self.decoded.get(at) else {
+            return Ok(None);
+        };
+        if let Some(block) = slot.get() {
+            return Ok(Some(block.clone()));
+        }
+        let block = Arc::new(self.decode(at, name)?);
+        Ok(Some(slot.get_or_init(|| block).clone()))
+    }
+
+    fn decode(&self, at: usize, name: &str) -> Result<ColumnBlock> {
+        let bad = |what: &str| damaged(ValueRef::ObjectId(self.id()), what);
+        if let Some(Some(range)) = self.ranges.get(at) {
+            let bytes = self.stored.get(range.clone()).unwrap_or(&[]);
+            return self.decode_column(bytes);
+        }
+        let data = self
+            .document
+            .get("data")
+            .as_document()
+            .unwrap_or(DocRef::EMPTY);
+        match (self.version, data.get(name)) {
+            (Version::Plain, ValueRef::Document(entries)) => {
+                let values = super::bucket_document::plain_values(entries, self.count)
+                    .ok_or_else(|| bad("a plain column has entries beyond its measurements"))?;
+                Ok(ColumnBlock::from_values(&values))
+            }
+            (
+                _,
+                ValueRef::Binary {
+                    subtype: COLUMN_SUBTYPE,
+                    bytes,
+                },
+            ) => self.decode_column(bytes),
+            _ => Err(bad("a column has the wrong type for its version")),
+        }
+    }
+
+    fn decode_column(&self, bytes: &[u8]) -> Result<ColumnBlock> {
+        let bad = |what: &str| damaged(ValueRef::ObjectId(self.id()), what);
+        let block = column::decode_block(bytes, self.count).map_err(|e| bad(&e.to_string()))?;
+        if block.len() == self.count {
+            return Ok(block);
+        }
+        // A shorter column is missing from there on.
+        let mut values = block.to_values();
+        values.resize(self.count, nilometer_bson::Value::Missing);
+        Ok(ColumnBlock::from_values(&values))
+    }
+}
+
+/// Folded forms of buckets that have a tail, as of their last tail entry.
+#[derive(Default)]
+pub(super) struct FoldedCache {
+    buckets: Mutex<HashMap<[u8; 12], (u64, Arc<StoredBucket>)>>,
+}
+
+impl FoldedCache {
+    fn get(&self, id: [u8; 12], state: u64) -> Option<Arc<StoredBucket>> {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        buckets
+            .get(&id)
+            .filter(|(known, _)| *known == state)
+            .map(|(_, bucket)| bucket.clone())
+    }
+
+    fn put(&self, id: [u8; 12], state: u64, bucket: Arc<StoredBucket>) {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.len() >= FOLDED_BUCKETS_MAX {
+            // Which bucket is read next is anyone's guess; starting over keeps the bound simple.
+            buckets.clear();
+        }
+        buckets.insert(id, (state, bucket));
+    }
+}
+
+/// Which buckets to read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BucketRange {
+    /// Lowest id, inclusive.
+    pub min: Option<[u8; 12]>,
+    /// Highest id, inclusive.
+    pub max: Option<[u8; 12]>,
+    /// Descending ids.
+    pub backward: bool,
+}
+
+/// A scan of a bucket collection.
+pub struct BucketScan {
+    timeseries: Arc<Timeseries>,
+    collection: Arc<Collection>,
+    keyspaces: BucketKeyspaces,
+    range: BucketRange,
+    /// The last id of the chunk before.
+    after: Option<[u8; 12]>,
+    ready: VecDeque<Result<Arc<StoredBucket>>>,
+    done: bool,
+    last: Option<Arc<StoredBucket>>,
+}
+
+impl Timeseries {
+    /// Reads the buckets of a collection in the order of their ids.
+    pub fn scan(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        range: BucketRange,
+    ) -> Result<BucketScan> {
+        let keyspaces = BucketKeyspaces::of(collection)
+            .ok_or_else(|| Error::bad_value("not a bucket collection"))?;
+        Ok(BucketScan {
+            timeseries: self.clone(),
+            collection: collection.clone(),
+            keyspaces,
+            range,
+            after: None,
+            ready: VecDeque::new(),
+            done: false,
+            last: None,
+        })
+    }
+
+    /// How many buckets there are: those with a document as the engine estimates it, and those
+    /// that are only a tail.
+    pub fn bucket_count(&self, collection: &Collection) -> Result<u64> {
+        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+            return Ok(0);
+        };
+        let keys =
+            |keyspace| Ok::<_, Error>(self.engine.keyspace_statistics(keyspace)?.keys_estimate);
+        let snapshot = self.engine.snapshot()?;
+        let mut tails = 0;
+        let mut last = None;
+        for item in snapshot.scan(keyspaces.tail, &[], None, Direction::Forward)? {
+            let (id, _) = tail::split_key(&item?.0)?;
+            if last != Some(id) {
+                last = Some(id);
+                tails += u64::from(snapshot.get(keyspaces.open, &id)?.is_none());
+            }
+        }
+        Ok(keys(keyspaces.open)? + keys(keyspaces.sealed)? + tails)
+    }
+
+    /// Reads one bucket.
+    pub fn get(&self, collection: &Collection, id: [u8; 12]) -> Result<Option<Arc<StoredBucket>>> {
+        let (Some(keyspaces), Some(options)) =
+            (BucketKeyspaces::of(collection), &collection.timeseries)
+        else {
+            return Ok(None);
+        };
+        let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
+        let Some(mut image) = parts.image(id, &options.time_field)? else {
+            return Ok(None);
+        };
+        let bucket = match parts.document {
+            Some(document) if parts.tail.is_empty() => document,
+            _ => image.to_document(),
+        };
+        StoredBucket::from_document(bucket, &options.time_field).map(|b| Some(Arc::new(b)))
+    }
+}
+
+/// One keyspace of a scan, with its next entry looked at.
+struct Cursor {
+    scan: Scan,
+    next: Option<([u8; 12], Bytes, Bytes)>,
+}
+
+impl Cursor {
+    fn new(mut scan: Scan) -> Result<Self> {
+        let next = Self::pull(&mut scan)?;
+        Ok(Self { scan, next })
+    }
+
+    fn pull(scan: &mut Scan) -> Result<Option<([u8; 12], Bytes, Bytes)>> {
+        let Some(item) = scan.next() else {
+            return Ok(None);
+        };
+        let (key, value) = item?;
+        let id = key.first_chunk().copied().ok_or_else(|| {
+            damaged(
+                ValueRef::Missing,
+                "it is stored under a key that is too short",
+            )
+        })?;
+        Ok(Some((id, key, value)))
+    }
+
+    /// The next entry if it belongs to `id`.
+    fn take(&mut self, id: [u8; 12]) -> Result<Option<(Bytes, Bytes)>> {
+        match self.next.take_if(|(next, ..)| *next == id) {
+            Some((_, key, value)) => {
+                self.next = Self::pull(&mut self.scan)?;
+                Ok(Some((key, value)))
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+impl BucketScan {
+    /// Bounds of keys still to be read: `start` inclusive, `end` exclusive.
+    fn bounds(&self) -> (Vec<u8>, Option<Vec<u8>>) {
+        let behind = |id: [u8; 12]| {
+            // Every key of this bucket, tail keys too, is below its id with this appended.
+            [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
+        };
+        let mut start = self.range.min.map(|id| id.to_vec()).unwrap_or_default();
+        let mut end = self.range.max.map(behind);
+        match (self.after, self.range.backward) {
+            (Some(last), false) => start = behind(last),
+            (Some(last), true) => end = Some(last.to_vec()),
+            (None, _) => {}
+        }
+        (start, end)
+    }
+
+    fn refill(&mut self) -> Result<()> {
+        let (start, end) = self.bounds();
+        if end.as_ref().is_some_and(|end| *end <= start) {
+            self.done = true;
+            return Ok(());
+        }
+        let direction = if self.range.backward {
+            Direction::Backward
+        } else {
+            Direction::Forward
+        };
+        let snapshot = self.timeseries.engine.snapshot()?;
+        let open_cursor =
+            |keyspace| Cursor::new(snapshot.scan(keyspace, &start, end.as_deref(), direction)?);
+        let mut open = open_cursor(self.keyspaces.open)?;
+        let mut sealed = open_cursor(self.keyspaces.sealed)?;
+        let mut tails = open_cursor(self.keyspaces.tail)?;
+        for _ in 0..CHUNK_BUCKETS_MAX {
+            let ids = [&open, &sealed, &tails].map(|c| c.next.as_ref().map(|(id, ..)| *id));
+            let next = ids.into_iter().flatten();
+            let next = if self.range.backward {
+                next.max()
+            } else {
+                next.min()
+            };
+            let Some(id) = next else {
+                self.done = true;
+                break;
+            };
+            self.after = Some(id);
+            let from_open = open.take(id)?.map(|(_, value)| value);
+            let from_sealed = sealed.take(id)?.map(|(_, value)| value);
+            let stored = from_open.or(from_sealed);
+            let mut tail = Vec::new();
+            while let Some(entry) = tails.take(id)? {
+                tail.push(entry);
+            }
+            if self.range.backward {
+                tail.reverse();
+            }
+            let bucket = self.assemble(id, stored, tail);
+            if let Ok(bucket) = &bucket {
+                self.last = Some(bucket.clone());
+            }
+            self.ready.push_back(bucket);
+        }
+        Ok(())
+    }
+
+    fn assemble(
+        &self,
+        id: [u8; 12],
+        stored: Option<Bytes>,
+        tail: Vec<(Bytes, Bytes)>,
+    ) -> Result<Arc<StoredBucket>> {
+        let options = self.collection.timeseries.as_ref();
+        let time_field = options.map_or("", |options| &*options.time_field);
+        match stored {
+            Some(stored) if tail.is_empty() => {
+                StoredBucket::open(stored, time_field, self.last.as_deref()).map(Arc::new)
+            }
+            stored => {
+                let state = fold_state(stored.as_deref(), &tail);
+                if let Some(known) = self.timeseries.folded.get(id, state) {
+                    return Ok(known);
+                }
+                let document = stored.map(|bytes| sealed::load(&bytes)).transpose()?;
+                let document = document.as_ref().map(Document::as_ref);
+                let mut entries = Vec::with_capacity(tail.len());
+                for (key, value) in tail {
+                    entries.push((key.to_vec(), tail::decode(&value)?));
+                }
+                let image = fold::image(document, &entries, id, time_field)?;
+                let mut image = image.ok_or_else(|| {
+                    damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
+                })?;
+                let bucket = StoredBucket::from_document(image.to_document(), time_field)?;
+                let bucket = Arc::new(bucket);
+                self.timeseries.folded.put(id, state, bucket.clone());
+                Ok(bucket)
+            }
+        }
+    }
+}
+
+/// Tells one state of a bucket from another: entries are never changed, only added and folded.
+fn fold_state(stored: Option<&[u8]>, tail: &[(Bytes, Bytes)]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    stored.hash(&mut hasher);
+    for (key, _) in tail {
+        key.hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+impl Iterator for BucketScan {
+    type Item = Result<Arc<StoredBucket>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.ready.is_empty() && !self.done {
+            if let Err(error) = self.refill() {
+                self.done = true;
+                return Some(Err(error));
+            }
+        }
+        self.ready.pop_front()
+    }
+}

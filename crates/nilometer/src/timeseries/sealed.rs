@@ -1,0 +1,252 @@
+//! How bucket documents lie in storage.
+//!
+//! Column bytes are packed already; what repeats from bucket to bucket is the rest: field names,
+//! meta, control. So the document is stored in two parts, its skeleton compressed with zstd and the
+//! columns as they are, and a reader that needs two columns of fourteen touches those two:
+//!
+//! ```text
+//! stored    form 01 | varint length, skeleton | column bytes …        skeleton compressed
+//!           form 00 | document                                        anything else
+//! skeleton  the document with every `data` column BinData(7, bytes) replaced by the int32 length
+//! ```
+//!
+//! Form 00 keeps version 1 buckets and others whose `data` is not all columns.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, ValueRef, type_code};
+
+use super::bucket_document::COLUMN_SUBTYPE;
+use super::tail::{Reader, put_varint};
+use crate::error::{Error, ErrorCode, Result};
+
+const FORM_WHOLE: u8 = 0;
+const FORM_SPLIT: u8 = 1;
+
+/// zstd level: higher ones gain a few per cent on skeletons and cost several times as much.
+const ZSTD_LEVEL: i32 = 3;
+
+/// A skeleton may unpack to this many bytes.
+const SKELETON_BYTES_MAX: usize = 48 << 20;
+
+/// Built from real skeletons' common parts: what every bucket repeats.
+const DICTIONARY: &[u8] = b"\x03control\0\x10version\0\x02\0\0\0\x03min\0\x03max\0\x10count\0\
+    \x03meta\0\x03data\0\x07_id\0\x09timestamp\0\x09time\0\x01\x12\x10";
+
+thread_local! {
+    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+fn damage(what: &str) -> Error {
+    Error::new(
+        ErrorCode::DataCorruptionDetected,
+        format!("a stored bucket cannot be read: {what}"),
+    )
+}
+
+/// The stored form of a bucket document.
+pub(crate) fn store(document: DocRef<'_>) -> Result<Vec<u8>> {
+    let Some((skeleton, columns)) = split(document) else {
+        let mut out = Vec::with_capacity(1 + document.as_bytes().len());
+        out.push(FORM_WHOLE);
+        out.extend_from_slice(document.as_bytes());
+        return Ok(out);
+    };
+    let packed = compress(skeleton.as_bytes())
+        .map_err(|e| Error::new(ErrorCode::InternalError, format!("zstd: {e}")))?;
+    let mut out = Vec::with_capacity(packed.len() + columns.len() + 11);
+    out.push(FORM_SPLIT);
+    put_varint(&mut out, skeleton.as_bytes().len() as u64);
+    put_varint(&mut out, packed.len() as u64);
+    out.extend_from_slice(&packed);
+    out.extend_from_slice(&columns);
+    Ok(out)
+}
+
+fn compress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|slot| {
+        let compressor = match slot {
+            Some(compressor) => compressor,
+            None => slot.insert(zstd::bulk::Compressor::with_dictionary(
+                ZSTD_LEVEL, DICTIONARY,
+            )?),
+        };
+        compressor.compress(bytes)
+    })
+}
+
+fn decompress(bytes: &[u8], capacity: usize) -> std::io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|slot| {
+        let decompressor = match slot {
+            Some(decompressor) => decompressor,
+            None => slot.insert(zstd::bulk::Decompressor::with_dictionary(DICTIONARY)?),
+        };
+        decompressor.decompress(bytes, capacity)
+    })
+}
+
+/// Splits a document whose `data` holds nothing but columns into skeleton and column bytes.
+fn split(document: DocRef<'_>) -> Option<(Document, Vec<u8>)> {
+    let mut columns = Vec::with_capacity(document.as_bytes().len());
+    let mut out = DocumentBuilder::with_capacity(1024);
+    for element in document {
+        if element.name() != "data" {
+            out.append_element(element);
+            continue;
+        }
+        out.begin_document("data");
+        for column in element.value().as_document()? {
+            let ValueRef::Binary {
+                subtype: COLUMN_SUBTYPE,
+                bytes,
+            } = column.value()
+            else {
+                return None;
+            };
+            out.append(column.name(), i32::try_from(bytes.len()).ok()?);
+            columns.extend_from_slice(bytes);
+        }
+        out.end();
+    }
+    Some((out.finish(), columns))
+}
+
+/// A stored bucket, opened: its skeleton at hand, its columns as ranges of the stored bytes.
+#[derive(Debug)]
+pub(crate) enum Stored {
+    /// Kept whole.
+    Whole(Document),
+    /// Kept in two parts.
+    Split {
+        /// The document with lengths in place of columns.
+        skeleton: Document,
+        /// Where in the stored value each column's bytes are.
+        columns: Vec<(Box<str>, Range<usize>)>,
+    },
+}
+
+/// Opens the stored form.
+pub(crate) fn open(stored: &[u8]) -> Result<Stored> {
+    let (&form, rest) = stored.split_first().ok_or_else(|| damage("it is empty"))?;
+    match form {
+        FORM_WHOLE => Document::from_bytes(rest.to_vec())
+            .map(Stored::Whole)
+            .ok_or_else(|| damage("it is no document")),
+        FORM_SPLIT => open_split(stored, rest),
+        other => Err(damage(&format!("its form {other} is unknown"))),
+    }
+}
+
+fn open_split(stored: &[u8], rest: &[u8]) -> Result<Stored> {
+    let mut reader = Reader(rest);
+    let parts = reader
+        .varint()
+        .and_then(|n| usize::try_from(n).ok())
+        .filter(|n| *n <= SKELETON_BYTES_MAX)
+        .and_then(|length| Some((length, reader.counted()?)));
+    let (length, packed) = parts.ok_or_else(|| damage("its lengths do not fit"))?;
+    let skeleton = decompress(packed, length).map_err(|e| damage(&format!("zstd: {e}")))?;
+    let skeleton =
+        Document::from_bytes(skeleton).ok_or_else(|| damage("its skeleton is no document"))?;
+    let mut at = stored.len() - reader.0.len();
+    let mut columns = Vec::new();
+    if let ValueRef::Document(data) = skeleton.get("data") {
+        for element in data {
+            let length = column_length(element).ok_or_else(|| damage("a column has no length"))?;
+            columns.push((element.name().into(), at..at + length));
+            at += length;
+        }
+    }
+    if at != stored.len() {
+        return Err(damage("its columns do not fill it"));
+    }
+    Ok(Stored::Split { skeleton, columns })
+}
+
+fn column_length(element: Element<'_>) -> Option<usize> {
+    match (element.type_code(), element.value()) {
+        (type_code::INT32, ValueRef::Int32(length)) => usize::try_from(length).ok(),
+        _ => None,
+    }
+}
+
+impl Stored {
+    /// The bucket document; `stored` are the bytes it was opened from.
+    pub(crate) fn to_document(&self, stored: &[u8]) -> Document {
+        let (skeleton, columns) = match self {
+            Self::Whole(document) => return document.clone(),
+            Self::Split { skeleton, columns } => (skeleton, columns),
+        };
+        let mut out = DocumentBuilder::with_capacity(stored.len() + 2048);
+        for element in skeleton.iter() {
+            if element.name() != "data" {
+                out.append_element(element);
+                continue;
+            }
+            out.begin_document("data");
+            for (name, range) in columns {
+                let bytes = stored.get(range.clone()).unwrap_or(&[]);
+                out.append_ref(
+                    name,
+                    ValueRef::Binary {
+                        subtype: COLUMN_SUBTYPE,
+                        bytes,
+                    },
+                );
+            }
+            out.end();
+        }
+        out.finish()
+    }
+}
+
+/// Reads the bucket document out of its stored form.
+pub(crate) fn load(stored: &[u8]) -> Result<Document> {
+    Ok(open(stored)?.to_document(stored))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::{Binary, ObjectId, Value, doc};
+
+    fn column(bytes: &[u8]) -> Value {
+        Value::Binary(Binary {
+            subtype: COLUMN_SUBTYPE,
+            bytes: bytes.into(),
+        })
+    }
+
+    #[test]
+    fn documents_come_back_byte_for_byte() {
+        let buckets = [
+            doc! {
+                "_id": ObjectId::default(),
+                "control": doc! { "version": 2, "min": doc! { "t": 1 }, "max": doc! { "t": 2 } },
+                "meta": "m",
+                "data": doc! { "t": column(&[0]), "v": column(&[1, 2, 3]) },
+            },
+            doc! { "data": doc! {}, "_id": 5 },
+            doc! { "data": doc! { "t": doc! { "0": 1 } }, "control": 1 },
+            doc! { "data": 7 },
+            doc! {},
+        ];
+        for bucket in buckets {
+            let stored = store(bucket.as_ref()).unwrap();
+            assert_eq!(load(&stored).unwrap(), bucket);
+            for end in 0..stored.len() {
+                let _ = load(&stored[..end]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_column_cut_short_is_damage() {
+        let bucket = doc! { "data": doc! { "t": column(&[1, 2, 3]) } };
+        let stored = store(bucket.as_ref()).unwrap();
+        assert!(load(&stored[..stored.len() - 1]).is_err());
+        assert!(load(&[9]).is_err());
+    }
+}

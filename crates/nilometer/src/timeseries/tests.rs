@@ -1,0 +1,352 @@
+//! The write path against a list of measurements kept beside it.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
+use nilometer_storage::{Durability, Engine, MemoryEngine};
+
+use super::{BucketLimits, BucketRange, InsertOptions, InsertOutcome, StoredBucket, Timeseries};
+use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
+
+struct Fixture {
+    engine: Arc<dyn Engine>,
+    catalog: Catalog,
+    timeseries: Arc<Timeseries>,
+    collection: Arc<Collection>,
+    ids: Cell<u32>,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let catalog = Catalog::open(engine.clone()).unwrap();
+        let options =
+            TimeseriesOptions::parse(doc! { "timeField": "t", "metaField": "m" }.as_ref());
+        let name = Namespace::new("db", "ts").unwrap();
+        let collection = catalog
+            .create_timeseries(name, [1; 16], doc! {}, options.unwrap())
+            .unwrap();
+        let timeseries = Arc::new(Timeseries::new(engine.clone(), BucketLimits::default(), 7));
+        Self {
+            engine,
+            catalog,
+            timeseries,
+            collection,
+            ids: Cell::new(0),
+        }
+    }
+
+    /// The same storage with nothing in memory, as after a crash. Bucket ids start anew somewhere
+    /// else, as random ones do.
+    fn reopened(self) -> Self {
+        self.ids.set(self.ids.get() + 1);
+        let timeseries = Arc::new(Timeseries::new(
+            self.engine.clone(),
+            BucketLimits::default(),
+            1 << 40,
+        ));
+        Self { timeseries, ..self }
+    }
+
+    fn insert(&self, documents: &[Document], ordered: bool) -> InsertOutcome {
+        let new_id = || {
+            self.ids.set(self.ids.get() + 1);
+            let mut id = [0; 12];
+            id[8..].copy_from_slice(&self.ids.get().to_be_bytes());
+            ObjectId(id)
+        };
+        let options = InsertOptions {
+            ordered,
+            durability: Durability::Sync,
+            new_id: &new_id,
+        };
+        let documents = documents.iter().map(Document::as_ref);
+        self.timeseries
+            .insert(&self.catalog, &self.collection, documents, options)
+            .unwrap()
+    }
+
+    fn buckets(&self, backward: bool) -> Vec<Arc<StoredBucket>> {
+        let range = BucketRange {
+            backward,
+            ..BucketRange::default()
+        };
+        self.timeseries
+            .scan(&self.collection, range)
+            .unwrap()
+            .map(Result::unwrap)
+            .collect()
+    }
+
+    fn counter(&self, name: &str) -> i64 {
+        let mut out = DocumentBuilder::new();
+        self.timeseries
+            .bucket_catalog
+            .counters(self.collection.uuid)
+            .append(&mut out);
+        out.finish().get(name).as_exact_i64().unwrap()
+    }
+}
+
+fn at(seconds: i64, meta: &str, value: impl Into<Value>) -> Document {
+    doc! { "_id": 1, "t": Value::DateTime(seconds * 1000), "m": meta, "v": value.into() }
+}
+
+/// The measurements of a bucket as documents with fields in order of name.
+fn measurements(bucket: &StoredBucket) -> Vec<Document> {
+    (0..bucket.count())
+        .map(|row| {
+            let mut fields: BTreeMap<String, Value> = BTreeMap::new();
+            fields.insert("m".into(), bucket.meta().to_value());
+            for name in bucket.columns() {
+                let column = bucket.column(name).unwrap().unwrap();
+                fields.insert(name.to_string(), column.to_value(row));
+            }
+            from_fields(fields)
+        })
+        .collect()
+}
+
+fn from_fields(fields: BTreeMap<String, Value>) -> Document {
+    let mut out = DocumentBuilder::new();
+    for (name, value) in fields {
+        out.append(&name, value);
+    }
+    out.finish()
+}
+
+fn sorted_fields(document: DocRef<'_>) -> Document {
+    from_fields(
+        document
+            .iter()
+            .map(|e| (e.name().to_owned(), e.value().to_value()))
+            .collect(),
+    )
+}
+
+fn sorted(mut documents: Vec<Document>) -> Vec<Document> {
+    documents.sort_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
+    documents
+}
+
+#[test]
+fn a_bucket_looks_as_documented() {
+    let f = Fixture::new();
+    f.insert(&[at(70, "a", 5), at(65, "a", 3)], true);
+    let buckets = f.buckets(false);
+    let bucket = buckets[0].to_document().unwrap();
+    let control = bucket.get("control").as_document().unwrap();
+    let names: Vec<_> = bucket.iter().map(|e| e.name().to_owned()).collect();
+    assert_eq!(names, ["_id", "control", "meta", "data"]);
+    assert_eq!(control.get("version").as_exact_i64(), Some(2));
+    assert_eq!(control.get("count").as_exact_i64(), Some(2));
+    let min = control.get("min").as_document().unwrap();
+    assert!(matches!(min.get("t"), ValueRef::DateTime(60_000)));
+    assert!(matches!(min.get("v"), ValueRef::Int32(3)));
+    let max = control.get("max").as_document().unwrap();
+    assert!(matches!(max.get("t"), ValueRef::DateTime(70_000)));
+    assert_eq!(buckets[0].id().timestamp_seconds(), 60);
+    let data = bucket.get("data").as_document().unwrap();
+    assert_eq!(
+        data.iter().map(|e| e.name()).collect::<Vec<_>>(),
+        ["t", "_id", "v"]
+    );
+    assert_eq!(bucket.get("meta").as_str(), Some("a"));
+}
+
+#[test]
+fn counters_follow_the_worked_example() {
+    let f = Fixture::new();
+    f.insert(&[at(0, "a", 1), at(1, "a", 2), at(2, "a", 3)], true);
+    for (name, value) in [
+        ("numBucketInserts", 1),
+        ("numBucketsOpenedDueToMetadata", 1),
+        ("numCommits", 1),
+        ("numMeasurementsCommitted", 3),
+    ] {
+        assert_eq!(f.counter(name), value, "{name}");
+    }
+    let many: Vec<_> = (0..1100).map(|i| at(i, "b", i as i32)).collect();
+    f.insert(&many, true);
+    for (name, value) in [
+        ("numBucketInserts", 3),
+        ("numBucketsClosedDueToCount", 1),
+        ("numBucketsOpenedDueToMetadata", 2),
+        ("numCommits", 3),
+    ] {
+        assert_eq!(f.counter(name), value, "{name}");
+    }
+    assert_eq!(f.buckets(false).len(), 3);
+
+    let f = Fixture::new();
+    for minute in (0..10).rev() {
+        f.insert(&[at(minute * 60, "a", 1)], true);
+    }
+    assert_eq!(f.counter("numBucketInserts"), 10);
+    assert_eq!(f.counter("numBucketUpdates"), 0);
+    assert_eq!(f.counter("numBucketsArchivedDueToTimeBackward"), 9);
+    assert_eq!(f.counter("numBucketsOpenedDueToMetadata"), 1);
+}
+
+#[test]
+fn times_going_back_between_commits_unsort_a_bucket() {
+    let f = Fixture::new();
+    f.insert(&[at(30, "a", 1)], true);
+    f.insert(&[at(30, "a", 2)], true);
+    assert!(f.buckets(false)[0].is_sorted());
+    f.insert(&[at(20, "a", 3)], true);
+    let buckets = f.buckets(false);
+    assert_eq!((buckets.len(), buckets[0].version()), (1, 3));
+    assert_eq!(f.counter("numCompressedBucketsConvertedToUnsorted"), 1);
+}
+
+#[test]
+fn schema_changes_and_spans_close_buckets() {
+    let f = Fixture::new();
+    let steps: [Value; 6] = [
+        1.into(),
+        "s".into(),
+        array![1],
+        Value::DateTime(5),
+        doc! { "a": 1 }.into(),
+        2.5.into(),
+    ];
+    for (second, value) in steps.into_iter().enumerate() {
+        f.insert(&[at(second as i64, "a", value)], true);
+    }
+    assert_eq!(f.counter("numBucketsClosedDueToSchemaChange"), 5);
+    f.insert(&[at(3600, "a", 1)], true);
+    assert_eq!(f.counter("numBucketsClosedDueToTimeForward"), 1);
+    assert_eq!(f.buckets(false).len(), 7);
+}
+
+#[test]
+fn documents_without_a_date_are_refused_alone() {
+    let f = Fixture::new();
+    let bad = doc! { "t": "yesterday", "m": "a" };
+    let docs = [at(0, "a", 1), bad.clone(), at(1, "a", 2), doc! { "m": 1 }];
+    let outcome = f.insert(&docs, false);
+    assert_eq!(outcome.inserted, 2);
+    assert_eq!(
+        outcome.errors.iter().map(|e| e.index).collect::<Vec<_>>(),
+        [1, 3]
+    );
+    assert_eq!(outcome.errors[0].error.code.0, 2);
+    let outcome = f.insert(&[at(2, "a", 1), bad, at(3, "a", 1)], true);
+    assert_eq!((outcome.inserted, outcome.errors.len()), (1, 1));
+    let large = at(5, "a", "x".repeat(6 << 20));
+    assert_eq!(f.insert(&[large], true).errors[0].error.code.0, 10334);
+}
+
+/// A small generator: no crate is needed to draw a few thousand numbers.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn value(&mut self) -> Value {
+        match self.below(12) {
+            0 => Value::Missing,
+            1 => "text".into(),
+            2 => (self.below(100) as f64 / 8.0).into(),
+            3 => Value::Null,
+            4 => array![1, "x"],
+            5 => doc! { "a": self.below(5) as i32 }.into(),
+            6 => Value::Int64(self.below(1 << 40) as i64),
+            _ => (self.below(50) as i32).into(),
+        }
+    }
+}
+
+#[test]
+fn whatever_is_inserted_is_read_back() {
+    for seed in 0..40 {
+        let mut draw = Draw(seed);
+        let mut f = Fixture::new();
+        let mut given = Vec::new();
+        let numbers_only = seed % 2 == 0;
+        for _ in 0..draw.below(30) + 1 {
+            let batch: Vec<Document> = (0..draw.below(120) + 1)
+                .map(|_| {
+                    let mut out = DocumentBuilder::new();
+                    let time = draw.below(9000) as i64 * 1000;
+                    out.append("_id", draw.below(1000) as i32);
+                    if draw.below(2) == 0 {
+                        out.append("t", Value::DateTime(time));
+                    }
+                    out.append("m", ["a", "b", "c"][draw.below(3) as usize]);
+                    let number: Value = (draw.below(50) as i32).into();
+                    out.append("v", if numbers_only { number } else { draw.value() });
+                    out.append(
+                        ["x", "y", "z"][draw.below(3) as usize],
+                        draw.below(9) as i32,
+                    );
+                    let with_time = out.clone().finish();
+                    if with_time.get("t").is_missing() {
+                        out.append("t", Value::DateTime(time));
+                    }
+                    out.finish()
+                })
+                .collect();
+            assert!(f.insert(&batch, true).errors.is_empty());
+            given.extend(batch.iter().map(|d| sorted_fields(d.as_ref())));
+        }
+        let given = sorted(given);
+        let check = |f: &Fixture| {
+            let buckets = f.buckets(false);
+            for bucket in &buckets {
+                check_bucket(bucket);
+            }
+            let found = buckets.iter().flat_map(|b| measurements(b)).collect();
+            same(&sorted(found), &given, seed);
+            let mut backward: Vec<_> = f.buckets(true).iter().map(|b| b.id()).collect();
+            backward.reverse();
+            assert_eq!(backward, buckets.iter().map(|b| b.id()).collect::<Vec<_>>());
+        };
+        check(&f);
+        f.timeseries.wait_for_chores().unwrap();
+        check(&f);
+        f.timeseries.seal_all(&f.collection).unwrap();
+        check(&f);
+        check(&f.reopened());
+    }
+}
+
+/// Compares measurement by measurement: a whole list is no message.
+fn same(found: &[Document], given: &[Document], seed: u64) {
+    let first = found
+        .iter()
+        .zip(given)
+        .find(|(found, given)| found != given);
+    assert!(first.is_none(), "seed {seed}: {first:?}");
+    assert_eq!(found.len(), given.len(), "seed {seed}");
+}
+
+/// What must hold of every bucket.
+fn check_bucket(bucket: &StoredBucket) {
+    let times = bucket.column("t").unwrap().unwrap().to_values();
+    assert_eq!(times.len(), bucket.count());
+    let times: Vec<i64> = times
+        .iter()
+        .map(|t| match t {
+            Value::DateTime(time) => *time,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let ValueRef::DateTime(start) = bucket.min("t") else {
+        panic!("no start")
+    };
+    assert_eq!(start % 60_000, 0);
+    assert!(times.iter().all(|t| (start..start + 3_600_000).contains(t)));
+    assert!(matches!(bucket.max("t"), ValueRef::DateTime(t) if t == *times.iter().max().unwrap()));
+    assert_eq!(times.is_sorted(), bucket.is_sorted() || times.is_sorted());
+    assert!(bucket.count() <= 1000);
+}

@@ -1,0 +1,152 @@
+//! Inserting documents into an ordinary collection.
+
+use std::collections::HashSet;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef, doc};
+use nilometer_storage::{Direction, Durability, WriteBatch};
+
+use super::records::{Records, id_key, keyspaces};
+use crate::catalog::Collection;
+use crate::error::{Error, ErrorCode, Result};
+
+/// The largest document, in bytes.
+const DOCUMENT_BYTES_MAX: usize = 16 << 20;
+
+/// A document that could not be inserted.
+#[derive(Clone, Debug)]
+pub struct RecordWriteError {
+    /// Its place in the command.
+    pub index: usize,
+    /// Why.
+    pub error: Error,
+}
+
+/// What became of an insert.
+#[derive(Clone, Debug, Default)]
+pub struct RecordOutcome {
+    /// Documents stored.
+    pub inserted: usize,
+    /// Documents refused.
+    pub errors: Vec<RecordWriteError>,
+}
+
+/// How an insert shall go.
+#[derive(Clone, Copy)]
+pub struct RecordInsertOptions<'a> {
+    /// Stop at the first document that is refused.
+    pub ordered: bool,
+    /// When the command may be answered.
+    pub durability: Durability,
+    /// Makes the `_id` of documents that come without one.
+    pub new_id: &'a dyn Fn() -> ObjectId,
+}
+
+/// The document with `_id` in front, made if it has none.
+fn with_id_first(document: DocRef<'_>, new_id: &dyn Fn() -> ObjectId) -> Document {
+    if document
+        .iter()
+        .next()
+        .is_some_and(|first| first.name() == "_id")
+    {
+        return document.to_document();
+    }
+    let mut out = DocumentBuilder::with_capacity(document.as_bytes().len() + 17);
+    match document.iter().find(|element| element.name() == "_id") {
+        Some(id) => out.append_element(id),
+        None => out.append("_id", new_id()),
+    };
+    for element in document.iter().filter(|element| element.name() != "_id") {
+        out.append_element(element);
+    }
+    out.finish()
+}
+
+fn check(document: &Document) -> Result<()> {
+    let size = document.as_bytes().len();
+    if size > DOCUMENT_BYTES_MAX {
+        return Err(Error::new(
+            ErrorCode::BSONObjectTooLarge,
+            format!(
+                "object to insert too large. size in bytes: {size}, max size: {DOCUMENT_BYTES_MAX}"
+            ),
+        ));
+    }
+    match document.get("_id") {
+        id @ (ValueRef::Array(_) | ValueRef::Regex { .. } | ValueRef::Undefined) => {
+            Err(Error::new(
+                ErrorCode::InvalidIdField,
+                format!("The '_id' value cannot be of type {}", id.type_name()),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn duplicate(collection: &Collection, id: ValueRef<'_>) -> Error {
+    let shown = format!("{id:?}");
+    Error::new(
+        ErrorCode::DuplicateKey,
+        format!(
+            "E11000 duplicate key error collection: {} index: _id_ dup key: {{ _id: {shown} }}",
+            collection.namespace
+        ),
+    )
+    .with_details(doc! { "keyPattern": doc! { "_id": 1 }, "keyValue": doc! { "_id": id } })
+}
+
+impl Records {
+    /// Inserts documents. Those that are accepted are stored together; `Err` means none was stored.
+    pub fn insert<'a>(
+        &self,
+        collection: &Collection,
+        documents: impl Iterator<Item = DocRef<'a>>,
+        options: RecordInsertOptions<'_>,
+    ) -> Result<RecordOutcome> {
+        let (records, id_index) = keyspaces(collection)?;
+        let state = self.state(collection);
+        let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = self.engine.snapshot()?;
+        let mut last = state.last_id.load(Ordering::Acquire);
+        if last == 0 {
+            let mut scan = snapshot.scan(records, &[], None, Direction::Backward)?;
+            if let Some(item) = scan.next() {
+                last = item?.0.first_chunk().copied().map_or(0, u64::from_be_bytes);
+            }
+        }
+        let mut outcome = RecordOutcome::default();
+        let mut batch = WriteBatch::new();
+        let mut fresh: HashSet<Vec<u8>> = HashSet::new();
+        for (index, document) in documents.enumerate() {
+            let document = with_id_first(document, options.new_id);
+            let id = document.get("_id");
+            let key = id_key(id);
+            let checked = check(&document).and_then(|()| {
+                let taken = fresh.contains(&key) || snapshot.get(id_index, &key)?.is_some();
+                if taken {
+                    Err(duplicate(collection, id))
+                } else {
+                    Ok(())
+                }
+            });
+            if let Err(error) = checked {
+                outcome.errors.push(RecordWriteError { index, error });
+                if options.ordered {
+                    break;
+                }
+                continue;
+            }
+            last += 1;
+            batch.put(id_index, key.clone(), last.to_be_bytes().to_vec());
+            batch.put(records, last.to_be_bytes().to_vec(), document.into_bytes());
+            fresh.insert(key);
+            outcome.inserted += 1;
+        }
+        if !batch.is_empty() {
+            self.engine.commit(batch, options.durability)?;
+        }
+        state.last_id.store(last, Ordering::Release);
+        Ok(outcome)
+    }
+}

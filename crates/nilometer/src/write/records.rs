@@ -1,0 +1,180 @@
+//! Where the records of ordinary collections are, and reading them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nilometer_bson::key_string::{self, KeyOrder};
+use nilometer_bson::{Document, ValueRef};
+use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId};
+
+use crate::catalog::{Collection, Storage};
+use crate::error::{Error, ErrorCode, Result};
+
+/// Records read under one snapshot.
+const CHUNK_RECORDS_MAX: usize = 1024;
+
+/// Bytes read under one snapshot.
+const CHUNK_BYTES_MAX: usize = 4 << 20;
+
+/// The records of all ordinary collections of a database.
+pub struct Records {
+    pub(super) engine: Arc<dyn Engine>,
+    collections: Mutex<HashMap<[u8; 16], Arc<CollectionState>>>,
+}
+
+/// What is kept in memory of one collection.
+#[derive(Debug, Default)]
+pub(super) struct CollectionState {
+    /// Held from the check for duplicates to the end of the commit.
+    pub(super) writing: Mutex<()>,
+    /// The last record id given out; 0 before the first look.
+    pub(super) last_id: AtomicU64,
+}
+
+impl Records {
+    /// The records kept by `engine`.
+    pub fn new(engine: Arc<dyn Engine>) -> Self {
+        Self {
+            engine,
+            collections: Mutex::default(),
+        }
+    }
+
+    pub(super) fn state(&self, collection: &Collection) -> Arc<CollectionState> {
+        let mut known = self
+            .collections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        known.entry(collection.uuid).or_default().clone()
+    }
+
+    /// Forgets what is in memory of a dropped collection.
+    pub fn forget(&self, uuid: [u8; 16]) {
+        let mut known = self
+            .collections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        known.remove(&uuid);
+    }
+
+    /// Reads records in the order of their ids, going on behind `after` (before it, if backward).
+    pub fn scan(
+        &self,
+        collection: &Collection,
+        backward: bool,
+        after: Option<Vec<u8>>,
+    ) -> Result<RecordScan> {
+        let (records, _) = keyspaces(collection)?;
+        Ok(RecordScan {
+            engine: self.engine.clone(),
+            records,
+            backward,
+            after,
+            ready: VecDeque::new(),
+            done: false,
+        })
+    }
+
+    /// The record whose `_id` is `id`, with its key.
+    pub fn find_by_id(
+        &self,
+        collection: &Collection,
+        id: ValueRef<'_>,
+    ) -> Result<Option<(Vec<u8>, Document)>> {
+        let (records, id_index) = keyspaces(collection)?;
+        let snapshot = self.engine.snapshot()?;
+        let Some(key) = snapshot.get(id_index, &id_key(id))? else {
+            return Ok(None);
+        };
+        let found = snapshot.get(records, &key)?.ok_or_else(|| {
+            Error::new(
+                ErrorCode::DataCorruptionDetected,
+                format!(
+                    "the _id index of {} names a record that is not there",
+                    collection.namespace
+                ),
+            )
+        })?;
+        Ok(Some((key.to_vec(), document(&found)?)))
+    }
+
+    /// Number of records, as the engine estimates it.
+    pub fn count_estimate(&self, collection: &Collection) -> Result<u64> {
+        let (records, _) = keyspaces(collection)?;
+        Ok(self.engine.keyspace_statistics(records)?.keys_estimate)
+    }
+}
+
+/// The key of an `_id` in the index.
+pub(super) fn id_key(id: ValueRef<'_>) -> Vec<u8> {
+    key_string::encode([id], KeyOrder::ASCENDING).0
+}
+
+/// Record and index keyspace of an ordinary collection.
+pub(super) fn keyspaces(collection: &Collection) -> Result<(KeyspaceId, KeyspaceId)> {
+    match collection.storage {
+        Storage::Records { records, id_index } => Ok((records, id_index)),
+        Storage::Buckets { .. } => Err(Error::bad_value("a bucket collection has no records")),
+    }
+}
+
+fn document(bytes: &[u8]) -> Result<Document> {
+    Document::from_bytes(bytes.to_vec())
+        .ok_or_else(|| Error::new(ErrorCode::DataCorruptionDetected, "a record is no document"))
+}
+
+/// A scan of an ordinary collection. A snapshot lives for one chunk of it.
+pub struct RecordScan {
+    engine: Arc<dyn Engine>,
+    records: KeyspaceId,
+    backward: bool,
+    after: Option<Vec<u8>>,
+    ready: VecDeque<(Bytes, Bytes)>,
+    done: bool,
+}
+
+impl RecordScan {
+    fn refill(&mut self) -> Result<()> {
+        let (start, end, direction) = match (&self.after, self.backward) {
+            (None, false) => (Vec::new(), None, Direction::Forward),
+            (None, true) => (Vec::new(), None, Direction::Backward),
+            (Some(after), false) => ([after, &[0][..]].concat(), None, Direction::Forward),
+            (Some(after), true) => (Vec::new(), Some(after.clone()), Direction::Backward),
+        };
+        let scan = self
+            .engine
+            .snapshot()?
+            .scan(self.records, &start, end.as_deref(), direction)?;
+        let mut bytes = 0;
+        for item in scan {
+            let (key, value) = item?;
+            bytes += value.len();
+            self.ready.push_back((key, value));
+            if self.ready.len() >= CHUNK_RECORDS_MAX || bytes >= CHUNK_BYTES_MAX {
+                break;
+            }
+        }
+        match self.ready.back() {
+            Some((key, _)) => self.after = Some(key.to_vec()),
+            None => self.done = true,
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for RecordScan {
+    type Item = Result<(Vec<u8>, Document)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ready.is_empty()
+            && !self.done
+            && let Err(error) = self.refill()
+        {
+            self.done = true;
+            return Some(Err(error));
+        }
+        let (key, value) = self.ready.pop_front()?;
+        Some(document(&value).map(|document| (key.to_vec(), document)))
+    }
+}
