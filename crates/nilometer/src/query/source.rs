@@ -135,6 +135,19 @@ pub trait RecordSource: Send + Sync {
         Ok(None)
     }
 
+    /// Whether a hint (a name or a key pattern) names an index of the collection. `_id` is served
+    /// by the access path, so it always does.
+    fn knows_index(&self, hint: ValueRef<'_>) -> bool {
+        match hint {
+            ValueRef::String(name) => name == "_id_",
+            ValueRef::Document(key) => {
+                let mut fields = key.iter();
+                fields.next().is_some_and(|f| f.name() == "_id") && fields.next().is_none()
+            }
+            _ => false,
+        }
+    }
+
     /// A record's key as `$recordId` shows it.
     fn record_id(&self, key: &[u8]) -> Value {
         match key.first_chunk::<8>() {
@@ -201,6 +214,12 @@ pub trait BucketSource: Send + Sync {
 
     /// Reads buckets in `_id` order, open ones with what has not been folded into them yet.
     fn scan(&self, scan: &BucketScan) -> Result<BucketIter>;
+
+    /// Whether a hint (a name or a key pattern in the user's fields) names an index.
+    fn knows_index(&self, hint: ValueRef<'_>) -> bool {
+        let _ = hint;
+        false
+    }
 
     /// How many buckets there are.
     fn bucket_count_estimate(&self) -> Result<u64>;

@@ -114,7 +114,7 @@ pub struct FilterContext {
     /// Values of variables.
     pub variables: Arc<[Value]>,
     /// How strings compare, if not by bytes.
-    pub collator: Option<Arc<dyn Collator>>,
+    pub collator: Option<SharedCollator>,
 }
 
 impl FilterContext {

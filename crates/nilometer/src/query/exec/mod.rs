@@ -33,6 +33,9 @@ pub mod sort;
 pub mod union_with;
 pub mod unwind;
 
+#[cfg(test)]
+pub(crate) mod testing;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,7 +73,7 @@ pub struct ExecSettings {
     /// Values of the variables in `let`.
     pub variables: Arc<[Value]>,
     /// The collation, if not the simple one.
-    pub collator: Option<Arc<dyn Collator>>,
+    pub collator: Option<SharedCollator>,
     /// Source of randomness.
     pub entropy: Arc<Entropy>,
     /// Memory limits.
