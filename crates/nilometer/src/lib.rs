@@ -11,6 +11,7 @@ pub mod limits;
 pub mod eval;
 pub mod operation;
 pub mod parameters;
+pub mod query;
 pub mod services;
 pub mod session;
 pub mod timeseries;
