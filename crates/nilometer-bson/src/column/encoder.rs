@@ -117,6 +117,8 @@ impl ColumnBuilder {
             ValueRef::DateTime(value) => self.append_datetime(value),
             ValueRef::Timestamp(value) => self.append_timestamp(value),
             ValueRef::ObjectId(value) => self.append_object_id(value),
+            ValueRef::String(text) => self.append_text(tag::STRING, text),
+            ValueRef::Code(text) => self.append_text(tag::CODE, text),
             value => {
                 let mut scratch = std::mem::take(&mut self.scratch);
                 scratch.clear();
@@ -197,6 +199,19 @@ impl ColumnBuilder {
         self.count += 1;
         let number = value.to_u64().cast_signed();
         self.scalars().append_time(tag::TIMESTAMP, number);
+    }
+
+    /// Adds a string.
+    pub fn append_str(&mut self, value: &str) {
+        self.append_text(tag::STRING, value);
+    }
+
+    fn append_text(&mut self, tag: u8, text: &str) {
+        self.count += 1;
+        if self.section.is_some() {
+            self.close_section();
+        }
+        self.flat.append_text(tag, text.as_bytes());
     }
 
     /// Adds an ObjectId.

@@ -216,6 +216,12 @@ impl<U: Unsigned> WordBuilder<U> {
         self.top = LEAST_BITS;
     }
 
+    /// Whether a flush would change nothing.
+    #[inline]
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.pending.is_empty() && self.repeats == 0 && self.last == U::ZERO
+    }
+
     /// What a builder that takes over the held values may repeat: see [`WordBuilder::after`].
     pub(crate) fn repeatable(&self) -> U {
         if self.pending.is_empty() || self.repeats > 0 {
@@ -331,7 +337,20 @@ impl<U: Unsigned> WordBuilder<U> {
         Ok(())
     }
 
+    #[inline]
     fn add_missing(&mut self, may_repeat: bool, sink: &mut impl WordSink) {
+        let count = self.pending.len() + 1;
+        if self.open[0] && self.top[0] as usize * count <= ROOM[0] as usize {
+            if count > 1 {
+                self.family = 0;
+            }
+            self.pending.push(U::MISSING);
+            return;
+        }
+        self.add_missing_slowly(may_repeat, sink);
+    }
+
+    fn add_missing_slowly(&mut self, may_repeat: bool, sink: &mut impl WordSink) {
         if !self.pending.is_empty() {
             let was_missing = self.pending.last() == Some(&U::MISSING);
             if !self.fits(LEAST_BITS) {
@@ -373,11 +392,10 @@ impl<U: Unsigned> WordBuilder<U> {
             }
             self.open[0] = false;
             // From here on the other families matter, until the next word.
-            if count > ROOM[1] / (LEAST_BITS[1] + COUNT_BITS[1]) {
+            if !self.measure_extended(bits, count) {
                 self.open = [false; 4];
                 return false;
             }
-            self.measure_extended();
         }
         for family in 1..4 {
             if self.open[family] {
@@ -391,16 +409,27 @@ impl<U: Unsigned> WordBuilder<U> {
         false
     }
 
-    fn measure_extended(&mut self) {
-        self.top[1..].copy_from_slice(&LEAST_BITS[1..]);
+    /// Finds the widest pending value in the families that leave out zeros. False as soon as none of them can hold `count`
+    /// values, the one with `bits` among them.
+    fn measure_extended(&mut self, bits: [u32; 4], count: u32) -> bool {
+        let most = (ROOM[1] / count).saturating_sub(COUNT_BITS[1]);
+        if most < bits[1].min(bits[2]).min(bits[3]) || most < LEAST_BITS[1] {
+            return false;
+        }
+        let mut top = LEAST_BITS;
         for &value in &self.pending {
-            if value != U::MISSING {
-                let bits = bits_in(value);
-                for (top, bits) in self.top[1..].iter_mut().zip(&bits[1..]) {
-                    *top = (*top).max(*bits);
-                }
+            if value == U::MISSING {
+                continue;
+            }
+            if value.plain_bits() - value.zeros() > most {
+                return false;
+            }
+            for (top, bits) in top.iter_mut().zip(bits_in(value)).skip(1) {
+                *top = (*top).max(bits);
             }
         }
+        self.top[1..].copy_from_slice(&top[1..]);
+        true
     }
 
     /// Writes the fullest word of the current family from the oldest pending values.

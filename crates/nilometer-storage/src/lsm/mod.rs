@@ -185,6 +185,9 @@ impl Engine for LsmEngine {
             commits: core.commits.load(Ordering::Relaxed),
             syncs: core.log.syncs(),
             snapshots: core.instants.open_count(),
+            oldest_snapshot_ms: u64::try_from(core.instants.oldest_age().as_millis())
+                .unwrap_or(u64::MAX),
+            pinned_bytes: trees.values().map(|tree| tree.pinned_bytes()).sum(),
         }
     }
 
@@ -199,6 +202,7 @@ impl Engine for LsmEngine {
         }
         let ended = self.core.end_log();
         self.core.set_trees(TreeMap::new());
+        self.core.context.directory.release();
         ended
     }
 }

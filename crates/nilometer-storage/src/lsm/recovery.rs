@@ -60,7 +60,7 @@ pub struct Recovery {
 
 /// Opens the database at `path`.
 pub(super) fn open(path: &Path, options: LsmOptions) -> Result<(Core, Recovery)> {
-    let directory = Arc::new(Directory::open(path)?);
+    let directory = Directory::open(path)?;
     let list = read_list(&directory)?;
     let context = TreeContext {
         sequence: SequenceNumberCounter::new(1),

@@ -9,7 +9,7 @@
 //! wal/00000000000000000008.log     active
 //! wal/spare                        the next one, prepared in the background
 //!
-//! segment  = header (64 bytes), records, zeros or remains of an older life
+//! segment  = header (64 bytes), records, end mark, zeros or remains of an older life
 //!   header = "NILOLOG1", segment id, index of the first record, sequence number before it,
 //!            size of the file, 16 spare bytes, checksum                       (all u64 LE)
 //! record   = header (48 bytes), payload, padding to 8 bytes
@@ -17,8 +17,9 @@
 //!            payload checksum, header checksum seeded with the segment id     (u64 LE)
 //! ```
 //!
-//! Behind the last record stand 48 zero bytes, overwritten by the next. The payload is described in
-//! [`payload`].
+//! Behind the last record stands an end mark: a record header of another magic, without payload, with
+//! the index of the next batch, which overwrites it. So a clean end is something that is there, and
+//! not something that is missing. The payload is described in [`payload`].
 //!
 //! # The promise
 //!
@@ -27,9 +28,9 @@
 //! - *A torn tail is cut, damage is refused.* Each header says which index was durable when it was
 //!   written. A record that does not parse, with a later header that calls it durable, is damage.
 //!   Without such a header it was never acknowledged, or belongs to the last group synced: the log
-//!   ends there, and the cut is reported. A note (a header without a batch, written when the log
-//!   falls idle) narrows the second case to the last tenth of a second before a crash; a clean
-//!   close, which begins a new segment, removes it.
+//!   ends there, and the cut is reported. Rewriting the end mark when the log falls idle narrows the
+//!   second case to the last tenth of a second before a crash; a clean close, which begins a new
+//!   segment, removes it.
 //! - *Recovery only reads.* The header of the next segment fixes where the one before it ends, so
 //!   cutting the log is beginning a segment, and can be repeated after another crash.
 //! - *A full disk refuses, it does not break.* Room for a whole segment is reserved when the segment

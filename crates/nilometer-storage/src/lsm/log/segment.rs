@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Highest;
-use super::record::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::record::{RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::error::{Error, Result};
 use crate::file_system::{FileSystem, LogFile};
 
@@ -78,9 +78,14 @@ pub(super) fn create(
             (from, file)
         }
     };
-    // The zeros end the records, whatever an older life of the file left behind.
     let mut start = header.encode().to_vec();
     start.resize(SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES, 0);
+    let mark = RecordHeader::end(
+        header.first_index,
+        header.base_sequence,
+        header.first_index - 1,
+    );
+    mark.encode_into(header.id, &mut start[SEGMENT_HEADER_BYTES..]);
     let written = file.write_at(&start, 0);
     written.map_err(|source| Error::io("write", &from, source))?;
     let synced = file.sync();
