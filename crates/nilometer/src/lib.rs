@@ -12,6 +12,7 @@ pub mod eval;
 pub mod limits;
 pub mod operation;
 pub mod parameters;
+pub mod query;
 pub mod services;
 pub mod session;
 pub mod timeseries;

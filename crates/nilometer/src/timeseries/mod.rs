@@ -20,6 +20,7 @@ mod insert;
 mod meta;
 mod min_max;
 mod read;
+pub mod rewrite;
 mod schema;
 mod sealed;
 mod tail;
