@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nilometer::Database;
 use nilometer::operation::SystemClock;
-use nilometer::services::{Environment, LogRing};
+use nilometer::services::{Environment, IdSource, LogRing};
 use tracing::{error, info, warn};
 
 use super::args::Given;
@@ -74,6 +74,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         parameters: settings.parameters,
         log: ring,
         host: machine::facts(argv, settings.parsed, port),
+        ids: IdSource::default(),
     };
     let database = Arc::new(Database::new(environment));
     let options = Options {

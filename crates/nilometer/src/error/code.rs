@@ -109,6 +109,7 @@ codes! {
     ClientMetadataAppNameTooLarge = 184;
     ClientMetadataDocumentTooLarge = 185;
     ClientMetadataCannotBeMutated = 186;
+    NoReplicationEnabled = 76;
     IDLFailedToParse = 40414;
     IDLUnknownField = 40415;
 }
