@@ -62,7 +62,9 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         host: machine::facts(argv, settings.parsed, port),
         ids: IdSource::default(),
     };
-    let database = Arc::new(Database::new(environment));
+    let database = Database::open_with(&settings.data_directory, environment)
+        .map_err(|e| Failure::Other(format!("cannot open {}: {e}", settings.data_directory.display())))?;
+    let database = Arc::new(database);
     let options = Options {
         connections_max: settings.connections_max,
         compressors: settings.compressors,
@@ -92,6 +94,9 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         Reason::Request => info!(c = "CONTROL", id = 23_378, "Shutdown was asked for"),
     }
     server.shut_down();
+    if let Err(problem) = database.close() {
+        warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
+    }
     info!(c = "CONTROL", id = 23_138, exitCode = 0, "Shut down");
     if let Some(path) = &settings.pid_file
         && let Err(problem) = std::fs::remove_file(path)
