@@ -28,6 +28,7 @@ mod ping;
 mod replication;
 mod server_status;
 mod sessions;
+mod shutdown;
 mod top;
 mod users;
 
@@ -177,6 +178,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     users::SASL_START,
     server_status::SPEC,
     get_parameter::SET,
+    shutdown::SPEC,
     sessions::START,
     top::SPEC,
     users::USERS_INFO,
