@@ -2,6 +2,8 @@
 
 #[path = "column/extended_json.rs"]
 mod extended_json;
+#[path = "column/golden.rs"]
+mod golden;
 #[path = "column/laws.rs"]
 mod laws;
 #[path = "column/vectors.rs"]
