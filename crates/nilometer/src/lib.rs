@@ -3,11 +3,14 @@
 //! Knows no socket, no async runtime, no wire format and no command line; time comes from the
 //! [`operation::Clock`] it is opened with.
 
+mod background;
 pub mod catalog;
+pub mod client;
 pub mod commands;
 pub mod database;
 pub mod error;
 pub mod eval;
+pub mod ids;
 pub mod limits;
 pub mod operation;
 pub mod parameters;

@@ -53,6 +53,9 @@ const fn section(name: &'static str, make: fn(&Database) -> Value) -> Section {
 /// All parts, in the order they are shown.
 const SECTIONS: &[Section] = &[
     section("asserts", asserts),
+    section("bucketCatalog", |database| {
+        database.bucket_catalog_status().into()
+    }),
     section("connections", connections),
     section("extra_info", extra_info),
     section("globalLock", global_lock),
@@ -228,16 +231,14 @@ fn command_metrics(services: &Services) -> Document {
     let mut commands = DocumentBuilder::with_capacity(4096);
     let counters = &services.counters;
     commands.append("<UNKNOWN>", counters.unknown_commands.as_i64());
-    for (at, command) in COMMANDS.iter().enumerate() {
-        if let Some(counter) = counters.command(at) {
-            commands.append(
-                command.name,
-                doc! {
-                    "failed": counter.failed.as_i64(),
-                    "total": counter.total.as_i64(),
-                },
-            );
-        }
+    for (command, counter) in COMMANDS.iter().zip(counters.commands(COMMANDS.len())) {
+        commands.append(
+            command.name,
+            doc! {
+                "failed": counter.failed.as_i64(),
+                "total": counter.total.as_i64(),
+            },
+        );
     }
     commands.finish()
 }

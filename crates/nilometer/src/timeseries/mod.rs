@@ -14,6 +14,7 @@
 mod bucket_catalog;
 mod bucket_document;
 mod chores;
+mod expire;
 mod fold;
 mod insert;
 mod meta;
