@@ -109,3 +109,83 @@ pub(crate) fn drain(
     }
     Ok(batches)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use nilometer_bson::{DocRef, array, doc};
+
+    use super::*;
+
+    /// Reads one message; gives its number and its bytes behind the flags.
+    fn receive(socket: &mut impl Read) -> (i32, Vec<u8>) {
+        let mut header = [0; 20];
+        socket.read_exact(&mut header).unwrap();
+        let word = |at: usize| i32::from_le_bytes(header[at..at + 4].try_into().unwrap());
+        let mut rest = vec![0; word(0) as usize - header.len()];
+        socket.read_exact(&mut rest).unwrap();
+        (word(4), rest)
+    }
+
+    fn answer(socket: &mut impl Write, request: i32, reply: &Document) {
+        let mut message = ((21 + reply.as_bytes().len()) as i32)
+            .to_le_bytes()
+            .to_vec();
+        for word in [77, request, 2013, 0] {
+            message.extend_from_slice(&i32::to_le_bytes(word));
+        }
+        message.push(0);
+        message.extend_from_slice(reply.as_bytes());
+        socket.write_all(&message).unwrap();
+    }
+
+    #[test]
+    fn a_cursor_is_drained_and_documents_go_beside_the_command() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let row = |n: i32| doc! { "n": n };
+            let first = doc! { "firstBatch": array![row(1), row(2)], "id": 9_i64 };
+            let next = doc! { "nextBatch": array![row(3)], "id": 0_i64 };
+            let mut seen = Vec::new();
+            for reply in [
+                doc! { "ok": 1.0, "cursor": first },
+                doc! { "ok": 1.0, "cursor": next },
+                doc! { "ok": 1.0, "n": 1 },
+                doc! { "ok": 0.0, "code": 59, "errmsg": "no such command" },
+            ] {
+                let (request, bytes) = receive(&mut socket);
+                answer(&mut socket, request, &reply);
+                seen.push(bytes);
+            }
+            seen
+        });
+        let options = Options {
+            address,
+            ..Options::default()
+        };
+        let mut connections = connect(&options).unwrap();
+        let connection = &mut *connections[0];
+        let batches = drain(connection, &doc! { "find": "cpu" }, &options).unwrap();
+        let rows = batches.iter().flat_map(Batch::documents);
+        let numbers: Vec<_> = rows.map(|d| d.get("n").as_exact_i64().unwrap()).collect();
+        assert_eq!(numbers, [1, 2, 3]);
+        let document = doc! { "time": 5 };
+        let beside = Arc::new(document.as_bytes().to_vec());
+        run(connection, &doc! { "insert": "cpu" }, Some(beside)).unwrap();
+        let refused = run(connection, &doc! { "x": 1 }, None).unwrap_err();
+        assert_eq!(refused, "x: no such command (code 59)");
+
+        let seen = server.join().unwrap();
+        let more = DocRef::new(&seen[1][1..]).unwrap();
+        assert_eq!(more.get("getMore").as_exact_i64(), Some(9));
+        let body = DocRef::new(&seen[2][1..]).unwrap().as_bytes().len();
+        let section = &seen[2][1 + body..];
+        assert_eq!(section[0], 1);
+        assert_eq!(&section[5..15], b"documents\0");
+        assert_eq!(&section[15..], document.as_bytes());
+    }
+}

@@ -27,6 +27,11 @@ impl Database {
         &self.services
     }
 
+    /// Ends a logical session.
+    pub(crate) fn end_session(&self, id: crate::session::SessionId) {
+        self.services.sessions.end(id);
+    }
+
     /// Runs one command and answers it; a failure is a reply too (`ok: 0`).
     pub fn run_command(&self, session: &mut ClientSession, request: &Request) -> Document {
         commands::run(self, session, request)

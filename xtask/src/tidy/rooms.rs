@@ -156,6 +156,7 @@ pub(crate) const RULES: &[Rule] = &[
         never: &[],
         rooms: Some(&[
             "query",
+            "session",
             "timeseries",
             "write",
             "catalog",

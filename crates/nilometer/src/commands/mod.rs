@@ -13,11 +13,25 @@
 //! below knows this one.
 
 pub mod args;
+mod build_info;
+mod connection_status;
+mod current_op;
 mod dispatch;
 mod generic;
+mod get_cmd_line_opts;
+mod get_log;
+mod get_parameter;
 mod hello;
+mod host_info;
+mod list_commands;
 mod ping;
+mod replication;
+mod server_status;
+mod sessions;
+mod top;
+mod users;
 
+pub use crate::operation::Access;
 pub use dispatch::{error_reply, run};
 
 use crate::database::Database;
@@ -42,17 +56,6 @@ impl CommandContext<'_> {
     pub fn database_name(&self) -> &str {
         &self.operation.database
     }
-}
-
-/// What a command does to data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Neither reads nor writes collections.
-    None,
-    /// Reads collections.
-    Read,
-    /// May change collections.
-    Write,
 }
 
 /// Which counter of `serverStatus.opcounters` a command moves, and where `top` shows it.
@@ -147,8 +150,38 @@ impl CommandSpec {
     }
 }
 
-/// All commands, in the order of their names.
-pub static COMMANDS: &[CommandSpec] = &[hello::HELLO, hello::IS_MASTER, ping::SPEC];
+/// All commands, in the order of their names (capitals before small letters), which a test checks.
+pub static COMMANDS: &[CommandSpec] = &[
+    build_info::SPEC,
+    connection_status::STATUS,
+    current_op::CURRENT_OP,
+    sessions::END,
+    get_cmd_line_opts::SPEC,
+    server_status::DIAGNOSTIC_DATA,
+    get_log::SPEC,
+    get_parameter::GET,
+    hello::HELLO,
+    host_info::SPEC,
+    hello::IS_MASTER,
+    sessions::KILL_ALL,
+    current_op::KILL_OP,
+    sessions::KILL,
+    list_commands::SPEC,
+    users::LOGOUT,
+    ping::SPEC,
+    sessions::REFRESH,
+    replication::CONFIG,
+    replication::STATUS,
+    users::ROLES_INFO,
+    users::SASL_CONTINUE,
+    users::SASL_START,
+    server_status::SPEC,
+    get_parameter::SET,
+    sessions::START,
+    top::SPEC,
+    users::USERS_INFO,
+    connection_status::WHATS_MY_URI,
+];
 
 /// The position in [`COMMANDS`] of the command called `name`, by its name or an alias.
 pub fn find(name: &str) -> Option<usize> {
@@ -156,4 +189,22 @@ pub fn find(name: &str) -> Option<usize> {
         .binary_search_by(|c| c.name.cmp(name))
         .ok()
         .or_else(|| COMMANDS.iter().position(|c| c.aliases.contains(&name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_names_are_unique() {
+        assert!(COMMANDS.is_sorted_by(|a, b| a.name < b.name));
+        for command in COMMANDS {
+            for name in std::iter::once(&command.name).chain(command.aliases) {
+                let found = find(name).and_then(|at| COMMANDS.get(at));
+                assert_eq!(found.map(|c| c.name), Some(command.name), "{name}");
+            }
+            assert!(command.help.ends_with('.'), "{}", command.name);
+        }
+        assert_eq!(find("Ping"), None);
+    }
 }

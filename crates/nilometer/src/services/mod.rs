@@ -5,6 +5,7 @@
 
 mod counters;
 mod host;
+mod ids;
 mod log_ring;
 mod logical_sessions;
 mod operations;
@@ -12,6 +13,7 @@ mod top;
 
 pub use counters::{Counter, Counters, OpCounters};
 pub use host::{Environment, HostFacts, MemoryUse};
+pub use ids::IdSource;
 pub use log_ring::{LogLines, LogRing};
 pub use logical_sessions::{LogicalSessions, SessionUse, TIMEOUT_MINUTES};
 pub use operations::{OperationEntry, OperationGuard, Operations};
@@ -41,6 +43,8 @@ pub struct Services {
     pub log: Arc<LogRing>,
     /// The machine and the process.
     pub host: HostFacts,
+    /// Where identities come from.
+    pub ids: IdSource,
     started_ms: i64,
     started: Duration,
 }
@@ -53,6 +57,7 @@ impl Services {
             parameters,
             log,
             host,
+            ids,
         } = environment;
         Self {
             started_ms: clock.now_ms(),
@@ -65,6 +70,7 @@ impl Services {
             parameters,
             log,
             host,
+            ids,
         }
     }
 

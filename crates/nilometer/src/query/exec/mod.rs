@@ -33,6 +33,9 @@ pub mod sort;
 pub mod union_with;
 pub mod unwind;
 
+#[cfg(test)]
+pub(crate) mod testing;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,6 +44,7 @@ use nilometer_bson::{Document, Value};
 
 use crate::error::Result;
 use crate::eval::EvalContext;
+use crate::eval::variables::SharedCollator;
 use crate::operation::OperationContext;
 use crate::query::Entropy;
 use crate::query::batch::Batch;
@@ -70,7 +74,7 @@ pub struct ExecSettings {
     /// Values of the variables in `let`.
     pub variables: Arc<[Value]>,
     /// The collation, if not the simple one.
-    pub collator: Option<Arc<dyn Collator>>,
+    pub collator: Option<SharedCollator>,
     /// Source of randomness.
     pub entropy: Arc<Entropy>,
     /// Memory limits.

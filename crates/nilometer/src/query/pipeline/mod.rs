@@ -40,9 +40,11 @@ use crate::query::exec::BoxOperator;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::physical::Builder;
 
+pub(crate) use documents::not_an_array as documents_not_an_array;
 pub use group::GroupStage;
+pub use lookup::{LookupEquality, LookupStage};
 pub use match_::MatchStage;
-pub use project::{ProjectStage, exclusion_of};
+pub use project::{ProjectKind, ProjectStage};
 pub use replace_root::ReplaceRootStage;
 pub use sort::SortStage;
 pub use unwind::UnwindStage;

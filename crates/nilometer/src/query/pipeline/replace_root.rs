@@ -17,6 +17,17 @@ pub struct ReplaceRootStage {
     pub source: Value,
 }
 
+impl ReplaceRootStage {
+    /// Empty documents in the place of all.
+    pub fn empty() -> Self {
+        Self {
+            expression: Expression::constant(nilometer_bson::Document::new()),
+            called: "'newRoot' expression",
+            source: nilometer_bson::Document::new().into(),
+        }
+    }
+}
+
 /// Parses `$replaceRoot`.
 pub(super) fn parse_replace_root(
     cx: &PipelineContext,

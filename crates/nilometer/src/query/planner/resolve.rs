@@ -94,7 +94,6 @@ fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
         access: super::AccessPath::CollectionScan,
         direction: Direction::Forward,
         filter: None,
-        count_only: false,
         show_record_id: false,
     }
 }

@@ -1,0 +1,295 @@
+//! Transcendental functions of decimals, correct to their 34 digits.
+//!
+//! The work is done by an arbitrary-precision library with a few digits to spare. Here are the edges
+//! it does not know: NaN, infinities, results beyond the range, and the exponents at which computing
+//! would be pointless.
+
+use dashu_float::DBig;
+use dashu_int::{IBig, UBig};
+use nilometer_bson::Decimal128;
+use nilometer_bson::decimal128::Parts;
+
+/// Digits computed with: those of a decimal and some that rounding takes away.
+const WORKING_DIGITS: usize = 44;
+/// Digits kept.
+const DIGITS: usize = 34;
+/// Beyond this, `e^x` overflows; below its negative it is zero.
+const EXP_MAX: f64 = 14_500.0;
+
+fn to_big(value: Decimal128) -> Option<DBig> {
+    match value.parts() {
+        Parts::Finite {
+            negative,
+            exponent,
+            coefficient,
+        } => {
+            let size = IBig::from(UBig::from(coefficient));
+            let signed = if negative { -size } else { size };
+            let big = DBig::from_parts(signed, isize::try_from(exponent).ok()?);
+            Some(big.with_precision(WORKING_DIGITS).value())
+        }
+        _ => None,
+    }
+}
+
+fn from_big(value: DBig) -> Decimal128 {
+    let repr = value.with_precision(DIGITS).value().into_repr();
+    let negative = *repr.significand() < IBig::ZERO;
+    let size = if negative {
+        -repr.significand().clone()
+    } else {
+        repr.significand().clone()
+    };
+    let (Ok(mut coefficient), Ok(mut exponent)) =
+        (u128::try_from(&size), i32::try_from(repr.exponent()))
+    else {
+        return Decimal128::NAN;
+    };
+    // Trailing zeros are stripped by the library; whole numbers keep exponent zero.
+    while exponent > 0 && exponent < 34 && coefficient < 10u128.pow(33) {
+        coefficient *= 10;
+        exponent -= 1;
+    }
+    Decimal128::from_parts(negative, exponent, coefficient).unwrap_or_else(|| {
+        if exponent > 0 {
+            infinity(negative)
+        } else {
+            Decimal128::ZERO
+        }
+    })
+}
+
+fn infinity(negative: bool) -> Decimal128 {
+    if negative {
+        Decimal128::NEG_INFINITY
+    } else {
+        Decimal128::INFINITY
+    }
+}
+
+/// Applies a function to a finite value, NaN to anything else.
+fn finite(value: Decimal128, f: impl FnOnce(DBig) -> DBig) -> Decimal128 {
+    to_big(value).map_or(Decimal128::NAN, |big| from_big(f(big)))
+}
+
+/// `e^x`.
+pub(super) fn exp(value: Decimal128) -> Decimal128 {
+    let near = value.to_f64();
+    if near.is_nan() {
+        Decimal128::NAN
+    } else if near > EXP_MAX {
+        Decimal128::INFINITY
+    } else if near < -EXP_MAX {
+        Decimal128::ZERO
+    } else if value.is_zero() {
+        Decimal128::ONE
+    } else {
+        finite(value, |big| big.exp())
+    }
+}
+
+/// Natural logarithm of a positive number.
+pub(super) fn ln(value: Decimal128) -> Decimal128 {
+    if value.is_infinite() && !value.is_negative() {
+        return Decimal128::INFINITY;
+    }
+    if value.is_zero() {
+        return Decimal128::NEG_INFINITY;
+    }
+    if value.is_negative() {
+        return Decimal128::NAN;
+    }
+    if value.compare(Decimal128::ONE).is_eq() {
+        return Decimal128::ZERO;
+    }
+    finite(value, |big| big.ln())
+}
+
+/// Logarithm to base 10 of a positive number; powers of ten give whole numbers.
+pub(super) fn log10(value: Decimal128) -> Decimal128 {
+    if let Parts::Finite {
+        negative: false,
+        exponent,
+        coefficient: 1,
+    } = value.reduce().parts()
+    {
+        return Decimal128::from(i64::from(exponent));
+    }
+    if !value.is_finite() || value.is_zero() || value.is_negative() {
+        return ln(value);
+    }
+    finite(value, |big| {
+        let ten = DBig::from(10u8).with_precision(WORKING_DIGITS).value();
+        big.ln() / ten.ln()
+    })
+}
+
+/// `base^exponent`; whole exponents go by multiplication, so small powers are exact.
+pub(super) fn pow(base: Decimal128, exponent: Decimal128) -> Decimal128 {
+    if exponent.is_zero() {
+        return Decimal128::ONE;
+    }
+    if base.is_nan() || exponent.is_nan() {
+        return Decimal128::NAN;
+    }
+    if let Some(whole) = exponent.to_i64_exact()
+        && whole.unsigned_abs() <= 1 << 20
+    {
+        let power = power(base, whole.unsigned_abs());
+        return if whole < 0 {
+            Decimal128::ONE.div(power)
+        } else {
+            power
+        };
+    }
+    if !base.is_finite() || !exponent.is_finite() || base.is_zero() {
+        return to_decimal(base.to_f64().powf(exponent.to_f64()));
+    }
+    if base.is_negative() {
+        return match exponent.to_i64_exact() {
+            Some(whole) => {
+                let size = pow(base.negate(), exponent);
+                if whole % 2 == 0 { size } else { size.negate() }
+            }
+            None => Decimal128::NAN,
+        };
+    }
+    exp_of_product(base, exponent)
+}
+
+/// By squaring.
+fn power(base: Decimal128, mut exponent: u64) -> Decimal128 {
+    let (mut result, mut square) = (Decimal128::ONE, base);
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            result = result.mul(square);
+        }
+        exponent >>= 1;
+        if exponent > 0 {
+            square = square.mul(square);
+        }
+    }
+    result
+}
+
+/// `e^(y · ln x)` for positive `x`.
+fn exp_of_product(base: Decimal128, exponent: Decimal128) -> Decimal128 {
+    let near = exponent.to_f64() * ln(base).to_f64();
+    if near > EXP_MAX {
+        return Decimal128::INFINITY;
+    }
+    if near < -EXP_MAX {
+        return Decimal128::ZERO;
+    }
+    let (Some(base), Some(exponent)) = (to_big(base), to_big(exponent)) else {
+        return Decimal128::NAN;
+    };
+    from_big((base.ln() * exponent).exp())
+}
+
+/// A double where a double's precision is all there is to say: zero, infinity, NaN.
+fn to_decimal(value: f64) -> Decimal128 {
+    if value.is_infinite() {
+        infinity(value < 0.0)
+    } else {
+        Decimal128::from_f64(value)
+    }
+}
+
+/// Sines and their kin: the function of doubles answers for everything that is not finite.
+pub(super) fn circular(
+    value: Decimal128,
+    double: fn(f64) -> f64,
+    big: fn(&DBig) -> DBig,
+) -> Decimal128 {
+    if !value.is_finite() || value.is_zero() {
+        return to_decimal(double(value.to_f64()));
+    }
+    finite(value, |value| big(&value))
+}
+
+/// Hyperbolic sine and cosine overflow like the exponential function.
+pub(super) fn hyperbolic(
+    value: Decimal128,
+    double: fn(f64) -> f64,
+    big: fn(&DBig) -> DBig,
+) -> Decimal128 {
+    let near = value.to_f64();
+    if near.abs() > EXP_MAX {
+        return to_decimal(double(near));
+    }
+    circular(value, double, big)
+}
+
+/// The angle of a point.
+pub(super) fn atan2(y: Decimal128, x: Decimal128) -> Decimal128 {
+    if !y.is_finite() || !x.is_finite() || y.is_zero() || x.is_zero() {
+        let near = y.to_f64().atan2(x.to_f64());
+        let eighths = near / std::f64::consts::FRAC_PI_4;
+        // Multiples of an eighth turn: exact in decimals too.
+        if eighths == eighths.round() {
+            let eighths = Decimal128::from(eighths as i64);
+            return pi().mul(eighths).div(Decimal128::from(4i64));
+        }
+        return to_decimal(near);
+    }
+    let (Some(y), Some(x)) = (to_big(y), to_big(x)) else {
+        return Decimal128::NAN;
+    };
+    from_big(y.atan2(&x))
+}
+
+/// π to 34 digits.
+pub(super) fn pi() -> Decimal128 {
+    Decimal128::from_parts(false, -33, 3_141_592_653_589_793_238_462_643_383_279_503)
+        .unwrap_or(Decimal128::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decimal(text: &str) -> Decimal128 {
+        Decimal128::parse_exact(text).unwrap()
+    }
+
+    #[test]
+    fn known_values() {
+        assert_eq!(exp(decimal("1")), decimal("2.718281828459045235360287471352662"));
+        assert_eq!(ln(decimal("2")), decimal("0.6931471805599453094172321214581766"));
+        assert_eq!(log10(decimal("2")), decimal("0.3010299956639811952137388947244930"));
+        assert_eq!(log10(decimal("1E-5")), decimal("-5"));
+        assert_eq!(
+            pow(decimal("2"), decimal("0.5")),
+            decimal("1.414213562373095048801688724209698")
+        );
+        assert_eq!(pow(decimal("1.1"), decimal("2")), decimal("1.21"));
+        assert_eq!(pow(decimal("2"), decimal("-2")), decimal("0.25"));
+        assert_eq!(
+            circular(decimal("1"), f64::sin, DBig::sin),
+            decimal("0.8414709848078965066525023216302990")
+        );
+        assert_eq!(
+            hyperbolic(decimal("1"), f64::cosh, DBig::cosh),
+            decimal("1.543080634815243778477905620757062")
+        );
+        assert!(pi().compare(atan2(decimal("0"), decimal("-1"))).is_eq());
+    }
+
+    #[test]
+    fn the_edges() {
+        assert_eq!(exp(decimal("1E6000")), Decimal128::INFINITY);
+        assert!(exp(decimal("-1E6000")).is_zero());
+        assert!(exp(Decimal128::NAN).is_nan());
+        assert!(exp(Decimal128::NEG_INFINITY).is_zero());
+        assert_eq!(exp(decimal("14200")), Decimal128::INFINITY);
+        assert!(ln(decimal("-1")).is_nan());
+        assert_eq!(ln(Decimal128::INFINITY), Decimal128::INFINITY);
+        assert_eq!(pow(decimal("1E6000"), decimal("2.5")), Decimal128::INFINITY);
+        assert!(pow(decimal("-8"), decimal("0.5")).is_nan());
+        assert!(circular(Decimal128::NAN, f64::sin, DBig::sin).is_nan());
+        assert!(hyperbolic(decimal("1E6111"), f64::sinh, DBig::sinh).is_infinite());
+        assert!(circular(decimal("1E6111"), f64::sin, DBig::sin).is_finite());
+        assert!(circular(decimal("1E-6176"), f64::sin, DBig::sin).is_finite());
+    }
+}

@@ -1,0 +1,324 @@
+//! Numbers of one or two operands: `$abs $ceil $floor $exp $ln $log $log10 $pow $sqrt`.
+//!
+//! | operator | result | errors |
+//! |---|---|---|
+//! | `$abs` | same type; the smallest int becomes long | 28680 for the smallest long |
+//! | `$ceil`, `$floor` | same type | |
+//! | `$exp`, `$sqrt`, `$ln`, `$log10` | double, decimal for a decimal | 28714, 28766, 28761 outside the domain |
+//! | `$log: [number, base]` | double, decimal if one is | 28756 to 28759 |
+//! | `$pow: [base, exponent]` | int and long where the result is whole and fits, else double; decimal | 28762 to 28764 |
+//!
+//! Null or missing gives null; other types are error 28765 for the operators of one operand.
+
+use nilometer_bson::Decimal128;
+use nilometer_bson::decimal128::Rounding;
+use nilometer_bson::number::Number;
+
+use super::decimal_math;
+use super::evaluated::Evaluated;
+use super::numeric::integer;
+use super::operation::{Call, arg};
+use crate::error::{Error, Result};
+
+/// The operand of an operator that takes one number; `None` for null.
+pub(super) fn single_number(
+    values: &[Evaluated<'_>],
+    call: Call<'_, '_>,
+) -> Result<Option<Number>> {
+    let value = arg(values, 0).as_ref();
+    if value.is_nullish() {
+        return Ok(None);
+    }
+    Number::of(value).map(Some).ok_or_else(|| {
+        Error::location(
+            28765,
+            format!(
+                "{} only supports numeric types, not {}",
+                call.name,
+                value.type_name()
+            ),
+        )
+    })
+}
+
+pub(super) fn abs<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    match single_number(values, call)? {
+        None => Ok(Evaluated::NULL),
+        Some(number) => number
+            .abs()
+            .map(Evaluated::from)
+            .ok_or_else(|| Error::location(28680, "can't take $abs of long long min")),
+    }
+}
+
+pub(super) fn ceil<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    round_to_whole(values, call, f64::ceil, Rounding::Ceiling)
+}
+
+pub(super) fn floor<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    round_to_whole(values, call, f64::floor, Rounding::Floor)
+}
+
+fn round_to_whole<'s>(
+    values: &[Evaluated<'s>],
+    call: Call<'_, 's>,
+    double: fn(f64) -> f64,
+    decimal: Rounding,
+) -> Result<Evaluated<'s>> {
+    Ok(match single_number(values, call)? {
+        None => Evaluated::NULL,
+        Some(Number::Double(v)) => Evaluated::from(double(v)),
+        Some(Number::Decimal(v)) => Evaluated::from(v.round_to_integral(decimal)),
+        Some(whole) => Evaluated::from(whole),
+    })
+}
+
+/// A function of doubles and its twin for decimals, without a domain to check.
+pub(super) fn function<'s>(
+    values: &[Evaluated<'s>],
+    call: Call<'_, 's>,
+    double: fn(f64) -> f64,
+    decimal: fn(Decimal128) -> Decimal128,
+) -> Result<Evaluated<'s>> {
+    Ok(match single_number(values, call)? {
+        None => Evaluated::NULL,
+        Some(Number::Decimal(v)) => Evaluated::from(decimal(v)),
+        Some(number) => Evaluated::from(double(number.to_f64())),
+    })
+}
+
+pub(super) fn exp<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    function(values, call, f64::exp, decimal_math::exp)
+}
+
+pub(super) fn sqrt<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    if let Some(number) = single_number(values, call)?
+        && number.to_f64() < 0.0
+    {
+        return Err(Error::location(
+            28714,
+            "$sqrt's argument must be greater than or equal to 0",
+        ));
+    }
+    function(values, call, f64::sqrt, Decimal128::sqrt)
+}
+
+pub(super) fn ln<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    require_positive(single_number(values, call)?, call.name, 28766)?;
+    function(values, call, f64::ln, decimal_math::ln)
+}
+
+pub(super) fn log10<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    require_positive(single_number(values, call)?, call.name, 28761)?;
+    function(values, call, f64::log10, decimal_math::log10)
+}
+
+/// NaN passes; zero and below do not.
+fn require_positive(number: Option<Number>, name: &str, code: i32) -> Result<()> {
+    match number {
+        Some(number) if !is_positive(number) && !number.is_nan() => Err(Error::location(
+            code,
+            format!(
+                "{name}'s argument must be a positive number, but is {}",
+                number.to_f64()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn is_positive(number: Number) -> bool {
+    number.compare(Number::Int(0)).is_gt()
+}
+
+pub(super) fn log<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    let (value, base) = (arg(values, 0).as_ref(), arg(values, 1).as_ref());
+    if value.is_nullish() || base.is_nullish() {
+        return Ok(Evaluated::NULL);
+    }
+    let Some(number) = Number::of(value) else {
+        return Err(Error::location(
+            28756,
+            format!("$log's argument must be numeric, not {}", value.type_name()),
+        ));
+    };
+    let Some(base_number) = Number::of(base) else {
+        return Err(Error::location(
+            28757,
+            format!("$log's base must be numeric, not {}", base.type_name()),
+        ));
+    };
+    require_positive(Some(number), "$log", 28758)?;
+    if !base_number.is_nan()
+        && (!is_positive(base_number) || base_number.compare(Number::Int(1)).is_eq())
+    {
+        return Err(Error::location(
+            28759,
+            format!(
+                "$log's base must be a positive number not equal to 1, but is {}",
+                base_number.to_f64()
+            ),
+        ));
+    }
+    if matches!(number, Number::Decimal(_)) || matches!(base_number, Number::Decimal(_)) {
+        let quotient =
+            decimal_math::ln(number.to_decimal()).div(decimal_math::ln(base_number.to_decimal()));
+        return Ok(Evaluated::from(quotient));
+    }
+    Ok(Evaluated::from(
+        number.to_f64().ln() / base_number.to_f64().ln(),
+    ))
+}
+
+pub(super) fn pow<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    let (base, exponent) = (arg(values, 0).as_ref(), arg(values, 1).as_ref());
+    if base.is_nullish() || exponent.is_nullish() {
+        return Ok(Evaluated::NULL);
+    }
+    let Some(b) = Number::of(base) else {
+        return Err(Error::location(
+            28762,
+            format!("$pow's base must be numeric, not {}", base.type_name()),
+        ));
+    };
+    let Some(e) = Number::of(exponent) else {
+        return Err(Error::location(
+            28763,
+            format!("$pow's exponent must be numeric, not {}", exponent.type_name()),
+        ));
+    };
+    if !b.is_truthy() && e.compare(Number::Int(0)).is_lt() && !e.is_nan() {
+        return Err(Error::location(
+            28764,
+            "$pow cannot take a base of 0 and a negative exponent",
+        ));
+    }
+    Ok(match (b, e) {
+        (Number::Decimal(_), _) | (_, Number::Decimal(_)) => {
+            Evaluated::from(decimal_math::pow(b.to_decimal(), e.to_decimal()))
+        }
+        (Number::Double(_), _) | (_, Number::Double(_)) => {
+            Evaluated::from(b.to_f64().powf(e.to_f64()))
+        }
+        (Number::Int(b), Number::Int(e)) => whole_pow(b.into(), e.into(), true),
+        (b, e) => match (b.to_i64_exact(), e.to_i64_exact()) {
+            (Some(b), Some(e)) => whole_pow(b, e, false),
+            _ => Evaluated::from(b.to_f64().powf(e.to_f64())),
+        },
+    })
+}
+
+/// Powers of whole numbers: whole where they are and fit 64 bits.
+fn whole_pow<'s>(base: i64, exponent: i64, narrow: bool) -> Evaluated<'s> {
+    let whole = match (base, exponent) {
+        (1, _) => Some(1),
+        (-1, e) => Some(if e % 2 == 0 { 1 } else { -1 }),
+        (_, e) if e < 0 => None,
+        (0, e) => Some(i64::from(e == 0)),
+        (b, e) => u32::try_from(e).ok().and_then(|e| b.checked_pow(e)),
+    };
+    match whole {
+        Some(whole) => Evaluated::from(integer(whole, narrow)),
+        None => Evaluated::from((base as f64).powf(exponent as f64)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+
+    use super::super::testing::{check_exact, eval_code};
+    use super::*;
+
+    fn call(name: &str, argument: impl Into<Value>) -> Document {
+        let mut out = DocumentBuilder::new();
+        out.append(name, argument.into());
+        out.finish()
+    }
+
+    fn decimal(text: &str) -> Value {
+        Value::from(Decimal128::parse_exact(text).unwrap())
+    }
+
+    #[test]
+    fn one_operand() {
+        let doc = doc! {};
+        let cases: Vec<(&str, Value, Value)> = vec![
+            ("$abs", (-5).into(), 5.into()),
+            ("$abs", i32::MIN.into(), 2_147_483_648i64.into()),
+            ("$abs", (-2.5).into(), 2.5.into()),
+            ("$abs", decimal("-1.50"), decimal("1.50")),
+            ("$ceil", 5.into(), 5.into()),
+            ("$ceil", 2.1.into(), 3.0.into()),
+            ("$ceil", (-2.8).into(), (-2.0).into()),
+            ("$ceil", decimal("2.1"), decimal("3")),
+            ("$floor", 7i64.into(), 7i64.into()),
+            ("$floor", (-2.1).into(), (-3.0).into()),
+            ("$floor", decimal("-2.1"), decimal("-3")),
+            ("$exp", 0.into(), 1.0.into()),
+            ("$exp", decimal("0"), decimal("1")),
+            ("$ln", 1.into(), 0.0.into()),
+            ("$log10", 1000.into(), 3.0.into()),
+            ("$log10", decimal("1000"), decimal("3")),
+            ("$sqrt", 16.into(), 4.0.into()),
+            ("$sqrt", decimal("2.25"), decimal("1.5")),
+        ];
+        for (name, argument, expected) in cases {
+            check_exact(&doc, call(name, argument), expected);
+        }
+        for name in ["$abs", "$ceil", "$floor", "$exp", "$ln", "$log10", "$sqrt"] {
+            check_exact(&doc, call(name, "$gone"), Value::Null);
+            check_exact(&doc, call(name, array![Value::Null]), Value::Null);
+            assert_eq!(eval_code(&doc, call(name, "text")), 28765, "{name}");
+            assert_eq!(eval_code(&doc, call(name, array![1, 2])), 16020, "{name}");
+            let nan = call(name, f64::NAN);
+            check_exact(&doc, call("$eq", array![nan, f64::NAN]), true);
+        }
+    }
+
+    #[test]
+    fn domains() {
+        let doc = doc! {};
+        for (name, argument, code) in [
+            ("$abs", Value::from(i64::MIN), 28680),
+            ("$sqrt", (-1).into(), 28714),
+            ("$ln", 0.into(), 28766),
+            ("$ln", (-1.0).into(), 28766),
+            ("$log10", 0.into(), 28761),
+            ("$log", array!["a", 2], 28756),
+            ("$log", array![2, "a"], 28757),
+            ("$log", array![0, 2], 28758),
+            ("$log", array![2, 1], 28759),
+            ("$log", array![2, 0], 28759),
+            ("$pow", array!["a", 2], 28762),
+            ("$pow", array![2, "a"], 28763),
+            ("$pow", array![0, -1], 28764),
+        ] {
+            assert_eq!(eval_code(&doc, call(name, argument.clone())), code, "{name} {argument:?}");
+        }
+    }
+
+    #[test]
+    fn two_operands() {
+        let doc = doc! {};
+        let cases: Vec<(&str, Value, Value)> = vec![
+            ("$log", array![8, 2], (8f64.ln() / 2f64.ln()).into()),
+            ("$log", array![Value::Null, 1], Value::Null),
+            ("$log", array![decimal("100"), 10], decimal("2")),
+            ("$pow", array![2, 10], 1024.into()),
+            ("$pow", array![2, 31], 2_147_483_648i64.into()),
+            ("$pow", array![2i64, 3], 8i64.into()),
+            ("$pow", array![2, 64], 18_446_744_073_709_551_616.0.into()),
+            ("$pow", array![2, -1], 0.5.into()),
+            ("$pow", array![-1, -3], (-1).into()),
+            ("$pow", array![0, 0], 1.into()),
+            ("$pow", array![2.0, 3], 8.0.into()),
+            ("$pow", array![2, 0.5], std::f64::consts::SQRT_2.into()),
+            ("$pow", array![decimal("2"), 3], decimal("8")),
+            ("$pow", array!["$gone", 1], Value::Null),
+        ];
+        for (name, argument, expected) in cases {
+            check_exact(&doc, call(name, argument), expected);
+        }
+    }
+}
