@@ -70,8 +70,9 @@ pub fn count(bytes: &[u8]) -> Result<usize, ColumnError> {
         let now = match pieces.next()? {
             Piece::End => break,
             Piece::Section { kind, reference } => {
-                let streams = Reference::new(kind, reference, offset)?.leaves().count();
                 let mut budget = Budget::new(usize::MAX);
+                let reference = Reference::new(kind, reference, offset, &mut budget)?;
+                let streams = reference.leaves().count();
                 walk_section(streams, offset, &mut pieces, &mut budget, |_, _| ())?
             }
             piece => values_in(offset, &piece)?,
@@ -403,6 +404,8 @@ fn decode_segments(bytes: &[u8], mut budget: Budget) -> Result<ColumnBlock, Colu
         let piece = pieces.next()?;
         if !matches!(piece, Piece::End | Piece::Section { .. }) {
             run.push((offset, piece));
+            // Each piece is at least one value.
+            budget.values_again().take_values(run.len())?;
             continue;
         }
         if !run.is_empty() {
@@ -422,7 +425,7 @@ fn decode_segments(bytes: &[u8], mut budget: Budget) -> Result<ColumnBlock, Colu
             pieces.finish()?;
             return Ok(from_mixed(values));
         };
-        let reference = Reference::new(kind, reference, offset)?;
+        let reference = Reference::new(kind, reference, offset, &mut budget)?;
         decode_section(&reference, offset, &mut pieces, &mut budget, &mut values)?;
         base = values.last().cloned().unwrap_or_default();
     }
@@ -458,6 +461,7 @@ fn walk_section<'a>(
             piece => {
                 let count = values.saturating_add(values_in(offset, &piece)?);
                 budget.values_again().take_values(count)?;
+                budget.take_bytes(size_of::<Placed<'_>>())?;
                 give(at, (offset, piece));
                 queue.push(Reverse((count, at)));
             }

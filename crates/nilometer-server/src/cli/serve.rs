@@ -53,21 +53,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         Some(Ok(address)) => address.port(),
         _ => settings.port,
     };
-    if let Some(path) = &settings.pid_file {
-        std::fs::write(path, format!("{}\n", std::process::id()))
-            .map_err(|e| Failure::Other(format!("cannot write {}: {e}", path.display())))?;
-    }
-    let pid = std::process::id();
-    let data_directory = settings.data_directory.display().to_string();
-    info!(
-        c = "CONTROL",
-        id = 4_615_611,
-        pid,
-        port,
-        dbPath = data_directory,
-        version = env!("CARGO_PKG_VERSION"),
-        "Nilometer starting"
-    );
+    announce(&settings, port)?;
     warn_about_access(&settings);
     let environment = Environment {
         clock: Arc::new(SystemClock::default()),
@@ -112,6 +98,26 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     {
         warn!(c = "CONTROL", id = 23_330, error = %problem, "Process id file not removed");
     }
+    Ok(())
+}
+
+/// Tells the log, and who wants to signal the process, that it starts.
+fn announce(settings: &Settings, port: u16) -> Result<(), Failure> {
+    let pid = std::process::id();
+    if let Some(path) = &settings.pid_file {
+        std::fs::write(path, format!("{pid}\n"))
+            .map_err(|e| Failure::Other(format!("cannot write {}: {e}", path.display())))?;
+    }
+    let data_directory = settings.data_directory.display().to_string();
+    info!(
+        c = "CONTROL",
+        id = 4_615_611,
+        pid,
+        port,
+        dbPath = data_directory,
+        version = env!("CARGO_PKG_VERSION"),
+        "Nilometer starting"
+    );
     Ok(())
 }
 

@@ -145,17 +145,40 @@ fn nested(depth: usize) -> Document {
 }
 
 #[test]
-fn nesting_200_deep_is_answered() {
+fn nesting_beyond_200_is_refused() {
     let server = Server::start();
     let mut client = server.connect();
-    let fine = doc! {"ping": 1, "comment": nested(100), "$db": "admin"};
-    assert!(is_ok(&client.ask(&op_msg(0, &[body(&fine)]))));
-    for depth in [200, 10_000] {
+    let ask = |client: &mut crate::client::Client, depth| {
         let deep = doc! {"ping": 1, "comment": nested(depth), "$db": "admin"};
-        // Whether it is read or refused, it is answered.
-        client.ask(&op_msg(0, &[body(&deep)]));
+        client.ask(&op_msg(0, &[body(&deep)]))
+    };
+    // The command and the innermost document count too.
+    assert!(is_ok(&ask(&mut client, 198)));
+    for depth in [199, 200, 10_000] {
+        assert_eq!(code(&ask(&mut client, depth)), 15, "{depth}");
     }
     assert!(is_ok(&client.run(&doc! {"ping": 1})));
+}
+
+#[test]
+fn a_document_that_is_wrong_deep_inside_is_refused() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let good = doc! {"ping": 1, "x": doc! {"y": "text", "z": true}, "$db": "admin"};
+    let bytes = good.as_bytes();
+    let find = |text: &[u8]| bytes.windows(text.len()).position(|w| w == text).unwrap();
+    for (at, byte) in [
+        (find(b"text"), 0xFF),
+        (find(b"\x02y\0"), 0x77),
+        (find(b"\x08z\0") + 3, 2),
+        (find(b"\x02y\0") + 3, 0x7F),
+    ] {
+        let mut section = body(&good);
+        section[at + 1] = byte;
+        assert_eq!(code(&client.ask(&op_msg(0, &[section]))), 22, "{at}");
+    }
+    // Sound, but `ping` has no such option.
+    assert_eq!(code(&client.ask(&op_msg(0, &[body(&good)]))), 40_415);
 }
 
 /// A generator with a seed, so that a failure can be repeated.

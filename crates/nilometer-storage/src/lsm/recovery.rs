@@ -38,10 +38,10 @@ use crate::engine::KeyspaceId;
 use crate::error::{Error, Result};
 
 /// Operations gathered before they are inserted.
-const GATHERED_OPERATIONS_MAX: usize = 64 * 1024;
+const GATHERED_OPERATIONS_MAX: usize = 256 * 1024;
 
 /// Bytes of payloads gathered before they are inserted.
-const GATHERED_BYTES_MAX: usize = 16 * 1024 * 1024;
+const GATHERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Threads that insert, at most.
 const THREADS_MAX: usize = 8;
@@ -314,8 +314,13 @@ impl<'a> Replayer<'a> {
 
     /// Inserts what was gathered, and flushes when memory is short.
     fn insert_gathered(&mut self) -> Result<()> {
-        let operations = std::mem::take(&mut self.gathered);
+        let mut operations = std::mem::take(&mut self.gathered);
         self.gathered_bytes = 0;
+        // Neighbours share most of the way down a memtable, and then find it in the cache.
+        operations.sort_unstable_by(|a, b| {
+            let (left, right) = (a.tree.keyspace.id, b.tree.keyspace.id);
+            left.cmp(&right).then_with(|| a.key[..].cmp(&b.key[..]))
+        });
         self.operations += operations.len() as u64;
         let threads = parallelism();
         let share = operations.len().div_ceil(threads).max(1);

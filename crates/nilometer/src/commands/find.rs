@@ -137,6 +137,7 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
         }
         filter = Some(parsed);
     }
+    let mut sort = None;
     if let Some(pattern) = args.document("sort")?.filter(|d| !d.is_empty())
         && !is_natural(pattern)?
     {
@@ -145,6 +146,7 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
             code: ErrorCode::BadValue,
             ..error
         })?;
+        sort = Some(pattern.clone());
         stages.push(Stage::Sort(SortStage::new(pattern)));
     }
     match args.integer_at_least("skip", 0)? {
@@ -160,6 +162,7 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
         stages.push(Stage::Project(ProjectStage::of_find(
             projection,
             filter,
+            sort,
             expressions,
         )?));
     }

@@ -31,6 +31,7 @@ mod sessions;
 mod top;
 mod users;
 
+pub use crate::operation::Access;
 pub use dispatch::{error_reply, run};
 
 use crate::database::Database;
@@ -55,17 +56,6 @@ impl CommandContext<'_> {
     pub fn database_name(&self) -> &str {
         &self.operation.database
     }
-}
-
-/// What a command does to data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Neither reads nor writes collections.
-    None,
-    /// Reads collections.
-    Read,
-    /// May change collections.
-    Write,
 }
 
 /// Which counter of `serverStatus.opcounters` a command moves, and where `top` shows it.

@@ -228,16 +228,14 @@ fn command_metrics(services: &Services) -> Document {
     let mut commands = DocumentBuilder::with_capacity(4096);
     let counters = &services.counters;
     commands.append("<UNKNOWN>", counters.unknown_commands.as_i64());
-    for (at, command) in COMMANDS.iter().enumerate() {
-        if let Some(counter) = counters.command(at) {
-            commands.append(
-                command.name,
-                doc! {
-                    "failed": counter.failed.as_i64(),
-                    "total": counter.total.as_i64(),
-                },
-            );
-        }
+    for (command, counter) in COMMANDS.iter().zip(counters.commands(COMMANDS.len())) {
+        commands.append(
+            command.name,
+            doc! {
+                "failed": counter.failed.as_i64(),
+                "total": counter.total.as_i64(),
+            },
+        );
     }
     commands.finish()
 }

@@ -103,6 +103,7 @@ codes! {
     InterruptedAtShutdown = 11600;
     Interrupted = 11601;
     ClientDisconnect = 279;
+    MaxSubPipelineDepthExceeded = 232;
     CursorKilled = 237;
     NotAReplicaSet = 123;
     ShutdownInProgress = 91;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
-use crate::Result;
+use crate::error::{Error, ErrorCode, Result};
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
 
 /// The key of a record within its collection: bytes that order as the records do.
@@ -65,7 +65,13 @@ pub trait Collections: Send + Sync {
         coll: Option<&str>,
         stage: &str,
         argument: DocRef<'_>,
-    ) -> Result<Vec<Document>>;
+    ) -> Result<Vec<Document>> {
+        let _ = (db, coll, argument);
+        Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            format!("{stage} is not supported by this version"),
+        ))
+    }
 }
 
 /// What a namespace holds.
@@ -129,10 +135,10 @@ pub trait RecordSource: Send + Sync {
         false
     }
 
-    /// The record with this `_id`, by the `_id` index. Asked only where there is one.
-    fn find_by_id(&self, id: ValueRef<'_>) -> Result<Option<(RecordKey, Document)>> {
+    /// The record with this `_id`, by the `_id` index; `None` where there is no such index.
+    fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
         let _ = id;
-        Ok(None)
+        None
     }
 
     /// Whether a hint (a name or a key pattern) names an index of the collection. `_id` is served
@@ -205,6 +211,8 @@ pub struct ScanCounters {
     pub documents: std::sync::atomic::AtomicU64,
     /// Index keys looked at.
     pub keys: std::sync::atomic::AtomicU64,
+    /// Records or buckets the scan gave on. Counted by whoever reads the scan.
+    pub returned: std::sync::atomic::AtomicU64,
 }
 
 /// A time-series collection.

@@ -30,6 +30,7 @@ use crate::eval::expression::{ComparisonOperator, Expression};
 use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
 use crate::eval::EvalContext;
+use crate::eval::variables::SharedCollator;
 
 /// Last second that fits the signed 32-bit seconds of a bucket id: 2038-01-19T03:14:07Z.
 pub const STANDARD_SECONDS_MAX: i64 = i32::MAX as i64;
@@ -476,7 +477,7 @@ impl BucketRewriter {
             MatchExpression::Compare(comparison) => self.loose_comparison(comparison),
             MatchExpression::In(list) if list.patterns().is_empty() => {
                 let path = list.path.to_shared();
-                let has_collation = list.collator().is_some();
+                let has_collation = list.collation().collator().is_some();
                 BucketPredicate::any(list.values().iter().map(|value| {
                     self.loose_compare(&path, CompareOp::Eq, value, has_collation)
                 }))
@@ -484,7 +485,7 @@ impl BucketRewriter {
             MatchExpression::Exists(path) if self.is_measurement_path(path.as_str()) => {
                 self.loose_exists(path.as_str())
             }
-            MatchExpression::Expr(expression) => self.loose_expression(expression),
+            MatchExpression::Expr(test) => self.loose_expression(&test.expression),
             _ => BucketPredicate::Always,
         }
     }
@@ -494,7 +495,7 @@ impl BucketRewriter {
             &comparison.path.to_shared(),
             comparison.op,
             &comparison.value,
-            comparison.collator.is_some(),
+            comparison.collation.collator().is_some(),
         )
     }
 
@@ -619,8 +620,8 @@ impl BucketRewriter {
             MatchExpression::Compare(comparison) => {
                 self.whole_time(comparison.path.as_str(), comparison.op, &comparison.value)
             }
-            MatchExpression::Expr(expression) => {
-                let (path, op, operand) = field_comparison(expression)?;
+            MatchExpression::Expr(test) => {
+                let (path, op, operand) = field_comparison(&test.expression)?;
                 self.whole_time(&path, op, operand)
             }
             _ => None,
@@ -675,7 +676,7 @@ impl BucketRewriter {
                     .map(|value| self.range_of(CompareOp::Eq, value))
                     .fold(TimeRange::NONE, TimeRange::hull)
             }
-            MatchExpression::Expr(expression) => self.expression_range(expression),
+            MatchExpression::Expr(test) => self.expression_range(&test.expression),
             _ => TimeRange::ALL,
         }
     }
@@ -754,7 +755,7 @@ fn has_ordered_bounds(operand: &Value, has_collation: bool) -> bool {
         CanonicalType::Number => !is_nan(operand.as_ref()),
         CanonicalType::String => !has_collation,
         CanonicalType::Bool
-        | CanonicalType::DateTime
+        | CanonicalType::Date
         | CanonicalType::ObjectId
         | CanonicalType::Timestamp
         | CanonicalType::Binary => true,
@@ -777,10 +778,10 @@ fn field_comparison(expression: &Expression) -> Option<(Arc<str>, CompareOp, &Va
     };
     match (&comparison.left, &comparison.right) {
         (Expression::FieldPath(path), Expression::Constant(value)) => {
-            Some((path.shared(), op, value))
+            Some((path.as_str().into(), op, value))
         }
         (Expression::Constant(value), Expression::FieldPath(path)) => {
-            Some((path.shared(), op.flipped(), value))
+            Some((path.as_str().into(), op.flipped(), value))
         }
         _ => None,
     }

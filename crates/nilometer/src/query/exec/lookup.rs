@@ -148,11 +148,11 @@ impl Kept {
     }
 
     fn matching(&self, local: &MatchPath, row: &Document) -> Result<Vec<Document>> {
-        let mut places = BTreeSet::new();
+        let mut places: BTreeSet<usize> = BTreeSet::new();
         for value in local_values(local, row)? {
             places.extend(self.by_value.get(&OrdValue(value)).into_iter().flatten());
         }
-        let found = places.into_iter().filter_map(|at| self.documents.get(*at));
+        let found = places.into_iter().filter_map(|at| self.documents.get(at));
         Ok(found.cloned().collect())
     }
 }
@@ -248,7 +248,7 @@ impl Operator for Lookup {
             let joined = Value::from(joined);
             out.push(with_value_at(
                 row.as_ref(),
-                self.stage.target.parts(),
+                &self.stage.target,
                 joined.as_ref(),
             ));
         }

@@ -44,6 +44,7 @@ use nilometer_bson::{Document, Value};
 
 use crate::error::Result;
 use crate::eval::EvalContext;
+use crate::eval::variables::SharedCollator;
 use crate::operation::OperationContext;
 use crate::query::Entropy;
 use crate::query::batch::Batch;

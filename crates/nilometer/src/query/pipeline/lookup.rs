@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::{OtherStage, PipelineContext, Place, Stage, parse_pipeline_value};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Expression;
-use crate::eval::expression::FieldPath;
+use crate::eval::expression::parse_path;
 use crate::eval::matcher::MatchPath;
 use crate::eval::variables::check_user_name;
 use crate::query::exec::BoxOperator;
@@ -52,7 +53,7 @@ impl OtherStage for LookupStage {
 
     fn needs(&self, after: &Needs) -> Needs {
         let mut needs = after.clone();
-        if self.target.is_top_level() {
+        if self.target.len() == 1 {
             needs.remove(self.target.as_str());
         }
         if let Some(equality) = &self.equality {
@@ -135,7 +136,7 @@ pub(super) fn parse(
     };
     out.push(Stage::Other(Arc::new(LookupStage {
         from: fields.from,
-        target: FieldPath::parse(&target)?,
+        target: parse_path(&target)?,
         equality,
         variables,
         stages,

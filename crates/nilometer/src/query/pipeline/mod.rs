@@ -44,7 +44,7 @@ pub(crate) use documents::not_an_array as documents_not_an_array;
 pub use group::GroupStage;
 pub use lookup::{LookupEquality, LookupStage};
 pub use match_::MatchStage;
-pub use project::ProjectStage;
+pub use project::{ProjectKind, ProjectStage};
 pub use replace_root::ReplaceRootStage;
 pub use sort::SortStage;
 pub use unwind::UnwindStage;

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::{PipelineContext, Stage};
 use crate::error::{Error, Result};
-use crate::eval::expression::FieldPath;
+use crate::eval::expression::parse_path;
 
 /// `$unwind`, parsed.
 #[derive(Clone, Debug)]
@@ -99,7 +100,7 @@ pub(super) fn parse(
         ));
     };
     out.push(Stage::Unwind(UnwindStage {
-        path: FieldPath::parse(path)?,
+        path: parse_path(path)?,
         index_path,
         preserve_empty,
     }));
@@ -122,7 +123,7 @@ fn parse_index_path(value: ValueRef<'_>) -> Result<FieldPath> {
             format!("includeArrayIndex option to $unwind stage should not be prefixed with a '$': {text}"),
         ));
     }
-    FieldPath::parse(text)
+    parse_path(text)
 }
 
 
@@ -130,7 +131,7 @@ fn parse_index_path(value: ValueRef<'_>) -> Result<FieldPath> {
 mod tests {
     use super::super::testing::{code, parse};
     use super::*;
-    use nilometer_bson::{array, doc};
+    use nilometer_bson::{Value, array, doc};
 
     #[test]
     fn both_forms_are_read() {

@@ -230,7 +230,7 @@ mod tests {
                         path: MatchPath::new("v"),
                         op,
                         value: operand.clone(),
-                        collator: None,
+                        collation: crate::eval::Collation::default(),
                     };
                     let expected: Vec<u32> = (0..count)
                         .filter(|row| test.test(values[*row as usize].as_ref()))
