@@ -5,10 +5,12 @@
 
 mod background;
 pub mod catalog;
+pub mod client;
 pub mod commands;
 pub mod database;
 pub mod error;
 pub mod eval;
+pub mod ids;
 pub mod limits;
 pub mod operation;
 pub mod parameters;

@@ -253,10 +253,7 @@ impl Operator for Counted {
 }
 
 /// Pulls from `input` until a batch that is not empty comes; checks for interrupts on the way.
-pub(crate) fn next_filled(
-    input: &mut BoxOperator,
-    cx: &ExecContext<'_>,
-) -> Result<Option<Batch>> {
+pub(crate) fn next_filled(input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
     loop {
         cx.operation.check_interrupt()?;
         match input.next(cx)? {

@@ -1,5 +1,12 @@
 //! stub
-use nilometer_bson::ValueRef;
 use super::{PipelineContext, Stage};
 use crate::error::Result;
-pub(super) fn parse(_: &PipelineContext, _: &'static str, _: ValueRef<'_>, _: &mut Vec<Stage>) -> Result<()> { Ok(()) }
+use nilometer_bson::ValueRef;
+pub(super) fn parse(
+    _: &PipelineContext,
+    _: &'static str,
+    _: ValueRef<'_>,
+    _: &mut Vec<Stage>,
+) -> Result<()> {
+    Ok(())
+}

@@ -118,7 +118,9 @@ pub(super) fn parse(
     };
     let has_pipeline = fields.pipeline.is_some();
     let complaint = if equality.is_none() && !has_pipeline {
-        Some("$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified")
+        Some(
+            "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified",
+        )
     } else if fields.variables.is_some() && !has_pipeline {
         Some("$lookup with a 'let' argument must also specify 'pipeline'")
     } else if fields.from.is_none() && !makes_documents {

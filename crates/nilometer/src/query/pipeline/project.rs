@@ -279,7 +279,10 @@ mod tests {
         assert_eq!(include.needs(&Needs::All), fields(&["_id", "a", "b", "y"]));
         let exclude = stage("$project", doc! {"a": 0, "b.c": 0});
         assert_eq!(exclude.needs(&Needs::All), Needs::All);
-        assert_eq!(exclude.needs(&fields(&["a", "b", "c"])), fields(&["b", "c"]));
+        assert_eq!(
+            exclude.needs(&fields(&["a", "b", "c"])),
+            fields(&["b", "c"])
+        );
         let add = stage("$addFields", doc! {"a": "$x", "b.c": 1});
         assert_eq!(add.needs(&Needs::All), Needs::All);
         assert_eq!(add.needs(&fields(&["a", "b"])), fields(&["b", "x"]));
@@ -310,7 +313,10 @@ mod tests {
     fn arguments_are_checked() {
         assert_eq!(code(array![doc! {"$project": 1}]), 15_969);
         assert_eq!(code(array![doc! {"$project": doc! {}}]), 51_272);
-        assert_eq!(code(array![doc! {"$project": doc! {"a": 1, "b": 0}}]), 31_254);
+        assert_eq!(
+            code(array![doc! {"$project": doc! {"a": 1, "b": 0}}]),
+            31_254
+        );
         assert_eq!(code(array![doc! {"$addFields": 1}]), 40_272);
         assert_eq!(code(array![doc! {"$unset": 1}]), 31_002);
         assert_eq!(code(array![doc! {"$unset": "a"}]), 0);
