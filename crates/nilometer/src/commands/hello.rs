@@ -161,11 +161,9 @@ fn note_client(context: &mut CommandContext<'_>, args: &Args<'_>) -> Result<()> 
             ),
         ));
     }
-    let known = &context.session.client;
     let client = ClientMetadata {
         document: Some(client.to_document()),
-        remote: known.remote.clone(),
-        local: known.local.clone(),
+        ..context.session.client.as_ref().clone()
     };
     context.session.client = Arc::new(client);
     Ok(())
