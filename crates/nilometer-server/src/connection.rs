@@ -71,6 +71,8 @@ impl<'a> Connection<'a> {
         };
         let mut session = ClientSession::new(entry.id, client);
         session.compressors = compressors.iter().map(|c| c.name()).collect();
+        let connections = &database.services().connections;
+        connections.open(entry.id, session.client.clone());
         let stream = SharedStream(entry.clone());
         Ok(Self {
             database,
