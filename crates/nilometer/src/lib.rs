@@ -5,6 +5,7 @@
 
 mod background;
 pub mod catalog;
+pub mod client;
 pub mod commands;
 pub mod database;
 pub mod error;

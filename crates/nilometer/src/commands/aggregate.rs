@@ -13,8 +13,8 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::query::cursor::FIRST_BATCH_DEFAULT;
-use crate::query::planner::needs::Needs;
 use crate::query::pipeline::{PipelineContext, Stage, parse_pipeline};
+use crate::query::planner::needs::Needs;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
@@ -122,10 +122,15 @@ pub(super) fn plan(
     let stages = parse_pipeline(&cx, documents)?;
     check_input(collection, &operation.database, &stages)?;
     let hint = args.value("hint");
-    let (builder, plan) =
-        query::plan(database, operation, &options, collection, stages, Needs::All, |input| {
-            apply_hint(input, hint)
-        })?;
+    let (builder, plan) = query::plan(
+        database,
+        operation,
+        &options,
+        collection,
+        stages,
+        Needs::All,
+        |input| apply_hint(input, hint),
+    )?;
     Ok(Planned {
         namespace: namespace_of(operation, collection.unwrap_or("$cmd.aggregate")),
         builder,

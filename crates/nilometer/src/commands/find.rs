@@ -114,7 +114,8 @@ pub(super) fn plan(
     )?;
     if args.lenient_boolean("returnKey")?.unwrap_or(false) {
         // No index is read, so no key is known: the documents are empty, as MongoDB's are then.
-        plan.stages.push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
+        plan.stages
+            .push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
     }
     Ok(Planned {
         namespace: namespace_of(operation, collection),
@@ -217,9 +218,7 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
         }
         ValueRef::Document(_) | ValueRef::String(_) => {}
         _ => {
-            return Err(Error::failed_to_parse(
-                "Hint must be a string or an object",
-            ));
+            return Err(Error::failed_to_parse("Hint must be a string or an object"));
         }
     }
     let known = match input {
@@ -278,13 +277,21 @@ fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
             ));
         }
     }
-    if args.lenient_boolean("$_requestResumeToken")?.unwrap_or(false) {
+    if args
+        .lenient_boolean("$_requestResumeToken")?
+        .unwrap_or(false)
+    {
         return Err(Error::new(
             ErrorCode::CommandNotSupported,
             "find option '$_requestResumeToken' is not supported",
         ));
     }
-    for name in ["oplogReplay", "allowPartialResults", "mirrored", "allowDiskUse"] {
+    for name in [
+        "oplogReplay",
+        "allowPartialResults",
+        "mirrored",
+        "allowDiskUse",
+    ] {
         args.lenient_boolean(name)?;
     }
     Ok(())

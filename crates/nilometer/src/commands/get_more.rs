@@ -14,7 +14,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
     in_api_v1: true,
     counted: Counted::GetMore,
-    fields: Fields::Only(&["collection", "batchSize", "lastKnownCommittedOpTime", "term"]),
+    fields: Fields::Only(&[
+        "collection",
+        "batchSize",
+        "lastKnownCommittedOpTime",
+        "term",
+    ]),
     ..CommandSpec::new("getMore", "Gives the next batch of a cursor.", run)
 };
 

@@ -12,22 +12,37 @@
 //! Handlers parse and check their options through [`args`] and call the rooms below. No room
 //! below knows this one.
 
+mod aggregate;
 pub mod args;
 mod build_info;
 mod connection_status;
+mod count;
+mod create;
 mod current_op;
 mod dispatch;
+mod distinct;
+mod drop;
+mod explain;
+mod find;
 mod generic;
 mod get_cmd_line_opts;
 mod get_log;
+mod get_more;
 mod get_parameter;
 mod hello;
 mod host_info;
+mod insert;
+mod kill_cursors;
+mod list_collections;
 mod list_commands;
+mod list_indexes;
 mod ping;
+mod query;
 mod replication;
 mod server_status;
 mod sessions;
+mod stats;
+mod shutdown;
 mod top;
 mod users;
 
@@ -152,21 +167,37 @@ impl CommandSpec {
 
 /// All commands, in the order of their names (capitals before small letters), which a test checks.
 pub static COMMANDS: &[CommandSpec] = &[
+    aggregate::SPEC,
     build_info::SPEC,
+    stats::COLL_STATS,
     connection_status::STATUS,
+    count::SPEC,
+    create::SPEC,
     current_op::CURRENT_OP,
+    stats::DB_STATS,
+    distinct::SPEC,
+    drop::DROP,
+    drop::DROP_DATABASE,
     sessions::END,
+    explain::SPEC,
+    find::SPEC,
     get_cmd_line_opts::SPEC,
     server_status::DIAGNOSTIC_DATA,
     get_log::SPEC,
+    get_more::SPEC,
     get_parameter::GET,
     hello::HELLO,
     host_info::SPEC,
+    insert::SPEC,
     hello::IS_MASTER,
     sessions::KILL_ALL,
+    kill_cursors::SPEC,
     current_op::KILL_OP,
     sessions::KILL,
+    list_collections::COLLECTIONS,
     list_commands::SPEC,
+    list_collections::DATABASES,
+    list_indexes::SPEC,
     users::LOGOUT,
     ping::SPEC,
     sessions::REFRESH,
@@ -177,6 +208,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     users::SASL_START,
     server_status::SPEC,
     get_parameter::SET,
+    shutdown::SPEC,
     sessions::START,
     top::SPEC,
     users::USERS_INFO,

@@ -83,10 +83,7 @@ pub(super) fn check_collection_name<'a>(args: &Args<'a>, command: &str) -> Resul
         other => {
             return Err(Error::new(
                 ErrorCode::InvalidNamespace,
-                format!(
-                    "collection name has invalid type {}",
-                    other.type_name()
-                ),
+                format!("collection name has invalid type {}", other.type_name()),
             ));
         }
     };
@@ -210,7 +207,6 @@ pub(super) fn open_cursor(
     reply.end();
     Ok(reply.finish())
 }
-
 
 /// Takes a limit on time that is left over from an earlier command.
 pub(super) fn limit_time(operation: &mut OperationContext, left: Option<Duration>) {

@@ -53,6 +53,9 @@ const fn section(name: &'static str, make: fn(&Database) -> Value) -> Section {
 /// All parts, in the order they are shown.
 const SECTIONS: &[Section] = &[
     section("asserts", asserts),
+    section("bucketCatalog", |database| {
+        database.bucket_catalog_status().into()
+    }),
     section("connections", connections),
     section("extra_info", extra_info),
     section("globalLock", global_lock),

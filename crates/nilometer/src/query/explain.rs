@@ -160,7 +160,11 @@ fn bucket_step(input: &BucketInput) -> Document {
     let bounded = buckets.id_min.is_some() || buckets.id_max.is_some();
     out.append(
         "stage",
-        if bounded { "CLUSTERED_IXSCAN" } else { "COLLSCAN" },
+        if bounded {
+            "CLUSTERED_IXSCAN"
+        } else {
+            "COLLSCAN"
+        },
     );
     if !buckets.predicate.is_always() {
         out.append("filter", buckets.predicate.to_document());
@@ -219,7 +223,11 @@ fn query_planner(plan: &LogicalPlan, namespace: &str, winning: Document) -> Docu
 }
 
 /// The steps as a tree: the last is the root, each has the one below as `inputStage`.
-fn tree(steps: &[Step], top: Option<&str>, figures: impl Fn(&Step, &mut DocumentBuilder)) -> Document {
+fn tree(
+    steps: &[Step],
+    top: Option<&str>,
+    figures: impl Fn(&Step, &mut DocumentBuilder),
+) -> Document {
     let mut below: Option<Document> = None;
     for step in steps {
         let mut out = DocumentBuilder::new();
@@ -301,17 +309,10 @@ fn execution_stats(execution: Execution<'_>, stages: Document) -> Document {
     }
 }
 
-fn cursor_stage(
-    plan: &LogicalPlan,
-    namespace: &str,
-    execution: Option<Execution<'_>>,
-) -> Document {
+fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution<'_>>) -> Document {
     let mut cursor = DocumentBuilder::new();
     let step = input_step(plan);
-    cursor.append(
-        "queryPlanner",
-        query_planner(plan, namespace, step.clone()),
-    );
+    cursor.append("queryPlanner", query_planner(plan, namespace, step.clone()));
     if let Some(execution) = execution {
         let steps = [Step {
             document: step,
@@ -376,4 +377,3 @@ fn with_stats(stage: Document, stats: Option<&OperatorStats>) -> Document {
     step_figures(&mut out, stats);
     out.finish()
 }
-

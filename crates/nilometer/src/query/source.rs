@@ -269,4 +269,3 @@ pub fn highest_id(seconds: u32) -> [u8; 12] {
     id[..4].copy_from_slice(&seconds.to_be_bytes());
     id
 }
-

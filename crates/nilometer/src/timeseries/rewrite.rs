@@ -26,10 +26,10 @@ use nilometer_bson::order::{CanonicalType, Collator, canonical_type, compare};
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
 use crate::error::Result;
+use crate::eval::EvalContext;
 use crate::eval::expression::{ComparisonOperator, Expression};
 use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
-use crate::eval::EvalContext;
 use crate::eval::variables::SharedCollator;
 
 /// Last second that fits the signed 32-bit seconds of a bucket id: 2038-01-19T03:14:07Z.
@@ -247,7 +247,11 @@ impl BucketPredicate {
             }
             Self::All(parts) | Self::Any(parts) => {
                 let list: Vec<Value> = parts.iter().map(|p| p.to_document().into()).collect();
-                let name = if matches!(self, Self::All(_)) { "$and" } else { "$or" };
+                let name = if matches!(self, Self::All(_)) {
+                    "$and"
+                } else {
+                    "$or"
+                };
                 out.append(name, list);
             }
             Self::Meta(test) => return test.to_document(),
@@ -272,8 +276,7 @@ impl MetaTest {
         let mut document = DocumentBuilder::new();
         document.append_ref(&self.field, meta);
         let document = document.finish();
-        self.filter
-            .matches(document.as_ref(), &self.context.eval())
+        self.filter.matches(document.as_ref(), &self.context.eval())
     }
 
     fn to_document(&self) -> Document {
@@ -325,8 +328,7 @@ impl BoundTest {
                 _ => return Bounds::Unknown,
             }
         }
-        let composite =
-            |v: ValueRef<'_>| matches!(v, ValueRef::Document(_) | ValueRef::Array(_));
+        let composite = |v: ValueRef<'_>| matches!(v, ValueRef::Document(_) | ValueRef::Array(_));
         match (min, max) {
             (ValueRef::Missing, ValueRef::Missing) => Bounds::Absent,
             (ValueRef::Missing, _) | (_, ValueRef::Missing) => Bounds::Unknown,
@@ -399,8 +401,15 @@ impl TimeRange {
             CompareOp::Lte => (i64::MIN, at),
         };
         // Nothing is later than the last or earlier than the first date.
-        let beyond = matches!((op, at), (CompareOp::Gt, i64::MAX) | (CompareOp::Lt, i64::MIN));
-        if beyond { Self::NONE } else { Self { min, max } }
+        let beyond = matches!(
+            (op, at),
+            (CompareOp::Gt, i64::MAX) | (CompareOp::Lt, i64::MIN)
+        );
+        if beyond {
+            Self::NONE
+        } else {
+            Self { min, max }
+        }
     }
 }
 
@@ -478,9 +487,11 @@ impl BucketRewriter {
             MatchExpression::In(list) if list.patterns().is_empty() => {
                 let path = list.path.to_shared();
                 let has_collation = list.collation().collator().is_some();
-                BucketPredicate::any(list.values().iter().map(|value| {
-                    self.loose_compare(&path, CompareOp::Eq, value, has_collation)
-                }))
+                BucketPredicate::any(
+                    list.values().iter().map(|value| {
+                        self.loose_compare(&path, CompareOp::Eq, value, has_collation)
+                    }),
+                )
             }
             MatchExpression::Exists(path) if self.is_measurement_path(path.as_str()) => {
                 self.loose_exists(path.as_str())

@@ -183,7 +183,10 @@ impl Operator for Equal {
         let mut rows = Vec::new();
         for document in batch.into_rows()? {
             let values = foreign_values(&self.foreign, &document)?;
-            if values.into_iter().any(|v| self.wanted.contains(&OrdValue(v))) {
+            if values
+                .into_iter()
+                .any(|v| self.wanted.contains(&OrdValue(v)))
+            {
                 rows.push(document);
             }
         }

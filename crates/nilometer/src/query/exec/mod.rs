@@ -36,6 +36,9 @@ pub mod unwind;
 #[cfg(test)]
 pub(crate) mod testing;
 
+#[cfg(test)]
+mod random_tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -253,10 +256,7 @@ impl Operator for Counted {
 }
 
 /// Pulls from `input` until a batch that is not empty comes; checks for interrupts on the way.
-pub(crate) fn next_filled(
-    input: &mut BoxOperator,
-    cx: &ExecContext<'_>,
-) -> Result<Option<Batch>> {
+pub(crate) fn next_filled(input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
     loop {
         cx.operation.check_interrupt()?;
         match input.next(cx)? {

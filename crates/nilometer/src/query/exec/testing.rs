@@ -108,9 +108,7 @@ impl MemoryBuckets {
             };
             let hour = at.div_euclid(SPAN_MS);
             let found = open.iter_mut().rev().find(|(known, of, list)| {
-                *of == hour
-                    && list.len() < most
-                    && compare(known.as_ref(), meta.as_ref()).is_eq()
+                *of == hour && list.len() < most && compare(known.as_ref(), meta.as_ref()).is_eq()
             });
             match found {
                 Some((_, _, list)) => list.push(measurement.clone()),
@@ -172,7 +170,10 @@ fn bucket(at: usize, meta: Value, list: &[Document]) -> MemoryBucket {
     for name in &names {
         let values: Vec<Value> = list.iter().map(|d| d.get(name).to_value()).collect();
         bounds.extend(bounds_of(&values).map(|bounds| (Arc::clone(name), bounds)));
-        columns.insert(Arc::clone(name), Arc::new(ColumnBlock::from_values(&values)));
+        columns.insert(
+            Arc::clone(name),
+            Arc::new(ColumnBlock::from_values(&values)),
+        );
     }
     let times: Vec<i64> = list
         .iter()
@@ -346,5 +347,9 @@ pub(crate) fn run_limited(
 /// Runs a pipeline over documents.
 pub(crate) fn run_stages(stages: Value, documents: Vec<Document>) -> Result<Vec<Document>> {
     let source = Resolved::Ordinary(Arc::new(MemoryRecords(documents)));
-    run(&MemoryCollections::of(source), &stages, ExecOptions::default())
+    run(
+        &MemoryCollections::of(source),
+        &stages,
+        ExecOptions::default(),
+    )
 }

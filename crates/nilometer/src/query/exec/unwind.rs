@@ -191,7 +191,8 @@ mod tests {
 
     #[test]
     fn kept_documents_have_null_positions() {
-        let spec = doc! {"path": "$a", "includeArrayIndex": "i.j", "preserveNullAndEmptyArrays": true};
+        let spec =
+            doc! {"path": "$a", "includeArrayIndex": "i.j", "preserveNullAndEmptyArrays": true};
         let rows = unwind(
             spec.into(),
             vec![

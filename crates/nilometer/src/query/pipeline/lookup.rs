@@ -52,10 +52,8 @@ impl OtherStage for LookupStage {
     }
 
     fn needs(&self, after: &Needs) -> Needs {
+        // What is replaced keeps its place among the fields, so it must be there.
         let mut needs = after.clone();
-        if self.target.len() == 1 {
-            needs.remove(self.target.as_str());
-        }
         if let Some(equality) = &self.equality {
             needs.add_path(equality.local.as_str());
         }
@@ -118,7 +116,9 @@ pub(super) fn parse(
     };
     let has_pipeline = fields.pipeline.is_some();
     let complaint = if equality.is_none() && !has_pipeline {
-        Some("$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified")
+        Some(
+            "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified",
+        )
     } else if fields.variables.is_some() && !has_pipeline {
         Some("$lookup with a 'let' argument must also specify 'pipeline'")
     } else if fields.from.is_none() && !makes_documents {

@@ -108,12 +108,8 @@ impl ProjectStage {
             }
             ProjectKind::AddFields(fields) => {
                 fields.dependencies(&mut dependencies);
-                let mut kept = after.clone();
-                for (path, _) in fields.computed() {
-                    // A dotted path is written into what is there, so that is still needed.
-                    kept.remove(&path);
-                }
-                kept.and(&Needs::of(&dependencies))
+                // A field that is computed anew keeps its place among the others, so it must be there.
+                after.clone().and(&Needs::of(&dependencies))
             }
         }
     }
@@ -279,10 +275,13 @@ mod tests {
         assert_eq!(include.needs(&Needs::All), fields(&["_id", "a", "b", "y"]));
         let exclude = stage("$project", doc! {"a": 0, "b.c": 0});
         assert_eq!(exclude.needs(&Needs::All), Needs::All);
-        assert_eq!(exclude.needs(&fields(&["a", "b", "c"])), fields(&["b", "c"]));
+        assert_eq!(
+            exclude.needs(&fields(&["a", "b", "c"])),
+            fields(&["b", "c"])
+        );
         let add = stage("$addFields", doc! {"a": "$x", "b.c": 1});
         assert_eq!(add.needs(&Needs::All), Needs::All);
-        assert_eq!(add.needs(&fields(&["a", "b"])), fields(&["b", "x"]));
+        assert_eq!(add.needs(&fields(&["a", "b"])), fields(&["a", "b", "x"]));
     }
 
     #[test]
@@ -310,7 +309,10 @@ mod tests {
     fn arguments_are_checked() {
         assert_eq!(code(array![doc! {"$project": 1}]), 15_969);
         assert_eq!(code(array![doc! {"$project": doc! {}}]), 51_272);
-        assert_eq!(code(array![doc! {"$project": doc! {"a": 1, "b": 0}}]), 31_254);
+        assert_eq!(
+            code(array![doc! {"$project": doc! {"a": 1, "b": 0}}]),
+            31_254
+        );
         assert_eq!(code(array![doc! {"$addFields": 1}]), 40_272);
         assert_eq!(code(array![doc! {"$unset": 1}]), 31_002);
         assert_eq!(code(array![doc! {"$unset": "a"}]), 0);

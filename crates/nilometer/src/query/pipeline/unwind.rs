@@ -91,7 +91,10 @@ pub(super) fn parse(
         }
     }
     let Some(path) = path.filter(|path| !path.is_empty()) else {
-        return Err(Error::location(28_812, "no path specified to $unwind stage"));
+        return Err(Error::location(
+            28_812,
+            "no path specified to $unwind stage",
+        ));
     };
     let Some(path) = path.strip_prefix('$') else {
         return Err(Error::location(
@@ -120,12 +123,13 @@ fn parse_index_path(value: ValueRef<'_>) -> Result<FieldPath> {
     if text.starts_with('$') {
         return Err(Error::location(
             28_822,
-            format!("includeArrayIndex option to $unwind stage should not be prefixed with a '$': {text}"),
+            format!(
+                "includeArrayIndex option to $unwind stage should not be prefixed with a '$': {text}"
+            ),
         ));
     }
     parse_path(text)
 }
-
 
 #[cfg(test)]
 mod tests {
@@ -140,7 +144,8 @@ mod tests {
             panic!("an unwind")
         };
         assert_eq!(stage.path.as_str(), "a.b");
-        let long = doc! {"path": "$a", "includeArrayIndex": "i", "preserveNullAndEmptyArrays": true};
+        let long =
+            doc! {"path": "$a", "includeArrayIndex": "i", "preserveNullAndEmptyArrays": true};
         let long = parse(array![doc! {"$unwind": long.clone()}]).unwrap();
         let Some(Stage::Unwind(stage)) = long.first() else {
             panic!("an unwind")

@@ -29,7 +29,10 @@ impl Rule for MatchOnRecords {
             return false;
         };
         if let Input::Records(input) = &mut plan.input {
-            let mut conjuncts = input.filter.take().map_or_else(Vec::new, |f| f.into_conjuncts());
+            let mut conjuncts = input
+                .filter
+                .take()
+                .map_or_else(Vec::new, |f| f.into_conjuncts());
             conjuncts.extend(stage.filter.into_conjuncts());
             choose_access(input, &conjuncts);
             input.filter = match MatchExpression::and(conjuncts) {
