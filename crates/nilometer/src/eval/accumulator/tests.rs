@@ -1,3 +1,6 @@
+//! Every accumulator over the cases of the query reference, in one go and merged from parts; kernels
+//! against rows; bounded states against sorting.
+
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc, order};
 
 use super::*;

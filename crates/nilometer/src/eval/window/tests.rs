@@ -1,3 +1,5 @@
+//! Window functions by table, then random windows against accumulating each anew.
+
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc, order};
 
 use super::*;
