@@ -11,6 +11,7 @@
 //! do (recursion, conditions on code, control verbs) is an error when the pattern is parsed, never
 //! a wrong answer. Backtracking patterns have a step limit; reaching it is an error of the query.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::regex_syntax::{self, Translated};
@@ -129,6 +130,37 @@ impl Pattern {
                     format!("Error occurred while matching regular expression: {e}"),
                 )
             }),
+        }
+    }
+
+    /// The first match at or after byte `from`: where each group lies, the whole match first, `None`
+    /// for groups that took no part.
+    pub fn captures_at(
+        &self,
+        text: &str,
+        from: usize,
+    ) -> Result<Option<Vec<Option<Range<usize>>>>> {
+        match &self.engine {
+            Engine::Linear(regex) => Ok(regex.captures_at(text, from).map(|groups| {
+                groups
+                    .iter()
+                    .map(|group| group.map(|found| found.range()))
+                    .collect()
+            })),
+            Engine::Backtracking(regex) => {
+                let groups = regex.captures_from_pos(text, from).map_err(|e| {
+                    Error::location(
+                        MATCH_FAILED,
+                        format!("Error occurred while matching regular expression: {e}"),
+                    )
+                })?;
+                Ok(groups.map(|groups| {
+                    groups
+                        .iter()
+                        .map(|group| group.map(|found| found.range()))
+                        .collect()
+                }))
+            }
         }
     }
 
