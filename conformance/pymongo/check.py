@@ -247,6 +247,6 @@ for check in CHECKS:
         check()
         print(f"ok {check.__name__}", flush=True)
     except Exception as e:  # every failure is reported, the next check still runs
-        where = traceback.extract_tb(e.__traceback__)[-1]
+        where = [f for f in traceback.extract_tb(e.__traceback__) if f.filename == __file__][-1]
         text = f"{type(e).__name__}: {e}".replace("\n", " ")
         print(f"not ok {check.__name__}: {text} (line {where.lineno})", flush=True)

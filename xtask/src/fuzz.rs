@@ -23,10 +23,12 @@ const CRATES: [&str; 4] = [
 
 /// Runs all targets for a short time, or one as the arguments say.
 pub(crate) fn run_targets(filter: &str, seed: &str, runs: &str) -> Outcome {
+    let mut found = false;
     for package in CRATES {
         if !targets(package)?.iter().any(|name| name.contains(filter)) {
             continue;
         }
+        found = true;
         process::run(
             cargo(["test", "--quiet", "--package", package, filter])
                 .args(["--lib", "--tests"])

@@ -1,9 +1,10 @@
-//! Timing: the best of several rounds, because everything that disturbs a round makes it slower.
+//! Timing: the best of many short rounds, because everything that disturbs a round makes it slower, and a short one has a
+//! chance not to be disturbed on a busy machine.
 
 use std::time::{Duration, Instant};
 
-const ROUNDS: usize = 12;
-const ROUND: Duration = Duration::from_millis(60);
+const ROUNDS: usize = 150;
+const ROUND: Duration = Duration::from_millis(3);
 
 /// Seconds that one call of `work` takes.
 pub(crate) fn seconds(mut work: impl FnMut()) -> f64 {

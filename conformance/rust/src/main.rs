@@ -13,9 +13,7 @@ use mongodb::bson::{
     Binary, Bson, DateTime, Document, JavaScriptCodeWithScope, Regex, Timestamp, doc,
 };
 use mongodb::error::{ErrorKind, WriteFailure};
-use mongodb::options::{
-    ClientOptions, Compressor, TimeseriesGranularity, TimeseriesOptions, WriteConcern,
-};
+use mongodb::options::{ClientOptions, Compressor, TimeseriesGranularity, TimeseriesOptions};
 use mongodb::sync::{Client, Collection, Database};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -359,22 +357,6 @@ fn ordinary_collection(b: &Bench) -> Outcome {
     Ok(())
 }
 
-fn unacknowledged_write(b: &Bench) -> Outcome {
-    let silent = WriteConcern::nodes(0);
-    b.readings
-        .insert_one(measurement(TOTAL))
-        .write_concern(silent)
-        .run()?;
-    // Another connection of the pool may be faster than the write.
-    for _ in 0..100 {
-        if b.readings.count_documents(doc! {}).run()? == TOTAL as u64 + 1 {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Err("the measurement never arrived".into())
-}
-
 fn compressed_messages(b: &Bench) -> Outcome {
     for compressor in [Compressor::Snappy, Compressor::Zlib { level: None }] {
         let mut options = ClientOptions::parse(&b.uri).run()?;
@@ -476,7 +458,7 @@ fn drop_all(b: &Bench) -> Outcome {
 
 type Check = (&'static str, fn(&Bench) -> Outcome);
 
-const CHECKS: [Check; 21] = [
+const CHECKS: [Check; 20] = [
     ("connect_and_ping", connect_and_ping),
     ("create_time_series", create_time_series),
     ("insert_one_by_one", insert_one_by_one),
@@ -496,7 +478,6 @@ const CHECKS: [Check; 21] = [
     ("read_buckets", read_buckets),
     ("every_type_comes_back", every_type_comes_back),
     ("ordinary_collection", ordinary_collection),
-    ("unacknowledged_write", unacknowledged_write),
     ("compressed_messages", compressed_messages),
     ("ordered_and_unordered_errors", ordered_and_unordered_errors),
     (

@@ -7,13 +7,15 @@ pub mod block;
 pub mod column;
 pub mod decimal128;
 pub mod document;
-pub mod key_string;
+pub mod extjson;
 pub mod fuzz;
+pub mod key_string;
 pub mod number;
 pub mod order;
 pub mod path;
 #[doc(hidden)]
 pub mod testing;
+pub mod validate;
 pub mod value;
 
 pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};

@@ -312,7 +312,11 @@ impl Hash for OrdValue {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::testing::{awkward_values, strategies};
+    use crate::value::Decimal128;
     use crate::{array, doc};
 
     struct IgnoreCase;
@@ -373,5 +377,81 @@ mod tests {
             with(doc! { "X": 1 }.into(), doc! { "x": 1 }.into()),
             Ordering::Equal
         );
+    }
+
+    fn hash_of(value: &Value) -> u64 {
+        let mut state = std::hash::DefaultHasher::new();
+        hash(value.as_ref(), &mut state);
+        state.finish()
+    }
+
+    #[test]
+    fn the_awkward_values_are_in_order() {
+        let values = awkward_values();
+        for (a_group, a) in &values {
+            for (b_group, b) in &values {
+                let order = compare(a.as_ref(), b.as_ref());
+                assert_eq!(order, a_group.cmp(b_group), "{a:?} against {b:?}");
+                if order == Ordering::Equal {
+                    assert_eq!(hash_of(a), hash_of(b), "{a:?} and {b:?}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_is_total(
+            a in strategies::value(),
+            b in strategies::value(),
+            c in strategies::value(),
+        ) {
+            let cmp = |a: &Value, b: &Value| compare(a.as_ref(), b.as_ref());
+            prop_assert_eq!(cmp(&a, &a), Ordering::Equal);
+            prop_assert_eq!(cmp(&a, &b), cmp(&b, &a).reverse());
+            if cmp(&a, &b) == cmp(&b, &c) {
+                prop_assert_eq!(cmp(&a, &c), cmp(&a, &b));
+            }
+            if cmp(&a, &b) == Ordering::Equal {
+                prop_assert_eq!(hash_of(&a), hash_of(&b));
+            }
+        }
+
+        #[test]
+        fn the_order_of_numbers_is_total(
+            a in strategies::number(),
+            b in strategies::number(),
+            c in strategies::number(),
+        ) {
+            let cmp = |a: &Value, b: &Value| compare(a.as_ref(), b.as_ref());
+            prop_assert_eq!(cmp(&a, &b), cmp(&b, &a).reverse());
+            if cmp(&a, &b) == cmp(&b, &c) {
+                prop_assert_eq!(cmp(&a, &c), cmp(&a, &b));
+            }
+        }
+
+        #[test]
+        fn equal_numbers_of_other_types_hash_alike(whole in strategies::long()) {
+            let mut equals: Vec<Value> = vec![whole.into(), Decimal128::from(whole).into()];
+            if let Ok(int) = i32::try_from(whole) {
+                equals.push(int.into());
+            }
+            if (whole as f64) as i64 == whole && whole != i64::MAX {
+                equals.push((whole as f64).into());
+            }
+            for value in &equals {
+                prop_assert!(equal(value.as_ref(), ValueRef::Int64(whole)));
+                prop_assert_eq!(hash_of(value), hash_of(&whole.into()));
+            }
+        }
+
+        #[test]
+        fn doubles_and_their_decimals_hash_alike(value in strategies::double()) {
+            let decimal = Decimal128::from_f64_closest(value);
+            let (double, decimal) = (Value::from(value), Value::from(decimal));
+            if equal(double.as_ref(), decimal.as_ref()) {
+                prop_assert_eq!(hash_of(&double), hash_of(&decimal));
+            }
+        }
     }
 }

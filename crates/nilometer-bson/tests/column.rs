@@ -2,7 +2,11 @@
 
 #[path = "column/extended_json.rs"]
 mod extended_json;
+#[path = "column/golden.rs"]
+mod golden;
 #[path = "column/laws.rs"]
 mod laws;
+#[path = "column/plain_encoder.rs"]
+mod plain_encoder;
 #[path = "column/vectors.rs"]
 mod vectors;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread::{self, JoinHandle};
 
-use nilometer::commands::Access;
+use nilometer::operation::Access;
 use nilometer::{Database, ErrorCode};
 use tracing::{info, warn};
 

@@ -154,7 +154,7 @@ pub struct KeyspaceStatistics {
 pub struct EngineStatistics {
     /// Bytes of all files on disk.
     pub disk_bytes: u64,
-    /// Bytes of the write-ahead log on disk.
+    /// Bytes of the write-ahead log in use; files kept to be used again are only in `disk_bytes`.
     pub log_bytes: u64,
     /// Bytes held in memtables.
     pub memory_bytes: u64,
@@ -164,6 +164,10 @@ pub struct EngineStatistics {
     pub syncs: u64,
     /// Snapshots open now.
     pub snapshots: u64,
+    /// Age of the oldest of them, in milliseconds.
+    pub oldest_snapshot_ms: u64,
+    /// Bytes of memtables that are in tables already and live only for older readers.
+    pub pinned_bytes: u64,
 }
 
 /// An ordered, durable store of bytes. See the module head for the promise.
@@ -192,6 +196,7 @@ pub trait Engine: Send + Sync {
     /// Sizes and counts of the whole.
     fn statistics(&self) -> EngineStatistics;
     /// Syncs, stops background work and releases the directory. Later calls fail with `Closed`.
+    /// Snapshots and scans that are still open go on; the directory is released with the last one.
     fn close(&self) -> Result<()>;
 }
 

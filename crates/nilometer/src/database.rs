@@ -1,25 +1,98 @@
 //! The database as a value: what an embedding program opens and the server serves.
+//!
+//! Opening it ties the rooms together: engine, catalog, time series, records, cursors. Closing it
+//! (or dropping it) ends its threads and releases the directory.
 
+mod collections;
+mod statistics;
+
+use std::path::Path;
 use std::sync::Arc;
 
 use nilometer_bson::Document;
+use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
 
+use crate::background::TtlMonitor;
+use crate::catalog::Catalog;
 use crate::commands;
+use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
+use crate::query::cursor::{CursorLimits, CursorRegistry};
+use crate::query::exec::ExecLimits;
+use crate::query::{Entropy, QueryServices};
 use crate::services::{Environment, Services};
-use crate::session::ClientSession;
+use crate::session::{ClientSession, SessionId};
+use crate::timeseries::{BucketLimits, Timeseries};
+use crate::write::Records;
+
+pub(crate) use collections::StoredCollections;
 
 /// An open database.
 pub struct Database {
     services: Arc<Services>,
+    engine: Arc<dyn Engine>,
+    catalog: Arc<Catalog>,
+    timeseries: Arc<Timeseries>,
+    records: Arc<Records>,
+    collections: Arc<StoredCollections>,
+    query: QueryServices,
+    /// Ended with the database.
+    _ttl: TtlMonitor,
 }
 
 impl Database {
-    /// A database without storage, for a server that answers the handshake.
-    pub fn new(environment: Environment) -> Self {
-        Self {
-            services: Arc::new(Services::new(environment)),
+    /// Opens the database in the directory `path`, which is made if it is absent or empty.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(path, Environment::default())
+    }
+
+    /// Opens the database in the directory `path` with everything it takes from outside.
+    pub fn open_with(path: impl AsRef<Path>, environment: Environment) -> Result<Self> {
+        let engine = LsmEngine::open(path.as_ref(), LsmOptions::default())?;
+        Self::with_engine(Arc::new(engine), environment)
+    }
+
+    /// An empty database that lives as long as the value.
+    pub fn in_memory() -> Result<Self> {
+        Self::with_engine(Arc::new(MemoryEngine::new()), Environment::default())
+    }
+
+    /// The database kept by `engine`.
+    pub fn with_engine(engine: Arc<dyn Engine>, environment: Environment) -> Result<Self> {
+        let services = Arc::new(Services::new(environment));
+        let entropy = Arc::new(Entropy::default());
+        let catalog = Arc::new(Catalog::open(engine.clone())?);
+        let limits = bucket_limits(&services);
+        let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, entropy.next_u64()));
+        let records = Arc::new(Records::new(engine.clone()));
+        for collection in catalog.collections() {
+            timeseries.seal_leftovers(&collection)?;
         }
+        let collections = Arc::new(StoredCollections {
+            services: services.clone(),
+            engine: engine.clone(),
+            catalog: catalog.clone(),
+            timeseries: timeseries.clone(),
+            records: records.clone(),
+        });
+        let query = QueryServices {
+            collections: collections.clone(),
+            cursors: Arc::new(CursorRegistry::new(CursorLimits::default())),
+            limits: ExecLimits::default(),
+            entropy: entropy.clone(),
+        };
+        let ttl = TtlMonitor::start(services.clone(), catalog.clone(), timeseries.clone())
+            .map_err(|e| Error::new(ErrorCode::InternalError, format!("no thread: {e}")))?;
+        Ok(Self {
+            services,
+            engine,
+            catalog,
+            timeseries,
+            records,
+            collections,
+            query,
+            _ttl: ttl,
+        })
     }
 
     /// What commands share besides data.
@@ -30,5 +103,68 @@ impl Database {
     /// Runs one command and answers it; a failure is a reply too (`ok: 0`).
     pub fn run_command(&self, session: &mut ClientSession, request: &Request) -> Document {
         commands::run(self, session, request)
+    }
+
+    /// Ends a logical session and the cursors that were opened in it.
+    pub(crate) fn end_session(&self, id: SessionId) {
+        self.services.sessions.end(id);
+        self.query.cursors.kill_where(|_, lsid| lsid == Some(id));
+    }
+
+    /// Writes everything out and compacts it: for benches and for copies of the directory.
+    pub fn settle(&self) -> Result<()> {
+        for collection in self.catalog.collections() {
+            self.timeseries.seal_all(&collection)?;
+        }
+        self.engine.settle()?;
+        Ok(())
+    }
+
+    /// Copies the database, without stopping writers, into the empty or absent directory `target`.
+    pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
+        Ok(self.engine.checkpoint(target.as_ref())?)
+    }
+
+    /// Syncs and releases the directory; later commands fail.
+    pub fn close(&self) -> Result<()> {
+        self.timeseries.wait_for_chores()?;
+        Ok(self.engine.close()?)
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    pub(crate) fn timeseries(&self) -> &Arc<Timeseries> {
+        &self.timeseries
+    }
+
+    pub(crate) fn records(&self) -> &Arc<Records> {
+        &self.records
+    }
+
+    pub(crate) fn collections(&self) -> &Arc<StoredCollections> {
+        &self.collections
+    }
+
+    pub(crate) fn queries(&self) -> &QueryServices {
+        &self.query
+    }
+}
+
+/// The limits of buckets the start-up parameters ask for.
+fn bucket_limits(services: &Services) -> BucketLimits {
+    let given = &services.parameters;
+    // The table of parameters keeps them at 1 or more.
+    let size = |value: i64| usize::try_from(value).unwrap_or(1);
+    BucketLimits {
+        count_max: size(given.timeseries_bucket_max_count()),
+        bytes_max: size(given.timeseries_bucket_max_size()),
+        count_min: size(given.timeseries_bucket_min_count()),
+        bytes_min: size(given.timeseries_bucket_min_size()),
     }
 }

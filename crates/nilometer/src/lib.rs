@@ -3,7 +3,9 @@
 //! Knows no socket, no async runtime, no wire format and no command line; time comes from the
 //! [`operation::Clock`] it is opened with.
 
+mod background;
 pub mod catalog;
+pub mod client;
 pub mod commands;
 pub mod database;
 pub mod error;
@@ -11,6 +13,7 @@ pub mod eval;
 pub mod limits;
 pub mod operation;
 pub mod parameters;
+pub mod query;
 pub mod services;
 pub mod session;
 pub mod timeseries;

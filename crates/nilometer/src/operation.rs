@@ -254,6 +254,17 @@ impl KillSwitch {
     }
 }
 
+/// What a command does to data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Neither reads nor writes collections.
+    None,
+    /// Reads collections.
+    Read,
+    /// May change collections.
+    Write,
+}
+
 /// What level of durability and replication a write asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteConcern {

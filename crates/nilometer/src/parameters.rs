@@ -170,18 +170,17 @@ impl Parameters {
         })
     }
 
-    /// Sets a parameter while the database runs. Returns the value it had. Code 72 for a name that is none,
-    /// 20 for one that may not be set now, 14 and 2 for bad values.
+    /// Tells whether [`Parameters::set_at_runtime`] would succeed, without setting anything. Code
+    /// 72 for a name that is none, 20 for one that may not be set now, 14 and 2 for bad values.
+    pub fn check_at_runtime(&self, name: &str, value: ValueRef<'_>) -> Result<()> {
+        runtime_value(name, value).map(|_| ())
+    }
+
+    /// Sets a parameter while the database runs. Returns the value it had.
     pub fn set_at_runtime(&self, name: &str, value: ValueRef<'_>) -> Result<Value> {
-        let spec = lookup(name)?;
-        if !spec.set_at.runtime() {
-            return Err(Error::new(
-                ErrorCode::IllegalOperation,
-                format!("not allowed to change [{name}] at runtime"),
-            ));
-        }
+        let (spec, number) = runtime_value(name, value)?;
         let before = self.value(name).unwrap_or_default();
-        self.set(spec, parse_value(spec, value)?)?;
+        self.set(spec, number);
         Ok(before)
     }
 
@@ -194,27 +193,42 @@ impl Parameters {
                 format!("the parameter {name} cannot be set at startup"),
             ));
         }
-        self.set(spec, parse_text(spec, text)?)
+        self.set(spec, within_bounds(spec, parse_text(spec, text)?)?);
+        Ok(())
     }
 
-    fn set(&self, spec: &ParameterSpec, number: i64) -> Result<()> {
-        if number < spec.min || number > spec.max {
-            let (relation, bound) = if number < spec.min {
-                ("greater than or equal to", spec.min)
-            } else {
-                ("less than or equal to", spec.max)
-            };
-            return Err(Error::bad_value(format!(
-                "Invalid value for parameter {}: {number} is not {relation} {bound}",
-                spec.name
-            )));
-        }
+    fn set(&self, spec: &ParameterSpec, number: i64) {
         let position = PARAMETERS.iter().position(|p| p.name == spec.name);
         if let Some(value) = position.and_then(|at| self.values.get(at)) {
             value.store(number, Ordering::Relaxed);
         }
-        Ok(())
     }
+}
+
+fn runtime_value(name: &str, value: ValueRef<'_>) -> Result<(&'static ParameterSpec, i64)> {
+    let spec = lookup(name)?;
+    if !spec.set_at.runtime() {
+        return Err(Error::new(
+            ErrorCode::IllegalOperation,
+            format!("not allowed to change [{name}] at runtime"),
+        ));
+    }
+    let number = within_bounds(spec, parse_value(spec, value)?)?;
+    Ok((spec, number))
+}
+
+fn within_bounds(spec: &ParameterSpec, number: i64) -> Result<i64> {
+    let (relation, bound) = if number < spec.min {
+        ("greater than or equal to", spec.min)
+    } else if number > spec.max {
+        ("less than or equal to", spec.max)
+    } else {
+        return Ok(number);
+    };
+    Err(Error::bad_value(format!(
+        "Invalid value for parameter {}: {number} is not {relation} {bound}",
+        spec.name
+    )))
 }
 
 fn lookup(name: &str) -> Result<&'static ParameterSpec> {

@@ -25,6 +25,30 @@ pub(crate) const DRIVER: &[&str] = &[
     "drop",
 ];
 
+/// The same for a driver that refuses to send unacknowledged writes.
+pub(crate) const DRIVER_ACKNOWLEDGED: &[&str] = &[
+    "connect_and_ping",
+    "create_time_series",
+    "insert_one_by_one",
+    "insert_in_bulk",
+    "find_filter_sort_limit_projection",
+    "aggregate_by_hour",
+    "cursor_over_batches",
+    "cursor_closed_early",
+    "count_and_distinct",
+    "list_collections_and_databases",
+    "read_buckets",
+    "every_type_comes_back",
+    "ordinary_collection",
+    "compressed_messages",
+    "ordered_and_unordered_errors",
+    "error_create_with_other_options",
+    "error_no_date",
+    "error_unknown_command",
+    "error_unknown_stage",
+    "drop",
+];
+
 /// What the shell does.
 pub(crate) const SHELL: &[&str] = &[
     "tour",

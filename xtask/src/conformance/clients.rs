@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::checks::{DRIVER, SHELL};
+use super::checks::{DRIVER, DRIVER_ACKNOWLEDGED, SHELL};
 use crate::process::{Outcome, cargo, read, root, target_folder};
 
 /// A client that hangs is a failure, not a wait.
@@ -19,6 +19,9 @@ pub(crate) struct Client {
     pub(crate) name: &'static str,
     /// Programs it needs, each with the argument that prints its version.
     runtime: &'static [(&'static str, &'static str)],
+    /// Files that pin what is installed; while they do not change, it is installed once. None where
+    /// installing is a build that knows itself what is new.
+    pins: &'static [&'static str],
     /// Commands that install it.
     install: fn() -> Vec<Command>,
     /// The command that runs it.
@@ -32,6 +35,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "pymongo",
         runtime: &[("python3", "--version")],
+        pins: &["requirements.txt"],
         install: || {
             let pip = folder("pymongo").join("target/venv/bin/pip");
             vec![
@@ -52,6 +56,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "node",
         runtime: &[("node", "--version"), ("npm", "--version")],
+        pins: &["package-lock.json"],
         install: || vec![in_folder("node", "npm", NPM_INSTALL)],
         start: || in_folder("node", "node", &["check.mjs"]),
         checks: DRIVER,
@@ -59,6 +64,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "mongosh",
         runtime: &[("node", "--version"), ("npm", "--version")],
+        pins: &["package-lock.json"],
         install: || vec![in_folder("mongosh", "npm", NPM_INSTALL)],
         start: || in_folder("mongosh", "node", &["check.mjs"]),
         checks: SHELL,
@@ -66,6 +72,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "go",
         runtime: &[("go", "version")],
+        pins: &[],
         install: || vec![in_folder("go", "go", &["build", "-o", "target/check", "."])],
         start: || {
             in_folder(
@@ -79,6 +86,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "java",
         runtime: &[("java", "-version"), ("mvn", "--version")],
+        pins: &["pom.xml"],
         install: || {
             let arguments = [
                 "--batch-mode",
@@ -94,6 +102,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "rust",
         runtime: &[],
+        pins: &[],
         install: || {
             let mut build = cargo(["build", "--quiet", "--locked", "--target-dir"]);
             build.arg(rust_target()).current_dir(folder("rust"));
@@ -103,7 +112,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             let binary = rust_target().join("debug/nilometer-conformance-rust");
             in_folder("rust", &binary.to_string_lossy(), &[])
         },
-        checks: DRIVER,
+        checks: DRIVER_ACKNOWLEDGED,
     },
 ];
 
@@ -120,8 +129,13 @@ impl Client {
             .map(|(program, _)| *program)
     }
 
-    /// Fetches what it is made of.
+    /// Fetches what it is made of, unless that is there already.
     pub(crate) fn install(&self) -> Outcome {
+        let pinned = self.pinned()?;
+        let stamp = folder(self.name).join("target/installed");
+        if !pinned.is_empty() && std::fs::read_to_string(&stamp).is_ok_and(|old| old == pinned) {
+            return Ok(());
+        }
         let mut outcome = Ok(());
         for _ in 0..INSTALL_TRIES {
             outcome = (self.install)()
@@ -131,7 +145,20 @@ impl Client {
                 break;
             }
         }
-        outcome
+        outcome?;
+        let written = std::fs::create_dir_all(folder(self.name).join("target"));
+        written
+            .and_then(|()| std::fs::write(&stamp, pinned))
+            .map_err(|e| format!("{}: {e}", stamp.display()))
+    }
+
+    /// The text of the files that pin it.
+    fn pinned(&self) -> Outcome<String> {
+        let text = |name: &&str| {
+            let path = folder(self.name).join(name);
+            std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))
+        };
+        self.pins.iter().map(text).collect()
     }
 
     /// Runs it against the server at `uri`; gives what it printed.
@@ -162,7 +189,11 @@ impl Client {
             .join()
             .map_err(|_| "reader died")?
             .map_err(|e| e.to_string())?;
-        print!("{output}");
+        // Reports are summed up at the end; what else it says is for whoever looks for the cause.
+        let is_report = |line: &&str| line.starts_with("ok ") || line.starts_with("not ok ");
+        for line in output.lines().filter(|line| !is_report(line)) {
+            println!("{line}");
+        }
         match status {
             Some(status) if status.success() => Ok(output),
             Some(status) => Err(format!("{} ended with {status}", self.name)),

@@ -20,6 +20,9 @@ use clients::{CLIENTS, Client};
 use expected::Failure;
 use server::Server;
 
+/// Drivers print whole replies into their errors.
+const REASON_CHARS_MAX: usize = 240;
+
 /// What came of one client.
 enum Verdict {
     /// Everything as expected; how many checks passed.
@@ -148,7 +151,8 @@ fn read_reports(output: &str) -> Vec<Report> {
             reports.push((name.trim().to_string(), None));
         } else if let Some(rest) = line.strip_prefix("not ok ") {
             let (name, reason) = rest.split_once(": ").unwrap_or((rest, "no reason given"));
-            reports.push((name.trim().to_string(), Some(reason.to_string())));
+            let reason = reason.chars().take(REASON_CHARS_MAX).collect();
+            reports.push((name.trim().to_string(), Some(reason)));
         }
     }
     reports

@@ -11,11 +11,11 @@
 //! because what a sum means (type, size, subtype) may have changed; the dictionary is not.
 
 use super::blocks::{Placed, to_value};
-use super::delta::{is_wide, unzigzag_wide, wide_from_int, wide_to_int};
+use super::delta::{is_wide, unzigzag, unzigzag_wide, wide_from_int, wide_to_int};
 use super::element::tag;
 use super::error::ColumnError;
 use super::pieces::{self, Piece};
-use super::simple8b;
+use super::simple8b::{self, Shape};
 use super::stream::Raw;
 use crate::block::{BlockData, ColumnBlock, Interner, PresenceBuilder};
 use crate::value::Value;
@@ -123,6 +123,9 @@ impl<'a> CodeReader<'a> {
         let Some(shape) = simple8b::shape(word) else {
             return Ok(());
         };
+        if shape.count_bits == 0 {
+            return self.plain_word(word, shape, last, offset);
+        }
         for slot in shape.slots(word, is_wide(last.tag)) {
             self.repeat = slot;
             match slot {
@@ -130,6 +133,41 @@ impl<'a> CodeReader<'a> {
                 Some(coded) => self.step(coded, last, offset)?,
             }
         }
+        Ok(())
+    }
+
+    /// The common case of [`word`](Self::word): slots of at most 60 bits.
+    fn plain_word(
+        &mut self,
+        word: u64,
+        shape: Shape,
+        last: Raw<'_>,
+        offset: usize,
+    ) -> Result<(), ColumnError> {
+        let mask = u64::MAX >> (64 - u32::from(shape.bits));
+        let mut rest = word >> shape.start;
+        let mut code = self.last_code(offset)?;
+        let mut slot = 0;
+        for _ in 0..shape.slots {
+            slot = rest & mask;
+            rest >>= shape.bits;
+            if slot == mask {
+                self.fill_missing(1)?;
+                continue;
+            }
+            if slot != 0 {
+                let delta = i128::from(unzigzag(slot)).cast_unsigned();
+                self.number = self.number.wrapping_add(delta);
+                let place = seen_slot(self.number);
+                code = match self.seen.get(place) {
+                    Some(Some((number, code))) if *number == self.number => *code,
+                    _ => self.code_of_number(last, place, offset)?,
+                };
+            }
+            self.codes.push(code);
+        }
+        self.code = Some(code);
+        self.repeat = (slot != mask).then_some(u128::from(slot));
         Ok(())
     }
 

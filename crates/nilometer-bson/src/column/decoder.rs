@@ -147,7 +147,7 @@ fn read_section(
     budget: &mut Budget,
     values: &mut Vec<RawValue>,
 ) -> Result<(), ColumnError> {
-    let reference = Reference::new(kind, reference, start)?;
+    let reference = Reference::new(kind, reference, start, budget)?;
     let mut streams: Vec<_> = reference
         .leaves()
         .map(|leaf| {

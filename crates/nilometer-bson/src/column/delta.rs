@@ -123,9 +123,13 @@ impl Scale {
             // integer is the only candidate and ties need no care.
             let shifted = scaled + ROUNDER;
             let nearest = shifted - ROUNDER;
-            let exact = (nearest / multiplier).to_bits() == value.to_bits();
+            let back = if self == Scale::One {
+                nearest
+            } else {
+                nearest / multiplier
+            };
             let bits = shifted.to_bits().wrapping_sub(ROUNDER.to_bits());
-            return exact.then_some(bits.cast_signed());
+            return (back.to_bits() == value.to_bits()).then_some(bits.cast_signed());
         }
         if !(-EXACT_MAX..=EXACT_MAX).contains(&scaled) {
             return None;
@@ -147,6 +151,14 @@ impl Scale {
     /// The smallest scale, not below `from`, that holds `value`, with the integer for it.
     #[inline]
     pub(crate) fn lowest(value: f64, from: Scale) -> (i64, Scale) {
+        let finest = Scale::HundredMillion;
+        if (value * finest.multiplier()).abs() < QUICK_MAX {
+            // What a coarser scale holds, this one holds too, without rounding to the same double by chance.
+            return match finest.encode(value) {
+                Some(number) if from <= finest => Scale::reduce(number, finest, from),
+                _ => (value.to_bits().cast_signed(), Scale::Memory),
+            };
+        }
         for scale in Scale::ALL {
             if scale >= from
                 && let Some(number) = scale.encode(value)
@@ -155,6 +167,37 @@ impl Scale {
             }
         }
         (value.to_bits().cast_signed(), Scale::Memory)
+    }
+
+    /// The smallest scale, not below `from`, that holds what `number` stands for at this one.
+    #[inline]
+    pub(crate) fn lowest_for(self, number: i64, from: Scale) -> (i64, Scale) {
+        if self != Scale::Memory && number.unsigned_abs() < QUICK_MAX as u64 {
+            return Scale::reduce(number, self, from);
+        }
+        Scale::lowest(self.decode(number), from)
+    }
+
+    /// Takes factors of ten out of a number below [`QUICK_MAX`]. Two fractions n/10 and m/100 of that size are the same
+    /// double only if they are the same number.
+    #[inline]
+    fn reduce(mut number: i64, mut scale: Scale, from: Scale) -> (i64, Scale) {
+        let coarser = [
+            (Scale::HundredMillion, Scale::TenThousand, 10_000),
+            (Scale::TenThousand, Scale::Hundred, 100),
+            (Scale::Hundred, Scale::Ten, 10),
+            (Scale::Ten, Scale::One, 10),
+        ];
+        if number % 10 != 0 {
+            return (number, scale);
+        }
+        for (fine, coarse, factor) in coarser {
+            if scale == fine && coarse >= from && number % factor == 0 {
+                number /= factor;
+                scale = coarse;
+            }
+        }
+        (number, scale)
     }
 }
 
@@ -166,16 +209,35 @@ impl Scale {
 /// ```
 #[inline]
 pub(crate) fn object_id_to_int(id: &[u8; 12]) -> i64 {
-    let [t0, t1, t2, t3, _, _, _, _, _, c0, c1, c2] = *id;
-    i64::from_le_bytes([c2, t3, c1, t2, c0, t1, t0, 0])
+    let [front @ .., _, _, _, _] = *id;
+    let front = u64::from_le_bytes(front);
+    let [.., b0, b1, b2, b3] = *id;
+    let back = u64::from(u32::from_le_bytes([b0, b1, b2, b3]));
+    let time = (front & 0xFF) << 48
+        | (front >> 8 & 0xFF) << 40
+        | (front >> 16 & 0xFF) << 24
+        | (front >> 24 & 0xFF) << 8;
+    let counter = (back >> 8 & 0xFF) << 32 | (back >> 16 & 0xFF) << 16 | back >> 24;
+    (time | counter).cast_signed()
 }
 
 /// Puts the bytes of [`object_id_to_int`] back; the process bytes come from `like`.
 #[inline]
 pub(crate) fn object_id_from_int(number: i64, like: &[u8; 12]) -> [u8; 12] {
-    let [c2, t3, c1, t2, c0, t1, t0, _] = number.to_le_bytes();
-    let [_, _, _, _, p0, p1, p2, p3, p4, ..] = *like;
-    [t0, t1, t2, t3, p0, p1, p2, p3, p4, c0, c1, c2]
+    let number = number.cast_unsigned();
+    let [.., p0, p1, p2, p3, p4, _, _, _] = *like;
+    let time = (number >> 48) & 0xFF
+        | (number >> 40 & 0xFF) << 8
+        | (number >> 24 & 0xFF) << 16
+        | (number >> 8 & 0xFF) << 24;
+    let front = time | u64::from(u32::from_le_bytes([p0, p1, p2, p3])) << 32;
+    let counter = (number >> 32 & 0xFF) << 8 | (number >> 16 & 0xFF) << 16 | (number & 0xFF) << 24;
+    let back = u64::from(p4) | counter;
+    let mut id = [0; 12];
+    let (head, tail) = id.split_at_mut(8);
+    head.copy_from_slice(&front.to_le_bytes());
+    tail.copy_from_slice(back.to_le_bytes().split_at(4).0);
+    id
 }
 
 /// The bytes of an ObjectId that stay: the process.
@@ -186,12 +248,24 @@ pub(crate) fn object_id_process(id: &[u8; 12]) -> [u8; 5] {
 
 /// Text (without length and terminator) as an integer, its last byte lowest. `None` for text longer than 16 bytes or
 /// beginning with a zero byte.
+#[inline]
 pub(crate) fn text_to_int(text: &[u8]) -> Option<u128> {
     if text.len() > 16 || text.first() == Some(&0) {
         return None;
     }
-    let fold = |number, &byte| number << 8 | u128::from(byte);
-    Some(text.iter().fold(0, fold))
+    // Two overlapping reads of a fixed size; where they overlap they agree.
+    Some(
+        if let (Some(front), Some(back)) = (text.first_chunk(), text.last_chunk()) {
+            let front = u128::from(u64::from_be_bytes(*front));
+            front << (8 * (text.len() - 8)) | u128::from(u64::from_be_bytes(*back))
+        } else if let (Some(front), Some(back)) = (text.first_chunk(), text.last_chunk()) {
+            let front = u64::from(u32::from_be_bytes(*front));
+            u128::from(front << (8 * (text.len() - 4)) | u64::from(u32::from_be_bytes(*back)))
+        } else {
+            let fold = |number, &byte| number << 8 | u128::from(byte);
+            text.iter().fold(0, fold)
+        },
+    )
 }
 
 /// Binary data as an integer, its first byte lowest. `None` beyond 16 bytes.
@@ -199,8 +273,10 @@ pub(crate) fn binary_to_int(data: &[u8]) -> Option<u128> {
     if data.len() > 16 {
         return None;
     }
-    let fold = |number, &byte| number << 8 | u128::from(byte);
-    Some(data.iter().rev().fold(0, fold))
+    let mut bytes = [0; 16];
+    let (low, _) = bytes.split_at_mut(data.len());
+    low.copy_from_slice(data);
+    Some(u128::from_le_bytes(bytes))
 }
 
 /// The integer of a value with 128-bit deltas, from its bytes as BSON stores them.
@@ -285,6 +361,40 @@ mod tests {
     }
 
     #[test]
+    fn the_lowest_scale_is_found_as_defined() {
+        let mut state = 7_u64;
+        for round in 0..300_000 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let scale = Scale::ALL[round % 6];
+            let number = (state >> 11) as i64 >> (state & 63).min(53);
+            let zeros = [1, 10, 100, 10_000, 1000][round % 5];
+            let value = scale.decode(number / zeros * zeros);
+            for from in Scale::ALL {
+                let slowly = Scale::ALL
+                    .into_iter()
+                    .filter(|scale| *scale >= from)
+                    .find_map(|scale| match scale {
+                        Scale::Memory => Some((value.to_bits() as i64, scale)),
+                        _ => encode_slowly(scale, value).map(|number| (number, scale)),
+                    })
+                    .unwrap();
+                assert_eq!(Scale::lowest(value, from), slowly, "{value:e}");
+                if let Some(number) = scale.encode(value)
+                    && from <= scale
+                {
+                    assert_eq!(
+                        scale.lowest_for(number, from),
+                        slowly,
+                        "{value:e} {scale:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
     fn object_ids_interleave_time_and_counter() {
         let id = [
             0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xAA, 0xBB, 0xCC,
@@ -298,6 +408,12 @@ mod tests {
         assert_eq!(text_to_int(b""), Some(0));
         assert_eq!(text_to_int(b"ab"), Some(0x6162));
         assert_eq!(text_to_int(b"\0b"), None);
+        let text = b"abcdefghijklmnop";
+        for len in 0..=16 {
+            let mut bytes = [0; 16];
+            bytes[16 - len..].copy_from_slice(&text[..len]);
+            assert_eq!(text_to_int(&text[..len]), Some(u128::from_be_bytes(bytes)));
+        }
         assert_eq!(text_to_int(&[b'x'; 17]), None);
         let mut out = Vec::new();
         wide_from_int(tag::STRING, 0x6162, b"", &mut out);

@@ -15,6 +15,7 @@
 //! Everything up to the control byte that may still grow is final. [`ColumnBuilder::diff`] names the first byte that differs
 //! from the column it described last, as MongoDB writes it into its oplog.
 
+use super::blocks;
 use super::decoder::decode_raw;
 use super::element::{self, tag};
 use super::error::{BsonCause, ColumnError};
@@ -81,12 +82,23 @@ impl ColumnBuilder {
     /// A builder that goes on from a stored column of at most `max_values` values, as if it had written it and
     /// [`diff`](Self::diff) had just described it.
     ///
-    /// The values are appended again. A column that another builder wrote differently gives other bytes; the diffs that
-    /// follow are only right for the column as this builder writes it, [`to_bytes`](Self::to_bytes).
+    /// Nothing before the last literal bears on what comes behind the column, so values are only appended again from there;
+    /// a column with interleaved sections is built again whole. If another builder wrote that part differently, the column as
+    /// it is now is [`to_bytes`](Self::to_bytes), and the diffs that follow are diffs to that.
     pub fn reopen(bytes: &[u8], max_values: usize) -> Result<Self, ColumnError> {
         let mut builder = ColumnBuilder::new();
-        for value in decode_raw(bytes, max_values)? {
-            builder.append_raw(value.tag, &value.bytes)?;
+        let (kept, count) = blocks::settled(bytes, max_values)?;
+        let (head, tail) = bytes.split_at(kept);
+        builder.flat.blocks.bytes.extend_from_slice(head);
+        builder.count = count;
+        match blocks::decode_block(tail, max_values - count) {
+            Ok(block) => block.iter().try_for_each(|value| builder.append(value))?,
+            Err(ColumnError::InvalidUtf8 { .. }) => {
+                for value in decode_raw(tail, max_values - count)? {
+                    builder.append_raw(value.tag, &value.bytes)?;
+                }
+            }
+            Err(error) => return Err(error),
         }
         builder.diff();
         Ok(builder)
@@ -117,6 +129,8 @@ impl ColumnBuilder {
             ValueRef::DateTime(value) => self.append_datetime(value),
             ValueRef::Timestamp(value) => self.append_timestamp(value),
             ValueRef::ObjectId(value) => self.append_object_id(value),
+            ValueRef::String(text) => self.append_text(tag::STRING, text),
+            ValueRef::Code(text) => self.append_text(tag::CODE, text),
             value => {
                 let mut scratch = std::mem::take(&mut self.scratch);
                 scratch.clear();
@@ -197,6 +211,19 @@ impl ColumnBuilder {
         self.count += 1;
         let number = value.to_u64().cast_signed();
         self.scalars().append_time(tag::TIMESTAMP, number);
+    }
+
+    /// Adds a string.
+    pub fn append_str(&mut self, value: &str) {
+        self.append_text(tag::STRING, value);
+    }
+
+    fn append_text(&mut self, tag: u8, text: &str) {
+        self.count += 1;
+        if self.section.is_some() {
+            self.close_section();
+        }
+        self.flat.append_text(tag, text.as_bytes());
     }
 
     /// Adds an ObjectId.

@@ -12,10 +12,14 @@
 //!
 //! Names and nesting come from the reference, types and values from the streams.
 
+use super::decoder::Budget;
 use super::element::{self, Element, Elements, tag};
 use super::error::ColumnError;
 use super::pieces::{SECTION_ARRAYS, SECTION_LEGACY};
 use super::stream::Raw;
+
+/// What a stream takes in memory while it is read, its values aside.
+const STREAM_BYTES: usize = 256;
 
 /// One step in writing a document.
 #[derive(Debug, Clone, Copy)]
@@ -38,10 +42,16 @@ pub(crate) struct Reference<'a> {
 }
 
 impl<'a> Reference<'a> {
-    /// Reads a checked reference document of a section of a kind, which starts at `offset`.
-    pub(crate) fn new(kind: u8, document: &'a [u8], offset: usize) -> Result<Self, ColumnError> {
+    /// Reads a checked reference document of a section of a kind, which starts at `offset`. Takes what its streams will
+    /// need from `budget`.
+    pub(crate) fn new(
+        kind: u8,
+        document: &'a [u8],
+        offset: usize,
+        budget: &mut Budget,
+    ) -> Result<Self, ColumnError> {
         let mut steps = Vec::new();
-        plan(document, kind == SECTION_LEGACY, &mut steps);
+        plan(document, kind == SECTION_LEGACY, &mut steps, budget)?;
         if !steps.iter().any(|step| matches!(step, Step::Leaf(_))) {
             return Err(ColumnError::NoStreams { offset });
         }
@@ -107,8 +117,14 @@ impl<'a> Reference<'a> {
     }
 }
 
-fn plan<'a>(document: &'a [u8], legacy: bool, steps: &mut Vec<Step<'a>>) {
+fn plan<'a>(
+    document: &'a [u8],
+    legacy: bool,
+    steps: &mut Vec<Step<'a>>,
+    budget: &mut Budget,
+) -> Result<(), ColumnError> {
     for element in Elements::new(document) {
+        budget.take_bytes(STREAM_BYTES)?;
         let enter = element.tag == tag::OBJECT || (element.tag == tag::ARRAY && !legacy);
         if !enter {
             steps.push(Step::Leaf(element));
@@ -116,10 +132,11 @@ fn plan<'a>(document: &'a [u8], legacy: bool, steps: &mut Vec<Step<'a>>) {
             steps.push(Step::Empty(element));
         } else {
             steps.push(Step::Begin(element));
-            plan(element.value, legacy, steps);
+            plan(element.value, legacy, steps, budget)?;
             steps.push(Step::End);
         }
     }
+    Ok(())
 }
 
 /// Appends the type and name of an element.

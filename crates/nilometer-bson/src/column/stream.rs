@@ -13,7 +13,8 @@
 //! with fewer. Both mean working out again what is held, from the value at the end of the last word (`edge`).
 
 use super::delta::{
-    Scale, is_wide, object_id_process, object_id_to_int, unzigzag, wide_to_int, zigzag, zigzag_wide,
+    Scale, is_wide, object_id_process, object_id_to_int, text_to_int, unzigzag, wide_to_int,
+    zigzag, zigzag_wide,
 };
 use super::element::tag;
 use super::words::{Unsigned, WordBuilder, WordCounter, WordSink};
@@ -110,13 +111,16 @@ pub(crate) struct Stream {
     number: i64,
     /// The last step, for dates, timestamps and ObjectIds.
     delta: i64,
-    /// The last value of a double stream, and the one at the end of the last word or literal.
+    /// The last value of a double stream.
     double: f64,
-    edge: f64,
+    /// The value at the end of the last word or literal, at `scale`.
+    edge: i64,
     scale: Scale,
+    /// The last literal of a stream of ObjectIds.
+    id: [u8; 12],
     /// The last value as an integer, for 128-bit types that have one.
     wide_number: Option<u128>,
-    /// Bytes of the last value, for types that are not just a number.
+    /// Bytes of the last value, for types that are not just a number. Text that has a number is not kept.
     bytes: Vec<u8>,
 }
 
@@ -140,6 +144,10 @@ impl Stream {
             tag::DATE | tag::TIMESTAMP => self.append_time(value.tag, value.to_int()),
             tag::DOUBLE => self.append_double(f64::from_le_bytes(value.array())),
             tag::OBJECT_ID => self.append_object_id(&value.array()),
+            tag::STRING | tag::CODE => {
+                let text = value.bytes.get(4..value.bytes.len().saturating_sub(1));
+                self.append_text(value.tag, text.unwrap_or_default());
+            }
             _ => self.append_bytes(value),
         }
     }
@@ -177,14 +185,11 @@ impl Stream {
     }
 
     /// Appends an ObjectId.
+    #[inline]
     pub(crate) fn append_object_id(&mut self, id: &[u8; 12]) {
-        if self.tag == tag::OBJECT_ID {
-            let last = self.bytes.first_chunk().copied().unwrap_or_default();
-            let same_process = object_id_process(&last) == object_id_process(id);
-            if same_process && self.append_step(object_id_to_int(id)) {
-                self.remember(id);
-                return;
-            }
+        let same_process = object_id_process(&self.id) == object_id_process(id);
+        if self.tag == tag::OBJECT_ID && same_process && self.append_step(object_id_to_int(id)) {
+            return;
         }
         self.literal(Raw {
             tag: tag::OBJECT_ID,
@@ -224,6 +229,41 @@ impl Stream {
         }
     }
 
+    /// Appends a string or code.
+    pub(crate) fn append_text(&mut self, tag: u8, text: &[u8]) {
+        let stored = self.tag == tag
+            && match (text_to_int(text), self.wide_number) {
+                (Some(number), Some(last)) => {
+                    self.wide_number = Some(number);
+                    self.append_wide(number.wrapping_sub(last))
+                }
+                // After text without a number the delta counts from 0, but 0 itself would mean "the same".
+                (Some(0), None) => false,
+                (Some(number), None) => {
+                    self.wide_number = Some(number);
+                    self.append_wide(number)
+                }
+                (None, None) => {
+                    let last = self.bytes.get(4..self.bytes.len().saturating_sub(1));
+                    last == Some(text) && self.append_wide(0)
+                }
+                (None, Some(_)) => false,
+            };
+        if !stored {
+            let mut bytes = Vec::with_capacity(text.len() + 5);
+            bytes.extend_from_slice(&(text.len() as u32 + 1).to_le_bytes());
+            bytes.extend_from_slice(text);
+            bytes.push(0);
+            self.literal(Raw { tag, bytes: &bytes });
+        }
+    }
+
+    #[inline]
+    fn append_wide(&mut self, delta: u128) -> bool {
+        let coded = zigzag_wide(delta.cast_signed());
+        self.wide.append(coded, &mut self.blocks).is_ok()
+    }
+
     fn append_bytes_delta(&mut self, value: Raw<'_>) -> bool {
         let wide = is_wide(value.tag);
         if value.bytes == self.bytes {
@@ -242,19 +282,14 @@ impl Stream {
         {
             return false;
         }
-        let Some(number) = wide_to_int(value.tag, value.bytes) else {
+        // These have a number, or the literal had none and nothing but repeats can follow it.
+        let (Some(number), Some(last)) = (wide_to_int(value.tag, value.bytes), self.wide_number)
+        else {
             return false;
         };
-        // After a value without a number the delta counts from 0, but 0 itself would mean "the same".
-        if self.wide_number.is_none() && number == 0 {
-            return false;
-        }
-        let delta = number.wrapping_sub(self.wide_number.unwrap_or(0));
-        let coded = zigzag_wide(delta.cast_signed());
         self.wide_number = Some(number);
-        let stored = self.wide.append(coded, &mut self.blocks).is_ok();
         self.remember(value.bytes);
-        stored
+        self.append_wide(number.wrapping_sub(last))
     }
 
     /// Appends a missing value.
@@ -274,12 +309,16 @@ impl Stream {
     }
 
     /// Writes everything that is held back.
+    #[inline]
     pub(crate) fn flush(&mut self) {
+        if self.narrow.is_flushed() && self.wide.is_flushed() {
+            return;
+        }
         let before = self.blocks.bytes.len();
         self.narrow.flush(&mut self.blocks);
         self.wide.flush(&mut self.blocks);
         if self.tag == tag::DOUBLE && self.blocks.bytes.len() != before {
-            self.edge = self.double;
+            self.edge = self.number;
         }
     }
 
@@ -342,10 +381,14 @@ impl Stream {
         self.set_scale(Scale::Memory);
         if value.tag == tag::DOUBLE {
             self.double = f64::from_le_bytes(value.array());
-            self.edge = self.double;
-            self.lower_scale();
+            let (number, scale) = Scale::lowest(self.double, Scale::One);
+            self.number = number;
+            self.edge = number;
+            self.set_scale(scale);
         } else if is_wide(value.tag) {
             self.wide_number = wide_to_int(value.tag, value.bytes);
+        } else if value.tag == tag::OBJECT_ID {
+            self.id = value.array();
         }
         self.remember(match value.tag {
             tag::DOUBLE | tag::INT32 | tag::INT64 | tag::BOOL | tag::DATE | tag::TIMESTAMP => &[],
@@ -358,11 +401,11 @@ impl Stream {
         self.blocks.nibble = scale.nibble();
     }
 
-    /// Takes the lowest scale that holds the value at the end of the last word.
+    /// Takes the lowest scale that holds the value at the end of the last word, which becomes the last one.
     fn lower_scale(&mut self) {
-        let (number, scale) = Scale::lowest(self.edge, Scale::One);
-        self.number = number;
-        self.set_scale(scale);
+        (self.edge, self.scale) = self.scale.lowest_for(self.edge, Scale::One);
+        self.number = self.edge;
+        self.blocks.nibble = self.scale.nibble();
     }
 
     /// The value at the end of the last word: the last value less all steps still held.
@@ -379,7 +422,7 @@ impl Stream {
         let held = pending
             .iter()
             .fold(repeated, |sum, &value| sum.wrapping_add(step(value)));
-        self.edge = self.scale.decode(self.number.wrapping_sub(held));
+        self.edge = self.number.wrapping_sub(held);
     }
 
     /// Appends a double that follows `self.double`, changing the scale where that pays.
@@ -410,32 +453,34 @@ impl Stream {
     #[cold]
     fn raise_scale(&mut self, value: f64) -> Option<i64> {
         let (mut number, mut scale) = Scale::lowest(value, self.scale);
-        if let Some(words) = self.try_rescale(number, scale) {
+        if let Some((words, edge)) = self.try_rescale(number, scale) {
             self.narrow = words;
             self.number = number;
+            self.edge = edge;
             self.set_scale(scale);
             return None;
         }
         self.narrow.flush(&mut self.blocks);
         self.blocks.close();
-        self.edge = self.double;
         let (mut last, last_scale) = Scale::lowest(self.double, scale);
         if last_scale != scale {
             (number, scale) = Scale::lowest(value, last_scale);
             (last, _) = Scale::lowest(self.double, scale);
         }
         self.number = last;
+        self.edge = last;
         self.set_scale(scale);
         Some(number)
     }
 
     /// Everything held, and one value more, at another scale; unless that fails or finishes a word.
-    fn try_rescale(&self, number: i64, scale: Scale) -> Option<WordBuilder<u64>> {
+    fn try_rescale(&self, number: i64, scale: Scale) -> Option<(WordBuilder<u64>, i64)> {
         let old = self.scale;
         let mut words = WordBuilder::after(self.narrow.repeatable());
         let mut counter = WordCounter::default();
-        let mut at = old.encode(self.edge)?;
-        let mut last = scale.encode(self.edge)?;
+        let mut at = self.edge;
+        let edge = scale.encode(old.decode(at))?;
+        let mut last = edge;
         for value in self.narrow.held() {
             if value == u64::MISSING {
                 words.skip(&mut counter);
@@ -452,23 +497,24 @@ impl Stream {
         }
         let coded = zigzag(number.wrapping_sub(last));
         words.append(coded, &mut counter).ok()?;
-        (counter.0 == 0).then_some(words)
+        (counter.0 == 0).then_some((words, edge))
     }
 
     /// After a word: puts what is still held at the lowest scale that does.
     fn rescale_held(&mut self) {
         let old = self.scale;
-        let (number, scale) = Scale::lowest(self.edge, Scale::One);
+        let mut at = self.edge;
+        let (edge, scale) = old.lowest_for(at, Scale::One);
         if scale == old {
             // Working it out again would give the same words.
             return;
         }
         let held: Vec<u64> = self.narrow.held().collect();
-        let mut at = old.encode(self.edge).unwrap_or_default();
         self.narrow = WordBuilder::after(self.narrow.repeatable());
-        self.number = number;
+        self.number = edge;
+        self.edge = edge;
+        self.double = old.decode(at);
         self.set_scale(scale);
-        self.double = self.edge;
         for value in held {
             if value == u64::MISSING {
                 self.narrow.skip(&mut self.blocks);

@@ -18,7 +18,7 @@
 //! What a word holds is the same for every builder that follows the rules; no rule here may be changed, or a server that
 //! reopens a column would misread where its last flush began.
 
-use super::simple8b::{FAMILIES, REPEAT, REPEAT_STEPS_MAX, REPEAT_UNIT, Shape};
+use super::simple8b::{FAMILIES, PLAIN, REPEAT, REPEAT_STEPS_MAX, REPEAT_UNIT, Shape};
 
 /// Bits for slots in a word of each family.
 const ROOM: [u32; 4] = [60, 56, 56, 56];
@@ -216,6 +216,12 @@ impl<U: Unsigned> WordBuilder<U> {
         self.top = LEAST_BITS;
     }
 
+    /// Whether a flush would change nothing.
+    #[inline]
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.pending.is_empty() && self.repeats == 0 && self.last == U::ZERO
+    }
+
     /// What a builder that takes over the held values may repeat: see [`WordBuilder::after`].
     pub(crate) fn repeatable(&self) -> U {
         if self.pending.is_empty() || self.repeats > 0 {
@@ -331,7 +337,20 @@ impl<U: Unsigned> WordBuilder<U> {
         Ok(())
     }
 
+    #[inline]
     fn add_missing(&mut self, may_repeat: bool, sink: &mut impl WordSink) {
+        let count = self.pending.len() + 1;
+        if self.open[0] && self.top[0] as usize * count <= ROOM[0] as usize {
+            if count > 1 {
+                self.family = 0;
+            }
+            self.pending.push(U::MISSING);
+            return;
+        }
+        self.add_missing_slowly(may_repeat, sink);
+    }
+
+    fn add_missing_slowly(&mut self, may_repeat: bool, sink: &mut impl WordSink) {
         if !self.pending.is_empty() {
             let was_missing = self.pending.last() == Some(&U::MISSING);
             if !self.fits(LEAST_BITS) {
@@ -373,11 +392,10 @@ impl<U: Unsigned> WordBuilder<U> {
             }
             self.open[0] = false;
             // From here on the other families matter, until the next word.
-            if count > ROOM[1] / (LEAST_BITS[1] + COUNT_BITS[1]) {
+            if !self.measure_extended(bits, count) {
                 self.open = [false; 4];
                 return false;
             }
-            self.measure_extended();
         }
         for family in 1..4 {
             if self.open[family] {
@@ -391,26 +409,39 @@ impl<U: Unsigned> WordBuilder<U> {
         false
     }
 
-    fn measure_extended(&mut self) {
-        self.top[1..].copy_from_slice(&LEAST_BITS[1..]);
+    /// Finds the widest pending value in the families that leave out zeros. False as soon as none of them can hold `count`
+    /// values, the one with `bits` among them.
+    fn measure_extended(&mut self, bits: [u32; 4], count: u32) -> bool {
+        let most = (ROOM[1] / count).saturating_sub(COUNT_BITS[1]);
+        if most < bits[1].min(bits[2]).min(bits[3]) || most < LEAST_BITS[1] {
+            return false;
+        }
+        let mut top = LEAST_BITS;
         for &value in &self.pending {
-            if value != U::MISSING {
-                let bits = bits_in(value);
-                for (top, bits) in self.top[1..].iter_mut().zip(&bits[1..]) {
-                    *top = (*top).max(*bits);
-                }
+            if value == U::MISSING {
+                continue;
+            }
+            if value.plain_bits() - value.zeros() > most {
+                return false;
+            }
+            for (top, bits) in top.iter_mut().zip(bits_in(value)).skip(1) {
+                *top = (*top).max(bits);
             }
         }
+        self.top[1..].copy_from_slice(&top[1..]);
+        true
     }
 
     /// Writes the fullest word of the current family from the oldest pending values.
     fn word(&mut self, sink: &mut impl WordSink) {
         let count = self.pending.len();
-        let shapes = FAMILIES[self.family];
-        let Some(shape) = shapes
-            .iter()
-            .find(|shape| usize::from(shape.slots) <= count)
-        else {
+        let shape = if self.family == 0 {
+            PLAIN.get(usize::from(PLAIN_FOR[count.min(60)]))
+        } else {
+            let fits = |shape: &&Shape| usize::from(shape.slots) <= count;
+            FAMILIES[self.family].iter().find(fits)
+        };
+        let Some(shape) = shape else {
             return;
         };
         let slots = usize::from(shape.slots);
@@ -458,14 +489,56 @@ impl<U: Unsigned> WordBuilder<U> {
     }
 }
 
+/// For each number of pending values the plain shape a word of them takes.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "evaluated by the compiler, which checks every index"
+)]
+const PLAIN_FOR: [u8; 61] = {
+    let mut table = [u8::MAX; 61];
+    let mut count = 1;
+    while count <= 60 {
+        let mut shape = 0;
+        while PLAIN[shape].slots as usize > count {
+            shape += 1;
+        }
+        table[count] = shape as u8;
+        count += 1;
+    }
+    table
+};
+
 fn pack_plain<U: Unsigned>(values: &[U], shape: &Shape) -> u64 {
-    let bits = u32::from(shape.bits);
-    let mask = u64::MAX >> (64 - bits);
-    let slots = values
-        .iter()
-        .rev()
-        .fold(0_u64, |slots, value| slots << bits | value.low(0) & mask);
-    slots << shape.start | u64::from(shape.code)
+    match shape.code {
+        1 => pack::<U, 60, 1>(values) << 4 | 1,
+        2 => pack::<U, 30, 2>(values) << 4 | 2,
+        3 => pack::<U, 20, 3>(values) << 4 | 3,
+        4 => pack::<U, 15, 4>(values) << 4 | 4,
+        5 => pack::<U, 12, 5>(values) << 4 | 5,
+        6 => pack::<U, 10, 6>(values) << 4 | 6,
+        7 => pack::<U, 8, 7>(values) << 8 | 7,
+        8 => pack::<U, 7, 8>(values) << 8 | 8,
+        9 => pack::<U, 6, 10>(values) << 4 | 9,
+        10 => pack::<U, 5, 12>(values) << 4 | 10,
+        11 => pack::<U, 4, 15>(values) << 4 | 11,
+        12 => pack::<U, 3, 20>(values) << 4 | 12,
+        13 => pack::<U, 2, 30>(values) << 4 | 13,
+        _ => pack::<U, 1, 60>(values) << 4 | 14,
+    }
+}
+
+/// The slots of a plain word, the first value lowest.
+#[inline(always)]
+fn pack<U: Unsigned, const N: usize, const BITS: u32>(values: &[U]) -> u64 {
+    let mask = u64::MAX >> (64 - BITS);
+    let Some(values) = values.first_chunk::<N>() else {
+        return 0;
+    };
+    let mut slots = 0;
+    for (slot, value) in values.iter().enumerate() {
+        slots |= (value.low(0) & mask) << (slot as u32 * BITS);
+    }
+    slots
 }
 
 fn pack_extended<U: Unsigned>(values: &[U], shape: &Shape, family: usize) -> u64 {

@@ -17,6 +17,7 @@
 
 mod arithmetic;
 mod convert;
+mod functions;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -331,3 +331,37 @@ fn integers() {
         "-9223372036854775808"
     );
 }
+
+/// One case a line: operation, operands, result, from another implementation of the standard
+/// (Python's `decimal`, 34 digits, exponents −6143 to 6144, clamped).
+const CASES: &str = include_str!("../../testdata/decimal128.txt");
+
+#[test]
+fn agrees_with_another_implementation() {
+    let mut count = 0;
+    for line in CASES.lines() {
+        let [operation, a, b, expected] = line.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        let (a, b) = (dec(a), if b == "-" { Decimal128::ZERO } else { dec(b) });
+        let got = match operation {
+            "add" => a.add(b).to_string(),
+            "sub" => a.sub(b).to_string(),
+            "mul" => a.mul(b).to_string(),
+            "div" => a.div(b).to_string(),
+            "rem" => a.rem(b).to_string(),
+            "sqrt" => a.sqrt().to_string(),
+            "quantize" => {
+                let exponent = b.finite().unwrap().exponent;
+                let result = a.quantize(exponent, Rounding::HalfEven);
+                result.unwrap_or(Decimal128::NAN).to_string()
+            }
+            "cmp" if expected == "NaN" => "NaN".to_owned(),
+            "cmp" => (a.compare(b) as i8).to_string(),
+            _ => panic!("{line}"),
+        };
+        assert_eq!(got, expected, "{line}");
+        count += 1;
+    }
+    assert!(count > 300);
+}

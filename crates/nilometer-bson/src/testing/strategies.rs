@@ -86,7 +86,7 @@ pub fn scalar() -> impl Strategy<Value = Value> {
         1 => any::<[u8; 12]>().prop_map(|id| ObjectId(id).into()),
         1 => (any::<u8>(), proptest::collection::vec(any::<u8>(), 0..6))
             .prop_map(|(subtype, bytes)| Binary { subtype, bytes: bytes.into() }.into()),
-        1 => (name(), name()).prop_map(|(pattern, options)| {
+        1 => (name(), "i?m?s?x?").prop_map(|(pattern, options)| {
             Value::Regex(Arc::new(Regex { pattern: pattern.into(), options: options.into() }))
         }),
         1 => (text(), any::<[u8; 12]>()).prop_map(|(namespace, id)| {

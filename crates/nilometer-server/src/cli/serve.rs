@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nilometer::Database;
 use nilometer::operation::SystemClock;
-use nilometer::services::{Environment, LogRing};
+use nilometer::services::{Environment, IdSource, LogRing};
 use tracing::{error, info, warn};
 
 use super::args::Given;
@@ -53,29 +53,26 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         Some(Ok(address)) => address.port(),
         _ => settings.port,
     };
-    if let Some(path) = &settings.pid_file {
-        std::fs::write(path, format!("{}\n", std::process::id()))
-            .map_err(|e| Failure::Other(format!("cannot write {}: {e}", path.display())))?;
-    }
-    let pid = std::process::id();
-    let data_directory = settings.data_directory.display().to_string();
-    info!(
-        c = "CONTROL",
-        id = 4_615_611,
-        pid,
-        port,
-        dbPath = data_directory,
-        version = env!("CARGO_PKG_VERSION"),
-        "Nilometer starting"
-    );
+    announce(&settings, port)?;
     warn_about_access(&settings);
+    warn_about_files(settings.connections_max);
     let environment = Environment {
         clock: Arc::new(SystemClock::default()),
         parameters: settings.parameters,
         log: ring,
         host: machine::facts(argv, settings.parsed, port),
+        ids: IdSource::default(),
     };
-    let database = Arc::new(Database::new(environment));
+    let database = Database::open_with(&settings.data_directory, environment)
+        .map_err(|e| Failure::Other(format!("cannot open {}: {e}", settings.data_directory.display())))?;
+    let database = Arc::new(database);
+    let requested = signal.handle();
+    let end = move || {
+        // Nobody listens any more only when the server is ending already.
+        let _ = requested.send(Reason::Request);
+    };
+    // The database is new, so nobody else has set it.
+    drop(database.services().shutdown.set(Box::new(end)));
     let options = Options {
         connections_max: settings.connections_max,
         compressors: settings.compressors,
@@ -102,15 +99,38 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
                 "Received signal; shutting down"
             );
         }
-        Reason::Request => info!(c = "CONTROL", id = 23_378, "Shutdown was asked for"),
+        Reason::Request => info!(c = "CONTROL", id = 23_378, "Shutting down by command"),
     }
     server.shut_down();
+    if let Err(problem) = database.close() {
+        warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
+    }
     info!(c = "CONTROL", id = 23_138, exitCode = 0, "Shut down");
     if let Some(path) = &settings.pid_file
         && let Err(problem) = std::fs::remove_file(path)
     {
         warn!(c = "CONTROL", id = 23_330, error = %problem, "Process id file not removed");
     }
+    Ok(())
+}
+
+/// Tells the log, and who wants to signal the process, that it starts.
+fn announce(settings: &Settings, port: u16) -> Result<(), Failure> {
+    let pid = std::process::id();
+    if let Some(path) = &settings.pid_file {
+        std::fs::write(path, format!("{pid}\n"))
+            .map_err(|e| Failure::Other(format!("cannot write {}: {e}", path.display())))?;
+    }
+    let data_directory = settings.data_directory.display().to_string();
+    info!(
+        c = "CONTROL",
+        id = 4_615_611,
+        pid,
+        port,
+        dbPath = data_directory,
+        version = env!("CARGO_PKG_VERSION"),
+        "Nilometer starting"
+    );
     Ok(())
 }
 
@@ -134,6 +154,26 @@ fn warn_about_access(settings: &Settings) {
             id = 22_184,
             startup = true,
             "The server listens on addresses beyond this machine without access control"
+        );
+    }
+}
+
+/// Files the process needs besides its connections: the database's, the log, some spare.
+const OTHER_FILES: u64 = 1000;
+
+/// Allows as many open files as the system lets it, and tells if that is few.
+fn warn_about_files(connections_max: u32) {
+    let wanted = u64::from(connections_max) + OTHER_FILES;
+    if let Some(limit) = machine::raise_file_limit()
+        && limit < wanted
+    {
+        warn!(
+            c = "CONTROL",
+            id = 22_178,
+            startup = true,
+            currentValue = limit,
+            recommendedMinimum = wanted,
+            "Soft rlimits for open file descriptors too low"
         );
     }
 }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use nilometer_bson::validate::{Cause, DEPTH_MAX, Limits, validate_document};
 use nilometer_bson::{DocRef, Document};
 
 use super::header::{self, HEADER_BYTES, Header, OpCode};
 use super::{Compressor, OpMsg, OpQuery, WireError, compression, op_msg, op_query};
+use crate::limits::COMMAND_BYTES_MAX;
 
 /// A message from a client.
 #[derive(Clone, Debug)]
@@ -124,8 +126,16 @@ pub fn reply(
     })
 }
 
+/// What a document on the wire may not exceed.
+const LIMITS: Limits = Limits {
+    depth_max: DEPTH_MAX,
+    size_max: COMMAND_BYTES_MAX,
+};
+
 /// Checks that a framed document is sound all the way down.
 pub(super) fn validate(document: DocRef<'_>) -> Result<(), WireError> {
-    let _ = document;
-    Ok(())
+    validate_document(document.as_bytes(), &LIMITS).map_err(|problem| match problem.cause {
+        Cause::TooDeep(_) => WireError::TooDeep(problem.to_string()),
+        _ => WireError::Bson(problem.to_string()),
+    })
 }

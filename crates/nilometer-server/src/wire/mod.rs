@@ -13,6 +13,16 @@
 //! Spoken are OP_MSG, OP_COMPRESSED around it, and OP_QUERY with OP_REPLY for the handshake.
 //! Opcodes of servers before 5.1 (OP_INSERT, OP_GET_MORE, …) are not.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::as_conversions
+    )
+)]
+
 mod codec;
 mod compression;
 mod error;

@@ -14,9 +14,11 @@
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
 use crate::file_system::sync_directory;
+use crate::lock::lock;
 
 /// Version of everything in the directory.
 pub(crate) const FORMAT_VERSION: u32 = 1;
@@ -30,10 +32,12 @@ const LOCK_FILE: &str = "LOCK";
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    /// Unlocked when the last reference is gone: a scan of an old table may outlive the engine, and
-    /// would delete files under a new one.
-    _lock: File,
+    lock: Mutex<Option<DirectoryLock>>,
 }
+
+/// Keeps the directory locked while it lives. Each tree has one: a scan of an old table may outlive
+/// the engine, and would delete files under a new one.
+pub(crate) type DirectoryLock = Arc<File>;
 
 impl Directory {
     /// Opens `path`, creating the database directory when there is none.
@@ -52,7 +56,10 @@ impl Directory {
             refuse_foreign(&path)?;
             write_format(&path)?;
         }
-        let directory = Self { path, _lock: lock };
+        let directory = Self {
+            path,
+            lock: Mutex::new(Some(Arc::new(lock))),
+        };
         for sub in [directory.log(), directory.trees()] {
             fs::create_dir_all(&sub).map_err(|source| Error::io("create", &sub, source))?;
         }
@@ -63,6 +70,16 @@ impl Directory {
     /// The directory itself.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A share in the lock; `None` after [`Directory::release`].
+    pub(crate) fn share_lock(&self) -> Option<DirectoryLock> {
+        lock(&self.lock).clone()
+    }
+
+    /// Gives up the engine's own share in the lock.
+    pub(crate) fn release(&self) {
+        lock(&self.lock).take();
     }
 
     /// Where the log is.
@@ -155,14 +172,14 @@ fn refuse_foreign(path: &Path) -> Result<()> {
 
 fn lock_directory(path: &Path) -> Result<File> {
     let file = path.join(LOCK_FILE);
-    let lock = File::options()
+    let locked = File::options()
         .create(true)
         .truncate(false)
         .write(true)
         .open(&file)
         .map_err(|source| Error::io("open", &file, source))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
+    match locked.try_lock() {
+        Ok(()) => Ok(locked),
         Err(TryLockError::WouldBlock) => Err(Error::Locked {
             path: path.to_path_buf(),
         }),

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant as Clock};
 
 use crate::lock::lock;
 
@@ -21,7 +22,13 @@ pub(crate) struct Instants {
 #[derive(Default)]
 struct State {
     visible: u64,
-    open: BTreeMap<u64, u64>,
+    open: BTreeMap<u64, Readers>,
+}
+
+/// The readers at one instant.
+struct Readers {
+    count: u64,
+    since: Clock,
 }
 
 impl Instants {
@@ -46,7 +53,11 @@ impl Instants {
     pub(crate) fn open(self: &Arc<Self>) -> Instant {
         let mut state = lock(&self.state);
         let at = state.visible;
-        *state.open.entry(at).or_insert(0) += 1;
+        let readers = state.open.entry(at).or_insert_with(|| Readers {
+            count: 0,
+            since: Clock::now(),
+        });
+        readers.count += 1;
         Instant {
             at,
             instants: Arc::clone(self),
@@ -62,7 +73,15 @@ impl Instants {
 
     /// Readers registered now.
     pub(crate) fn open_count(&self) -> u64 {
-        lock(&self.state).open.values().sum()
+        let state = lock(&self.state);
+        state.open.values().map(|readers| readers.count).sum()
+    }
+
+    /// For how long the oldest open instant has had readers.
+    pub(crate) fn oldest_age(&self) -> Duration {
+        let state = lock(&self.state);
+        let oldest = state.open.values().next();
+        oldest.map_or(Duration::ZERO, |readers| readers.since.elapsed())
     }
 }
 
@@ -75,9 +94,9 @@ pub(crate) struct Instant {
 impl Drop for Instant {
     fn drop(&mut self) {
         let mut state = lock(&self.instants.state);
-        if let Some(count) = state.open.get_mut(&self.at) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(readers) = state.open.get_mut(&self.at) {
+            readers.count -= 1;
+            if readers.count == 0 {
                 state.open.remove(&self.at);
             }
         }

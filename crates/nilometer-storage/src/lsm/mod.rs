@@ -175,16 +175,19 @@ impl Engine for LsmEngine {
 
     fn statistics(&self) -> EngineStatistics {
         let core = &self.core;
-        let log_bytes = files_bytes(&core.context.directory.log());
+        let log_files = files_bytes(&core.context.directory.log());
         let trees = core.trees();
         let tables: u64 = trees.values().map(|tree| tree.disk_bytes()).sum();
         EngineStatistics {
-            disk_bytes: tables + log_bytes + files_bytes(core.context.directory.path()),
-            log_bytes,
+            disk_bytes: tables + log_files + files_bytes(core.context.directory.path()),
+            log_bytes: core.log.bytes(),
             memory_bytes: core.memory_bytes(),
             commits: core.commits.load(Ordering::Relaxed),
             syncs: core.log.syncs(),
             snapshots: core.instants.open_count(),
+            oldest_snapshot_ms: u64::try_from(core.instants.oldest_age().as_millis())
+                .unwrap_or(u64::MAX),
+            pinned_bytes: trees.values().map(|tree| tree.pinned_bytes()).sum(),
         }
     }
 
@@ -199,6 +202,7 @@ impl Engine for LsmEngine {
         }
         let ended = self.core.end_log();
         self.core.set_trees(TreeMap::new());
+        self.core.context.directory.release();
         ended
     }
 }

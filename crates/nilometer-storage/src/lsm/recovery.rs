@@ -38,10 +38,10 @@ use crate::engine::KeyspaceId;
 use crate::error::{Error, Result};
 
 /// Operations gathered before they are inserted.
-const GATHERED_OPERATIONS_MAX: usize = 64 * 1024;
+const GATHERED_OPERATIONS_MAX: usize = 256 * 1024;
 
 /// Bytes of payloads gathered before they are inserted.
-const GATHERED_BYTES_MAX: usize = 16 * 1024 * 1024;
+const GATHERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Threads that insert, at most.
 const THREADS_MAX: usize = 8;
@@ -60,7 +60,7 @@ pub struct Recovery {
 
 /// Opens the database at `path`.
 pub(super) fn open(path: &Path, options: LsmOptions) -> Result<(Core, Recovery)> {
-    let directory = Arc::new(Directory::open(path)?);
+    let directory = Directory::open(path)?;
     let list = read_list(&directory)?;
     let context = TreeContext {
         sequence: SequenceNumberCounter::new(1),
@@ -216,13 +216,7 @@ fn start_log(
         next_index: end.next_index,
         last_sequence: end.last_sequence,
     };
-    let options = &context.options;
-    Log::start(
-        &context.directory.log(),
-        Arc::clone(&options.file_system),
-        options.segment_bytes,
-        start,
-    )
+    Log::start(&context.directory.log(), &context.options, start)
 }
 
 /// One operation on its way into a memtable.
@@ -314,8 +308,13 @@ impl<'a> Replayer<'a> {
 
     /// Inserts what was gathered, and flushes when memory is short.
     fn insert_gathered(&mut self) -> Result<()> {
-        let operations = std::mem::take(&mut self.gathered);
+        let mut operations = std::mem::take(&mut self.gathered);
         self.gathered_bytes = 0;
+        // Neighbours share most of the way down a memtable, and then find it in the cache.
+        operations.sort_unstable_by(|a, b| {
+            let (left, right) = (a.tree.keyspace.id, b.tree.keyspace.id);
+            left.cmp(&right).then_with(|| a.key[..].cmp(&b.key[..]))
+        });
         self.operations += operations.len() as u64;
         let threads = parallelism();
         let share = operations.len().div_ceil(threads).max(1);
@@ -330,10 +329,12 @@ impl<'a> Replayer<'a> {
         let last = self.highest.values().flat_map(|highest| highest.values());
         let last = last.copied().max().unwrap_or(0);
         self.context.sequence.fetch_max(last + 1);
-        let enough = self.context.options.memory_flush_bytes() / 2;
-        if memory.load(Ordering::Acquire) < self.context.options.memory_flush_bytes() {
+        // A log under its cap fits, also when nothing of it was flushed: flush only what does not.
+        let limit = self.context.options.memory_bytes_max / 2 * 3;
+        if memory.load(Ordering::Acquire) < limit {
             return Ok(());
         }
+        let enough = self.context.options.memory_flush_bytes();
         let mut by_size = self.trees.values().collect::<Vec<_>>();
         by_size.sort_by_key(|tree| std::cmp::Reverse(tree.memory_bytes()));
         for tree in by_size {

@@ -22,7 +22,7 @@ use lsm_tree::{
     Memtable, SequenceNumberCounter,
 };
 
-use super::directory::{self, Directory};
+use super::directory::{self, Directory, DirectoryLock};
 use super::log::LogState;
 use super::manifest;
 use super::options::LsmOptions;
@@ -35,7 +35,7 @@ pub(crate) const NO_READERS: u64 = 0x7fff_ffff_ffff_ffff;
 
 /// What all trees of one engine share.
 pub(crate) struct TreeContext {
-    pub(crate) directory: Arc<Directory>,
+    pub(crate) directory: Directory,
     pub(crate) options: LsmOptions,
     pub(crate) sequence: SequenceNumberCounter,
     pub(crate) cache: Arc<Cache>,
@@ -65,7 +65,7 @@ pub(crate) struct Tree {
     dropped: AtomicBool,
     memory: Arc<AtomicU64>,
     /// Last: the directory stays locked while the tree can still touch files.
-    _directory: Arc<Directory>,
+    _lock: Option<DirectoryLock>,
 }
 
 #[derive(Default)]
@@ -123,7 +123,7 @@ impl Tree {
             l0_runs: AtomicUsize::new(0),
             dropped: AtomicBool::new(false),
             memory: Arc::clone(&context.memory),
-            _directory: Arc::clone(&context.directory),
+            _lock: context.directory.share_lock(),
             inner,
         };
         tree.count_l0();
@@ -235,6 +235,12 @@ impl Tree {
         let sealed = &lock(&self.memtables).sealed;
         let sealed: u64 = sealed.iter().map(|memtable| memtable.size()).sum();
         sealed + self.inner.active_memtable().size()
+    }
+
+    /// Bytes of memtables kept only for older readers.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        let flushed = &lock(&self.memtables).flushed;
+        flushed.iter().map(|memtable| memtable.size()).sum()
     }
 
     /// Bytes of its files.

@@ -19,6 +19,8 @@ pub trait Factory {
     fn create(&self, slot: &str) -> Arc<dyn Engine>;
     /// Closes `engine`, the one of `slot`, and opens it again; `None` when it keeps nothing.
     fn reopen(&self, slot: &str, engine: Arc<dyn Engine>) -> Option<Arc<dyn Engine>>;
+    /// Takes a checkpoint of `engine` and opens it as `slot`; `None` when the engine has none.
+    fn checkpoint(&self, engine: &dyn Engine, slot: &str) -> Option<Arc<dyn Engine>>;
 }
 
 /// Options of an ordinary keyspace.

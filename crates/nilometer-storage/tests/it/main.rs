@@ -2,5 +2,12 @@
 
 #![expect(clippy::print_stderr, reason = "long runs say what they covered")]
 
+mod checkpoint;
 mod contract;
+mod damage;
+mod faults;
+mod kill;
+mod model;
+mod sequence_rules;
+mod snapshots;
 mod support;

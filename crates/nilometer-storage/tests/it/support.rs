@@ -49,6 +49,10 @@ impl Factory for Memory {
     fn reopen(&self, _slot: &str, _engine: Arc<dyn Engine>) -> Option<Arc<dyn Engine>> {
         None
     }
+
+    fn checkpoint(&self, _engine: &dyn Engine, _slot: &str) -> Option<Arc<dyn Engine>> {
+        None
+    }
 }
 
 /// Makes embedded engines in a scratch directory.
@@ -76,6 +80,12 @@ impl Factory for Lsm {
     fn reopen(&self, slot: &str, engine: Arc<dyn Engine>) -> Option<Arc<dyn Engine>> {
         engine.close().expect("an engine closes");
         drop(engine);
+        Some(self.create(slot))
+    }
+
+    fn checkpoint(&self, engine: &dyn Engine, slot: &str) -> Option<Arc<dyn Engine>> {
+        let path = self.directory.path().join(slot);
+        engine.checkpoint(&path).expect("a checkpoint is taken");
         Some(self.create(slot))
     }
 }

@@ -161,7 +161,7 @@ fn count(services: &Services, index: usize, spec: &CommandSpec, error: Option<&E
         Counted::Command => counters.operations.command.increment(),
         Counted::Insert | Counted::Update | Counted::Delete => {}
     }
-    if let Some(command) = counters.command(index) {
+    if let Some(command) = counters.commands(COMMANDS.len()).get(index) {
         command.total.increment();
         if error.is_some() {
             command.failed.increment();

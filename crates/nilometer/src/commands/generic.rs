@@ -33,6 +33,30 @@ const READ_PREFERENCE_MODES: &[&str] = &[
 /// The largest `maxTimeMS`.
 const MAX_TIME_MS_MAX: i64 = i32::MAX as i64;
 
+/// Names of the options every command takes.
+const GENERIC_FIELDS: &[&str] = &[
+    "$clusterTime",
+    "$db",
+    "$queryOptions",
+    "$readPreference",
+    "apiDeprecationErrors",
+    "apiStrict",
+    "apiVersion",
+    "autocommit",
+    "comment",
+    "lsid",
+    "maxTimeMS",
+    "readConcern",
+    "startTransaction",
+    "txnNumber",
+    "writeConcern",
+];
+
+/// True if every command takes an option called `name`.
+pub(crate) fn is_generic(name: &str) -> bool {
+    GENERIC_FIELDS.contains(&name)
+}
+
 /// What the options of one command say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GenericArgs {

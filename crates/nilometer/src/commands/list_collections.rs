@@ -16,7 +16,11 @@ pub(super) const COLLECTIONS: CommandSpec = CommandSpec {
     read_concern: true,
     in_api_v1: true,
     fields: Fields::Only(&["filter", "nameOnly", "authorizedCollections", "cursor"]),
-    ..CommandSpec::new("listCollections", "Lists the collections and views of a database.", collections)
+    ..CommandSpec::new(
+        "listCollections",
+        "Lists the collections and views of a database.",
+        collections,
+    )
 };
 
 pub(super) const DATABASES: CommandSpec = CommandSpec {
@@ -30,11 +34,17 @@ pub(super) const DATABASES: CommandSpec = CommandSpec {
 
 /// The filter of a listing, ready to be asked.
 fn filter(args: &Args<'_>) -> Result<Option<MatchExpression>> {
-    let Some(filter) = args.document("filter")? else { return Ok(None) };
+    let Some(filter) = args.document("filter")? else {
+        return Ok(None);
+    };
     MatchExpression::parse(filter, &ParseContext::default()).map(Some)
 }
 
-fn passes(filter: Option<&MatchExpression>, entry: &Document, context: &EvalContext<'_>) -> Result<bool> {
+fn passes(
+    filter: Option<&MatchExpression>,
+    entry: &Document,
+    context: &EvalContext<'_>,
+) -> Result<bool> {
     filter.map_or(Ok(true), |filter| filter.matches(entry.as_ref(), context))
 }
 
@@ -50,10 +60,15 @@ fn collections(
         cursor.integer_at_least("batchSize", 0)?;
     }
     let filter = filter(&args)?;
-    let evaluation = EvalContext { now_ms: context.operation.now_ms, ..EvalContext::default() };
+    let evaluation = EvalContext {
+        now_ms: context.operation.now_ms,
+        ..EvalContext::default()
+    };
     let db = context.database_name().to_owned();
     let entries = database.catalog().list(&db);
-    let has_views = entries.iter().any(|(_, entry)| matches!(entry, CatalogEntry::View(_)));
+    let has_views = entries
+        .iter()
+        .any(|(_, entry)| matches!(entry, CatalogEntry::View(_)));
     let mut listed = Vec::new();
     for (namespace, entry) in &entries {
         listed.push(describe(database, namespace, entry, name_only));
@@ -90,7 +105,10 @@ fn describe(
                 let info = doc! { "readOnly": false, "uuid": collection.uuid_value() };
                 out.append("info", info);
                 if matches!(collection.storage, Storage::Records { .. }) {
-                    out.append("idIndex", doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" });
+                    out.append(
+                        "idIndex",
+                        doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" },
+                    );
                 }
             }
         }
@@ -104,10 +122,13 @@ fn describe(
         CatalogEntry::View(view) => {
             out.append("type", "view");
             if !name_only {
-                out.append("options", doc! {
-                    "viewOn": view.view_on.as_str(),
-                    "pipeline": pipeline_value(&view.pipeline),
-                });
+                out.append(
+                    "options",
+                    doc! {
+                        "viewOn": view.view_on.as_str(),
+                        "pipeline": pipeline_value(&view.pipeline),
+                    },
+                );
                 out.append("info", doc! { "readOnly": true });
             }
         }
@@ -121,7 +142,10 @@ fn timeseries_options(database: &Database, namespace: &Namespace) -> Document {
         for element in buckets.options.iter() {
             out.append_element(element);
         }
-        out.append("timeseries", buckets.timeseries.as_ref().map(|t| t.to_document()));
+        out.append(
+            "timeseries",
+            buckets.timeseries.as_ref().map(|t| t.to_document()),
+        );
     }
     out.finish()
 }
@@ -147,7 +171,10 @@ fn databases(
     let name_only = args.lenient_boolean("nameOnly")?.unwrap_or(false);
     args.boolean("authorizedDatabases")?;
     let filter = filter(&args)?;
-    let evaluation = EvalContext { now_ms: context.operation.now_ms, ..EvalContext::default() };
+    let evaluation = EvalContext {
+        now_ms: context.operation.now_ms,
+        ..EvalContext::default()
+    };
     let mut total = 0;
     let mut listed = Vec::new();
     for name in database.catalog().databases() {

@@ -16,9 +16,16 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new("listIndexes", "Lists the indexes of a collection.", run)
 };
 
-fn run(database: &Database, context: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
     let args = Args::new("listIndexes", request.body.as_ref());
-    let namespace = Namespace::new(context.database_name(), args.required_string("listIndexes")?)?;
+    let namespace = Namespace::new(
+        context.database_name(),
+        args.required_string("listIndexes")?,
+    )?;
     if let Some(cursor) = args.nested("cursor", &["batchSize"])? {
         cursor.integer_at_least("batchSize", 0)?;
     }

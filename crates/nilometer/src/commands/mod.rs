@@ -12,12 +12,41 @@
 //! Handlers parse and check their options through [`args`] and call the rooms below. No room
 //! below knows this one.
 
+mod aggregate;
 pub mod args;
+mod build_info;
+mod connection_status;
+mod count;
+mod create;
+mod current_op;
 mod dispatch;
+mod distinct;
+mod drop;
+mod explain;
+mod find;
 mod generic;
+mod get_cmd_line_opts;
+mod get_log;
+mod get_more;
+mod get_parameter;
 mod hello;
+mod host_info;
+mod insert;
+mod kill_cursors;
+mod list_collections;
+mod list_commands;
+mod list_indexes;
 mod ping;
+mod query;
+mod replication;
+mod server_status;
+mod sessions;
+mod stats;
+mod shutdown;
+mod top;
+mod users;
 
+pub use crate::operation::Access;
 pub use dispatch::{error_reply, run};
 
 use crate::database::Database;
@@ -42,17 +71,6 @@ impl CommandContext<'_> {
     pub fn database_name(&self) -> &str {
         &self.operation.database
     }
-}
-
-/// What a command does to data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Neither reads nor writes collections.
-    None,
-    /// Reads collections.
-    Read,
-    /// May change collections.
-    Write,
 }
 
 /// Which counter of `serverStatus.opcounters` a command moves, and where `top` shows it.
@@ -147,8 +165,55 @@ impl CommandSpec {
     }
 }
 
-/// All commands, in the order of their names.
-pub static COMMANDS: &[CommandSpec] = &[hello::HELLO, hello::IS_MASTER, ping::SPEC];
+/// All commands, in the order of their names (capitals before small letters), which a test checks.
+pub static COMMANDS: &[CommandSpec] = &[
+    aggregate::SPEC,
+    build_info::SPEC,
+    stats::COLL_STATS,
+    connection_status::STATUS,
+    count::SPEC,
+    create::SPEC,
+    current_op::CURRENT_OP,
+    stats::DB_STATS,
+    distinct::SPEC,
+    drop::DROP,
+    drop::DROP_DATABASE,
+    sessions::END,
+    explain::SPEC,
+    find::SPEC,
+    get_cmd_line_opts::SPEC,
+    server_status::DIAGNOSTIC_DATA,
+    get_log::SPEC,
+    get_more::SPEC,
+    get_parameter::GET,
+    hello::HELLO,
+    host_info::SPEC,
+    insert::SPEC,
+    hello::IS_MASTER,
+    sessions::KILL_ALL,
+    kill_cursors::SPEC,
+    current_op::KILL_OP,
+    sessions::KILL,
+    list_collections::COLLECTIONS,
+    list_commands::SPEC,
+    list_collections::DATABASES,
+    list_indexes::SPEC,
+    users::LOGOUT,
+    ping::SPEC,
+    sessions::REFRESH,
+    replication::CONFIG,
+    replication::STATUS,
+    users::ROLES_INFO,
+    users::SASL_CONTINUE,
+    users::SASL_START,
+    server_status::SPEC,
+    get_parameter::SET,
+    shutdown::SPEC,
+    sessions::START,
+    top::SPEC,
+    users::USERS_INFO,
+    connection_status::WHATS_MY_URI,
+];
 
 /// The position in [`COMMANDS`] of the command called `name`, by its name or an alias.
 pub fn find(name: &str) -> Option<usize> {
@@ -156,4 +221,22 @@ pub fn find(name: &str) -> Option<usize> {
         .binary_search_by(|c| c.name.cmp(name))
         .ok()
         .or_else(|| COMMANDS.iter().position(|c| c.aliases.contains(&name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_names_are_unique() {
+        assert!(COMMANDS.is_sorted_by(|a, b| a.name < b.name));
+        for command in COMMANDS {
+            for name in std::iter::once(&command.name).chain(command.aliases) {
+                let found = find(name).and_then(|at| COMMANDS.get(at));
+                assert_eq!(found.map(|c| c.name), Some(command.name), "{name}");
+            }
+            assert!(command.help.ends_with('.'), "{}", command.name);
+        }
+        assert_eq!(find("Ping"), None);
+    }
 }

@@ -103,12 +103,14 @@ codes! {
     InterruptedAtShutdown = 11600;
     Interrupted = 11601;
     ClientDisconnect = 279;
+    MaxSubPipelineDepthExceeded = 232;
     CursorKilled = 237;
     NotAReplicaSet = 123;
     ShutdownInProgress = 91;
     ClientMetadataAppNameTooLarge = 184;
     ClientMetadataDocumentTooLarge = 185;
     ClientMetadataCannotBeMutated = 186;
+    NoReplicationEnabled = 76;
     IDLFailedToParse = 40414;
     IDLUnknownField = 40415;
 }

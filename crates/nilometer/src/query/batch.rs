@@ -114,7 +114,9 @@ impl Selection {
     pub fn truncate(&mut self, count: usize) {
         match self {
             Self::Range(range) => {
-                let end = range.start.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+                let end = range
+                    .start
+                    .saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
                 range.end = range.end.min(end);
             }
             Self::Rows(rows) => rows.truncate(count),
@@ -125,7 +127,9 @@ impl Selection {
     pub fn skip(&mut self, count: usize) {
         match self {
             Self::Range(range) => {
-                let start = range.start.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+                let start = range
+                    .start
+                    .saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
                 range.start = range.end.min(start);
             }
             Self::Rows(rows) => drop(rows.drain(..count.min(rows.len()))),

@@ -149,8 +149,14 @@ impl std::fmt::Debug for Cursor {
 }
 
 enum Slot {
-    Idle { cursor: Box<Cursor>, since: Duration },
-    Busy { namespace: String, kill: KillSwitch },
+    Idle {
+        cursor: Box<Cursor>,
+        since: Duration,
+    },
+    Busy {
+        namespace: String,
+        kill: KillSwitch,
+    },
 }
 
 impl Slot {
@@ -374,11 +380,15 @@ fn check_session(id: i64, opened: Option<SessionId>, asking: Option<SessionId>) 
     match (opened, asking) {
         (None, Some(_)) => Err(Error::location(
             50_736,
-            format!("Cannot run getMore on cursor {id}, which was not created in a session, in a session"),
+            format!(
+                "Cannot run getMore on cursor {id}, which was not created in a session, in a session"
+            ),
         )),
         (Some(_), None) => Err(Error::location(
             50_737,
-            format!("Cannot run getMore on cursor {id}, which was created in a session, without an lsid"),
+            format!(
+                "Cannot run getMore on cursor {id}, which was created in a session, without an lsid"
+            ),
         )),
         (Some(a), Some(b)) if a != b => Err(Error::location(
             50_738,
@@ -406,7 +416,9 @@ impl PinnedCursor {
     pub fn keep(mut self, now: Duration) {
         if let Some(cursor) = self.cursor.take() {
             let mut state = self.registry.lock();
-            state.slots.insert(self.id, Slot::Idle { cursor, since: now });
+            state
+                .slots
+                .insert(self.id, Slot::Idle { cursor, since: now });
         }
     }
 }

@@ -56,7 +56,8 @@ pub struct Entropy {
 impl Entropy {
     /// The next number.
     pub fn next_u64(&self) -> u64 {
-        self.key.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
+        self.key
+            .hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
-use crate::Result;
+use crate::error::{Error, ErrorCode, Result};
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
 
 /// The key of a record within its collection: bytes that order as the records do.
@@ -65,7 +65,13 @@ pub trait Collections: Send + Sync {
         coll: Option<&str>,
         stage: &str,
         argument: DocRef<'_>,
-    ) -> Result<Vec<Document>>;
+    ) -> Result<Vec<Document>> {
+        let _ = (db, coll, argument);
+        Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            format!("{stage} is not supported by this version"),
+        ))
+    }
 }
 
 /// What a namespace holds.
@@ -129,10 +135,23 @@ pub trait RecordSource: Send + Sync {
         false
     }
 
-    /// The record with this `_id`, by the `_id` index. Asked only where there is one.
-    fn find_by_id(&self, id: ValueRef<'_>) -> Result<Option<(RecordKey, Document)>> {
+    /// The record with this `_id`, by the `_id` index; `None` where there is no such index.
+    fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
         let _ = id;
-        Ok(None)
+        None
+    }
+
+    /// Whether a hint (a name or a key pattern) names an index of the collection. `_id` is served
+    /// by the access path, so it always does.
+    fn knows_index(&self, hint: ValueRef<'_>) -> bool {
+        match hint {
+            ValueRef::String(name) => name == "_id_",
+            ValueRef::Document(key) => {
+                let mut fields = key.iter();
+                fields.next().is_some_and(|f| f.name() == "_id") && fields.next().is_none()
+            }
+            _ => false,
+        }
     }
 
     /// A record's key as `$recordId` shows it.
@@ -192,6 +211,8 @@ pub struct ScanCounters {
     pub documents: std::sync::atomic::AtomicU64,
     /// Index keys looked at.
     pub keys: std::sync::atomic::AtomicU64,
+    /// Records or buckets the scan gave on. Counted by whoever reads the scan.
+    pub returned: std::sync::atomic::AtomicU64,
 }
 
 /// A time-series collection.
@@ -201,6 +222,12 @@ pub trait BucketSource: Send + Sync {
 
     /// Reads buckets in `_id` order, open ones with what has not been folded into them yet.
     fn scan(&self, scan: &BucketScan) -> Result<BucketIter>;
+
+    /// Whether a hint (a name or a key pattern in the user's fields) names an index.
+    fn knows_index(&self, hint: ValueRef<'_>) -> bool {
+        let _ = hint;
+        false
+    }
 
     /// How many buckets there are.
     fn bucket_count_estimate(&self) -> Result<u64>;
@@ -242,4 +269,3 @@ pub fn highest_id(seconds: u32) -> [u8; 12] {
     id[..4].copy_from_slice(&seconds.to_be_bytes());
     id
 }
-

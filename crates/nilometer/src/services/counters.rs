@@ -2,9 +2,8 @@
 //!
 //! Each is one relaxed atomic: exact in sum, not a snapshot of one moment across counters.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use crate::commands::COMMANDS;
 
 /// A number that many threads add to.
 #[derive(Debug, Default)]
@@ -117,7 +116,7 @@ pub struct DocumentCounters {
 }
 
 /// All counters of a database.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Counters {
     /// Operations by kind.
     pub operations: OpCounters,
@@ -133,28 +132,14 @@ pub struct Counters {
     pub time_limit_exceeded: Counter,
     /// Names that no command has.
     pub unknown_commands: Counter,
-    /// By position in the command table.
-    commands: Vec<CommandCounter>,
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self {
-            operations: OpCounters::default(),
-            connections: ConnectionCounters::default(),
-            network: NetworkCounters::default(),
-            asserts: AssertCounters::default(),
-            documents: DocumentCounters::default(),
-            time_limit_exceeded: Counter::default(),
-            unknown_commands: Counter::default(),
-            commands: COMMANDS.iter().map(|_| CommandCounter::default()).collect(),
-        }
-    }
+    commands: OnceLock<Vec<CommandCounter>>,
 }
 
 impl Counters {
-    /// The counter of the command at `index` of the command table.
-    pub fn command(&self, index: usize) -> Option<&CommandCounter> {
-        self.commands.get(index)
+    /// The counters by position in the command table, which has `count` entries. The table is
+    /// another room's, so its length comes from there.
+    pub fn commands(&self, count: usize) -> &[CommandCounter] {
+        self.commands
+            .get_or_init(|| (0..count).map(|_| CommandCounter::default()).collect())
     }
 }

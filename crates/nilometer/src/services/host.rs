@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nilometer_bson::Document;
 
-use super::LogRing;
+use super::{IdSource, LogRing};
 use crate::operation::{Clock, SystemClock};
 use crate::parameters::Parameters;
 
@@ -95,6 +95,8 @@ pub struct Environment {
     pub log: Arc<LogRing>,
     /// The machine and the process.
     pub host: HostFacts,
+    /// Where identities come from.
+    pub ids: IdSource,
 }
 
 impl Default for Environment {
@@ -105,6 +107,7 @@ impl Default for Environment {
             parameters: Parameters::default(),
             log: Arc::default(),
             host: HostFacts::default(),
+            ids: IdSource::default(),
         }
     }
 }

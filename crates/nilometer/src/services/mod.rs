@@ -5,6 +5,7 @@
 
 mod counters;
 mod host;
+mod ids;
 mod log_ring;
 mod logical_sessions;
 mod operations;
@@ -12,16 +13,20 @@ mod top;
 
 pub use counters::{Counter, Counters, OpCounters};
 pub use host::{Environment, HostFacts, MemoryUse};
+pub use ids::IdSource;
 pub use log_ring::{LogLines, LogRing};
 pub use logical_sessions::{LogicalSessions, SessionUse, TIMEOUT_MINUTES};
 pub use operations::{OperationEntry, OperationGuard, Operations};
 pub use top::{Top, TopEntry, TopKind, TopUse};
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::operation::Clock;
 use crate::parameters::Parameters;
+
+/// Asks whoever runs the database to end.
+pub type ShutdownRequest = Box<dyn Fn() + Send + Sync>;
 
 /// The shared services of one database.
 pub struct Services {
@@ -41,6 +46,10 @@ pub struct Services {
     pub log: Arc<LogRing>,
     /// The machine and the process.
     pub host: HostFacts,
+    /// Where identities come from.
+    pub ids: IdSource,
+    /// How the `shutdown` command ends the process, if there is one to end.
+    pub shutdown: OnceLock<ShutdownRequest>,
     started_ms: i64,
     started: Duration,
 }
@@ -53,6 +62,7 @@ impl Services {
             parameters,
             log,
             host,
+            ids,
         } = environment;
         Self {
             started_ms: clock.now_ms(),
@@ -65,6 +75,8 @@ impl Services {
             parameters,
             log,
             host,
+            ids,
+            shutdown: OnceLock::new(),
         }
     }
 

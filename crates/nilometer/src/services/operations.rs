@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use nilometer_bson::Document;
 
-use crate::commands::Access;
 use crate::error::ErrorCode;
-use crate::operation::KillSwitch;
+use crate::operation::{Access, KillSwitch};
 use crate::session::{ClientMetadata, SessionId};
 
 /// The table is split so that commands on many connections do not wait for one lock.

@@ -52,7 +52,14 @@ pub struct TopEntry {
     /// Those that may write.
     pub write_lock: TopUse,
     /// By kind, in the order of [`TopKind`].
-    pub kinds: [TopUse; 6],
+    kinds: [TopUse; 6],
+}
+
+impl TopEntry {
+    /// The figures of one kind.
+    pub fn kind(&self, kind: TopKind) -> TopUse {
+        self.kinds.get(kind as usize).copied().unwrap_or_default()
+    }
 }
 
 /// The figures of all collections.

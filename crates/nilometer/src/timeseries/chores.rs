@@ -5,7 +5,7 @@
 //! Chores lost by a crash are found again at start: every bucket that has a tail is sealed then.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use nilometer_storage::{Direction, Engine};
@@ -36,6 +36,8 @@ pub(super) struct ChoreQueue {
 struct Worker {
     engine: Arc<dyn Engine>,
     bucket_catalog: Arc<BucketCatalog>,
+    /// Held while a bucket is rewritten or removed.
+    rewriting: Mutex<()>,
     /// The last failure of a chore; the data stays readable from the tail.
     failure: Mutex<Option<Error>>,
 }
@@ -69,6 +71,10 @@ impl Worker {
     }
 
     fn try_perform(&self, collection: &Collection, chore: &Chore) -> Result<()> {
+        let _alone = self
+            .rewriting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
         else {
@@ -112,7 +118,8 @@ impl ChoreQueue {
         let worker = Arc::new(Worker {
             engine,
             bucket_catalog,
-            failure: Mutex::new(None),
+            rewriting: Mutex::default(),
+            failure: Mutex::default(),
         });
         let (sender, jobs) = sync_channel(CHORES_WAITING_MAX);
         let thread = std::thread::Builder::new()
@@ -145,6 +152,14 @@ impl ChoreQueue {
                 }
             }
         }
+    }
+
+    /// Keeps every bucket from being rewritten as long as the guard lives.
+    pub(super) fn exclusive(&self) -> MutexGuard<'_, ()> {
+        self.worker
+            .rewriting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until everything queued so far is done.

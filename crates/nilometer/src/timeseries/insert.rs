@@ -129,7 +129,6 @@ fn examine<'a>(
     document: DocRef<'a>,
     index: usize,
     options: &TimeseriesOptions,
-    new_id: &dyn Fn() -> ObjectId,
 ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
     let (mut time, mut meta, mut has_id) = (None, None, false);
     for element in document {
@@ -163,16 +162,14 @@ fn examine<'a>(
             ),
         ));
     }
-    let generated_id = (!has_id).then(new_id);
-    Ok((
-        meta,
-        Measurement {
-            index,
-            time_ms,
-            generated_id,
-            document,
-        },
-    ))
+    let measurement = Measurement {
+        index,
+        time_ms,
+        lacks_id: !has_id,
+        generated_id: None,
+        document,
+    };
+    Ok((meta, measurement))
 }
 
 impl Timeseries {
@@ -191,7 +188,7 @@ impl Timeseries {
         let mut groups = Groups::default();
         let mut extended = false;
         for (index, document) in documents.enumerate() {
-            match examine(document, index, timeseries, options.new_id) {
+            match examine(document, index, timeseries) {
                 Ok((meta, measurement)) => {
                     extended |= !in_ordinary_range(measurement.time_ms);
                     groups.add(meta, measurement);
@@ -208,7 +205,7 @@ impl Timeseries {
         if extended {
             catalog.mark_extended_range(collection)?;
         }
-        self.commit_groups(collection, groups, options.durability)?;
+        self.commit_groups(collection, groups, options)?;
         Ok(outcome)
     }
 
@@ -216,12 +213,16 @@ impl Timeseries {
         &self,
         collection: &Arc<Collection>,
         groups: Groups<'_>,
-        durability: Durability,
+        options: InsertOptions<'_>,
     ) -> Result<()> {
         let mut batch = WriteBatch::new();
         let mut in_flight: Vec<InFlight> = Vec::new();
         let measure = |id| self.measure(collection, id);
-        let staged = groups.groups.into_iter().try_for_each(|group| {
+        let staged = groups.groups.into_iter().try_for_each(|mut group| {
+            // Made series by series: ids that count up within a bucket take almost no space.
+            for measurement in &mut group.measurements {
+                measurement.generated_id = measurement.lacks_id.then(options.new_id);
+            }
             self.bucket_catalog.stage(
                 collection,
                 group.meta,
@@ -233,7 +234,7 @@ impl Timeseries {
         });
         let committed = staged.and_then(|()| {
             if !batch.is_empty() {
-                self.engine.commit(batch, durability)?;
+                self.engine.commit(batch, options.durability)?;
             }
             Ok(())
         });

@@ -14,11 +14,13 @@
 mod bucket_catalog;
 mod bucket_document;
 mod chores;
+mod expire;
 mod fold;
 mod insert;
 mod meta;
 mod min_max;
 mod read;
+pub mod rewrite;
 mod schema;
 mod sealed;
 mod tail;

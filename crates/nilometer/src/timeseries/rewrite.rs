@@ -26,10 +26,11 @@ use nilometer_bson::order::{CanonicalType, Collator, canonical_type, compare};
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
 use crate::error::Result;
+use crate::eval::EvalContext;
 use crate::eval::expression::{ComparisonOperator, Expression};
 use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
-use crate::eval::EvalContext;
+use crate::eval::variables::SharedCollator;
 
 /// Last second that fits the signed 32-bit seconds of a bucket id: 2038-01-19T03:14:07Z.
 pub const STANDARD_SECONDS_MAX: i64 = i32::MAX as i64;
@@ -114,7 +115,7 @@ pub struct FilterContext {
     /// Values of variables.
     pub variables: Arc<[Value]>,
     /// How strings compare, if not by bytes.
-    pub collator: Option<Arc<dyn Collator>>,
+    pub collator: Option<SharedCollator>,
 }
 
 impl FilterContext {
@@ -246,7 +247,11 @@ impl BucketPredicate {
             }
             Self::All(parts) | Self::Any(parts) => {
                 let list: Vec<Value> = parts.iter().map(|p| p.to_document().into()).collect();
-                let name = if matches!(self, Self::All(_)) { "$and" } else { "$or" };
+                let name = if matches!(self, Self::All(_)) {
+                    "$and"
+                } else {
+                    "$or"
+                };
                 out.append(name, list);
             }
             Self::Meta(test) => return test.to_document(),
@@ -271,8 +276,7 @@ impl MetaTest {
         let mut document = DocumentBuilder::new();
         document.append_ref(&self.field, meta);
         let document = document.finish();
-        self.filter
-            .matches(document.as_ref(), &self.context.eval())
+        self.filter.matches(document.as_ref(), &self.context.eval())
     }
 
     fn to_document(&self) -> Document {
@@ -324,8 +328,7 @@ impl BoundTest {
                 _ => return Bounds::Unknown,
             }
         }
-        let composite =
-            |v: ValueRef<'_>| matches!(v, ValueRef::Document(_) | ValueRef::Array(_));
+        let composite = |v: ValueRef<'_>| matches!(v, ValueRef::Document(_) | ValueRef::Array(_));
         match (min, max) {
             (ValueRef::Missing, ValueRef::Missing) => Bounds::Absent,
             (ValueRef::Missing, _) | (_, ValueRef::Missing) => Bounds::Unknown,
@@ -398,8 +401,15 @@ impl TimeRange {
             CompareOp::Lte => (i64::MIN, at),
         };
         // Nothing is later than the last or earlier than the first date.
-        let beyond = matches!((op, at), (CompareOp::Gt, i64::MAX) | (CompareOp::Lt, i64::MIN));
-        if beyond { Self::NONE } else { Self { min, max } }
+        let beyond = matches!(
+            (op, at),
+            (CompareOp::Gt, i64::MAX) | (CompareOp::Lt, i64::MIN)
+        );
+        if beyond {
+            Self::NONE
+        } else {
+            Self { min, max }
+        }
     }
 }
 
@@ -476,15 +486,17 @@ impl BucketRewriter {
             MatchExpression::Compare(comparison) => self.loose_comparison(comparison),
             MatchExpression::In(list) if list.patterns().is_empty() => {
                 let path = list.path.to_shared();
-                let has_collation = list.collator().is_some();
-                BucketPredicate::any(list.values().iter().map(|value| {
-                    self.loose_compare(&path, CompareOp::Eq, value, has_collation)
-                }))
+                let has_collation = list.collation().collator().is_some();
+                BucketPredicate::any(
+                    list.values().iter().map(|value| {
+                        self.loose_compare(&path, CompareOp::Eq, value, has_collation)
+                    }),
+                )
             }
             MatchExpression::Exists(path) if self.is_measurement_path(path.as_str()) => {
                 self.loose_exists(path.as_str())
             }
-            MatchExpression::Expr(expression) => self.loose_expression(expression),
+            MatchExpression::Expr(test) => self.loose_expression(&test.expression),
             _ => BucketPredicate::Always,
         }
     }
@@ -494,7 +506,7 @@ impl BucketRewriter {
             &comparison.path.to_shared(),
             comparison.op,
             &comparison.value,
-            comparison.collator.is_some(),
+            comparison.collation.collator().is_some(),
         )
     }
 
@@ -619,8 +631,8 @@ impl BucketRewriter {
             MatchExpression::Compare(comparison) => {
                 self.whole_time(comparison.path.as_str(), comparison.op, &comparison.value)
             }
-            MatchExpression::Expr(expression) => {
-                let (path, op, operand) = field_comparison(expression)?;
+            MatchExpression::Expr(test) => {
+                let (path, op, operand) = field_comparison(&test.expression)?;
                 self.whole_time(&path, op, operand)
             }
             _ => None,
@@ -675,7 +687,7 @@ impl BucketRewriter {
                     .map(|value| self.range_of(CompareOp::Eq, value))
                     .fold(TimeRange::NONE, TimeRange::hull)
             }
-            MatchExpression::Expr(expression) => self.expression_range(expression),
+            MatchExpression::Expr(test) => self.expression_range(&test.expression),
             _ => TimeRange::ALL,
         }
     }
@@ -754,7 +766,7 @@ fn has_ordered_bounds(operand: &Value, has_collation: bool) -> bool {
         CanonicalType::Number => !is_nan(operand.as_ref()),
         CanonicalType::String => !has_collation,
         CanonicalType::Bool
-        | CanonicalType::DateTime
+        | CanonicalType::Date
         | CanonicalType::ObjectId
         | CanonicalType::Timestamp
         | CanonicalType::Binary => true,
@@ -777,10 +789,10 @@ fn field_comparison(expression: &Expression) -> Option<(Arc<str>, CompareOp, &Va
     };
     match (&comparison.left, &comparison.right) {
         (Expression::FieldPath(path), Expression::Constant(value)) => {
-            Some((path.shared(), op, value))
+            Some((path.as_str().into(), op, value))
         }
         (Expression::Constant(value), Expression::FieldPath(path)) => {
-            Some((path.shared(), op.flipped(), value))
+            Some((path.as_str().into(), op.flipped(), value))
         }
         _ => None,
     }

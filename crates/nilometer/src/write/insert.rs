@@ -85,7 +85,7 @@ fn check(document: &Document) -> Result<()> {
 }
 
 fn duplicate(collection: &Collection, id: ValueRef<'_>) -> Error {
-    let shown = format!("{id:?}");
+    let shown = nilometer_bson::extjson::value_to_relaxed(id);
     Error::new(
         ErrorCode::DuplicateKey,
         format!(

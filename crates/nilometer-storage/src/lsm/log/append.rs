@@ -1,5 +1,6 @@
 //! Appending: one write and at most one sync for a whole group of batches.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use lsm_tree::SequenceNumberCounter;
@@ -84,7 +85,7 @@ impl Log {
         }
         let bytes: u64 = records.iter().map(|record| record.bytes()).sum();
         if state.active.offset + bytes > state.active.size {
-            self.rotate(state, bytes)?;
+            self.rotate(state, bytes.max(self.segment_bytes - segment::MIN_BYTES))?;
         }
         for record in records.iter_mut() {
             stamp(state, record, sequence.next());
@@ -95,48 +96,48 @@ impl Log {
             state.durable_index = state.written_index();
         }
         if state.active.offset > state.active.size / 2 {
-            self.spare_wanted.store(true, Ordering::Relaxed);
+            self.spares.want();
         }
         Ok(())
     }
 
-    /// Writes stamped records and the zeros behind them.
+    /// Writes stamped records and the end mark behind them.
     fn write(&self, state: &mut LogState, records: &mut [&mut LogRecord]) -> Result<()> {
+        let mark = RecordHeader::end(state.next_index, state.last_sequence, state.durable_index);
         let active = &mut state.active;
-        let end = match records {
+        let (end, written) = match records {
             [record] => {
                 let length = record.bytes.len();
                 let end = active.offset + length as u64;
-                record.bytes.resize(length + terminator(active, end), 0);
+                push_end_mark(active, end, &mark, &mut record.bytes);
                 let written = active.file.write_at(&record.bytes, active.offset);
                 record.bytes.truncate(length);
-                written.map(|()| end)
+                (end, written)
             }
             _ => {
                 state.buffer.clear();
                 for record in records.iter() {
                     state.buffer.extend_from_slice(&record.bytes);
                 }
-                let length = state.buffer.len();
-                let end = active.offset + length as u64;
-                state.buffer.resize(length + terminator(active, end), 0);
-                let written = active.file.write_at(&state.buffer, active.offset);
-                written.map(|()| end)
+                let end = active.offset + state.buffer.len() as u64;
+                push_end_mark(active, end, &mark, &mut state.buffer);
+                (end, active.file.write_at(&state.buffer, active.offset))
             }
         };
-        match end {
-            Ok(end) => {
-                active.offset = end;
-                Ok(())
-            }
-            Err(source) => {
-                let mut device = lock(&self.device);
-                Err(note_failure(&mut device, "write", &active.path, &source))
-            }
-        }
+        self.noted_write(&active.path, written)?;
+        active.offset = end;
+        Ok(())
     }
 
-    /// Seals the active segment and begins the next, with room for `bytes` of records.
+    /// Names a failed write, after which the log takes no more.
+    fn noted_write(&self, path: &Path, written: std::io::Result<()>) -> Result<()> {
+        written.map_err(|source| {
+            let mut device = lock(&self.device);
+            note_failure(&mut device, "write", path, &source)
+        })
+    }
+
+    /// Seals the active segment and begins the next, with room for just `bytes` of records.
     ///
     /// With [`Error::Full`] the old segment goes on.
     pub(crate) fn rotate(&self, state: &mut LogState, bytes: u64) -> Result<()> {
@@ -144,18 +145,13 @@ impl Log {
             self.sync_file(&*state.active.file, &state.active.path)?;
             state.durable_index = state.written_index();
         }
-        let least = bytes + segment::MIN_BYTES;
         let header = SegmentHeader {
             id: state.active.id + 1,
             first_index: state.next_index,
             base_sequence: state.last_sequence,
-            size: least.max(self.segment_bytes),
+            size: bytes + segment::MIN_BYTES,
         };
-        let spare = if header.size == self.segment_bytes {
-            lock(&self.spare).take()
-        } else {
-            None
-        };
+        let spare = self.spares.take(header.size);
         let next = segment::create(&self.directory, &*self.file_system, header, spare);
         let next = next.map_err(|error| self.not_rotated(header.id, error))?;
         let old = std::mem::replace(&mut state.active, next);
@@ -171,6 +167,11 @@ impl Log {
         Ok(())
     }
 
+    /// Seals the active segment and begins one of ordinary size.
+    pub(crate) fn begin_segment(&self, state: &mut LogState) -> Result<()> {
+        self.rotate(state, self.segment_bytes - segment::MIN_BYTES)
+    }
+
     /// A segment that exists ends the one before it. If it came to exist and yet failed, batches
     /// appended to the old one would be ignored by recovery, so no more may be taken.
     fn not_rotated(&self, id: u64, error: Error) -> Error {
@@ -184,48 +185,34 @@ impl Log {
         lock(&self.device).get_or_insert(failed).clone()
     }
 
-    /// When the log is idle and no header tells how far it is durable, appends one that does.
+    /// When the log is idle and no header tells how far it is durable, rewrites the end mark so that
+    /// it does.
     pub(crate) fn note_durable(&self) -> Result<()> {
         let mut state = self.lock();
-        let state = &mut *state;
-        let end = state.active.offset + RECORD_HEADER_BYTES as u64;
         let told = state.noted_index == state.written_index();
-        if told || state.durable_index < state.written_index() || end > state.active.size {
+        if told || state.durable_index < state.written_index() {
             return Ok(());
         }
         if let Some(error) = self.failure() {
             return Err(error);
         }
-        let header = RecordHeader {
-            kind: RecordKind::Note,
-            length: 0,
-            index: state.next_index,
-            sequence: state.last_sequence,
-            durable: state.durable_index,
-            payload_checksum: checksum(&[], 0),
-        };
-        let mut bytes = vec![0; RECORD_HEADER_BYTES + terminator(&state.active, end)];
-        header.encode_into(state.active.id, &mut bytes);
+        let mark = RecordHeader::end(state.next_index, state.last_sequence, state.durable_index);
+        let mut bytes = Vec::new();
+        push_end_mark(&state.active, state.active.offset, &mark, &mut bytes);
         let written = state.active.file.write_at(&bytes, state.active.offset);
-        if let Err(source) = written {
-            let mut device = lock(&self.device);
-            return Err(note_failure(
-                &mut device,
-                "write",
-                &state.active.path,
-                &source,
-            ));
-        }
-        state.active.offset = end;
+        self.noted_write(&state.active.path, written)?;
         state.noted_index = state.durable_index;
         Ok(())
     }
 }
 
-/// Zeros to write behind a record that ends at `end`.
-fn terminator(active: &ActiveSegment, end: u64) -> usize {
-    let room = usize::try_from(active.size.saturating_sub(end)).unwrap_or(usize::MAX);
-    room.min(RECORD_HEADER_BYTES)
+/// Appends the mark for records that end at `end`, if the segment has room for it.
+fn push_end_mark(active: &ActiveSegment, end: u64, mark: &RecordHeader, bytes: &mut Vec<u8>) {
+    if end + RECORD_HEADER_BYTES as u64 <= active.size {
+        let start = bytes.len();
+        bytes.resize(start + RECORD_HEADER_BYTES, 0);
+        mark.encode_into(active.id, &mut bytes[start..]);
+    }
 }
 
 /// Numbers one record and writes its header.

@@ -15,7 +15,7 @@ pub(crate) const ALIGNMENT: usize = 8;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"NILOLOG1";
 const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"NLr1");
-const NOTE_MAGIC: u32 = u32::from_le_bytes(*b"NLn1");
+const END_MAGIC: u32 = u32::from_le_bytes(*b"NLe1");
 
 /// The first bytes of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +60,13 @@ impl SegmentHeader {
     }
 }
 
-/// What follows a record header.
+/// What a record header begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
     /// A batch.
     Batch,
-    /// Nothing: the header only tells how far the log is durable. Takes no index of its own.
-    Note,
+    /// Nothing: the log ends here for now. The next batch takes its place.
+    End,
 }
 
 /// The header of one record.
@@ -75,9 +75,9 @@ pub(crate) struct RecordHeader {
     pub(crate) kind: RecordKind,
     /// Bytes of payload, without padding.
     pub(crate) length: u32,
-    /// Position of the batch in the log, without gaps. A note repeats the index of the next batch.
+    /// Position of the batch in the log, without gaps. An end mark has that of the next batch.
     pub(crate) index: u64,
-    /// Sequence number of the batch in the trees; grows, with gaps.
+    /// Sequence number of the batch in the trees; grows, with gaps. An end mark has the last one.
     pub(crate) sequence: u64,
     /// Every record up to this index was durable when this header was written.
     pub(crate) durable: u64,
@@ -86,11 +86,23 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
+    /// The mark that ends the log before batch `index`.
+    pub(crate) fn end(index: u64, last_sequence: u64, durable: u64) -> Self {
+        Self {
+            kind: RecordKind::End,
+            length: 0,
+            index,
+            sequence: last_sequence,
+            durable,
+            payload_checksum: checksum(&[], 0),
+        }
+    }
+
     /// Writes the header into the first bytes of `target`.
     pub(crate) fn encode_into(&self, segment: u64, target: &mut [u8]) {
         let magic = match self.kind {
             RecordKind::Batch => RECORD_MAGIC,
-            RecordKind::Note => NOTE_MAGIC,
+            RecordKind::End => END_MAGIC,
         };
         let header = &mut target[..RECORD_HEADER_BYTES];
         header[..4].copy_from_slice(&magic.to_le_bytes());
@@ -109,7 +121,7 @@ impl RecordHeader {
         let magic = u32::from_le_bytes(header.get(..4)?.try_into().ok()?);
         let kind = match magic {
             RECORD_MAGIC => RecordKind::Batch,
-            NOTE_MAGIC => RecordKind::Note,
+            END_MAGIC => RecordKind::End,
             _ => return None,
         };
         if u64_at(header, 40)? != checksum(header.get(..40)?, segment) {

@@ -5,8 +5,9 @@
 //! 1. Segment numbers follow each other; each file has a whole header with its own number and is not
 //!    shorter than it was made; first index and base sequence continue the segment before.
 //! 2. A segment ends at the first index of the next one. Whatever follows is ignored.
-//! 3. The last segment ends at the first record that does not parse, unless a later header says that
-//!    this index was durable.
+//! 3. The last segment ends at its end mark, or at the first record that does not parse; the latter
+//!    is reported as a cut. A later header which says that the next index was durable makes either
+//!    one damage.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -204,23 +205,19 @@ fn read_segment(
         if fixed_end == Some(end.next_index) {
             return Ok(());
         }
-        let Some(record) = parse(bytes, offset, header.id, end) else {
+        let Some((record, payload)) = parse(bytes, offset, header.id, end) else {
             break;
         };
-        if record.kind == RecordKind::Batch {
-            let start = offset + RECORD_HEADER_BYTES;
-            let payload = bytes.get(start..start + record.length as usize);
-            each(&Replayed {
-                segment: header.id,
-                path,
-                offset: offset as u64,
-                sequence: record.sequence,
-                payload: payload.unwrap_or_default(),
-            })?;
-            end.next_index += 1;
-            end.last_sequence = record.sequence;
-            end.batches += 1;
-        }
+        each(&Replayed {
+            segment: header.id,
+            path,
+            offset: offset as u64,
+            sequence: record.sequence,
+            payload,
+        })?;
+        end.next_index += 1;
+        end.last_sequence = record.sequence;
+        end.batches += 1;
         offset += record.record_bytes();
     }
     if let Some(fixed_end) = fixed_end {
@@ -234,22 +231,25 @@ fn read_segment(
     find_end(path, bytes, header.id, offset, end)
 }
 
-/// The whole, fitting record at `offset`.
-fn parse(bytes: &[u8], offset: usize, segment: u64, end: &LogEnd) -> Option<RecordHeader> {
+/// The whole, fitting record at `offset`, and its payload.
+fn parse<'a>(
+    bytes: &'a [u8],
+    offset: usize,
+    segment: u64,
+    end: &LogEnd,
+) -> Option<(RecordHeader, &'a [u8])> {
     let record = RecordHeader::decode(bytes.get(offset..)?, segment)?;
-    let fits = record.index == end.next_index
+    let fits = record.kind == RecordKind::Batch
+        && record.index == end.next_index
         && record.durable < record.index
-        && match record.kind {
-            RecordKind::Batch => record.sequence > end.last_sequence,
-            RecordKind::Note => record.length == 0 && record.sequence == end.last_sequence,
-        };
+        && record.sequence > end.last_sequence;
     let start = offset + RECORD_HEADER_BYTES;
     let payload = bytes.get(start..start.checked_add(record.length as usize)?)?;
     let whole = checksum(payload, 0) == record.payload_checksum;
-    (fits && whole).then_some(record)
+    (fits && whole).then_some((record, payload))
 }
 
-/// Decides what the unreadable bytes at `offset` of the last segment are.
+/// Decides what stands at `offset` of the last segment, where the batches end.
 fn find_end(
     path: &Path,
     bytes: &[u8],
@@ -258,15 +258,23 @@ fn find_end(
     end: &mut LogEnd,
 ) -> Result<()> {
     let rest = bytes.get(offset..).unwrap_or_default();
-    let mut any_header = false;
-    for at in (0..rest.len()).step_by(ALIGNMENT) {
-        let Some(header) = rest
-            .get(at..)
-            .and_then(|bytes| RecordHeader::decode(bytes, segment))
-        else {
+    let mark = RecordHeader::decode(rest, segment);
+    let marked = mark.is_some_and(|mark| {
+        mark.kind == RecordKind::End
+            && mark.index == end.next_index
+            && mark.sequence == end.last_sequence
+            && mark.durable < end.next_index
+    });
+    // A full segment has no room for a mark.
+    let clean = marked || rest.len() < RECORD_HEADER_BYTES;
+    let from = if clean { RECORD_HEADER_BYTES } else { 0 };
+    let mut torn = !clean;
+    for at in (from..rest.len()).step_by(ALIGNMENT) {
+        let header = rest.get(at..);
+        let Some(header) = header.and_then(|bytes| RecordHeader::decode(bytes, segment)) else {
             continue;
         };
-        any_header = true;
+        torn = true;
         if header.durable >= end.next_index {
             let expected = format!(
                 "the record of batch {}, which byte {} says was durable",
@@ -276,9 +284,7 @@ fn find_end(
             return Err(damaged(path, offset, expected));
         }
     }
-    let mut start = rest.iter().take(RECORD_HEADER_BYTES);
-    let clean = !any_header && start.all(|byte| *byte == 0);
-    if !clean {
+    if torn {
         let last = rest.iter().rposition(|byte| *byte != 0);
         end.cut = Some(LogCut {
             segment: path.to_path_buf(),

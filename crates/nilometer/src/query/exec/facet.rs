@@ -82,7 +82,10 @@ impl Operator for Facet {
                     if out.len() > DOCUMENT_BYTES_MAX {
                         return Err(Error::new(
                             ErrorCode::BSONObjectTooLarge,
-                            format!("document constructed by $facet is {} bytes, which exceeds the limit of {DOCUMENT_BYTES_MAX} bytes", out.len()),
+                            format!(
+                                "document constructed by $facet is {} bytes, which exceeds the limit of {DOCUMENT_BYTES_MAX} bytes",
+                                out.len()
+                            ),
                         ));
                     }
                 }

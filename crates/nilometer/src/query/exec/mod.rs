@@ -33,6 +33,12 @@ pub mod sort;
 pub mod union_with;
 pub mod unwind;
 
+#[cfg(test)]
+pub(crate) mod testing;
+
+#[cfg(test)]
+mod random_tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,6 +47,7 @@ use nilometer_bson::{Document, Value};
 
 use crate::error::Result;
 use crate::eval::EvalContext;
+use crate::eval::variables::SharedCollator;
 use crate::operation::OperationContext;
 use crate::query::Entropy;
 use crate::query::batch::Batch;
@@ -70,7 +77,7 @@ pub struct ExecSettings {
     /// Values of the variables in `let`.
     pub variables: Arc<[Value]>,
     /// The collation, if not the simple one.
-    pub collator: Option<Arc<dyn Collator>>,
+    pub collator: Option<SharedCollator>,
     /// Source of randomness.
     pub entropy: Arc<Entropy>,
     /// Memory limits.
@@ -249,10 +256,7 @@ impl Operator for Counted {
 }
 
 /// Pulls from `input` until a batch that is not empty comes; checks for interrupts on the way.
-pub(crate) fn next_filled(
-    input: &mut BoxOperator,
-    cx: &ExecContext<'_>,
-) -> Result<Option<Batch>> {
+pub(crate) fn next_filled(input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
     loop {
         cx.operation.check_interrupt()?;
         match input.next(cx)? {

@@ -64,10 +64,12 @@ impl RecordScan {
     fn open(&mut self) -> Result<()> {
         let (min, max) = match &self.input.access {
             AccessPath::IdLookup(id) => {
-                let found = self.input.source.find_by_id(id.as_ref())?;
-                self.counters.keys.fetch_add(1, Ordering::Relaxed);
-                self.state = RecordState::Open(Box::new(found.map(Ok).into_iter()));
-                return Ok(());
+                if let Some(found) = self.input.source.find_by_id(id.as_ref()) {
+                    self.counters.keys.fetch_add(1, Ordering::Relaxed);
+                    self.state = RecordState::Open(Box::new(found?.map(Ok).into_iter()));
+                    return Ok(());
+                }
+                (None, None)
             }
             AccessPath::CollectionScan => (None, None),
             AccessPath::ClusteredScan { min, max } => (min.clone(), max.clone()),
@@ -220,6 +222,7 @@ impl Operator for BucketScan {
                 self.done = true;
                 return Ok(None);
             };
+            self.counters.returned.fetch_add(1, Ordering::Relaxed);
             let batch = self.unpack(bucket?, cx)?;
             if !batch.is_empty() {
                 self.buckets = Some(buckets);

@@ -9,8 +9,7 @@
 //!
 //! The path goes through objects only: an array on the way counts as missing.
 
-use std::sync::Arc;
-
+use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
@@ -37,7 +36,7 @@ impl Unwind {
     }
 
     fn unwind(&self, document: &Document, out: &mut Vec<Document>) {
-        let value = value_at(document.as_ref(), self.stage.path.parts());
+        let value = value_at(document.as_ref(), &self.stage.path);
         let keep = match value {
             ValueRef::Array(array) => {
                 let mut any = false;
@@ -65,11 +64,11 @@ impl Unwind {
     /// The document with `element` at the path (as it is for `None`) and the position.
     fn output(&self, document: &Document, element: Option<ValueRef<'_>>, index: Value) -> Document {
         let mut result = match element {
-            Some(element) => with_value_at(document.as_ref(), self.stage.path.parts(), element),
+            Some(element) => with_value_at(document.as_ref(), &self.stage.path, element),
             None => document.clone(),
         };
         if let Some(path) = &self.stage.index_path {
-            result = with_value_at(result.as_ref(), path.parts(), index.as_ref());
+            result = with_value_at(result.as_ref(), path, index.as_ref());
         }
         result
     }
@@ -96,11 +95,11 @@ impl Operator for Unwind {
 }
 
 /// The value at a path through objects.
-pub(crate) fn value_at<'a>(document: DocRef<'a>, parts: &[Arc<str>]) -> ValueRef<'a> {
+pub(crate) fn value_at<'a>(document: DocRef<'a>, path: &FieldPath) -> ValueRef<'a> {
     let mut value = ValueRef::Document(document);
-    for part in parts {
+    for name in path.names() {
         value = match value {
-            ValueRef::Document(document) => document.get(part),
+            ValueRef::Document(document) => document.get(name),
             _ => return ValueRef::Missing,
         };
     }
@@ -111,25 +110,26 @@ pub(crate) fn value_at<'a>(document: DocRef<'a>, parts: &[Arc<str>]) -> ValueRef
 /// way are made, and take the place of what is no object. A missing value takes the field away.
 pub(crate) fn with_value_at(
     document: DocRef<'_>,
-    parts: &[Arc<str>],
+    path: &FieldPath,
     value: ValueRef<'_>,
 ) -> Document {
     let mut out = DocumentBuilder::with_capacity(document.as_bytes().len() + 32);
-    write_with_value(&mut out, document, parts, value);
+    let names: Vec<&str> = path.names().collect();
+    write_with_value(&mut out, document, &names, value);
     out.finish()
 }
 
 fn write_with_value(
     out: &mut DocumentBuilder,
     document: DocRef<'_>,
-    parts: &[Arc<str>],
+    names: &[&str],
     value: ValueRef<'_>,
 ) {
-    let Some((first, rest)) = parts.split_first() else {
+    let Some((first, rest)) = names.split_first() else {
         return;
     };
     let mut written = false;
-    let mut write = |out: &mut DocumentBuilder, old: ValueRef<'_>| {
+    let write = |out: &mut DocumentBuilder, old: ValueRef<'_>| {
         if rest.is_empty() {
             out.append_ref(first, value);
         } else {
@@ -144,7 +144,7 @@ fn write_with_value(
         }
     };
     for element in document {
-        if !written && element.name() == &**first {
+        if !written && element.name() == *first {
             write(out, element.value());
             written = true;
         } else {
@@ -191,7 +191,8 @@ mod tests {
 
     #[test]
     fn kept_documents_have_null_positions() {
-        let spec = doc! {"path": "$a", "includeArrayIndex": "i.j", "preserveNullAndEmptyArrays": true};
+        let spec =
+            doc! {"path": "$a", "includeArrayIndex": "i.j", "preserveNullAndEmptyArrays": true};
         let rows = unwind(
             spec.into(),
             vec![

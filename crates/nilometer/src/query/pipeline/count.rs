@@ -54,7 +54,10 @@ fn check_name(value: ValueRef<'_>) -> Result<&str> {
         ));
     }
     if name == "_id" {
-        return Err(Error::location(9_039_800, "the count field cannot be '_id'"));
+        return Err(Error::location(
+            9_039_800,
+            "the count field cannot be '_id'",
+        ));
     }
     Ok(name)
 }

@@ -45,7 +45,10 @@ pub(super) fn parse(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    if !matches!(value, ValueRef::Array(_) | ValueRef::Document(_) | ValueRef::String(_)) {
+    if !matches!(
+        value,
+        ValueRef::Array(_) | ValueRef::Document(_) | ValueRef::String(_)
+    ) {
         return Err(not_an_array(value));
     }
     out.push(Stage::Other(std::sync::Arc::new(DocumentsStage {

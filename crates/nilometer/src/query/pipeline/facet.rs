@@ -105,12 +105,18 @@ mod tests {
     #[test]
     fn arguments_are_checked() {
         let facet = |spec| code(array![doc! {"$facet": spec}]);
-        assert_eq!(facet(doc! {"a": array![doc! {"$limit": 1}], "b": array![]}), 0);
+        assert_eq!(
+            facet(doc! {"a": array![doc! {"$limit": 1}], "b": array![]}),
+            0
+        );
         assert_eq!(facet(doc! {}), 40_169);
         assert_eq!(facet(doc! {"a": 1}), 40_170);
         assert_eq!(facet(doc! {"a": array![1]}), 40_171);
         let inner = doc! {"b": array![]};
         assert_eq!(facet(doc! {"a": array![doc! {"$facet": inner}]}), 40_600);
-        assert_eq!(facet(doc! {"a": array![doc! {"$documents": array![]}]}), 40_600);
+        assert_eq!(
+            facet(doc! {"a": array![doc! {"$documents": array![]}]}),
+            40_600
+        );
     }
 }

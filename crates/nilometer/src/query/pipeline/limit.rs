@@ -57,11 +57,7 @@ mod tests {
 
     #[test]
     fn numbers_of_any_type_are_taken() {
-        for value in [
-            nilometer_bson::Value::from(3),
-            3i64.into(),
-            3.0.into(),
-        ] {
+        for value in [nilometer_bson::Value::from(3), 3i64.into(), 3.0.into()] {
             let stages = parse(array![doc! {"$limit": value}]).unwrap();
             assert!(matches!(stages.as_slice(), [Stage::Limit(3)]));
         }

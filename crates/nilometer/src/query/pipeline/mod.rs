@@ -40,9 +40,12 @@ use crate::query::exec::BoxOperator;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::physical::Builder;
 
+pub(crate) use documents::not_an_array as documents_not_an_array;
+pub use bucket_auto::BucketAutoStage;
 pub use group::GroupStage;
+pub use lookup::{LookupEquality, LookupStage};
 pub use match_::MatchStage;
-pub use project::{ProjectStage, exclusion_of};
+pub use project::{ProjectKind, ProjectStage};
 pub use replace_root::ReplaceRootStage;
 pub use sort::SortStage;
 pub use unwind::UnwindStage;
@@ -90,13 +93,19 @@ impl PipelineContext {
         if self.depth + 1 > PIPELINE_DEPTH_MAX {
             return Err(Error::new(
                 ErrorCode::MaxSubPipelineDepthExceeded,
-                format!("Maximum number of nested sub-pipelines exceeded. Limit is {PIPELINE_DEPTH_MAX}"),
+                format!(
+                    "Maximum number of nested sub-pipelines exceeded. Limit is {PIPELINE_DEPTH_MAX}"
+                ),
             ));
         }
         Ok(Self {
             expressions,
             // Within a facet everything below stays within the facet.
-            place: if self.place == Place::Facet { Place::Facet } else { place },
+            place: if self.place == Place::Facet {
+                Place::Facet
+            } else {
+                place
+            },
             depth: self.depth + 1,
         })
     }
@@ -211,7 +220,8 @@ pub enum Support {
 }
 
 /// Parses the argument of a stage and appends the stages it stands for.
-pub type ParseStage = fn(&PipelineContext, &'static str, ValueRef<'_>, &mut Vec<Stage>) -> Result<()>;
+pub type ParseStage =
+    fn(&PipelineContext, &'static str, ValueRef<'_>, &mut Vec<Stage>) -> Result<()>;
 
 /// An entry of the stage table.
 #[derive(Clone, Copy, Debug)]
@@ -474,7 +484,10 @@ mod tests {
         assert_eq!(code(array![doc! {}]), 40_323);
         assert_eq!(code(array![doc! {"$limit": 1, "$skip": 1}]), 40_323);
         assert_eq!(code(array![1]), 14);
-        assert_eq!(code(array![doc! {"$limit": 1}, doc! {"$documents": array![]}]), 40_602);
+        assert_eq!(
+            code(array![doc! {"$limit": 1}, doc! {"$documents": array![]}]),
+            40_602
+        );
         assert_eq!(code(array![doc! {"$search": doc! {}}]), SEARCH_NOT_ENABLED);
     }
 

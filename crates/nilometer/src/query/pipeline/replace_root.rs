@@ -17,6 +17,17 @@ pub struct ReplaceRootStage {
     pub source: Value,
 }
 
+impl ReplaceRootStage {
+    /// Empty documents in the place of all.
+    pub fn empty() -> Self {
+        Self {
+            expression: Expression::constant(nilometer_bson::Document::new()),
+            called: "'newRoot' expression",
+            source: nilometer_bson::Document::new().into(),
+        }
+    }
+}
+
 /// Parses `$replaceRoot`.
 pub(super) fn parse_replace_root(
     cx: &PipelineContext,
@@ -38,7 +49,10 @@ pub(super) fn parse_replace_root(
         if element.name() != "newRoot" {
             return Err(Error::location(
                 40_230,
-                format!("unrecognized option to $replaceRoot stage: {}, only valid option is 'newRoot'.", element.name()),
+                format!(
+                    "unrecognized option to $replaceRoot stage: {}, only valid option is 'newRoot'.",
+                    element.name()
+                ),
             ));
         }
         new_root = element.value();
@@ -83,7 +97,10 @@ mod tests {
 
     #[test]
     fn arguments_are_checked() {
-        assert_eq!(code(array![doc! {"$replaceRoot": doc! {"newRoot": "$a"}}]), 0);
+        assert_eq!(
+            code(array![doc! {"$replaceRoot": doc! {"newRoot": "$a"}}]),
+            0
+        );
         assert_eq!(code(array![doc! {"$replaceWith": "$a"}]), 0);
         assert_eq!(code(array![doc! {"$replaceRoot": 1}]), 40_229);
         assert_eq!(code(array![doc! {"$replaceRoot": doc! {"x": 1}}]), 40_230);

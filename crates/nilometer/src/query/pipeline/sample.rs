@@ -62,15 +62,20 @@ pub(super) fn parse(
             ));
         }
         let number = crate::query::number::truncated_i64(value);
-        size = Some(u64::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| {
-            Error::location(28_747, "size argument to $sample must be a positive integer")
-        })?);
+        size = Some(
+            u64::try_from(number)
+                .ok()
+                .filter(|n| *n > 0)
+                .ok_or_else(|| {
+                    Error::location(
+                        28_747,
+                        "size argument to $sample must be a positive integer",
+                    )
+                })?,
+        );
     }
     let Some(size) = size else {
-        return Err(Error::location(
-            28_749,
-            "$sample stage must specify a size",
-        ));
+        return Err(Error::location(28_749, "$sample stage must specify a size"));
     };
     out.push(Stage::Other(std::sync::Arc::new(SampleStage { size })));
     Ok(())

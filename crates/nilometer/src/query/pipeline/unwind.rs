@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::{PipelineContext, Stage};
 use crate::error::{Error, Result};
-use crate::eval::expression::FieldPath;
+use crate::eval::expression::parse_path;
 
 /// `$unwind`, parsed.
 #[derive(Clone, Debug)]
@@ -90,7 +91,10 @@ pub(super) fn parse(
         }
     }
     let Some(path) = path.filter(|path| !path.is_empty()) else {
-        return Err(Error::location(28_812, "no path specified to $unwind stage"));
+        return Err(Error::location(
+            28_812,
+            "no path specified to $unwind stage",
+        ));
     };
     let Some(path) = path.strip_prefix('$') else {
         return Err(Error::location(
@@ -99,7 +103,7 @@ pub(super) fn parse(
         ));
     };
     out.push(Stage::Unwind(UnwindStage {
-        path: FieldPath::parse(path)?,
+        path: parse_path(path)?,
         index_path,
         preserve_empty,
     }));
@@ -119,18 +123,19 @@ fn parse_index_path(value: ValueRef<'_>) -> Result<FieldPath> {
     if text.starts_with('$') {
         return Err(Error::location(
             28_822,
-            format!("includeArrayIndex option to $unwind stage should not be prefixed with a '$': {text}"),
+            format!(
+                "includeArrayIndex option to $unwind stage should not be prefixed with a '$': {text}"
+            ),
         ));
     }
-    FieldPath::parse(text)
+    parse_path(text)
 }
-
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{code, parse};
     use super::*;
-    use nilometer_bson::{array, doc};
+    use nilometer_bson::{Value, array, doc};
 
     #[test]
     fn both_forms_are_read() {
@@ -139,7 +144,8 @@ mod tests {
             panic!("an unwind")
         };
         assert_eq!(stage.path.as_str(), "a.b");
-        let long = doc! {"path": "$a", "includeArrayIndex": "i", "preserveNullAndEmptyArrays": true};
+        let long =
+            doc! {"path": "$a", "includeArrayIndex": "i", "preserveNullAndEmptyArrays": true};
         let long = parse(array![doc! {"$unwind": long.clone()}]).unwrap();
         let Some(Stage::Unwind(stage)) = long.first() else {
             panic!("an unwind")

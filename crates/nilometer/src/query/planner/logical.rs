@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nilometer_bson::Value;
 
+use super::needs::Needs;
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::FieldSet;
 use crate::query::pipeline::Stage;
@@ -16,6 +17,8 @@ pub struct LogicalPlan {
     pub input: Input,
     /// What happens to them, in order.
     pub stages: Vec<Stage>,
+    /// What is wanted of what comes out: everything, unless whoever asked only counts, say.
+    pub wanted: Needs,
     /// Names of the rules that fired, in order.
     pub fired: Vec<&'static str>,
 }
@@ -63,8 +66,6 @@ pub struct RecordInput {
     pub direction: Direction,
     /// Which are given on.
     pub filter: Option<MatchExpression>,
-    /// Give on nothing but a counter per record: only their number matters.
-    pub count_only: bool,
     /// Add the record's key as `$recordId`.
     pub show_record_id: bool,
 }
@@ -126,6 +127,7 @@ impl LogicalPlan {
         Self {
             input,
             stages,
+            wanted: Needs::All,
             fired: Vec::new(),
         }
     }

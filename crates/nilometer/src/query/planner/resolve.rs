@@ -47,14 +47,14 @@ pub fn resolve(
         if chain.len() > VIEW_DEPTH_MAX {
             return Err(Error::new(
                 ErrorCode::ViewDepthLimitExceeded,
-                format!("View depth too deep or view cycle detected; maximum depth is {VIEW_DEPTH_MAX}"),
+                format!(
+                    "View depth too deep or view cycle detected; maximum depth is {VIEW_DEPTH_MAX}"
+                ),
             ));
         }
         let input = match collections.resolve(db, &name)? {
             Resolved::Absent => Input::Nothing,
-            Resolved::Ordinary(source) => {
-                Input::Records(records(source, format!("{db}.{name}")))
-            }
+            Resolved::Ordinary(source) => Input::Records(records(source, format!("{db}.{name}"))),
             Resolved::TimeSeries(source) => {
                 if chain.len() == 1 {
                     collation = source.options().collation.clone();
@@ -67,8 +67,8 @@ pub fn resolve(
                     collation = view.collation.clone();
                 }
                 // A view's stages know no variable of the query.
-                let expressions = ParseContext::new()
-                    .with_collator(cx.expressions.collator().map(Arc::clone));
+                let expressions =
+                    ParseContext::new().with_collator(cx.expressions.collator().map(Arc::clone));
                 let nested = cx.nested(Place::Joined, expressions)?;
                 let stages = view.pipeline.iter().map(Document::as_ref);
                 let mut stages = parse_pipeline(&nested, stages)?;
@@ -94,7 +94,6 @@ fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
         access: super::AccessPath::CollectionScan,
         direction: Direction::Forward,
         filter: None,
-        count_only: false,
         show_record_id: false,
     }
 }

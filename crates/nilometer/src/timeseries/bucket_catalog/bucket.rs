@@ -19,7 +19,9 @@ pub(crate) struct Measurement<'a> {
     pub(crate) index: usize,
     /// Its time in ms.
     pub(crate) time_ms: i64,
-    /// The `_id` the server gave it, if it came without one.
+    /// It came without an `_id`.
+    pub(crate) lacks_id: bool,
+    /// The `_id` the server gave it then.
     pub(crate) generated_id: Option<ObjectId>,
     /// Its fields.
     pub(crate) document: nilometer_bson::DocRef<'a>,

@@ -338,6 +338,22 @@ impl BucketCatalog {
         }
     }
 
+    /// Forgets one bucket so that it can be rewritten or removed; false if it is being written to.
+    pub(crate) fn evict(&self, collection: [u8; 16], meta: SeriesMeta, id: [u8; 12]) -> bool {
+        let key = SeriesKey { collection, meta };
+        let mut stripe = self.stripe(&key);
+        let Some(series) = stripe.get_mut(&key) else {
+            return true;
+        };
+        let mut buckets = series.open.iter().chain(&series.closing);
+        if buckets.any(|bucket| bucket.id == id && bucket.in_flight > 0) {
+            return false;
+        }
+        series.open.take_if(|bucket| bucket.id == id);
+        series.closing.retain(|bucket| bucket.id != id);
+        true
+    }
+
     /// Forgets the open buckets of a collection.
     pub(crate) fn clear(&self, collection: [u8; 16]) {
         for stripe in &self.stripes {

@@ -216,9 +216,20 @@ mod tests {
         operands.push("x".into());
         let gap = Value::Missing;
         let columns = [
-            ints.iter().map(|v| Value::Int32(*v)).chain([gap.clone()]).collect::<Vec<_>>(),
-            numbers.iter().map(|v| Value::Int64(*v)).chain([gap.clone()]).collect(),
-            doubles.iter().map(|v| Value::Double(*v)).chain([gap.clone()]).collect(),
+            ints.iter()
+                .map(|v| Value::Int32(*v))
+                .chain([gap.clone()])
+                .collect::<Vec<_>>(),
+            numbers
+                .iter()
+                .map(|v| Value::Int64(*v))
+                .chain([gap.clone()])
+                .collect(),
+            doubles
+                .iter()
+                .map(|v| Value::Double(*v))
+                .chain([gap.clone()])
+                .collect(),
             numbers.iter().map(|v| Value::DateTime(*v)).collect(),
         ];
         for values in &columns {
@@ -230,7 +241,7 @@ mod tests {
                         path: MatchPath::new("v"),
                         op,
                         value: operand.clone(),
-                        collator: None,
+                        collation: crate::eval::Collation::default(),
                     };
                     let expected: Vec<u32> = (0..count)
                         .filter(|row| test.test(values[*row as usize].as_ref()))
@@ -241,8 +252,11 @@ mod tests {
                     }
                     let some = Selection::Rows((0..count).step_by(2).collect());
                     if let Some(found) = select_compare(&column, op, operand, &some) {
-                        let expected: Vec<u32> =
-                            expected.iter().copied().filter(|row| row % 2 == 0).collect();
+                        let expected: Vec<u32> = expected
+                            .iter()
+                            .copied()
+                            .filter(|row| row % 2 == 0)
+                            .collect();
                         assert_eq!(found.to_vec(), expected, "{op:?} {operand:?}");
                     }
                     if let Some(range) = sorted_range(&column, op, operand) {

@@ -159,9 +159,13 @@ fn select_on_column(
         } else {
             Selection::none()
         })),
-        BlockData::Constant(value) => {
-            select_coded(column, std::slice::from_ref(value), |_| 0, passes, selection)
-        }
+        BlockData::Constant(value) => select_coded(
+            column,
+            std::slice::from_ref(value),
+            |_| 0,
+            passes,
+            selection,
+        ),
         BlockData::Dictionary { codes, values } => {
             let code = |row: u32| codes.get(row as usize).map_or(0, |code| *code as usize);
             select_coded(column, values, code, passes, selection)
@@ -224,7 +228,11 @@ fn select_on_rows(
         narrowed(block, fields.collect())
     };
     let mut rows = Vec::new();
-    for (row, document) in selection.to_vec().into_iter().zip(narrow.rows_of(selection)?) {
+    for (row, document) in selection
+        .to_vec()
+        .into_iter()
+        .zip(narrow.rows_of(selection)?)
+    {
         if filter.matches(document.as_ref(), &cx.eval)? {
             rows.push(row);
         }

@@ -21,7 +21,7 @@ impl Rule for NeededFields {
     }
 
     fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
-        let Needs::Fields(fields) = needs_of(&plan.stages, &Needs::All) else {
+        let Needs::Fields(fields) = needs_of(&plan.stages, &plan.wanted) else {
             return false;
         };
         let Input::Buckets(input) = &mut plan.input else {

@@ -88,7 +88,12 @@ fn narrow(input: &mut BucketInput, rewriter: &BucketRewriter, filter: MatchExpre
         },
     });
     predicates.push(rewriter.loose(&events));
-    bound_ids(input, rewriter, rewriter.time_range(&events), &mut predicates);
+    bound_ids(
+        input,
+        rewriter,
+        rewriter.time_range(&events),
+        &mut predicates,
+    );
     input.buckets.predicate = BucketPredicate::all(predicates);
     input.unpack.whole_bucket_filter = match events {
         MatchExpression::AlwaysTrue => None,

@@ -29,7 +29,10 @@ impl Rule for MatchOnRecords {
             return false;
         };
         if let Input::Records(input) = &mut plan.input {
-            let mut conjuncts = input.filter.take().map_or_else(Vec::new, |f| f.into_conjuncts());
+            let mut conjuncts = input
+                .filter
+                .take()
+                .map_or_else(Vec::new, |f| f.into_conjuncts());
             conjuncts.extend(stage.filter.into_conjuncts());
             choose_access(input, &conjuncts);
             input.filter = match MatchExpression::and(conjuncts) {
@@ -56,7 +59,10 @@ fn choose_access(input: &mut RecordInput, conjuncts: &[MatchExpression]) {
                 min = min.max(Some(key.clone()));
             }
             if matches!(op, CompareOp::Eq | CompareOp::Lt | CompareOp::Lte) {
-                max = Some(max.map_or_else(|| key.clone(), |known: Vec<u8>| known.min(key)));
+                max = Some(match max {
+                    Some(known) => key.min(known),
+                    None => key,
+                });
             }
         }
         if min.is_some() || max.is_some() {
@@ -95,7 +101,7 @@ fn id_comparison(filter: &MatchExpression) -> Option<(CompareOp, ValueRef<'_>)> 
     match filter {
         MatchExpression::Compare(comparison)
             if comparison.path.as_str() == "_id"
-                && (comparison.collator.is_none() || !has_text(&comparison.value)) =>
+                && (comparison.collation.collator().is_none() || !has_text(&comparison.value)) =>
         {
             Some((comparison.op, comparison.value.as_ref()))
         }

@@ -73,9 +73,7 @@ impl Rule for MatchBeforeProject {
             else {
                 continue;
             };
-            let (before, after) = filter
-                .clone()
-                .split(|path| project.leaves_alone(path));
+            let (before, after) = filter.clone().split(|path| project.leaves_alone(path));
             let Some(before) = before else {
                 continue;
             };

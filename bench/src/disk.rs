@@ -1,0 +1,93 @@
+//! How much is on disk: the data folder where it can be seen, else what the server says.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nilometer_bson::doc;
+
+use crate::options::Options;
+use crate::target::{Connection, Outcome, run as call};
+
+/// The folder counts as at rest when nothing changed for so long.
+const REST: Duration = Duration::from_secs(3);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What `st_blocks` counts in.
+const BLOCK: u64 = 512;
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Weight {
+    pub(crate) bytes: u64,
+    /// Where the figure is from.
+    pub(crate) source: &'static str,
+    /// Parts of the folder, largest first.
+    pub(crate) parts: Vec<(String, u64)>,
+}
+
+/// Weighs the database.
+pub(crate) fn weigh(connection: &mut dyn Connection, options: &Options) -> Outcome<Option<Weight>> {
+    if let Some(folder) = &options.dbpath {
+        wait_for_rest(Path::new(folder), Duration::from_secs(options.settle_s))?;
+        let mut parts = parts(Path::new(folder))?;
+        parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let bytes = parts.iter().map(|(_, bytes)| bytes).sum();
+        return Ok(Some(Weight {
+            bytes,
+            source: "data folder",
+            parts,
+        }));
+    }
+    let asked = doc! { "dbStats": 1, "$db": &options.database };
+    let Ok(reply) = call(connection, &asked, None) else {
+        return Ok(None);
+    };
+    let bytes = reply
+        .get("totalSize")
+        .as_exact_i64()
+        .and_then(|b| u64::try_from(b).ok());
+    Ok(bytes.map(|bytes| Weight {
+        bytes,
+        source: "dbStats.totalSize",
+        parts: Vec::new(),
+    }))
+}
+
+/// Waits until compaction and the like have stopped changing sizes.
+fn wait_for_rest(folder: &Path, longest: Duration) -> Outcome {
+    let start = Instant::now();
+    let (mut size, mut since) = (total(folder)?, Instant::now());
+    while start.elapsed() < longest && since.elapsed() < REST {
+        std::thread::sleep(LOOK_EVERY);
+        let now = total(folder)?;
+        if now != size {
+            (size, since) = (now, Instant::now());
+        }
+    }
+    Ok(())
+}
+
+fn total(path: &Path) -> Outcome<u64> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Ok(parts(path)?.iter().map(|(_, bytes)| bytes).sum()),
+        Ok(found) => Ok(found.blocks() * BLOCK),
+        // Files come and go while a server works.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(e) => Err(format!("{}: {e}", path.display())),
+    }
+}
+
+fn parts(folder: &Path) -> Outcome<Vec<(String, u64)>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(format!("{}: {e}", folder.display())),
+    };
+    entries
+        .filter_map(Result::ok)
+        .map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            Ok((name, total(&entry.path())?))
+        })
+        .collect()
+}

@@ -1,0 +1,167 @@
+//! Loading: ordered inserts of full batches, one after the other on each connection.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nilometer_bson::{Document, array, doc};
+
+use crate::data::DataSet;
+use crate::options::Options;
+use crate::target::{Connection, Outcome, run as call};
+
+/// What loading took.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    pub(crate) rows: usize,
+    pub(crate) bson_bytes: u64,
+    /// From the first batch to the last acknowledgement, making of documents included.
+    pub(crate) wall: Duration,
+    /// Waiting for acknowledgements: of the connection that waited longest.
+    pub(crate) waiting: Duration,
+    /// Of a batch.
+    pub(crate) latencies: Vec<Duration>,
+}
+
+impl Loaded {
+    /// Measurements a second while waiting for the server.
+    pub(crate) fn rate(&self) -> f64 {
+        self.rows as f64 / self.waiting.as_secs_f64()
+    }
+}
+
+/// An empty time-series collection.
+pub(crate) fn prepare(connection: &mut dyn Connection, options: &Options) -> Outcome {
+    let (database, collection) = (&options.database, &options.collection);
+    call(
+        connection,
+        &doc! { "dropDatabase": 1, "$db": database },
+        None,
+    )?;
+    let timeseries = doc! {
+        "timeField": "time",
+        "metaField": "tags",
+        "granularity": &options.granularity,
+    };
+    let create = doc! { "create": collection, "timeseries": timeseries, "$db": database };
+    call(connection, &create, None)?;
+    if options.index {
+        let index = doc! {
+            "key": doc! { "tags.hostname": 1, "time": -1 },
+            "name": "tags.hostname_1_time_-1",
+        };
+        let create =
+            doc! { "createIndexes": collection, "indexes": array![index], "$db": database };
+        call(connection, &create, None)?;
+    }
+    Ok(())
+}
+
+/// Loads everything.
+pub(crate) fn run(
+    connections: &mut [Box<dyn Connection>],
+    data: &DataSet,
+    options: &Options,
+) -> Outcome<Loaded> {
+    let count = connections.len();
+    let start = Instant::now();
+    let parts: Vec<Outcome<Part>> = std::thread::scope(|scope| {
+        let workers: Vec<_> = connections
+            .iter_mut()
+            .enumerate()
+            .map(|(number, connection)| {
+                scope.spawn(move || load_part(&mut **connection, data, options, (number, count)))
+            })
+            .collect();
+        workers
+            .into_iter()
+            .map(|w| {
+                w.join()
+                    .unwrap_or_else(|_| Err("a worker died".to_string()))
+            })
+            .collect()
+    });
+    let mut loaded = Loaded {
+        rows: 0,
+        bson_bytes: 0,
+        wall: start.elapsed(),
+        waiting: Duration::ZERO,
+        latencies: Vec::new(),
+    };
+    for part in parts {
+        let part = part?;
+        loaded.rows += part.rows;
+        loaded.bson_bytes += part.bytes;
+        loaded.waiting = loaded.waiting.max(part.latencies.iter().sum());
+        loaded.latencies.extend(part.latencies);
+    }
+    Ok(loaded)
+}
+
+/// What one connection loaded.
+#[derive(Default)]
+struct Part {
+    rows: usize,
+    bytes: u64,
+    latencies: Vec<Duration>,
+}
+
+/// Loads the hosts that belong to one connection, in (time, host) order.
+fn load_part(
+    connection: &mut dyn Connection,
+    data: &DataSet,
+    options: &Options,
+    (number, count): (usize, usize),
+) -> Outcome<Part> {
+    let encoder = data.encoder(options);
+    let command = doc! {
+        "insert": &options.collection,
+        "ordered": true,
+        "$db": &options.database,
+    };
+    let mut part = Part::default();
+    let mut batch = Vec::new();
+    let mut in_batch = 0;
+    for tick in 0..data.ticks {
+        for host in (number..data.hosts.len()).step_by(count) {
+            encoder.write(
+                &mut batch,
+                (tick, host),
+                data.time_ms(tick),
+                data.row(tick, host),
+            );
+            in_batch += 1;
+            if in_batch == options.batch {
+                send(connection, &command, &mut batch, &mut in_batch, &mut part)?;
+            }
+        }
+    }
+    if in_batch > 0 {
+        send(connection, &command, &mut batch, &mut in_batch, &mut part)?;
+    }
+    Ok(part)
+}
+
+fn send(
+    connection: &mut dyn Connection,
+    command: &Document,
+    batch: &mut Vec<u8>,
+    in_batch: &mut usize,
+    part: &mut Part,
+) -> Outcome {
+    let capacity = batch.capacity();
+    let documents = Arc::new(std::mem::replace(batch, Vec::with_capacity(capacity)));
+    let bytes = documents.len() as u64;
+    let start = Instant::now();
+    let reply = call(connection, command, Some(documents))?;
+    part.latencies.push(start.elapsed());
+    if reply.get("n").as_exact_i64() != Some(*in_batch as i64) {
+        return Err(format!(
+            "{in_batch} documents sent, the reply says {:?}",
+            reply.get("n")
+        ));
+    }
+    part.rows += *in_batch;
+    part.bytes += bytes;
+    *in_batch = 0;
+    Ok(())
+}

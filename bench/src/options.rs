@@ -1,0 +1,244 @@
+//! The command line.
+
+use crate::target::Outcome;
+
+/// What `--help` prints.
+pub(crate) const HELP: &str = "\
+nilometer-bench: the TSBS devops cpu-only set against a MongoDB-speaking server
+
+where
+  --uri mongodb://HOST:PORT   the server                          [mongodb://127.0.0.1:27017]
+  --db NAME                   database                            [benchmark]
+  --collection NAME           collection                          [cpu]
+  --dbpath DIR                the server's data folder, to weigh it (else it is asked)
+data
+  --scale N                   hosts                               [100]
+  --days N                    days, also fractions                [1]
+  --interval N                seconds between ticks               [10]
+  --seed N                    of values, hosts and parameters     [123]
+  --shape plain|fork          fork: with a constant `measurement` field, tags last
+  --num-type int64|int32|double
+  --shuffle                   fields in one of 16 random orders, in tags too
+  --no-id                     leave `_id` to the server
+work
+  --batch N                   documents in an insert              [10000]
+  --connections N             loading at once; a host stays on one [1]
+  --no-load | --no-queries    leave a part out
+  --only NAME                 one query (or a prefix of its name)
+  --draws N                   parameters drawn for each query     [20]
+  --granularity WORD          of the collection                   [seconds]
+  --index                     create {\"tags.hostname\": 1, time: -1} first
+  --settle SECONDS            before weighing, wait at most so long for the folder to come to rest [60]
+output
+  --json FILE                 all figures
+";
+
+/// How numbers are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NumberType {
+    Int64,
+    Int32,
+    Double,
+}
+
+/// How a document is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// `_id`, time, tags, metrics.
+    Plain,
+    /// `_id`, measurement, time, metrics, tags: as MongoDB's fork of TSBS sends it.
+    Fork,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) address: String,
+    pub(crate) database: String,
+    pub(crate) collection: String,
+    pub(crate) dbpath: Option<String>,
+    pub(crate) scale: usize,
+    pub(crate) days: f64,
+    pub(crate) interval_s: i64,
+    pub(crate) seed: u64,
+    pub(crate) shape: Shape,
+    pub(crate) number: NumberType,
+    pub(crate) shuffle: bool,
+    pub(crate) with_id: bool,
+    pub(crate) batch: usize,
+    pub(crate) connections: usize,
+    pub(crate) load: bool,
+    pub(crate) queries: bool,
+    pub(crate) only: String,
+    pub(crate) draws: usize,
+    pub(crate) granularity: String,
+    pub(crate) index: bool,
+    pub(crate) settle_s: u64,
+    pub(crate) json: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            address: "127.0.0.1:27017".to_string(),
+            database: "benchmark".to_string(),
+            collection: "cpu".to_string(),
+            dbpath: None,
+            scale: 100,
+            days: 1.0,
+            interval_s: 10,
+            seed: 123,
+            shape: Shape::Plain,
+            number: NumberType::Int64,
+            shuffle: false,
+            with_id: true,
+            batch: 10_000,
+            connections: 1,
+            load: true,
+            queries: true,
+            only: String::new(),
+            draws: 20,
+            granularity: "seconds".to_string(),
+            index: false,
+            settle_s: 60,
+            json: None,
+        }
+    }
+}
+
+impl Options {
+    /// Reads the command line.
+    pub(crate) fn parse(arguments: &[String]) -> Outcome<Self> {
+        let mut options = Self::default();
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            if options.flag(word) {
+                continue;
+            }
+            let value = words
+                .next()
+                .ok_or_else(|| format!("{word} needs a value"))?;
+            options.set(word, value)?;
+        }
+        if options.scale == 0 || options.batch == 0 || options.connections == 0 {
+            return Err("--scale, --batch and --connections are at least 1".to_string());
+        }
+        if options.ticks() == 0 {
+            return Err("--days is shorter than one --interval".to_string());
+        }
+        Ok(options)
+    }
+
+    /// Options without a value; false if the word is none of them.
+    fn flag(&mut self, word: &str) -> bool {
+        match word {
+            "--shuffle" => self.shuffle = true,
+            "--no-id" => self.with_id = false,
+            "--no-load" => self.load = false,
+            "--no-queries" => self.queries = false,
+            "--index" => self.index = true,
+            _ => return false,
+        }
+        true
+    }
+
+    fn set(&mut self, word: &str, value: &str) -> Outcome {
+        match word {
+            "--uri" => self.address = parse_uri(value)?,
+            "--db" => self.database = value.to_string(),
+            "--collection" => self.collection = value.to_string(),
+            "--dbpath" => self.dbpath = Some(value.to_string()),
+            "--scale" => self.scale = number(word, value)?,
+            "--days" => self.days = number(word, value)?,
+            "--interval" => self.interval_s = number(word, value)?,
+            "--seed" => self.seed = number(word, value)?,
+            "--batch" => self.batch = number(word, value)?,
+            "--connections" => self.connections = number(word, value)?,
+            "--only" => self.only = value.to_string(),
+            "--draws" => self.draws = number(word, value)?,
+            "--granularity" => self.granularity = value.to_string(),
+            "--settle" => self.settle_s = number(word, value)?,
+            "--json" => self.json = Some(value.to_string()),
+            "--shape" => {
+                self.shape = match value {
+                    "plain" => Shape::Plain,
+                    "fork" => Shape::Fork,
+                    _ => return Err(format!("--shape is plain or fork, not {value}")),
+                }
+            }
+            "--num-type" => {
+                self.number = match value {
+                    "int64" => NumberType::Int64,
+                    "int32" => NumberType::Int32,
+                    "double" => NumberType::Double,
+                    _ => return Err(format!("--num-type is int64, int32 or double, not {value}")),
+                }
+            }
+            _ => return Err(format!("unknown option {word} (see --help)")),
+        }
+        Ok(())
+    }
+
+    /// Ticks in the data set.
+    pub(crate) fn ticks(&self) -> usize {
+        (self.days * 86_400.0 / self.interval_s.max(1) as f64) as usize
+    }
+}
+
+fn number<T: std::str::FromStr>(word: &str, value: &str) -> Outcome<T> {
+    value
+        .parse()
+        .map_err(|_| format!("{word} needs a number, not {value}"))
+}
+
+/// Host and port of a connection string without options: the client here has none.
+fn parse_uri(uri: &str) -> Outcome<String> {
+    let rest = uri
+        .strip_prefix("mongodb://")
+        .ok_or_else(|| format!("--uri starts with mongodb://, unlike {uri}"))?;
+    let (host, options) = rest.split_once('/').unwrap_or((rest, ""));
+    if !options.trim_start_matches('?').is_empty() {
+        return Err(format!("options in --uri are not understood: {options}"));
+    }
+    if host.contains(['@', ',']) {
+        return Err("--uri names one host, without user and password".to_string());
+    }
+    Ok(if host.contains(':') {
+        host.to_string()
+    } else {
+        format!("{host}:27017")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Outcome<Options> {
+        let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+        Options::parse(&words)
+    }
+
+    #[test]
+    fn options_are_read() {
+        let options = parse("--uri mongodb://db/ --scale 5 --days 0.5 --num-type double").unwrap();
+        assert_eq!(options.address, "db:27017");
+        assert_eq!((options.scale, options.ticks()), (5, 4320));
+        assert_eq!(options.number, NumberType::Double);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for line in [
+            "--unknown 1",
+            "--scale",
+            "--scale many",
+            "--scale 0",
+            "--uri http://x",
+            "--uri mongodb://a,b",
+            "--uri mongodb://a/?compressors=zlib",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

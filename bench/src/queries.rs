@@ -1,0 +1,340 @@
+//! The queries: sixteen of TSBS, the last point in three spellings, parameters drawn at random.
+//!
+//! A window starts uniformly at random, so that neither end is aligned to anything; hosts are a
+//! random subset; the first M metrics are asked for.
+
+use std::time::{Duration, Instant};
+
+use nilometer_bson::{Document, DocumentBuilder, Value, doc};
+
+use crate::data::{DataSet, METRICS, Random, START_MS, stream};
+use crate::options::{Options, Shape};
+use crate::reference;
+use crate::target::{Connection, Outcome, drain};
+
+/// Draws that are run before measuring.
+const WARM_UP: usize = 3;
+const HOUR_MS: i64 = 3_600_000;
+
+/// What a query computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Largest value of each metric in each unit of time, over the chosen hosts together.
+    MaxBy { unit: &'static str, unit_ms: i64 },
+    /// Mean of each metric by hour and host.
+    MeanByHourAndHost,
+    /// Whole measurements with a busy cpu.
+    HighCpu,
+    /// The newest measurement of each host; `$sort` and `$first`.
+    LastPointFirst,
+    /// The same with `$top`.
+    LastPointTop,
+    /// The same with `$last` of whole documents.
+    LastPointLast,
+    /// Largest value by minute, the five newest minutes before a time.
+    NewestMinutes,
+}
+
+/// One query of the set.
+pub(crate) struct Query {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    /// 0 for all.
+    hosts: usize,
+    metrics: usize,
+    window_ms: i64,
+}
+
+const MINUTE: Kind = Kind::MaxBy {
+    unit: "minute",
+    unit_ms: 60_000,
+};
+const HOUR: Kind = Kind::MaxBy {
+    unit: "hour",
+    unit_ms: HOUR_MS,
+};
+
+const fn query(name: &'static str, kind: Kind, hosts: usize, metrics: usize, hours: i64) -> Query {
+    Query {
+        name,
+        kind,
+        hosts,
+        metrics,
+        window_ms: hours * HOUR_MS,
+    }
+}
+
+/// The set.
+pub(crate) const QUERIES: [Query; 18] = [
+    query("single-groupby-1-1-1", MINUTE, 1, 1, 1),
+    query("single-groupby-1-1-12", MINUTE, 1, 1, 12),
+    query("single-groupby-1-8-1", MINUTE, 8, 1, 1),
+    query("single-groupby-5-1-1", MINUTE, 1, 5, 1),
+    query("single-groupby-5-1-12", MINUTE, 1, 5, 12),
+    query("single-groupby-5-8-1", MINUTE, 8, 5, 1),
+    query("cpu-max-all-1", HOUR, 1, 10, 8),
+    query("cpu-max-all-8", HOUR, 8, 10, 8),
+    query("cpu-max-all-32-24", HOUR, 32, 10, 24),
+    query("double-groupby-1", Kind::MeanByHourAndHost, 0, 1, 12),
+    query("double-groupby-5", Kind::MeanByHourAndHost, 0, 5, 12),
+    query("double-groupby-all", Kind::MeanByHourAndHost, 0, 10, 12),
+    query("high-cpu-1", Kind::HighCpu, 1, 10, 12),
+    query("high-cpu-all", Kind::HighCpu, 0, 10, 12),
+    query("lastpoint", Kind::LastPointFirst, 0, 10, 0),
+    query("lastpoint-top", Kind::LastPointTop, 0, 10, 0),
+    query("lastpoint-last", Kind::LastPointLast, 0, 10, 0),
+    query("groupby-orderby-limit", Kind::NewestMinutes, 0, 1, 1),
+];
+
+/// One draw of a query's parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct Draw {
+    pub(crate) start_ms: i64,
+    pub(crate) end_ms: i64,
+    /// In the order of the list; empty for all.
+    pub(crate) hosts: Vec<usize>,
+    pub(crate) metrics: usize,
+}
+
+/// What measuring a query gave.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    pub(crate) name: &'static str,
+    pub(crate) latencies: Vec<Duration>,
+    /// Of the last draw.
+    pub(crate) rows: usize,
+    pub(crate) bytes: usize,
+    /// The first thing that was wrong with an answer, or the error instead of one.
+    pub(crate) wrong: Option<String>,
+}
+
+/// Runs every query that is asked for.
+pub(crate) fn run(
+    connection: &mut dyn Connection,
+    data: &DataSet,
+    options: &Options,
+) -> Outcome<Vec<Measured>> {
+    let mut all = Vec::new();
+    for (number, query) in QUERIES.iter().enumerate() {
+        if query.name.starts_with(&options.only) {
+            let draws = draws(query, number, data, options);
+            all.push(measure(connection, query, &draws, data, options));
+        }
+    }
+    Ok(all)
+}
+
+fn measure(
+    connection: &mut dyn Connection,
+    query: &Query,
+    draws: &[Draw],
+    data: &DataSet,
+    options: &Options,
+) -> Measured {
+    let mut measured = Measured {
+        name: query.name,
+        latencies: Vec::new(),
+        rows: 0,
+        bytes: 0,
+        wrong: None,
+    };
+    let rounds = draws.iter().take(WARM_UP).map(|d| (d, false));
+    for (draw, counts) in rounds.chain(draws.iter().map(|d| (d, true))) {
+        let command = command(query, draw, data, options);
+        let start = Instant::now();
+        let batches = match drain(connection, &command, options) {
+            Ok(batches) => batches,
+            Err(message) => {
+                measured.wrong = Some(message);
+                return measured;
+            }
+        };
+        let took = start.elapsed();
+        if counts {
+            measured.latencies.push(took);
+            measured.bytes = batches.iter().map(|b| b.bytes()).sum();
+            let documents = batches.iter().flat_map(|b| b.documents());
+            match reference::check(query.kind, draw, data, documents) {
+                Ok(rows) => measured.rows = rows,
+                Err(message) => measured.wrong = measured.wrong.or(Some(message)),
+            }
+        }
+    }
+    measured
+}
+
+fn draws(query: &Query, number: usize, data: &DataSet, options: &Options) -> Vec<Draw> {
+    let mut random = Random::new(options.seed, stream::PARAMETERS + number as u64);
+    (0..options.draws)
+        .map(|_| {
+            let free = data.end_ms() - START_MS - query.window_ms;
+            let offset = u64::try_from(free).map_or(0, |free| random.below(free.max(1)) as i64);
+            let mut hosts: Vec<usize> = (0..data.hosts.len()).collect();
+            random.shuffle(&mut hosts);
+            hosts.truncate(query.hosts);
+            Draw {
+                start_ms: START_MS + offset,
+                end_ms: START_MS + offset + query.window_ms,
+                hosts,
+                metrics: query.metrics,
+            }
+        })
+        .collect()
+}
+
+fn command(query: &Query, draw: &Draw, data: &DataSet, options: &Options) -> Document {
+    doc! {
+        "aggregate": &options.collection,
+        "pipeline": Value::from(pipeline(query.kind, draw, data, options)),
+        "cursor": doc! {},
+        "$db": &options.database,
+    }
+}
+
+/// The stages of a query.
+pub(crate) fn pipeline(kind: Kind, draw: &Draw, data: &DataSet, options: &Options) -> Vec<Value> {
+    let metrics = &METRICS[..draw.metrics];
+    let stages = match kind {
+        Kind::MaxBy { unit, .. } => vec![
+            doc! { "$match": filter(draw, data, options).finish() },
+            doc! { "$group": accumulate(trunc(unit), "max_", "$max", metrics) },
+            doc! { "$sort": doc! { "_id": 1 } },
+        ],
+        Kind::MeanByHourAndHost => {
+            let id = doc! { "hour": trunc("hour"), "hostname": "$tags.hostname" };
+            vec![
+                doc! { "$match": filter(draw, data, options).finish() },
+                doc! { "$group": accumulate(id, "mean_", "$avg", metrics) },
+                doc! { "$sort": doc! { "_id.hour": 1, "_id.hostname": 1 } },
+            ]
+        }
+        Kind::HighCpu => {
+            let mut filter = filter(draw, data, options);
+            filter.append("usage_user", doc! { "$gt": 90.0 });
+            vec![doc! { "$match": filter.finish() }]
+        }
+        Kind::LastPointFirst => {
+            let fields: Vec<&str> = ["time"].iter().chain(metrics).copied().collect();
+            vec![
+                doc! { "$sort": doc! { "tags.hostname": 1, "time": -1 } },
+                doc! { "$group": accumulate("$tags.hostname", "", "$first", &fields) },
+            ]
+        }
+        Kind::LastPointTop => {
+            let fields = ["time"]
+                .iter()
+                .chain(metrics)
+                .map(|f| Value::from(format!("${f}")));
+            let output: Vec<Value> = fields.collect();
+            let top = doc! { "sortBy": doc! { "time": -1 }, "output": Value::from(output) };
+            vec![doc! { "$group": doc! { "_id": "$tags.hostname", "last": doc! { "$top": top } } }]
+        }
+        Kind::LastPointLast => vec![
+            doc! { "$sort": doc! { "time": 1 } },
+            doc! { "$group": doc! { "_id": "$tags.hostname", "doc": doc! { "$last": "$$ROOT" } } },
+        ],
+        Kind::NewestMinutes => {
+            let before = doc! { "time": doc! { "$lt": Value::DateTime(draw.end_ms) } };
+            vec![
+                doc! { "$match": before },
+                doc! { "$group": accumulate(trunc("minute"), "max_", "$max", metrics) },
+                doc! { "$sort": doc! { "_id": -1 } },
+                doc! { "$limit": 5 },
+            ]
+        }
+    };
+    stages.into_iter().map(Value::from).collect()
+}
+
+/// Hosts and window, and the constant field where documents have it.
+fn filter(draw: &Draw, data: &DataSet, options: &Options) -> DocumentBuilder {
+    let mut filter = DocumentBuilder::new();
+    if options.shape == Shape::Fork {
+        filter.append("measurement", "cpu");
+    }
+    if !draw.hosts.is_empty() {
+        let names = draw.hosts.iter().map(|h| Value::from(&data.hosts[*h][0]));
+        let names: Vec<Value> = names.collect();
+        filter.append("tags.hostname", doc! { "$in": Value::from(names) });
+    }
+    let window =
+        doc! { "$gte": Value::DateTime(draw.start_ms), "$lt": Value::DateTime(draw.end_ms) };
+    filter.append("time", window);
+    filter
+}
+
+fn trunc(unit: &str) -> Document {
+    doc! { "$dateTrunc": doc! { "date": "$time", "unit": unit } }
+}
+
+/// The argument of `$group`: the key, and one accumulator for each field.
+fn accumulate(id: impl Into<Value>, prefix: &str, operator: &str, fields: &[&str]) -> Document {
+    let mut group = DocumentBuilder::new();
+    group.append("_id", id);
+    for field in fields {
+        let mut accumulator = DocumentBuilder::new();
+        accumulator.append(operator, format!("${field}"));
+        group.append(&format!("{prefix}{field}"), accumulator.finish());
+    }
+    group.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::array;
+
+    #[test]
+    fn draws_stay_within_the_data_and_repeat() {
+        let options = Options {
+            scale: 50,
+            ..Options::default()
+        };
+        let data = DataSet::generate(&Options {
+            days: 2.0,
+            interval_s: 600,
+            ..options.clone()
+        });
+        for (number, query) in QUERIES.iter().enumerate() {
+            let first = draws(query, number, &data, &options);
+            assert_eq!(first.len(), options.draws);
+            for draw in &first {
+                assert!(draw.start_ms >= START_MS && draw.end_ms <= data.end_ms());
+                assert_eq!(draw.hosts.len(), query.hosts);
+            }
+            let again = draws(query, number, &data, &options);
+            assert!(
+                first
+                    .iter()
+                    .zip(&again)
+                    .all(|(a, b)| a.start_ms == b.start_ms)
+            );
+        }
+    }
+
+    #[test]
+    fn a_pipeline_is_what_a_person_would_write() {
+        let options = Options {
+            scale: 3,
+            days: 0.1,
+            ..Options::default()
+        };
+        let data = DataSet::generate(&options);
+        let draw = Draw {
+            start_ms: 1,
+            end_ms: 2,
+            hosts: vec![2],
+            metrics: 1,
+        };
+        let got = Value::from(pipeline(MINUTE, &draw, &data, &options));
+        let window = doc! { "$gte": Value::DateTime(1), "$lt": Value::DateTime(2) };
+        let expected = array![
+            doc! { "$match": doc! { "tags.hostname": doc! { "$in": array!["host_2"] }, "time": window } },
+            doc! { "$group": doc! {
+            "_id": doc! { "$dateTrunc": doc! { "date": "$time", "unit": "minute" } },
+            "max_usage_user": doc! { "$max": "$usage_user" } } },
+            doc! { "$sort": doc! { "_id": 1 } },
+        ];
+        assert_eq!(doc! { "p": got }, doc! { "p": expected });
+    }
+}

@@ -1,0 +1,191 @@
+//! What is measured: something that takes a command and gives its reply.
+
+mod wire;
+
+use std::sync::Arc;
+
+use nilometer_bson::{Document, ValueRef};
+
+use crate::options::Options;
+
+/// A result whose error is text for a person.
+pub(crate) type Outcome<T = ()> = Result<T, String>;
+
+/// One connection, or its like in process.
+pub(crate) trait Connection: Send {
+    /// Runs a command that names its database in `$db`. `documents`, framed one behind the other,
+    /// go beside it as the sequence of that name.
+    fn call(&mut self, command: &Document, documents: Option<Arc<Vec<u8>>>) -> Outcome<Document>;
+}
+
+/// As many connections as the options ask for.
+pub(crate) fn connect(options: &Options) -> Outcome<Vec<Box<dyn Connection>>> {
+    (0..options.connections)
+        .map(|_| -> Outcome<Box<dyn Connection>> {
+            Ok(Box::new(wire::Wire::connect(&options.address)?))
+        })
+        .collect()
+}
+
+/// Runs a command; a reply that is not ok, or holds write errors, is an error.
+pub(crate) fn run(
+    connection: &mut dyn Connection,
+    command: &Document,
+    documents: Option<Arc<Vec<u8>>>,
+) -> Outcome<Document> {
+    let reply = connection.call(command, documents)?;
+    let name = command.iter().next().map_or("", |e| e.name());
+    if reply.get("ok").as_exact_i64() != Some(1) {
+        return Err(format!("{name}: {}", error_text(&reply)));
+    }
+    if let Some(first) = reply
+        .get("writeErrors")
+        .as_array()
+        .and_then(|a| a.iter().next())
+    {
+        return Err(format!("{name}: {first:?}"));
+    }
+    Ok(reply)
+}
+
+fn error_text(reply: &Document) -> String {
+    let code = reply.get("code").as_exact_i64().unwrap_or(0);
+    let text = reply.get("errmsg").as_str().unwrap_or("no message");
+    format!("{text} (code {code})")
+}
+
+/// The documents of one batch of a cursor, as the reply that holds them.
+pub(crate) struct Batch {
+    reply: Document,
+    field: &'static str,
+}
+
+impl Batch {
+    /// The number of the cursor; 0 when it is exhausted.
+    fn cursor(&self) -> i64 {
+        let cursor = self.reply.get("cursor").as_document();
+        cursor.and_then(|c| c.get("id").as_exact_i64()).unwrap_or(0)
+    }
+
+    /// The documents.
+    pub(crate) fn documents(&self) -> impl Iterator<Item = nilometer_bson::DocRef<'_>> {
+        let cursor = self.reply.get("cursor").as_document();
+        let batch = cursor.map_or(ValueRef::Missing, |c| c.get(self.field));
+        let elements = batch
+            .as_array()
+            .into_iter()
+            .flat_map(|a| a.as_document().iter());
+        elements.filter_map(|e| e.value().as_document())
+    }
+
+    /// Bytes of the reply.
+    pub(crate) fn bytes(&self) -> usize {
+        self.reply.as_bytes().len()
+    }
+}
+
+/// Runs a command that answers with a cursor, and drains it.
+pub(crate) fn drain(
+    connection: &mut dyn Connection,
+    command: &Document,
+    options: &Options,
+) -> Outcome<Vec<Batch>> {
+    let reply = run(connection, command, None)?;
+    let mut batches = vec![Batch {
+        reply,
+        field: "firstBatch",
+    }];
+    while let Some(id) = batches.last().map(Batch::cursor).filter(|id| *id != 0) {
+        let more = nilometer_bson::doc! {
+            "getMore": id,
+            "collection": &options.collection,
+            "$db": &options.database,
+        };
+        let reply = run(connection, &more, None)?;
+        batches.push(Batch {
+            reply,
+            field: "nextBatch",
+        });
+    }
+    Ok(batches)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use nilometer_bson::{DocRef, array, doc};
+
+    use super::*;
+
+    /// Reads one message; gives its number and its bytes behind the flags.
+    fn receive(socket: &mut impl Read) -> (i32, Vec<u8>) {
+        let mut header = [0; 20];
+        socket.read_exact(&mut header).unwrap();
+        let word = |at: usize| i32::from_le_bytes(header[at..at + 4].try_into().unwrap());
+        let mut rest = vec![0; word(0) as usize - header.len()];
+        socket.read_exact(&mut rest).unwrap();
+        (word(4), rest)
+    }
+
+    fn answer(socket: &mut impl Write, request: i32, reply: &Document) {
+        let mut message = ((21 + reply.as_bytes().len()) as i32)
+            .to_le_bytes()
+            .to_vec();
+        for word in [77, request, 2013, 0] {
+            message.extend_from_slice(&i32::to_le_bytes(word));
+        }
+        message.push(0);
+        message.extend_from_slice(reply.as_bytes());
+        socket.write_all(&message).unwrap();
+    }
+
+    #[test]
+    fn a_cursor_is_drained_and_documents_go_beside_the_command() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let row = |n: i32| doc! { "n": n };
+            let first = doc! { "firstBatch": array![row(1), row(2)], "id": 9_i64 };
+            let next = doc! { "nextBatch": array![row(3)], "id": 0_i64 };
+            let mut seen = Vec::new();
+            for reply in [
+                doc! { "ok": 1.0, "cursor": first },
+                doc! { "ok": 1.0, "cursor": next },
+                doc! { "ok": 1.0, "n": 1 },
+                doc! { "ok": 0.0, "code": 59, "errmsg": "no such command" },
+            ] {
+                let (request, bytes) = receive(&mut socket);
+                answer(&mut socket, request, &reply);
+                seen.push(bytes);
+            }
+            seen
+        });
+        let options = Options {
+            address,
+            ..Options::default()
+        };
+        let mut connections = connect(&options).unwrap();
+        let connection = &mut *connections[0];
+        let batches = drain(connection, &doc! { "find": "cpu" }, &options).unwrap();
+        let rows = batches.iter().flat_map(Batch::documents);
+        let numbers: Vec<_> = rows.map(|d| d.get("n").as_exact_i64().unwrap()).collect();
+        assert_eq!(numbers, [1, 2, 3]);
+        let document = doc! { "time": 5 };
+        let beside = Arc::new(document.as_bytes().to_vec());
+        run(connection, &doc! { "insert": "cpu" }, Some(beside)).unwrap();
+        let refused = run(connection, &doc! { "x": 1 }, None).unwrap_err();
+        assert_eq!(refused, "x: no such command (code 59)");
+
+        let seen = server.join().unwrap();
+        let more = DocRef::new(&seen[1][1..]).unwrap();
+        assert_eq!(more.get("getMore").as_exact_i64(), Some(9));
+        let body = DocRef::new(&seen[2][1..]).unwrap().as_bytes().len();
+        let section = &seen[2][1 + body..];
+        assert_eq!(section[0], 1);
+        assert_eq!(&section[5..15], b"documents\0");
+        assert_eq!(&section[15..], document.as_bytes());
+    }
+}

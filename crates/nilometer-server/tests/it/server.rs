@@ -1,0 +1,139 @@
+//! A server process of a test's own.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+
+/// How long a server may take to start or to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+static DIRECTORIES: AtomicU32 = AtomicU32::new(0);
+
+/// A fresh directory that goes away with its owner.
+pub(crate) struct Directory(pub(crate) PathBuf);
+
+impl Directory {
+    pub(crate) fn new() -> Self {
+        let n = DIRECTORIES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("nilometer-server-it-{}-{n}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a fresh directory");
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// The command that runs the program.
+pub(crate) fn nilometer(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nilometer"));
+    command.args(arguments);
+    command
+}
+
+/// A running server.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+    lines: Receiver<String>,
+    _directory: Option<Directory>,
+}
+
+impl Server {
+    /// Starts a server in a fresh directory on a port of its own.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with more arguments.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        let directory = Directory::new();
+        let path = directory.0.join("data");
+        let path = path.to_str().expect("a UTF-8 path");
+        let mut all = vec!["serve", "--port", "0", "--dbpath", path];
+        all.extend_from_slice(arguments);
+        let mut server = Self::spawn(&mut nilometer(&all));
+        server._directory = Some(directory);
+        server
+    }
+
+    /// Runs `command` and waits until it serves.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let stdout = child.stdout.take().expect("a pipe");
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // The test may not care for the rest of the log.
+                drop(sender.send(line));
+            }
+        });
+        let mut server = Self {
+            child,
+            port: 0,
+            lines,
+            _directory: None,
+        };
+        let line = server.wait_for_line("Waiting for connections");
+        let port = line.split("\"port\":").nth(1).expect("a port");
+        let digits: String = port.chars().take_while(char::is_ascii_digit).collect();
+        server.port = digits.parse().expect("a port");
+        server
+    }
+
+    /// The next line of the log that contains `text`.
+    pub(crate) fn wait_for_line(&self, text: &str) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            let line = line.unwrap_or_else(|e| panic!("no line with {text:?}: {e}"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    pub(crate) fn connect(&self) -> Client {
+        Client::connect(self.port)
+    }
+
+    /// Sends a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &id]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// Waits for the process to end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(Instant::now() < end, "the server does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

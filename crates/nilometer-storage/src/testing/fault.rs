@@ -1,0 +1,214 @@
+//! A file system that fails on demand, and loses power.
+//!
+//! [`FaultyFileSystem`] passes everything on to the real one, and remembers what each unsynced write
+//! replaced. After [`FaultyFileSystem::cut_power`] nothing is written any more;
+//! [`FaultyFileSystem::lose_unsynced`] then undoes a random half of the sectors of every write that
+//! was not synced, as a device may that lost its cache.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Error, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::random::Random;
+use crate::file_system::{FileSystem, LogFile, RealFileSystem};
+use crate::lock::lock;
+
+/// Bytes a device writes whole or not at all.
+const SECTOR_BYTES: usize = 512;
+
+/// The real file system, with faults.
+#[derive(Clone, Default)]
+pub struct FaultyFileSystem {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    full: bool,
+    writes_fail: bool,
+    syncs_fail: bool,
+    powerless: bool,
+    next_file: u64,
+    names: BTreeMap<u64, PathBuf>,
+    unsynced: BTreeMap<u64, Vec<Write>>,
+}
+
+/// One write that was not synced: where, and what was there before.
+struct Write {
+    offset: u64,
+    before: Vec<u8>,
+}
+
+impl FaultyFileSystem {
+    /// Without faults yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether the disk has no room for new files.
+    pub fn set_full(&self, full: bool) {
+        self.state().full = full;
+    }
+
+    /// Whether writes fail.
+    pub fn set_writes_fail(&self, fail: bool) {
+        self.state().writes_fail = fail;
+    }
+
+    /// Whether syncs fail.
+    pub fn set_syncs_fail(&self, fail: bool) {
+        self.state().syncs_fail = fail;
+    }
+
+    /// From now on everything fails and nothing changes.
+    pub fn cut_power(&self) {
+        self.state().powerless = true;
+    }
+
+    /// Undoes a random part of what was not synced.
+    pub fn lose_unsynced(&self, random: &mut Random) -> io::Result<()> {
+        let mut state = self.state();
+        let unsynced = std::mem::take(&mut state.unsynced);
+        for (file, writes) in unsynced {
+            let Some(path) = state.names.get(&file) else {
+                continue;
+            };
+            let Ok(file) = File::options().write(true).open(path) else {
+                continue;
+            };
+            for write in writes.iter().rev() {
+                undo_some(&file, write, random)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn track(&self, path: &Path, file: Box<dyn LogFile>) -> Box<dyn LogFile> {
+        let mut state = self.state();
+        let id = state.next_file;
+        state.next_file += 1;
+        state.names.insert(id, path.to_path_buf());
+        Box::new(FaultyFile {
+            id,
+            file,
+            state: Arc::clone(&self.state),
+        })
+    }
+}
+
+/// Puts back a random choice of the sectors that `write` replaced.
+fn undo_some(file: &File, write: &Write, random: &mut Random) -> io::Result<()> {
+    let mut at = 0;
+    while at < write.before.len() {
+        let offset = write.offset + at as u64;
+        let in_sector = SECTOR_BYTES - (offset % SECTOR_BYTES as u64) as usize;
+        let end = write.before.len().min(at + in_sector);
+        if random.one_in(2) {
+            LogFile::write_at(file, &write.before[at..end], offset)?;
+        }
+        at = end;
+    }
+    Ok(())
+}
+
+fn fault(kind: ErrorKind) -> Error {
+    Error::new(kind, "an injected fault")
+}
+
+impl FileSystem for FaultyFileSystem {
+    fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn LogFile>> {
+        let state = self.state();
+        if state.powerless {
+            return Err(fault(ErrorKind::Other));
+        }
+        if state.full {
+            return Err(fault(ErrorKind::StorageFull));
+        }
+        drop(state);
+        Ok(self.track(path, RealFileSystem.create(path, bytes)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn LogFile>> {
+        Ok(self.track(path, RealFileSystem.open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        if state.powerless {
+            return Err(fault(ErrorKind::Other));
+        }
+        RealFileSystem.rename(from, to)?;
+        for name in state.names.values_mut() {
+            if name == from {
+                *name = to.to_path_buf();
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        if state.powerless {
+            return Err(fault(ErrorKind::Other));
+        }
+        RealFileSystem.remove(path)?;
+        state.names.retain(|_, name| name != path);
+        Ok(())
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        let state = self.state();
+        if state.powerless || state.syncs_fail {
+            return Err(fault(ErrorKind::Other));
+        }
+        drop(state);
+        RealFileSystem.sync_directory(directory)
+    }
+}
+
+struct FaultyFile {
+    id: u64,
+    file: Box<dyn LogFile>,
+    state: Arc<Mutex<State>>,
+}
+
+impl LogFile for FaultyFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        if state.powerless || state.writes_fail {
+            return Err(fault(ErrorKind::Other));
+        }
+        let name = state.names.get(&self.id).cloned();
+        let name = name.ok_or_else(|| fault(ErrorKind::NotFound))?;
+        let before = read_at(&name, offset, bytes.len())?;
+        self.file.write_at(bytes, offset)?;
+        let writes = state.unsynced.entry(self.id).or_default();
+        writes.push(Write { offset, before });
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        if state.powerless || state.syncs_fail {
+            return Err(fault(ErrorKind::Other));
+        }
+        // The device is not asked: what is lost is decided here.
+        state.unsynced.remove(&self.id);
+        Ok(())
+    }
+}
+
+fn read_at(path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(offset))?;
+    let mut bytes = Vec::with_capacity(length);
+    file.take(length as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,146 @@
+//! `distinct`: the different values a field has.
+//!
+//! Arrays on the way and at the end of the path are looked into, one level each; a missing field
+//! gives nothing. Values that compare equal are one, shown as first met.
+
+use std::collections::HashSet;
+
+use nilometer_bson::order::OrdValue;
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+
+use super::args::Args;
+use super::find::apply_hint;
+use super::query::{self, Planned, QueryOptions, check_collection_name, namespace_of};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
+use crate::operation::{OperationContext, Request};
+use crate::query::pipeline::{MatchStage, Stage};
+use crate::query::planner::needs::Needs;
+
+pub(super) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    read_concern: true,
+    in_api_v1: true,
+    counted: Counted::Command,
+    fields: Fields::Only(FIELDS),
+    ..CommandSpec::new("distinct", "Lists the different values of a field.", run)
+};
+
+/// What `distinct` takes; also read by `explain`.
+pub(super) const FIELDS: &[&str] = &["key", "query", "collation", "hint"];
+
+/// Bytes of values one answer holds.
+const DISTINCT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The answer would be larger.
+const DISTINCT_TOO_BIG: i32 = 17_217;
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("distinct", request.body.as_ref());
+    let path = MatchPath::new(args.required_string("key")?);
+    let planned = plan(database, &context.operation, &args)?;
+    let mut executor = planned.executor()?;
+    let mut values = Values::default();
+    while let Some(rows) = executor.next_rows(&context.operation)? {
+        for row in &rows {
+            values.collect(&path, row.as_ref())?;
+        }
+    }
+    values.out.end();
+    Ok(values.out.finish())
+}
+
+struct Values {
+    seen: HashSet<OrdValue>,
+    out: DocumentBuilder,
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        let mut out = DocumentBuilder::new();
+        out.begin_array("values");
+        Self {
+            seen: HashSet::new(),
+            out,
+        }
+    }
+}
+
+impl Values {
+    fn collect(&mut self, path: &MatchPath, document: DocRef<'_>) -> Result<()> {
+        let root = ValueRef::Document(document);
+        path.visit(root, LeafArrays::Whole, &mut |value, _| {
+            match value {
+                ValueRef::Missing => {}
+                ValueRef::Array(array) => {
+                    for element in array.iter() {
+                        self.add(element)?;
+                    }
+                }
+                other => self.add(other)?,
+            }
+            Ok(false)
+        })?;
+        Ok(())
+    }
+
+    fn add(&mut self, value: ValueRef<'_>) -> Result<()> {
+        let value: Value = value.to_value();
+        if self.seen.contains(&OrdValue(value.clone())) {
+            return Ok(());
+        }
+        self.out.append_indexed(self.seen.len(), value.as_ref());
+        self.seen.insert(OrdValue(value));
+        if self.out.len() > DISTINCT_BYTES_MAX {
+            return Err(Error::location(
+                DISTINCT_TOO_BIG,
+                "distinct too big, 16mb cap",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Parses and plans a `distinct`: the documents, with the field alone.
+pub(super) fn plan(
+    database: &Database,
+    operation: &OperationContext,
+    args: &Args<'_>,
+) -> Result<Planned> {
+    let collection = check_collection_name(args, "distinct")?;
+    let key = args.required_string("key")?;
+    let options = QueryOptions::parse(args, operation)?;
+    let mut stages = Vec::new();
+    if let Some(query) = args.document("query")? {
+        let filter = MatchExpression::parse(query, &options.expressions)?.simplify();
+        if !matches!(filter, MatchExpression::AlwaysTrue) {
+            stages.push(Stage::Match(MatchStage {
+                filter,
+                source: query.to_document(),
+            }));
+        }
+    }
+    let mut wanted = Needs::none();
+    wanted.add_path(key);
+    let hint = args.value("hint");
+    let (builder, plan) = query::plan(
+        database,
+        operation,
+        &options,
+        Some(collection),
+        stages,
+        wanted,
+        |input| apply_hint(input, hint),
+    )?;
+    Ok(Planned {
+        namespace: namespace_of(operation, collection),
+        builder,
+        plan,
+    })
+}

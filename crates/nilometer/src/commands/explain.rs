@@ -1,0 +1,182 @@
+//! `explain`: how a query would be, or was, answered.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
+
+use super::args::Args;
+use super::query::Planned;
+use super::{Access, CommandContext, CommandSpec, Fields, aggregate, count, distinct, find};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{OperationContext, Request};
+use crate::query::exec::Executor;
+use crate::query::explain::{Execution, explain};
+
+pub(super) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    read_concern: true,
+    in_api_v1: true,
+    fields: Fields::Only(&["verbosity"]),
+    ..CommandSpec::new("explain", "Tells how a query is answered.", run)
+};
+
+/// Options every command takes, as far as a command inside `explain` may carry them.
+const GENERIC_FIELDS: &[&str] = &[
+    "$db",
+    "lsid",
+    "comment",
+    "maxTimeMS",
+    "readConcern",
+    "$readPreference",
+    "$clusterTime",
+    "apiVersion",
+    "apiStrict",
+    "apiDeprecationErrors",
+];
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verbosity {
+    /// The plan.
+    QueryPlanner,
+    /// The plan is run, and what it did is told.
+    ExecutionStats,
+}
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("explain", request.body.as_ref());
+    let verbosity = match args.string("verbosity")? {
+        None | Some("allPlansExecution" | "executionStats") => Verbosity::ExecutionStats,
+        Some("queryPlanner") => Verbosity::QueryPlanner,
+        Some(other) => {
+            return Err(Error::bad_value(format!(
+                "Enumeration value '{other}' for field 'explain.verbosity' is not a valid value."
+            )));
+        }
+    };
+    let command = args.required_document("explain")?;
+    let operation = &context.operation;
+    let name = command.iter().next().map_or("", |element| element.name());
+    let inner = |fields: &'static [&'static str], name: &'static str| -> Result<Args<'_>> {
+        let args = Args::new(name, command);
+        args.check_names_with(|field| {
+            field == name || fields.contains(&field) || GENERIC_FIELDS.contains(&field)
+        })?;
+        Ok(args)
+    };
+    check_database(operation, command)?;
+    let planned = match name {
+        "find" => find::plan(database, operation, &inner(find::FIELDS, "find")?)?,
+        "aggregate" => {
+            aggregate::plan(database, operation, &inner(aggregate::FIELDS, "aggregate")?)?
+        }
+        "count" => count::plan(database, operation, &inner(count::FIELDS, "count")?)?,
+        "distinct" => distinct::plan(database, operation, &inner(distinct::FIELDS, "distinct")?)?,
+        other => {
+            return Err(Error::new(
+                ErrorCode::CommandNotFound,
+                format!("Explain failed due to unknown command: {other}"),
+            ));
+        }
+    };
+    let top = (name == "count").then_some("COUNT");
+    explained_with(
+        database,
+        operation,
+        planned,
+        verbosity,
+        &command.to_document(),
+        top,
+    )
+}
+
+fn check_database(operation: &OperationContext, command: DocRef<'_>) -> Result<()> {
+    match command.get("$db") {
+        ValueRef::String(name) if name != operation.database => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!(
+                "Mismatched $db in explain command. Expected {} but got {name}",
+                operation.database
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The explanation of a planned `aggregate`.
+pub(super) fn explained(
+    database: &Database,
+    operation: &OperationContext,
+    planned: Planned,
+    verbosity: Verbosity,
+    command: &Document,
+) -> Result<Document> {
+    explained_with(database, operation, planned, verbosity, command, None)
+}
+
+fn explained_with(
+    database: &Database,
+    operation: &OperationContext,
+    planned: Planned,
+    verbosity: Verbosity,
+    command: &Document,
+    top: Option<&'static str>,
+) -> Result<Document> {
+    let Planned {
+        namespace,
+        builder,
+        plan,
+    } = planned;
+    let explanation = match verbosity {
+        Verbosity::QueryPlanner => explain(&plan, &namespace, top, None),
+        Verbosity::ExecutionStats => {
+            let clock = operation.clock();
+            let from = clock.monotonic();
+            let (root, trace) = builder.build_traced(plan.clone())?;
+            let mut executor = Executor::new(root, Arc::clone(&builder.settings));
+            let mut returned = 0u64;
+            while let Some(batch) = executor.next(operation)? {
+                returned += batch.len() as u64;
+            }
+            let spent = clock.monotonic().saturating_sub(from);
+            let execution = Execution {
+                trace: &trace,
+                returned,
+                millis: i64::try_from(spent.as_millis()).unwrap_or(i64::MAX),
+            };
+            explain(&plan, &namespace, top, Some(execution))
+        }
+    };
+    let host = &database.services().host;
+    let mut out = DocumentBuilder::new();
+    for element in explanation.iter() {
+        out.append_element(element);
+    }
+    out.append("command", without_session(command.as_ref()));
+    out.append(
+        "serverInfo",
+        doc! {
+            "host": host.hostname.as_str(),
+            "port": i32::from(host.port),
+            "version": super::build_info::MONGODB_VERSION,
+            "gitVersion": "",
+        },
+    );
+    Ok(out.finish())
+}
+
+/// The command as it was meant, without what belongs to the connection.
+fn without_session(command: DocRef<'_>) -> Document {
+    let mut out = DocumentBuilder::new();
+    for element in command {
+        if !matches!(element.name(), "lsid" | "$clusterTime" | "$readPreference") {
+            out.append_element(element);
+        }
+    }
+    out.finish()
+}

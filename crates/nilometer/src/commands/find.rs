@@ -1,0 +1,298 @@
+//! `find`: a filter, an order, a cut and a projection over one collection or view.
+//!
+//! Becomes a pipeline (`$match`, `$sort`, `$skip`, `$limit`, projection) and is planned like any
+//! other; what is special about `find` is only its options.
+
+use nilometer_bson::{Document, ValueRef};
+
+use super::args::Args;
+use super::query::{
+    self, FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
+};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::sort_key::SortPattern;
+use crate::operation::Request;
+use crate::query::cursor::FIRST_BATCH_DEFAULT;
+use crate::query::pipeline::{MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage};
+use crate::query::planner::Input;
+use crate::query::planner::needs::Needs;
+use crate::query::source::Direction;
+
+pub(super) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    read_concern: true,
+    in_api_v1: true,
+    counted: Counted::Query,
+    fields: Fields::Only(FIELDS),
+    ..CommandSpec::new("find", "Finds documents.", run)
+};
+
+/// What `find` takes; also read by `explain`.
+pub(super) const FIELDS: &[&str] = &[
+    "filter",
+    "sort",
+    "projection",
+    "hint",
+    "skip",
+    "limit",
+    "batchSize",
+    "singleBatch",
+    "max",
+    "min",
+    "returnKey",
+    "showRecordId",
+    "tailable",
+    "oplogReplay",
+    "noCursorTimeout",
+    "awaitData",
+    "allowPartialResults",
+    "collation",
+    "allowDiskUse",
+    "let",
+    "mirrored",
+    "ntoreturn",
+    "rawData",
+    "$_requestResumeToken",
+    "$_resumeAfter",
+];
+
+/// A hint that names no index there is, or `min` and `max` without a hint.
+const MIN_MAX_WITHOUT_HINT: i32 = 51_173;
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("find", request.body.as_ref());
+    let planned = plan(database, &context.operation, &args)?;
+    let first = FirstBatch {
+        documents: args
+            .integer_at_least("batchSize", 0)?
+            .map_or(FIRST_BATCH_DEFAULT, |n| u64::try_from(n).unwrap_or(0)),
+        single: args.lenient_boolean("singleBatch")?.unwrap_or(false),
+        no_timeout: args.lenient_boolean("noCursorTimeout")?.unwrap_or(false),
+    };
+    open_cursor(database, &context.operation, planned, first, &request.body)
+}
+
+/// Parses and plans a `find`.
+pub(super) fn plan(
+    database: &Database,
+    operation: &crate::operation::OperationContext,
+    args: &Args<'_>,
+) -> Result<Planned> {
+    let collection = check_collection_name(args, "find")?;
+    refuse_unsupported(args)?;
+    let options = QueryOptions::parse(args, operation)?;
+    let stages = stages(args, &options)?;
+    let show_record_id = args.lenient_boolean("showRecordId")?.unwrap_or(false);
+    let hint = args.value("hint");
+    // `{$natural: ±1}` as an order says how to read, as the hint of that name does.
+    let order = match args.document("sort")? {
+        Some(pattern) if is_natural(pattern)? => ValueRef::Document(pattern),
+        _ => ValueRef::Missing,
+    };
+    let (builder, mut plan) = query::plan(
+        database,
+        operation,
+        &options,
+        Some(collection),
+        stages,
+        Needs::All,
+        |input| {
+            apply_hint(input, hint)?;
+            apply_hint(input, order)?;
+            if show_record_id {
+                record_ids(input)?;
+            }
+            Ok(())
+        },
+    )?;
+    if args.lenient_boolean("returnKey")?.unwrap_or(false) {
+        // No index is read, so no key is known: the documents are empty, as MongoDB's are then.
+        plan.stages
+            .push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
+    }
+    Ok(Planned {
+        namespace: namespace_of(operation, collection),
+        builder,
+        plan,
+    })
+}
+
+fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
+    let expressions = &options.expressions;
+    let mut stages = Vec::new();
+    let mut filter = None;
+    if let Some(document) = args.document("filter")? {
+        let parsed = MatchExpression::parse(document, expressions)?.simplify();
+        if !matches!(parsed, MatchExpression::AlwaysTrue) {
+            stages.push(Stage::Match(MatchStage {
+                filter: parsed.clone(),
+                source: document.to_document(),
+            }));
+        }
+        filter = Some(parsed);
+    }
+    let mut sort = None;
+    if let Some(pattern) = args.document("sort")?.filter(|d| !d.is_empty())
+        && !is_natural(pattern)?
+    {
+        let pattern = SortPattern::parse(pattern, expressions).map_err(|error| Error {
+            // What is a stage's own code in `$sort` is a bad value in `find`.
+            code: ErrorCode::BadValue,
+            ..error
+        })?;
+        sort = Some(pattern.clone());
+        stages.push(Stage::Sort(SortStage::new(pattern)));
+    }
+    match args.integer_at_least("skip", 0)? {
+        None | Some(0) => {}
+        Some(n) => stages.push(Stage::Skip(u64::try_from(n).unwrap_or(0))),
+    }
+    match args.integer_at_least("limit", 0)? {
+        None | Some(0) => {}
+        Some(n) => stages.push(Stage::Limit(u64::try_from(n).unwrap_or(0))),
+    }
+    if let Some(projection) = args.document("projection")?.filter(|d| !d.is_empty()) {
+        let filter = filter.unwrap_or(MatchExpression::AlwaysTrue);
+        stages.push(Stage::Project(ProjectStage::of_find(
+            projection,
+            filter,
+            sort,
+            expressions,
+        )?));
+    }
+    Ok(stages)
+}
+
+fn is_natural(document: nilometer_bson::DocRef<'_>) -> Result<bool> {
+    let mut elements = document.iter();
+    let Some(first) = elements.next() else {
+        return Ok(false);
+    };
+    if first.name() != "$natural" {
+        return Ok(false);
+    }
+    natural_direction(first.value())?;
+    if elements.next().is_some() {
+        return Err(Error::bad_value(
+            "$natural sort cannot be combined with other sort fields",
+        ));
+    }
+    Ok(true)
+}
+
+fn natural_direction(value: ValueRef<'_>) -> Result<Direction> {
+    match super::args::truncated_i64(value) {
+        Some(1) => Ok(Direction::Forward),
+        Some(-1) => Ok(Direction::Backward),
+        _ => Err(Error::bad_value(
+            "$natural hint may only accept one of: 1, -1",
+        )),
+    }
+}
+
+/// Reads as the hint says, or refuses one that means nothing here.
+pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
+    let unknown = || {
+        Error::bad_value(
+            "error processing query: planner returned error :: caused by :: hint provided does not correspond to an existing index",
+        )
+    };
+    match hint {
+        ValueRef::Missing | ValueRef::Null => return Ok(()),
+        ValueRef::Document(document) if document.is_empty() => return Ok(()),
+        ValueRef::Document(document) if is_natural(document)? => {
+            let direction = natural_direction(document.get("$natural"))?;
+            match input {
+                Input::Records(input) => input.direction = direction,
+                Input::Buckets(input) => input.direction = direction,
+                Input::Nothing | Input::FirstStage => {}
+            }
+            return Ok(());
+        }
+        ValueRef::Document(_) | ValueRef::String(_) => {}
+        _ => {
+            return Err(Error::failed_to_parse("Hint must be a string or an object"));
+        }
+    }
+    let known = match input {
+        Input::Nothing | Input::FirstStage => true,
+        Input::Records(input) => input.source.knows_index(hint),
+        Input::Buckets(input) => input.source.knows_index(hint),
+    };
+    if known { Ok(()) } else { Err(unknown()) }
+}
+
+fn record_ids(input: &mut Input) -> Result<()> {
+    match input {
+        Input::Records(input) => {
+            input.show_record_id = true;
+            Ok(())
+        }
+        Input::Buckets(_) => Err(Error::new(
+            ErrorCode::InvalidPipelineOperator,
+            "showRecordId is not supported on a time-series collection",
+        )),
+        Input::Nothing | Input::FirstStage => Ok(()),
+    }
+}
+
+fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
+    let tailable = args.lenient_boolean("tailable")?.unwrap_or(false);
+    if args.lenient_boolean("awaitData")?.unwrap_or(false) && !tailable {
+        return Err(Error::failed_to_parse(
+            "Cannot set 'awaitData' without also setting 'tailable'",
+        ));
+    }
+    if tailable {
+        return Err(Error::bad_value(
+            "error processing query: tailable cursor requested on non capped collection",
+        ));
+    }
+    let bounds = ["min", "max"];
+    for name in bounds {
+        if args.document(name)?.is_some_and(|d| !d.is_empty()) {
+            return Err(Error::location(
+                MIN_MAX_WITHOUT_HINT,
+                "When using min()/max() a hint of which index to use must be provided",
+            ));
+        }
+    }
+    for name in ["$_resumeAfter", "rawData", "ntoreturn"] {
+        let set = match args.value(name) {
+            ValueRef::Missing | ValueRef::Null | ValueRef::Bool(false) => false,
+            ValueRef::Document(document) => !document.is_empty(),
+            _ => true,
+        };
+        if set {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                format!("find option '{name}' is not supported"),
+            ));
+        }
+    }
+    if args
+        .lenient_boolean("$_requestResumeToken")?
+        .unwrap_or(false)
+    {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "find option '$_requestResumeToken' is not supported",
+        ));
+    }
+    for name in [
+        "oplogReplay",
+        "allowPartialResults",
+        "mirrored",
+        "allowDiskUse",
+    ] {
+        args.lenient_boolean(name)?;
+    }
+    Ok(())
+}

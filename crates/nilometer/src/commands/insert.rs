@@ -1,0 +1,156 @@
+//! `insert`, into ordinary and time-series collections.
+
+use nilometer_bson::{Array, Document, DocumentBuilder, Value};
+use nilometer_storage::Durability;
+
+use super::args::Args;
+use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use crate::catalog::{CatalogEntry, Namespace};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+use crate::timeseries::InsertOptions;
+use crate::write::RecordInsertOptions;
+
+/// Documents one command may insert.
+pub(super) const WRITE_BATCH_MAX: usize = 100_000;
+
+pub(super) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Write,
+    write_concern: true,
+    in_api_v1: true,
+    counted: Counted::Insert,
+    fields: Fields::Only(&[
+        "documents",
+        "ordered",
+        "bypassDocumentValidation",
+        "bypassEmptyTsReplacement",
+    ]),
+    ..CommandSpec::new("insert", "Inserts documents.", run)
+};
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("insert", request.body.as_ref());
+    let namespace = Namespace::new(context.database_name(), args.required_string("insert")?)?;
+    let ordered = args.boolean("ordered")?.unwrap_or(true);
+    // Both say how to treat documents that validators or the server would change; there are none.
+    args.lenient_boolean("bypassDocumentValidation")?;
+    args.boolean("bypassEmptyTsReplacement")?;
+    let documents = request
+        .documents("insert", "documents")?
+        .ok_or_else(|| args.missing("documents"))?;
+    let count = documents.remaining();
+    if count == 0 || count > WRITE_BATCH_MAX {
+        return Err(Error::new(
+            ErrorCode::InvalidLength,
+            format!(
+                "Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {count} operations."
+            ),
+        ));
+    }
+    let concern = context.operation.write_concern;
+    let durability = if concern.journaled && concern.acknowledged {
+        Durability::Sync
+    } else {
+        Durability::Buffered
+    };
+    let (ids, now_ms) = (&database.services().ids, context.operation.now_ms);
+    let new_id = || ids.object_id(now_ms);
+    let catalog = database.catalog();
+    let (inserted, errors) = if let Some(collection) = catalog.timeseries(&namespace) {
+        let options = InsertOptions {
+            ordered,
+            durability,
+            new_id: &new_id,
+        };
+        let outcome = database
+            .timeseries()
+            .insert(catalog, &collection, documents, options)?;
+        let errors = outcome
+            .errors
+            .into_iter()
+            .map(|e| (e.index, e.error))
+            .collect();
+        (outcome.inserted, errors)
+    } else {
+        let collection = ordinary(database, namespace)?;
+        let options = RecordInsertOptions {
+            ordered,
+            durability,
+            new_id: &new_id,
+        };
+        let outcome = database.records().insert(&collection, documents, options)?;
+        let errors = outcome
+            .errors
+            .into_iter()
+            .map(|e| (e.index, e.error))
+            .collect();
+        (outcome.inserted, errors)
+    };
+    let counters = &database.services().counters;
+    counters.operations.insert.add(count as u64);
+    counters.documents.inserted.add(inserted as u64);
+    Ok(reply(inserted, errors))
+}
+
+/// The ordinary collection to write to; it is made if there is nothing of that name.
+fn ordinary(
+    database: &Database,
+    namespace: Namespace,
+) -> Result<std::sync::Arc<crate::catalog::Collection>> {
+    let catalog = database.catalog();
+    match catalog.get(&namespace) {
+        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            format!("inserting bucket documents into {namespace} is not supported yet"),
+        )),
+        Some(CatalogEntry::Collection(found)) => Ok(found),
+        Some(CatalogEntry::View(_)) => Err(Error::new(
+            ErrorCode::CommandNotSupportedOnView,
+            format!("Namespace {namespace} is a view, not a collection"),
+        )),
+        None if namespace.is_system() => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("cannot write to '{namespace}'"),
+        )),
+        None => {
+            let uuid = database.services().ids.uuid();
+            match catalog.create_collection(namespace.clone(), uuid, Document::new(), None) {
+                // Another insert may have made it meanwhile.
+                Err(error) if error.code == ErrorCode::NamespaceExists => {
+                    catalog.collection(&namespace).ok_or(error)
+                }
+                made => made,
+            }
+        }
+    }
+}
+
+/// `{n, writeErrors?}`.
+fn reply(inserted: usize, errors: Vec<(usize, Error)>) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append("n", i32::try_from(inserted).unwrap_or(i32::MAX));
+    if !errors.is_empty() {
+        let errors = errors
+            .into_iter()
+            .map(|(index, error)| write_error(index, &error));
+        out.append("writeErrors", errors.collect::<Array>());
+    }
+    out.finish()
+}
+
+/// One entry of `writeErrors`.
+pub(super) fn write_error(index: usize, error: &Error) -> Value {
+    let mut out = DocumentBuilder::new();
+    out.append("index", i32::try_from(index).unwrap_or(i32::MAX));
+    out.append("code", error.code.0);
+    for element in error.details.iter().flat_map(Document::iter) {
+        out.append_element(element);
+    }
+    out.append("errmsg", error.message.as_str());
+    Value::Document(out.finish())
+}

@@ -1,0 +1,59 @@
+//! `killCursors`: cursors nobody wants to read on.
+
+use nilometer_bson::{Document, Value, ValueRef, doc};
+
+use super::args::Args;
+use super::query::namespace_of;
+use super::{Access, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::operation::Request;
+use crate::query::cursor::Killed;
+
+pub(super) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    in_api_v1: true,
+    fields: Fields::Only(&["cursors"]),
+    ..CommandSpec::new("killCursors", "Closes cursors.", run)
+};
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("killCursors", request.body.as_ref());
+    let namespace = namespace_of(&context.operation, args.required_string("killCursors")?);
+    let mut ids = Vec::new();
+    for (at, value) in args.required_array("cursors")?.iter().enumerate() {
+        match value {
+            ValueRef::Int64(id) => ids.push(id),
+            other => {
+                return Err(Error::type_mismatch(format!(
+                    "BSON field 'killCursors.cursors.{at}' is the wrong type '{}', expected type 'long'",
+                    other.type_name()
+                )));
+            }
+        }
+    }
+    if ids.is_empty() {
+        return Err(Error::bad_value(
+            "Must specify at least one cursor id in: killCursors",
+        ));
+    }
+    let mut killed = Vec::new();
+    let mut not_found = Vec::new();
+    for id in ids {
+        match database.queries().cursors.kill(id, Some(&namespace)) {
+            Killed::Yes => killed.push(Value::Int64(id)),
+            Killed::NotFound => not_found.push(Value::Int64(id)),
+        }
+    }
+    let none = Vec::<Value>::new;
+    Ok(doc! {
+        "cursorsKilled": killed,
+        "cursorsNotFound": not_found,
+        "cursorsAlive": none(),
+        "cursorsUnknown": none(),
+    })
+}

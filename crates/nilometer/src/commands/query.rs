@@ -1,0 +1,217 @@
+//! What `find`, `aggregate`, `count`, `distinct` and `explain` have in common: options every query
+//! takes, planning, and the first batch of a cursor.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+
+use super::args::Args;
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::{EvalContext, Expression, ParseContext};
+use crate::operation::OperationContext;
+use crate::query::cursor::{BatchRequest, Cursor};
+use crate::query::exec::{ExecOptions, ExecSettings, Executor};
+use crate::query::pipeline::{PipelineContext, Stage};
+use crate::query::planner::needs::Needs;
+use crate::query::planner::resolve::resolve;
+use crate::query::planner::{Builder, Input, LogicalPlan, rules};
+
+/// Options of every query.
+pub(super) struct QueryOptions {
+    /// What expressions may refer to.
+    pub(super) expressions: ParseContext,
+    /// The values of `let`.
+    pub(super) variables: Arc<[Value]>,
+}
+
+impl QueryOptions {
+    /// Reads `let` and `collation`.
+    pub(super) fn parse(args: &Args<'_>, operation: &OperationContext) -> Result<Self> {
+        if let Some(collation) = args.document("collation")? {
+            check_collation(collation)?;
+        }
+        let mut expressions = ParseContext::new();
+        let mut variables = Vec::new();
+        if let Some(list) = args.document("let")? {
+            for element in list {
+                crate::eval::variables::check_user_name(element.name())?;
+                // Values are constants: they see neither documents nor each other.
+                let value = Expression::parse(element.value(), &ParseContext::new())?;
+                let cx = EvalContext {
+                    now_ms: operation.now_ms,
+                    ..EvalContext::default()
+                };
+                variables.push(value.evaluate(DocRef::EMPTY, &cx)?);
+                expressions.define(element.name());
+            }
+        }
+        Ok(Self {
+            expressions,
+            variables: variables.into(),
+        })
+    }
+}
+
+/// Only the simple collation, for now; any other would answer wrongly if it were ignored.
+fn check_collation(collation: DocRef<'_>) -> Result<()> {
+    if collation.is_empty() {
+        return Ok(());
+    }
+    match collation.get("locale") {
+        ValueRef::String("simple") => Ok(()),
+        ValueRef::String(locale) => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            format!("collation with locale '{locale}' is not supported by this version"),
+        )),
+        ValueRef::Missing => Err(Error::new(
+            ErrorCode::IDLFailedToParse,
+            "BSON field 'collation.locale' is missing but a required field",
+        )),
+        other => Err(Error::type_mismatch(format!(
+            "BSON field 'collation.locale' is the wrong type '{}', expected type 'string'",
+            other.type_name()
+        ))),
+    }
+}
+
+/// The collection a command names in its first field.
+pub(super) fn check_collection_name<'a>(args: &Args<'a>, command: &str) -> Result<&'a str> {
+    let name = match args.value(command) {
+        ValueRef::String(name) => name,
+        other => {
+            return Err(Error::new(
+                ErrorCode::InvalidNamespace,
+                format!("collection name has invalid type {}", other.type_name()),
+            ));
+        }
+    };
+    if name.is_empty() || name.contains('\0') || name.starts_with('.') {
+        return Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("Invalid namespace specified: '{name}'"),
+        ));
+    }
+    Ok(name)
+}
+
+/// `db.coll`.
+pub(super) fn namespace_of(operation: &OperationContext, collection: &str) -> String {
+    format!("{}.{collection}", operation.database)
+}
+
+/// A query ready to run, or to be explained.
+pub(super) struct Planned {
+    /// What the client reads: `db.coll`.
+    pub(super) namespace: String,
+    /// Builds its operators.
+    pub(super) builder: Builder,
+    /// Its plan, rules applied.
+    pub(super) plan: LogicalPlan,
+}
+
+impl Planned {
+    /// Its operators.
+    pub(super) fn executor(self) -> Result<Executor> {
+        let settings = Arc::clone(&self.builder.settings);
+        Ok(Executor::new(self.builder.build(self.plan)?, settings))
+    }
+}
+
+/// Resolves views, lets `adjust` have a word about what is read, and applies the rules.
+pub(super) fn plan(
+    database: &Database,
+    operation: &OperationContext,
+    options: &QueryOptions,
+    collection: Option<&str>,
+    stages: Vec<Stage>,
+    wanted: Needs,
+    adjust: impl FnOnce(&mut Input) -> Result<()>,
+) -> Result<(Builder, LogicalPlan)> {
+    let services = database.queries();
+    let settings = Arc::new(ExecSettings {
+        now_ms: operation.now_ms,
+        variables: Arc::clone(&options.variables),
+        collator: None,
+        entropy: Arc::clone(&services.entropy),
+        limits: services.limits,
+        options: ExecOptions::default(),
+    });
+    let builder = Builder {
+        collections: Arc::clone(&services.collections),
+        database: operation.database.as_str().into(),
+        collection: collection.map(Arc::from),
+        settings: Arc::clone(&settings),
+        depth: 0,
+    };
+    let mut plan = match collection {
+        None => LogicalPlan::new(Input::Nothing, stages),
+        Some(name) => {
+            let cx = PipelineContext::top(options.expressions.clone());
+            let resolved = resolve(&*services.collections, &operation.database, name, &cx)?;
+            let mut input = resolved.input;
+            adjust(&mut input)?;
+            let mut all = resolved.view_stages;
+            all.extend(stages);
+            LogicalPlan::new(input, all)
+        }
+    };
+    plan.wanted = wanted;
+    rules::apply_all(&mut plan, &settings);
+    Ok((builder, plan))
+}
+
+/// How the first batch is made.
+pub(super) struct FirstBatch {
+    /// Documents in it; none for 0.
+    pub(super) documents: u64,
+    /// There is no second.
+    pub(super) single: bool,
+    /// The cursor never times out.
+    pub(super) no_timeout: bool,
+}
+
+/// Fills the first batch and keeps the cursor if more may follow.
+pub(super) fn open_cursor(
+    database: &Database,
+    operation: &OperationContext,
+    planned: Planned,
+    first: FirstBatch,
+    command: &Document,
+) -> Result<Document> {
+    let namespace = planned.namespace.clone();
+    let mut cursor = Cursor::new(namespace.clone(), planned.executor()?, command.clone());
+    let mut reply = DocumentBuilder::with_capacity(4096);
+    reply.begin_document("cursor");
+    reply.begin_array("firstBatch");
+    let request = BatchRequest {
+        documents: Some(first.documents),
+    };
+    let more = cursor.fill(operation, request, &mut reply)?;
+    reply.end();
+    let id = if more && !first.single {
+        cursor.lsid = operation.lsid;
+        cursor.no_timeout = first.no_timeout;
+        cursor.time_left = operation.time_left();
+        let services = database.queries();
+        let now = operation.clock().monotonic();
+        services
+            .cursors
+            .register(cursor, now, || services.entropy.next_u64())?
+    } else {
+        0
+    };
+    reply.append("id", id);
+    reply.append("ns", namespace);
+    reply.end();
+    Ok(reply.finish())
+}
+
+/// Takes a limit on time that is left over from an earlier command.
+pub(super) fn limit_time(operation: &mut OperationContext, left: Option<Duration>) {
+    if let Some(left) = left {
+        let own = operation.time_left();
+        operation.set_time_limit(Some(own.map_or(left, |own| own.min(left))));
+    }
+}

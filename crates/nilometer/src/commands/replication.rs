@@ -1,0 +1,35 @@
+//! Questions about replica sets, which a standalone refuses by name so that tools know it for one.
+
+use nilometer_bson::Document;
+
+use super::{CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+
+pub(super) const STATUS: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Any,
+    ..CommandSpec::new(
+        "replSetGetStatus",
+        "Refused: this is no replica set.",
+        refuse,
+    )
+};
+
+pub(super) const CONFIG: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Any,
+    ..CommandSpec::new(
+        "replSetGetConfig",
+        "Refused: this is no replica set.",
+        refuse,
+    )
+};
+
+fn refuse(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    Err(Error::new(
+        ErrorCode::NoReplicationEnabled,
+        "not running with --replSet",
+    ))
+}

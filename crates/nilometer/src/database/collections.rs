@@ -1,0 +1,325 @@
+//! Stored data as queries see it: the implementation of [`crate::query::source`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
+use nilometer_storage::Engine;
+
+use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
+use crate::error::{Error, ErrorCode, Result};
+use crate::query::source::{
+    Bucket, BucketHeader, BucketIter, BucketOptions, BucketScan, BucketSource, Collections,
+    Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
+};
+use crate::services::Services;
+use crate::timeseries::{BucketRange, StoredBucket, Timeseries};
+use crate::write::Records;
+
+/// All collections of a database.
+pub(crate) struct StoredCollections {
+    pub(super) services: Arc<Services>,
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) timeseries: Arc<Timeseries>,
+    pub(super) records: Arc<Records>,
+}
+
+impl Collections for StoredCollections {
+    fn resolve(&self, db: &str, coll: &str) -> Result<Resolved> {
+        let namespace = Namespace {
+            database: db.to_owned(),
+            collection: coll.to_owned(),
+        };
+        if let Some(buckets) = self.catalog.timeseries(&namespace) {
+            return Ok(Resolved::TimeSeries(Arc::new(self.buckets(buckets))));
+        }
+        Ok(match self.catalog.get(&namespace) {
+            Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
+                Resolved::Ordinary(Arc::new(self.buckets(found)))
+            }
+            Some(CatalogEntry::Collection(collection)) => Resolved::Ordinary(Arc::new(Plain {
+                records: self.records.clone(),
+                collection,
+            })),
+            Some(CatalogEntry::View(view)) => Resolved::View(ViewDefinition {
+                on: view.view_on.clone(),
+                pipeline: view.pipeline.clone(),
+                collation: Document::new(),
+            }),
+            None if coll == SYSTEM_VIEWS => self.system_views(db),
+            None => Resolved::Absent,
+        })
+    }
+
+    fn introspect(
+        &self,
+        db: &str,
+        coll: Option<&str>,
+        stage: &str,
+        argument: DocRef<'_>,
+    ) -> Result<Vec<Document>> {
+        match (stage, coll) {
+            ("$collStats", Some(coll)) => {
+                let namespace = Namespace {
+                    database: db.to_owned(),
+                    collection: coll.to_owned(),
+                };
+                let host = &self.services.host;
+                let host_port = format!("{}:{}", host.hostname, host.port);
+                let now_ms = self.services.clock.now_ms();
+                Ok(vec![self.coll_stats_stage(
+                    &namespace, now_ms, &host_port, argument,
+                )?])
+            }
+            _ => Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                format!("{stage} is not supported by this version"),
+            )),
+        }
+    }
+}
+
+impl StoredCollections {
+    fn buckets(&self, collection: Arc<Collection>) -> Buckets {
+        let timeseries = collection.timeseries.as_ref();
+        let options = BucketOptions {
+            time_field: timeseries.map_or("", |t| &*t.time_field).into(),
+            meta_field: timeseries
+                .and_then(|t| t.meta_field.as_deref())
+                .map(Arc::from),
+            bucket_max_span_seconds: timeseries.map_or(0, |t| i64::from(t.span_seconds)),
+            bucket_rounding_seconds: timeseries.map_or(0, |t| i64::from(t.rounding_seconds)),
+            extended_range: collection.has_extended_range(),
+            fixed_buckets: timeseries.is_some_and(|t| t.has_fixed_buckets()),
+            collation: Document::new(),
+        };
+        Buckets {
+            timeseries: self.timeseries.clone(),
+            collection,
+            options,
+        }
+    }
+
+    /// The definitions of a database's views, as documents.
+    fn system_views(&self, db: &str) -> Resolved {
+        let mut views = Vec::new();
+        for (namespace, entry) in self.catalog.list(db) {
+            if let CatalogEntry::View(view) = entry {
+                views.push(view_definition(&self.catalog, &namespace, &view));
+            }
+        }
+        if views.is_empty() {
+            Resolved::Absent
+        } else {
+            Resolved::Ordinary(Arc::new(Fixed(views)))
+        }
+    }
+}
+
+/// A view as `system.views` shows it.
+fn view_definition(
+    catalog: &Catalog,
+    namespace: &Namespace,
+    view: &crate::catalog::View,
+) -> Document {
+    use nilometer_bson::doc;
+    let pipeline = match catalog
+        .timeseries(namespace)
+        .and_then(|c| c.timeseries.clone())
+    {
+        Some(options) => vec![doc! { "$_internalUnpackBucket": doc! {
+            "timeField": options.time_field.as_str(),
+            "metaField": options.meta_field.as_deref(),
+            "bucketMaxSpanSeconds": options.span_seconds,
+        } }],
+        None => view.pipeline.clone(),
+    };
+    doc! {
+        "_id": namespace.to_string(),
+        "viewOn": view.view_on.as_str(),
+        "pipeline": crate::catalog::pipeline_value(&pipeline),
+    }
+}
+
+/// Documents that are at hand.
+struct Fixed(Vec<Document>);
+
+impl RecordSource for Fixed {
+    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+        let number = |at: usize| (at as u64).to_be_bytes().to_vec();
+        let mut found: Vec<(RecordKey, Document)> = self
+            .0
+            .iter()
+            .enumerate()
+            .map(|(at, d)| (number(at), d.clone()))
+            .collect();
+        if scan.direction == Direction::Backward {
+            found.reverse();
+        }
+        if let Some(after) = &scan.start_after {
+            found.retain(|(key, _)| match scan.direction {
+                Direction::Forward => key > after,
+                Direction::Backward => key < after,
+            });
+        }
+        Ok(Box::new(found.into_iter().map(Ok)))
+    }
+
+    fn count_estimate(&self) -> Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+}
+
+/// An ordinary collection.
+struct Plain {
+    records: Arc<Records>,
+    collection: Arc<Collection>,
+}
+
+impl RecordSource for Plain {
+    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+        let backward = scan.direction == Direction::Backward;
+        Ok(Box::new(self.records.scan(
+            &self.collection,
+            backward,
+            scan.start_after.clone(),
+        )?))
+    }
+
+    fn count_estimate(&self) -> Result<u64> {
+        self.records.count_estimate(&self.collection)
+    }
+
+    fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
+        Some(self.records.find_by_id(&self.collection, id))
+    }
+}
+
+/// The buckets of a time-series collection: to unpack, or as documents.
+struct Buckets {
+    timeseries: Arc<Timeseries>,
+    collection: Arc<Collection>,
+    options: BucketOptions,
+}
+
+impl RecordSource for Buckets {
+    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+        let bound = |key: &Option<RecordKey>| key.as_deref().and_then(|k| k.try_into().ok());
+        let mut range = BucketRange {
+            min: bound(&scan.min),
+            max: bound(&scan.max),
+            backward: scan.direction == Direction::Backward,
+        };
+        let after: Option<[u8; 12]> = bound(&scan.start_after);
+        match (after, range.backward) {
+            (Some(after), false) => range.min = range.min.max(Some(after)),
+            (Some(after), true) => {
+                range.max = Some(range.max.map_or(after, |max| max.min(after)));
+            }
+            (None, _) => {}
+        }
+        let buckets = self.timeseries.scan(&self.collection, range)?;
+        let documents = buckets.map(|bucket| {
+            let bucket = bucket?;
+            Ok((bucket.id().0.to_vec(), bucket.to_document()?))
+        });
+        Ok(Box::new(documents.skip_while(move |item| {
+            match (item, after) {
+                (Ok((key, _)), Some(after)) => key[..] == after,
+                _ => false,
+            }
+        })))
+    }
+
+    fn count_estimate(&self) -> Result<u64> {
+        self.timeseries.bucket_count(&self.collection)
+    }
+
+    fn clustered_key(&self, id: ValueRef<'_>) -> Option<RecordKey> {
+        match id {
+            ValueRef::ObjectId(id) => Some(id.0.to_vec()),
+            _ => None,
+        }
+    }
+
+    fn is_clustered(&self) -> bool {
+        true
+    }
+}
+
+impl BucketSource for Buckets {
+    fn options(&self) -> &BucketOptions {
+        &self.options
+    }
+
+    fn scan(&self, scan: &BucketScan) -> Result<BucketIter> {
+        let range = BucketRange {
+            min: scan.id_min,
+            max: scan.id_max,
+            backward: scan.direction == Direction::Backward,
+        };
+        let buckets = self.timeseries.scan(&self.collection, range)?;
+        let (filter, examined) = (scan.filter.clone(), scan.examined.clone());
+        Ok(Box::new(buckets.filter_map(move |bucket| {
+            examined.documents.fetch_add(1, Ordering::Relaxed);
+            let bucket = match bucket {
+                Ok(bucket) => bucket,
+                Err(error) => return Some(Err(error)),
+            };
+            match &filter {
+                Some(filter) => match filter.may_match(&*bucket) {
+                    Ok(true) => Some(Ok(bucket as Arc<dyn Bucket>)),
+                    Ok(false) => None,
+                    Err(error) => Some(Err(error)),
+                },
+                None => Some(Ok(bucket as Arc<dyn Bucket>)),
+            }
+        })))
+    }
+
+    fn bucket_count_estimate(&self) -> Result<u64> {
+        self.timeseries.bucket_count(&self.collection)
+    }
+}
+
+impl BucketHeader for StoredBucket {
+    fn id(&self) -> ObjectId {
+        self.id()
+    }
+
+    fn meta(&self) -> ValueRef<'_> {
+        self.meta()
+    }
+
+    fn min(&self, field: &str) -> ValueRef<'_> {
+        self.min(field)
+    }
+
+    fn max(&self, field: &str) -> ValueRef<'_> {
+        self.max(field)
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.count()).unwrap_or(u32::MAX)
+    }
+}
+
+impl Bucket for StoredBucket {
+    fn version(&self) -> i32 {
+        self.version()
+    }
+
+    fn is_sorted(&self) -> bool {
+        self.is_sorted()
+    }
+
+    fn columns(&self) -> &[Arc<str>] {
+        self.columns()
+    }
+
+    fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        self.column(name)
+    }
+}

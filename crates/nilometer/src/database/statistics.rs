@@ -1,0 +1,242 @@
+//! Sizes and counts of collections and databases, as `collStats`, `dbStats` and `$collStats` show them.
+
+use nilometer_bson::{Document, DocumentBuilder, doc};
+
+use super::Database;
+use super::collections::StoredCollections;
+use crate::catalog::{CatalogEntry, Collection, Namespace, Storage};
+use crate::error::{Error, ErrorCode, Result};
+
+/// Sizes of one collection in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CollectionSizes {
+    /// Documents, or buckets.
+    pub(crate) count: u64,
+    /// Bytes of documents as stored, memory included.
+    pub(crate) data_bytes: u64,
+    /// Bytes of their files.
+    pub(crate) storage_bytes: u64,
+    /// Bytes of index files.
+    pub(crate) index_bytes: u64,
+    /// Indexes.
+    pub(crate) indexes: u64,
+}
+
+impl StoredCollections {
+    /// The sizes of a collection.
+    pub(crate) fn sizes(&self, collection: &Collection) -> Result<CollectionSizes> {
+        let mut sizes = CollectionSizes::default();
+        match collection.storage {
+            Storage::Records { records, id_index } => {
+                let data = self.engine.keyspace_statistics(records)?;
+                let index = self.engine.keyspace_statistics(id_index)?;
+                sizes.count = data.keys_estimate;
+                sizes.data_bytes = data.disk_bytes + data.memory_bytes;
+                sizes.storage_bytes = data.disk_bytes;
+                sizes.index_bytes = index.disk_bytes;
+                sizes.indexes = 1;
+            }
+            Storage::Buckets { open, sealed, tail } => {
+                sizes.count = self.timeseries.bucket_count(collection)?;
+                for keyspace in [open, sealed, tail] {
+                    let data = self.engine.keyspace_statistics(keyspace)?;
+                    sizes.data_bytes += data.disk_bytes + data.memory_bytes;
+                    sizes.storage_bytes += data.disk_bytes;
+                }
+            }
+        }
+        Ok(sizes)
+    }
+
+    /// The `storageStats` of a collection or of a time-series view; sizes divided by `scale`.
+    pub(crate) fn storage_stats(&self, namespace: &Namespace, scale: i64) -> Result<Document> {
+        let mut out = DocumentBuilder::new();
+        let (collection, is_view) = match self.catalog.timeseries(namespace) {
+            Some(buckets) => (Some(buckets), true),
+            None => (self.catalog.collection(namespace), false),
+        };
+        if collection.is_none() && self.catalog.get(namespace).is_some() {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupportedOnView,
+                format!("Namespace {namespace} is a view, not a collection"),
+            ));
+        }
+        let sizes = collection
+            .as_deref()
+            .map(|c| self.sizes(c))
+            .transpose()?
+            .unwrap_or_default();
+        let scaled = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX) / scale;
+        out.append("size", scaled(sizes.data_bytes));
+        if is_view {
+            if let Some(collection) = &collection {
+                out.append(
+                    "timeseries",
+                    self.timeseries_stats(namespace, collection, sizes)?,
+                );
+            }
+        } else {
+            out.append("count", i64::try_from(sizes.count).unwrap_or(i64::MAX));
+            let average = sizes.data_bytes.checked_div(sizes.count);
+            out.append(
+                "avgObjSize",
+                average.map(|bytes| i64::try_from(bytes).unwrap_or(0)),
+            );
+        }
+        out.append("numOrphanDocs", 0i64);
+        out.append("storageSize", scaled(sizes.storage_bytes));
+        out.append("totalIndexSize", scaled(sizes.index_bytes));
+        out.append("totalSize", scaled(sizes.storage_bytes + sizes.index_bytes));
+        out.begin_document("indexSizes");
+        if sizes.indexes > 0 {
+            out.append("_id_", scaled(sizes.index_bytes));
+        }
+        out.end();
+        out.append("freeStorageSize", 0i64);
+        out.append("nindexes", i64::try_from(sizes.indexes).unwrap_or(0));
+        out.append("capped", false);
+        out.append("scaleFactor", scale);
+        Ok(out.finish())
+    }
+
+    fn timeseries_stats(
+        &self,
+        namespace: &Namespace,
+        collection: &Collection,
+        sizes: CollectionSizes,
+    ) -> Result<Document> {
+        let mut out = DocumentBuilder::new();
+        out.append("bucketsNs", namespace.buckets().to_string());
+        out.append(
+            "bucketCount",
+            i64::try_from(sizes.count).unwrap_or(i64::MAX),
+        );
+        let average = sizes.data_bytes.checked_div(sizes.count);
+        out.append(
+            "avgBucketSize",
+            average.map(|bytes| i64::try_from(bytes).unwrap_or(0)),
+        );
+        let counters = self.timeseries.bucket_catalog.counters(collection.uuid);
+        counters.append(&mut out);
+        out.append(
+            "avgNumMeasurementsPerCommit",
+            counters.average_measurements_per_commit(),
+        );
+        Ok(out.finish())
+    }
+
+    /// The answer of `$collStats`.
+    pub(super) fn coll_stats_stage(
+        &self,
+        namespace: &Namespace,
+        now_ms: i64,
+        host: &str,
+        argument: nilometer_bson::DocRef<'_>,
+    ) -> Result<Document> {
+        let mut out = DocumentBuilder::new();
+        out.append("ns", namespace.to_string());
+        out.append("host", host);
+        out.append("localTime", nilometer_bson::Value::DateTime(now_ms));
+        for element in argument {
+            let Some(options) = element.value().as_document() else {
+                return Err(Error::type_mismatch(format!(
+                    "$collStats.{} must be an object",
+                    element.name()
+                )));
+            };
+            match element.name() {
+                "storageStats" => {
+                    let scale =
+                        match options.get("scale") {
+                            nilometer_bson::ValueRef::Missing => 1,
+                            value => value.as_exact_i64().filter(|scale| *scale > 0).ok_or_else(
+                                || Error::bad_value("scale has to be a number greater than 0"),
+                            )?,
+                        };
+                    out.append("storageStats", self.storage_stats(namespace, scale)?);
+                }
+                "count" => {
+                    let collection = self.catalog.collection(namespace).ok_or_else(|| {
+                        Error::new(
+                            ErrorCode::CommandNotSupportedOnView,
+                            format!("$collStats count is for collections; {namespace} is none"),
+                        )
+                    })?;
+                    let sizes = self.sizes(&collection)?;
+                    out.append("count", i64::try_from(sizes.count).unwrap_or(i64::MAX));
+                }
+                "latencyStats" | "queryExecStats" => {
+                    return Err(Error::new(
+                        ErrorCode::CommandNotSupported,
+                        format!("$collStats.{} is not supported yet", element.name()),
+                    ));
+                }
+                other => {
+                    return Err(Error::new(
+                        ErrorCode::IDLUnknownField,
+                        format!("BSON field '$collStats.{other}' is an unknown field."),
+                    ));
+                }
+            }
+        }
+        Ok(out.finish())
+    }
+
+    /// The `dbStats` of a database.
+    pub(crate) fn db_stats(&self, database: &str, scale: i64) -> Result<Document> {
+        let (mut collections, mut views) = (0i64, 0i64);
+        let mut total = CollectionSizes::default();
+        for (_, entry) in self.catalog.list(database) {
+            match entry {
+                CatalogEntry::View(_) => views += 1,
+                CatalogEntry::Collection(collection) => {
+                    collections += 1;
+                    let sizes = self.sizes(&collection)?;
+                    total.count += sizes.count;
+                    total.data_bytes += sizes.data_bytes;
+                    total.storage_bytes += sizes.storage_bytes;
+                    total.index_bytes += sizes.index_bytes;
+                    total.indexes += sizes.indexes;
+                }
+            }
+        }
+        let scaled = |bytes: u64| bytes as f64 / scale as f64;
+        let average = if total.count > 0 {
+            total.data_bytes as f64 / total.count as f64
+        } else {
+            0.0
+        };
+        Ok(doc! {
+            "db": database,
+            "collections": collections,
+            "views": views,
+            "objects": i64::try_from(total.count).unwrap_or(i64::MAX),
+            "avgObjSize": average,
+            "dataSize": scaled(total.data_bytes),
+            "storageSize": scaled(total.storage_bytes),
+            "indexes": i64::try_from(total.indexes).unwrap_or(0),
+            "indexSize": scaled(total.index_bytes),
+            "totalSize": scaled(total.storage_bytes + total.index_bytes),
+            "scaleFactor": scale,
+        })
+    }
+}
+
+impl Database {
+    /// `serverStatus.bucketCatalog`; `None` while no bucket has been opened.
+    pub(crate) fn bucket_catalog_status(&self) -> Option<Document> {
+        let (totals, open) = self.timeseries().bucket_catalog.totals();
+        totals.average_measurements_per_commit()?;
+        let open = i64::try_from(open).unwrap_or(i64::MAX);
+        let mut out = DocumentBuilder::new();
+        out.append("numBuckets", open);
+        out.append("numOpenBuckets", open);
+        out.append("numIdleBuckets", open);
+        totals.append(&mut out);
+        out.append(
+            "avgNumMeasurementsPerCommit",
+            totals.average_measurements_per_commit(),
+        );
+        Some(out.finish())
+    }
+}

@@ -1,0 +1,143 @@
+//! `$addFields` and `$set`: everything stays, and computed fields are written into it.
+//!
+//! `{a: {b: 1}}` and `{"a.b": 1}` both write `b` into `a`, into each element if `a` is an array, and
+//! replace `a` by an object if it is a scalar. Numbers and booleans are values here, not flags.
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+
+use super::ProjectionInput;
+use super::apply::{Environment, Mode, write_fields};
+use super::tree::{Collision, Item, Node};
+use crate::error::{Error, Result};
+use crate::eval::expression::parse_path;
+use crate::eval::{Dependencies, EvalContext, Expression, ParseContext};
+
+const EMPTY: i32 = 40177;
+const COLLISION: i32 = 40176;
+const EMPTY_OBJECT: i32 = 40180;
+const MIXED_OBJECT: i32 = 40181;
+const DOTTED_IN_OBJECT: i32 = 40183;
+
+/// A parsed `$addFields`.
+#[derive(Clone, Debug)]
+pub struct AddFields {
+    root: Node,
+    source: Document,
+}
+
+impl AddFields {
+    /// Parses the operand of the stage.
+    pub fn parse(spec: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
+        if spec.is_empty() {
+            return Err(Error::location(
+                EMPTY,
+                "specification must have at least one field",
+            ));
+        }
+        let mut root = Node::default();
+        for element in spec {
+            parse_path(element.name())?;
+            entry(&mut root, element.name().to_owned(), element.value(), ctx)?;
+        }
+        root.close();
+        Ok(Self {
+            root,
+            source: spec.to_document(),
+        })
+    }
+
+    /// One computed field, for stages that are written as others.
+    pub fn single(path: &str, expression: Expression) -> Result<Self> {
+        parse_path(path)?;
+        let mut root = Node::default();
+        insert(&mut root, path, Item::Computed(Box::new(expression)))?;
+        root.close();
+        Ok(Self {
+            root,
+            source: Document::new(),
+        })
+    }
+
+    /// The specification as the user wrote it.
+    pub fn source(&self) -> &Document {
+        &self.source
+    }
+
+    /// The computed paths with their expressions.
+    pub fn computed(&self) -> Vec<(String, &Expression)> {
+        self.root.computed()
+    }
+
+    /// Adds what the expressions read.
+    pub fn dependencies(&self, into: &mut Dependencies) {
+        self.root.dependencies(into);
+    }
+
+    /// The new document.
+    pub fn apply(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<Document> {
+        let mut out = DocumentBuilder::with_capacity(doc.as_bytes().len() + 64);
+        let environment = Environment {
+            mode: Mode::Add,
+            root: doc,
+            ctx,
+            input: &ProjectionInput::default(),
+        };
+        write_fields(&self.root, &environment, doc, &mut out)?;
+        Ok(out.finish())
+    }
+}
+
+fn entry(root: &mut Node, path: String, value: ValueRef<'_>, ctx: &ParseContext) -> Result<()> {
+    let ValueRef::Document(inner) = value else {
+        let expression = Expression::parse(value, ctx)?;
+        return insert(root, &path, Item::Computed(Box::new(expression)));
+    };
+    let Some(first) = inner.iter().next() else {
+        return Err(Error::location(
+            EMPTY_OBJECT,
+            format!("an empty object is not a valid value. Found empty object at path {path}"),
+        ));
+    };
+    if first.name().starts_with('$') {
+        let expression = Expression::parse(value, ctx)?;
+        return insert(root, &path, Item::Computed(Box::new(expression)));
+    }
+    for element in inner {
+        let name = element.name();
+        if name.starts_with('$') {
+            return Err(Error::location(
+                MIXED_OBJECT,
+                format!("Bad projection specification, cannot mix fields and the operator {name}"),
+            ));
+        }
+        if name.contains('.') {
+            return Err(Error::location(
+                DOTTED_IN_OBJECT,
+                format!("cannot use dotted field name '{name}' in a sub object"),
+            ));
+        }
+        let below = format!("{path}.{name}");
+        parse_path(&below)?;
+        entry(root, below, element.value(), ctx)?;
+    }
+    Ok(())
+}
+
+fn insert(root: &mut Node, path: &str, item: Item) -> Result<()> {
+    let parts: Vec<&str> = path.split('.').collect();
+    root.insert(&parts, item).map_err(|at| {
+        let other = match at {
+            Collision::Below(rest) => path
+                .strip_suffix(&rest)
+                .map_or(path, |prefix| prefix.trim_end_matches('.')),
+            Collision::Same => path,
+        };
+        Error::location(
+            COLLISION,
+            format!(
+                "specification contains two conflicting paths. Cannot specify both '{path}' and \
+                 '{other}'"
+            ),
+        )
+    })
+}

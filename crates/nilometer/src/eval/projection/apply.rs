@@ -1,0 +1,192 @@
+//! Walking a document and a tree of names side by side, writing the new document.
+
+use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, Element, ValueRef};
+
+use super::tree::{Child, Item, Node};
+use super::{ProjectionInput, array_operators};
+use crate::error::Result;
+use crate::eval::EvalContext;
+
+/// What becomes of names the tree does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Include,
+    Exclude,
+    Add,
+}
+
+/// What stays the same during one walk.
+pub(super) struct Environment<'a> {
+    pub(super) mode: Mode,
+    /// The document that came in: what expressions see.
+    pub(super) root: DocRef<'a>,
+    pub(super) ctx: &'a EvalContext<'a>,
+    pub(super) input: &'a ProjectionInput<'a>,
+}
+
+/// Children already written; specifications with more than 64 names on a level are rare.
+#[derive(Default)]
+struct Written {
+    first: u64,
+    rest: Vec<usize>,
+}
+
+impl Written {
+    fn set(&mut self, at: usize) {
+        if at < 64 {
+            self.first |= 1 << at;
+        } else {
+            self.rest.push(at);
+        }
+    }
+
+    fn has(&self, at: usize) -> bool {
+        if at < 64 {
+            self.first >> at & 1 == 1
+        } else {
+            self.rest.contains(&at)
+        }
+    }
+}
+
+/// Writes the fields of `doc` as `node` says, then what is computed and was not there.
+pub(super) fn write_fields(
+    node: &Node,
+    env: &Environment<'_>,
+    doc: DocRef<'_>,
+    out: &mut DocumentBuilder,
+) -> Result<()> {
+    let mut written = Written::default();
+    for element in doc {
+        let Some((at, child)) = node.find(element.name_bytes()) else {
+            if env.mode != Mode::Include {
+                out.append_element(element);
+            }
+            continue;
+        };
+        match &child.item {
+            Item::Keep => {
+                out.append_element(element);
+            }
+            Item::Drop => {}
+            Item::Slice(slice) => slice.write(element, out),
+            Item::Nested(inner) => {
+                if write_nested(inner, env, element, out)? {
+                    written.set(at);
+                }
+            }
+            // In an inclusion computed fields follow the kept ones.
+            Item::Computed(_) | Item::ElemMatch(_) | Item::Meta(_) => {
+                if env.mode != Mode::Include && !written.has(at) {
+                    written.set(at);
+                    write_computed(child, env, out)?;
+                }
+            }
+        }
+    }
+    if node.computes {
+        for (at, child) in node.children.iter().enumerate() {
+            if !written.has(at) {
+                write_computed(child, env, out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes a field that has names below it; false if it was left out.
+fn write_nested(
+    node: &Node,
+    env: &Environment<'_>,
+    element: Element<'_>,
+    out: &mut DocumentBuilder,
+) -> Result<bool> {
+    match element.value() {
+        ValueRef::Document(doc) => {
+            out.begin_document(element.name());
+            write_fields(node, env, doc, out)?;
+            out.end();
+        }
+        ValueRef::Array(array) => {
+            out.begin_array(element.name());
+            write_elements(node, env, array, out)?;
+            out.end();
+        }
+        _ => match env.mode {
+            Mode::Include => return Ok(false),
+            Mode::Exclude => {
+                out.append_element(element);
+            }
+            Mode::Add => write_new(element.name(), node, env, out)?,
+        },
+    }
+    Ok(true)
+}
+
+/// Writes the elements of an array that stands where the tree has names below.
+fn write_elements(
+    node: &Node,
+    env: &Environment<'_>,
+    array: ArrayRef<'_>,
+    out: &mut DocumentBuilder,
+) -> Result<()> {
+    let mut count = 0;
+    for value in array.iter() {
+        match value {
+            ValueRef::Document(doc) => {
+                out.begin_document(&count.to_string());
+                write_fields(node, env, doc, out)?;
+                out.end();
+            }
+            ValueRef::Array(inner) => {
+                out.begin_array(&count.to_string());
+                write_elements(node, env, inner, out)?;
+                out.end();
+            }
+            scalar => match env.mode {
+                Mode::Include => continue,
+                Mode::Exclude => {
+                    out.append_indexed(count, scalar);
+                }
+                Mode::Add => write_new(&count.to_string(), node, env, out)?,
+            },
+        }
+        count += 1;
+    }
+    Ok(())
+}
+
+/// Writes an object that holds only what is computed.
+fn write_new(
+    name: &str,
+    node: &Node,
+    env: &Environment<'_>,
+    out: &mut DocumentBuilder,
+) -> Result<()> {
+    out.begin_document(name);
+    for child in &node.children {
+        write_computed(child, env, out)?;
+    }
+    out.end();
+    Ok(())
+}
+
+/// Writes a computed field; nothing for one that is not computed.
+fn write_computed(child: &Child, env: &Environment<'_>, out: &mut DocumentBuilder) -> Result<()> {
+    let name = &child.name;
+    match &child.item {
+        Item::Computed(expression) => {
+            let value = expression.evaluate_ref(env.root, env.ctx)?;
+            out.append_ref(name, value.as_ref());
+        }
+        Item::Nested(node) if node.computes => write_new(name, node, env, out)?,
+        Item::Meta(meta) => {
+            out.append_ref(name, env.input.meta(*meta)?.as_ref());
+        }
+        Item::ElemMatch(filter) => {
+            array_operators::write_elem_match(name, filter, env.root, env.ctx, out)?;
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Projections: `find`'s second argument, `$project`, `$addFields`/`$set`, `$unset`.
+//!
+//! ```text
+//! specification ──parse──▶ tree of names ──apply(document)──▶ bytes of the new document
+//!
+//! {"a.b": 1, c: {$add: […]}}        a ─ b keep
+//!                                   c   computed
+//! ```
+//!
+//! A document is copied element by element into a new one while the tree is walked beside it; values
+//! that stay are copied as bytes and never decoded. The three modes differ only in what happens to
+//! what the tree does not name:
+//!
+//! | mode      | fields not named | scalar where the tree has names below            |
+//! |-----------|------------------|--------------------------------------------------|
+//! | inclusion | left out         | left out (also as an array element)              |
+//! | exclusion | copied           | copied                                           |
+//! | addition  | copied           | replaced by an object of the computed names      |
+//!
+//! Arrays are walked element by element, arrays in arrays too. Included fields keep the document's
+//! order; computed ones follow in the order of the specification, but in addition mode a name that
+//! exists keeps its place. Expressions see the document that came in, also where the same
+//! specification redefines a field. An expression that gives missing leaves its field out.
+//!
+//! `find` alone knows `$slice`, `$elemMatch` and the positional `$` (in `array_operators`).
+
+mod add_fields;
+mod apply;
+mod array_operators;
+mod parse;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
+
+pub use add_fields::AddFields;
+pub use array_operators::Slice;
+
+use crate::error::{Error, Result};
+use crate::eval::{Dependencies, EvalContext, Expression};
+use apply::{Environment, write_fields};
+use array_operators::apply_positional;
+use tree::{Item, Node};
+
+/// A value is asked for that the query does not have.
+const META_UNAVAILABLE: i32 = 40218;
+
+/// What the fields that a projection does not name come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Left out.
+    Inclusion,
+    /// Kept.
+    Exclusion,
+}
+
+/// Facts about a document that are not in it: what `$meta` and the positional `$` ask for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProjectionInput<'a> {
+    /// The array element that made the document match
+    /// ([`crate::eval::matcher::MatchExpression::matches_with_position`]).
+    pub position: Option<usize>,
+    /// `{$meta: "sortKey"}`: the values the document was sorted by.
+    pub sort_key: Option<&'a Value>,
+    /// `{$meta: "recordId"}`.
+    pub record_id: Option<&'a Value>,
+}
+
+/// `$meta` values a projection can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaField {
+    /// The values the document was sorted by.
+    SortKey,
+    /// Where the document is stored.
+    RecordId,
+}
+
+/// A parsed projection of `find` or `$project`.
+#[derive(Clone, Debug)]
+pub struct Projection {
+    mode: Mode,
+    root: Node,
+    /// Names down to the array of which one element is kept.
+    positional: Option<Vec<String>>,
+    source: Document,
+}
+
+impl Projection {
+    /// Whether fields not named are left out or kept.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The specification as the user wrote it.
+    pub fn source(&self) -> &Document {
+        &self.source
+    }
+
+    /// True when every document comes out as it went in.
+    pub fn is_identity(&self) -> bool {
+        self.mode == Mode::Exclusion && self.root.children.is_empty()
+    }
+
+    /// True when [`ProjectionInput::position`] is needed.
+    pub fn needs_position(&self) -> bool {
+        self.positional.is_some()
+    }
+
+    /// True when `field` of [`ProjectionInput`] is needed.
+    pub fn needs_meta(&self, field: MetaField) -> bool {
+        self.root
+            .any_item(&|item| matches!(item, Item::Meta(meta) if *meta == field))
+    }
+
+    /// True when nothing is computed, cut or picked: the projection is a list of paths.
+    pub fn is_simple(&self) -> bool {
+        !self.needs_position()
+            && !self
+                .root
+                .any_item(&|item| !matches!(item, Item::Keep | Item::Drop | Item::Nested(_)))
+    }
+
+    /// The paths kept as they are, in an inclusion (cut arrays count as kept).
+    pub fn included_paths(&self) -> Vec<String> {
+        self.root
+            .paths(&|item| matches!(item, Item::Keep | Item::Slice(_)))
+    }
+
+    /// The paths left out, in an exclusion.
+    pub fn excluded_paths(&self) -> Vec<String> {
+        self.root.paths(&|item| matches!(item, Item::Drop))
+    }
+
+    /// The computed paths with their expressions.
+    pub fn computed(&self) -> Vec<(String, &Expression)> {
+        self.root.computed()
+    }
+
+    /// Adds what has to be read for the output. An inclusion reads what it names; an exclusion adds
+    /// only what it computes, as which of the other fields matter is for later stages to say.
+    pub fn dependencies(&self, into: &mut Dependencies) {
+        self.root.dependencies(into);
+    }
+
+    /// The new document.
+    pub fn apply(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<Document> {
+        self.apply_with(doc, ctx, &ProjectionInput::default())
+    }
+
+    /// The new document, for projections that need more than the document.
+    pub fn apply_with(
+        &self,
+        doc: DocRef<'_>,
+        ctx: &EvalContext<'_>,
+        input: &ProjectionInput<'_>,
+    ) -> Result<Document> {
+        if self.is_identity() && self.positional.is_none() {
+            return Ok(doc.to_document());
+        }
+        let mut out = DocumentBuilder::with_capacity(match self.mode {
+            Mode::Inclusion => 128,
+            Mode::Exclusion => doc.as_bytes().len(),
+        });
+        let environment = Environment {
+            mode: match self.mode {
+                Mode::Inclusion => apply::Mode::Include,
+                Mode::Exclusion => apply::Mode::Exclude,
+            },
+            root: doc,
+            ctx,
+            input,
+        };
+        write_fields(&self.root, &environment, doc, &mut out)?;
+        let projected = out.finish();
+        match &self.positional {
+            Some(path) => apply_positional(projected.as_ref(), path, input.position),
+            None => Ok(projected),
+        }
+    }
+}
+
+impl ProjectionInput<'_> {
+    fn meta(&self, field: MetaField) -> Result<&Value> {
+        let (value, name) = match field {
+            MetaField::SortKey => (self.sort_key, "sort key"),
+            MetaField::RecordId => (self.record_id, "record id"),
+        };
+        value.ok_or_else(|| {
+            Error::location(
+                META_UNAVAILABLE,
+                format!("query requires {name} metadata, but it is not available"),
+            )
+        })
+    }
+}

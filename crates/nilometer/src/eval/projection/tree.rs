@@ -1,0 +1,168 @@
+//! The tree of names a projection walks beside the document.
+
+use std::sync::Arc;
+
+use super::MetaField;
+use super::array_operators::Slice;
+use crate::eval::matcher::MatchExpression;
+use crate::eval::{Dependencies, Expression};
+
+/// Names of one level, in the order of the specification.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    pub(super) children: Vec<Child>,
+    /// True when something at or below this level is computed.
+    pub(super) computes: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Child {
+    pub(super) name: Arc<str>,
+    pub(super) item: Item,
+}
+
+/// What happens to a name.
+#[derive(Clone, Debug)]
+pub(super) enum Item {
+    Keep,
+    Drop,
+    Nested(Node),
+    Computed(Box<Expression>),
+    Slice(Slice),
+    /// A filter that is one `$elemMatch` on the field itself.
+    ElemMatch(Box<MatchExpression>),
+    Meta(MetaField),
+}
+
+impl Item {
+    /// True for what is made rather than kept.
+    fn computes(&self) -> bool {
+        match self {
+            Self::Computed(_) | Self::ElemMatch(_) | Self::Meta(_) => true,
+            Self::Nested(node) => node.computes,
+            Self::Keep | Self::Drop | Self::Slice(_) => false,
+        }
+    }
+}
+
+/// Where two paths of a specification meet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Collision {
+    /// An earlier path ends on the way; the rest of the new one is given.
+    Below(String),
+    /// An earlier path is the same or goes on below.
+    Same,
+}
+
+impl Node {
+    /// Puts an item at the end of a path.
+    pub(super) fn insert(&mut self, path: &[&str], item: Item) -> Result<(), Collision> {
+        let Some((name, rest)) = path.split_first() else {
+            return Err(Collision::Same);
+        };
+        let known = self.children.iter_mut().find(|child| &*child.name == *name);
+        match (known, rest.is_empty()) {
+            (Some(_), true) => Err(Collision::Same),
+            (Some(child), false) => match &mut child.item {
+                Item::Nested(node) => node.insert(rest, item),
+                _ => Err(Collision::Below(rest.join("."))),
+            },
+            (None, true) => {
+                self.push(name, item);
+                Ok(())
+            }
+            (None, false) => {
+                let mut node = Self::default();
+                node.insert(rest, item)?;
+                self.push(name, Item::Nested(node));
+                Ok(())
+            }
+        }
+    }
+
+    fn push(&mut self, name: &str, item: Item) {
+        self.children.push(Child {
+            name: name.into(),
+            item,
+        });
+    }
+
+    /// Works out `computes` for all levels, once the tree is whole.
+    pub(super) fn close(&mut self) {
+        for child in &mut self.children {
+            if let Item::Nested(node) = &mut child.item {
+                node.close();
+            }
+        }
+        self.computes = self.children.iter().any(|child| child.item.computes());
+    }
+
+    /// The child called `name` with its position.
+    pub(super) fn find(&self, name: &[u8]) -> Option<(usize, &Child)> {
+        self.children
+            .iter()
+            .enumerate()
+            .find(|(_, child)| child.name.as_bytes() == name)
+    }
+
+    /// True when `test` holds for some item.
+    pub(super) fn any_item(&self, test: &dyn Fn(&Item) -> bool) -> bool {
+        self.children.iter().any(|child| {
+            test(&child.item) || matches!(&child.item, Item::Nested(node) if node.any_item(test))
+        })
+    }
+
+    /// Calls `visit` with every path that ends in an item of its own.
+    fn for_each<'a>(&'a self, prefix: &str, visit: &mut dyn FnMut(String, &'a Item)) {
+        for child in &self.children {
+            let path = if prefix.is_empty() {
+                child.name.to_string()
+            } else {
+                format!("{prefix}.{}", child.name)
+            };
+            match &child.item {
+                Item::Nested(node) => node.for_each(&path, visit),
+                item => visit(path, item),
+            }
+        }
+    }
+
+    /// The paths whose item passes.
+    pub(super) fn paths(&self, test: &dyn Fn(&Item) -> bool) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.for_each("", &mut |path, item| {
+            if test(item) {
+                paths.push(path);
+            }
+        });
+        paths
+    }
+
+    /// The computed paths with their expressions.
+    pub(super) fn computed(&self) -> Vec<(String, &Expression)> {
+        let mut computed = Vec::new();
+        self.for_each("", &mut |path, item| {
+            if let Item::Computed(expression) = item {
+                computed.push((path, &**expression));
+            }
+        });
+        computed
+    }
+
+    /// Adds what is read: kept paths, and what computing reads.
+    pub(super) fn dependencies(&self, into: &mut Dependencies) {
+        self.for_each("", &mut |path, item| match item {
+            Item::Keep | Item::Slice(_) | Item::ElemMatch(_) => {
+                into.paths.insert(path.as_str().into());
+            }
+            Item::Computed(expression) => {
+                expression.dependencies(into);
+                // Writing below a field needs what the field holds (objects, arrays or neither).
+                if let Some((field, _)) = path.split_once('.') {
+                    into.paths.insert(field.into());
+                }
+            }
+            Item::Drop | Item::Meta(_) | Item::Nested(_) => {}
+        });
+    }
+}

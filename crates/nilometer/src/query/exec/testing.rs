@@ -1,0 +1,355 @@
+//! Collections in memory, for tests: ordinary ones, and time-series ones with buckets of any kind.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::order::compare;
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef};
+
+use super::{ExecLimits, ExecOptions, ExecSettings, Executor};
+use crate::error::Result;
+use crate::eval::ParseContext;
+use crate::operation::{OperationContext, SystemClock};
+use crate::query::Entropy;
+use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
+use crate::query::planner::Builder;
+use crate::query::source::*;
+
+/// Documents in the order of their keys.
+pub(crate) struct MemoryRecords(pub(crate) Vec<Document>);
+
+impl RecordSource for MemoryRecords {
+    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+        let keyed = self.0.iter().enumerate();
+        let mut all: Vec<(RecordKey, Document)> = keyed
+            .map(|(at, d)| ((at as u64 + 1).to_be_bytes().to_vec(), d.clone()))
+            .collect();
+        if scan.direction == Direction::Backward {
+            all.reverse();
+        }
+        Ok(Box::new(all.into_iter().map(Ok)))
+    }
+
+    fn count_estimate(&self) -> Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+}
+
+/// A bucket built from measurements.
+pub(crate) struct MemoryBucket {
+    id: ObjectId,
+    meta: Value,
+    count: u32,
+    version: i32,
+    names: Vec<Arc<str>>,
+    columns: BTreeMap<Arc<str>, Arc<ColumnBlock>>,
+    bounds: BTreeMap<Arc<str>, (Value, Value)>,
+}
+
+impl BucketHeader for MemoryBucket {
+    fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    fn meta(&self) -> ValueRef<'_> {
+        self.meta.as_ref()
+    }
+
+    fn min(&self, field: &str) -> ValueRef<'_> {
+        self.bounds
+            .get(field)
+            .map_or(ValueRef::Missing, |(min, _)| min.as_ref())
+    }
+
+    fn max(&self, field: &str) -> ValueRef<'_> {
+        self.bounds
+            .get(field)
+            .map_or(ValueRef::Missing, |(_, max)| max.as_ref())
+    }
+
+    fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+impl Bucket for MemoryBucket {
+    fn version(&self) -> i32 {
+        self.version
+    }
+
+    fn is_sorted(&self) -> bool {
+        self.version == 2
+    }
+
+    fn columns(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        Ok(self.columns.get(name).cloned())
+    }
+}
+
+/// A time-series collection: buckets are cut every so many measurements, as they come.
+pub(crate) struct MemoryBuckets {
+    options: BucketOptions,
+    buckets: Vec<Arc<MemoryBucket>>,
+}
+
+impl MemoryBuckets {
+    /// Buckets of at most `most` measurements of one series (equal metadata) within an hour.
+    pub(crate) fn new(measurements: &[Document], most: usize) -> Self {
+        let mut open: Vec<(Value, i64, Vec<Document>)> = Vec::new();
+        for measurement in measurements {
+            let meta = measurement.get("m").to_value();
+            let ValueRef::DateTime(at) = measurement.get("t") else {
+                panic!("a measurement without a time")
+            };
+            let hour = at.div_euclid(SPAN_MS);
+            let found = open.iter_mut().rev().find(|(known, of, list)| {
+                *of == hour && list.len() < most && compare(known.as_ref(), meta.as_ref()).is_eq()
+            });
+            match found {
+                Some((_, _, list)) => list.push(measurement.clone()),
+                None => open.push((meta, hour, vec![measurement.clone()])),
+            }
+        }
+        open.sort_by_key(|(_, hour, _)| *hour);
+        let buckets = open.into_iter().enumerate();
+        let extended_range = measurements.iter().any(|m| {
+            !matches!(m.get("t"), ValueRef::DateTime(at) if (0..=i64::from(i32::MAX) * 1000).contains(&at))
+        });
+        Self {
+            options: BucketOptions {
+                time_field: "t".into(),
+                meta_field: Some("m".into()),
+                bucket_max_span_seconds: SPAN_MS / 1000,
+                bucket_rounding_seconds: 60,
+                extended_range,
+                fixed_buckets: false,
+                collation: Document::new(),
+            },
+            buckets: buckets
+                .map(|(at, (meta, _, list))| Arc::new(bucket(at, meta, &list)))
+                .collect(),
+        }
+    }
+
+    /// All measurements, in the order in which buckets give them.
+    pub(crate) fn measurements(&self) -> Vec<Document> {
+        let mut all = Vec::new();
+        for bucket in &self.buckets {
+            for row in 0..bucket.count as usize {
+                let mut out = DocumentBuilder::new();
+                out.append_ref("t", bucket.columns["t"].value(row));
+                out.append_ref("m", bucket.meta.as_ref());
+                for name in bucket.names.iter().filter(|n| &***n != "t") {
+                    out.append_ref(name, bucket.columns[name].value(row));
+                }
+                all.push(out.finish());
+            }
+        }
+        all
+    }
+}
+
+const SPAN_MS: i64 = 3_600_000;
+
+fn bucket(at: usize, meta: Value, list: &[Document]) -> MemoryBucket {
+    let mut names: Vec<Arc<str>> = vec!["t".into()];
+    for document in list {
+        for element in document.iter() {
+            if element.name() != "m" && !names.iter().any(|n| &**n == element.name()) {
+                names.push(element.name().into());
+            }
+        }
+    }
+    let mut columns = BTreeMap::new();
+    let mut bounds = BTreeMap::new();
+    for name in &names {
+        let values: Vec<Value> = list.iter().map(|d| d.get(name).to_value()).collect();
+        bounds.extend(bounds_of(&values).map(|bounds| (Arc::clone(name), bounds)));
+        columns.insert(
+            Arc::clone(name),
+            Arc::new(ColumnBlock::from_values(&values)),
+        );
+    }
+    let times: Vec<i64> = list
+        .iter()
+        .map(|d| match d.get("t") {
+            ValueRef::DateTime(at) => at,
+            _ => 0,
+        })
+        .collect();
+    let least = times.iter().copied().min().unwrap_or(0);
+    // Rounded towards 1970, as stored.
+    let rounded = least / 60_000 * 60_000;
+    if let Some((min, _)) = bounds.get_mut("t") {
+        *min = Value::DateTime(rounded);
+    }
+    let mut id = [0; 12];
+    id[..4].copy_from_slice(&((rounded.div_euclid(1000)) as u32).to_be_bytes());
+    id[4..].copy_from_slice(&(at as u64).to_be_bytes());
+    MemoryBucket {
+        id: ObjectId(id),
+        meta,
+        count: u32::try_from(list.len()).unwrap(),
+        version: if times.is_sorted() { 2 } else { 3 },
+        names,
+        columns,
+        bounds,
+    }
+}
+
+/// Bounds as buckets keep them: objects and arrays member by member, all else by value.
+fn bounds_of(values: &[Value]) -> Option<(Value, Value)> {
+    let present = values.iter().filter(|v| !v.is_missing());
+    let order = |a: &&Value, b: &&Value| compare(a.as_ref(), b.as_ref());
+    let min = present.clone().min_by(order)?.clone();
+    let max = present.clone().max_by(order)?.clone();
+    let members = |value: &Value| match value {
+        Value::Document(d) => Some(d.clone()),
+        _ => None,
+    };
+    let Some(documents) = values
+        .iter()
+        .filter(|v| !v.is_missing())
+        .map(members)
+        .collect::<Option<Vec<_>>>()
+    else {
+        return Some((min, max));
+    };
+    let mut names: Vec<String> = Vec::new();
+    for element in documents.iter().flat_map(Document::iter) {
+        if !names.iter().any(|n| n == element.name()) {
+            names.push(element.name().to_owned());
+        }
+    }
+    let (mut low, mut high) = (DocumentBuilder::new(), DocumentBuilder::new());
+    for name in &names {
+        let inner: Vec<Value> = documents.iter().map(|d| d.get(name).to_value()).collect();
+        if let Some((min, max)) = bounds_of(&inner) {
+            low.append(name, min);
+            high.append(name, max);
+        }
+    }
+    Some((low.finish().into(), high.finish().into()))
+}
+
+impl BucketSource for MemoryBuckets {
+    fn options(&self) -> &BucketOptions {
+        &self.options
+    }
+
+    fn scan(&self, scan: &BucketScan) -> Result<BucketIter> {
+        let mut chosen: Vec<Arc<dyn Bucket>> = Vec::new();
+        for bucket in &self.buckets {
+            let id = bucket.id.0;
+            if scan.id_min.is_some_and(|min| id < min) || scan.id_max.is_some_and(|max| id > max) {
+                continue;
+            }
+            scan.examined
+                .documents
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if let Some(filter) = &scan.filter
+                && !filter.may_match(&**bucket)?
+            {
+                continue;
+            }
+            chosen.push(Arc::clone(bucket) as Arc<dyn Bucket>);
+        }
+        if scan.direction == Direction::Backward {
+            chosen.reverse();
+        }
+        Ok(Box::new(chosen.into_iter().map(Ok)))
+    }
+
+    fn bucket_count_estimate(&self) -> Result<u64> {
+        Ok(self.buckets.len() as u64)
+    }
+}
+
+/// Collections by name.
+#[derive(Default)]
+pub(crate) struct MemoryCollections(pub(crate) BTreeMap<String, Resolved>);
+
+impl Collections for MemoryCollections {
+    fn resolve(&self, _: &str, coll: &str) -> Result<Resolved> {
+        Ok(self.0.get(coll).cloned().unwrap_or(Resolved::Absent))
+    }
+
+    fn introspect(
+        &self,
+        _: &str,
+        _: Option<&str>,
+        stage: &str,
+        _: DocRef<'_>,
+    ) -> Result<Vec<Document>> {
+        Ok(vec![nilometer_bson::doc! {"stage": stage}])
+    }
+}
+
+impl MemoryCollections {
+    /// One collection called "c".
+    pub(crate) fn of(resolved: Resolved) -> Arc<dyn Collections> {
+        Arc::new(Self(BTreeMap::from([("c".to_owned(), resolved)])))
+    }
+}
+
+/// An operation without limits.
+pub(crate) fn operation() -> OperationContext {
+    OperationContext::internal(Arc::new(SystemClock::default()), "test")
+}
+
+/// Settings with a fixed time.
+pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings {
+    ExecSettings {
+        now_ms: 1_700_000_000_000,
+        variables: Arc::new([]),
+        collator: None,
+        entropy: Arc::new(Entropy::default()),
+        limits,
+        options,
+    }
+}
+
+/// Runs a pipeline over the collection "c".
+pub(crate) fn run(
+    collections: &Arc<dyn Collections>,
+    stages: &Value,
+    options: ExecOptions,
+) -> Result<Vec<Document>> {
+    run_limited(collections, stages, options, ExecLimits::default())
+}
+
+/// Runs a pipeline over the collection "c" with limits.
+pub(crate) fn run_limited(
+    collections: &Arc<dyn Collections>,
+    stages: &Value,
+    options: ExecOptions,
+    limits: ExecLimits,
+) -> Result<Vec<Document>> {
+    let cx = PipelineContext::top(ParseContext::new());
+    let stages = parse_pipeline_value(&cx, "pipeline", stages.as_ref())?;
+    let settings = Arc::new(settings(options, limits));
+    let builder = Builder {
+        collections: Arc::clone(collections),
+        database: "test".into(),
+        collection: Some("c".into()),
+        settings: Arc::clone(&settings),
+        depth: 0,
+    };
+    let root = builder.pipeline(Some("c"), stages)?;
+    Executor::new(root, settings).drain(&operation())
+}
+
+/// Runs a pipeline over documents.
+pub(crate) fn run_stages(stages: Value, documents: Vec<Document>) -> Result<Vec<Document>> {
+    let source = Resolved::Ordinary(Arc::new(MemoryRecords(documents)));
+    run(
+        &MemoryCollections::of(source),
+        &stages,
+        ExecOptions::default(),
+    )
+}

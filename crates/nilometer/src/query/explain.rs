@@ -1,0 +1,379 @@
+//! Explain: a plan, and what it touched, in the words a MongoDB user looks for.
+//!
+//! ```text
+//! ordinary collection   queryPlanner.winningPlan: LIMIT ► PROJECTION ► SORT ► COLLSCAN …
+//!   with stages that `find` does not have         stages: [{$cursor: {queryPlanner}}, {$group}, …]
+//! time-series           stages: [{$cursor: {queryPlanner: COLLSCAN or CLUSTERED_IXSCAN of buckets}},
+//!                                {$_internalUnpackBucket: {include, eventFilter, …}}, …]
+//! ```
+//!
+//! Names are honest: a stage is called what MongoDB calls the one that does the same. Figures are
+//! counted while the query really runs; nothing is estimated.
+
+use std::sync::atomic::Ordering;
+
+use nilometer_bson::{Document, DocumentBuilder, Value, doc};
+
+use crate::query::batch::FieldSet;
+use crate::query::exec::OperatorStats;
+use crate::query::pipeline::Stage;
+use crate::query::planner::physical::Trace;
+use crate::query::planner::{AccessPath, BucketInput, Input, LogicalPlan, RecordInput};
+use crate::query::source::{BucketPredicate, highest_id, lowest_id};
+
+/// Figures of a finished run.
+#[derive(Clone, Copy, Debug)]
+pub struct Execution<'a> {
+    /// What each operator did.
+    pub trace: &'a Trace,
+    /// Documents that came out.
+    pub returned: u64,
+    /// Milliseconds it took.
+    pub millis: i64,
+}
+
+/// The explanation of a plan, without what only a server knows (host, version, command).
+///
+/// `namespace` is what the client reads; `top` names the command's own last step (`COUNT`).
+pub fn explain(
+    plan: &LogicalPlan,
+    namespace: &str,
+    top: Option<&'static str>,
+    execution: Option<Execution<'_>>,
+) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append("explainVersion", "1");
+    match as_find_tree(plan) {
+        Some(steps) => {
+            planner_and_stats(&mut out, plan, namespace, &steps, top, execution);
+        }
+        None => {
+            let mut stages = vec![Value::from(cursor_stage(plan, namespace, execution))];
+            if let Input::Buckets(input) = &plan.input {
+                stages.push(unpack_stage(input, execution).into());
+            }
+            for (at, stage) in plan.stages.iter().enumerate() {
+                let stats = execution.and_then(|e| e.trace.stages.get(at));
+                stages.push(with_stats(stage.explain(), stats.map(|s| &**s)).into());
+            }
+            out.append("stages", stages);
+        }
+    }
+    out.finish()
+}
+
+/// A step of a `find`, and where its figures are among the stages.
+struct Step {
+    document: Document,
+    stats: Option<usize>,
+}
+
+/// The plan as the tree of a `find`, lowest step first; `None` if it has other stages.
+fn as_find_tree(plan: &LogicalPlan) -> Option<Vec<Step>> {
+    let base = match &plan.input {
+        Input::Nothing => doc! {"stage": "EOF"},
+        Input::Records(input) => record_step(input),
+        Input::FirstStage | Input::Buckets(_) => return None,
+    };
+    let mut steps = vec![Step {
+        document: base,
+        stats: None,
+    }];
+    for (at, stage) in plan.stages.iter().enumerate() {
+        let document = match stage {
+            Stage::Sort(sort) => {
+                let mut out = DocumentBuilder::new();
+                out.append("stage", "SORT");
+                out.append("sortPattern", sort.pattern.to_document());
+                if let Some(limit) = sort.limit {
+                    out.append("limitAmount", i64::try_from(limit).unwrap_or(i64::MAX));
+                }
+                out.append("type", "simple");
+                out.finish()
+            }
+            Stage::Skip(n) => {
+                doc! {"stage": "SKIP", "skipAmount": i64::try_from(*n).unwrap_or(i64::MAX)}
+            }
+            Stage::Limit(n) => {
+                doc! {"stage": "LIMIT", "limitAmount": i64::try_from(*n).unwrap_or(i64::MAX)}
+            }
+            Stage::Project(project) if project.name() == "$project" => {
+                let simple = project.narrows(&FieldSet::All).is_some();
+                let name = if simple {
+                    "PROJECTION_SIMPLE"
+                } else {
+                    "PROJECTION_DEFAULT"
+                };
+                doc! {"stage": name, "transformBy": project.source.clone()}
+            }
+            _ => return None,
+        };
+        steps.push(Step {
+            document,
+            stats: Some(at),
+        });
+    }
+    Some(steps)
+}
+
+fn record_step(input: &RecordInput) -> Document {
+    let mut out = DocumentBuilder::new();
+    match &input.access {
+        AccessPath::IdLookup(_) => {
+            out.append("stage", "EXPRESS_IXSCAN");
+            out.append("keyPattern", doc! {"_id": 1});
+            out.append("indexName", "_id_");
+            return out.finish();
+        }
+        AccessPath::CollectionScan => out.append("stage", "COLLSCAN"),
+        AccessPath::ClusteredScan { .. } => out.append("stage", "CLUSTERED_IXSCAN"),
+    };
+    if let Some(filter) = &input.filter {
+        out.append("filter", filter.to_document());
+    }
+    out.append("direction", input.direction.name());
+    if let AccessPath::ClusteredScan { min, max } = &input.access {
+        for (name, key) in [("minRecord", min), ("maxRecord", max)] {
+            if let Some(key) = key {
+                out.append(name, record_id(key));
+            }
+        }
+    }
+    out.finish()
+}
+
+/// A bucket's key as the object id it is; anything else as bytes.
+fn record_id(key: &[u8]) -> Value {
+    match <[u8; 12]>::try_from(key) {
+        Ok(id) => Value::ObjectId(nilometer_bson::ObjectId(id)),
+        Err(_) => nilometer_bson::ValueRef::Binary {
+            subtype: 0,
+            bytes: key,
+        }
+        .to_value(),
+    }
+}
+
+fn bucket_step(input: &BucketInput) -> Document {
+    let mut out = DocumentBuilder::new();
+    let buckets = &input.buckets;
+    let bounded = buckets.id_min.is_some() || buckets.id_max.is_some();
+    out.append(
+        "stage",
+        if bounded {
+            "CLUSTERED_IXSCAN"
+        } else {
+            "COLLSCAN"
+        },
+    );
+    if !buckets.predicate.is_always() {
+        out.append("filter", buckets.predicate.to_document());
+    }
+    out.append("direction", input.direction.name());
+    if let Some(min) = buckets.id_min {
+        out.append("minRecord", record_id(&lowest_id(min)));
+    }
+    if let Some(max) = buckets.id_max {
+        out.append("maxRecord", record_id(&highest_id(max)));
+    }
+    out.finish()
+}
+
+fn input_step(plan: &LogicalPlan) -> Document {
+    match &plan.input {
+        Input::Nothing => doc! {"stage": "EOF"},
+        Input::FirstStage => doc! {"stage": "VIRTUAL_SCAN"},
+        Input::Records(input) => record_step(input),
+        Input::Buckets(input) => bucket_step(input),
+    }
+}
+
+fn stored_namespace<'a>(plan: &'a LogicalPlan, namespace: &'a str) -> &'a str {
+    match &plan.input {
+        Input::Records(input) => &input.namespace,
+        Input::Buckets(input) => &input.namespace,
+        Input::Nothing | Input::FirstStage => namespace,
+    }
+}
+
+/// The filter asked where documents are read.
+fn parsed_query(plan: &LogicalPlan) -> Document {
+    match &plan.input {
+        Input::Records(input) => input
+            .filter
+            .as_ref()
+            .map_or_else(Document::new, |filter| filter.to_document()),
+        Input::Buckets(input) => input.buckets.predicate.to_document(),
+        Input::Nothing | Input::FirstStage => Document::new(),
+    }
+}
+
+fn query_planner(plan: &LogicalPlan, namespace: &str, winning: Document) -> Document {
+    doc! {
+        "namespace": stored_namespace(plan, namespace),
+        "parsedQuery": parsed_query(plan),
+        "indexFilterSet": false,
+        "maxIndexedOrSolutionsReached": false,
+        "maxIndexedAndSolutionsReached": false,
+        "maxScansToExplodeReached": false,
+        "rulesApplied": plan.fired.iter().map(|name| Value::from(*name)).collect::<Vec<_>>(),
+        "winningPlan": winning,
+        "rejectedPlans": Vec::<Value>::new(),
+    }
+}
+
+/// The steps as a tree: the last is the root, each has the one below as `inputStage`.
+fn tree(
+    steps: &[Step],
+    top: Option<&str>,
+    figures: impl Fn(&Step, &mut DocumentBuilder),
+) -> Document {
+    let mut below: Option<Document> = None;
+    for step in steps {
+        let mut out = DocumentBuilder::new();
+        for element in step.document.iter() {
+            out.append_element(element);
+            if element.name() == "stage" {
+                figures(step, &mut out);
+            }
+        }
+        if let Some(below) = below.take() {
+            out.append("inputStage", below);
+        }
+        below = Some(out.finish());
+    }
+    let below = below.unwrap_or_default();
+    match top {
+        Some(name) => doc! {"stage": name, "inputStage": below},
+        None => below,
+    }
+}
+
+fn planner_and_stats(
+    out: &mut DocumentBuilder,
+    plan: &LogicalPlan,
+    namespace: &str,
+    steps: &[Step],
+    top: Option<&str>,
+    execution: Option<Execution<'_>>,
+) {
+    let winning = tree(steps, top, |_, _| {});
+    out.append("queryPlanner", query_planner(plan, namespace, winning));
+    if let Some(execution) = execution {
+        let trace = execution.trace;
+        let stages = tree(steps, top, |step, out| match step.stats {
+            Some(at) => {
+                if let Some(stats) = trace.stages.get(at) {
+                    step_figures(out, stats);
+                }
+            }
+            None => {
+                step_figures(out, &trace.input);
+                out.append("docsExamined", examined(trace).1);
+            }
+        });
+        out.append("executionStats", execution_stats(execution, stages));
+    }
+}
+
+fn step_figures(out: &mut DocumentBuilder, stats: &OperatorStats) {
+    let (returned, millis) = figures(stats);
+    out.append("nReturned", returned);
+    out.append("executionTimeMillisEstimate", millis);
+}
+
+fn figures(stats: &OperatorStats) -> (i64, i64) {
+    let read = |n: &std::sync::atomic::AtomicU64| {
+        i64::try_from(n.load(Ordering::Relaxed)).unwrap_or(i64::MAX)
+    };
+    (read(&stats.returned), read(&stats.nanos) / 1_000_000)
+}
+
+/// Keys and documents the scan looked at.
+fn examined(trace: &Trace) -> (i64, i64) {
+    let read = |n: &std::sync::atomic::AtomicU64| {
+        i64::try_from(n.load(Ordering::Relaxed)).unwrap_or(i64::MAX)
+    };
+    (read(&trace.scan.keys), read(&trace.scan.documents))
+}
+
+fn execution_stats(execution: Execution<'_>, stages: Document) -> Document {
+    let (keys, documents) = examined(execution.trace);
+    doc! {
+        "executionSuccess": true,
+        "nReturned": i64::try_from(execution.returned).unwrap_or(i64::MAX),
+        "executionTimeMillis": execution.millis,
+        "totalKeysExamined": keys,
+        "totalDocsExamined": documents,
+        "executionStages": stages,
+    }
+}
+
+fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution<'_>>) -> Document {
+    let mut cursor = DocumentBuilder::new();
+    let step = input_step(plan);
+    cursor.append("queryPlanner", query_planner(plan, namespace, step.clone()));
+    if let Some(execution) = execution {
+        let steps = [Step {
+            document: step,
+            stats: None,
+        }];
+        let trace = execution.trace;
+        let is_buckets = matches!(plan.input, Input::Buckets(_));
+        let stages = tree(&steps, None, |_, out| {
+            let returned = if is_buckets {
+                &trace.scan.returned
+            } else {
+                &trace.input.returned
+            };
+            let returned = returned.load(Ordering::Relaxed);
+            out.append("nReturned", i64::try_from(returned).unwrap_or(i64::MAX));
+            out.append("docsExamined", examined(trace).1);
+        });
+        cursor.append("executionStats", execution_stats(execution, stages));
+    }
+    let document = doc! {"$cursor": cursor.finish()};
+    with_stats(document, None)
+}
+
+fn unpack_stage(input: &BucketInput, execution: Option<Execution<'_>>) -> Document {
+    let options = input.source.options();
+    let mut out = DocumentBuilder::new();
+    out.begin_document("$_internalUnpackBucket");
+    let names = |names: &std::collections::BTreeSet<std::sync::Arc<str>>| -> Vec<Value> {
+        names.iter().map(|name| Value::from(&**name)).collect()
+    };
+    match &input.unpack.fields {
+        FieldSet::All => out.append("exclude", Vec::<Value>::new()),
+        FieldSet::Only(fields) => out.append("include", names(fields)),
+        FieldSet::Except(fields) => out.append("exclude", names(fields)),
+    };
+    out.append("timeField", &*options.time_field);
+    out.append("metaField", options.meta_field.as_deref());
+    out.append("bucketMaxSpanSeconds", options.bucket_max_span_seconds);
+    if options.fixed_buckets {
+        out.append("fixedBuckets", true);
+    }
+    if let Some(filter) = &input.unpack.event_filter {
+        out.append("eventFilter", filter.to_document());
+    }
+    if let Some(filter) = &input.unpack.whole_bucket_filter
+        && !matches!(filter, BucketPredicate::Always)
+    {
+        out.append("wholeBucketFilter", filter.to_document());
+    }
+    out.end();
+    with_stats(out.finish(), execution.map(|e| &*e.trace.input))
+}
+
+fn with_stats(stage: Document, stats: Option<&OperatorStats>) -> Document {
+    let Some(stats) = stats else {
+        return stage;
+    };
+    let mut out = DocumentBuilder::new();
+    for element in stage.iter() {
+        out.append_element(element);
+    }
+    step_figures(&mut out, stats);
+    out.finish()
+}

@@ -1,0 +1,242 @@
+//! `$lookup`: documents of another collection gathered into an array.
+
+use std::sync::Arc;
+
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+
+use super::{OtherStage, PipelineContext, Place, Stage, parse_pipeline_value};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Expression;
+use crate::eval::expression::parse_path;
+use crate::eval::matcher::MatchPath;
+use crate::eval::variables::check_user_name;
+use crate::query::exec::BoxOperator;
+use crate::query::exec::lookup::Lookup;
+use crate::query::planner::Builder;
+use crate::query::planner::needs::Needs;
+
+/// `$lookup`, parsed.
+#[derive(Clone, Debug)]
+pub struct LookupStage {
+    /// The other collection; none if the pipeline makes its documents itself.
+    pub from: Option<Arc<str>>,
+    /// Where the array goes.
+    pub target: FieldPath,
+    /// Fields that must be equal.
+    pub equality: Option<LookupEquality>,
+    /// Variables for the pipeline, in the order of their slots, which follow those around it.
+    pub variables: Vec<Expression>,
+    /// What is done to the other documents.
+    pub stages: Vec<Stage>,
+    depth: usize,
+    source: Value,
+}
+
+/// `localField` and `foreignField`.
+#[derive(Clone, Debug)]
+pub struct LookupEquality {
+    /// In the documents of the pipeline.
+    pub local: MatchPath,
+    /// In those of the other collection.
+    pub foreign: MatchPath,
+}
+
+impl OtherStage for LookupStage {
+    fn name(&self) -> &'static str {
+        "$lookup"
+    }
+
+    fn explain(&self, name: &str, out: &mut DocumentBuilder) {
+        out.append(name, self.source.clone());
+    }
+
+    fn needs(&self, after: &Needs) -> Needs {
+        // What is replaced keeps its place among the fields, so it must be there.
+        let mut needs = after.clone();
+        if let Some(equality) = &self.equality {
+            needs.add_path(equality.local.as_str());
+        }
+        for variable in &self.variables {
+            needs.add(&Needs::of_expression(variable));
+        }
+        needs
+    }
+
+    fn is_one_to_one(&self) -> bool {
+        true
+    }
+
+    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
+        let builder = builder.nested(self.depth);
+        Ok(Box::new(Lookup::new(input, self.clone(), builder)))
+    }
+}
+
+/// Parses `$lookup`.
+pub(super) fn parse(
+    cx: &PipelineContext,
+    _: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let Some(spec) = value.as_document() else {
+        return Err(Error::failed_to_parse(format!(
+            "the $lookup stage specification must be an object, but found {}",
+            value.type_name()
+        )));
+    };
+    let mut fields = Fields::default();
+    for element in spec {
+        fields.read(cx, element.name(), element.value())?;
+    }
+    let mut inner = cx.expressions.clone();
+    let mut variables = Vec::new();
+    for (name, variable) in fields.variables.iter().flatten() {
+        inner.define(name);
+        variables.push(variable.clone());
+    }
+    let nested = cx.nested(Place::Joined, inner)?;
+    let stages = match &fields.pipeline {
+        Some(pipeline) => parse_pipeline_value(&nested, "pipeline", pipeline.as_ref())?,
+        None => Vec::new(),
+    };
+    let makes_documents = stages.first().is_some_and(Stage::is_source);
+    let equality = match (fields.local, fields.foreign) {
+        (Some(local), Some(foreign)) => Some(LookupEquality {
+            local: MatchPath::new(&local),
+            foreign: MatchPath::new(&foreign),
+        }),
+        (None, None) => None,
+        _ => {
+            return Err(Error::failed_to_parse(
+                "$lookup requires both or neither of 'localField' and 'foreignField' to be specified",
+            ));
+        }
+    };
+    let has_pipeline = fields.pipeline.is_some();
+    let complaint = if equality.is_none() && !has_pipeline {
+        Some(
+            "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified",
+        )
+    } else if fields.variables.is_some() && !has_pipeline {
+        Some("$lookup with a 'let' argument must also specify 'pipeline'")
+    } else if fields.from.is_none() && !makes_documents {
+        Some("must specify 'from' field for a $lookup")
+    } else {
+        None
+    };
+    if let Some(complaint) = complaint {
+        return Err(Error::failed_to_parse(complaint));
+    }
+    let Some(target) = fields.target else {
+        return Err(Error::failed_to_parse(
+            "must specify 'as' field for a $lookup",
+        ));
+    };
+    out.push(Stage::Other(Arc::new(LookupStage {
+        from: fields.from,
+        target: parse_path(&target)?,
+        equality,
+        variables,
+        stages,
+        depth: nested.depth,
+        source: value.to_value(),
+    })));
+    Ok(())
+}
+
+#[derive(Default)]
+struct Fields {
+    from: Option<Arc<str>>,
+    local: Option<Arc<str>>,
+    foreign: Option<Arc<str>>,
+    target: Option<Arc<str>>,
+    variables: Option<Vec<(Arc<str>, Expression)>>,
+    pipeline: Option<Value>,
+}
+
+impl Fields {
+    fn read(&mut self, cx: &PipelineContext, name: &str, value: ValueRef<'_>) -> Result<()> {
+        let slot = match name {
+            "from" => &mut self.from,
+            "localField" => &mut self.local,
+            "foreignField" => &mut self.foreign,
+            "as" => &mut self.target,
+            "pipeline" => {
+                if value.as_array().is_none() {
+                    return Err(Error::type_mismatch(
+                        "'pipeline' option must be specified as an array",
+                    ));
+                }
+                self.pipeline = Some(value.to_value());
+                return Ok(());
+            }
+            "let" => {
+                let Some(list) = value.as_document() else {
+                    return Err(Error::failed_to_parse(format!(
+                        "$lookup argument 'let: {}' must be an object",
+                        value.type_name()
+                    )));
+                };
+                let mut variables = Vec::new();
+                for element in list {
+                    check_user_name(element.name())?;
+                    let expression = Expression::parse(element.value(), &cx.expressions)?;
+                    variables.push((element.name().into(), expression));
+                }
+                self.variables = Some(variables);
+                return Ok(());
+            }
+            other => {
+                return Err(Error::new(
+                    ErrorCode::FailedToParse,
+                    format!("unknown argument to $lookup: {other}"),
+                ));
+            }
+        };
+        match value.as_str() {
+            Some(text) => *slot = Some(text.into()),
+            None => {
+                return Err(Error::failed_to_parse(format!(
+                    "$lookup argument '{name}' must be a string, is type {}",
+                    value.type_name()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::code;
+    use super::*;
+    use nilometer_bson::{array, doc};
+
+    #[test]
+    fn arguments_are_checked() {
+        let lookup = |fields: &[(&str, Value)]| {
+            let mut spec = DocumentBuilder::new();
+            for (name, value) in fields {
+                spec.append(name, value.clone());
+            }
+            code(array![doc! {"$lookup": spec.finish()}])
+        };
+        let from = ("from", Value::from("c"));
+        let target = ("as", Value::from("x"));
+        let local = ("localField", Value::from("a"));
+        let foreign = ("foreignField", Value::from("b"));
+        let pipeline = ("pipeline", array![]);
+        let all = [from.clone(), local.clone(), foreign.clone(), target.clone()];
+        assert_eq!(lookup(&all), 0);
+        assert_eq!(lookup(&[from.clone(), pipeline.clone(), target.clone()]), 0);
+        assert_eq!(lookup(&[from.clone(), local.clone(), target.clone()]), 9);
+        assert_eq!(lookup(&[from.clone(), target.clone()]), 9);
+        assert_eq!(lookup(&[local, foreign, target.clone()]), 9);
+        assert_eq!(lookup(&[from.clone(), pipeline]), 9);
+        let variables = ("let", Value::from(doc! {"v": "$a"}));
+        assert_eq!(lookup(&[from, variables, target]), 9);
+        assert_eq!(code(array![doc! {"$lookup": 1}]), 9);
+    }
+}

@@ -1,0 +1,320 @@
+//! `$project`, `$addFields` (`$set`), `$unset`, and the projection of `find`: one stage, two kinds.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, Value, ValueRef};
+
+use super::{PipelineContext, Stage};
+use crate::error::{Error, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::projection::{AddFields, MetaField, Mode, Projection};
+use crate::eval::sort_key::SortPattern;
+use crate::eval::{Dependencies, ParseContext};
+use crate::query::batch::FieldSet;
+use crate::query::planner::needs::Needs;
+
+/// A stage that changes fields.
+#[derive(Clone, Debug)]
+pub struct ProjectStage {
+    /// What it does.
+    pub kind: Arc<ProjectKind>,
+    name: &'static str,
+    /// The argument as explain shows it.
+    pub source: Value,
+}
+
+/// What a stage that changes fields does.
+#[derive(Debug)]
+pub enum ProjectKind {
+    /// Keeps or drops fields, and computes some.
+    Projection {
+        /// Which.
+        projection: Projection,
+        /// The filter of `find`, where the projection wants to know which element matched.
+        position_of: Option<MatchExpression>,
+        /// The order of `find`, where the projection shows the sort key.
+        sort_key_of: Option<SortPattern>,
+    },
+    /// Keeps all fields and computes some.
+    AddFields(AddFields),
+}
+
+impl ProjectStage {
+    fn of(projection: Projection, name: &'static str, source: Value) -> Self {
+        Self {
+            kind: Arc::new(ProjectKind::Projection {
+                projection,
+                position_of: None,
+                sort_key_of: None,
+            }),
+            name,
+            source,
+        }
+    }
+
+    /// The projection of a `find` with this filter and order.
+    pub fn of_find(
+        spec: DocRef<'_>,
+        filter: MatchExpression,
+        sort: Option<SortPattern>,
+        expressions: &ParseContext,
+    ) -> Result<Self> {
+        let projection = Projection::parse_find(spec, expressions)?;
+        let position_of = projection.needs_position().then_some(filter);
+        let sort_key_of = sort.filter(|_| projection.needs_meta(MetaField::SortKey));
+        Ok(Self {
+            kind: Arc::new(ProjectKind::Projection {
+                projection,
+                position_of,
+                sort_key_of,
+            }),
+            name: "$project",
+            source: spec.into(),
+        })
+    }
+
+    /// The name it was given.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it needs of its input when `after` is needed of its output.
+    pub fn needs(&self, after: &Needs) -> Needs {
+        let mut dependencies = Dependencies::default();
+        match &*self.kind {
+            ProjectKind::Projection {
+                projection,
+                position_of,
+                sort_key_of,
+            } => {
+                projection.dependencies(&mut dependencies);
+                if let Some(filter) = position_of {
+                    filter.add_dependencies(&mut dependencies);
+                }
+                if let Some(pattern) = sort_key_of {
+                    pattern.dependencies(&mut dependencies);
+                }
+                let own = Needs::of(&dependencies);
+                match projection.mode() {
+                    Mode::Inclusion => own,
+                    Mode::Exclusion => {
+                        let mut kept = after.clone();
+                        for path in projection.excluded_paths() {
+                            kept.remove(&path);
+                        }
+                        kept.and(&own)
+                    }
+                }
+            }
+            ProjectKind::AddFields(fields) => {
+                fields.dependencies(&mut dependencies);
+                // A field that is computed anew keeps its place among the others, so it must be there.
+                after.clone().and(&Needs::of(&dependencies))
+            }
+        }
+    }
+
+    /// True if whatever a filter finds at `path` is the same before and after.
+    ///
+    /// Only whole top-level fields count: a projection below a field changes what paths through arrays
+    /// find in ways not worth telling apart.
+    pub fn leaves_alone(&self, path: &str) -> bool {
+        let first = first_of(path);
+        match &*self.kind {
+            ProjectKind::Projection { projection, .. } => {
+                let computes = computed_firsts(projection.computed().iter().map(|(p, _)| p), first);
+                match projection.mode() {
+                    Mode::Inclusion => {
+                        !computes && projection.included_paths().iter().any(|p| p == first)
+                    }
+                    Mode::Exclusion => {
+                        !computes && !computed_firsts(projection.excluded_paths().iter(), first)
+                    }
+                }
+            }
+            ProjectKind::AddFields(fields) => {
+                !computed_firsts(fields.computed().iter().map(|(p, _)| p), first)
+            }
+        }
+    }
+
+    /// The fields that remain of `shown`, if all the stage does is to keep or drop whole top-level
+    /// fields.
+    pub fn narrows(&self, shown: &FieldSet) -> Option<FieldSet> {
+        let ProjectKind::Projection { projection, .. } = &*self.kind else {
+            return None;
+        };
+        if !projection.is_simple() {
+            return None;
+        }
+        match projection.mode() {
+            Mode::Inclusion => {
+                let paths = projection.included_paths();
+                if paths.iter().any(|path| path.contains('.')) {
+                    return None;
+                }
+                let kept = paths.iter().filter(|path| shown.contains(path));
+                Some(FieldSet::Only(kept.map(|p| p.as_str().into()).collect()))
+            }
+            Mode::Exclusion => {
+                let paths = projection.excluded_paths();
+                if paths.iter().any(|path| path.contains('.')) {
+                    return None;
+                }
+                let dropped = paths.iter().map(|p| Arc::from(p.as_str()));
+                Some(match shown {
+                    FieldSet::All => FieldSet::Except(dropped.collect()),
+                    FieldSet::Except(hidden) => {
+                        FieldSet::Except(hidden.iter().cloned().chain(dropped).collect())
+                    }
+                    FieldSet::Only(names) => {
+                        let left = names.iter().filter(|n| !paths.iter().any(|p| **p == ***n));
+                        FieldSet::Only(left.cloned().collect())
+                    }
+                })
+            }
+        }
+    }
+}
+
+fn first_of(path: &str) -> &str {
+    path.split('.').next().unwrap_or(path)
+}
+
+fn computed_firsts<'a>(mut paths: impl Iterator<Item = &'a String>, first: &str) -> bool {
+    paths.any(|path| first_of(path) == first)
+}
+
+/// Parses `$project`.
+pub(super) fn parse_project(
+    cx: &PipelineContext,
+    name: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let Some(spec) = value.as_document() else {
+        return Err(Error::location(
+            15_969,
+            "$project specification must be an object",
+        ));
+    };
+    let projection = Projection::parse_project(spec, &cx.expressions)?;
+    let source = value.to_value();
+    out.push(Stage::Project(ProjectStage::of(projection, name, source)));
+    Ok(())
+}
+
+/// Parses `$addFields` and `$set`.
+pub(super) fn parse_add_fields(
+    cx: &PipelineContext,
+    name: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let Some(spec) = value.as_document() else {
+        return Err(Error::location(
+            40_272,
+            format!(
+                "{name} specification stage must be an object, got {}",
+                value.type_name()
+            ),
+        ));
+    };
+    out.push(Stage::Project(ProjectStage {
+        kind: Arc::new(ProjectKind::AddFields(AddFields::parse(
+            spec,
+            &cx.expressions,
+        )?)),
+        name,
+        source: value.to_value(),
+    }));
+    Ok(())
+}
+
+/// Parses `$unset`.
+pub(super) fn parse_unset(
+    cx: &PipelineContext,
+    name: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let projection = Projection::parse_unset(value, &cx.expressions)?;
+    let source: Document = projection.source().clone();
+    // Explain shows it as the `$project` it is.
+    let name = if source.is_empty() { name } else { "$project" };
+    out.push(Stage::Project(ProjectStage::of(
+        projection,
+        name,
+        source.into(),
+    )));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{code, parse};
+    use super::*;
+    use nilometer_bson::{array, doc};
+
+    fn stage(name: &str, spec: Document) -> ProjectStage {
+        let mut stage = nilometer_bson::DocumentBuilder::new();
+        stage.append(name, spec);
+        match parse(array![stage.finish()]).unwrap().remove(0) {
+            Stage::Project(stage) => stage,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn fields(names: &[&str]) -> Needs {
+        Needs::Fields(names.iter().map(|n| Arc::from(*n)).collect())
+    }
+
+    #[test]
+    fn what_is_needed() {
+        let include = stage("$project", doc! {"a": 1, "b.c": 1, "x": "$y.z"});
+        assert_eq!(include.needs(&Needs::All), fields(&["_id", "a", "b", "y"]));
+        let exclude = stage("$project", doc! {"a": 0, "b.c": 0});
+        assert_eq!(exclude.needs(&Needs::All), Needs::All);
+        assert_eq!(
+            exclude.needs(&fields(&["a", "b", "c"])),
+            fields(&["b", "c"])
+        );
+        let add = stage("$addFields", doc! {"a": "$x", "b.c": 1});
+        assert_eq!(add.needs(&Needs::All), Needs::All);
+        assert_eq!(add.needs(&fields(&["a", "b"])), fields(&["a", "b", "x"]));
+    }
+
+    #[test]
+    fn what_is_left_alone() {
+        let include = stage("$project", doc! {"a": 1, "b.c": 1, "x": "$y"});
+        for (path, expected) in [
+            ("a", true),
+            ("a.b", true),
+            ("b", false),
+            ("b.c", false),
+            ("x", false),
+            ("y", false),
+            ("_id", true),
+        ] {
+            assert_eq!(include.leaves_alone(path), expected, "{path}");
+        }
+        let exclude = stage("$project", doc! {"a": 0, "b.c": 0});
+        assert!(!exclude.leaves_alone("a.x") && !exclude.leaves_alone("b.d"));
+        assert!(exclude.leaves_alone("c"));
+        let add = stage("$set", doc! {"a.b": 1});
+        assert!(!add.leaves_alone("a.c") && add.leaves_alone("b"));
+    }
+
+    #[test]
+    fn arguments_are_checked() {
+        assert_eq!(code(array![doc! {"$project": 1}]), 15_969);
+        assert_eq!(code(array![doc! {"$project": doc! {}}]), 51_272);
+        assert_eq!(
+            code(array![doc! {"$project": doc! {"a": 1, "b": 0}}]),
+            31_254
+        );
+        assert_eq!(code(array![doc! {"$addFields": 1}]), 40_272);
+        assert_eq!(code(array![doc! {"$unset": 1}]), 31_002);
+        assert_eq!(code(array![doc! {"$unset": "a"}]), 0);
+    }
+}

@@ -1,0 +1,114 @@
+//! Where identities and random numbers come from.
+//!
+//! By default a keyed hash (the standard library's, keyed by the system at the start) of a counter:
+//! nobody who sees some values can tell the next. It is no source for secrets; those of logging in
+//! come with logging in. A seeded source gives the same values every time, for tests.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use nilometer_bson::ObjectId;
+
+#[derive(Debug)]
+enum Mixer {
+    Keyed(RandomState),
+    Seeded(u64),
+}
+
+/// Gives out identities and random numbers.
+#[derive(Debug)]
+pub struct IdSource {
+    mixer: Mixer,
+    drawn: AtomicU64,
+    /// Five bytes that are this source's, in the middle of its object ids.
+    origin: [u8; 5],
+    object_ids: AtomicU32,
+}
+
+impl Default for IdSource {
+    fn default() -> Self {
+        Self::new(Mixer::Keyed(RandomState::new()))
+    }
+}
+
+impl IdSource {
+    fn new(mixer: Mixer) -> Self {
+        let mut source = Self {
+            mixer,
+            drawn: AtomicU64::new(0),
+            origin: [0; 5],
+            object_ids: AtomicU32::new(0),
+        };
+        let [a, b, c, d, e, x, y, z] = source.random().to_le_bytes();
+        source.origin = [a, b, c, d, e];
+        source.object_ids = AtomicU32::new(u32::from_le_bytes([x, y, z, 0]));
+        source
+    }
+
+    /// A source that gives the same values for the same `seed`.
+    pub fn seeded(seed: u64) -> Self {
+        Self::new(Mixer::Seeded(seed))
+    }
+
+    /// 64 random bits.
+    pub fn random(&self) -> u64 {
+        let n = self.drawn.fetch_add(1, Ordering::Relaxed);
+        match &self.mixer {
+            Mixer::Keyed(keys) => keys.hash_one(n),
+            Mixer::Seeded(seed) => split_mix(seed.wrapping_add(n)),
+        }
+    }
+
+    /// A random UUID (version 4).
+    pub fn uuid(&self) -> [u8; 16] {
+        let bits = (u128::from(self.random()) << 64) | u128::from(self.random());
+        const VERSION: u128 = 0xF << 76;
+        const VARIANT: u128 = 0b11 << 62;
+        let bits = (bits & !VERSION & !VARIANT) | (4 << 76) | (0b10 << 62);
+        bits.to_be_bytes()
+    }
+
+    /// An object id made at `now_ms`: seconds, this source's five bytes, a counter.
+    pub fn object_id(&self, now_ms: i64) -> ObjectId {
+        let [a, b, c, d, e] = self.origin;
+        // The seconds are 32 bits by format, and wrap.
+        let [.., s0, s1, s2, s3] = now_ms.div_euclid(1000).to_be_bytes();
+        let count = self.object_ids.fetch_add(1, Ordering::Relaxed);
+        let [_, n0, n1, n2] = count.to_be_bytes();
+        ObjectId([s0, s1, s2, s3, a, b, c, d, e, n0, n1, n2])
+    }
+}
+
+/// The output function of the SplitMix64 generator.
+fn split_mix(state: u64) -> u64 {
+    let mut z = state.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_their_form_and_do_not_repeat() {
+        let ids = IdSource::default();
+        let first = ids.object_id(1_700_000_000_123);
+        let second = ids.object_id(1_700_000_000_999);
+        assert_eq!(first.timestamp_seconds(), 1_700_000_000);
+        assert_ne!(first, second);
+        let uuid = ids.uuid();
+        assert_eq!((uuid[6] >> 4, uuid[8] >> 6), (4, 0b10));
+        assert_ne!(uuid, ids.uuid());
+    }
+
+    #[test]
+    fn a_seeded_source_repeats_itself() {
+        let (a, b) = (IdSource::seeded(7), IdSource::seeded(7));
+        assert_eq!(a.uuid(), b.uuid());
+        assert_eq!(a.object_id(0), b.object_id(0));
+        assert_ne!(IdSource::seeded(8).random(), a.random());
+    }
+}
