@@ -159,7 +159,9 @@ fn parse_buckets(value: ValueRef<'_>) -> Result<usize> {
         .ok_or_else(|| {
             Error::location(
                 40_243,
-                format!("The $bucketAuto 'buckets' field must be greater than 0, but found: {whole}."),
+                format!(
+                    "The $bucketAuto 'buckets' field must be greater than 0, but found: {whole}."
+                ),
             )
         })
 }
