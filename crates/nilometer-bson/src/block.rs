@@ -18,11 +18,14 @@
 //!
 //! Blocks do not compare or hash; order and equality of values are other modules' business.
 
-use std::collections::HashMap;
+mod builder;
+
 use std::ops::Range;
 
-use crate::document::write_value;
 use crate::value::{ObjectId, Timestamp, Value, ValueRef};
+
+pub use builder::ColumnBlockBuilder;
+pub(crate) use builder::Interner;
 
 /// A bitmap with one bit for each value of a block, set where the value is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -374,6 +377,23 @@ impl ColumnBlock {
         order: impl Fn(&T, &T) -> std::cmp::Ordering,
     ) -> Option<(T, T)> {
         let mut range: Option<(T, T)> = None;
+        if self.presence.is_none() {
+            let mut all = values.iter().copied();
+            let first = all.next()?;
+            return Some(all.fold((first, first), |(min, max), value| {
+                let min = if order(&value, &min).is_lt() {
+                    value
+                } else {
+                    min
+                };
+                let max = if order(&value, &max).is_gt() {
+                    value
+                } else {
+                    max
+                };
+                (min, max)
+            }));
+        }
         for (at, value) in values.iter().enumerate() {
             if self.presence.as_ref().is_some_and(|there| !there.get(at)) {
                 continue;
@@ -478,212 +498,78 @@ fn pick<T: Clone + Default>(values: &[T], places: impl Iterator<Item = usize>) -
         .collect()
 }
 
-/// Builds a [`ColumnBlock`] value by value, finding the form that fits.
-///
-/// ```
-/// use nilometer_bson::{ValueRef, block::ColumnBlockBuilder};
-///
-/// let mut builder = ColumnBlockBuilder::new();
-/// builder.push(ValueRef::Int32(7));
-/// builder.push(ValueRef::Missing);
-/// let block = builder.finish();
-/// assert_eq!(block.as_i32().map(<[i32]>::len), Some(2));
-/// assert!(block.is_missing(1));
-/// ```
-#[derive(Debug, Clone)]
-pub struct ColumnBlockBuilder {
-    data: BlockData,
-    len: usize,
-    gaps: Vec<usize>,
-    codes: Interner,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Default for ColumnBlockBuilder {
-    fn default() -> Self {
-        ColumnBlockBuilder {
-            data: BlockData::Missing,
-            len: 0,
-            gaps: Vec::new(),
-            codes: Interner::default(),
-        }
-    }
-}
-
-impl ColumnBlockBuilder {
-    /// A builder with no values.
-    pub fn new() -> Self {
-        Self::default()
+    fn block(values: &[Value]) -> ColumnBlock {
+        ColumnBlock::from_values(values)
     }
 
-    /// How many values have been pushed.
-    pub fn len(&self) -> usize {
-        self.len
+    #[test]
+    fn the_form_follows_the_values() {
+        let form = |values: &[Value]| block(values).data;
+        assert!(matches!(form(&[]), BlockData::Missing));
+        assert!(matches!(form(&[Value::Missing]), BlockData::Missing));
+        assert!(matches!(form(&[1.into(), 2.into()]), BlockData::Int32(_)));
+        assert!(matches!(
+            form(&["a".into(), "b".into()]),
+            BlockData::Dictionary { .. }
+        ));
+        assert!(matches!(
+            form(&["a".into(), "a".into()]),
+            BlockData::Constant(_)
+        ));
+        assert!(matches!(form(&[1.into(), 2.5.into()]), BlockData::Mixed(_)));
+        let strings = block(&["a".into(), Value::Null, "a".into()]);
+        let (codes, values) = strings.as_dictionary().unwrap();
+        assert_eq!((codes, values.len()), (&[0, 1, 0][..], 2));
     }
 
-    /// Whether none has.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+    #[test]
+    fn gaps_are_bits() {
+        let block = block(&[7.into(), Value::Missing, 9.into()]);
+        assert_eq!(block.presence().unwrap().words(), [0b101]);
+        assert_eq!((block.len(), block.present_count()), (3, 2));
+        assert!(block.is_missing(1) && block.is_missing(3) && !block.is_missing(2));
+        assert!(matches!(block.value(2), ValueRef::Int32(9)));
+        assert_eq!(block.as_i32(), Some(&[7, 0, 9][..]));
+
+        let mut builder = PresenceBuilder::new(200);
+        builder.clear_range(60, 70);
+        builder.clear_bits(190, 0b11);
+        let presence = builder.finish().unwrap();
+        let there: Vec<usize> = (0..200).filter(|at| presence.get(*at)).collect();
+        let expected = (0..200).filter(|at| !(60..130).contains(at) && !(190..192).contains(at));
+        assert_eq!(there, expected.collect::<Vec<_>>());
+        assert_eq!(presence.count(), 128);
+        assert_eq!(presence.words()[3] >> 8, 0, "nothing behind the last value");
     }
 
-    /// Adds a value.
-    pub fn push(&mut self, value: ValueRef<'_>) {
-        if value.is_missing() {
-            self.push_missing();
-            return;
-        }
-        if matches!(self.data, BlockData::Missing) {
-            self.data = self.first_form(value);
-        }
-        let pushed = match (&mut self.data, value) {
-            (BlockData::Int32(values), ValueRef::Int32(value)) => push(values, value),
-            (BlockData::Int64(values), ValueRef::Int64(value)) => push(values, value),
-            (BlockData::Double(values), ValueRef::Double(value)) => push(values, value),
-            (BlockData::DateTime(values), ValueRef::DateTime(value)) => push(values, value),
-            (BlockData::Bool(values), ValueRef::Bool(value)) => push(values, value),
-            (BlockData::Timestamp(values), ValueRef::Timestamp(value)) => push(values, value),
-            (BlockData::ObjectId(values), ValueRef::ObjectId(value)) => push(values, value),
-            (BlockData::Dictionary { codes, values }, value) if is_coded(value) => {
-                push(codes, self.codes.code(value, values))
-            }
-            (BlockData::Mixed(values), value) => push(values, value.to_value()),
-            _ => false,
+    #[test]
+    fn smallest_and_greatest() {
+        let range = |values: &[Value]| {
+            let (min, max) = block(values).min_max()?;
+            Some((format!("{:?}", min.as_ref()), format!("{:?}", max.as_ref())))
         };
-        if !pushed {
-            let mut values = self.values();
-            values.push(value.to_value());
-            self.data = BlockData::Mixed(values);
-        }
-        self.len += 1;
+        let text = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
+        assert_eq!(
+            range(&[3.into(), Value::Missing, (-1).into()]),
+            text("Int32(-1)", "Int32(3)")
+        );
+        let doubles = [2.5.into(), f64::NAN.into(), 1.0.into()];
+        assert_eq!(range(&doubles), text("Double(NaN)", "Double(2.5)"));
+        assert_eq!(range(&["a".into(), "b".into()]), None);
+        assert_eq!(range(&[Value::Missing]), None);
     }
 
-    /// Adds a missing value.
-    pub fn push_missing(&mut self) {
-        self.gaps.push(self.len);
-        self.len += 1;
-        match &mut self.data {
-            BlockData::Missing | BlockData::Constant(_) => {}
-            BlockData::Int32(values) => values.push(0),
-            BlockData::Int64(values) | BlockData::DateTime(values) => values.push(0),
-            BlockData::Double(values) => values.push(0.0),
-            BlockData::Bool(values) => values.push(false),
-            BlockData::Timestamp(values) => values.push(Timestamp::default()),
-            BlockData::ObjectId(values) => values.push(ObjectId::default()),
-            BlockData::Dictionary { codes, .. } => codes.push(0),
-            BlockData::Mixed(values) => values.push(Value::Missing),
-        }
-    }
-
-    /// The block of all values pushed.
-    pub fn finish(self) -> ColumnBlock {
-        let presence = self.presence();
-        let data = match self.data {
-            BlockData::Dictionary { values, .. } if values.len() == 1 => {
-                BlockData::Constant(values.into_iter().next().unwrap_or_default())
-            }
-            data => data,
-        };
-        ColumnBlock::from_parts(self.len, data, presence)
-    }
-
-    fn presence(&self) -> Option<Presence> {
-        if self.gaps.is_empty() {
-            return None;
-        }
-        let mut presence = Presence::all(self.len);
-        self.gaps.iter().for_each(|&gap| presence.clear(gap));
-        Some(presence)
-    }
-
-    /// The form for a block whose first value, behind `self.len` missing ones, is `value`.
-    fn first_form(&self, value: ValueRef<'_>) -> BlockData {
-        let len = self.len;
-        match value {
-            ValueRef::Int32(_) => BlockData::Int32(vec![0; len]),
-            ValueRef::Int64(_) => BlockData::Int64(vec![0; len]),
-            ValueRef::Double(_) => BlockData::Double(vec![0.0; len]),
-            ValueRef::DateTime(_) => BlockData::DateTime(vec![0; len]),
-            ValueRef::Bool(_) => BlockData::Bool(vec![false; len]),
-            ValueRef::Timestamp(_) => BlockData::Timestamp(vec![Timestamp::default(); len]),
-            ValueRef::ObjectId(_) => BlockData::ObjectId(vec![ObjectId::default(); len]),
-            value if is_coded(value) => BlockData::Dictionary {
-                codes: vec![0; len],
-                values: Vec::new(),
-            },
-            _ => BlockData::Mixed(vec![Value::Missing; len]),
-        }
-    }
-
-    fn values(&mut self) -> Vec<Value> {
-        let data = std::mem::replace(&mut self.data, BlockData::Missing);
-        if let BlockData::Mixed(values) = data {
-            return values;
-        }
-        ColumnBlock::from_parts(self.len, data, self.presence()).to_values()
-    }
-}
-
-fn push<T>(values: &mut Vec<T>, value: T) -> bool {
-    values.push(value);
-    true
-}
-
-/// Whether values of this type are kept by code: those without a vector of their own, but not documents.
-fn is_coded(value: ValueRef<'_>) -> bool {
-    !matches!(
-        value,
-        ValueRef::Int32(_)
-            | ValueRef::Int64(_)
-            | ValueRef::Double(_)
-            | ValueRef::DateTime(_)
-            | ValueRef::Bool(_)
-            | ValueRef::Timestamp(_)
-            | ValueRef::ObjectId(_)
-            | ValueRef::Document(_)
-            | ValueRef::Array(_)
-            | ValueRef::Missing
-    )
-}
-
-/// Gives equal values (as bytes) equal codes.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Interner {
-    codes: HashMap<Box<[u8]>, u32>,
-    key: Vec<u8>,
-}
-
-impl Interner {
-    fn code(&mut self, value: ValueRef<'_>, values: &mut Vec<Value>) -> u32 {
-        self.key.clear();
-        self.key.push(value.type_code());
-        write_value(&mut self.key, value);
-        self.code_of_key(values, || value.to_value())
-    }
-
-    /// The code of the value with these bytes, which `value` makes if it is new.
-    pub(crate) fn code_of_bytes<E>(
-        &mut self,
-        tag: u8,
-        bytes: &[u8],
-        values: &mut Vec<Value>,
-        value: impl FnOnce() -> Result<Value, E>,
-    ) -> Result<u32, E> {
-        self.key.clear();
-        self.key.push(tag);
-        self.key.extend_from_slice(bytes);
-        if let Some(code) = self.codes.get(self.key.as_slice()) {
-            return Ok(*code);
-        }
-        let value = value()?;
-        Ok(self.code_of_key(values, || value))
-    }
-
-    fn code_of_key(&mut self, values: &mut Vec<Value>, value: impl FnOnce() -> Value) -> u32 {
-        if let Some(code) = self.codes.get(self.key.as_slice()) {
-            return *code;
-        }
-        let code = u32::try_from(values.len()).unwrap_or(u32::MAX);
-        values.push(value());
-        self.codes.insert(self.key.as_slice().into(), code);
-        code
+    #[test]
+    fn what_is_selected_beyond_the_end_is_missing() {
+        let block = block(&[1.into(), 2.into()]);
+        let selected = block.select(&[1, 5, 0]);
+        assert!(selected.is_missing(1));
+        assert!(matches!(selected.value(2), ValueRef::Int32(1)));
+        assert!(block.slice(5..9).is_empty());
+        assert!(block.select(&[7]).is_all_missing());
     }
 }

@@ -33,6 +33,11 @@ pub fn column_decode(bytes: &[u8]) {
     assert_eq!(count, Ok(values.len()));
     let last = last.map(|value| raw(value.as_ref()));
     assert_eq!(last, Ok(values.last().cloned().unwrap_or_default()));
+    let reopened = ColumnBuilder::reopen(bytes, VALUES_MAX).map(|builder| {
+        let again = builder.to_bytes();
+        (builder.count(), column::decode_raw(&again, VALUES_MAX))
+    });
+    assert_eq!(reopened, Ok((values.len(), plain.clone())));
     column_encode(values);
 }
 

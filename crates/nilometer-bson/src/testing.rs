@@ -2,7 +2,7 @@
 //! min and max, index keys.
 //!
 //! [`awkward_groups`] lists them in ascending order; values of one group compare equal. With the
-//! feature `testing` (and in this crate's own tests) [`strategies`] generates random ones.
+//! feature `testing` (and in this crate's own tests) the module `strategies` generates random ones.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod strategies;
@@ -60,6 +60,7 @@ fn whole(value: i64) -> Vec<Value> {
 }
 
 /// Numbers from NaN to infinity.
+// long function: one list in ascending order, best read in one piece.
 pub fn numbers() -> Vec<Vec<Value>> {
     let negative_nan = Decimal128 {
         low: 0,

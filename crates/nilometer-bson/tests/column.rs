@@ -6,5 +6,7 @@ mod extended_json;
 mod golden;
 #[path = "column/laws.rs"]
 mod laws;
+#[path = "column/plain_encoder.rs"]
+mod plain_encoder;
 #[path = "column/vectors.rs"]
 mod vectors;

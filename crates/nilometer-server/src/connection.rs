@@ -6,7 +6,6 @@
 //! error 1 and the connection is closed, other connections go on.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -19,7 +18,7 @@ use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
 
 use crate::limits;
-use crate::registry::Entry;
+use crate::registry::{Entry, SharedStream};
 use crate::wire::{self, Compressor, HEADER_BYTES, Header, Message, OpCode, ReplyForm, WireError};
 
 /// Numbers of the messages this process sends.
@@ -50,7 +49,7 @@ pub(crate) struct Connection<'a> {
     database: &'a Database,
     session: ClientSession,
     entry: Arc<Entry>,
-    stream: BufReader<TcpStream>,
+    stream: BufReader<SharedStream>,
 }
 
 impl<'a> Connection<'a> {
@@ -58,8 +57,8 @@ impl<'a> Connection<'a> {
         database: &'a Database,
         entry: Arc<Entry>,
         compressors: &[Compressor],
-        stream: TcpStream,
     ) -> io::Result<Self> {
+        let stream = &entry.stream;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(limits::STALL_TIMEOUT))?;
         stream.set_write_timeout(Some(limits::STALL_TIMEOUT))?;
@@ -69,6 +68,7 @@ impl<'a> Connection<'a> {
             stream.local_addr()?.to_string(),
         );
         session.compressors = compressors.iter().map(|c| c.name()).collect();
+        let stream = SharedStream(entry.clone());
         Ok(Self {
             database,
             session,
@@ -127,14 +127,15 @@ impl<'a> Connection<'a> {
             Message::Msg(msg) => (msg.request, !msg.more_to_come),
             Message::Query(query) => (query.request, true),
         };
-        let reply = match &request {
-            Ok(request) => self.run(request)?,
-            Err(problem) => error_reply(&problem.to_error()),
+        let (reply, panicked) = match &request {
+            Ok(request) => self.run(request),
+            Err(problem) => (error_reply(&problem.to_error()), false),
         };
+        drop(request);
         if wants_answer {
             self.write_reply(incoming.form, &reply)?;
         }
-        Ok(())
+        if panicked { Err(End::Panicked) } else { Ok(()) }
     }
 
     /// Answers a message of which not even the outer form could be read.
@@ -158,7 +159,8 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn run(&mut self, request: &Request) -> Result<Document, End> {
+    /// Runs a command. The second value is true if it panicked.
+    fn run(&mut self, request: &Request) -> (Document, bool) {
         let active = &self.database.services().counters.connections.active;
         active.increment();
         self.entry.begin_command();
@@ -167,31 +169,21 @@ impl<'a> Connection<'a> {
         let outcome = catch_unwind(AssertUnwindSafe(|| database.run_command(session, request)));
         self.entry.end_command();
         active.decrement();
-        match outcome {
-            Ok(reply) => Ok(reply),
-            Err(_) => {
-                let command = request.command_name();
-                error!(
-                    c = "COMMAND",
-                    id = 22_992,
-                    command,
-                    "A command panicked; this is a bug in the server"
-                );
-                let error = Error::new(
-                    ErrorCode::InternalError,
-                    format!(
-                        "the command {command} failed unexpectedly; the server's log says where"
-                    ),
-                );
-                let form = ReplyForm {
-                    response_to: 0,
-                    opcode: OpCode::Msg,
-                    compressor: None,
-                };
-                drop(self.write_reply(form, &error_reply(&error)));
-                Err(End::Panicked)
-            }
+        if let Ok(reply) = outcome {
+            return (reply, false);
         }
+        let command = request.command_name();
+        error!(
+            c = "COMMAND",
+            id = 22_992,
+            command,
+            "A command panicked; this is a bug in the server"
+        );
+        let error = Error::new(
+            ErrorCode::InternalError,
+            format!("the command {command} failed unexpectedly; the server's log says where"),
+        );
+        (error_reply(&error), true)
     }
 
     /// Waits for a message and reads all of it.

@@ -89,7 +89,9 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
     let counters = &shared.database.services().counters.connections;
     let id = shared.last_connection_id.fetch_add(1, Ordering::Relaxed) + 1;
     let max = usize::try_from(shared.connections_max).unwrap_or(usize::MAX);
-    let Some(entry) = shared.registry.add(id, &stream, max)? else {
+    let keepalive = TcpKeepalive::new().with_time(limits::KEEPALIVE);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    let Some(entry) = shared.registry.add(id, stream, max) else {
         counters.rejected.increment();
         let remote = remote.to_string();
         warn!(
@@ -101,8 +103,6 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
         );
         return Ok(());
     };
-    let keepalive = TcpKeepalive::new().with_time(limits::KEEPALIVE);
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     counters.current.increment();
     counters.total_created.increment();
     let quiet = shared.is_quiet();
@@ -123,7 +123,7 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
         .stack_size(limits::CONNECTION_STACK_BYTES)
         .spawn(move || {
             let shared = of_thread;
-            match Connection::new(&shared.database, entry, &shared.compressors, stream) {
+            match Connection::new(&shared.database, entry, &shared.compressors) {
                 Ok(connection) => connection.serve(),
                 Err(problem) => {
                     warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");

@@ -6,6 +6,7 @@ use std::fs;
 
 use nilometer::services::{HostFacts, MemoryUse};
 use nilometer_bson::Document;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Bytes of a unit `/proc` counts in.
 const KIB: u64 = 1024;
@@ -28,6 +29,23 @@ pub fn facts(argv: Vec<String>, parsed_options: Document, port: u16) -> HostFact
         cpu_mhz: cpu_mhz(),
         memory_use,
         ..HostFacts::default()
+    }
+}
+
+/// Raises the limit of open files to the most the process may have. The limit that holds then;
+/// `None` if there is none.
+pub fn raise_file_limit() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return limit.current;
+    }
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The open connections: so that a shutdown can end them, and an absent client be noticed.
 
 use std::collections::HashMap;
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Entry {
     /// Its number.
     pub(crate) id: i64,
-    stream: TcpStream,
+    pub(crate) stream: TcpStream,
     /// Milliseconds after `epoch` at which the running command began, plus one; 0 if none runs.
     command_began: AtomicU64,
     epoch: Instant,
@@ -57,6 +58,26 @@ impl Entry {
     }
 }
 
+/// The stream of a connection, which its thread and the registry share: one file descriptor.
+#[derive(Debug)]
+pub(crate) struct SharedStream(pub(crate) Arc<Entry>);
+
+impl Read for SharedStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&self.0.stream).read(buffer)
+    }
+}
+
+impl Write for SharedStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&self.0.stream).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&self.0.stream).flush()
+    }
+}
+
 /// All open connections.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
@@ -70,25 +91,20 @@ impl Registry {
     }
 
     /// Enters connection `id`, unless `max` are open.
-    pub(crate) fn add(
-        &self,
-        id: i64,
-        stream: &TcpStream,
-        max: usize,
-    ) -> std::io::Result<Option<Arc<Entry>>> {
+    pub(crate) fn add(&self, id: i64, stream: TcpStream, max: usize) -> Option<Arc<Entry>> {
         let mut entries = self.lock();
         if entries.len() >= max {
-            return Ok(None);
+            return None;
         }
         let entry = Arc::new(Entry {
             id,
-            stream: stream.try_clone()?,
+            stream,
             command_began: AtomicU64::new(0),
             epoch: Instant::now(),
             closing: AtomicBool::new(false),
         });
         entries.insert(id, entry.clone());
-        Ok(Some(entry))
+        Some(entry)
     }
 
     /// Takes connection `id` out.
@@ -127,5 +143,54 @@ impl Registry {
             .wait_timeout_while(entries, time, |entries| !entries.is_empty())
             .unwrap_or_else(PoisonError::into_inner);
         entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_client_that_left_during_a_command_is_noticed() {
+        let registry = Registry::default();
+        let (mut client, stream) = pair();
+        let entry = registry.add(7, stream, 1).expect("there is room");
+        let deserted = || registry.deserted(Duration::ZERO);
+        assert!(deserted().is_empty());
+        entry.begin_command();
+        assert!(deserted().is_empty(), "still connected");
+        client.write_all(b"x").unwrap();
+        assert!(deserted().is_empty(), "connected, and has sent more");
+        let mut byte = [0];
+        (&entry.stream).read_exact(&mut byte).unwrap();
+        drop(client);
+        while deserted() != [7] {
+            std::thread::yield_now();
+        }
+        assert!(registry.deserted(Duration::from_secs(3600)).is_empty());
+        entry.end_command();
+        assert!(deserted().is_empty());
+    }
+
+    #[test]
+    fn there_is_a_limit_and_an_end() {
+        let registry = Registry::default();
+        let (_client, stream) = pair();
+        let entry = registry.add(1, stream, 1).expect("there is room");
+        let (_client, stream) = pair();
+        assert!(registry.add(2, stream, 1).is_none());
+        assert!(!registry.wait_until_empty(Duration::ZERO));
+        registry.close_all();
+        assert!(entry.is_closing());
+        assert_eq!((&entry.stream).read(&mut [0]).unwrap(), 0);
+        registry.remove(1);
+        assert!(registry.wait_until_empty(Duration::ZERO));
     }
 }

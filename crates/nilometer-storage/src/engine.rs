@@ -154,7 +154,7 @@ pub struct KeyspaceStatistics {
 pub struct EngineStatistics {
     /// Bytes of all files on disk.
     pub disk_bytes: u64,
-    /// Bytes of the write-ahead log on disk.
+    /// Bytes of the write-ahead log in use; files kept to be used again are only in `disk_bytes`.
     pub log_bytes: u64,
     /// Bytes held in memtables.
     pub memory_bytes: u64,

@@ -16,7 +16,6 @@ use crate::background::TtlMonitor;
 use crate::catalog::Catalog;
 use crate::commands;
 use crate::error::{Error, ErrorCode, Result};
-use crate::ids::IdSource;
 use crate::operation::Request;
 use crate::query::cursor::{CursorLimits, CursorRegistry};
 use crate::query::exec::ExecLimits;
@@ -37,7 +36,6 @@ pub struct Database {
     records: Arc<Records>,
     collections: Arc<StoredCollections>,
     query: QueryServices,
-    ids: IdSource,
     /// Ended with the database.
     _ttl: TtlMonitor,
 }
@@ -45,16 +43,12 @@ pub struct Database {
 impl Database {
     /// Opens the database in the directory `path`, which is made if it is absent or empty.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(path, Environment::default(), LsmOptions::default())
+        Self::open_with(path, Environment::default())
     }
 
     /// Opens the database in the directory `path` with everything it takes from outside.
-    pub fn open_with(
-        path: impl AsRef<Path>,
-        environment: Environment,
-        options: LsmOptions,
-    ) -> Result<Self> {
-        let engine = LsmEngine::open(path.as_ref(), options)?;
+    pub fn open_with(path: impl AsRef<Path>, environment: Environment) -> Result<Self> {
+        let engine = LsmEngine::open(path.as_ref(), LsmOptions::default())?;
         Self::with_engine(Arc::new(engine), environment)
     }
 
@@ -87,7 +81,6 @@ impl Database {
             limits: ExecLimits::default(),
             entropy: entropy.clone(),
         };
-        let ids = IdSource::new(services.clock.clone(), entropy);
         let ttl = TtlMonitor::start(services.clone(), catalog.clone(), timeseries.clone())
             .map_err(|e| Error::new(ErrorCode::InternalError, format!("no thread: {e}")))?;
         Ok(Self {
@@ -98,7 +91,6 @@ impl Database {
             records,
             collections,
             query,
-            ids,
             _ttl: ttl,
         })
     }
@@ -161,10 +153,6 @@ impl Database {
 
     pub(crate) fn queries(&self) -> &QueryServices {
         &self.query
-    }
-
-    pub(crate) fn ids(&self) -> &IdSource {
-        &self.ids
     }
 }
 

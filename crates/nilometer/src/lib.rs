@@ -10,7 +10,6 @@ pub mod commands;
 pub mod database;
 pub mod error;
 pub mod eval;
-pub mod ids;
 pub mod limits;
 pub mod operation;
 pub mod parameters;

@@ -85,23 +85,33 @@ pub fn count(bytes: &[u8]) -> Result<usize, ColumnError> {
 
 /// The value in the last place of a column, missing if nothing is there; decodes from the last literal on.
 pub fn last(bytes: &[u8], max_values: usize) -> Result<Value, ColumnError> {
+    let (kept, count) = settled(bytes, max_values)?;
+    let tail = bytes.get(kept..).unwrap_or_default();
+    let block = decode_block(tail, max_values - count)?;
+    Ok(block.to_value(block.len().wrapping_sub(1)))
+}
+
+/// Where the last literal of a column begins, and how many values are before it: what comes behind is a column of its own.
+/// The beginning, for a column with sections.
+pub(crate) fn settled(bytes: &[u8], max_values: usize) -> Result<(usize, usize), ColumnError> {
     let mut pieces = Pieces::new(bytes);
-    let mut from = 0;
+    let mut budget = Budget::new(max_values);
+    let (mut at, mut before, mut count) = (0, 0, 0);
     loop {
         let offset = pieces.offset();
-        match pieces.next()? {
+        let piece = pieces.next()?;
+        match piece {
             Piece::End => break,
-            Piece::Section { .. } => {
-                let block = decode_block(bytes, max_values)?;
-                return Ok(block.to_value(block.len().wrapping_sub(1)));
-            }
-            Piece::Literal(_) => from = offset,
+            Piece::Section { .. } => return Ok((0, 0)),
+            Piece::Literal(_) => (at, before) = (offset, count),
             Piece::Block { .. } => {}
         }
+        let now = values_in(offset, &piece)?;
+        budget.take_values(now)?;
+        count += now;
     }
-    let tail = bytes.get(from..).unwrap_or_default();
-    let block = decode_block(tail, max_values)?;
-    Ok(block.to_value(block.len().wrapping_sub(1)))
+    pieces.finish()?;
+    Ok((at, before))
 }
 
 /// The pieces of a column that has been surveyed and has no sections.

@@ -15,6 +15,7 @@
 //! Everything up to the control byte that may still grow is final. [`ColumnBuilder::diff`] names the first byte that differs
 //! from the column it described last, as MongoDB writes it into its oplog.
 
+use super::blocks;
 use super::decoder::decode_raw;
 use super::element::{self, tag};
 use super::error::{BsonCause, ColumnError};
@@ -81,12 +82,23 @@ impl ColumnBuilder {
     /// A builder that goes on from a stored column of at most `max_values` values, as if it had written it and
     /// [`diff`](Self::diff) had just described it.
     ///
-    /// The values are appended again. A column that another builder wrote differently gives other bytes; the diffs that
-    /// follow are only right for the column as this builder writes it, [`to_bytes`](Self::to_bytes).
+    /// Nothing before the last literal bears on what comes behind the column, so values are only appended again from there;
+    /// a column with interleaved sections is built again whole. If another builder wrote that part differently, the column as
+    /// it is now is [`to_bytes`](Self::to_bytes), and the diffs that follow are diffs to that.
     pub fn reopen(bytes: &[u8], max_values: usize) -> Result<Self, ColumnError> {
         let mut builder = ColumnBuilder::new();
-        for value in decode_raw(bytes, max_values)? {
-            builder.append_raw(value.tag, &value.bytes)?;
+        let (kept, count) = blocks::settled(bytes, max_values)?;
+        let (head, tail) = bytes.split_at(kept);
+        builder.flat.blocks.bytes.extend_from_slice(head);
+        builder.count = count;
+        match blocks::decode_block(tail, max_values - count) {
+            Ok(block) => block.iter().try_for_each(|value| builder.append(value))?,
+            Err(ColumnError::InvalidUtf8 { .. }) => {
+                for value in decode_raw(tail, max_values - count)? {
+                    builder.append_raw(value.tag, &value.bytes)?;
+                }
+            }
+            Err(error) => return Err(error),
         }
         builder.diff();
         Ok(builder)

@@ -18,7 +18,7 @@
 //! What a word holds is the same for every builder that follows the rules; no rule here may be changed, or a server that
 //! reopens a column would misread where its last flush began.
 
-use super::simple8b::{FAMILIES, REPEAT, REPEAT_STEPS_MAX, REPEAT_UNIT, Shape};
+use super::simple8b::{FAMILIES, PLAIN, REPEAT, REPEAT_STEPS_MAX, REPEAT_UNIT, Shape};
 
 /// Bits for slots in a word of each family.
 const ROOM: [u32; 4] = [60, 56, 56, 56];
@@ -435,11 +435,13 @@ impl<U: Unsigned> WordBuilder<U> {
     /// Writes the fullest word of the current family from the oldest pending values.
     fn word(&mut self, sink: &mut impl WordSink) {
         let count = self.pending.len();
-        let shapes = FAMILIES[self.family];
-        let Some(shape) = shapes
-            .iter()
-            .find(|shape| usize::from(shape.slots) <= count)
-        else {
+        let shape = if self.family == 0 {
+            PLAIN.get(usize::from(PLAIN_FOR[count.min(60)]))
+        } else {
+            let fits = |shape: &&Shape| usize::from(shape.slots) <= count;
+            FAMILIES[self.family].iter().find(fits)
+        };
+        let Some(shape) = shape else {
             return;
         };
         let slots = usize::from(shape.slots);
@@ -487,14 +489,56 @@ impl<U: Unsigned> WordBuilder<U> {
     }
 }
 
+/// For each number of pending values the plain shape a word of them takes.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "evaluated by the compiler, which checks every index"
+)]
+const PLAIN_FOR: [u8; 61] = {
+    let mut table = [u8::MAX; 61];
+    let mut count = 1;
+    while count <= 60 {
+        let mut shape = 0;
+        while PLAIN[shape].slots as usize > count {
+            shape += 1;
+        }
+        table[count] = shape as u8;
+        count += 1;
+    }
+    table
+};
+
 fn pack_plain<U: Unsigned>(values: &[U], shape: &Shape) -> u64 {
-    let bits = u32::from(shape.bits);
-    let mask = u64::MAX >> (64 - bits);
-    let slots = values
-        .iter()
-        .rev()
-        .fold(0_u64, |slots, value| slots << bits | value.low(0) & mask);
-    slots << shape.start | u64::from(shape.code)
+    match shape.code {
+        1 => pack::<U, 60, 1>(values) << 4 | 1,
+        2 => pack::<U, 30, 2>(values) << 4 | 2,
+        3 => pack::<U, 20, 3>(values) << 4 | 3,
+        4 => pack::<U, 15, 4>(values) << 4 | 4,
+        5 => pack::<U, 12, 5>(values) << 4 | 5,
+        6 => pack::<U, 10, 6>(values) << 4 | 6,
+        7 => pack::<U, 8, 7>(values) << 8 | 7,
+        8 => pack::<U, 7, 8>(values) << 8 | 8,
+        9 => pack::<U, 6, 10>(values) << 4 | 9,
+        10 => pack::<U, 5, 12>(values) << 4 | 10,
+        11 => pack::<U, 4, 15>(values) << 4 | 11,
+        12 => pack::<U, 3, 20>(values) << 4 | 12,
+        13 => pack::<U, 2, 30>(values) << 4 | 13,
+        _ => pack::<U, 1, 60>(values) << 4 | 14,
+    }
+}
+
+/// The slots of a plain word, the first value lowest.
+#[inline(always)]
+fn pack<U: Unsigned, const N: usize, const BITS: u32>(values: &[U]) -> u64 {
+    let mask = u64::MAX >> (64 - BITS);
+    let Some(values) = values.first_chunk::<N>() else {
+        return 0;
+    };
+    let mut slots = 0;
+    for (slot, value) in values.iter().enumerate() {
+        slots |= (value.low(0) & mask) << (slot as u32 * BITS);
+    }
+    slots
 }
 
 fn pack_extended<U: Unsigned>(values: &[U], shape: &Shape, family: usize) -> u64 {

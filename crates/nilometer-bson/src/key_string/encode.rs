@@ -64,6 +64,7 @@ impl<'c> KeyBuilder<'c> {
         (self.bytes, self.type_bits.finish())
     }
 
+    // long function: one arm per type.
     fn value(&mut self, value: ValueRef<'_>) {
         if let Some(number) = Number::of(value) {
             return self.number(number);

@@ -293,3 +293,22 @@ fn a_few_bytes_cannot_ask_for_much() {
         "{refused}"
     );
 }
+
+#[test]
+fn a_reference_of_nothing_but_names_is_refused() {
+    let leaves = 2_000_000_u32;
+    let mut column = vec![0xF1];
+    column.extend((leaves * 2 + 5).to_le_bytes());
+    column.extend([0x0A, 0].repeat(leaves as usize));
+    column.extend([0, 0, 0]);
+    for refused in [
+        column::decode_block(&column, 10).map(drop),
+        column::decode_raw(&column, 10).map(drop),
+        column::count(&column).map(drop),
+    ] {
+        assert!(
+            matches!(refused, Err(column::ColumnError::TooLarge { .. })),
+            "{refused:?}"
+        );
+    }
+}

@@ -23,6 +23,16 @@ pub(crate) enum Command {
         after_help = "Connect with:  mongosh mongodb://127.0.0.1:27017\nStop with SIGTERM or SIGINT (Ctrl-C)."
     )]
     Serve(Given),
+    /// Load public data into a time-series collection, ask three questions, draw the answers.
+    Demo(Demo),
+}
+
+/// Options of `demo`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Demo {
+    /// Directory of the database; made if it does not exist
+    #[arg(long, value_name = "DIR", default_value = "./nilometer-data")]
+    pub(crate) dbpath: PathBuf,
 }
 
 /// Options of `serve`, each only if it was given.

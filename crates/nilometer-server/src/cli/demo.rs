@@ -51,11 +51,17 @@ pub(super) fn run(path: &Path) -> Result<(), Failure> {
         "bucketMaxSpanSeconds": 31_536_000,
         "bucketRoundingSeconds": 31_536_000,
     })?;
-    let given = read("nile", NILE)?.into_iter().chain(read("mauna loa", CO2)?);
+    let given = read("nile", NILE)?
+        .into_iter()
+        .chain(read("mauna loa", CO2)?);
     let given: Vec<Document> = given.collect();
     let found = measurements.count(doc! {})?;
     if found == given.len() as u64 {
-        writeln!(out, "Found {found} measurements in {}, loaded by an earlier run.", path.display())?;
+        writeln!(
+            out,
+            "Found {found} measurements in {}, loaded by an earlier run.",
+            path.display()
+        )?;
     } else if found > 0 {
         // A run that was cut short: its data is of no use to anyone else.
         measurements.drop()?;
@@ -85,9 +91,12 @@ fn read(series: &str, csv: &str) -> Result<Vec<Document>, Failure> {
     for line in csv.lines().skip(1) {
         let bad = || Failure::Other(format!("the demo data has a line '{line}'"));
         let (date, value) = line.split_once(',').ok_or_else(bad)?;
-        let date = if date.len() == 4 { format!("{date}-01-01") } else { date.to_owned() };
-        let time =
-            DateTime::parse_rfc3339_str(format!("{date}T00:00:00Z")).map_err(|_| bad())?;
+        let date = if date.len() == 4 {
+            format!("{date}-01-01")
+        } else {
+            date.to_owned()
+        };
+        let time = DateTime::parse_rfc3339_str(format!("{date}T00:00:00Z")).map_err(|_| bad())?;
         let value: f64 = value.parse().map_err(|_| bad())?;
         measurements.push(doc! { "time": time, "series": series, "value": value });
     }
@@ -126,7 +135,9 @@ fn report_size(
         Some(bson::Bson::Int32(n)) => f64::from(*n),
         _ => 0.0,
     };
-    let buckets = stats.get_document("timeseries").map_or(0.0, |t| number(t.get("bucketCount")));
+    let buckets = stats
+        .get_document("timeseries")
+        .map_or(0.0, |t| number(t.get("bucketCount")));
     let stored = number(stats.get("storageSize"));
     let plain: usize = given
         .iter()
@@ -161,17 +172,30 @@ fn rows(
     for document in measurements.aggregate::<Document>(pipeline)? {
         let document = document?;
         let value = document.get_f64("mean").unwrap_or(f64::NAN);
-        rows.push(Row { label: document.get("_id").map(&label).unwrap_or_default(), value });
+        rows.push(Row {
+            label: document.get("_id").map(&label).unwrap_or_default(),
+            value,
+        });
     }
     Ok(rows)
 }
 
 /// Draws bars from `from`, the value of an empty bar.
-fn draw(out: &mut impl Write, title: &str, unit: &str, from: f64, rows: &[Row]) -> std::io::Result<()> {
+fn draw(
+    out: &mut impl Write,
+    title: &str,
+    unit: &str,
+    from: f64,
+    rows: &[Row],
+) -> std::io::Result<()> {
     writeln!(out, "\n{title}\n")?;
     let most = rows.iter().map(|row| row.value).fold(from, f64::max);
     for row in rows {
-        let share = if most > from { (row.value - from) / (most - from) } else { 0.0 };
+        let share = if most > from {
+            (row.value - from) / (most - from)
+        } else {
+            0.0
+        };
         let bar = "█".repeat((share * BAR_WIDTH).round().max(0.0) as usize);
         writeln!(out, "  {:>9}  {:>8.2} {unit}  {bar}", row.label, row.value)?;
     }
@@ -179,11 +203,17 @@ fn draw(out: &mut impl Write, title: &str, unit: &str, from: f64, rows: &[Row]) 
 }
 
 fn year(value: &bson::Bson) -> String {
-    let text = value.as_datetime().and_then(|time| time.try_to_rfc3339_string().ok());
-    text.and_then(|text| text.split('-').next().map(str::to_owned)).unwrap_or_default()
+    let text = value
+        .as_datetime()
+        .and_then(|time| time.try_to_rfc3339_string().ok());
+    text.and_then(|text| text.split('-').next().map(str::to_owned))
+        .unwrap_or_default()
 }
 
-fn nile_by_decade(measurements: &Collection<'_, Document>, out: &mut impl Write) -> Result<(), Failure> {
+fn nile_by_decade(
+    measurements: &Collection<'_, Document>,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
     let decade = doc! { "$dateTrunc": { "date": "$time", "unit": "year", "binSize": 10 } };
     let pipeline = vec![
         doc! { "$match": { "series": "nile" } },
@@ -195,7 +225,10 @@ fn nile_by_decade(measurements: &Collection<'_, Document>, out: &mut impl Write)
     Ok(draw(out, title, "10^8 m3", 0.0, &rows)?)
 }
 
-fn co2_by_year(measurements: &Collection<'_, Document>, out: &mut impl Write) -> Result<(), Failure> {
+fn co2_by_year(
+    measurements: &Collection<'_, Document>,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
     let bin = doc! { "$dateTrunc": { "date": "$time", "unit": "year", "binSize": 4 } };
     let pipeline = vec![
         doc! { "$match": { "series": "mauna loa" } },
@@ -203,12 +236,22 @@ fn co2_by_year(measurements: &Collection<'_, Document>, out: &mut impl Write) ->
         doc! { "$sort": { "_id": 1 } },
     ];
     let rows = rows(measurements, pipeline, |id| format!("{}…", year(id)))?;
-    Ok(draw(out, "CO2 in the air at Mauna Loa, mean of four years.", "ppm", 300.0, &rows)?)
+    Ok(draw(
+        out,
+        "CO2 in the air at Mauna Loa, mean of four years.",
+        "ppm",
+        300.0,
+        &rows,
+    )?)
 }
 
-fn co2_by_month(measurements: &Collection<'_, Document>, out: &mut impl Write) -> Result<(), Failure> {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+fn co2_by_month(
+    measurements: &Collection<'_, Document>,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
     let span = doc! {
         "$gte": DateTime::from_millis(-157_766_400_000),
         "$lt": DateTime::from_millis(978_307_200_000),
@@ -219,8 +262,12 @@ fn co2_by_month(measurements: &Collection<'_, Document>, out: &mut impl Write) -
         doc! { "$sort": { "_id": 1 } },
     ];
     let rows = rows(measurements, pipeline, |id| {
-        let month = id.as_i32().and_then(|month| usize::try_from(month - 1).ok());
-        month.and_then(|at| MONTHS.get(at)).map_or_else(String::new, |name| (*name).to_owned())
+        let month = id
+            .as_i32()
+            .and_then(|month| usize::try_from(month - 1).ok());
+        month
+            .and_then(|at| MONTHS.get(at))
+            .map_or_else(String::new, |name| (*name).to_owned())
     })?;
     let title = "The same by month, 1965 to 2000: forests take CO2 up in summer and give it back.";
     Ok(draw(out, title, "ppm", 338.0, &rows)?)

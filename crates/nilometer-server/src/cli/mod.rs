@@ -6,6 +6,7 @@
 
 mod args;
 mod config;
+mod demo;
 mod serve;
 mod settings;
 
@@ -58,6 +59,7 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
     let outcome = match args::Cli::try_parse_from(argv) {
         Ok(cli) => match cli.command {
             args::Command::Serve(given) => serve::run(given, shown),
+            args::Command::Demo(given) => demo::run(&given.dbpath),
         },
         Err(problem) => {
             // Help and version come this way too, with code 0; a closed stdout is no failure.

@@ -55,6 +55,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     };
     announce(&settings, port)?;
     warn_about_access(&settings);
+    warn_about_files(settings.connections_max);
     let environment = Environment {
         clock: Arc::new(SystemClock::default()),
         parameters: settings.parameters,
@@ -62,7 +63,16 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         host: machine::facts(argv, settings.parsed, port),
         ids: IdSource::default(),
     };
-    let database = Arc::new(Database::new(environment));
+    let database = Database::open_with(&settings.data_directory, environment)
+        .map_err(|e| Failure::Other(format!("cannot open {}: {e}", settings.data_directory.display())))?;
+    let database = Arc::new(database);
+    let requested = signal.handle();
+    let end = move || {
+        // Nobody listens any more only when the server is ending already.
+        let _ = requested.send(Reason::Request);
+    };
+    // The database is new, so nobody else has set it.
+    drop(database.services().shutdown.set(Box::new(end)));
     let options = Options {
         connections_max: settings.connections_max,
         compressors: settings.compressors,
@@ -89,9 +99,12 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
                 "Received signal; shutting down"
             );
         }
-        Reason::Request => info!(c = "CONTROL", id = 23_378, "Shutdown was asked for"),
+        Reason::Request => info!(c = "CONTROL", id = 23_378, "Shutting down by command"),
     }
     server.shut_down();
+    if let Err(problem) = database.close() {
+        warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
+    }
     info!(c = "CONTROL", id = 23_138, exitCode = 0, "Shut down");
     if let Some(path) = &settings.pid_file
         && let Err(problem) = std::fs::remove_file(path)
@@ -141,6 +154,26 @@ fn warn_about_access(settings: &Settings) {
             id = 22_184,
             startup = true,
             "The server listens on addresses beyond this machine without access control"
+        );
+    }
+}
+
+/// Files the process needs besides its connections: the database's, the log, some spare.
+const OTHER_FILES: u64 = 1000;
+
+/// Allows as many open files as the system lets it, and tells if that is few.
+fn warn_about_files(connections_max: u32) {
+    let wanted = u64::from(connections_max) + OTHER_FILES;
+    if let Some(limit) = machine::raise_file_limit()
+        && limit < wanted
+    {
+        warn!(
+            c = "CONTROL",
+            id = 22_178,
+            startup = true,
+            currentValue = limit,
+            recommendedMinimum = wanted,
+            "Soft rlimits for open file descriptors too low"
         );
     }
 }

@@ -24,6 +24,14 @@ fn a_signal_ends_the_server_cleanly() {
 }
 
 #[test]
+fn the_shutdown_command_ends_the_server() {
+    let mut server = Server::start();
+    let mut client = server.connect();
+    assert!(is_ok(&client.run(&doc! {"shutdown": 1})));
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
 fn a_port_in_use_is_told_plainly() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

@@ -248,7 +248,7 @@ fn shorten_log(core: &Core) -> Option<Arc<Tree>> {
         }
         let mut log = core.log.lock();
         // One long segment: nothing can go before there is another.
-        if log.sealed.is_empty() && core.log.rotate(&mut log, 0).is_err() {
+        if log.sealed.is_empty() && core.log.begin_segment(&mut log).is_err() {
             return None;
         }
     }

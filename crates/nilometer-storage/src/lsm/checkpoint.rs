@@ -60,7 +60,7 @@ impl Core {
     /// Begins a new segment and returns all sealed ones.
     fn seal_log(&self) -> Result<Vec<PathBuf>> {
         let mut log = self.log.lock();
-        self.log.rotate(&mut log, 0)?;
+        self.log.begin_segment(&mut log)?;
         let sealed = log.sealed.iter();
         Ok(sealed.map(|segment| segment.path.clone()).collect())
     }

@@ -175,12 +175,12 @@ impl Engine for LsmEngine {
 
     fn statistics(&self) -> EngineStatistics {
         let core = &self.core;
-        let log_bytes = files_bytes(&core.context.directory.log());
+        let log_files = files_bytes(&core.context.directory.log());
         let trees = core.trees();
         let tables: u64 = trees.values().map(|tree| tree.disk_bytes()).sum();
         EngineStatistics {
-            disk_bytes: tables + log_bytes + files_bytes(core.context.directory.path()),
-            log_bytes,
+            disk_bytes: tables + log_files + files_bytes(core.context.directory.path()),
+            log_bytes: core.log.bytes(),
             memory_bytes: core.memory_bytes(),
             commits: core.commits.load(Ordering::Relaxed),
             syncs: core.log.syncs(),

@@ -216,13 +216,7 @@ fn start_log(
         next_index: end.next_index,
         last_sequence: end.last_sequence,
     };
-    let options = &context.options;
-    Log::start(
-        &context.directory.log(),
-        Arc::clone(&options.file_system),
-        options.segment_bytes,
-        start,
-    )
+    Log::start(&context.directory.log(), &context.options, start)
 }
 
 /// One operation on its way into a memtable.
@@ -335,10 +329,12 @@ impl<'a> Replayer<'a> {
         let last = self.highest.values().flat_map(|highest| highest.values());
         let last = last.copied().max().unwrap_or(0);
         self.context.sequence.fetch_max(last + 1);
-        let enough = self.context.options.memory_flush_bytes() / 2;
-        if memory.load(Ordering::Acquire) < self.context.options.memory_flush_bytes() {
+        // A log under its cap fits, also when nothing of it was flushed: flush only what does not.
+        let limit = self.context.options.memory_bytes_max / 2 * 3;
+        if memory.load(Ordering::Acquire) < limit {
             return Ok(());
         }
+        let enough = self.context.options.memory_flush_bytes();
         let mut by_size = self.trees.values().collect::<Vec<_>>();
         by_size.sort_by_key(|tree| std::cmp::Reverse(tree.memory_bytes()));
         for tree in by_size {

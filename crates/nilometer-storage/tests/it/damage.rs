@@ -64,7 +64,7 @@ fn copy(from: &Path, to: &Path) {
         let name = path.file_name().expect("a name").to_owned();
         if path.is_dir() {
             copy(&path, &to.join(name));
-        } else if name != "LOCK" && name != "spare" {
+        } else if name != "LOCK" && !name.to_string_lossy().starts_with("spare") {
             fs::copy(&path, to.join(name)).expect("copy");
         }
     }

@@ -73,7 +73,7 @@ fn the_log_is_shortened_and_deleted_keys_do_not_keep_it() {
         let buffered = nilometer_storage::Durability::Buffered;
         engine.commit(batch, buffered).expect("commit");
         let log_bytes = engine.statistics().log_bytes;
-        // The cap, the segment it was passed with, and the spare.
+        // The cap, and the segments it was passed with.
         assert!(
             log_bytes <= log_bytes_max + 3 * segment_bytes,
             "{log_bytes}"

@@ -190,7 +190,7 @@ fn create_timeseries(
     timeseries: TimeseriesOptions,
 ) -> Result<Document> {
     let catalog = database.catalog();
-    let uuid = database.ids().uuid();
+    let uuid = database.services().ids.uuid();
     let bare_buckets = namespace.view_of_buckets().is_some();
     let buckets = if bare_buckets {
         namespace.clone()
@@ -256,7 +256,7 @@ fn create_collection(
 ) -> Result<Document> {
     match database.catalog().get(&namespace) {
         None => {
-            let uuid = database.ids().uuid();
+            let uuid = database.services().ids.uuid();
             database
                 .catalog()
                 .create_collection(namespace, uuid, options, None)?;

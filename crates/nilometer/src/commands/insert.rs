@@ -58,7 +58,8 @@ fn run(
     } else {
         Durability::Buffered
     };
-    let new_id = database.ids().batch();
+    let (ids, now_ms) = (&database.services().ids, context.operation.now_ms);
+    let new_id = || ids.object_id(now_ms);
     let catalog = database.catalog();
     let (inserted, errors) = if let Some(collection) = catalog.timeseries(&namespace) {
         let options = InsertOptions {
@@ -117,7 +118,7 @@ fn ordinary(
             format!("cannot write to '{namespace}'"),
         )),
         None => {
-            let uuid = database.ids().uuid();
+            let uuid = database.services().ids.uuid();
             match catalog.create_collection(namespace.clone(), uuid, Document::new(), None) {
                 // Another insert may have made it meanwhile.
                 Err(error) if error.code == ErrorCode::NamespaceExists => {

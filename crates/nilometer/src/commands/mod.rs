@@ -42,6 +42,7 @@ mod replication;
 mod server_status;
 mod sessions;
 mod stats;
+mod shutdown;
 mod top;
 mod users;
 
@@ -207,6 +208,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     users::SASL_START,
     server_status::SPEC,
     get_parameter::SET,
+    shutdown::SPEC,
     sessions::START,
     top::SPEC,
     users::USERS_INFO,

@@ -9,10 +9,12 @@
 //! variables   names known while parsing, values given while evaluating
 //! expression  the aggregation expression language: parse once, evaluate per document
 //! matcher     the filter language of find and $match
+//! accumulator what $group and windows make of many values
 //! projection  which fields of a document go on, and which are computed
 //! sort_key    sort patterns, the keys they take from documents
 //! ```
 
+pub mod accumulator;
 pub mod date;
 pub mod expression;
 pub mod matcher;

@@ -19,11 +19,14 @@ pub use logical_sessions::{LogicalSessions, SessionUse, TIMEOUT_MINUTES};
 pub use operations::{OperationEntry, OperationGuard, Operations};
 pub use top::{Top, TopEntry, TopKind, TopUse};
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::operation::Clock;
 use crate::parameters::Parameters;
+
+/// Asks whoever runs the database to end.
+pub type ShutdownRequest = Box<dyn Fn() + Send + Sync>;
 
 /// The shared services of one database.
 pub struct Services {
@@ -45,6 +48,8 @@ pub struct Services {
     pub host: HostFacts,
     /// Where identities come from.
     pub ids: IdSource,
+    /// How the `shutdown` command ends the process, if there is one to end.
+    pub shutdown: OnceLock<ShutdownRequest>,
     started_ms: i64,
     started: Duration,
 }
@@ -71,6 +76,7 @@ impl Services {
             log,
             host,
             ids,
+            shutdown: OnceLock::new(),
         }
     }
 

@@ -85,7 +85,7 @@ impl Log {
         }
         let bytes: u64 = records.iter().map(|record| record.bytes()).sum();
         if state.active.offset + bytes > state.active.size {
-            self.rotate(state, bytes)?;
+            self.rotate(state, bytes.max(self.segment_bytes - segment::MIN_BYTES))?;
         }
         for record in records.iter_mut() {
             stamp(state, record, sequence.next());
@@ -96,7 +96,7 @@ impl Log {
             state.durable_index = state.written_index();
         }
         if state.active.offset > state.active.size / 2 {
-            self.spare_wanted.store(true, Ordering::Relaxed);
+            self.spares.want();
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Log {
         })
     }
 
-    /// Seals the active segment and begins the next, with room for `bytes` of records.
+    /// Seals the active segment and begins the next, with room for just `bytes` of records.
     ///
     /// With [`Error::Full`] the old segment goes on.
     pub(crate) fn rotate(&self, state: &mut LogState, bytes: u64) -> Result<()> {
@@ -145,22 +145,14 @@ impl Log {
             self.sync_file(&*state.active.file, &state.active.path)?;
             state.durable_index = state.written_index();
         }
-        let least = bytes + segment::MIN_BYTES;
         let header = SegmentHeader {
             id: state.active.id + 1,
             first_index: state.next_index,
             base_sequence: state.last_sequence,
-            size: least.max(self.segment_bytes),
+            size: bytes + segment::MIN_BYTES,
         };
-        // Held until the file has its new name, so that no other file takes the old one.
-        let mut spare = lock(&self.spare);
-        let ready = if header.size == self.segment_bytes {
-            spare.take()
-        } else {
-            None
-        };
-        let next = segment::create(&self.directory, &*self.file_system, header, ready);
-        drop(spare);
+        let spare = self.spares.take(header.size);
+        let next = segment::create(&self.directory, &*self.file_system, header, spare);
         let next = next.map_err(|error| self.not_rotated(header.id, error))?;
         let old = std::mem::replace(&mut state.active, next);
         state.noted_index = state.written_index();
@@ -173,6 +165,11 @@ impl Log {
         });
         self.bytes.store(state.bytes(), Ordering::Release);
         Ok(())
+    }
+
+    /// Seals the active segment and begins one of ordinary size.
+    pub(crate) fn begin_segment(&self, state: &mut LogState) -> Result<()> {
+        self.rotate(state, self.segment_bytes - segment::MIN_BYTES)
     }
 
     /// A segment that exists ends the one before it. If it came to exist and yet failed, batches

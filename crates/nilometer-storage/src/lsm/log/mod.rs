@@ -7,7 +7,7 @@
 //! ```text
 //! wal/00000000000000000007.log     sealed: ends where the next one's header says
 //! wal/00000000000000000008.log     active
-//! wal/spare                        the next one, prepared in the background
+//! wal/spare-3                      will become one, see spare.rs
 //!
 //! segment  = header (64 bytes), records, end mark, zeros or remains of an older life
 //!   header = "NILOLOG1", segment id, index of the first record, sequence number before it,
@@ -45,12 +45,15 @@ pub(crate) mod payload;
 pub(crate) mod record;
 pub(crate) mod replay;
 mod segment;
+mod spare;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use self::spare::Spares;
+use super::options::LsmOptions;
 use crate::engine::KeyspaceId;
 use crate::error::{Error, Result};
 use crate::file_system::{FileSystem, LogFile};
@@ -62,6 +65,9 @@ pub(crate) use segment::{ActiveSegment, SealedSegment};
 /// Highest sequence number a segment holds, for each keyspace in it.
 pub(crate) type Highest = HashMap<KeyspaceId, u64>;
 
+/// Bytes of the first segment after opening, when there is no spare; filled with zeros at once.
+const FIRST_SEGMENT_BYTES: u64 = 2 * 1024 * 1024;
+
 /// The log of one open database.
 pub(crate) struct Log {
     directory: PathBuf,
@@ -70,8 +76,8 @@ pub(crate) struct Log {
     state: Mutex<LogState>,
     /// Serialises syncs, so that no sync can swallow the failure another one has to report.
     device: Mutex<Option<Error>>,
-    spare: Mutex<Option<Box<dyn LogFile>>>,
-    spare_wanted: AtomicBool,
+    spares: Spares,
+    bytes_max: u64,
     syncs: AtomicU64,
     /// Bytes of all segment files, for those who must not wait for the log lock.
     bytes: AtomicU64,
@@ -118,19 +124,21 @@ pub(crate) struct LogStart {
 
 impl Log {
     /// Begins a new segment behind `start`.
-    pub(crate) fn start(
-        directory: &Path,
-        file_system: Arc<dyn FileSystem>,
-        segment_bytes: u64,
-        start: LogStart,
-    ) -> Result<Self> {
+    pub(crate) fn start(directory: &Path, options: &LsmOptions, start: LogStart) -> Result<Self> {
+        let file_system = Arc::clone(&options.file_system);
+        let (segment_bytes, bytes_max) = (options.segment_bytes, options.log_bytes_max);
+        let spares = Spares::open(directory, &*file_system, segment_bytes)?;
+        let spare = spares.take(segment_bytes);
         let header = record::SegmentHeader {
             id: start.next_segment,
             first_index: start.next_index,
             base_sequence: start.last_sequence,
-            size: segment_bytes,
+            size: match &spare {
+                Some(_) => segment_bytes,
+                None => segment_bytes.min(FIRST_SEGMENT_BYTES),
+            },
         };
-        let active = segment::create(directory, &*file_system, header, None)?;
+        let active = segment::create(directory, &*file_system, header, spare)?;
         let durable_index = start.next_index - 1;
         let state = LogState {
             active,
@@ -149,8 +157,8 @@ impl Log {
             bytes: AtomicU64::new(state.bytes()),
             state: Mutex::new(state),
             device: Mutex::new(None),
-            spare: Mutex::new(None),
-            spare_wanted: AtomicBool::new(false),
+            spares,
+            bytes_max,
             syncs: AtomicU64::new(0),
         })
     }
@@ -261,24 +269,19 @@ impl Log {
         }
     }
 
-    /// Removes a segment file, or keeps it as the spare.
+    /// Removes a segment file, or keeps it as a spare.
     fn remove_segment(&self, segment: &SealedSegment) -> Result<()> {
-        let spare_path = segment::spare_path(&self.directory);
-        let mut spare = lock(&self.spare);
-        let reused = spare.is_none()
-            && segment.bytes == self.segment_bytes
-            && segment::is_unshared(&segment.path);
-        if reused {
-            let renamed = self.file_system.rename(&segment.path, &spare_path);
-            renamed.map_err(|source| Error::io("rename", &segment.path, source))?;
-            let opened = self.file_system.open(&spare_path);
-            *spare = Some(opened.map_err(|source| Error::io("open", &spare_path, source))?);
-        } else {
-            let removed = self.file_system.remove(&segment.path);
+        let room = self.bytes_max.saturating_sub(self.bytes());
+        let file_system = &*self.file_system;
+        if !self
+            .spares
+            .keep(&self.directory, file_system, segment, room)?
+        {
+            let removed = file_system.remove(&segment.path);
             removed.map_err(|source| Error::io("remove", &segment.path, source))?;
         }
         // One by one: a later segment must never be gone while an earlier one is still there.
-        let synced = self.file_system.sync_directory(&self.directory);
+        let synced = file_system.sync_directory(&self.directory);
         synced.map_err(|source| Error::io("sync", &self.directory, source))
     }
 
@@ -300,20 +303,9 @@ impl Log {
         segments.map(|((path, id), end)| (path, id, end)).collect()
     }
 
-    /// Prepares the file of the next segment, if the active one is half full. A background task.
+    /// Prepares the file of the next segment, if it will be needed soon. A background task.
     pub(crate) fn prepare_spare(&self) -> Result<()> {
-        if !self.spare_wanted.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let mut spare = lock(&self.spare);
-        if spare.is_none() {
-            let path = segment::spare_path(&self.directory);
-            let _ = self.file_system.remove(&path);
-            let created = self.file_system.create(&path, self.segment_bytes);
-            *spare = Some(created.map_err(|source| Error::io("create", &path, source))?);
-        }
-        self.spare_wanted.store(false, Ordering::Relaxed);
-        Ok(())
+        self.spares.prepare(&self.directory, &*self.file_system)
     }
 }
 

@@ -5,11 +5,15 @@ use std::sync::Arc;
 
 use super::Highest;
 use super::record::{RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::spare::{Spare, fill};
 use crate::error::{Error, Result};
 use crate::file_system::{FileSystem, LogFile};
 
 /// What a segment needs beside its records.
 pub(super) const MIN_BYTES: u64 = (SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
+
+/// Segments up to this size are filled with zeros when they are made in a hurry.
+const FILLED_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// The segment that takes new batches.
 pub(crate) struct ActiveSegment {
@@ -49,32 +53,31 @@ pub(super) fn segment_id(name: &str) -> Option<u64> {
     }
 }
 
-/// A file of the right size that waits to become a segment.
-pub(super) fn spare_path(directory: &Path) -> PathBuf {
-    directory.join("spare")
-}
-
 /// A segment in the making, when there is no spare.
 fn temporary_path(directory: &Path) -> PathBuf {
     directory.join("next")
 }
 
 /// Makes the segment `header` describes, durable under its name when this returns. `spare` is the
-/// open spare file, if that shall be used.
+/// spare file, if that shall be used.
 pub(super) fn create(
     directory: &Path,
     file_system: &dyn FileSystem,
     header: SegmentHeader,
-    spare: Option<Box<dyn LogFile>>,
+    spare: Option<Spare>,
 ) -> Result<ActiveSegment> {
     let path = segment_path(directory, header.id);
     let (from, file) = match spare {
-        Some(file) => (spare_path(directory), file),
+        Some(spare) => (spare.path, spare.file),
         None => {
             let from = temporary_path(directory);
             let _ = file_system.remove(&from);
             let created = file_system.create(&from, header.size);
             let file = created.map_err(|source| Error::io("create", &from, source))?;
+            if header.size <= FILLED_BYTES_MAX {
+                let filled = fill(&*file, header.size);
+                filled.map_err(|source| Error::io("fill", &from, source))?;
+            }
             (from, file)
         }
     };
@@ -127,7 +130,7 @@ mod tests {
         let path = segment_path(Path::new("w"), 7);
         let name = path.file_name().and_then(|name| name.to_str());
         assert_eq!(name.and_then(segment_id), Some(7));
-        for other in ["spare", "next", "7.log", "0000000000000000000x.log"] {
+        for other in ["spare-7", "next", "7.log", "0000000000000000000x.log"] {
             assert_eq!(segment_id(other), None);
         }
     }

@@ -1,19 +1,350 @@
-//! stub
-use super::{BoxOperator, ExecContext, Operator};
+//! `$group`: a table of keys, with a state for each accumulator of each key.
+//!
+//! ```text
+//! key ── hash, compare ──► number of the group ──► states[number · accumulators ..]
+//! ```
+//!
+//! Keys that compare equal are one group, shown as first met; null and missing are one. Groups come
+//! out in the order in which they were first met. Rows are added one by one ([`Table::add_row`]);
+//! blocks whose key is constant or follows time go through [`super::block::group`], and add to the
+//! same states by the same steps.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use nilometer_bson::order::{compare_with, hash_with};
+use nilometer_bson::{Document, DocumentBuilder, Value};
+
+use super::block::group::BlockGroup;
+use super::memory::MemoryGauge;
+use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::Result;
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, State};
+use crate::eval::expression::Expression;
+use crate::eval::{EvalContext, memory_bytes};
 use crate::query::batch::Batch;
 use crate::query::pipeline::GroupStage;
-/// x
+
+/// Bytes counted for a group beside key and states.
+const GROUP_OVERHEAD: usize = 64;
+
+/// Gathers documents by key.
 pub struct Group {
-    input: BoxOperator,
+    input: Option<BoxOperator>,
+    stage: GroupStage,
+    finished: Finished,
 }
+
 impl Group {
-    pub fn new(input: BoxOperator, _: GroupStage) -> Self {
-        Self { input }
+    /// Gathers what `input` gives.
+    pub fn new(input: BoxOperator, stage: GroupStage) -> Self {
+        let fields = Arc::clone(&stage.fields);
+        Self {
+            input: Some(input),
+            stage,
+            finished: Finished {
+                fields,
+                keys: Vec::new().into_iter(),
+                states: Vec::new().into_iter(),
+            },
+        }
+    }
+
+    fn gather(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Table> {
+        let mut table = Table::new(&self.stage, cx);
+        let mut blocks = BlockGroup::new(&self.stage);
+        while let Some(batch) = next_filled(&mut input, cx)? {
+            match batch {
+                Batch::Block(block) => {
+                    if !blocks.add(&block, &mut table, cx)? {
+                        for row in block.to_rows()? {
+                            table.add_row(&row, cx)?;
+                        }
+                    }
+                }
+                Batch::Rows(rows) => {
+                    for row in &rows {
+                        table.add_row(row, cx)?;
+                    }
+                }
+            }
+        }
+        Ok(table)
     }
 }
+
 impl Operator for Group {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
-        self.input.next(cx)
+        if let Some(input) = self.input.take() {
+            let table = self.gather(input, cx)?;
+            self.finished.keys = table.keys.into_iter();
+            self.finished.states = table.states.into_iter();
+        }
+        let rows: Vec<Document> = self.finished.by_ref().take(ROWS_PER_BATCH).collect();
+        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.input.is_none() && self.finished.keys.len() == 0
+    }
+}
+
+/// Groups on their way out.
+struct Finished {
+    fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    keys: std::vec::IntoIter<Key>,
+    states: std::vec::IntoIter<State>,
+}
+
+impl Iterator for Finished {
+    type Item = Document;
+
+    fn next(&mut self) -> Option<Document> {
+        let key = self.keys.next()?;
+        let mut out = DocumentBuilder::new();
+        out.append("_id", key.value);
+        for ((name, spec), state) in self.fields.iter().zip(self.states.by_ref()) {
+            out.append(name, spec.finish(state));
+        }
+        Some(out.finish())
+    }
+}
+
+struct Key {
+    hash: u64,
+    value: Value,
+}
+
+/// The groups met so far.
+pub(crate) struct Table {
+    key: Expression,
+    fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    /// A key object with one member: its missing value is null, as of a key that is no object.
+    single_member: Option<Arc<str>>,
+    hasher: foldhash::fast::RandomState,
+    numbers: HashTable<u32>,
+    keys: Vec<Key>,
+    states: Vec<State>,
+    memory: MemoryGauge,
+}
+
+impl Table {
+    /// A table for `stage`.
+    pub(crate) fn new(stage: &GroupStage, cx: &ExecContext<'_>) -> Self {
+        Self {
+            key: stage.key.clone(),
+            fields: Arc::clone(&stage.fields),
+            single_member: single_member(&stage.key),
+            hasher: foldhash::fast::RandomState::default(),
+            numbers: HashTable::new(),
+            keys: Vec::new(),
+            states: Vec::new(),
+            memory: MemoryGauge::new("$group", cx.settings.limits.group_bytes_max),
+        }
+    }
+
+    /// Adds a document.
+    pub(crate) fn add_row(&mut self, row: &Document, cx: &ExecContext<'_>) -> Result<()> {
+        let group = {
+            let key = self.key.evaluate_ref(row.as_ref(), &cx.eval)?;
+            let key = self.normal_key(key.into_value());
+            self.number_of(key, cx)?
+        };
+        let fields = Arc::clone(&self.fields);
+        for (at, (_, spec)) in fields.iter().enumerate() {
+            self.change(group, at, spec, |state| {
+                spec.add(state, row.as_ref(), &cx.eval)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The key as it is kept: never missing.
+    pub(crate) fn normal_key(&self, key: Value) -> Value {
+        match (key, &self.single_member) {
+            (Value::Missing | Value::Undefined, _) => Value::Null,
+            (Value::Document(document), Some(name)) if document.is_empty() => {
+                let mut out = DocumentBuilder::new();
+                out.append(name, Value::Null);
+                Value::Document(out.finish())
+            }
+            (key, _) => key,
+        }
+    }
+
+    /// The number of the group with this key, a new one if there is none yet.
+    pub(crate) fn number_of(&mut self, key: Value, cx: &ExecContext<'_>) -> Result<u32> {
+        let collator = cx.eval.collator;
+        let mut hasher = self.hasher.build_hasher();
+        hash_with(key.as_ref(), collator, &mut hasher);
+        let hash = hasher.finish();
+        let same = |number: &u32| {
+            self.keys.get(*number as usize).is_some_and(|known| {
+                known.hash == hash
+                    && compare_with(known.value.as_ref(), key.as_ref(), collator).is_eq()
+            })
+        };
+        if let Some(number) = self.numbers.find(hash, same) {
+            return Ok(*number);
+        }
+        self.insert(hash, key, &cx.eval)
+    }
+
+    fn insert(&mut self, hash: u64, key: Value, cx: &EvalContext<'_>) -> Result<u32> {
+        let Ok(number) = u32::try_from(self.keys.len()) else {
+            return Err(self.memory.exceeded());
+        };
+        let mut bytes = GROUP_OVERHEAD + size_of::<Key>() + memory_bytes(&key);
+        for (_, spec) in self.fields.iter() {
+            let state = spec.new_state(&key, cx)?;
+            bytes += state.memory_bytes();
+            self.states.push(state);
+        }
+        self.memory.add(bytes)?;
+        self.keys.push(Key { hash, value: key });
+        let keys = &self.keys;
+        self.numbers.insert_unique(hash, number, |number| {
+            keys.get(*number as usize).map_or(0, |key| key.hash)
+        });
+        Ok(number)
+    }
+
+    /// Changes the state of accumulator `at` of a group, and counts what it grows by.
+    pub(crate) fn change(
+        &mut self,
+        group: u32,
+        at: usize,
+        spec: &AccumulatorSpec,
+        change: impl FnOnce(&mut State) -> Result<()>,
+    ) -> Result<()> {
+        let place = group as usize * self.fields.len() + at;
+        let Some(state) = self.states.get_mut(place) else {
+            return Ok(());
+        };
+        if !grows(spec.kind()) {
+            return change(state);
+        }
+        let before = state.memory_bytes();
+        change(state)?;
+        let after = state.memory_bytes();
+        if after > before {
+            self.memory.add(after - before)?;
+        } else {
+            self.memory.release(before - after);
+        }
+        Ok(())
+    }
+}
+
+/// Accumulators whose state takes more memory the more it has seen.
+fn grows(kind: AccumulatorKind) -> bool {
+    use AccumulatorKind as K;
+    !matches!(
+        kind,
+        K::Sum | K::Avg | K::Count | K::StdDevPop | K::StdDevSamp
+    )
+}
+
+/// The name, if the key is an object literal with one member that is no object literal itself.
+fn single_member(key: &Expression) -> Option<Arc<str>> {
+    match key {
+        Expression::Object(members) => match members.as_slice() {
+            [(_, Expression::Object(_))] => None,
+            [(name, _)] => Some(Arc::clone(name)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{array, doc};
+
+    use super::*;
+    use crate::query::exec::testing::{
+        MemoryCollections, MemoryRecords, run_limited, run_stages,
+    };
+    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::source::Resolved;
+
+    fn group(spec: Document, documents: Vec<Document>) -> Vec<Document> {
+        run_stages(array![doc! {"$group": spec}], documents).unwrap()
+    }
+
+    #[test]
+    fn equal_keys_of_all_types_are_one() {
+        let rows = group(
+            doc! {"_id": "$a", "n": doc! {"$sum": 1}},
+            vec![
+                doc! {"a": 1},
+                doc! {"a": 1i64},
+                doc! {"a": 1.0},
+                doc! {"a": Value::Null},
+                doc! {},
+                doc! {"a": "1"},
+            ],
+        );
+        assert_eq!(
+            rows,
+            [
+                doc! {"_id": 1, "n": 3},
+                doc! {"_id": Value::Null, "n": 2},
+                doc! {"_id": "1", "n": 1},
+            ]
+        );
+    }
+
+    #[test]
+    fn missing_parts_of_keys() {
+        let documents = vec![doc! {"a": Value::Null}, doc! {}, doc! {"b": 1}];
+        let single = group(
+            doc! {"_id": doc! {"a": "$a"}, "n": doc! {"$count": doc! {}}},
+            documents.clone(),
+        );
+        assert_eq!(single, [doc! {"_id": doc! {"a": Value::Null}, "n": 3}]);
+        let two = group(
+            doc! {"_id": doc! {"a": "$a", "b": "$b"}, "n": doc! {"$count": doc! {}}},
+            documents,
+        );
+        assert_eq!(
+            two,
+            [
+                doc! {"_id": doc! {"a": Value::Null}, "n": 1},
+                doc! {"_id": doc! {}, "n": 1},
+                doc! {"_id": doc! {"b": 1}, "n": 1},
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_in_gives_nothing_out() {
+        assert!(group(doc! {"_id": Value::Null, "n": doc! {"$sum": 1}}, vec![]).is_empty());
+    }
+
+    #[test]
+    fn memory_is_limited() {
+        let documents: Vec<Document> = (0..100).map(|a| doc! {"a": a, "s": "x".repeat(50)}).collect();
+        let collections =
+            MemoryCollections::of(Resolved::Ordinary(Arc::new(MemoryRecords(documents))));
+        let limits = ExecLimits {
+            group_bytes_max: 2000,
+            sort_bytes_max: 2000,
+            ..ExecLimits::default()
+        };
+        for stage in [
+            doc! {"$group": doc! {"_id": "$a"}},
+            doc! {"$group": doc! {"_id": Value::Null, "all": doc! {"$push": "$s"}}},
+            doc! {"$sort": doc! {"a": 1}},
+        ] {
+            let stages = array![stage];
+            let error =
+                run_limited(&collections, &stages, ExecOptions::default(), limits).unwrap_err();
+            assert_eq!(error.code.0, 292);
+        }
+        let few = array![doc! {"$sort": doc! {"a": -1}}, doc! {"$limit": 2}];
+        let rows = run_limited(&collections, &few, ExecOptions::default(), limits).unwrap();
+        assert_eq!(rows.len(), 2);
     }
 }

@@ -36,6 +36,9 @@ pub mod unwind;
 #[cfg(test)]
 pub(crate) mod testing;
 
+#[cfg(test)]
+mod random_tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,26 +1,108 @@
-//! stub
+//! `$group`: documents gathered by a key, and what accumulators make of each gathering.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Document, ValueRef};
+
 use super::{PipelineContext, Stage};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::eval::accumulator::AccumulatorSpec;
+use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::planner::needs::Needs;
-use nilometer_bson::{DocRef, Document, ValueRef};
-/// x
+
+/// `$group`, parsed.
 #[derive(Clone, Debug)]
 pub struct GroupStage {
+    /// Computes the key.
+    pub key: Expression,
+    /// Output fields besides the key, in order.
+    pub fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    /// The argument as written.
     pub source: Document,
 }
+
 impl GroupStage {
+    /// The fields key and accumulators read.
     pub fn needs(&self) -> Needs {
-        Needs::All
+        let mut dependencies = Dependencies::default();
+        self.key.dependencies(&mut dependencies);
+        for (_, field) in self.fields.iter() {
+            field.dependencies(&mut dependencies);
+        }
+        Needs::of(&dependencies)
     }
 }
+
+/// Parses `$group`.
 pub(super) fn parse(
-    _: &PipelineContext,
+    cx: &PipelineContext,
     _: &'static str,
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
+    let Some(spec) = value.as_document() else {
+        return Err(Error::location(
+            15_947,
+            "a group's fields must be specified in an object",
+        ));
+    };
+    let mut key = None;
+    let mut fields = Vec::new();
+    for element in spec {
+        if element.name() == "_id" {
+            if key.is_some() {
+                return Err(Error::location(
+                    15_948,
+                    "a group's _id may only be specified once",
+                ));
+            }
+            key = Some(Expression::parse(element.value(), &cx.expressions)?);
+        } else {
+            let field = parse_field(element.name(), element.value(), &cx.expressions)?;
+            fields.push((Arc::from(element.name()), field));
+        }
+    }
+    let Some(key) = key else {
+        return Err(Error::location(
+            15_955,
+            "a group specification must include an _id",
+        ));
+    };
     out.push(Stage::Group(GroupStage {
-        source: value.as_document().unwrap_or(DocRef::EMPTY).to_document(),
+        key,
+        fields: fields.into(),
+        source: spec.to_document(),
     }));
     Ok(())
+}
+
+/// Parses one output field.
+pub(super) fn parse_field(
+    name: &str,
+    value: ValueRef<'_>,
+    expressions: &ParseContext,
+) -> Result<AccumulatorSpec> {
+    AccumulatorSpec::parse_field(name, value, expressions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::code;
+    use nilometer_bson::{Value, array, doc};
+
+    #[test]
+    fn arguments_are_checked() {
+        let group = |spec: nilometer_bson::Document| code(array![doc! {"$group": spec}]);
+        assert_eq!(group(doc! {"_id": "$a", "n": doc! {"$sum": 1}}), 0);
+        assert_eq!(code(array![doc! {"$group": 1}]), 15_947);
+        assert_eq!(group(doc! {}), 15_955);
+        assert_eq!(group(doc! {"_id": 1, "a": 1}), 40_234);
+        assert_eq!(group(doc! {"_id": 1, "a.b": doc! {"$sum": 1}}), 40_235);
+        assert_eq!(group(doc! {"_id": 1, "a": doc! {"$nope": 1}}), 15_952);
+        assert_eq!(
+            group(doc! {"_id": 1, "a": doc! {"$sum": 1, "$avg": 1}}),
+            40_238
+        );
+        assert_eq!(group(doc! {"_id": Value::Null}), 0);
+    }
 }

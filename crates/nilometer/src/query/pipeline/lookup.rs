@@ -52,10 +52,8 @@ impl OtherStage for LookupStage {
     }
 
     fn needs(&self, after: &Needs) -> Needs {
+        // What is replaced keeps its place among the fields, so it must be there.
         let mut needs = after.clone();
-        if self.target.len() == 1 {
-            needs.remove(self.target.as_str());
-        }
         if let Some(equality) = &self.equality {
             needs.add_path(equality.local.as_str());
         }

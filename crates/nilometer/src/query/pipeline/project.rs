@@ -108,12 +108,8 @@ impl ProjectStage {
             }
             ProjectKind::AddFields(fields) => {
                 fields.dependencies(&mut dependencies);
-                let mut kept = after.clone();
-                for (path, _) in fields.computed() {
-                    // A dotted path is written into what is there, so that is still needed.
-                    kept.remove(&path);
-                }
-                kept.and(&Needs::of(&dependencies))
+                // A field that is computed anew keeps its place among the others, so it must be there.
+                after.clone().and(&Needs::of(&dependencies))
             }
         }
     }
@@ -285,7 +281,7 @@ mod tests {
         );
         let add = stage("$addFields", doc! {"a": "$x", "b.c": 1});
         assert_eq!(add.needs(&Needs::All), Needs::All);
-        assert_eq!(add.needs(&fields(&["a", "b"])), fields(&["b", "x"]));
+        assert_eq!(add.needs(&fields(&["a", "b"])), fields(&["a", "b", "x"]));
     }
 
     #[test]

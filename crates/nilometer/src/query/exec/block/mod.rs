@@ -5,3 +5,4 @@
 
 pub mod compare;
 pub mod filter;
+pub mod group;

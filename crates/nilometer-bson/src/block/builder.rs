@@ -1,0 +1,219 @@
+//! Blocks from values that come one by one: the uncompressed tail of a bucket, and tests.
+//!
+//! The first value that is there decides the form. A value that does not fit it turns the block into a mixed one.
+
+use std::collections::HashMap;
+
+use super::{BlockData, ColumnBlock, Presence};
+use crate::document::write_value;
+use crate::value::{ObjectId, Timestamp, Value, ValueRef};
+
+/// Builds a [`ColumnBlock`] value by value, finding the form that fits.
+///
+/// ```
+/// use nilometer_bson::{ValueRef, block::ColumnBlockBuilder};
+///
+/// let mut builder = ColumnBlockBuilder::new();
+/// builder.push(ValueRef::Int32(7));
+/// builder.push(ValueRef::Missing);
+/// let block = builder.finish();
+/// assert_eq!(block.as_i32().map(<[i32]>::len), Some(2));
+/// assert!(block.is_missing(1));
+/// ```
+#[derive(Debug, Clone)]
+pub struct ColumnBlockBuilder {
+    data: BlockData,
+    len: usize,
+    gaps: Vec<usize>,
+    codes: Interner,
+}
+
+impl Default for ColumnBlockBuilder {
+    fn default() -> Self {
+        ColumnBlockBuilder {
+            data: BlockData::Missing,
+            len: 0,
+            gaps: Vec::new(),
+            codes: Interner::default(),
+        }
+    }
+}
+
+impl ColumnBlockBuilder {
+    /// A builder with no values.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many values have been pushed.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a value.
+    pub fn push(&mut self, value: ValueRef<'_>) {
+        if value.is_missing() {
+            self.push_missing();
+            return;
+        }
+        if matches!(self.data, BlockData::Missing) {
+            self.data = self.first_form(value);
+        }
+        let pushed = match (&mut self.data, value) {
+            (BlockData::Int32(values), ValueRef::Int32(value)) => push(values, value),
+            (BlockData::Int64(values), ValueRef::Int64(value)) => push(values, value),
+            (BlockData::Double(values), ValueRef::Double(value)) => push(values, value),
+            (BlockData::DateTime(values), ValueRef::DateTime(value)) => push(values, value),
+            (BlockData::Bool(values), ValueRef::Bool(value)) => push(values, value),
+            (BlockData::Timestamp(values), ValueRef::Timestamp(value)) => push(values, value),
+            (BlockData::ObjectId(values), ValueRef::ObjectId(value)) => push(values, value),
+            (BlockData::Dictionary { codes, values }, value) if is_coded(value) => {
+                push(codes, self.codes.code(value, values))
+            }
+            (BlockData::Mixed(values), value) => push(values, value.to_value()),
+            _ => false,
+        };
+        if !pushed {
+            let mut values = self.values();
+            values.push(value.to_value());
+            self.data = BlockData::Mixed(values);
+        }
+        self.len += 1;
+    }
+
+    /// Adds a missing value.
+    pub fn push_missing(&mut self) {
+        self.gaps.push(self.len);
+        self.len += 1;
+        match &mut self.data {
+            BlockData::Missing | BlockData::Constant(_) => {}
+            BlockData::Int32(values) => values.push(0),
+            BlockData::Int64(values) | BlockData::DateTime(values) => values.push(0),
+            BlockData::Double(values) => values.push(0.0),
+            BlockData::Bool(values) => values.push(false),
+            BlockData::Timestamp(values) => values.push(Timestamp::default()),
+            BlockData::ObjectId(values) => values.push(ObjectId::default()),
+            BlockData::Dictionary { codes, .. } => codes.push(0),
+            BlockData::Mixed(values) => values.push(Value::Missing),
+        }
+    }
+
+    /// The block of all values pushed.
+    pub fn finish(self) -> ColumnBlock {
+        let presence = self.presence();
+        let data = match self.data {
+            BlockData::Dictionary { values, .. } if values.len() == 1 => {
+                BlockData::Constant(values.into_iter().next().unwrap_or_default())
+            }
+            data => data,
+        };
+        ColumnBlock::from_parts(self.len, data, presence)
+    }
+
+    fn presence(&self) -> Option<Presence> {
+        if self.gaps.is_empty() {
+            return None;
+        }
+        let mut presence = Presence::all(self.len);
+        self.gaps.iter().for_each(|&gap| presence.clear(gap));
+        Some(presence)
+    }
+
+    /// The form for a block whose first value, behind `self.len` missing ones, is `value`.
+    fn first_form(&self, value: ValueRef<'_>) -> BlockData {
+        let len = self.len;
+        match value {
+            ValueRef::Int32(_) => BlockData::Int32(vec![0; len]),
+            ValueRef::Int64(_) => BlockData::Int64(vec![0; len]),
+            ValueRef::Double(_) => BlockData::Double(vec![0.0; len]),
+            ValueRef::DateTime(_) => BlockData::DateTime(vec![0; len]),
+            ValueRef::Bool(_) => BlockData::Bool(vec![false; len]),
+            ValueRef::Timestamp(_) => BlockData::Timestamp(vec![Timestamp::default(); len]),
+            ValueRef::ObjectId(_) => BlockData::ObjectId(vec![ObjectId::default(); len]),
+            value if is_coded(value) => BlockData::Dictionary {
+                codes: vec![0; len],
+                values: Vec::new(),
+            },
+            _ => BlockData::Mixed(vec![Value::Missing; len]),
+        }
+    }
+
+    fn values(&mut self) -> Vec<Value> {
+        let data = std::mem::replace(&mut self.data, BlockData::Missing);
+        if let BlockData::Mixed(values) = data {
+            return values;
+        }
+        ColumnBlock::from_parts(self.len, data, self.presence()).to_values()
+    }
+}
+
+fn push<T>(values: &mut Vec<T>, value: T) -> bool {
+    values.push(value);
+    true
+}
+
+/// Whether values of this type are kept by code: those without a vector of their own, but not documents.
+fn is_coded(value: ValueRef<'_>) -> bool {
+    !matches!(
+        value,
+        ValueRef::Int32(_)
+            | ValueRef::Int64(_)
+            | ValueRef::Double(_)
+            | ValueRef::DateTime(_)
+            | ValueRef::Bool(_)
+            | ValueRef::Timestamp(_)
+            | ValueRef::ObjectId(_)
+            | ValueRef::Document(_)
+            | ValueRef::Array(_)
+            | ValueRef::Missing
+    )
+}
+
+/// Gives equal values (as bytes) equal codes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Interner {
+    codes: HashMap<Box<[u8]>, u32>,
+    key: Vec<u8>,
+}
+
+impl Interner {
+    fn code(&mut self, value: ValueRef<'_>, values: &mut Vec<Value>) -> u32 {
+        self.key.clear();
+        self.key.push(value.type_code());
+        write_value(&mut self.key, value);
+        self.code_of_key(values, || value.to_value())
+    }
+
+    /// The code of the value with these bytes, which `value` makes if it is new.
+    pub(crate) fn code_of_bytes<E>(
+        &mut self,
+        tag: u8,
+        bytes: &[u8],
+        values: &mut Vec<Value>,
+        value: impl FnOnce() -> Result<Value, E>,
+    ) -> Result<u32, E> {
+        self.key.clear();
+        self.key.push(tag);
+        self.key.extend_from_slice(bytes);
+        if let Some(code) = self.codes.get(self.key.as_slice()) {
+            return Ok(*code);
+        }
+        let value = value()?;
+        Ok(self.code_of_key(values, || value))
+    }
+
+    fn code_of_key(&mut self, values: &mut Vec<Value>, value: impl FnOnce() -> Value) -> u32 {
+        if let Some(code) = self.codes.get(self.key.as_slice()) {
+            return *code;
+        }
+        let code = u32::try_from(values.len()).unwrap_or(u32::MAX);
+        values.push(value());
+        self.codes.insert(self.key.as_slice().into(), code);
+        code
+    }
+}

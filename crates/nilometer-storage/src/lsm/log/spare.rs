@@ -1,0 +1,150 @@
+//! Files that wait to become segments.
+//!
+//! Writing into a file whose blocks were written before needs nothing but the data on the device;
+//! growing a file, or filling reserved blocks for the first time, needs its metadata as well, and
+//! waits for whatever else the file system has to make durable. So segments that are done with are
+//! used again, as long as log and spares together stay under the cap of the log, and while there are
+//! none, new ones are filled with zeros in the background.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::segment::{SealedSegment, is_unshared};
+use crate::error::{Error, Result};
+use crate::file_system::{FileSystem, LogFile};
+use crate::lock::lock;
+
+/// Bytes of zeros in one write.
+const FILL_BYTES: usize = 1 << 20;
+
+/// A file of the size of a segment.
+pub(super) struct Spare {
+    pub(super) path: PathBuf,
+    pub(super) file: Box<dyn LogFile>,
+}
+
+/// The spare files of a log.
+pub(super) struct Spares {
+    segment_bytes: u64,
+    files: Mutex<Vec<Spare>>,
+    wanted: AtomicBool,
+    next_number: AtomicU64,
+}
+
+impl Spares {
+    /// Takes over the spare files an earlier process left, and removes unfinished ones.
+    pub(super) fn open(
+        directory: &Path,
+        file_system: &dyn FileSystem,
+        segment_bytes: u64,
+    ) -> Result<Self> {
+        let failed = |source| Error::io("list", directory, source);
+        let mut files = Vec::new();
+        let mut next_number = 0;
+        for entry in std::fs::read_dir(directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let path = entry.path();
+            let name = entry.file_name();
+            let Some(number) = name.to_str().and_then(|name| name.strip_prefix("spare-")) else {
+                continue;
+            };
+            let number = number.parse::<u64>();
+            let fits = entry.metadata().is_ok_and(|m| m.len() == segment_bytes);
+            match number {
+                Ok(number) if fits => {
+                    next_number = next_number.max(number + 1);
+                    let file = file_system.open(&path);
+                    let file = file.map_err(|source| Error::io("open", &path, source))?;
+                    files.push(Spare { path, file });
+                }
+                _ => {
+                    let removed = file_system.remove(&path);
+                    removed.map_err(|source| Error::io("remove", &path, source))?;
+                }
+            }
+        }
+        Ok(Self {
+            segment_bytes,
+            files: Mutex::new(files),
+            wanted: AtomicBool::new(false),
+            next_number: AtomicU64::new(next_number),
+        })
+    }
+
+    /// A file for a segment of `bytes` bytes, if one is ready.
+    pub(super) fn take(&self, bytes: u64) -> Option<Spare> {
+        if bytes != self.segment_bytes {
+            return None;
+        }
+        lock(&self.files).pop()
+    }
+
+    /// Says that one will be needed soon.
+    pub(super) fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes of all of them.
+    pub(super) fn bytes(&self) -> u64 {
+        lock(&self.files).len() as u64 * self.segment_bytes
+    }
+
+    /// Keeps the file of a segment that is done with, if it fits and `room` allows it.
+    pub(super) fn keep(
+        &self,
+        directory: &Path,
+        file_system: &dyn FileSystem,
+        segment: &SealedSegment,
+        room: u64,
+    ) -> Result<bool> {
+        if segment.bytes != self.segment_bytes
+            || self.bytes() + segment.bytes > room
+            || !is_unshared(&segment.path)
+        {
+            return Ok(false);
+        }
+        let path = self.new_path(directory);
+        let renamed = file_system.rename(&segment.path, &path);
+        renamed.map_err(|source| Error::io("rename", &segment.path, source))?;
+        let file = file_system.open(&path);
+        let file = file.map_err(|source| Error::io("open", &path, source))?;
+        lock(&self.files).push(Spare { path, file });
+        Ok(true)
+    }
+
+    /// Makes a file of zeros, if one is wanted and none is there. A background task; holds no lock
+    /// that a writer needs.
+    pub(super) fn prepare(&self, directory: &Path, file_system: &dyn FileSystem) -> Result<()> {
+        if !self.wanted.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if lock(&self.files).is_empty() {
+            let path = self.new_path(directory);
+            let file = file_system.create(&path, self.segment_bytes);
+            let file = file.map_err(|source| Error::io("create", &path, source))?;
+            let filled = fill(&*file, self.segment_bytes).and_then(|()| file.sync());
+            filled.map_err(|source| Error::io("fill", &path, source))?;
+            lock(&self.files).push(Spare { path, file });
+        }
+        self.wanted.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn new_path(&self, directory: &Path) -> PathBuf {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        directory.join(format!("spare-{number}"))
+    }
+}
+
+/// Writes `bytes` zeros.
+pub(super) fn fill(file: &dyn LogFile, bytes: u64) -> std::io::Result<()> {
+    let zeros = vec![0; FILL_BYTES];
+    let mut offset = 0;
+    while offset < bytes {
+        let length = usize::try_from(bytes - offset).map_or(FILL_BYTES, |l| l.min(FILL_BYTES));
+        file.write_at(zeros.get(..length).unwrap_or(&zeros), offset)?;
+        offset += length as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! `$push` and `$addToSet`: null is kept, missing is skipped.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
+
+use nilometer_bson::order::hash_with;
+use nilometer_bson::{Array, DocumentBuilder, Value, ValueRef};
+
+use crate::eval::{Collation, memory_bytes};
+
+/// An array in the making, already as bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Pushed {
+    out: DocumentBuilder,
+    count: usize,
+}
+
+impl Pushed {
+    pub(super) fn add(&mut self, value: ValueRef<'_>) {
+        if !value.is_missing() {
+            self.out.append_indexed(self.count, value);
+            self.count += 1;
+        }
+    }
+
+    pub(super) fn merge(&mut self, later: &Self) {
+        if let Value::Array(array) = later.clone().finish() {
+            for value in array.as_ref().iter() {
+                self.add(value);
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> Value {
+        Value::Array(Array::from_document(self.out.finish()))
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.out.len()
+    }
+}
+
+/// Different values in the order they were first seen; numbers equal across types are one.
+#[derive(Clone, Debug, Default)]
+pub struct ValueSet {
+    collation: Collation,
+    values: Vec<Value>,
+    /// Positions in `values`, by hash.
+    by_hash: HashMap<u64, Vec<usize>>,
+    bytes: usize,
+}
+
+impl ValueSet {
+    /// An empty set whose strings are equal as `collation` says.
+    pub fn new(collation: Collation) -> Self {
+        Self {
+            collation,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a value unless it is missing or known.
+    pub fn add(&mut self, value: ValueRef<'_>) {
+        if value.is_missing() {
+            return;
+        }
+        let mut hasher = DefaultHasher::new();
+        hash_with(value, self.collation.collator(), &mut hasher);
+        let alike = self.by_hash.entry(hasher.finish()).or_default();
+        let known = alike.iter().any(|at| {
+            self.values
+                .get(*at)
+                .is_some_and(|known| self.collation.compare(known.as_ref(), value).is_eq())
+        });
+        if !known {
+            alike.push(self.values.len());
+            let value = value.to_value();
+            self.bytes += memory_bytes(&value) + size_of::<Value>() + SET_ENTRY_BYTES;
+            self.values.push(value);
+        }
+    }
+
+    /// Adds all values of another set.
+    pub fn merge(&mut self, later: Self) {
+        for value in &later.values {
+            self.add(value.as_ref());
+        }
+    }
+
+    /// The values as an array.
+    pub fn finish(self) -> Value {
+        self.values.into()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// What an entry costs beside its value: hash, position, share of the tables.
+const SET_ENTRY_BYTES: usize = 64;

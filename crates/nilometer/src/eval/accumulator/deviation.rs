@@ -1,0 +1,83 @@
+//! `$stdDevPop` and `$stdDevSamp`: Welford's running mean and sum of squared differences, in doubles.
+//! Values that are no numbers are skipped. Of one number the population's deviation is 0 and the
+//! sample's null; of none both are null.
+
+use nilometer_bson::number::Number;
+use nilometer_bson::{Value, ValueRef};
+
+/// A running mean and spread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Deviation {
+    count: u64,
+    mean: f64,
+    /// Sum of squared differences from the mean.
+    squares: f64,
+}
+
+impl Deviation {
+    /// Adds a value if it is a number.
+    pub fn add(&mut self, value: ValueRef<'_>) {
+        if let Some(number) = Number::of(value) {
+            self.add_f64(number.to_f64());
+        }
+    }
+
+    /// Adds a number.
+    #[inline]
+    pub fn add_f64(&mut self, value: f64) {
+        self.count += 1;
+        let before = value - self.mean;
+        self.mean += before / self.count as f64;
+        self.squares += before * (value - self.mean);
+    }
+
+    /// Takes a number out again: for windows. Only finite numbers that were added before.
+    pub fn remove_f64(&mut self, value: f64) {
+        if self.count <= 1 {
+            *self = Self::default();
+            return;
+        }
+        self.count -= 1;
+        let before = value - self.mean;
+        self.mean -= before / self.count as f64;
+        self.squares = (self.squares - before * (value - self.mean)).max(0.0);
+    }
+
+    /// Adds what another part came to.
+    pub fn merge(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        if self.count == 0 {
+            *self = *other;
+            return;
+        }
+        let (here, there) = (self.count as f64, other.count as f64);
+        let apart = other.mean - self.mean;
+        self.count += other.count;
+        let both = self.count as f64;
+        self.mean += apart * there / both;
+        self.squares += other.squares + apart * apart * here * there / both;
+    }
+
+    /// How many numbers there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The deviation of these numbers.
+    pub fn population(&self) -> Value {
+        match self.count {
+            0 => Value::Null,
+            count => Value::Double((self.squares / count as f64).sqrt()),
+        }
+    }
+
+    /// The deviation these numbers, as a sample, suggest.
+    pub fn sample(&self) -> Value {
+        match self.count {
+            0 | 1 => Value::Null,
+            count => Value::Double((self.squares / (count - 1) as f64).sqrt()),
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! Accumulators: what `$group`, `$bucket`, `$bucketAuto` and windows make of many values.
+//!
+//! ```text
+//! {$sum: "$v"} ──parse──▶ AccumulatorSpec ──new_state──▶ State ──add …──▶ State ──finish──▶ Value
+//!                              │                          ▲ ▲
+//!                              └── add(document) ─────────┘ └── merge(state of another part)
+//! ```
+//!
+//! **Two ways in, one state.** Rows go through [`AccumulatorSpec::add`]; column kernels hand over
+//! numbers as they lie in a block ([`AccumulatorSpec::add_f64s`] and its sisters). Both change the
+//! same [`State`] by the same steps, so the answers are the same to the last bit.
+//!
+//! **Totals lose nothing.** Integers are added exactly in 128 bits, doubles in a pair of doubles,
+//! decimals as decimals, each apart; they meet only in [`State::finish`].
+//!
+//! **The table** is in [`registry`]; what the operators do with null, missing and other types stands
+//! with each family. Spilling is the executor's business: [`State::memory_bytes`] tells it when.
+//!
+//! JavaScript (`$accumulator`) is refused.
+
+mod collect;
+mod deviation;
+mod extremes;
+mod merge_objects;
+mod ordered;
+mod parse;
+pub mod percentile;
+mod registry;
+mod total;
+
+#[cfg(test)]
+mod tests;
+
+use nilometer_bson::{DocRef, Value, ValueRef};
+
+pub use collect::ValueSet;
+pub use deviation::Deviation;
+pub use extremes::{Bounded, Extreme};
+pub use percentile::{Percentile, PercentileList};
+pub use registry::{ACCUMULATORS, AccumulatorRow};
+pub use total::Total;
+
+use crate::error::Result;
+use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::eval::{Collation, Dependencies, EvalContext, Expression};
+use collect::Pushed;
+use merge_objects::Merged;
+use ordered::{FirstN, LastN, Ranked};
+
+/// Which accumulator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "MongoDB's names")]
+pub enum AccumulatorKind {
+    Sum,
+    Avg,
+    Min,
+    Max,
+    First,
+    Last,
+    Push,
+    AddToSet,
+    Count,
+    MergeObjects,
+    StdDevPop,
+    StdDevSamp,
+    FirstN,
+    LastN,
+    MinN,
+    MaxN,
+    Top,
+    Bottom,
+    TopN,
+    BottomN,
+    Percentile,
+    Median,
+}
+
+/// A parsed accumulator.
+#[derive(Clone, Debug)]
+pub struct AccumulatorSpec {
+    kind: AccumulatorKind,
+    /// What is accumulated; of `$top` and its sisters the output.
+    argument: Expression,
+    /// How many, for those that keep several.
+    n: Option<Expression>,
+    /// The order of `$top` and its sisters.
+    sort: Option<SortPattern>,
+    percentiles: PercentileList,
+    collation: Collation,
+}
+
+/// What an accumulator has seen.
+#[derive(Clone, Debug)]
+pub enum State {
+    /// `$sum`
+    Sum(Total),
+    /// `$avg`, with the number of numbers.
+    Avg(Total, u64),
+    /// `$min`
+    Min(Extreme),
+    /// `$max`
+    Max(Extreme),
+    /// `$first`
+    First(Option<Value>),
+    /// `$last`
+    Last(Option<Value>),
+    /// `$push`
+    Push(Box<Pushed>),
+    /// `$addToSet`
+    AddToSet(Box<ValueSet>),
+    /// `$count`
+    Count(u64),
+    /// `$mergeObjects`
+    MergeObjects(Box<Merged>),
+    /// `$stdDevPop`
+    StdDevPop(Deviation),
+    /// `$stdDevSamp`
+    StdDevSamp(Deviation),
+    /// `$firstN`
+    FirstN(Box<FirstN>),
+    /// `$lastN`
+    LastN(Box<LastN>),
+    /// `$minN`, `$maxN`
+    Bounded(Box<Bounded>),
+    /// `$top`, `$bottom`, `$topN`, `$bottomN`
+    Ranked(Box<Ranked>),
+    /// `$percentile`, `$median`
+    Percentile(Box<Percentile>),
+}
+
+impl AccumulatorSpec {
+    /// Which accumulator this is.
+    pub fn kind(&self) -> AccumulatorKind {
+        self.kind
+    }
+
+    /// The name with its dollar sign.
+    pub fn name(&self) -> &'static str {
+        registry::name(self.kind)
+    }
+
+    /// What is evaluated for each document (the output of `$top` and its sisters).
+    pub fn argument(&self) -> &Expression {
+        &self.argument
+    }
+
+    /// How many values are kept, if that is known ahead.
+    pub fn constant_n(&self) -> Option<i64> {
+        let value = self.n.as_ref()?.as_constant()?;
+        parse::check_n(value.as_ref(), self.name()).ok()
+    }
+
+    /// True when `n` depends on the group.
+    pub fn n_depends_on_group(&self) -> bool {
+        self.n.as_ref().is_some_and(|n| n.as_constant().is_none())
+    }
+
+    /// The order of `$top` and its sisters.
+    pub fn sort(&self) -> Option<&SortPattern> {
+        self.sort.as_ref()
+    }
+
+    /// True when the order of the input matters.
+    pub fn is_order_dependent(&self) -> bool {
+        use AccumulatorKind as K;
+        matches!(
+            self.kind,
+            K::First | K::Last | K::FirstN | K::LastN | K::Push | K::MergeObjects
+        )
+    }
+
+    /// Adds what is read from a document.
+    pub fn dependencies(&self, into: &mut Dependencies) {
+        self.argument.dependencies(into);
+        if let Some(sort) = &self.sort {
+            sort.dependencies(into);
+        }
+    }
+
+    /// A state for a group whose key is `group` (which `n` may read: `"$a"` is the key's field a).
+    pub fn new_state(&self, group: &Value, ctx: &EvalContext<'_>) -> Result<State> {
+        use AccumulatorKind as K;
+        Ok(match self.kind {
+            K::Sum => State::Sum(Total::default()),
+            K::Avg => State::Avg(Total::default(), 0),
+            K::Min => State::Min(Extreme::default()),
+            K::Max => State::Max(Extreme::default()),
+            K::First => State::First(None),
+            K::Last => State::Last(None),
+            K::Push => State::Push(Box::default()),
+            K::AddToSet => State::AddToSet(Box::new(ValueSet::new(self.collation.clone()))),
+            K::Count => State::Count(0),
+            K::MergeObjects => State::MergeObjects(Box::default()),
+            K::StdDevPop => State::StdDevPop(Deviation::default()),
+            K::StdDevSamp => State::StdDevSamp(Deviation::default()),
+            K::FirstN => State::FirstN(Box::new(FirstN::new(self.evaluate_n(group, ctx)?))),
+            K::LastN => State::LastN(Box::new(LastN::new(self.evaluate_n(group, ctx)?))),
+            K::MinN | K::MaxN => State::Bounded(Box::new(Bounded::new(
+                self.evaluate_n(group, ctx)?,
+                self.kind == K::MaxN,
+                self.collation.clone(),
+            ))),
+            K::Top | K::Bottom | K::TopN | K::BottomN => {
+                let single = matches!(self.kind, K::Top | K::Bottom);
+                let n = if single {
+                    1
+                } else {
+                    self.evaluate_n(group, ctx)?
+                };
+                let last = matches!(self.kind, K::Bottom | K::BottomN);
+                State::Ranked(Box::new(Ranked::new(n, last, single)))
+            }
+            K::Percentile | K::Median => {
+                let ranks = self.percentiles.resolve(ctx)?;
+                State::Percentile(Box::new(Percentile::new(ranks, self.kind == K::Median)))
+            }
+        })
+    }
+
+    fn evaluate_n(&self, group: &Value, ctx: &EvalContext<'_>) -> Result<i64> {
+        let Some(n) = &self.n else {
+            return Ok(1);
+        };
+        let root = match group {
+            Value::Document(doc) => doc.as_ref(),
+            _ => DocRef::EMPTY,
+        };
+        let value = n.evaluate_ref(root, ctx)?;
+        parse::check_n(value.as_ref(), self.name())
+    }
+
+    /// Adds one document.
+    pub fn add(&self, state: &mut State, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Result<()> {
+        match (state, &self.sort) {
+            (State::Count(count), _) => *count += 1,
+            (State::Ranked(ranked), Some(sort)) => {
+                let key = sort.extract(doc, ctx)?;
+                if ranked.wants(&key, sort) {
+                    let output = self.argument.evaluate(doc, ctx)?;
+                    ranked.add(key, output, sort);
+                }
+            }
+            (state, _) => {
+                let value = self.argument.evaluate_ref(doc, ctx)?;
+                self.add_value(state, value.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one value of the argument. Not for `$top` and its sisters, which need a sort key too.
+    pub fn add_value(&self, state: &mut State, value: ValueRef<'_>) -> Result<()> {
+        match state {
+            State::Sum(total) => {
+                total.add(value);
+            }
+            State::Avg(total, count) => *count += u64::from(total.add(value)),
+            State::Min(extreme) => extreme.offer_least(value, &self.collation),
+            State::Max(extreme) => extreme.offer_greatest(value, &self.collation),
+            State::First(first) => {
+                if first.is_none() {
+                    *first = Some(value.to_value());
+                }
+            }
+            State::Last(last) => *last = Some(value.to_value()),
+            State::Push(pushed) => pushed.add(value),
+            State::AddToSet(set) => set.add(value),
+            State::Count(count) => *count += 1,
+            State::MergeObjects(merged) => merged.add(value)?,
+            State::StdDevPop(deviation) | State::StdDevSamp(deviation) => deviation.add(value),
+            State::FirstN(first) => first.add(value),
+            State::LastN(last) => last.add(value),
+            State::Bounded(bounded) => bounded.add(value),
+            State::Percentile(percentile) => percentile.add(value),
+            State::Ranked(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Adds a value with its sort key, for `$top` and its sisters.
+    pub fn add_ranked(&self, state: &mut State, key: SortKey, output: Value) {
+        if let (State::Ranked(ranked), Some(sort)) = (state, &self.sort) {
+            ranked.add(key, output, sort);
+        }
+    }
+
+    /// Adds the same value `count` times.
+    pub fn add_repeated(&self, state: &mut State, value: ValueRef<'_>, count: u64) -> Result<()> {
+        use State as S;
+        let once = match state {
+            S::Count(total) => {
+                *total += count;
+                return Ok(());
+            }
+            S::Sum(total) => {
+                if total.add_whole_repeated(value, count) {
+                    return Ok(());
+                }
+                false
+            }
+            S::Avg(total, numbers) => {
+                if total.add_whole_repeated(value, count) {
+                    *numbers += count;
+                    return Ok(());
+                }
+                false
+            }
+            S::Min(_)
+            | S::Max(_)
+            | S::First(_)
+            | S::Last(_)
+            | S::AddToSet(_)
+            | S::MergeObjects(_) => true,
+            _ => false,
+        };
+        let times = if once { count.min(1) } else { count };
+        (0..times).try_for_each(|_| self.add_value(state, value))
+    }
+
+    /// Adds doubles in order, as [`AccumulatorSpec::add_value`] one by one would.
+    pub fn add_f64s(&self, state: &mut State, values: &[f64]) -> Result<()> {
+        match state {
+            State::Sum(total) => total.add_f64s(values),
+            State::Avg(total, count) => {
+                total.add_f64s(values);
+                *count += values.len() as u64;
+            }
+            State::Min(_) => self.add_extreme(state, extremes::least_f64(values)),
+            State::Max(_) => self.add_extreme(state, extremes::greatest_f64(values)),
+            State::StdDevPop(deviation) | State::StdDevSamp(deviation) => {
+                values.iter().for_each(|value| deviation.add_f64(*value));
+            }
+            State::Count(count) => *count += values.len() as u64,
+            state => {
+                for value in values {
+                    self.add_value(state, ValueRef::Double(*value))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds longs in order.
+    pub fn add_i64s(&self, state: &mut State, values: &[i64]) -> Result<()> {
+        self.add_whole(state, values, ValueRef::Int64)
+    }
+
+    /// Adds ints in order.
+    pub fn add_i32s(&self, state: &mut State, values: &[i32]) -> Result<()> {
+        self.add_whole(state, values, ValueRef::Int32)
+    }
+
+    /// Adds dates in order; `$sum` and its like take no notice of them.
+    pub fn add_dates(&self, state: &mut State, values: &[i64]) -> Result<()> {
+        match state {
+            State::Min(_) => {
+                self.add_extreme(state, values.iter().min().copied().map(ValueRef::DateTime))
+            }
+            State::Max(_) => {
+                self.add_extreme(state, values.iter().max().copied().map(ValueRef::DateTime))
+            }
+            State::Count(count) => *count += values.len() as u64,
+            state => {
+                for value in values {
+                    self.add_value(state, ValueRef::DateTime(*value))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_whole<T: Copy + Ord + Into<i64>>(
+        &self,
+        state: &mut State,
+        values: &[T],
+        wrap: fn(T) -> ValueRef<'static>,
+    ) -> Result<()> {
+        match state {
+            State::Sum(total) => total.add_whole(values, wrap),
+            State::Avg(total, count) => {
+                total.add_whole(values, wrap);
+                *count += values.len() as u64;
+            }
+            State::Min(_) => self.add_extreme(state, values.iter().min().copied().map(wrap)),
+            State::Max(_) => self.add_extreme(state, values.iter().max().copied().map(wrap)),
+            State::Count(count) => *count += values.len() as u64,
+            state => {
+                for value in values {
+                    self.add_value(state, wrap(*value))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_extreme(&self, state: &mut State, value: Option<ValueRef<'static>>) {
+        match (state, value) {
+            (State::Min(extreme), Some(value)) => extreme.offer_least(value, &self.collation),
+            (State::Max(extreme), Some(value)) => extreme.offer_greatest(value, &self.collation),
+            _ => {}
+        }
+    }
+
+    /// Adds what another part of the input came to; for order-dependent accumulators that part must
+    /// follow this one.
+    pub fn merge(&self, state: &mut State, later: State) -> Result<()> {
+        match (state, later) {
+            (State::Sum(total), State::Sum(other)) => total.merge(&other),
+            (State::Avg(total, count), State::Avg(other, more)) => {
+                total.merge(&other);
+                *count += more;
+            }
+            (State::Min(extreme), State::Min(other)) => {
+                extreme.offer_least(other.value(), &self.collation);
+            }
+            (State::Max(extreme), State::Max(other)) => {
+                extreme.offer_greatest(other.value(), &self.collation);
+            }
+            (State::First(first), State::First(other)) => {
+                if first.is_none() {
+                    *first = other;
+                }
+            }
+            (State::Last(last), State::Last(other)) => {
+                if other.is_some() {
+                    *last = other;
+                }
+            }
+            (State::Push(pushed), State::Push(other)) => pushed.merge(&other),
+            (State::AddToSet(set), State::AddToSet(other)) => set.merge(*other),
+            (State::Count(count), State::Count(other)) => *count += other,
+            (State::MergeObjects(merged), State::MergeObjects(other)) => merged.merge(*other),
+            (State::StdDevPop(deviation), State::StdDevPop(other))
+            | (State::StdDevSamp(deviation), State::StdDevSamp(other)) => deviation.merge(&other),
+            (State::FirstN(first), State::FirstN(other)) => first.merge(*other),
+            (State::LastN(last), State::LastN(other)) => last.merge(*other),
+            (State::Bounded(bounded), State::Bounded(other)) => bounded.merge(*other),
+            (State::Ranked(ranked), State::Ranked(other)) => {
+                if let Some(sort) = &self.sort {
+                    ranked.merge(*other, sort);
+                }
+            }
+            (State::Percentile(percentile), State::Percentile(other)) => percentile.merge(*other),
+            // Both states come from this specification.
+            _ => debug_assert!(false, "states of different accumulators"),
+        }
+        Ok(())
+    }
+
+    /// The result.
+    pub fn finish(&self, state: State) -> Value {
+        match state {
+            State::Sum(total) => total.total().into(),
+            State::Avg(total, count) => total.average(count).map_or(Value::Null, Value::from),
+            State::Min(extreme) | State::Max(extreme) => extreme.finish(),
+            State::First(value) | State::Last(value) => or_null(value.unwrap_or_default()),
+            State::Push(pushed) => pushed.finish(),
+            State::AddToSet(set) => set.finish(),
+            State::Count(count) => count_value(count),
+            State::MergeObjects(merged) => merged.finish(),
+            State::StdDevPop(deviation) => deviation.population(),
+            State::StdDevSamp(deviation) => deviation.sample(),
+            State::FirstN(first) => first.finish(),
+            State::LastN(last) => last.finish(),
+            State::Bounded(bounded) => bounded.finish(),
+            State::Ranked(ranked) => match &self.sort {
+                Some(sort) => ranked.finish(sort),
+                None => Value::Null,
+            },
+            State::Percentile(percentile) => percentile.finish(),
+        }
+    }
+}
+
+impl State {
+    /// Bytes held, for the memory limit of the stage.
+    pub fn memory_bytes(&self) -> usize {
+        let heap = match self {
+            Self::Sum(_) | Self::Avg(..) | Self::Count(_) => 0,
+            Self::StdDevPop(_) | Self::StdDevSamp(_) => 0,
+            Self::Min(extreme) | Self::Max(extreme) => extreme.memory_bytes(),
+            Self::First(value) | Self::Last(value) => {
+                value.as_ref().map_or(0, crate::eval::memory_bytes)
+            }
+            Self::Push(pushed) => pushed.memory_bytes(),
+            Self::AddToSet(set) => set.memory_bytes(),
+            Self::MergeObjects(merged) => merged.memory_bytes(),
+            Self::FirstN(first) => first.memory_bytes(),
+            Self::LastN(last) => last.memory_bytes(),
+            Self::Bounded(bounded) => bounded.memory_bytes(),
+            Self::Ranked(ranked) => ranked.memory_bytes(),
+            Self::Percentile(percentile) => percentile.memory_bytes(),
+        };
+        size_of::<Self>() + heap
+    }
+}
+
+/// A number of documents: int if it fits, else long.
+pub(crate) fn count_value(count: u64) -> Value {
+    match i32::try_from(count) {
+        Ok(count) => Value::Int32(count),
+        Err(_) => Value::Int64(i64::try_from(count).unwrap_or(i64::MAX)),
+    }
+}
+
+/// Null for missing: results hold no gaps.
+pub(crate) fn or_null(value: Value) -> Value {
+    if value.is_missing() {
+        Value::Null
+    } else {
+        value
+    }
+}

@@ -1,0 +1,199 @@
+//! `$firstN`, `$lastN` (by input order, null kept, missing as null) and `$top`, `$bottom`, `$topN`,
+//! `$bottomN` (by an order of their own, a missing output as null).
+
+use std::collections::VecDeque;
+
+use nilometer_bson::{Value, ValueRef};
+
+use super::or_null;
+use crate::eval::memory_bytes;
+use crate::eval::sort_key::{SortKey, SortPattern};
+
+/// The first values.
+#[derive(Clone, Debug)]
+pub struct FirstN {
+    n: usize,
+    values: Vec<Value>,
+    bytes: usize,
+}
+
+impl FirstN {
+    pub(super) fn new(n: i64) -> Self {
+        Self {
+            n: usize::try_from(n).unwrap_or(usize::MAX),
+            values: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, value: ValueRef<'_>) {
+        if self.values.len() < self.n {
+            let value = or_null(value.to_value());
+            self.bytes += memory_bytes(&value);
+            self.values.push(value);
+        }
+    }
+
+    pub(super) fn merge(&mut self, later: Self) {
+        for value in &later.values {
+            self.add(value.as_ref());
+        }
+    }
+
+    pub(super) fn finish(self) -> Value {
+        self.values.into()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes + self.values.capacity() * size_of::<Value>()
+    }
+}
+
+/// The last values.
+#[derive(Clone, Debug)]
+pub struct LastN {
+    n: usize,
+    values: VecDeque<Value>,
+    bytes: usize,
+}
+
+impl LastN {
+    pub(super) fn new(n: i64) -> Self {
+        Self {
+            n: usize::try_from(n).unwrap_or(usize::MAX),
+            values: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, value: ValueRef<'_>) {
+        if self.values.len() >= self.n
+            && let Some(gone) = self.values.pop_front()
+        {
+            self.bytes -= memory_bytes(&gone);
+        }
+        let value = or_null(value.to_value());
+        self.bytes += memory_bytes(&value);
+        self.values.push_back(value);
+    }
+
+    pub(super) fn merge(&mut self, later: Self) {
+        for value in &later.values {
+            self.add(value.as_ref());
+        }
+    }
+
+    pub(super) fn finish(self) -> Value {
+        Value::from(Vec::from(self.values))
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes + self.values.capacity() * size_of::<Value>()
+    }
+}
+
+/// The `n` outputs whose keys come first, or last. Of equal keys the earlier come first.
+#[derive(Clone, Debug)]
+pub struct Ranked {
+    n: usize,
+    /// True to keep the last.
+    last: bool,
+    /// True to give one value and not an array.
+    single: bool,
+    /// At most twice `n` and a few; the first `sorted` are what is kept so far, in order.
+    entries: Vec<(SortKey, Value)>,
+    sorted: usize,
+    bytes: usize,
+}
+
+/// Entries gathered beyond `n` before they are sorted out.
+const SLACK: usize = 16;
+
+impl Ranked {
+    pub(super) fn new(n: i64, last: bool, single: bool) -> Self {
+        Self {
+            n: usize::try_from(n).unwrap_or(usize::MAX),
+            last,
+            single,
+            entries: Vec::new(),
+            sorted: 0,
+            bytes: 0,
+        }
+    }
+
+    /// False when an entry with this key cannot be kept, so that its output need not be computed.
+    pub(super) fn wants(&self, key: &SortKey, sort: &SortPattern) -> bool {
+        if self.sorted < self.n {
+            return true;
+        }
+        let edge = if self.last {
+            self.entries.first()
+        } else {
+            self.sorted
+                .checked_sub(1)
+                .and_then(|at| self.entries.get(at))
+        };
+        edge.is_none_or(|(edge, _)| {
+            let order = sort.compare(key, edge);
+            if self.last {
+                order.is_ge()
+            } else {
+                order.is_lt()
+            }
+        })
+    }
+
+    pub(super) fn add(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
+        let output = or_null(output);
+        self.bytes += entry_bytes(&key, &output);
+        self.entries.push((key, output));
+        let full = if self.n == 1 {
+            2
+        } else {
+            self.n.saturating_mul(2).saturating_add(SLACK)
+        };
+        if self.entries.len() >= full {
+            self.settle(sort);
+        }
+    }
+
+    fn settle(&mut self, sort: &SortPattern) {
+        self.entries.sort_by(|(a, _), (b, _)| sort.compare(a, b));
+        if self.last {
+            let gone = self.entries.len().saturating_sub(self.n);
+            self.entries.drain(..gone);
+        } else {
+            self.entries.truncate(self.n);
+        }
+        self.sorted = self.entries.len();
+        self.bytes = self
+            .entries
+            .iter()
+            .map(|(key, output)| entry_bytes(key, output))
+            .sum();
+    }
+
+    pub(super) fn merge(&mut self, later: Self, sort: &SortPattern) {
+        for (key, output) in later.entries {
+            self.add(key, output, sort);
+        }
+    }
+
+    pub(super) fn finish(mut self, sort: &SortPattern) -> Value {
+        self.settle(sort);
+        let mut outputs = self.entries.into_iter().map(|(_, output)| output);
+        if self.single {
+            outputs.next().unwrap_or(Value::Null)
+        } else {
+            Value::from(outputs.collect::<Vec<_>>())
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes + (self.entries.capacity() - self.entries.len()) * size_of::<(SortKey, Value)>()
+    }
+}
+
+fn entry_bytes(key: &SortKey, output: &Value) -> usize {
+    key.memory_bytes() + size_of::<Value>() + memory_bytes(output)
+}

@@ -1,0 +1,330 @@
+//! How each accumulator reads its argument, with MongoDB's codes.
+
+use nilometer_bson::{DocRef, Value, ValueRef};
+
+use super::percentile::PercentileList;
+use super::registry::ACCUMULATORS;
+use super::{AccumulatorKind as K, AccumulatorSpec};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::value_tests::{exact_i64, shown};
+use crate::eval::sort_key::SortPattern;
+use crate::eval::{Collation, Expression, ParseContext};
+
+pub(super) type ParseFn = fn(K, &str, ValueRef<'_>, &ParseContext) -> Result<AccumulatorSpec>;
+
+const UNKNOWN: i32 = 15952;
+const NOT_AN_ACCUMULATOR: i32 = 40234;
+const DOTTED_OUTPUT: i32 = 40235;
+const DOLLAR_OUTPUT: i32 = 40236;
+const NOT_UNARY: i32 = 40237;
+const SEVERAL_AT_ONCE: i32 = 40238;
+const N_TYPE: i32 = 5_787_902;
+const N_FRACTION: i32 = 5_787_903;
+const N_NOT_POSITIVE: i32 = 5_787_908;
+const FIRST_N_OBJECT: i32 = 5_787_801;
+const MIN_N_OBJECT: i32 = 5_787_900;
+const N_UNKNOWN_FIELD: i32 = 5_787_901;
+const N_MISSING: i32 = 5_787_906;
+const N_NO_INPUT: i32 = 5_787_907;
+const TOP_OBJECT: i32 = 5_788_001;
+const TOP_UNKNOWN_FIELD: i32 = 5_788_002;
+const TOP_NO_N: i32 = 5_788_003;
+const TOP_NO_OUTPUT: i32 = 5_788_004;
+const TOP_NO_SORT: i32 = 5_788_005;
+const TOP_SORT_OBJECT: i32 = 10065;
+const PERCENTILE_OBJECT: i32 = 7_429_703;
+const MEDIAN_OBJECT: i32 = 7_436_100;
+/// Operators that stand where a number of documents is meant.
+const COUNT_ARGUMENT: ErrorCode = ErrorCode::TypeMismatch;
+
+impl AccumulatorSpec {
+    /// Parses `{<output>: {$accumulator: argument}}`'s right side, as `$group` has it.
+    pub fn parse_field(output: &str, value: ValueRef<'_>, ctx: &ParseContext) -> Result<Self> {
+        if output.contains('.') {
+            return Err(Error::location(
+                DOTTED_OUTPUT,
+                format!("The field name '{output}' cannot contain '.'"),
+            ));
+        }
+        if output.starts_with('$') {
+            return Err(Error::location(
+                DOLLAR_OUTPUT,
+                format!("The field name '{output}' cannot be an operator name"),
+            ));
+        }
+        let not_an_accumulator = || {
+            Error::location(
+                NOT_AN_ACCUMULATOR,
+                format!("The field '{output}' must be an accumulator object"),
+            )
+        };
+        let doc = value.as_document().ok_or_else(not_an_accumulator)?;
+        let mut fields = doc.iter();
+        let first = fields.next().ok_or_else(not_an_accumulator)?;
+        if !first.name().starts_with('$') {
+            return Err(not_an_accumulator());
+        }
+        if fields.next().is_some() {
+            return Err(Error::location(
+                SEVERAL_AT_ONCE,
+                format!("The field '{output}' must specify one accumulator"),
+            ));
+        }
+        Self::parse(first.name(), first.value(), ctx)
+    }
+
+    /// Parses the argument of the accumulator called `name`.
+    pub fn parse(name: &str, argument: ValueRef<'_>, ctx: &ParseContext) -> Result<Self> {
+        let row = ACCUMULATORS.iter().find(|row| row.name == name);
+        let row = row
+            .ok_or_else(|| Error::location(UNKNOWN, format!("unknown group operator '{name}'")))?;
+        (row.parse)(row.kind.unwrap_or(K::Sum), name, argument, ctx)
+    }
+
+    /// An accumulator with a single argument, for rules that write queries anew.
+    pub fn of(kind: K, argument: Expression, ctx: &ParseContext) -> Self {
+        Self {
+            kind,
+            argument,
+            n: None,
+            sort: None,
+            percentiles: PercentileList::None,
+            collation: Collation::of(ctx),
+        }
+    }
+}
+
+/// One expression; an array stands for its single element.
+pub(super) fn unary(
+    kind: K,
+    name: &str,
+    argument: ValueRef<'_>,
+    ctx: &ParseContext,
+) -> Result<AccumulatorSpec> {
+    let operand = match argument {
+        ValueRef::Array(array) if array.len() == 1 => array.get(0),
+        ValueRef::Array(_) => {
+            return Err(Error::location(
+                NOT_UNARY,
+                format!("The {name} accumulator is a unary operator"),
+            ));
+        }
+        single => single,
+    };
+    let expression = Expression::parse(operand, ctx)?;
+    Ok(AccumulatorSpec::of(kind, expression, ctx))
+}
+
+/// `{$count: {}}`
+pub(super) fn count(
+    kind: K,
+    _: &str,
+    argument: ValueRef<'_>,
+    ctx: &ParseContext,
+) -> Result<AccumulatorSpec> {
+    match argument {
+        ValueRef::Document(doc) if doc.is_empty() => Ok(AccumulatorSpec::of(
+            kind,
+            Expression::constant(Value::Int32(1)),
+            ctx,
+        )),
+        _ => Err(Error::new(
+            COUNT_ARGUMENT,
+            "$count takes no arguments, i.e. $count:{}",
+        )),
+    }
+}
+
+/// JavaScript is not run.
+pub(super) fn javascript(
+    _: K,
+    name: &str,
+    _: ValueRef<'_>,
+    _: &ParseContext,
+) -> Result<AccumulatorSpec> {
+    Err(Error::new(
+        ErrorCode::NotImplemented,
+        format!("{name} is not available: this server runs no JavaScript"),
+    ))
+}
+
+/// The fields of an argument object, each at most once.
+struct Fields<'a> {
+    doc: DocRef<'a>,
+}
+
+impl<'a> Fields<'a> {
+    fn of(
+        argument: ValueRef<'a>,
+        not_object: i32,
+        known: &[&str],
+        unknown: i32,
+        name: &str,
+    ) -> Result<Self> {
+        let doc = argument.as_document().ok_or_else(|| {
+            Error::location(
+                not_object,
+                format!(
+                    "specification must be an object; found {name}: {}",
+                    shown(argument)
+                ),
+            )
+        })?;
+        if let Some(stranger) = doc.iter().find(|e| !known.contains(&e.name())) {
+            return Err(Error::location(
+                unknown,
+                format!(
+                    "Unknown argument for '{name}' operator: {}",
+                    stranger.name()
+                ),
+            ));
+        }
+        Ok(Self { doc })
+    }
+
+    fn required(&self, field: &str, code: i32, name: &str) -> Result<ValueRef<'a>> {
+        match self.doc.get(field) {
+            ValueRef::Missing => Err(Error::location(
+                code,
+                format!("Missing value for '{field}' of '{name}'"),
+            )),
+            value => Ok(value),
+        }
+    }
+}
+
+/// `{n, input}`
+pub(super) fn several(
+    kind: K,
+    name: &str,
+    argument: ValueRef<'_>,
+    ctx: &ParseContext,
+) -> Result<AccumulatorSpec> {
+    let not_object = match kind {
+        K::FirstN | K::LastN => FIRST_N_OBJECT,
+        _ => MIN_N_OBJECT,
+    };
+    let fields = Fields::of(argument, not_object, &["n", "input"], N_UNKNOWN_FIELD, name)?;
+    let n = fields.required("n", N_MISSING, name)?;
+    let input = fields.required("input", N_NO_INPUT, name)?;
+    Ok(AccumulatorSpec {
+        n: Some(parse_n(n, name, ctx)?),
+        ..AccumulatorSpec::of(kind, Expression::parse(input, ctx)?, ctx)
+    })
+}
+
+/// `{sortBy, output}` and, for the plural forms, `n`.
+pub(super) fn ranked(
+    kind: K,
+    name: &str,
+    argument: ValueRef<'_>,
+    ctx: &ParseContext,
+) -> Result<AccumulatorSpec> {
+    let plural = matches!(kind, K::TopN | K::BottomN);
+    let known: &[&str] = if plural {
+        &["n", "output", "sortBy"]
+    } else {
+        &["output", "sortBy"]
+    };
+    let fields = Fields::of(argument, TOP_OBJECT, known, TOP_UNKNOWN_FIELD, name)?;
+    let n = if plural {
+        let n = fields.required("n", TOP_NO_N, name)?;
+        Some(parse_n(n, name, ctx)?)
+    } else {
+        None
+    };
+    let output = fields.required("output", TOP_NO_OUTPUT, name)?;
+    let sort = fields.required("sortBy", TOP_NO_SORT, name)?;
+    let sort = sort.as_document().ok_or_else(|| {
+        Error::location(
+            TOP_SORT_OBJECT,
+            format!(
+                "invalid parameter: expected an object (sortBy), found {}",
+                shown(sort)
+            ),
+        )
+    })?;
+    Ok(AccumulatorSpec {
+        n,
+        sort: Some(SortPattern::parse(sort, ctx)?),
+        ..AccumulatorSpec::of(kind, Expression::parse(output, ctx)?, ctx)
+    })
+}
+
+fn parse_n(n: ValueRef<'_>, name: &str, ctx: &ParseContext) -> Result<Expression> {
+    let expression = Expression::parse(n, ctx)?;
+    if let Some(value) = expression.as_constant() {
+        check_n(value.as_ref(), name)?;
+    }
+    Ok(expression)
+}
+
+/// How many: a positive integer.
+pub(crate) fn check_n(value: ValueRef<'_>, name: &str) -> Result<i64> {
+    if !value.is_number() {
+        return Err(Error::location(
+            N_TYPE,
+            format!(
+                "Value for 'n' of {name} must be of integral type, but found {}",
+                shown(value)
+            ),
+        ));
+    }
+    let n = exact_i64(value).ok_or_else(|| {
+        Error::location(
+            N_FRACTION,
+            format!(
+                "Value for 'n' of {name} must be of integral type, but found {}",
+                shown(value)
+            ),
+        )
+    })?;
+    if n <= 0 {
+        return Err(Error::location(
+            N_NOT_POSITIVE,
+            format!("'n' of {name} must be greater than 0, found {n}"),
+        ));
+    }
+    Ok(n)
+}
+
+/// `{input, p, method}`, of `$median` without `p`.
+pub(super) fn percentile(
+    kind: K,
+    name: &str,
+    argument: ValueRef<'_>,
+    ctx: &ParseContext,
+) -> Result<AccumulatorSpec> {
+    let (not_object, known): (i32, &[&str]) = match kind {
+        K::Median => (MEDIAN_OBJECT, &["input", "method"]),
+        _ => (PERCENTILE_OBJECT, &["input", "p", "method"]),
+    };
+    let (unknown, missing) = (ErrorCode::IDLUnknownField.0, ErrorCode::IDLFailedToParse.0);
+    let fields = Fields::of(argument, not_object, known, unknown, name)?;
+    let input = fields.required("input", missing, name)?;
+    let percentiles = if kind == K::Median {
+        PercentileList::Known([0.5].into())
+    } else {
+        let p = fields.required("p", missing, name)?;
+        PercentileList::parse(Expression::parse(p, ctx)?)?
+    };
+    check_method(fields.required("method", missing, name)?, name)?;
+    Ok(AccumulatorSpec {
+        percentiles,
+        ..AccumulatorSpec::of(kind, Expression::parse(input, ctx)?, ctx)
+    })
+}
+
+/// Only `approximate` exists in this version of the language.
+pub(crate) fn check_method(method: ValueRef<'_>, name: &str) -> Result<()> {
+    match method {
+        ValueRef::String("approximate") => Ok(()),
+        ValueRef::String(other) => Err(Error::bad_value(format!(
+            "Currently only 'approximate' can be used as percentile 'method', found '{other}'"
+        ))),
+        other => Err(Error::type_mismatch(format!(
+            "BSON field '{name}.method' is the wrong type '{}', expected type 'string'",
+            other.type_name()
+        ))),
+    }
+}

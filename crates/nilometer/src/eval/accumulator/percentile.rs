@@ -1,0 +1,131 @@
+//! `$percentile` and `$median`.
+//!
+//! The method `approximate` is answered exactly: the value at rank ceil(p·n) of the sorted numbers,
+//! which is what MongoDB's digest gives for small groups too. The price is eight bytes for each
+//! number, counted against the stage's memory like everything else. NaN and what is no number are
+//! skipped; without numbers the answers are null. Of two numbers the median is the smaller.
+
+use std::sync::Arc;
+
+use nilometer_bson::number::Number;
+use nilometer_bson::{DocRef, Value, ValueRef};
+
+use crate::error::{Error, Result};
+use crate::eval::{EvalContext, Expression};
+
+/// The ranks asked for, if they are known.
+#[derive(Clone, Debug, Default)]
+pub enum PercentileList {
+    /// Not a percentile.
+    #[default]
+    None,
+    /// Known when parsed.
+    Known(Arc<[f64]>),
+    /// Depends on variables.
+    Deferred(Box<Expression>),
+}
+
+impl PercentileList {
+    /// Reads `p`: an expression that is constant or uses variables only.
+    pub(crate) fn parse(p: Expression) -> Result<Self> {
+        match p.as_constant() {
+            Some(value) => Ok(Self::Known(check(value.as_ref())?)),
+            None => {
+                let mut reads = crate::eval::Dependencies::default();
+                p.dependencies(&mut reads);
+                if !reads.reads_nothing() {
+                    return Err(invalid("must be a constant expression"));
+                }
+                Ok(Self::Deferred(Box::new(p)))
+            }
+        }
+    }
+
+    /// The ranks, each from 0 to 1.
+    pub fn resolve(&self, ctx: &EvalContext<'_>) -> Result<Arc<[f64]>> {
+        match self {
+            Self::None => Ok(Arc::new([])),
+            Self::Known(ranks) => Ok(Arc::clone(ranks)),
+            Self::Deferred(p) => check(p.evaluate(DocRef::EMPTY, ctx)?.as_ref()),
+        }
+    }
+}
+
+fn invalid(what: &str) -> Error {
+    Error::bad_value(format!("The $percentile 'p' field {what}"))
+}
+
+fn check(p: ValueRef<'_>) -> Result<Arc<[f64]>> {
+    const RANKS: &str = "must be an array of numbers from [0.0, 1.0]";
+    let array = p.as_array().ok_or_else(|| invalid(RANKS))?;
+    let ranks = array
+        .iter()
+        .map(|rank| {
+            Number::of(rank)
+                .map(Number::to_f64)
+                .filter(|rank| (0.0..=1.0).contains(rank))
+                .ok_or_else(|| invalid(RANKS))
+        })
+        .collect::<Result<Vec<f64>>>()?;
+    if ranks.is_empty() {
+        return Err(invalid("cannot be an empty array"));
+    }
+    Ok(ranks.into())
+}
+
+/// The numbers seen.
+#[derive(Clone, Debug)]
+pub struct Percentile {
+    ranks: Arc<[f64]>,
+    /// True to give one value and not an array.
+    single: bool,
+    numbers: Vec<f64>,
+}
+
+impl Percentile {
+    /// Nothing seen yet.
+    pub fn new(ranks: Arc<[f64]>, single: bool) -> Self {
+        Self {
+            ranks,
+            single,
+            numbers: Vec::new(),
+        }
+    }
+
+    /// Adds a value if it is a number.
+    pub fn add(&mut self, value: ValueRef<'_>) {
+        if let Some(number) = Number::of(value).map(Number::to_f64)
+            && !number.is_nan()
+        {
+            self.numbers.push(number);
+        }
+    }
+
+    pub(super) fn merge(&mut self, later: Self) {
+        self.numbers.extend(later.numbers);
+    }
+
+    pub(super) fn finish(mut self) -> Value {
+        self.numbers.sort_unstable_by(f64::total_cmp);
+        of_sorted(&self.numbers, &self.ranks, self.single)
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.numbers.capacity() * size_of::<f64>()
+    }
+}
+
+/// The answers for numbers in ascending order.
+pub fn of_sorted(numbers: &[f64], ranks: &[f64], single: bool) -> Value {
+    let at = |rank: &f64| {
+        let position = (rank * numbers.len() as f64).ceil() as usize;
+        numbers
+            .get(position.saturating_sub(1))
+            .map_or(Value::Null, |number| Value::Double(*number))
+    };
+    if single {
+        ranks.first().map_or(Value::Null, at)
+    } else {
+        Value::from(ranks.iter().map(at).collect::<Vec<_>>())
+    }
+}

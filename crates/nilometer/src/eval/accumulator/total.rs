@@ -1,0 +1,169 @@
+//! `$sum` and `$avg`: a total over numbers of all types.
+//!
+//! Values that are no numbers are skipped, dates and booleans too. The total has the widest type
+//! among its numbers; ints that overflow give long, longs that overflow double. An average is a
+//! double, or a decimal if a decimal was among the numbers, and null of none.
+
+use nilometer_bson::ValueRef;
+use nilometer_bson::number::{DoubleSum, Number, NumberSum};
+
+/// A running total. Integers, doubles and decimals are kept apart until the end, each without loss,
+/// so that their order and the way they came in do not matter.
+#[derive(Clone, Debug, Default)]
+pub struct Total {
+    /// Ints and longs, exactly.
+    whole: i128,
+    has_long: bool,
+    doubles: DoubleSum,
+    has_double: bool,
+    decimals: Option<Box<NumberSum>>,
+}
+
+impl Total {
+    /// Adds a value; false if it is no number.
+    #[inline]
+    pub fn add(&mut self, value: ValueRef<'_>) -> bool {
+        match value {
+            ValueRef::Double(v) => {
+                self.doubles.add(v);
+                self.has_double = true;
+            }
+            ValueRef::Int32(v) => self.whole += i128::from(v),
+            ValueRef::Int64(v) => {
+                self.whole += i128::from(v);
+                self.has_long = true;
+            }
+            ValueRef::Decimal128(v) => self
+                .decimals
+                .get_or_insert_default()
+                .add(Number::Decimal(v)),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Takes a number out again: for windows. Exact for integers and finite doubles that were added
+    /// before; the caller must not remove NaN or infinities, which cannot be taken out.
+    pub fn remove(&mut self, value: ValueRef<'_>) -> bool {
+        match value {
+            ValueRef::Double(v) => self.doubles.add(-v),
+            ValueRef::Int32(v) => self.whole -= i128::from(v),
+            ValueRef::Int64(v) => self.whole -= i128::from(v),
+            ValueRef::Decimal128(v) => self
+                .decimals
+                .get_or_insert_default()
+                .add(Number::Decimal(v.negate())),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Forgets that longs, doubles or decimals were ever added: for windows that hold none any more.
+    pub fn narrow(&mut self, longs: bool, doubles: bool, decimals: bool) {
+        self.has_long &= longs;
+        if !doubles {
+            self.has_double = false;
+            self.doubles = DoubleSum::default();
+        }
+        if !decimals {
+            self.decimals = None;
+        }
+    }
+
+    /// Adds doubles in order.
+    pub fn add_f64s(&mut self, values: &[f64]) {
+        let mut doubles = self.doubles;
+        for value in values {
+            doubles.add(*value);
+        }
+        self.doubles = doubles;
+        self.has_double |= !values.is_empty();
+    }
+
+    /// Adds ints or longs, as `wrap` says.
+    pub(super) fn add_whole<T: Copy + Into<i64>>(
+        &mut self,
+        values: &[T],
+        wrap: fn(T) -> ValueRef<'static>,
+    ) {
+        let Some(first) = values.first() else {
+            return;
+        };
+        self.has_long |= matches!(wrap(*first), ValueRef::Int64(_));
+        self.whole += values
+            .iter()
+            .map(|value| i128::from((*value).into()))
+            .sum::<i128>();
+    }
+
+    /// Adds an int or long `count` times at once; false for other values, which must be added one
+    /// by one.
+    pub(super) fn add_whole_repeated(&mut self, value: ValueRef<'_>, count: u64) -> bool {
+        let (value, is_long) = match value {
+            ValueRef::Int32(v) => (i128::from(v), false),
+            ValueRef::Int64(v) => (i128::from(v), true),
+            _ => return false,
+        };
+        self.whole += value * i128::from(count);
+        self.has_long |= is_long && count > 0;
+        true
+    }
+
+    /// Adds another total.
+    pub fn merge(&mut self, other: &Self) {
+        self.whole += other.whole;
+        self.has_long |= other.has_long;
+        if other.has_double {
+            self.doubles.merge(&other.doubles);
+            self.has_double = true;
+        }
+        if let Some(decimals) = &other.decimals {
+            self.decimals.get_or_insert_default().merge(decimals);
+        }
+    }
+
+    /// The total.
+    pub fn total(&self) -> Number {
+        if self.decimals.is_some() {
+            self.with_decimals().total()
+        } else if self.has_double {
+            Number::Double(self.as_doubles().total())
+        } else {
+            let int = i32::try_from(self.whole).ok().filter(|_| !self.has_long);
+            match (int, i64::try_from(self.whole)) {
+                (Some(int), _) => Number::Int(int),
+                (None, Ok(long)) => Number::Long(long),
+                (None, Err(_)) => Number::Double(self.as_doubles().total()),
+            }
+        }
+    }
+
+    /// The total divided by `count`; `None` of none.
+    pub fn average(&self, count: u64) -> Option<Number> {
+        if count == 0 {
+            return None;
+        }
+        if self.decimals.is_some() {
+            return self.with_decimals().average(count);
+        }
+        Some(Number::Double(self.as_doubles().total() / count as f64))
+    }
+
+    /// Integers and doubles together.
+    fn as_doubles(&self) -> DoubleSum {
+        let mut sum = self.doubles;
+        let mut rest = self.whole;
+        while rest != 0 {
+            let piece = rest.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+            sum.add_i64(piece as i64);
+            rest -= piece;
+        }
+        sum
+    }
+
+    fn with_decimals(&self) -> NumberSum {
+        let mut sum = self.decimals.as_deref().copied().unwrap_or_default();
+        sum.add_doubles(&self.as_doubles());
+        sum
+    }
+}

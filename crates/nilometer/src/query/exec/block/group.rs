@@ -1,0 +1,538 @@
+//! Grouping a block: keys for runs of measurements, and accumulators over slices of columns.
+//!
+//! ```text
+//! key {host: "$m.host", hour: {$dateTrunc: {date: "$t", unit: "hour"}}}
+//!        └ the same in all rows      └ the same in a run of rows
+//!
+//! times    |09:58 09:59|10:00 10:01 10:02|      two runs, two groups
+//! column v |  3     1  |  4     1     5  |      $max: one call per run and accumulator
+//! ```
+//!
+//! A key qualifies if each of its parts is a constant, reads only the metadata, or (one part) is a
+//! `$dateTrunc` of the time field with constant bins. An accumulator takes a slice if its argument is a
+//! column, once if it is constant in the block; any other argument is evaluated on rows that hold only
+//! what it reads. States see values in row order either way, so nothing depends on the path taken.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use nilometer_bson::block::{BlockData, ColumnBlock};
+use nilometer_bson::order::{compare_with, hash_with};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+
+use super::filter::narrowed;
+use crate::error::Result;
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
+use crate::eval::expression::{DateBins, Expression};
+use crate::eval::Dependencies;
+use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
+use crate::query::exec::ExecContext;
+use crate::query::exec::group::Table;
+use crate::query::pipeline::GroupStage;
+
+/// Adds blocks to a [`Table`].
+pub(crate) struct BlockGroup {
+    stage: GroupStage,
+    /// How the stage reads blocks of one shape; made anew when the shape changes.
+    plan: Option<(Arc<MeasurementShape>, Option<Plan>)>,
+    series: Series,
+}
+
+/// How a stage reads blocks.
+struct Plan {
+    parts: Vec<Part>,
+    /// Names of the parts if the key is an object.
+    names: Option<Vec<Arc<str>>>,
+    /// The part that follows time.
+    bins: Option<(usize, DateBins)>,
+    inputs: Vec<Input>,
+    /// What inputs that are evaluated on rows read.
+    row_fields: Option<BTreeSet<Arc<str>>>,
+}
+
+/// A part of the key.
+enum Part {
+    /// The same in the whole block.
+    Constant(Expression),
+    /// Follows time.
+    Bin,
+}
+
+/// Where an accumulator's values come from.
+enum Input {
+    /// Counts rows.
+    Count,
+    /// The same in the whole block.
+    Constant(Expression),
+    /// A column.
+    Column(Arc<str>),
+    /// Rows.
+    Rows,
+}
+
+/// Rows of one group that follow each other.
+struct Run {
+    group: u32,
+    rows: Range<usize>,
+}
+
+impl BlockGroup {
+    /// Adds blocks as `stage` says.
+    pub(crate) fn new(stage: &GroupStage) -> Self {
+        Self {
+            stage: stage.clone(),
+            plan: None,
+            series: Series::default(),
+        }
+    }
+
+    /// Adds a block; false if its rows must be added one by one instead.
+    pub(crate) fn add(
+        &mut self,
+        block: &MeasurementBlock,
+        table: &mut Table,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        let known = self
+            .plan
+            .as_ref()
+            .is_some_and(|(shape, _)| Arc::ptr_eq(shape, &block.shape));
+        if !known {
+            let plan = plan(&self.stage, &block.shape);
+            self.plan = Some((Arc::clone(&block.shape), plan));
+        }
+        let Some((_, Some(plan))) = &self.plan else {
+            return Ok(false);
+        };
+        let constants = block.constant_document();
+        let runs = runs(plan, block, &constants, table, &mut self.series, cx)?;
+        accumulate(plan, &self.stage, block, &constants, &runs, table, cx)?;
+        Ok(true)
+    }
+}
+
+fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
+    let mut bins = None;
+    let mut parts = Vec::new();
+    let (names, expressions): (Option<Vec<Arc<str>>>, Vec<&Expression>) = match &stage.key {
+        Expression::Object(members) => (
+            Some(members.iter().map(|(name, _)| Arc::clone(name)).collect()),
+            members.iter().map(|(_, part)| part).collect(),
+        ),
+        single => (None, vec![single]),
+    };
+    for expression in expressions {
+        parts.push(if is_constant(expression, shape) {
+            Part::Constant(expression.clone())
+        } else {
+            let found = time_bins(expression, shape)?;
+            if bins.is_some() {
+                return None;
+            }
+            bins = Some((parts.len(), found.clone()));
+            Part::Bin
+        });
+    }
+    let mut row_dependencies = Dependencies::default();
+    let mut any_rows = false;
+    let inputs = stage
+        .fields
+        .iter()
+        .map(|(_, spec)| {
+            let input = input(spec, shape);
+            if matches!(input, Input::Rows) {
+                any_rows = true;
+                spec.dependencies(&mut row_dependencies);
+            }
+            input
+        })
+        .collect();
+    let all_fields = || shape_fields(shape);
+    let row_fields = any_rows.then(|| {
+        if row_dependencies.whole {
+            all_fields()
+        } else {
+            let fields = row_dependencies.top_level_fields().into_iter();
+            Some(fields.map(Arc::from).collect())
+        }
+    });
+    Some(Plan {
+        parts,
+        names,
+        bins,
+        inputs,
+        row_fields: match row_fields {
+            None => None,
+            // Everything is read: an accumulator of whole documents has no use for columns.
+            Some(None) => return None,
+            Some(fields) => fields,
+        },
+    })
+}
+
+/// The fields a shape names one by one, if it does.
+fn shape_fields(shape: &MeasurementShape) -> Option<BTreeSet<Arc<str>>> {
+    match &shape.fields {
+        crate::query::batch::FieldSet::Only(fields) => Some(fields.clone()),
+        _ => None,
+    }
+}
+
+/// True if the expression is the same for all measurements of a block.
+fn is_constant(expression: &Expression, shape: &MeasurementShape) -> bool {
+    let mut dependencies = Dependencies::default();
+    expression.dependencies(&mut dependencies);
+    !dependencies.whole
+        && !dependencies.random
+        && dependencies
+            .top_level_fields()
+            .iter()
+            .all(|field| shape.meta_field.as_deref() == Some(*field))
+}
+
+fn time_bins<'e>(expression: &'e Expression, shape: &MeasurementShape) -> Option<&'e DateBins> {
+    let Expression::DateTrunc(trunc) = expression else {
+        return None;
+    };
+    let path = trunc.date.as_field_path()?;
+    let is_time = path.as_str() == &*shape.time_field && shape.fields.contains(&shape.time_field);
+    if is_time { trunc.constant_bins() } else { None }
+}
+
+fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {
+    if spec.kind() == AccumulatorKind::Count {
+        return Input::Count;
+    }
+    if spec.sort().is_some() {
+        return Input::Rows;
+    }
+    let argument = spec.argument();
+    if is_constant(argument, shape) {
+        return Input::Constant(argument.clone());
+    }
+    match argument.as_field_path() {
+        Some(path) if path.len() == 1 => Input::Column(path.as_str().into()),
+        _ => Input::Rows,
+    }
+}
+
+/// The runs of the block's selection, in row order. Row numbers count within the selection.
+fn runs(
+    plan: &Plan,
+    block: &MeasurementBlock,
+    constants: &Document,
+    table: &mut Table,
+    series: &mut Series,
+    cx: &ExecContext<'_>,
+) -> Result<Vec<Run>> {
+    let count = block.selection.len();
+    let mut values = Vec::with_capacity(plan.parts.len());
+    for part in &plan.parts {
+        values.push(match part {
+            Part::Constant(expression) => expression.evaluate(constants.as_ref(), &cx.eval)?,
+            Part::Bin => Value::Missing,
+        });
+    }
+    let at = series.number_of(&values, cx);
+    let Some((place, bins)) = &plan.bins else {
+        let group = series.whole_group(at, || {
+            let key = table.normal_key(key_of(plan, &values));
+            table.number_of(key, cx)
+        })?;
+        return Ok(vec![Run {
+            group,
+            rows: 0..count,
+        }]);
+    };
+    let Some(times) = selected(block, &block.shape.time_field)? else {
+        return Ok(Vec::new());
+    };
+    let BlockData::DateTime(times) = times.data() else {
+        return Ok(Vec::new());
+    };
+    let is_sorted = block.bucket.is_sorted();
+    let mut runs: Vec<Run> = Vec::new();
+    let mut from = 0;
+    while let Some(first) = times.get(from) {
+        let bin = bins.trunc(*first)?;
+        let rest = times.get(from..).unwrap_or(&[]);
+        let length = if is_sorted {
+            run_length_sorted(rest, bin, bins)?
+        } else {
+            run_length(rest, bin, bins)?
+        };
+        let group = series.bin_group(at, bin, || {
+            if let Some(slot) = values.get_mut(*place) {
+                *slot = Value::DateTime(bin);
+            }
+            let key = table.normal_key(key_of(plan, &values));
+            table.number_of(key, cx)
+        })?;
+        runs.push(Run {
+            group,
+            rows: from..from + length,
+        });
+        from += length;
+    }
+    Ok(runs)
+}
+
+/// How many of ascending times lie in the bin of the first: doubling steps, then halving.
+fn run_length_sorted(times: &[i64], bin: i64, bins: &DateBins) -> Result<usize> {
+    let inside = |at: usize| -> Result<bool> {
+        match times.get(at) {
+            Some(time) => Ok(bins.trunc(*time)? == bin),
+            None => Ok(false),
+        }
+    };
+    let mut low = 0;
+    let mut step = 1;
+    while inside(low + step)? {
+        low += step;
+        step *= 2;
+    }
+    let mut high = low + step;
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if inside(middle)? {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(low + 1)
+}
+
+fn run_length(times: &[i64], bin: i64, bins: &DateBins) -> Result<usize> {
+    for (at, time) in times.iter().enumerate() {
+        if bins.trunc(*time)? != bin {
+            return Ok(at);
+        }
+    }
+    Ok(times.len())
+}
+
+/// A column cut to the selection; `None` if measurements show no such column.
+fn selected(block: &MeasurementBlock, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+    let Some(column) = block.column(name)? else {
+        return Ok(None);
+    };
+    Ok(Some(match &block.selection {
+        Selection::Range(range) if range.start == 0 && range.end as usize == column.len() => column,
+        Selection::Range(range) => {
+            Arc::new(column.slice(range.start as usize..range.end as usize))
+        }
+        Selection::Rows(rows) => Arc::new(column.select(rows)),
+    }))
+}
+
+fn key_of(plan: &Plan, values: &[Value]) -> Value {
+    match &plan.names {
+        None => values.first().cloned().unwrap_or_default(),
+        Some(names) => {
+            let mut out = DocumentBuilder::new();
+            for (name, value) in names.iter().zip(values) {
+                out.append_ref(name, value.as_ref());
+            }
+            Value::Document(out.finish())
+        }
+    }
+}
+
+fn accumulate(
+    plan: &Plan,
+    stage: &GroupStage,
+    block: &MeasurementBlock,
+    constants: &Document,
+    runs: &[Run],
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<()> {
+    let rows = match &plan.row_fields {
+        Some(fields) => narrowed(block, fields.clone()).to_rows()?,
+        None => Vec::new(),
+    };
+    for (at, ((_, spec), input)) in stage.fields.iter().zip(&plan.inputs).enumerate() {
+        match input {
+            Input::Count => {
+                for run in runs {
+                    table.change(run.group, at, spec, |state| {
+                        spec.add_repeated(state, ValueRef::Missing, run.rows.len() as u64)
+                    })?;
+                }
+            }
+            Input::Constant(expression) => {
+                let value = expression.evaluate(constants.as_ref(), &cx.eval)?;
+                add_constant(spec, at, &value, runs, table)?;
+            }
+            Input::Column(name) => match selected(block, name)? {
+                Some(column) => add_column(spec, at, &column, runs, table)?,
+                None => add_constant(spec, at, &Value::Missing, runs, table)?,
+            },
+            Input::Rows => {
+                for run in runs {
+                    table.change(run.group, at, spec, |state| {
+                        for row in rows.get(run.rows.clone()).unwrap_or(&[]) {
+                            spec.add(state, row.as_ref(), &cx.eval)?;
+                        }
+                        Ok(())
+                    })?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add_constant(
+    spec: &AccumulatorSpec,
+    at: usize,
+    value: &Value,
+    runs: &[Run],
+    table: &mut Table,
+) -> Result<()> {
+    for run in runs {
+        table.change(run.group, at, spec, |state| {
+            spec.add_repeated(state, value.as_ref(), run.rows.len() as u64)
+        })?;
+    }
+    Ok(())
+}
+
+fn add_column(
+    spec: &AccumulatorSpec,
+    at: usize,
+    column: &ColumnBlock,
+    runs: &[Run],
+    table: &mut Table,
+) -> Result<()> {
+    if let BlockData::Constant(value) = column.data()
+        && column.is_all_present()
+    {
+        return add_constant(spec, at, value, runs, table);
+    }
+    if column.is_all_missing() {
+        return add_constant(spec, at, &Value::Missing, runs, table);
+    }
+    for run in runs {
+        let rows = run.rows.clone();
+        table.change(run.group, at, spec, |state| {
+            match spec.kind() {
+                // Of a run only one end counts.
+                AccumulatorKind::First => {
+                    return spec.add_value(state, column.value(rows.start));
+                }
+                AccumulatorKind::Last => {
+                    return spec.add_value(state, column.value(rows.end.saturating_sub(1)));
+                }
+                _ => {}
+            }
+            if column.is_all_present() {
+                match column.data() {
+                    BlockData::Double(values) => return spec.add_f64s(state, cut(values, rows)),
+                    BlockData::Int32(values) => return spec.add_i32s(state, cut(values, rows)),
+                    BlockData::Int64(values) => return spec.add_i64s(state, cut(values, rows)),
+                    BlockData::DateTime(values) => return spec.add_dates(state, cut(values, rows)),
+                    _ => {}
+                }
+            }
+            for row in rows {
+                spec.add_value(state, column.value(row))?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn cut<T>(values: &[T], rows: Range<usize>) -> &[T] {
+    values.get(rows).unwrap_or(&[])
+}
+
+/// Groups by the constant parts of the key, and within them by bin: most runs find their group by
+/// one look-up of a number.
+#[derive(Default)]
+struct Series {
+    hasher: foldhash::fast::RandomState,
+    numbers: HashTable<usize>,
+    entries: Vec<SeriesEntry>,
+}
+
+struct SeriesEntry {
+    hash: u64,
+    values: Vec<Value>,
+    whole: Option<u32>,
+    bins: HashMap<i64, u32, foldhash::fast::RandomState>,
+}
+
+impl Series {
+    fn number_of(&mut self, values: &[Value], cx: &ExecContext<'_>) -> usize {
+        let collator = cx.eval.collator;
+        let mut hasher = self.hasher.build_hasher();
+        for value in values {
+            hash_with(value.as_ref(), collator, &mut hasher);
+        }
+        let hash = hasher.finish();
+        let entries = &self.entries;
+        let same = |at: &usize| {
+            entries.get(*at).is_some_and(|entry| {
+                entry.hash == hash
+                    && entry.values.len() == values.len()
+                    && entry
+                        .values
+                        .iter()
+                        .zip(values)
+                        .all(|(a, b)| compare_with(a.as_ref(), b.as_ref(), collator).is_eq())
+            })
+        };
+        if let Some(at) = self.numbers.find(hash, same) {
+            return *at;
+        }
+        let at = self.entries.len();
+        self.entries.push(SeriesEntry {
+            hash,
+            values: values.to_vec(),
+            whole: None,
+            bins: HashMap::default(),
+        });
+        let entries = &self.entries;
+        self.numbers.insert_unique(hash, at, |at| {
+            entries.get(*at).map_or(0, |entry| entry.hash)
+        });
+        at
+    }
+
+    fn whole_group(&mut self, at: usize, find: impl FnOnce() -> Result<u32>) -> Result<u32> {
+        match self.entries.get_mut(at) {
+            Some(SeriesEntry {
+                whole: Some(group), ..
+            }) => Ok(*group),
+            Some(entry) => {
+                let group = find()?;
+                entry.whole = Some(group);
+                Ok(group)
+            }
+            None => find(),
+        }
+    }
+
+    fn bin_group(
+        &mut self,
+        at: usize,
+        bin: i64,
+        find: impl FnOnce() -> Result<u32>,
+    ) -> Result<u32> {
+        let Some(entry) = self.entries.get_mut(at) else {
+            return find();
+        };
+        if let Some(group) = entry.bins.get(&bin) {
+            return Ok(*group);
+        }
+        let group = find()?;
+        entry.bins.insert(bin, group);
+        Ok(group)
+    }
+}

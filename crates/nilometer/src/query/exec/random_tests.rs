@@ -1,0 +1,343 @@
+//! Random measurements in random buckets: every way of answering gives the answer of plain documents.
+//!
+//! The oracle reads the same measurements from an ordinary collection, with no rule and no block.
+
+use std::sync::Arc;
+
+use nilometer_bson::testing::awkward_values;
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
+
+use super::ExecOptions;
+use super::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, run};
+use crate::query::source::Resolved;
+
+/// A small generator of numbers: the same on every machine, for every seed.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())].clone()
+    }
+}
+
+/// Where times start; before 1970 and beyond 2038 too.
+const EPOCHS: [i64; 4] = [1_600_000_000_000, -7_200_000, 0, 2_147_483_000_000];
+
+fn time(draw: &mut Draw, epoch: i64) -> Value {
+    Value::DateTime(epoch + draw.below(14_400) as i64 * 1000)
+}
+
+fn number(draw: &mut Draw) -> Value {
+    match draw.below(8) {
+        0 => Value::Int64(draw.below(10) as i64),
+        1 => Value::Double(draw.below(40) as f64 / 4.0),
+        2 => draw.pick(&[f64::NAN, -0.0, 1e300, f64::INFINITY]).into(),
+        _ => Value::Int32(draw.below(10) as i32 - 3),
+    }
+}
+
+/// Values of fields that awkward ones may turn up in.
+fn anything(draw: &mut Draw, awkward: &[Value]) -> Value {
+    match draw.below(10) {
+        0..=5 => number(draw),
+        6 => draw.pick(&["cpu", "disk", ""]).into(),
+        7 => array![number(draw), number(draw)],
+        8 => doc! {"b": number(draw), "c": draw.pick(awkward)}.into(),
+        _ => draw.pick(awkward),
+    }
+}
+
+fn metadata(draw: &mut Draw) -> Value {
+    match draw.below(8) {
+        0 => Value::Missing,
+        1 => "plain".into(),
+        2 => doc! {"host": draw.below(3) as i32}.into(),
+        _ => {
+            let mut meta = DocumentBuilder::new();
+            meta.append("host", draw.pick(&["a", "b", "c"]));
+            if draw.chance(70) {
+                meta.append("region", draw.below(2) as i32);
+            }
+            meta.finish().into()
+        }
+    }
+}
+
+fn measurements(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Vec<Document> {
+    let series: Vec<Value> = (0..1 + draw.below(4)).map(|_| metadata(draw)).collect();
+    let count = draw.below(120);
+    let is_sorted = draw.chance(50);
+    // Some sets are tame: columns of one type without gaps, as kernels like them.
+    let tame = draw.chance(40);
+    let mut times: Vec<Value> = (0..count).map(|_| time(draw, epoch)).collect();
+    if is_sorted {
+        times.sort_by_key(|t| match t {
+            Value::DateTime(at) => *at,
+            _ => 0,
+        });
+    }
+    let of = |draw: &mut Draw, at: usize, time: Value| {
+        let mut out = DocumentBuilder::new();
+        out.append("t", time);
+        out.append("m", draw.pick(&series));
+        out.append("_id", at as i32);
+        if tame {
+            out.append("i", draw.below(20) as i32);
+            out.append("d", draw.below(400) as f64 / 8.0);
+            out.append("s", "cpu");
+        } else {
+            if draw.chance(80) {
+                out.append("i", number(draw));
+            }
+            if draw.chance(80) {
+                out.append("d", anything(draw, awkward));
+            }
+            if draw.chance(90) {
+                out.append("s", draw.pick(&["cpu", "disk"]));
+            }
+        }
+        if draw.chance(30) {
+            out.append("o", doc! {"b": number(draw)});
+        }
+        out.finish()
+    };
+    times
+        .into_iter()
+        .enumerate()
+        .map(|(at, time)| of(draw, at, time))
+        .collect()
+}
+
+fn condition(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Document {
+    let mut out = DocumentBuilder::new();
+    let op = draw.pick(&["$eq", "$gt", "$gte", "$lt", "$lte", "$ne", "$in"]);
+    let field = draw.pick(&["t", "i", "d", "s", "o.b", "d.b", "m.host", "m.region", "m", "_id", "none"]);
+    let operand = |draw: &mut Draw| match field {
+        "t" if draw.chance(90) => time(draw, epoch),
+        "s" => draw.pick(&["cpu", "disk", "zz"]).into(),
+        "m.host" => draw.pick(&["a", "b", "zz"]).into(),
+        "m" => doc! {"host": draw.pick(&["a", "b"])}.into(),
+        _ if draw.chance(85) => number(draw),
+        _ => draw.pick(awkward),
+    };
+    let mut value = operand(draw);
+    while matches!(value, Value::Missing | Value::Undefined) {
+        value = operand(draw);
+    }
+    match draw.below(12) {
+        0 => {
+            let value = draw.chance(50);
+            out.append(field, doc! {"$exists": value});
+        }
+        1 if field != "m" => {
+            let cmp = draw.pick(&["$gt", "$lt", "$eq", "$gte"]);
+            let mut inner = DocumentBuilder::new();
+            inner.append(cmp, array![format!("${field}"), doc! {"$literal": value}]);
+            out.append("$expr", inner.finish());
+        }
+        2 => {
+            let arms = array![condition(draw, epoch, awkward), condition(draw, epoch, awkward)];
+            out.append(draw.pick(&["$or", "$and", "$nor"]), arms);
+        }
+        _ => {
+            let regex = matches!(value, Value::Regex(_));
+            let mut inner = DocumentBuilder::new();
+            match op {
+                "$in" => inner.append("$in", array![value, number(draw)]),
+                _ if regex => inner.append("$in", array![value]),
+                op => inner.append(op, value),
+            };
+            out.append(field, inner.finish());
+        }
+    }
+    out.finish()
+}
+
+fn filter(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Document {
+    let parts: Vec<Value> = (0..1 + draw.below(3))
+        .map(|_| condition(draw, epoch, awkward).into())
+        .collect();
+    doc! {"$and": parts}
+}
+
+fn group(draw: &mut Draw) -> Document {
+    let unit = draw.pick(&["minute", "hour", "day", "month"]);
+    let bins = draw.pick(&[1, 1, 7, 10]);
+    let zone = draw.pick(&["UTC", "America/New_York", "+05:45"]);
+    let trunc = doc! {"$dateTrunc": doc! {"date": "$t", "unit": unit, "binSize": bins, "timezone": zone}};
+    let key: Value = match draw.below(9) {
+        0 => Value::Null,
+        1 => "$m".into(),
+        2 => "$m.host".into(),
+        3 => trunc.into(),
+        4 => doc! {"h": trunc, "host": "$m.host"}.into(),
+        5 => doc! {"host": "$m.host", "region": "$m.region"}.into(),
+        6 => doc! {"host": "$m.none"}.into(),
+        7 => "$s".into(),
+        _ => doc! {"h": trunc, "x": doc! {"y": "$m.region"}, "c": 1}.into(),
+    };
+    let mut out = DocumentBuilder::new();
+    out.append("_id", key);
+    for at in 0..1 + draw.below(4) {
+        let name = draw.pick(&[
+            "$sum", "$avg", "$min", "$max", "$first", "$last", "$push", "$stdDevPop", "$sum",
+        ]);
+        let argument: Value = match draw.below(7) {
+            0 => 1.into(),
+            1 => "$m.host".into(),
+            2 => "$t".into(),
+            3 => "$d".into(),
+            4 => "$none".into(),
+            _ => "$i".into(),
+        };
+        let mut accumulator = DocumentBuilder::new();
+        accumulator.append(name, argument);
+        out.append(&format!("f{at}"), accumulator.finish());
+    }
+    if draw.chance(30) {
+        let top = doc! {"$top": doc! {"sortBy": doc! {"t": -1, "_id": 1}, "output": array!["$t", "$i"]}};
+        out.append("top", top);
+    }
+    if draw.chance(30) {
+        out.append("n", doc! {"$count": doc! {}});
+    }
+    doc! {"$group": out.finish()}
+}
+
+fn pipeline(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Value {
+    let mut stages: Vec<Value> = Vec::new();
+    for _ in 0..draw.below(5) {
+        stages.push(match draw.below(9) {
+            0..=2 => doc! {"$match": filter(draw, epoch, awkward)}.into(),
+            3 => doc! {"$project": draw.pick(&[
+                doc! {"i": 1, "m": 1},
+                doc! {"d": 0},
+                doc! {"m": 0, "_id": 0},
+                doc! {"t": 1, "x": "$m.host", "i": 1},
+                doc! {"o.b": 1, "t": 1},
+                doc! {"o.b": 0},
+            ])}
+            .into(),
+            4 => doc! {"$addFields": draw.pick(&[
+                doc! {"x": "$i"},
+                doc! {"i": "$m.region"},
+                doc! {"m": "$s"},
+                doc! {"o.b": "$d"},
+                doc! {"t": "$i"},
+            ])}
+            .into(),
+            5 => doc! {"$sort": draw.pick(&[
+                doc! {"t": -1, "_id": 1},
+                doc! {"m.host": 1, "_id": -1},
+                doc! {"i": 1},
+            ])}
+            .into(),
+            6 => doc! {"$limit": 1 + draw.below(30) as i32}.into(),
+            7 => doc! {"$skip": draw.below(5) as i32}.into(),
+            _ => doc! {"$unwind": "$d"}.into(),
+        });
+    }
+    if draw.chance(60) {
+        stages.push(group(draw).into());
+        if draw.chance(30) {
+            stages.push(doc! {"$limit": 3}.into());
+        }
+    } else if draw.chance(30) {
+        stages.push(doc! {"$count": "n"}.into());
+    }
+    stages.into()
+}
+
+/// Sorting by parallel arrays is an error for some documents: which of two errors comes first may
+/// differ, that there is one may not.
+fn outcome(result: crate::Result<Vec<Document>>) -> Result<Vec<Document>, i32> {
+    result.map_err(|error| error.code.0)
+}
+
+/// The first place where two answers differ.
+fn difference(found: &Result<Vec<Document>, i32>, expected: &Result<Vec<Document>, i32>) -> String {
+    let (Ok(found), Ok(expected)) = (found, expected) else {
+        let code = |r: &Result<Vec<Document>, i32>| r.as_ref().map(Vec::len).map_err(|e| *e);
+        return format!("found {:?}, expected {:?}", code(found), code(expected));
+    };
+    let at = found.iter().zip(expected).position(|(a, b)| a != b);
+    let at = at.unwrap_or(found.len().min(expected.len()));
+    let row = |list: &[Document]| {
+        list.get(at)
+            .map_or("nothing".to_owned(), |d| show(ValueRef::Document(d.as_ref())))
+    };
+    format!(
+        "{} and {} documents, number {at}:\n   found {}\nexpected {}",
+        found.len(),
+        expected.len(),
+        row(found),
+        row(expected)
+    )
+}
+
+fn show(value: ValueRef<'_>) -> String {
+    let list = |parts: Vec<String>| parts.join(", ");
+    match value {
+        ValueRef::Document(d) => {
+            let fields = d.iter().map(|e| format!("{}: {}", e.name(), show(e.value())));
+            format!("{{{}}}", list(fields.collect()))
+        }
+        ValueRef::Array(a) => format!("[{}]", list(a.iter().map(show).collect())),
+        other => format!("{other:?}"),
+    }
+}
+
+fn check(seed: u64, awkward: &[Value]) {
+    let draw = &mut Draw(seed * 2 + 0x9E37_79B9_7F4A_7C15);
+    let epoch = draw.pick(&EPOCHS);
+    let list = measurements(draw, epoch, awkward);
+    let most = 1 + draw.below(40);
+    let buckets = Arc::new(MemoryBuckets::new(&list, most));
+    let plain = Arc::new(MemoryRecords(buckets.measurements()));
+    let plain = MemoryCollections::of(Resolved::Ordinary(plain));
+    let series = MemoryCollections::of(Resolved::TimeSeries(buckets));
+    for _ in 0..8 {
+        let stages = pipeline(draw, epoch, awkward);
+        let naive = ExecOptions {
+            force_rows: true,
+            no_rules: true,
+        };
+        let expected = outcome(run(&plain, &stages, naive));
+        for (force_rows, no_rules) in [(false, false), (true, false), (false, true), (true, true)] {
+            let options = ExecOptions {
+                force_rows,
+                no_rules,
+            };
+            for collections in [&plain, &series] {
+                let found = outcome(run(collections, &stages, options));
+                if found != expected {
+                    let difference = difference(&found, &expected);
+                    panic!("seed {seed}, {options:?}, {}\n{difference}", show(stages.as_ref()));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_way_gives_the_same_answer() {
+    let awkward: Vec<Value> = awkward_values()
+        .into_iter()
+        .map(|(_, value)| value)
+        .filter(|value| !matches!(value, Value::Missing))
+        .collect();
+    for seed in 0..300 {
+        check(seed, &awkward);
+    }
+}
