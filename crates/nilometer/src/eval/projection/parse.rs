@@ -275,6 +275,7 @@ impl<'c> Parser<'c> {
         let field = match name {
             "sortKey" => MetaField::SortKey,
             "recordId" => MetaField::RecordId,
+            "indexKey" => MetaField::IndexKey,
             "textScore"
             | "searchScore"
             | "searchHighlights"
@@ -282,7 +283,6 @@ impl<'c> Parser<'c> {
             | "vectorSearchScore"
             | "geoNearDistance"
             | "geoNearPoint"
-            | "indexKey"
             | "randVal"
             | "searchSequenceToken" => {
                 return Err(Error::location(
