@@ -437,7 +437,7 @@ impl<'t> Reader<'t> {
     }
 
     fn date(&mut self, year: i64, month: i64, day: i64) -> Step<()> {
-        if !(1..=12).contains(&month) || day < 1 || day > 31 {
+        if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
             return Err("the date is out of range");
         }
         if day > days_in_month(year, month) {

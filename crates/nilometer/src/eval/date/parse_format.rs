@@ -166,7 +166,7 @@ fn month_name(rest: &mut &str) -> Result<i64, &'static str> {
 }
 
 /// `Z`, an offset, or the name of a zone, and what stands behind it.
-fn zone_text<'t>(rest: &'t str) -> Result<(TimeZone, &'t str), &'static str> {
+fn zone_text(rest: &str) -> Result<(TimeZone, &str), &'static str> {
     if let Some(after) = rest.strip_prefix(['Z', 'z']) {
         return Ok((TimeZone::Utc, after));
     }

@@ -172,7 +172,6 @@ mod tests {
     use nilometer_bson::{Decimal128, Document, DocumentBuilder, Value, array, doc};
 
     use super::super::testing::{check_exact, eval_code, parse_code};
-    use super::*;
 
     fn call(name: &str, argument: impl Into<Value>) -> Document {
         let mut out = DocumentBuilder::new();

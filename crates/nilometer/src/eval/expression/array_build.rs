@@ -311,7 +311,6 @@ mod tests {
     use nilometer_bson::{Value, array, doc};
 
     use super::super::testing::{check_exact, eval_code, parse_code};
-    use super::*;
 
     fn pair(name: &str, value: Value) -> nilometer_bson::Document {
         doc! { "k": name, "v": value }

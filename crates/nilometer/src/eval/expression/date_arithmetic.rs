@@ -139,7 +139,6 @@ mod tests {
     use nilometer_bson::{Document, Value, doc};
 
     use super::super::testing::{check_exact, eval_code, parse_code};
-    use super::*;
 
     const HOUR: i64 = 3_600_000;
     const T: i64 = 1_580_428_800_000; // 2020-01-31T00:00:00Z
