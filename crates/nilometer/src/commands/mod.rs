@@ -41,8 +41,8 @@ mod query;
 mod replication;
 mod server_status;
 mod sessions;
-mod shutdown;
 mod stats;
+mod shutdown;
 mod top;
 mod users;
 
