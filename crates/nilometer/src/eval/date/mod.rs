@@ -14,12 +14,17 @@
 mod add;
 pub mod civil;
 mod diff;
+mod format;
+mod parse;
+mod parse_format;
 mod trunc;
 mod unit;
 mod zone;
 
 pub use add::{AddError, add};
 pub use diff::diff;
+pub use format::{DateFormat, FormatError};
+pub use parse::parse_date;
 pub use trunc::date_trunc_ms;
 pub use unit::{Unit, Weekday};
 pub use zone::TimeZone;

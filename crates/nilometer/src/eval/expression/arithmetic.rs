@@ -202,7 +202,8 @@ impl ArithmeticOperator {
 
     fn type_error(self, left: ValueRef<'_>, right: ValueRef<'_>) -> Error {
         let wrong = |value: &ValueRef<'_>| {
-            !value.is_number() && !(self == Self::Add && matches!(value, ValueRef::DateTime(_)))
+            let is_date = matches!(value, ValueRef::DateTime(_));
+            !(value.is_number() || is_date && self == Self::Add)
         };
         let culprit = if wrong(&left) { left } else { right };
         Error::type_mismatch(match self {
@@ -279,7 +280,7 @@ pub(super) fn modulo<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Ev
 mod tests {
     use nilometer_bson::{Decimal128, array, doc};
 
-    use super::super::testing::{check, check_exact, eval_code, parse_code};
+    use super::super::testing::{check_exact, eval_code, parse_code};
     use super::*;
 
     fn decimal(text: &str) -> Value {

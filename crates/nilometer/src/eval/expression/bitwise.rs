@@ -80,7 +80,9 @@ impl Bits {
 }
 
 fn type_error(name: &str, found: &str) -> Error {
-    Error::type_mismatch(format!("{name} only supports int and long operands, not {found}"))
+    Error::type_mismatch(format!(
+        "{name} only supports int and long operands, not {found}"
+    ))
 }
 
 pub(super) fn not<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
@@ -108,7 +110,11 @@ mod tests {
         check_exact(&doc, doc! { "$bitAnd": array![] }, -1);
         check_exact(&doc, doc! { "$bitOr": array![] }, 0);
         check_exact(&doc, doc! { "$bitAnd": array![-1, 5i64] }, 5i64);
-        check_exact(&doc, doc! { "$bitOr": array![i32::MIN, 0i64] }, i64::from(i32::MIN));
+        check_exact(
+            &doc,
+            doc! { "$bitOr": array![i32::MIN, 0i64] },
+            i64::from(i32::MIN),
+        );
         check_exact(&doc, doc! { "$bitOr": array!["$a", "$n"] }, Value::Null);
         check_exact(&doc, doc! { "$bitNot": "$a" }, -7);
         check_exact(&doc, doc! { "$bitNot": "$b" }, -4i64);

@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn cond_errors() {
         for (argument, code) in [
-            (Value::from(array![1, 2]), 16020),
+            (array![1, 2], 16020),
             (doc! { "then": 1, "else": 2 }.into(), 17080),
             (doc! { "if": 1, "else": 2 }.into(), 17081),
             (doc! { "if": 1, "then": 2 }.into(), 17082),

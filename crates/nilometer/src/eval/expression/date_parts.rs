@@ -180,7 +180,6 @@ mod tests {
     use nilometer_bson::{DocumentBuilder, Value, array, doc};
 
     use super::super::testing::{check_exact, eval_code, parse_code};
-    use super::*;
 
     const NAMES: [&str; 13] = [
         "$year",

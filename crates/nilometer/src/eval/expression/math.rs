@@ -184,7 +184,10 @@ pub(super) fn pow<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evalu
     let Some(e) = Number::of(exponent) else {
         return Err(Error::location(
             28763,
-            format!("$pow's exponent must be numeric, not {}", exponent.type_name()),
+            format!(
+                "$pow's exponent must be numeric, not {}",
+                exponent.type_name()
+            ),
         ));
     };
     if !b.is_truthy() && e.compare(Number::Int(0)).is_lt() && !e.is_nan() {
@@ -294,7 +297,11 @@ mod tests {
             ("$pow", array![2, "a"], 28763),
             ("$pow", array![0, -1], 28764),
         ] {
-            assert_eq!(eval_code(&doc, call(name, argument.clone())), code, "{name} {argument:?}");
+            assert_eq!(
+                eval_code(&doc, call(name, argument.clone())),
+                code,
+                "{name} {argument:?}"
+            );
         }
     }
 

@@ -23,25 +23,55 @@
 //! **Not here.** Projection (which paths are kept) and accumulators over groups are other rooms;
 //! JavaScript (`$function`) is refused.
 
+mod accumulating;
 mod arithmetic;
+mod array;
+mod array_build;
+mod array_search;
+mod binary_text;
+mod bitwise;
 mod boolean;
 mod comparison;
 mod conditional;
+mod convert;
 mod date_arguments;
+mod date_arithmetic;
+mod date_from_parts;
+mod date_from_string;
 mod date_parts;
+mod date_to_string;
 mod date_trunc;
+mod decimal_math;
 mod evaluated;
 mod field_path;
 mod fold;
+mod hashed_index_key;
+mod higher_order;
+mod let_binding;
 mod literal;
+mod math;
+mod meta;
 pub(crate) mod numeric;
+mod object;
 mod operation;
 mod parse;
+mod percentile;
+mod regex;
 mod registry;
+mod rounding;
 mod scope;
+mod set;
+mod size;
+mod sort_array;
+mod string;
+mod string_search;
+mod substring;
 mod table;
 #[cfg(test)]
 mod testing;
+mod timestamp;
+mod trigonometry;
+mod trim;
 mod variable;
 
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! - a document whose first name starts with `$` is an operator call and has that one member;
 //! - any other document is an object literal, an array an array literal, of operands.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Value, ValueRef};
@@ -86,10 +87,11 @@ impl<'c> Parser<'c> {
 
     fn object(&mut self, doc: DocRef<'_>) -> Result<Expression> {
         let mut fields: Vec<(Arc<str>, Expression)> = Vec::new();
+        let mut names = HashSet::new();
         for element in doc.iter() {
             let name = element.name();
             check_field_name(name)?;
-            if fields.iter().any(|(known, _)| &**known == name) {
+            if !names.insert(name) {
                 return Err(Error::location(
                     16406,
                     format!("duplicate field name specified in object literal: '{name}'"),

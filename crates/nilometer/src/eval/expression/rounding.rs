@@ -50,7 +50,10 @@ fn at_place<'s>(
         Some(place) => integral(place).ok_or_else(|| {
             Error::location(
                 51082,
-                format!("precision argument to {} must be an integral value", call.name),
+                format!(
+                    "precision argument to {} must be an integral value",
+                    call.name
+                ),
             )
         })?,
     };
@@ -67,12 +70,7 @@ fn at_place<'s>(
     number
         .round(place, rounding)
         .map(Evaluated::from)
-        .ok_or_else(|| {
-            Error::location(
-                51080,
-                format!("{} of a long leaves its range", call.name),
-            )
-        })
+        .ok_or_else(|| Error::location(51080, format!("{} of a long leaves its range", call.name)))
 }
 
 #[cfg(test)]
@@ -104,12 +102,28 @@ mod tests {
             (array![1350, -2], 1400.into(), 1300.into()),
             (array![1234i64, -3], 1000i64.into(), 1000i64.into()),
             (array![1234, 5], 1234.into(), 1234.into()),
-            (array![i32::MAX, -9], 2_000_000_000.into(), 2_000_000_000.into()),
+            (
+                array![i32::MAX, -9],
+                2_000_000_000.into(),
+                2_000_000_000.into(),
+            ),
             (array![i32::MAX, -10], 0i32.into(), 0.into()),
-            (array![2_147_483_647, -1], 2_147_483_650i64.into(), 2_147_483_640.into()),
+            (
+                array![2_147_483_647, -1],
+                2_147_483_650i64.into(),
+                2_147_483_640.into(),
+            ),
             (array![1.5, 100.0], 1.5.into(), 1.5.into()),
-            (array![decimal("2.345"), 2], decimal("2.34"), decimal("2.34")),
-            (array![decimal("2.355"), 2], decimal("2.36"), decimal("2.35")),
+            (
+                array![decimal("2.345"), 2],
+                decimal("2.34"),
+                decimal("2.34"),
+            ),
+            (
+                array![decimal("2.355"), 2],
+                decimal("2.36"),
+                decimal("2.35"),
+            ),
             (array![Value::Null, "x"], Value::Null, Value::Null),
             (array![1, "$gone"], Value::Null, Value::Null),
         ];

@@ -35,13 +35,14 @@ pub(super) fn coerce_to_string(value: ValueRef<'_>) -> Result<Cow<'_, str>> {
         ValueRef::Double(v) => Cow::Owned(format_f64(v)),
         ValueRef::Decimal128(v) => Cow::Owned(v.to_string()),
         ValueRef::DateTime(ms) => Cow::Owned(DateFormat::iso_utc(ms)?),
-        ValueRef::Timestamp(t) => {
-            Cow::Owned(DateFormat::iso_utc(i64::from(t.seconds) * 1000)?)
-        }
+        ValueRef::Timestamp(t) => Cow::Owned(DateFormat::iso_utc(i64::from(t.seconds) * 1000)?),
         other => {
             return Err(Error::location(
                 16007,
-                format!("can't convert from BSON type {} to String", other.type_name()),
+                format!(
+                    "can't convert from BSON type {} to String",
+                    other.type_name()
+                ),
             ));
         }
     })
@@ -139,7 +140,10 @@ pub(super) fn split<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
         }
     };
     if delimiter.is_empty() {
-        return Err(Error::location(40087, "$split requires a non-empty separator"));
+        return Err(Error::location(
+            40087,
+            "$split requires a non-empty separator",
+        ));
     }
     let parts: Vec<Value> = text.split(delimiter).map(Value::from).collect();
     Ok(Evaluated::from(parts))
@@ -159,7 +163,9 @@ pub(super) fn replace_one<'s>(
     values: &[Evaluated<'s>],
     call: Call<'_, 's>,
 ) -> Result<Evaluated<'s>> {
-    replace(values, call, |text, find, with| text.replacen(find, with, 1))
+    replace(values, call, |text, find, with| {
+        text.replacen(find, with, 1)
+    })
 }
 
 pub(super) fn replace_all<'s>(
@@ -211,7 +217,10 @@ mod tests {
     fn values() {
         let doc = doc! { "s": "Höhe", "n": Value::Null, "t": Value::DateTime(0) };
         let cases: Vec<(Value, Value)> = vec![
-            (doc! { "$concat": array!["a", "$s", "!"] }.into(), "aHöhe!".into()),
+            (
+                doc! { "$concat": array!["a", "$s", "!"] }.into(),
+                "aHöhe!".into(),
+            ),
             (doc! { "$concat": array![] }.into(), "".into()),
             (doc! { "$concat": array!["a", "$n"] }.into(), Value::Null),
             (doc! { "$concat": array!["$gone"] }.into(), Value::Null),
@@ -220,30 +229,40 @@ mod tests {
             (doc! { "$toUpper": "$n" }.into(), "".into()),
             (doc! { "$toLower": "$gone" }.into(), "".into()),
             (doc! { "$toUpper": 1.5 }.into(), "1.5".into()),
-            (doc! { "$toLower": "$t" }.into(), "1970-01-01t00:00:00.000z".into()),
+            (
+                doc! { "$toLower": "$t" }.into(),
+                "1970-01-01t00:00:00.000z".into(),
+            ),
             (doc! { "$strcasecmp": array!["a", "A"] }.into(), 0.into()),
             (doc! { "$strcasecmp": array!["a", "B"] }.into(), (-1).into()),
             (doc! { "$strcasecmp": array!["$n", ""] }.into(), 0.into()),
             (doc! { "$strcasecmp": array![5, 4] }.into(), 1.into()),
             (doc! { "$strLenBytes": "$s" }.into(), 5.into()),
             (doc! { "$strLenCP": "$s" }.into(), 4.into()),
-            (doc! { "$split": array!["a-b-", "-"] }.into(), array!["a", "b", ""]),
+            (
+                doc! { "$split": array!["a-b-", "-"] }.into(),
+                array!["a", "b", ""],
+            ),
             (doc! { "$split": array!["ab", "-"] }.into(), array!["ab"]),
             (doc! { "$split": array!["$n", 5] }.into(), Value::Null),
             (
-                doc! { "$replaceOne": doc! { "input": "aXbX", "find": "X", "replacement": "-" } }.into(),
+                doc! { "$replaceOne": doc! { "input": "aXbX", "find": "X", "replacement": "-" } }
+                    .into(),
                 "a-bX".into(),
             ),
             (
-                doc! { "$replaceAll": doc! { "input": "aXbX", "find": "X", "replacement": "" } }.into(),
+                doc! { "$replaceAll": doc! { "input": "aXbX", "find": "X", "replacement": "" } }
+                    .into(),
                 "ab".into(),
             ),
             (
-                doc! { "$replaceAll": doc! { "input": "ab", "find": "$n", "replacement": "" } }.into(),
+                doc! { "$replaceAll": doc! { "input": "ab", "find": "$n", "replacement": "" } }
+                    .into(),
                 Value::Null,
             ),
             (
-                doc! { "$replaceAll": doc! { "input": "ab", "find": "", "replacement": "-" } }.into(),
+                doc! { "$replaceAll": doc! { "input": "ab", "find": "", "replacement": "-" } }
+                    .into(),
                 "-a-b-".into(),
             ),
         ];

@@ -83,7 +83,9 @@ pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
     let position = if token.is_empty() {
         Some(0)
     } else {
-        range.windows(token.len()).position(|window| window == token)
+        range
+            .windows(token.len())
+            .position(|window| window == token)
     };
     Ok(found(position.map(|at| at + start)))
 }
@@ -155,8 +157,10 @@ mod tests {
     #[test]
     fn errors() {
         let doc = doc! {};
-        for (name, first, second) in [("$indexOfBytes", 40091, 40092), ("$indexOfCP", 40093, 40094)]
-        {
+        for (name, first, second) in [
+            ("$indexOfBytes", 40091, 40092),
+            ("$indexOfCP", 40093, 40094),
+        ] {
             for (argument, code) in [
                 (array![1, "x"], first),
                 (array!["x", Value::Null], second),

@@ -34,7 +34,10 @@ pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
     let start = usize::try_from(start).map_err(|_| {
         Error::location(
             50752,
-            format!("{}: starting index must be non-negative (got: {start})", call.name),
+            format!(
+                "{}: starting index must be non-negative (got: {start})",
+                call.name
+            ),
         )
     })?;
     if start >= text.len() {
@@ -64,10 +67,7 @@ pub(super) fn bytes<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
     }
 }
 
-pub(super) fn code_points<'s>(
-    values: &[Evaluated<'s>],
-    _: Call<'_, 's>,
-) -> Result<Evaluated<'s>> {
+pub(super) fn code_points<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
     let text = coerce_to_string(arg(values, 0).as_ref())?;
     let start = position(
         arg(values, 1).as_ref(),

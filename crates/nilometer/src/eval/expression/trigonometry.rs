@@ -123,7 +123,10 @@ pub(super) fn atan2<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
         Number::of(value).ok_or_else(|| {
             Error::location(
                 code,
-                format!("$atan2 only supports numeric types, not {}", value.type_name()),
+                format!(
+                    "$atan2 only supports numeric types, not {}",
+                    value.type_name()
+                ),
             )
         })
     };
@@ -230,6 +233,10 @@ mod tests {
             check_exact(&doc, doc! { "$type": call(name, argument) }, "decimal");
         }
         let pi = decimal_math::pi();
-        check_exact(&doc, call("$degreesToRadians", Decimal128::from(180i64)), pi);
+        check_exact(
+            &doc,
+            call("$degreesToRadians", Decimal128::from(180i64)),
+            pi,
+        );
     }
 }

@@ -34,7 +34,10 @@ pub(super) fn trim<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
     let text = |value: ValueRef<'_>, what: &str, code: i32| {
         Error::location(
             code,
-            format!("{name} requires its {what} to be a string, got {}", value.type_name()),
+            format!(
+                "{name} requires its {what} to be a string, got {}",
+                value.type_name()
+            ),
         )
     };
     let Some(input_text) = input.as_str() else {
@@ -81,12 +84,27 @@ mod tests {
             ("$rtrim", " \u{2003}a b", "xya"),
         ] {
             check_exact(&doc, call(name, doc! { "input": "$s" }), plain);
-            check_exact(&doc, call(name, doc! { "input": "$x", "chars": "yx" }), chars);
-            check_exact(&doc, call(name, doc! { "input": "$x", "chars": "" }), "xyaxy");
+            check_exact(
+                &doc,
+                call(name, doc! { "input": "$x", "chars": "yx" }),
+                chars,
+            );
+            check_exact(
+                &doc,
+                call(name, doc! { "input": "$x", "chars": "" }),
+                "xyaxy",
+            );
             check_exact(&doc, call(name, doc! { "input": "$n" }), Value::Null);
-            check_exact(&doc, call(name, doc! { "input": "$x", "chars": "$n" }), Value::Null);
+            check_exact(
+                &doc,
+                call(name, doc! { "input": "$x", "chars": "$n" }),
+                Value::Null,
+            );
             assert_eq!(eval_code(&doc, call(name, doc! { "input": 1 })), 50699);
-            assert_eq!(eval_code(&doc, call(name, doc! { "input": "$x", "chars": 1 })), 50700);
+            assert_eq!(
+                eval_code(&doc, call(name, doc! { "input": "$x", "chars": 1 })),
+                50700
+            );
             assert_eq!(parse_code(call(name, doc! { "input": 1, "x": 1 })), 50694);
             assert_eq!(parse_code(call(name, doc! { "chars": "x" })), 50695);
             assert_eq!(parse_code(call(name, "$x")), 50696);

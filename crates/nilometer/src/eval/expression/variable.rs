@@ -107,6 +107,14 @@ impl Parser<'_> {
         })
     }
 
+    /// `$$CURRENT`.
+    pub(super) fn dollar_current(&self) -> Expression {
+        Expression::Variable(VariablePath {
+            variable: self.slot("CURRENT").map_or(Variable::Root, Variable::Slot),
+            path: None,
+        })
+    }
+
     fn variable(&self, text: &str) -> Result<Expression> {
         let (name, path) = match text.split_once('.') {
             Some((name, path)) => (name, Some(path)),

@@ -35,7 +35,7 @@ mod tests;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
-pub use add_fields::AddFields;
+pub use add_fields::{AddFields, FieldWriter};
 pub use array_operators::Slice;
 
 use crate::error::{Error, Result};
@@ -171,6 +171,7 @@ impl Projection {
             root: doc,
             ctx,
             input,
+            slots: &[],
         };
         write_fields(&self.root, &environment, doc, &mut out)?;
         let projected = out.finish();

@@ -263,9 +263,7 @@ mod tests {
     use nilometer_bson::{array, doc};
 
     use super::*;
-    use crate::query::exec::testing::{
-        MemoryCollections, MemoryRecords, run_limited, run_stages,
-    };
+    use crate::query::exec::testing::{MemoryCollections, MemoryRecords, run_limited, run_stages};
     use crate::query::exec::{ExecLimits, ExecOptions};
     use crate::query::source::Resolved;
 
@@ -325,7 +323,9 @@ mod tests {
 
     #[test]
     fn memory_is_limited() {
-        let documents: Vec<Document> = (0..100).map(|a| doc! {"a": a, "s": "x".repeat(50)}).collect();
+        let documents: Vec<Document> = (0..100)
+            .map(|a| doc! {"a": a, "s": "x".repeat(50)})
+            .collect();
         let collections =
             MemoryCollections::of(Resolved::Ordinary(Arc::new(MemoryRecords(documents))));
         let limits = ExecLimits {

@@ -122,7 +122,9 @@ fn measurements(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Vec<Document>
 fn condition(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Document {
     let mut out = DocumentBuilder::new();
     let op = draw.pick(&["$eq", "$gt", "$gte", "$lt", "$lte", "$ne", "$in"]);
-    let field = draw.pick(&["t", "i", "d", "s", "o.b", "d.b", "m.host", "m.region", "m", "_id", "none"]);
+    let field = draw.pick(&[
+        "t", "i", "d", "s", "o.b", "d.b", "m.host", "m.region", "m", "_id", "none",
+    ]);
     let operand = |draw: &mut Draw| match field {
         "t" if draw.chance(90) => time(draw, epoch),
         "s" => draw.pick(&["cpu", "disk", "zz"]).into(),
@@ -147,7 +149,10 @@ fn condition(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Document {
             out.append("$expr", inner.finish());
         }
         2 => {
-            let arms = array![condition(draw, epoch, awkward), condition(draw, epoch, awkward)];
+            let arms = array![
+                condition(draw, epoch, awkward),
+                condition(draw, epoch, awkward)
+            ];
             out.append(draw.pick(&["$or", "$and", "$nor"]), arms);
         }
         _ => {
@@ -175,7 +180,8 @@ fn group(draw: &mut Draw) -> Document {
     let unit = draw.pick(&["minute", "hour", "day", "month"]);
     let bins = draw.pick(&[1, 1, 7, 10]);
     let zone = draw.pick(&["UTC", "America/New_York", "+05:45"]);
-    let trunc = doc! {"$dateTrunc": doc! {"date": "$t", "unit": unit, "binSize": bins, "timezone": zone}};
+    let trunc =
+        doc! {"$dateTrunc": doc! {"date": "$t", "unit": unit, "binSize": bins, "timezone": zone}};
     let key: Value = match draw.below(9) {
         0 => Value::Null,
         1 => "$m".into(),
@@ -191,7 +197,15 @@ fn group(draw: &mut Draw) -> Document {
     out.append("_id", key);
     for at in 0..1 + draw.below(4) {
         let name = draw.pick(&[
-            "$sum", "$avg", "$min", "$max", "$first", "$last", "$push", "$stdDevPop", "$sum",
+            "$sum",
+            "$avg",
+            "$min",
+            "$max",
+            "$first",
+            "$last",
+            "$push",
+            "$stdDevPop",
+            "$sum",
         ]);
         let argument: Value = match draw.below(7) {
             0 => 1.into(),
@@ -206,7 +220,8 @@ fn group(draw: &mut Draw) -> Document {
         out.append(&format!("f{at}"), accumulator.finish());
     }
     if draw.chance(30) {
-        let top = doc! {"$top": doc! {"sortBy": doc! {"t": -1, "_id": 1}, "output": array!["$t", "$i"]}};
+        let top =
+            doc! {"$top": doc! {"sortBy": doc! {"t": -1, "_id": 1}, "output": array!["$t", "$i"]}};
         out.append("top", top);
     }
     if draw.chance(30) {
@@ -274,8 +289,9 @@ fn difference(found: &Result<Vec<Document>, i32>, expected: &Result<Vec<Document
     let at = found.iter().zip(expected).position(|(a, b)| a != b);
     let at = at.unwrap_or(found.len().min(expected.len()));
     let row = |list: &[Document]| {
-        list.get(at)
-            .map_or("nothing".to_owned(), |d| show(ValueRef::Document(d.as_ref())))
+        list.get(at).map_or("nothing".to_owned(), |d| {
+            show(ValueRef::Document(d.as_ref()))
+        })
     };
     format!(
         "{} and {} documents, number {at}:\n   found {}\nexpected {}",
@@ -290,7 +306,9 @@ fn show(value: ValueRef<'_>) -> String {
     let list = |parts: Vec<String>| parts.join(", ");
     match value {
         ValueRef::Document(d) => {
-            let fields = d.iter().map(|e| format!("{}: {}", e.name(), show(e.value())));
+            let fields = d
+                .iter()
+                .map(|e| format!("{}: {}", e.name(), show(e.value())));
             format!("{{{}}}", list(fields.collect()))
         }
         ValueRef::Array(a) => format!("[{}]", list(a.iter().map(show).collect())),
@@ -323,7 +341,10 @@ fn check(seed: u64, awkward: &[Value]) {
                 let found = outcome(run(collections, &stages, options));
                 if found != expected {
                     let difference = difference(&found, &expected);
-                    panic!("seed {seed}, {options:?}, {}\n{difference}", show(stages.as_ref()));
+                    panic!(
+                        "seed {seed}, {options:?}, {}\n{difference}",
+                        show(stages.as_ref())
+                    );
                 }
             }
         }

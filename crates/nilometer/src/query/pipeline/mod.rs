@@ -40,8 +40,8 @@ use crate::query::exec::BoxOperator;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::physical::Builder;
 
-pub(crate) use documents::not_an_array as documents_not_an_array;
 pub use bucket_auto::BucketAutoStage;
+pub(crate) use documents::not_an_array as documents_not_an_array;
 pub use group::GroupStage;
 pub use lookup::{LookupEquality, LookupStage};
 pub use match_::MatchStage;

@@ -25,9 +25,9 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
 use crate::error::Result;
+use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::expression::{DateBins, Expression};
-use crate::eval::Dependencies;
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
@@ -322,9 +322,7 @@ fn selected(block: &MeasurementBlock, name: &str) -> Result<Option<Arc<ColumnBlo
     };
     Ok(Some(match &block.selection {
         Selection::Range(range) if range.start == 0 && range.end as usize == column.len() => column,
-        Selection::Range(range) => {
-            Arc::new(column.slice(range.start as usize..range.end as usize))
-        }
+        Selection::Range(range) => Arc::new(column.slice(range.start as usize..range.end as usize)),
         Selection::Rows(rows) => Arc::new(column.select(rows)),
     }))
 }

@@ -1,0 +1,261 @@
+//! Accumulators as expressions: `$sum $avg $min $max $stdDevPop $stdDevSamp`, and the few of many
+//! `$firstN $lastN $minN $maxN`.
+//!
+//! The first six take several operands, or one that may be an array whose elements then count; arrays
+//! within, and arrays among several operands, are values like any other, which sums ignore. What is no
+//! number is ignored by sums and means, null and missing by `$min` and `$max`.
+//!
+//! | of nothing | `$sum` | `$avg` `$min` `$max` `$stdDevPop` | `$stdDevSamp` |
+//! |---|---|---|---|
+//! | | 0 | null | null, also of one number |
+//!
+//! `$firstN: {input: array, n}` and kin take at most `n` elements; `$minN` and `$maxN` in order, without
+//! null. An input that is no array is error 5788200; `n` must be a positive whole number (5787902,
+//! 5787903, 5787908).
+
+use nilometer_bson::ValueRef;
+use nilometer_bson::number::{Number, NumberSum};
+
+use super::array::ArrayBuilder;
+use super::comparison::compare;
+use super::evaluated::Evaluated;
+use super::operation::{Call, arg};
+use super::registry::{NamedArgument, NamedArguments, required};
+use crate::error::{Error, Result};
+
+/// The values to accumulate.
+fn operands<'v>(values: &'v [Evaluated<'_>]) -> Vec<ValueRef<'v>> {
+    match values {
+        [only] => match only.as_ref() {
+            ValueRef::Array(array) => array.iter().collect(),
+            value => vec![value],
+        },
+        many => many.iter().map(Evaluated::as_ref).collect(),
+    }
+}
+
+fn numbers<'v>(values: &'v [Evaluated<'_>]) -> impl Iterator<Item = Number> + use<'v> {
+    operands(values).into_iter().filter_map(Number::of)
+}
+
+pub(super) fn sum<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    let mut sum = NumberSum::new();
+    numbers(values).for_each(|number| sum.add(number));
+    Ok(Evaluated::from(sum.total()))
+}
+
+pub(super) fn avg<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    let (mut sum, mut count) = (NumberSum::new(), 0);
+    for number in numbers(values) {
+        sum.add(number);
+        count += 1;
+    }
+    Ok(sum.average(count).map_or(Evaluated::NULL, Evaluated::from))
+}
+
+pub(super) fn min<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    Ok(extreme(values, call, std::cmp::Ordering::Less))
+}
+
+pub(super) fn max<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    Ok(extreme(values, call, std::cmp::Ordering::Greater))
+}
+
+fn extreme<'s>(
+    values: &[Evaluated<'s>],
+    call: Call<'_, 's>,
+    wanted: std::cmp::Ordering,
+) -> Evaluated<'s> {
+    let mut best: Option<ValueRef<'_>> = None;
+    for value in operands(values) {
+        if value.is_nullish() {
+            continue;
+        }
+        if best.is_none_or(|best| compare(value, best, call.scope) == wanted) {
+            best = Some(value);
+        }
+    }
+    best.map_or(Evaluated::NULL, |best| Evaluated::Owned(best.to_value()))
+}
+
+pub(super) fn std_dev_pop<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    Ok(std_dev(values, 0))
+}
+
+pub(super) fn std_dev_samp<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    Ok(std_dev(values, 1))
+}
+
+/// Welford's method; `missing` is what the divisor lacks to the count.
+fn std_dev<'s>(values: &[Evaluated<'s>], missing: u32) -> Evaluated<'s> {
+    let (mut count, mut mean, mut squares) = (0u32, 0.0, 0.0);
+    for number in numbers(values) {
+        let value = number.to_f64();
+        count += 1;
+        let delta = value - mean;
+        mean += delta / f64::from(count);
+        squares += delta * (value - mean);
+    }
+    if count <= missing {
+        return Evaluated::NULL;
+    }
+    Evaluated::from((squares / f64::from(count - missing)).sqrt())
+}
+
+pub(super) const FIRST_N: NamedArguments = n_arguments(5_787_801);
+pub(super) const MIN_N: NamedArguments = n_arguments(5_787_900);
+
+const N_FIELDS: &[NamedArgument] = &[required("input", 5_787_907), required("n", 5_787_906)];
+
+const fn n_arguments(not_object: i32) -> NamedArguments {
+    NamedArguments {
+        not_object,
+        unknown: 5_787_901,
+        fields: N_FIELDS,
+    }
+}
+
+/// The `n` of `$firstN` and kin.
+fn read_n(value: ValueRef<'_>) -> Result<usize> {
+    let Some(number) = Number::of(value) else {
+        return Err(Error::location(
+            5_787_902,
+            format!(
+                "Value for 'n' must be of integral type, but found {}",
+                value.type_name()
+            ),
+        ));
+    };
+    let n = number
+        .to_i64_exact()
+        .ok_or_else(|| Error::location(5_787_903, "Value for 'n' must be of integral type"))?;
+    usize::try_from(n)
+        .ok()
+        .filter(|n| *n > 0)
+        .ok_or_else(|| Error::location(5_787_908, format!("'n' must be greater than 0, found {n}")))
+}
+
+pub(super) fn some_of<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    let n = read_n(arg(values, 1).as_ref())?;
+    let input = arg(values, 0);
+    let Some(array) = input.as_array() else {
+        return Err(Error::location(
+            5_788_200,
+            format!("Input must be an array, but found {}", input.type_name()),
+        ));
+    };
+    let mut elements: Vec<ValueRef<'_>> = array.iter().collect();
+    match call.name {
+        "$lastN" => {
+            let behind = elements.len().saturating_sub(n);
+            elements.drain(..behind);
+        }
+        "$minN" | "$maxN" => {
+            elements.retain(|value| !value.is_nullish());
+            elements.sort_by(|a, b| compare(*a, *b, call.scope));
+            if call.name == "$maxN" {
+                elements.reverse();
+            }
+        }
+        _ => {}
+    }
+    let mut out = ArrayBuilder::default();
+    elements
+        .into_iter()
+        .take(n)
+        .for_each(|value| out.push(value));
+    Ok(out.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{Decimal128, Document, DocumentBuilder, Value, array, doc};
+
+    use super::super::testing::{check_exact, eval_code, parse_code};
+
+    fn call(name: &str, argument: impl Into<Value>) -> Document {
+        let mut out = DocumentBuilder::new();
+        out.append(name, argument.into());
+        out.finish()
+    }
+
+    #[test]
+    fn sums_and_means() {
+        let doc = doc! { "a": array![1, 2, "x", array![9], Value::Null], "n": Value::Null, "big": i64::MAX };
+        let cases: Vec<(&str, Value, Value)> = vec![
+            ("$sum", "$a".into(), 3.into()),
+            ("$sum", array!["$a", 5], 5.into()),
+            ("$sum", array![array![1, 2]], 3.into()),
+            ("$sum", array![1, 2i64], 3i64.into()),
+            ("$sum", array![1, 0.5], 1.5.into()),
+            ("$sum", array![i32::MAX, 1], 2_147_483_648i64.into()),
+            (
+                "$sum",
+                array!["$big", 1],
+                9_223_372_036_854_775_808.0.into(),
+            ),
+            ("$sum", array![0.1, 0.2, 0.3, 0.4], 1.0.into()),
+            ("$sum", "$gone".into(), 0.into()),
+            ("$sum", array![], 0.into()),
+            ("$avg", "$a".into(), 1.5.into()),
+            ("$avg", array![1, 2], 1.5.into()),
+            ("$avg", "$n".into(), Value::Null),
+            ("$avg", array!["x"], Value::Null),
+            (
+                "$avg",
+                array![Decimal128::from(1i64), 2],
+                Decimal128::parse_exact("1.5").unwrap().into(),
+            ),
+            ("$min", "$a".into(), 1.into()),
+            ("$max", "$a".into(), array![9]),
+            ("$max", array!["$n", 3, "$gone", 3.0], 3.into()),
+            ("$min", array!["$n"], Value::Null),
+            ("$max", array![], Value::Null),
+            ("$min", array![5, "$a"], 5.into()),
+            ("$stdDevPop", array![2, 4, 4, 4, 5, 5, 7, 9], 2.0.into()),
+            ("$stdDevPop", array![5], 0.0.into()),
+            ("$stdDevPop", "$n".into(), Value::Null),
+            ("$stdDevSamp", array![1, 3], 2f64.sqrt().into()),
+            ("$stdDevSamp", array![5], Value::Null),
+        ];
+        for (name, argument, expected) in cases {
+            check_exact(&doc, call(name, argument), expected);
+        }
+    }
+
+    #[test]
+    fn some_of_many() {
+        let doc = doc! { "a": array![3, Value::Null, 1, 2], "s": "x" };
+        for (name, expected) in [
+            ("$firstN", array![3, Value::Null]),
+            ("$lastN", array![1, 2]),
+            ("$minN", array![1, 2]),
+            ("$maxN", array![3, 2]),
+        ] {
+            check_exact(&doc, call(name, doc! { "input": "$a", "n": 2 }), expected);
+            check_exact(
+                &doc,
+                call(name, doc! { "input": array![], "n": 2i64 }),
+                array![],
+            );
+            for (arguments, code) in [
+                (doc! { "input": "$s", "n": 1 }, 5_788_200),
+                (doc! { "input": "$gone", "n": 1 }, 5_788_200),
+                (doc! { "input": "$a", "n": "$s" }, 5_787_902),
+                (doc! { "input": "$a", "n": 1.5 }, 5_787_903),
+                (doc! { "input": "$a", "n": 0 }, 5_787_908),
+            ] {
+                assert_eq!(eval_code(&doc, call(name, arguments)), code);
+            }
+            let first = matches!(name, "$firstN" | "$lastN");
+            let not_object = if first { 5_787_801 } else { 5_787_900 };
+            assert_eq!(parse_code(call(name, 5)), not_object);
+            assert_eq!(
+                parse_code(call(name, doc! { "input": 1, "n": 1, "x": 1 })),
+                5_787_901
+            );
+            assert_eq!(parse_code(call(name, doc! { "input": 1 })), 5_787_906);
+            assert_eq!(parse_code(call(name, doc! { "n": 1 })), 5_787_907);
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Between arrays and objects, and arrays side by side: `$arrayToObject $objectToArray $zip`.
+//!
+//! `$arrayToObject` takes pairs `[name, value]` or `{k, v}`, all alike; a name given twice has its
+//! last value. `$objectToArray` gives `{k, v}` pairs. Null gives null.
+//!
+//! `$zip: {inputs, useLongestLength = false, defaults}` pairs up elements by position, as far as the
+//! shortest input goes or, filled with defaults or null, the longest. Any null input gives null.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use nilometer_bson::{ArrayRef, DocumentBuilder, ValueRef};
+
+use super::Expression;
+use super::array::ArrayBuilder;
+use super::evaluated::Evaluated;
+use super::operation::{Call, Operation, arg};
+use super::parse::Parser;
+use super::registry::OperatorSpec;
+use crate::error::{Error, Result};
+
+/// Which form the pairs have; the first decides.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Arrays,
+    Objects,
+}
+
+pub(super) fn array_to_object<'s>(
+    values: &[Evaluated<'s>],
+    _: Call<'_, 's>,
+) -> Result<Evaluated<'s>> {
+    let array = match arg(values, 0).as_ref() {
+        ValueRef::Array(array) => array,
+        value if value.is_nullish() => return Ok(Evaluated::NULL),
+        other => {
+            return Err(error(40386, "requires an array input", other.type_name()));
+        }
+    };
+    let mut form = None;
+    let mut fields: Vec<(&str, ValueRef<'_>)> = Vec::new();
+    let mut positions: HashMap<&str, usize> = HashMap::new();
+    for element in array.iter() {
+        let (name, value) = match element {
+            ValueRef::Array(pair) if form.unwrap_or(Form::Arrays) == Form::Arrays => {
+                form = Some(Form::Arrays);
+                pair_of_array(pair)?
+            }
+            ValueRef::Document(pair) if form.unwrap_or(Form::Objects) == Form::Objects => {
+                form = Some(Form::Objects);
+                pair_of_object(pair)?
+            }
+            other => {
+                return Err(match form {
+                    Some(Form::Arrays) => error(
+                        40396,
+                        "requires a consistent input format: after an array all must be arrays",
+                        other.type_name(),
+                    ),
+                    Some(Form::Objects) => error(
+                        40391,
+                        "requires a consistent input format: after an object all must be objects",
+                        other.type_name(),
+                    ),
+                    None => error(
+                        40398,
+                        "requires pairs as arrays or as objects with k and v",
+                        other.type_name(),
+                    ),
+                });
+            }
+        };
+        match positions.entry(name) {
+            Entry::Occupied(known) => {
+                if let Some(field) = fields.get_mut(*known.get()) {
+                    field.1 = value;
+                }
+            }
+            Entry::Vacant(new) => {
+                new.insert(fields.len());
+                fields.push((name, value));
+            }
+        }
+    }
+    let mut out = DocumentBuilder::new();
+    for (name, value) in fields {
+        out.append_ref(name, value);
+    }
+    Ok(Evaluated::Owned(out.finish().into()))
+}
+
+fn error(code: i32, what: &str, found: &str) -> Error {
+    Error::location(code, format!("$arrayToObject {what}, found: {found}"))
+}
+
+fn pair_of_array(pair: ArrayRef<'_>) -> Result<(&str, ValueRef<'_>)> {
+    let mut parts = pair.iter();
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(ValueRef::String(name)), Some(value), None) => {
+            check_name(name, 4_940_400)?;
+            Ok((name, value))
+        }
+        (Some(other), Some(_), None) => Err(error(
+            40395,
+            "requires the first of a pair to be a string",
+            other.type_name(),
+        )),
+        _ => Err(error(
+            40397,
+            "requires arrays of size 2",
+            &format!("array of size {}", pair.len()),
+        )),
+    }
+}
+
+fn pair_of_object(pair: nilometer_bson::DocRef<'_>) -> Result<(&str, ValueRef<'_>)> {
+    let count = pair.iter().count();
+    if count != 2 {
+        return Err(error(
+            40392,
+            "requires objects with exactly the keys k and v",
+            &format!("{count} keys"),
+        ));
+    }
+    match (pair.get("k"), pair.get("v")) {
+        (ValueRef::Missing, _) | (_, ValueRef::Missing) => Err(error(
+            40393,
+            "requires objects with the keys k and v",
+            "other keys",
+        )),
+        (ValueRef::String(name), value) => {
+            check_name(name, 4_940_401)?;
+            Ok((name, value))
+        }
+        (other, _) => Err(error(40394, "requires k to be a string", other.type_name())),
+    }
+}
+
+fn check_name(name: &str, code: i32) -> Result<()> {
+    if name.contains('\0') {
+        return Err(Error::location(
+            code,
+            "Key field cannot contain an embedded null byte",
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn object_to_array<'s>(
+    values: &[Evaluated<'s>],
+    _: Call<'_, 's>,
+) -> Result<Evaluated<'s>> {
+    match arg(values, 0).as_ref() {
+        ValueRef::Document(object) => {
+            let mut out = ArrayBuilder::default();
+            for element in object.iter() {
+                let mut pair = DocumentBuilder::new();
+                pair.append("k", element.name());
+                pair.append_renamed("v", element);
+                out.push(ValueRef::Document(pair.finish().as_ref()));
+            }
+            Ok(out.finish())
+        }
+        value if value.is_nullish() => Ok(Evaluated::NULL),
+        other => Err(Error::location(
+            40390,
+            format!(
+                "$objectToArray requires an object input, found: {}",
+                other.type_name()
+            ),
+        )),
+    }
+}
+
+/// Arguments of the operation: longest (constant bool), number of inputs (constant), inputs, defaults.
+pub(super) fn parse_zip(
+    parser: &mut Parser<'_>,
+    spec: &'static OperatorSpec,
+    value: ValueRef<'_>,
+) -> Result<Expression> {
+    let fail = |code: i32, what: String| Error::location(code, format!("$zip {what}"));
+    let ValueRef::Document(doc) = value else {
+        return Err(fail(
+            34460,
+            format!(
+                "only supports an object as an argument, found {}",
+                value.type_name()
+            ),
+        ));
+    };
+    let (mut inputs, mut defaults, mut longest) = (Vec::new(), Vec::new(), false);
+    for element in doc.iter() {
+        match (element.name(), element.value()) {
+            ("inputs", ValueRef::Array(list)) => {
+                for input in list.iter() {
+                    inputs.push(Some(parser.operand(input)?));
+                }
+            }
+            ("inputs", other) => {
+                return Err(fail(
+                    34461,
+                    format!(
+                        "inputs must be an array of expressions, found {}",
+                        other.type_name()
+                    ),
+                ));
+            }
+            ("defaults", ValueRef::Array(list)) => {
+                for default in list.iter() {
+                    defaults.push(Some(parser.operand(default)?));
+                }
+            }
+            ("defaults", other) => {
+                return Err(fail(
+                    34462,
+                    format!(
+                        "defaults must be an array of expressions, found {}",
+                        other.type_name()
+                    ),
+                ));
+            }
+            ("useLongestLength", ValueRef::Bool(given)) => longest = given,
+            ("useLongestLength", other) => {
+                return Err(fail(
+                    34463,
+                    format!(
+                        "useLongestLength must be a bool, found {}",
+                        other.type_name()
+                    ),
+                ));
+            }
+            (other, _) => {
+                return Err(fail(34464, format!("found an unknown argument: {other}")));
+            }
+        }
+    }
+    if inputs.is_empty() {
+        return Err(fail(34465, "requires at least one input array".to_owned()));
+    }
+    if !defaults.is_empty() && !longest {
+        return Err(fail(
+            34466,
+            "cannot specify defaults unless useLongestLength is true".to_owned(),
+        ));
+    }
+    if !defaults.is_empty() && defaults.len() != inputs.len() {
+        return Err(fail(
+            34467,
+            "defaults and inputs must have the same length".to_owned(),
+        ));
+    }
+    let count = i64::try_from(inputs.len()).unwrap_or(i64::MAX);
+    let mut arguments = vec![
+        Some(Expression::constant(longest)),
+        Some(Expression::constant(count)),
+    ];
+    arguments.append(&mut inputs);
+    arguments.append(&mut defaults);
+    Ok(Operation::new(spec, arguments).into_expression())
+}
+
+pub(super) fn zip<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    let longest = matches!(arg(values, 0).as_ref(), ValueRef::Bool(true));
+    let count = match arg(values, 1).as_ref() {
+        ValueRef::Int64(count) => usize::try_from(count).unwrap_or_default(),
+        _ => 0,
+    };
+    let (inputs, defaults) = values
+        .get(2..)
+        .and_then(|rest| rest.split_at_checked(count))
+        .unwrap_or_default();
+    let mut columns: Vec<Vec<ValueRef<'_>>> = Vec::with_capacity(count);
+    for input in inputs {
+        match input.as_ref() {
+            ValueRef::Array(array) => columns.push(array.iter().collect()),
+            value if value.is_nullish() => return Ok(Evaluated::NULL),
+            other => {
+                return Err(Error::location(
+                    34468,
+                    format!(
+                        "$zip found a non-array expression in input: {}",
+                        other.type_name()
+                    ),
+                ));
+            }
+        }
+    }
+    let lengths = columns.iter().map(Vec::len);
+    let length = if longest {
+        lengths.max()
+    } else {
+        lengths.min()
+    };
+    let mut out = ArrayBuilder::default();
+    for row in 0..length.unwrap_or(0) {
+        let mut tuple = ArrayBuilder::default();
+        for (at, column) in columns.iter().enumerate() {
+            let value = match column.get(row) {
+                Some(value) => *value,
+                None => defaults.get(at).map_or(ValueRef::Null, Evaluated::as_ref),
+            };
+            tuple.push(value);
+        }
+        out.push(tuple.finish().as_ref());
+    }
+    Ok(out.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{Value, array, doc};
+
+    use super::super::testing::{check_exact, eval_code, parse_code};
+
+    fn pair(name: &str, value: Value) -> nilometer_bson::Document {
+        doc! { "k": name, "v": value }
+    }
+
+    #[test]
+    fn objects() {
+        let doc = doc! { "o": doc! { "a": 1, "b": array![2] }, "n": Value::Null };
+        let pairs = array![pair("a", 1.into()), pair("b", array![2])];
+        check_exact(&doc, doc! { "$objectToArray": "$o" }, pairs.clone());
+        check_exact(&doc, doc! { "$objectToArray": "$gone" }, Value::Null);
+        check_exact(
+            &doc,
+            doc! { "$arrayToObject": doc! { "$literal": pairs } },
+            doc! { "a": 1, "b": array![2] },
+        );
+        let lists = array![array!["a", 1], array!["b", 2], array!["a", 3]];
+        check_exact(
+            &doc,
+            doc! { "$arrayToObject": array![lists] },
+            doc! { "a": 3, "b": 2 },
+        );
+        check_exact(&doc, doc! { "$arrayToObject": "$n" }, Value::Null);
+        check_exact(&doc, doc! { "$arrayToObject": array![array![]] }, doc! {});
+        assert_eq!(eval_code(&doc, doc! { "$objectToArray": 5 }), 40390);
+        for (input, code) in [
+            (Value::from(5), 40386),
+            (array![array!["a", 1], pair("b", 1.into())], 40396),
+            (array![pair("b", 1.into()), array!["a", 1]], 40391),
+            (array![5], 40398),
+            (array![array!["a"]], 40397),
+            (array![array!["a", 1, 2]], 40397),
+            (array![array![1, 2]], 40395),
+            (array![doc! { "k": "a" }], 40392),
+            (array![doc! { "k": "a", "x": 1 }], 40393),
+            (array![doc! { "k": 1, "v": 1 }], 40394),
+            (array![array!["a\0", 1]], 4_940_400),
+            (array![pair("a\0", 1.into())], 4_940_401),
+        ] {
+            let expression = doc! { "$arrayToObject": doc! { "$literal": input } };
+            assert_eq!(eval_code(&doc, expression.clone()), code, "{expression:?}");
+        }
+    }
+
+    #[test]
+    fn zips() {
+        let doc = doc! { "a": array![1, 2, 3], "b": array!["x"], "n": Value::Null };
+        let zip = |arguments: nilometer_bson::Document| doc! { "$zip": arguments };
+        let inputs = array!["$a", "$b"];
+        check_exact(
+            &doc,
+            zip(doc! { "inputs": inputs.clone() }),
+            array![array![1, "x"]],
+        );
+        check_exact(
+            &doc,
+            zip(doc! { "inputs": inputs.clone(), "useLongestLength": true }),
+            array![
+                array![1, "x"],
+                array![2, Value::Null],
+                array![3, Value::Null]
+            ],
+        );
+        check_exact(
+            &doc,
+            zip(
+                doc! { "inputs": inputs.clone(), "useLongestLength": true, "defaults": array![0, "$b"] },
+            ),
+            array![
+                array![1, "x"],
+                array![2, array!["x"]],
+                array![3, array!["x"]]
+            ],
+        );
+        check_exact(
+            &doc,
+            zip(doc! { "inputs": array!["$a", "$n"] }),
+            Value::Null,
+        );
+        assert_eq!(
+            eval_code(&doc, zip(doc! { "inputs": array!["$a", 5] })),
+            34468
+        );
+        for (argument, code) in [
+            (Value::from(1), 34460),
+            (doc! { "inputs": 1 }.into(), 34461),
+            (
+                doc! { "inputs": inputs.clone(), "defaults": 1 }.into(),
+                34462,
+            ),
+            (
+                doc! { "inputs": inputs.clone(), "useLongestLength": 1 }.into(),
+                34463,
+            ),
+            (doc! { "inputs": inputs.clone(), "x": 1 }.into(), 34464),
+            (doc! { "inputs": array![] }.into(), 34465),
+            (
+                doc! { "inputs": inputs.clone(), "defaults": array![1, 2] }.into(),
+                34466,
+            ),
+            (
+                doc! { "inputs": inputs, "useLongestLength": true, "defaults": array![1] }.into(),
+                34467,
+            ),
+        ] {
+            assert_eq!(parse_code(doc! { "$zip": argument }), code);
+        }
+    }
+}

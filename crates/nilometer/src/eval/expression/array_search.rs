@@ -1,0 +1,149 @@
+//! `$in: [value, array]` and `$indexOfArray: [array, value, start?, end?]`.
+//!
+//! Values compare as everywhere, by the operation's collation. `$in` needs an array (40081, also for
+//! null). A null array of `$indexOfArray` gives null, anything else 40090; the bounds are non-negative
+//! whole numbers (40096, 40097); −1 if the value is not found.
+
+use std::collections::HashSet;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use nilometer_bson::{Value, ValueRef, order};
+
+use super::comparison::compare;
+use super::evaluated::Evaluated;
+use super::operation::{Call, Operation, Prepared, arg};
+use super::scope::Scope;
+use super::string_search::search_bound;
+use crate::error::{Error, Result};
+
+/// From this many constants on, a set is asked instead of each.
+const SET_ELEMENTS_MIN: usize = 16;
+
+/// Constants to look a value up in, by their hash; strings by bytes.
+struct Constants {
+    hashes: HashSet<u64>,
+}
+
+fn hash(value: ValueRef<'_>) -> u64 {
+    let mut state = std::hash::DefaultHasher::new();
+    order::hash(value, &mut state);
+    state.finish()
+}
+
+/// A long list of constants becomes a set.
+pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
+    let Value::Array(array) = operation.constant(1)? else {
+        return None;
+    };
+    let array = array.as_ref();
+    if array.len() < SET_ELEMENTS_MIN {
+        return None;
+    }
+    Some(Arc::new(Constants {
+        hashes: array.iter().map(hash).collect(),
+    }))
+}
+
+pub(super) fn is_in<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+    let value = operation.value(0, scope)?;
+    let value = value.as_ref();
+    let list = operation.value(1, scope)?;
+    let Some(list) = list.as_array() else {
+        return Err(Error::location(
+            40081,
+            format!(
+                "$in requires an array as a second argument, found: {}",
+                list.type_name()
+            ),
+        ));
+    };
+    // A hash that is not there settles it; under a collation other strings may be equal.
+    if scope.context.collator.is_none()
+        && let Some(constants) = operation.prepared::<Constants>()
+        && !constants.hashes.contains(&hash(value))
+    {
+        return Ok(Evaluated::from(false));
+    }
+    let found = list
+        .iter()
+        .any(|element| compare(value, element, scope).is_eq());
+    Ok(Evaluated::from(found))
+}
+
+pub(super) fn index_of<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
+    let array = match arg(values, 0).as_ref() {
+        ValueRef::Array(array) => array,
+        value if value.is_nullish() => return Ok(Evaluated::NULL),
+        other => {
+            return Err(Error::location(
+                40090,
+                format!(
+                    "$indexOfArray requires an array as a first argument, found: {}",
+                    other.type_name()
+                ),
+            ));
+        }
+    };
+    let wanted = arg(values, 1).as_ref();
+    let start = search_bound(values, 2, call.name, "starting")?.unwrap_or(0);
+    let end = search_bound(values, 3, call.name, "ending")?.unwrap_or(usize::MAX);
+    let position = array
+        .iter()
+        .enumerate()
+        .skip(start)
+        .take_while(|(at, _)| *at < end)
+        .find(|(_, element)| compare(*element, wanted, call.scope).is_eq())
+        .and_then(|(at, _)| i32::try_from(at).ok());
+    Ok(Evaluated::from(position.unwrap_or(-1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{array, doc};
+
+    use super::super::testing::{check_exact, eval_code};
+    use super::*;
+
+    #[test]
+    fn membership() {
+        let doc = doc! { "a": array![1, "x", Value::Null], "v": 1.0, "n": Value::Null };
+        check_exact(&doc, doc! { "$in": array!["$v", "$a"] }, true);
+        check_exact(&doc, doc! { "$in": array!["X", "$a"] }, false);
+        check_exact(&doc, doc! { "$in": array!["$n", "$a"] }, true);
+        check_exact(&doc, doc! { "$in": array!["$gone", "$a"] }, false);
+        check_exact(&doc, doc! { "$in": array!["$a", "$a"] }, false);
+        for second in [Value::from("$n"), "$gone".into(), 5.into()] {
+            assert_eq!(eval_code(&doc, doc! { "$in": array![1, second] }), 40081);
+        }
+        let many: Vec<Value> = (0..100).map(Value::from).collect();
+        check_exact(&doc, doc! { "$in": array!["$v", many.clone()] }, true);
+        check_exact(&doc, doc! { "$in": array!["$n", many] }, false);
+    }
+
+    #[test]
+    fn positions() {
+        let doc = doc! { "a": array![1, 2, 1, "x"], "n": Value::Null };
+        for (arguments, expected) in [
+            (array!["$a", 1], Value::from(0)),
+            (array!["$a", 1, 1], 2.into()),
+            (array!["$a", 1, 1, 2], (-1).into()),
+            (array!["$a", "x"], 3.into()),
+            (array!["$a", 9], (-1).into()),
+            (array!["$a", 1, 9], (-1).into()),
+            (array!["$a", 1, 3, 1], (-1).into()),
+            (array!["$n", 1], Value::Null),
+            (array!["$gone", 1], Value::Null),
+        ] {
+            check_exact(&doc, doc! { "$indexOfArray": arguments }, expected);
+        }
+        for (arguments, code) in [
+            (array!["x", 1], 40090),
+            (array!["$a", 1, "x"], 40096),
+            (array!["$a", 1, -1], 40097),
+            (array!["$a"], 28667),
+        ] {
+            assert_eq!(eval_code(&doc, doc! { "$indexOfArray": arguments }), code);
+        }
+    }
+}

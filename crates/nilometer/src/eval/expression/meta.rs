@@ -1,0 +1,132 @@
+//! What is known of a document beside its fields, and chance: `$meta` and `$rand`.
+//!
+//! `$meta` takes the name of a kind of metadata (17307 if not a string, 17308 if unknown). There is no
+//! text search here and no score to speak of, so none of it is there: the result is missing.
+//!
+//! `$rand: {}` is a double from [0, 1), drawn anew for each evaluation from the source the operation
+//! brings along; arguments are error 3040501.
+
+use nilometer_bson::ValueRef;
+
+use super::Expression;
+use super::evaluated::Evaluated;
+use super::operation::Operation;
+use super::parse::{Parser, missing};
+use super::registry::OperatorSpec;
+use super::scope::Scope;
+use crate::error::{Error, ErrorCode, Result};
+
+const KINDS: &[&str] = &[
+    "geoNearDistance",
+    "geoNearPoint",
+    "indexKey",
+    "randVal",
+    "recordId",
+    "searchHighlights",
+    "searchScore",
+    "searchScoreDetails",
+    "searchSequenceToken",
+    "searchSortValues",
+    "sortKey",
+    "textScore",
+    "timeseriesBucketMaxTime",
+    "timeseriesBucketMinTime",
+    "vectorSearchScore",
+];
+
+pub(super) fn parse_meta(
+    _: &mut Parser<'_>,
+    _: &'static OperatorSpec,
+    value: ValueRef<'_>,
+) -> Result<Expression> {
+    match value {
+        ValueRef::String(kind) if KINDS.contains(&kind) => Ok(missing()),
+        ValueRef::String(other) => Err(Error::location(
+            17308,
+            format!("Unsupported argument to $meta: {other}"),
+        )),
+        other => Err(Error::location(
+            17307,
+            format!(
+                "$meta only supports string arguments, found: {}",
+                other.type_name()
+            ),
+        )),
+    }
+}
+
+pub(super) fn parse_rand(
+    _: &mut Parser<'_>,
+    spec: &'static OperatorSpec,
+    value: ValueRef<'_>,
+) -> Result<Expression> {
+    let empty = match value {
+        ValueRef::Document(doc) => doc.is_empty(),
+        ValueRef::Array(array) => array.is_empty(),
+        _ => false,
+    };
+    if !empty {
+        return Err(Error::location(
+            3_040_501,
+            "$rand does not currently accept arguments",
+        ));
+    }
+    Ok(Operation::new(spec, Vec::new()).into_expression())
+}
+
+pub(super) fn rand<'s>(_: &'s Operation, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+    match scope.context.random {
+        Some(random) => Ok(Evaluated::from(random.next_f64())),
+        None => Err(Error::new(
+            ErrorCode::InternalError,
+            "$rand was evaluated without a source of randomness",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use nilometer_bson::{Value, array, doc};
+
+    use super::super::testing::{check_exact, parse_code};
+    use super::*;
+    use crate::eval::{Dependencies, EvalContext, ParseContext, Random};
+
+    #[test]
+    fn meta() {
+        check_exact(&doc! {}, doc! { "$meta": "textScore" }, Value::Missing);
+        assert_eq!(parse_code(doc! { "$meta": "nonsense" }), 17308);
+        assert_eq!(parse_code(doc! { "$meta": 5 }), 17307);
+    }
+
+    struct Counter(Cell<f64>);
+
+    impl Random for Counter {
+        fn next_f64(&self) -> f64 {
+            self.0.set(self.0.get() + 0.25);
+            self.0.get()
+        }
+    }
+
+    #[test]
+    fn rand_draws_for_each_evaluation() {
+        let call = Value::from(doc! { "$rand": doc! {} });
+        let expression = Expression::parse(call.as_ref(), &ParseContext::new()).unwrap();
+        let source = Counter(Cell::new(0.0));
+        let context = EvalContext {
+            random: Some(&source),
+            ..Default::default()
+        };
+        for expected in [0.25, 0.5] {
+            let drawn = expression.evaluate(doc! {}.as_ref(), &context).unwrap();
+            assert!(matches!(drawn, Value::Double(v) if v == expected));
+        }
+        let mut dependencies = Dependencies::default();
+        expression.dependencies(&mut dependencies);
+        assert!(dependencies.random);
+        assert_eq!(parse_code(doc! { "$rand": 5 }), 3_040_501);
+        assert_eq!(parse_code(doc! { "$rand": array![1] }), 3_040_501);
+    }
+}

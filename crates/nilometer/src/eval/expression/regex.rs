@@ -1,0 +1,338 @@
+//! `$regexFind`, `$regexFindAll`, `$regexMatch`: `{input, regex, options?}`.
+//!
+//! A match is `{match, idx, captures}`: its text, its position in code points, the text of each group
+//! (null for one that took no part). Null input or regex gives null, `[]`, false. Patterns are Perl's;
+//! options `i m s x u` stand in the regex value or beside it, not both.
+//!
+//! Errors: 51103 not an object, 51031 unknown member, 51022 no input, 51023 no regex, 51104 to 51106
+//! types, 51107 options twice, 51108 unknown option, 51109 null byte, 51111 invalid pattern.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+
+use super::evaluated::Evaluated;
+use super::operation::{Operation, Prepared};
+use super::registry::{NamedArguments, optional, required};
+use super::scope::Scope;
+use crate::error::{Error, Result};
+use crate::eval::matcher::regex::Pattern;
+
+pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
+    not_object: 51103,
+    unknown: 51031,
+    fields: &[
+        required("input", 51022),
+        required("regex", 51023),
+        optional("options"),
+    ],
+};
+
+/// Compiles a constant pattern; a bad one stays, to fail where it is used.
+pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
+    let regex = operation.constant(1)?;
+    let options = match operation.argument(2) {
+        None => None,
+        Some(_) => Some(operation.constant(2)?.as_ref()),
+    };
+    let pattern = compile(regex.as_ref(), options, operation.spec.name).ok()??;
+    Some(Arc::new(pattern))
+}
+
+/// Validates and compiles; `None` for a null regex.
+fn compile(
+    regex: ValueRef<'_>,
+    options: Option<ValueRef<'_>>,
+    name: &str,
+) -> Result<Option<Pattern>> {
+    let given = match options {
+        None => "",
+        Some(ValueRef::String(text)) => text,
+        Some(value) if value.is_nullish() => "",
+        Some(other) => {
+            return Err(Error::location(
+                51106,
+                format!(
+                    "{name} needs 'options' to be of type string, got {}",
+                    other.type_name()
+                ),
+            ));
+        }
+    };
+    let (pattern, options) = match regex {
+        ValueRef::Regex { pattern, options } => {
+            if !options.is_empty() && !given.is_empty() {
+                return Err(Error::location(
+                    51107,
+                    format!(
+                        "{name} found regex option(s) specified in both 'regex' and 'option' fields"
+                    ),
+                ));
+            }
+            (pattern, if options.is_empty() { given } else { options })
+        }
+        ValueRef::String(pattern) => (pattern, given),
+        value if value.is_nullish() => return Ok(None),
+        other => {
+            return Err(Error::location(
+                51105,
+                format!(
+                    "{name} needs 'regex' to be of type string or regex, got {}",
+                    other.type_name()
+                ),
+            ));
+        }
+    };
+    for (what, text) in [("regex", pattern), ("options", options)] {
+        if text.contains('\0') {
+            return Err(Error::location(
+                51109,
+                format!("{name} found null byte in '{what}'"),
+            ));
+        }
+    }
+    Pattern::parse(pattern, options).map(Some).map_err(|error| {
+        if error.code.0 == 51108 {
+            error
+        } else {
+            Error::location(51111, format!("Invalid Regex in {name}: {}", error.message))
+        }
+    })
+}
+
+pub(super) fn regex<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
+    let name = operation.spec.name;
+    let input = operation.value(0, scope)?;
+    let text = match input.as_ref() {
+        ValueRef::String(text) => Some(text),
+        value if value.is_nullish() => None,
+        other => {
+            return Err(Error::location(
+                51104,
+                format!(
+                    "{name} needs 'input' to be of type string, got {}",
+                    other.type_name()
+                ),
+            ));
+        }
+    };
+    let compiled;
+    let pattern = match operation.prepared::<Pattern>() {
+        Some(pattern) => Some(pattern),
+        None => {
+            let regex = operation.value(1, scope)?;
+            let options = operation.optional(2, scope)?;
+            compiled = compile(
+                regex.as_ref(),
+                options.as_ref().map(Evaluated::as_ref),
+                name,
+            )?;
+            compiled.as_ref()
+        }
+    };
+    match (name, text.zip(pattern)) {
+        ("$regexMatch", None) => Ok(Evaluated::from(false)),
+        ("$regexMatch", Some((text, pattern))) => pattern.is_match(text).map(Evaluated::from),
+        ("$regexFind", None) => Ok(Evaluated::NULL),
+        ("$regexFind", Some((text, pattern))) => {
+            let mut finder = Finder::new(text, pattern);
+            Ok(finder.next()?.map_or(Evaluated::NULL, Evaluated::from))
+        }
+        (_, None) => Ok(Evaluated::from(Vec::new())),
+        (_, Some((text, pattern))) => {
+            let mut finder = Finder::new(text, pattern);
+            let mut found = Vec::new();
+            while let Some(value) = finder.next()? {
+                found.push(value);
+            }
+            Ok(Evaluated::from(found))
+        }
+    }
+}
+
+/// Walks the matches of a text, counting code points as it goes.
+struct Finder<'t> {
+    text: &'t str,
+    pattern: &'t Pattern,
+    from: usize,
+    /// Code points before `counted` bytes.
+    code_points: usize,
+    counted: usize,
+}
+
+impl<'t> Finder<'t> {
+    fn new(text: &'t str, pattern: &'t Pattern) -> Self {
+        Self {
+            text,
+            pattern,
+            from: 0,
+            code_points: 0,
+            counted: 0,
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<Value>> {
+        if self.from > self.text.len() {
+            return Ok(None);
+        }
+        let Some(groups) = self.pattern.captures_at(self.text, self.from)? else {
+            self.from = self.text.len() + 1;
+            return Ok(None);
+        };
+        let mut groups = groups.into_iter();
+        let Some(whole) = groups.next().flatten() else {
+            return Ok(None);
+        };
+        let between = self.text.get(self.counted..whole.start).unwrap_or("");
+        self.code_points += between.chars().count();
+        self.counted = whole.start;
+        // An empty match moves on by a character, or it would be found for ever.
+        self.from = if whole.is_empty() {
+            let next = self.text.get(whole.end..).and_then(|t| t.chars().next());
+            whole.end + next.map_or(1, char::len_utf8)
+        } else {
+            whole.end
+        };
+        let captures: Vec<Value> = groups
+            .map(|group| {
+                group
+                    .and_then(|range| self.text.get(range))
+                    .map_or(Value::Null, Value::from)
+            })
+            .collect();
+        let mut out = DocumentBuilder::new();
+        out.append("match", self.text.get(whole).unwrap_or(""));
+        out.append("idx", i32::try_from(self.code_points).unwrap_or(i32::MAX));
+        out.append("captures", captures);
+        Ok(Some(out.finish().into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{Document, array, doc, value};
+
+    use super::super::testing::{check_exact, eval_code, parse_code};
+    use super::*;
+
+    fn regex_value(pattern: &str, options: &str) -> Value {
+        Value::Regex(Arc::new(value::Regex {
+            pattern: pattern.into(),
+            options: options.into(),
+        }))
+    }
+
+    fn call(name: &str, argument: impl Into<Value>) -> Document {
+        let mut out = DocumentBuilder::new();
+        out.append(name, argument.into());
+        out.finish()
+    }
+
+    #[test]
+    fn matches() {
+        let doc = doc! { "s": "Äb1 cd22", "r": "[a-z]+", "n": Value::Null };
+        let found = |text: &str, idx: i32, captures: Value| {
+            doc! { "match": text, "idx": idx, "captures": captures }
+        };
+        let arguments = doc! { "input": "$s", "regex": regex_value("([a-z])(\\d+)", "") };
+        check_exact(
+            &doc,
+            call("$regexFind", arguments.clone()),
+            found("b1", 1, array!["b", "1"]),
+        );
+        check_exact(
+            &doc,
+            call("$regexFindAll", arguments.clone()),
+            array![
+                found("b1", 1, array!["b", "1"]),
+                found("d22", 5, array!["d", "22"])
+            ],
+        );
+        check_exact(&doc, call("$regexMatch", arguments), true);
+        // Patterns from the document.
+        let dynamic = doc! { "input": "$s", "regex": "$r" };
+        check_exact(&doc, call("$regexFind", dynamic), found("b", 1, array![]));
+        // Options, groups without a part, look-around, empty matches.
+        let cases = [
+            (
+                doc! { "input": "ABC", "regex": "b", "options": "i" },
+                found("B", 1, array![]),
+            ),
+            (
+                doc! { "input": "ABC", "regex": regex_value("b", "i") },
+                found("B", 1, array![]),
+            ),
+            (
+                doc! { "input": "ac", "regex": "(a)|(b)" },
+                found("a", 0, array!["a", Value::Null]),
+            ),
+            (
+                doc! { "input": "xay", "regex": "(?<=x)a(?=y)" },
+                found("a", 1, array![]),
+            ),
+            (
+                doc! { "input": "xaax", "regex": "(a)\\1" },
+                found("aa", 1, array!["a"]),
+            ),
+        ];
+        for (arguments, expected) in cases {
+            check_exact(&doc, call("$regexFind", arguments), expected);
+        }
+        let empty = doc! { "input": "äb", "regex": "" };
+        check_exact(
+            &doc,
+            call("$regexFindAll", empty),
+            array![
+                found("", 0, array![]),
+                found("", 1, array![]),
+                found("", 2, array![])
+            ],
+        );
+        let none = doc! { "input": "x", "regex": "y" };
+        check_exact(&doc, call("$regexFind", none.clone()), Value::Null);
+        check_exact(&doc, call("$regexFindAll", none.clone()), array![]);
+        check_exact(&doc, call("$regexMatch", none), false);
+        for arguments in [
+            doc! { "input": "$n", "regex": "x" },
+            doc! { "input": "$gone", "regex": "x" },
+            doc! { "input": "$s", "regex": "$n" },
+        ] {
+            check_exact(&doc, call("$regexFind", arguments.clone()), Value::Null);
+            check_exact(&doc, call("$regexFindAll", arguments.clone()), array![]);
+            check_exact(&doc, call("$regexMatch", arguments), false);
+        }
+    }
+
+    #[test]
+    fn errors() {
+        let doc = doc! { "s": "x" };
+        for name in ["$regexFind", "$regexFindAll", "$regexMatch"] {
+            for (argument, code) in [
+                (Value::from("x"), 51103),
+                (doc! { "input": "", "regex": "", "x": 1 }.into(), 51031),
+                (doc! { "regex": "" }.into(), 51022),
+                (doc! { "input": "" }.into(), 51023),
+            ] {
+                assert_eq!(parse_code(call(name, argument)), code);
+            }
+            for (argument, code) in [
+                (doc! { "input": 1, "regex": "" }, 51104),
+                (doc! { "input": "$s", "regex": 1 }, 51105),
+                (doc! { "input": "$s", "regex": "", "options": 1 }, 51106),
+                (
+                    doc! { "input": "$s", "regex": regex_value("a", "i"), "options": "i" },
+                    51107,
+                ),
+                (doc! { "input": "$s", "regex": "a", "options": "g" }, 51108),
+                (doc! { "input": "$s", "regex": "a\0" }, 51109),
+                (doc! { "input": "$s", "regex": "(" }, 51111),
+            ] {
+                assert_eq!(
+                    eval_code(&doc, call(name, argument.clone())),
+                    code,
+                    "{argument:?}"
+                );
+            }
+        }
+    }
+}
