@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! cargo xtask bench --uri mongodb://127.0.0.1:27017 --scale 100 --days 1
+//! cargo xtask bench --in-process bench-data --scale 100 --days 1
 //! ```
 //!
 //! Data and queries follow TSBS's rules with random numbers of our own: same distributions, not the
@@ -33,7 +34,7 @@ use std::process::ExitCode;
 use data::DataSet;
 use options::Options;
 use report::Report;
-use target::Outcome;
+use target::{Outcome, Target};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -60,15 +61,18 @@ fn run(options: &Options) -> Outcome<Report> {
         data.hosts.len(),
         data.encoder(options).document_length()
     );
-    let mut connections = target::connect(options)?;
+    let mut target = Target::open(options)?;
     let mut report = Report::new(options, &data);
     if options.load {
-        load::prepare(&mut *connections[0], options)?;
-        report.load = Some(load::run(&mut connections, &data, options)?);
+        load::prepare(target.first(), options)?;
+        report.load = Some(load::run(&mut target.connections, &data, options)?);
     }
-    report.disk = disk::weigh(&mut *connections[0], options)?;
+    if options.settle_s > 0 {
+        target.settle()?;
+    }
+    report.disk = disk::weigh(target.first(), options)?;
     if options.queries {
-        report.queries = queries::run(&mut *connections[0], &data, options)?;
+        report.queries = queries::run(target.first(), &data, options)?;
     }
     report.print();
     if let Some(path) = &options.json {

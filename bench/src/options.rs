@@ -8,6 +8,7 @@ nilometer-bench: the TSBS devops cpu-only set against a MongoDB-speaking server
 
 where
   --uri mongodb://HOST:PORT   the server                          [mongodb://127.0.0.1:27017]
+  --in-process DIR            no server: the database in DIR, opened by this program
   --db NAME                   database                            [benchmark]
   --collection NAME           collection                          [cpu]
   --dbpath DIR                the server's data folder, to weigh it (else it is asked)
@@ -28,7 +29,8 @@ work
   --draws N                   parameters drawn for each query     [20]
   --granularity WORD          of the collection                   [seconds]
   --index                     create {\"tags.hostname\": 1, time: -1} first
-  --settle SECONDS            before weighing, wait at most so long for the folder to come to rest [60]
+  --settle SECONDS            before weighing and asking: in process, seal and compact; then wait at
+                              most so long for the folder to come to rest; 0 for neither [60]
 output
   --json FILE                 all figures
 ";
@@ -56,6 +58,7 @@ pub(crate) struct Options {
     pub(crate) address: String,
     pub(crate) database: String,
     pub(crate) collection: String,
+    pub(crate) in_process: Option<String>,
     pub(crate) dbpath: Option<String>,
     pub(crate) scale: usize,
     pub(crate) days: f64,
@@ -83,6 +86,7 @@ impl Default for Options {
             address: "127.0.0.1:27017".to_string(),
             database: "benchmark".to_string(),
             collection: "cpu".to_string(),
+            in_process: None,
             dbpath: None,
             scale: 100,
             days: 1.0,
@@ -145,6 +149,11 @@ impl Options {
     fn set(&mut self, word: &str, value: &str) -> Outcome {
         match word {
             "--uri" => self.address = parse_uri(value)?,
+            "--in-process" => {
+                self.address = "in process".to_string();
+                self.in_process = Some(value.to_string());
+                self.dbpath = Some(value.to_string());
+            }
             "--db" => self.database = value.to_string(),
             "--collection" => self.collection = value.to_string(),
             "--dbpath" => self.dbpath = Some(value.to_string()),

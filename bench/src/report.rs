@@ -9,6 +9,9 @@ use crate::load::Loaded;
 use crate::options::Options;
 use crate::queries::Measured;
 
+/// The part of a data folder that holds the log.
+const LOG: &str = "wal";
+
 /// Everything that was measured in one run.
 pub(crate) struct Report {
     title: String,
@@ -79,6 +82,10 @@ impl Report {
                 disk.bytes as f64 / 1e6
             );
             println!("| on disk for a measurement | {each:.2} bytes |");
+            if let Some((_, log)) = disk.parts.iter().find(|(name, _)| name == LOG) {
+                let each = (disk.bytes - log) as f64 / self.rows as f64;
+                println!("| … without the log, which is of a fixed size | {each:.2} bytes |");
+            }
             for (name, bytes) in disk.parts.iter().take(8) {
                 println!("| … of it in `{name}` | {:.2} MB |", *bytes as f64 / 1e6);
             }
@@ -125,8 +132,12 @@ impl Report {
         if let Some(disk) = &self.disk {
             let _ = write!(
                 out,
-                ",\n  \"disk\": {{\"bytes\": {}, \"source\": {}}}",
+                ",\n  \"disk\": {{\"bytes\": {}, \"log_bytes\": {}, \"source\": {}}}",
                 disk.bytes,
+                disk.parts
+                    .iter()
+                    .find(|(name, _)| name == LOG)
+                    .map_or(0, |(_, bytes)| *bytes),
                 quote(disk.source)
             );
         }

@@ -10,7 +10,6 @@ import traceback
 
 import bson
 from bson import Decimal128, Int64, ObjectId, Regex
-from bson.binary import Binary
 from bson.codec_options import CodecOptions
 from pymongo import ASCENDING, DESCENDING, InsertOne, MongoClient, errors
 from pymongo.write_concern import WriteConcern
@@ -156,7 +155,7 @@ def every_type_comes_back():
     collection.drop()
     db.create_collection("types", timeseries={"timeField": "t"})
     values = [
-        1.5, float("inf"), "text", {"a": {"b": [1, "x"]}}, [1, [2], {"c": None}], Binary(b"\x00\x01", 0),
+        1.5, float("inf"), "text", {"a": {"b": [1, "x"]}}, [1, [2], {"c": None}], b"\x00\x01",
         ObjectId("0123456789abcdef01234567"), True, None, Regex("^a", "i"), 2**31 - 1, Int64(2**40),
         bson.Timestamp(5, 6), Decimal128("1.10"), bson.MinKey(), bson.MaxKey(), bson.Code("f()"),
         dt.datetime(1901, 1, 1, tzinfo=dt.timezone.utc),

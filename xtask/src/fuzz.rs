@@ -36,7 +36,13 @@ pub(crate) fn run_targets(filter: &str, seed: &str, runs: &str) -> Outcome {
                 .env("NILOMETER_FUZZ_RUNS", runs),
         )?;
     }
-    Ok(())
+    if found {
+        Ok(())
+    } else {
+        Err(format!(
+            "no target `{filter}`; `cargo xtask fuzz --list` shows them"
+        ))
+    }
 }
 
 /// The command line of this task.

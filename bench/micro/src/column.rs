@@ -108,7 +108,8 @@ const KINDS: &[Kind] = &[
 
 /// Prints a line for each kind of column whose name contains `filter`.
 pub(crate) fn run(len: usize, filter: &str) {
-    println!("BSONColumn, {COLUMNS} columns of {len} values; M = million values/s");
+    let columns = columns(len);
+    println!("BSONColumn, {columns} columns of {len} values; M = million values/s");
     println!(
         "{:32}{:>10}{:>12}{:>10}{:>12}{:>10}",
         "", "bits/value", "decode M/s", "MB/s in", "encode M/s", "MB/s out"
@@ -118,8 +119,13 @@ pub(crate) fn run(len: usize, filter: &str) {
     }
 }
 
+/// How many columns of a length are measured together.
+fn columns(len: usize) -> usize {
+    if len > 10_000 { 2 } else { COLUMNS }
+}
+
 fn run_kind(kind: &Kind, len: usize) {
-    let columns = if len > 10_000 { 2 } else { COLUMNS };
+    let columns = columns(len);
     let inputs: Vec<Vec<Value>> = (0..columns)
         .map(|seed| {
             let mut numbers = Numbers::new(seed as u64);

@@ -1,9 +1,11 @@
 //! What is measured: something that takes a command and gives its reply.
 
+mod embedded;
 mod wire;
 
 use std::sync::Arc;
 
+use nilometer::Database;
 use nilometer_bson::{Document, ValueRef};
 
 use crate::options::Options;
@@ -18,13 +20,51 @@ pub(crate) trait Connection: Send {
     fn call(&mut self, command: &Document, documents: Option<Arc<Vec<u8>>>) -> Outcome<Document>;
 }
 
-/// As many connections as the options ask for.
-pub(crate) fn connect(options: &Options) -> Outcome<Vec<Box<dyn Connection>>> {
-    (0..options.connections)
-        .map(|_| -> Outcome<Box<dyn Connection>> {
-            Ok(Box::new(wire::Wire::connect(&options.address)?))
+/// What is measured.
+pub(crate) struct Target {
+    /// As many as were asked for.
+    pub(crate) connections: Vec<Box<dyn Connection>>,
+    /// The database, when it runs in this process.
+    embedded: Option<Arc<Database>>,
+}
+
+impl Target {
+    /// Connects, or opens the database in process.
+    pub(crate) fn open(options: &Options) -> Outcome<Self> {
+        let Some(folder) = &options.in_process else {
+            let connections = (0..options.connections)
+                .map(|_| -> Outcome<Box<dyn Connection>> {
+                    Ok(Box::new(wire::Wire::connect(&options.address)?))
+                })
+                .collect::<Outcome<_>>()?;
+            return Ok(Self {
+                connections,
+                embedded: None,
+            });
+        };
+        let database = Database::open(folder).map_err(|e| format!("{folder}: {e}"))?;
+        let database = Arc::new(database);
+        let connections = (0..options.connections)
+            .map(|_| -> Box<dyn Connection> { Box::new(embedded::Embedded::new(&database)) })
+            .collect();
+        Ok(Self {
+            connections,
+            embedded: Some(database),
         })
-        .collect()
+    }
+
+    /// The first connection.
+    pub(crate) fn first(&mut self) -> &mut dyn Connection {
+        &mut *self.connections[0]
+    }
+
+    /// Has buckets sealed and trees compacted, where that can be asked for: in process.
+    pub(crate) fn settle(&self) -> Outcome {
+        match &self.embedded {
+            Some(database) => database.settle().map_err(|e| e.to_string()),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Runs a command; a reply that is not ok, or holds write errors, is an error.
@@ -167,8 +207,8 @@ mod tests {
             address,
             ..Options::default()
         };
-        let mut connections = connect(&options).unwrap();
-        let connection = &mut *connections[0];
+        let mut target = Target::open(&options).unwrap();
+        let connection = target.first();
         let batches = drain(connection, &doc! { "find": "cpu" }, &options).unwrap();
         let rows = batches.iter().flat_map(Batch::documents);
         let numbers: Vec<_> = rows.map(|d| d.get("n").as_exact_i64().unwrap()).collect();

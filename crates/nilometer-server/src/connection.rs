@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
 use nilometer::commands::error_reply;
-use nilometer::session::ClientSession;
+use nilometer::session::{ClientMetadata, ClientSession};
 use nilometer::{Database, Error, ErrorCode, Request};
 use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
@@ -62,12 +62,17 @@ impl<'a> Connection<'a> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(limits::STALL_TIMEOUT))?;
         stream.set_write_timeout(Some(limits::STALL_TIMEOUT))?;
-        let mut session = ClientSession::new(
-            entry.id,
-            stream.peer_addr()?.to_string(),
-            stream.local_addr()?.to_string(),
-        );
+        let remote = stream.peer_addr()?;
+        let client = ClientMetadata {
+            document: None,
+            remote: remote.to_string(),
+            local: stream.local_addr()?.to_string(),
+            same_machine: remote.ip().to_canonical().is_loopback(),
+        };
+        let mut session = ClientSession::new(entry.id, client);
         session.compressors = compressors.iter().map(|c| c.name()).collect();
+        let connections = &database.services().connections;
+        connections.open(entry.id, session.client.clone());
         let stream = SharedStream(entry.clone());
         Ok(Self {
             database,

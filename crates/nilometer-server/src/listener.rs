@@ -147,6 +147,7 @@ fn close(shared: &Shared, id: i64, remote: SocketAddr) {
         .connections
         .current
         .decrement();
+    shared.database.services().connections.close(id);
     shared.registry.remove(id);
     if !shared.is_quiet() {
         let (remote, connections) = (remote.to_string(), shared.registry.len());

@@ -21,6 +21,8 @@ pub struct ClientMetadata {
     pub remote: String,
     /// The address the peer connected to; empty inside a process.
     pub local: String,
+    /// True if the peer is on the same machine.
+    pub same_machine: bool,
 }
 
 impl ClientMetadata {
@@ -44,22 +46,22 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
-    /// A session of connection number `connection_id`.
-    pub fn new(connection_id: i64, remote: impl Into<String>, local: impl Into<String>) -> Self {
+    /// A session of connection number `connection_id` with what is known of the peer.
+    pub fn new(connection_id: i64, client: ClientMetadata) -> Self {
         Self {
             connection_id,
-            client: Arc::new(ClientMetadata {
-                document: None,
-                remote: remote.into(),
-                local: local.into(),
-            }),
+            client: Arc::new(client),
             compressors: Vec::new(),
         }
     }
 
     /// A session for a caller in the same process.
     pub fn embedded() -> Self {
-        Self::new(0, "", "")
+        let client = ClientMetadata {
+            same_machine: true,
+            ..ClientMetadata::default()
+        };
+        Self::new(0, client)
     }
 }
 

@@ -35,6 +35,13 @@ const MAY_RUN_COMMANDS: [&str; 1] = ["database"];
 /// Words that mean the layer above, which storage must not know.
 const STORAGE_NEVER_SAYS: [&str; 3] = ["collection", "bucket", "command"];
 
+/// Facts and values that lie in a forbidden place: what the program was built for, an address.
+const HARMLESS: [&str; 3] = [
+    "std::env::consts",
+    "std::net::SocketAddr",
+    "std::net::IpAddr",
+];
+
 const NETWORK: &[&str] = &[
     "std::net",
     "std::os::unix::net",
@@ -179,6 +186,7 @@ pub(crate) const RULES: &[Rule] = &[
         rooms: Some(&[
             "background",
             "catalog",
+            "services",
             "timeseries",
             "config",
             "operation",
@@ -198,9 +206,8 @@ pub(crate) fn check(path: &str, source: &Source) -> Vec<(usize, String)> {
     let paths = named_paths(path, &source.code);
     for rule in RULES.iter().filter(|rule| lies_in(path, rule.place)) {
         for (offset, named) in &paths {
-            // What the machine is was decided when the program was built; that is no environment.
-            let constant = starts_with(named, "std::env::consts");
-            if !constant && let Some(prefix) = rule.never.iter().find(|p| starts_with(named, p)) {
+            let harmless = HARMLESS.iter().any(|value| starts_with(named, value));
+            if !harmless && let Some(prefix) = rule.never.iter().find(|p| starts_with(named, p)) {
                 let message = format!("{} must not name `{prefix}`", rule.place);
                 found.push((source.line_of(*offset), message));
             }

@@ -146,6 +146,7 @@ mod tests {
     fn the_command_line_wins_over_the_file() {
         let given = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
             Command::Serve(given) => given,
+            other => panic!("{other:?}"),
         };
         let line = given(&["nilometer", "serve", "--port", "1", "--bind_ip_all"]);
         let file = Given {

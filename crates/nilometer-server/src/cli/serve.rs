@@ -4,6 +4,7 @@
 //! started by mistake fails on the port with a clear message and touches no data; clients are
 //! served only when everything is ready.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use nilometer::Database;
@@ -63,16 +64,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         host: machine::facts(argv, settings.parsed, port),
         ids: IdSource::default(),
     };
-    let database = Database::open_with(&settings.data_directory, environment)
-        .map_err(|e| Failure::Other(format!("cannot open {}: {e}", settings.data_directory.display())))?;
-    let database = Arc::new(database);
-    let requested = signal.handle();
-    let end = move || {
-        // Nobody listens any more only when the server is ending already.
-        let _ = requested.send(Reason::Request);
-    };
-    // The database is new, so nobody else has set it.
-    drop(database.services().shutdown.set(Box::new(end)));
+    let database = open(&settings.data_directory, environment, &signal)?;
     let options = Options {
         connections_max: settings.connections_max,
         compressors: settings.compressors,
@@ -90,17 +82,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         ssl = "off",
         "Waiting for connections"
     );
-    match signal.wait() {
-        Reason::Signal(number) => {
-            info!(
-                c = "CONTROL",
-                id = 23_377,
-                signal = number,
-                "Received signal; shutting down"
-            );
-        }
-        Reason::Request => info!(c = "CONTROL", id = 23_378, "Shutting down by command"),
-    }
+    await_end(&signal);
     server.shut_down();
     if let Err(problem) = database.close() {
         warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
@@ -112,6 +94,39 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         warn!(c = "CONTROL", id = 23_330, error = %problem, "Process id file not removed");
     }
     Ok(())
+}
+
+/// Opens the database; the `shutdown` command then ends this process.
+fn open(
+    directory: &Path,
+    environment: Environment,
+    signal: &ShutdownSignal,
+) -> Result<Arc<Database>, Failure> {
+    let database = Database::open_with(directory, environment)
+        .map_err(|e| Failure::Other(format!("cannot open {}: {e}", directory.display())))?;
+    let requested = signal.handle();
+    let end = move || {
+        // Nobody listens any more only when the server is ending already.
+        let _ = requested.send(Reason::Request);
+    };
+    // The database is new, so nobody else has set it.
+    drop(database.services().shutdown.set(Box::new(end)));
+    Ok(Arc::new(database))
+}
+
+/// Waits until the server shall end, and says why.
+fn await_end(signal: &ShutdownSignal) {
+    match signal.wait() {
+        Reason::Signal(number) => {
+            info!(
+                c = "CONTROL",
+                id = 23_377,
+                signal = number,
+                "Received signal; shutting down"
+            );
+        }
+        Reason::Request => info!(c = "CONTROL", id = 23_378, "Shutting down by command"),
+    }
 }
 
 /// Tells the log, and who wants to signal the process, that it starts.

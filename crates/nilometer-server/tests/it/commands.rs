@@ -288,6 +288,36 @@ fn running_operations_are_listed() {
 }
 
 #[test]
+fn idle_connections_are_listed_when_asked_for() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let mut idle = server.connect();
+    let hello = doc! {"hello": 1, "client": doc! {"application": doc! {"name": "idler"}}};
+    assert!(is_ok(&idle.run(&hello)));
+    let everything = client.run(&doc! {"currentOp": 1, "$all": true});
+    let everything = everything.get("inprog").as_array().expect("a list");
+    let idlers = everything.iter().filter(|operation| {
+        let operation = operation.as_document().expect("an operation");
+        operation.get("appName").as_str() == Some("idler")
+            && matches!(operation.get("active"), ValueRef::Bool(false))
+    });
+    assert_eq!(idlers.count(), 1);
+    for (idle_connections, expected) in [(true, 2), (false, 1)] {
+        let stage = doc! {"$currentOp": doc! {"idleConnections": idle_connections}};
+        let command = doc! {"aggregate": 1, "pipeline": array![stage], "cursor": doc! {}};
+        let reply = client.run(&command);
+        let found = at(&reply, "cursor.firstBatch").as_array().map(|a| a.len());
+        assert_eq!(found, Some(expected), "{reply:?}");
+    }
+    drop(client.run(&doc! {"startSession": 1}));
+    let stage = doc! {"$listLocalSessions": doc! {}};
+    let command = doc! {"aggregate": 1, "pipeline": array![stage], "cursor": doc! {}};
+    let reply = client.run(&command);
+    let found = at(&reply, "cursor.firstBatch").as_array().map(|a| a.len());
+    assert_eq!(found, Some(1), "{reply:?}");
+}
+
+#[test]
 fn nobody_can_log_in() {
     let server = Server::start();
     let mut client = server.connect();

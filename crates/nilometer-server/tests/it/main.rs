@@ -6,3 +6,4 @@ mod malformed;
 mod messages;
 mod process;
 mod server;
+mod writes;

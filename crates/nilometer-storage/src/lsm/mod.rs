@@ -82,7 +82,7 @@ impl LsmEngine {
     pub fn open(path: impl AsRef<Path>, options: LsmOptions) -> Result<Self> {
         let (core, recovery) = recovery::open(path.as_ref(), options.normalized())?;
         let core = Arc::new(core);
-        let threads = background::start(&core)?;
+        let threads = background::start(&core).inspect_err(|_| core.work.stop())?;
         for (id, tree) in core.trees().iter() {
             if tree.memory_bytes() >= core.context.options.memtable_bytes {
                 core.work.request_flush(*id);

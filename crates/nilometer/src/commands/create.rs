@@ -129,7 +129,9 @@ fn run(
 }
 
 fn first_given<'n>(body: DocRef<'_>, names: &[&'n str]) -> Option<&'n str> {
-    names.iter().copied().find(|name| body.contains(name))
+    // Drivers send `capped: false`, which asks for nothing.
+    let asks = |name: &&&str| !matches!(body.get(name), ValueRef::Missing | ValueRef::Bool(false));
+    names.iter().find(asks).copied()
 }
 
 fn refuse_unsupported(body: DocRef<'_>) -> Result<()> {

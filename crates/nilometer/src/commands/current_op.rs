@@ -1,6 +1,4 @@
 //! `currentOp` and `killOp`: what runs, and ending it.
-//!
-//! [`documents`] gives the same descriptions to the `$currentOp` stage.
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
@@ -9,14 +7,10 @@ use super::generic;
 use super::{CommandContext, CommandSpec, Fields};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::date::civil::date_of_days;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{EvalContext, ParseContext};
 use crate::operation::Request;
-use crate::services::{OperationEntry, Services};
-
-/// Bytes of a command that are shown whole; more is cut.
-const COMMAND_BYTES_MAX: usize = 1000;
+use crate::services::describe::{self, Shown};
 
 pub(super) const CURRENT_OP: CommandSpec = CommandSpec {
     admin_only: true,
@@ -60,89 +54,16 @@ fn current_op(
         ..EvalContext::default()
     };
     let mut running: Vec<Value> = Vec::new();
-    for operation in documents(database.services(), truncate) {
+    let shown = Shown {
+        idle_connections: all,
+        truncate,
+    };
+    for operation in describe::operations(database.services(), shown) {
         if filter.matches(operation.as_ref(), &evaluation)? {
             running.push(operation.into());
         }
     }
     Ok(doc! {"inprog": running})
-}
-
-/// Describes all running operations. Long commands are cut if `truncate` says so.
-pub(crate) fn documents(services: &Services, truncate: bool) -> Vec<Document> {
-    let operations = services.operations.list();
-    let shown = operations.iter().map(|o| describe(services, o, truncate));
-    shown.collect()
-}
-
-fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> Document {
-    let elapsed = services.clock.monotonic().saturating_sub(operation.started);
-    let micros = i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX);
-    let client = &operation.client;
-    let command = if truncate && operation.command.as_bytes().len() > COMMAND_BYTES_MAX {
-        cut(&operation.command)
-    } else {
-        operation.command.clone()
-    };
-    let host = &services.host;
-    doc! {
-        "type": "op",
-        "host": format!("{}:{}", host.hostname, host.port),
-        "desc": format!("conn{}", operation.connection_id),
-        "connectionId": operation.connection_id,
-        "client": (!client.remote.is_empty()).then(|| client.remote.as_str()),
-        "appName": client.application_name(),
-        "clientMetadata": client.document.clone(),
-        "active": true,
-        "currentOpTime": iso_time(services.clock.now_ms()),
-        "opid": operation.id,
-        "lsid": operation.lsid.map(|id| id.to_document()),
-        "secs_running": micros / 1_000_000,
-        "microsecs_running": micros,
-        "op": kind(operation.command_name),
-        "ns": operation.namespace.as_str(),
-        "command": command,
-        "killPending": operation.kill.reason().map(|_| true),
-    }
-}
-
-/// `2026-01-02T03:04:05.678+00:00`.
-fn iso_time(ms: i64) -> String {
-    let (days, of_day) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000));
-    let (year, month, day) = date_of_days(days);
-    let (hours, minutes) = (of_day / 3_600_000, of_day / 60_000 % 60);
-    let (seconds, millis) = (of_day / 1000 % 60, of_day % 1000);
-    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}+00:00")
-}
-
-/// The kind of an operation as `op` shows it.
-fn kind(command: &str) -> &str {
-    match command {
-        "find" => "query",
-        "getMore" => "getmore",
-        "insert" | "update" => command,
-        "delete" => "remove",
-        _ => "command",
-    }
-}
-
-/// What the command is and where, without its bulk.
-fn cut(command: &Document) -> Document {
-    let mut short = DocumentBuilder::new();
-    let mut first = true;
-    for element in command.iter() {
-        let small = element.value_bytes().len() <= COMMAND_BYTES_MAX / 4;
-        if small && (first || short.len() < COMMAND_BYTES_MAX) {
-            short.append_element(element);
-        } else {
-            short.append(element.name(), "...");
-        }
-        first = false;
-        if short.len() > 2 * COMMAND_BYTES_MAX {
-            break;
-        }
-    }
-    short.finish()
 }
 
 fn kill_op(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {

@@ -11,6 +11,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find, generic};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
+use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{KillSwitch, OperationContext, Request};
 use crate::services::{OperationEntry, Services};
 use crate::session::ClientSession;
@@ -26,7 +27,7 @@ pub fn run(database: &Database, session: &mut ClientSession, request: &Request) 
             format!("no such command: '{name}'"),
         ));
     };
-    let outcome = run_known(database, session, request, spec);
+    let outcome = run_known(database, session, request, spec).and_then(check_size);
     count(services, index, spec, outcome.as_ref().err());
     match outcome {
         Ok(reply) => ok_reply(reply),
@@ -98,6 +99,18 @@ fn run_known(
         services.top.record(&namespace, kind, writes, time);
     }
     outcome
+}
+
+/// A reply is a document and may not be larger than one.
+fn check_size(reply: Document) -> Result<Document> {
+    let length = reply.as_bytes().len();
+    if length > COMMAND_BYTES_MAX {
+        return Err(Error::new(
+            ErrorCode::BSONObjectTooLarge,
+            format!("the reply has {length} bytes, at most {COMMAND_BYTES_MAX} are allowed"),
+        ));
+    }
+    Ok(reply)
 }
 
 /// A document sequence is a field like any other: known to the command, and not there twice.

@@ -77,7 +77,7 @@ fn answer(
 ) -> Result<Document> {
     let args = Args::new(context.spec.name, request.body.as_ref());
     check_await(&args)?;
-    note_client(context, &args)?;
+    note_client(database, context, &args)?;
     let compression = common_compressors(context, &args)?;
     let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let mut reply = DocumentBuilder::with_capacity(320);
@@ -128,7 +128,11 @@ fn check_await(args: &Args<'_>) -> Result<()> {
 }
 
 /// Keeps what the client tells about itself; it may tell it once.
-fn note_client(context: &mut CommandContext<'_>, args: &Args<'_>) -> Result<()> {
+fn note_client(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    args: &Args<'_>,
+) -> Result<()> {
     let Some(client) = args.document("client")? else {
         return Ok(());
     };
@@ -161,13 +165,14 @@ fn note_client(context: &mut CommandContext<'_>, args: &Args<'_>) -> Result<()> 
             ),
         ));
     }
-    let known = &context.session.client;
     let client = ClientMetadata {
         document: Some(client.to_document()),
-        remote: known.remote.clone(),
-        local: known.local.clone(),
+        ..context.session.client.as_ref().clone()
     };
-    context.session.client = Arc::new(client);
+    let session = &mut *context.session;
+    session.client = Arc::new(client);
+    let connections = &database.services().connections;
+    connections.update(session.connection_id, &session.client);
     Ok(())
 }
 

@@ -24,6 +24,7 @@ mod distinct;
 mod drop;
 mod explain;
 mod find;
+mod fsync;
 mod generic;
 mod get_cmd_line_opts;
 mod get_log;
@@ -181,6 +182,8 @@ pub static COMMANDS: &[CommandSpec] = &[
     sessions::END,
     explain::SPEC,
     find::SPEC,
+    fsync::FSYNC,
+    fsync::UNLOCK,
     get_cmd_line_opts::SPEC,
     server_status::DIAGNOSTIC_DATA,
     get_log::SPEC,

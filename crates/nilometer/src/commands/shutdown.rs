@@ -3,8 +3,6 @@
 //! Only for a client on the same machine, as long as nobody can log in. An embedded database has
 //! no server to end and says so.
 
-use std::net::SocketAddr;
-
 use nilometer_bson::Document;
 
 use super::args::Args;
@@ -29,8 +27,7 @@ fn run(database: &Database, context: &mut CommandContext<'_>, request: &Request)
             "shutdown: this database is not served by a process of its own",
         ));
     };
-    let remote: Option<SocketAddr> = context.session.client.remote.parse().ok();
-    if !remote.is_some_and(|address| address.ip().is_loopback()) {
+    if !context.session.client.same_machine {
         return Err(Error::new(
             ErrorCode::Unauthorized,
             "shutdown must run from localhost when running db without auth",

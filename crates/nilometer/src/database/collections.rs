@@ -8,12 +8,14 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use nilometer_storage::Engine;
 
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
+use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::source::{
     Bucket, BucketHeader, BucketIter, BucketOptions, BucketScan, BucketSource, Collections,
     Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
 };
 use crate::services::Services;
+use crate::services::describe::{self, Shown};
 use crate::timeseries::{BucketRange, StoredBucket, Timeseries};
 use crate::write::Records;
 
@@ -73,11 +75,64 @@ impl Collections for StoredCollections {
                     &namespace, now_ms, &host_port, argument,
                 )?])
             }
+            ("$currentOp", None) if db == "admin" => current_op(&self.services, argument),
+            ("$currentOp", _) => Err(Error::new(
+                ErrorCode::InvalidNamespace,
+                "$currentOp must be run against the 'admin' database with {aggregate: 1}",
+            )),
+            ("$listLocalSessions", None) => local_sessions(&self.services, argument),
             _ => Err(Error::new(
                 ErrorCode::CommandNotSupported,
                 format!("{stage} is not supported by this version"),
             )),
         }
+    }
+}
+
+/// Answers `$currentOp`.
+fn current_op(services: &Services, argument: DocRef<'_>) -> Result<Vec<Document>> {
+    let mut shown = Shown {
+        idle_connections: false,
+        truncate: false,
+    };
+    for element in argument {
+        let ValueRef::Bool(value) = element.value() else {
+            return Err(Error::failed_to_parse(format!(
+                "The '{}' parameter of the $currentOp stage must be a boolean value, but found: {}",
+                element.name(),
+                element.value().type_name()
+            )));
+        };
+        match element.name() {
+            // There is one user, and no transactions that could leave a session idle.
+            "allUsers" | "idleSessions" | "localOps" => {}
+            "idleConnections" => shown.idle_connections = value,
+            "truncateOps" => shown.truncate = value,
+            "idleCursors" if !value => {}
+            "idleCursors" => {
+                return Err(Error::new(
+                    ErrorCode::CommandNotSupported,
+                    "$currentOp does not list idle cursors",
+                ));
+            }
+            other => {
+                return Err(Error::failed_to_parse(format!(
+                    "Unrecognized option '{other}' in $currentOp stage."
+                )));
+            }
+        }
+    }
+    Ok(describe::operations(services, shown))
+}
+
+/// Answers `$listLocalSessions`. There is one user, so all sessions are the caller's.
+fn local_sessions(services: &Services, argument: DocRef<'_>) -> Result<Vec<Document>> {
+    let options = Args::new("$listLocalSessions", argument);
+    options.check_names(&["allUsers", "users"])?;
+    options.boolean("allUsers")?;
+    match options.array("users")? {
+        Some(users) if !users.is_empty() => Ok(Vec::new()),
+        _ => Ok(describe::sessions(services)),
     }
 }
 

@@ -12,6 +12,7 @@
 //! accumulator what $group and windows make of many values
 //! projection  which fields of a document go on, and which are computed
 //! sort_key    sort patterns, the keys they take from documents
+//! window      $setWindowFields: functions over the neighbours of a document
 //! ```
 
 pub mod accumulator;
@@ -21,6 +22,7 @@ pub mod matcher;
 pub mod projection;
 pub mod sort_key;
 pub mod variables;
+pub mod window;
 
 mod collation;
 mod memory;

@@ -3,7 +3,9 @@
 //! Everything here is in memory, bounded by a named limit, and may be lost at any moment without
 //! harm to data. Nothing here is global: a process may hold several databases.
 
+mod connections;
 mod counters;
+pub(crate) mod describe;
 mod host;
 mod ids;
 mod log_ring;
@@ -11,6 +13,7 @@ mod logical_sessions;
 mod operations;
 mod top;
 
+pub use connections::Connections;
 pub use counters::{Counter, Counters, OpCounters};
 pub use host::{Environment, HostFacts, MemoryUse};
 pub use ids::IdSource;
@@ -38,6 +41,8 @@ pub struct Services {
     pub counters: Counters,
     /// What is running.
     pub operations: Operations,
+    /// The connections a transport has open.
+    pub connections: Connections,
     /// The logical sessions clients opened.
     pub sessions: LogicalSessions,
     /// Time spent per collection.
@@ -69,6 +74,7 @@ impl Services {
             started: clock.monotonic(),
             counters: Counters::default(),
             operations: Operations::default(),
+            connections: Connections::default(),
             sessions: LogicalSessions::default(),
             top: Top::default(),
             clock,

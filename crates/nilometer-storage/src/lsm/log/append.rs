@@ -96,7 +96,8 @@ impl Log {
             state.durable_index = state.written_index();
         }
         if state.active.offset > state.active.size / 2 {
-            self.spares.want();
+            let active = &state.active;
+            self.spares.want(active.offset, active.begun.elapsed());
         }
         Ok(())
     }

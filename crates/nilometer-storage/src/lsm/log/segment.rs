@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Highest;
 use super::record::{RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -22,6 +23,7 @@ pub(crate) struct ActiveSegment {
     pub(crate) file: Arc<dyn LogFile>,
     pub(crate) first_index: u64,
     pub(crate) size: u64,
+    pub(crate) begun: Instant,
     /// Where the next record goes.
     pub(crate) offset: u64,
     pub(crate) highest: Highest,
@@ -103,6 +105,7 @@ pub(super) fn create(
         file: file.into(),
         first_index: header.first_index,
         size: header.size,
+        begun: Instant::now(),
         offset: SEGMENT_HEADER_BYTES as u64,
         highest: Highest::default(),
     })

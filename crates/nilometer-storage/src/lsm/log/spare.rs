@@ -3,12 +3,14 @@
 //! Writing into a file whose blocks were written before needs nothing but the data on the device;
 //! growing a file, or filling reserved blocks for the first time, needs its metadata as well, and
 //! waits for whatever else the file system has to make durable. So segments that are done with are
-//! used again, as long as log and spares together stay under the cap of the log, and while there are
-//! none, new ones are filled with zeros in the background.
+//! used again, as long as log and spares together stay under the cap of the log. While there are
+//! none, new ones are made in the background, and filled with zeros if the log grows slowly enough:
+//! many small commits gain from it, a few large ones would only wait for the zeros.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::segment::{SealedSegment, is_unshared};
 use crate::error::{Error, Result};
@@ -17,6 +19,9 @@ use crate::lock::lock;
 
 /// Bytes of zeros in one write.
 const FILL_BYTES: usize = 1 << 20;
+
+/// Bytes a second up to which new files are filled with zeros.
+const FILL_RATE_MAX: f64 = 40e6;
 
 /// A file of the size of a segment.
 pub(super) struct Spare {
@@ -29,6 +34,7 @@ pub(super) struct Spares {
     segment_bytes: u64,
     files: Mutex<Vec<Spare>>,
     wanted: AtomicBool,
+    filled: AtomicBool,
     next_number: AtomicU64,
 }
 
@@ -68,6 +74,7 @@ impl Spares {
             segment_bytes,
             files: Mutex::new(files),
             wanted: AtomicBool::new(false),
+            filled: AtomicBool::new(false),
             next_number: AtomicU64::new(next_number),
         })
     }
@@ -80,9 +87,13 @@ impl Spares {
         lock(&self.files).pop()
     }
 
-    /// Says that one will be needed soon.
-    pub(super) fn want(&self) {
-        self.wanted.store(true, Ordering::Relaxed);
+    /// Says that one will be needed soon: `written` bytes took `time`.
+    pub(super) fn want(&self, written: u64, time: Duration) {
+        if !self.wanted.load(Ordering::Relaxed) {
+            let rate = written as f64 / time.as_secs_f64();
+            self.filled.store(rate <= FILL_RATE_MAX, Ordering::Relaxed);
+            self.wanted.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Bytes of all of them.
@@ -113,7 +124,7 @@ impl Spares {
         Ok(true)
     }
 
-    /// Makes a file of zeros, if one is wanted and none is there. A background task; holds no lock
+    /// Makes a file, if one is wanted and none is there. A background task; holds no lock
     /// that a writer needs.
     pub(super) fn prepare(&self, directory: &Path, file_system: &dyn FileSystem) -> Result<()> {
         if !self.wanted.load(Ordering::Relaxed) {
@@ -123,8 +134,10 @@ impl Spares {
             let path = self.new_path(directory);
             let file = file_system.create(&path, self.segment_bytes);
             let file = file.map_err(|source| Error::io("create", &path, source))?;
-            let filled = fill(&*file, self.segment_bytes).and_then(|()| file.sync());
-            filled.map_err(|source| Error::io("fill", &path, source))?;
+            if self.filled.load(Ordering::Relaxed) {
+                let filled = fill(&*file, self.segment_bytes).and_then(|()| file.sync());
+                filled.map_err(|source| Error::io("fill", &path, source))?;
+            }
             lock(&self.files).push(Spare { path, file });
         }
         self.wanted.store(false, Ordering::Relaxed);

@@ -31,18 +31,6 @@ impl Deviation {
         self.squares += before * (value - self.mean);
     }
 
-    /// Takes a number out again: for windows. Only finite numbers that were added before.
-    pub fn remove_f64(&mut self, value: f64) {
-        if self.count <= 1 {
-            *self = Self::default();
-            return;
-        }
-        self.count -= 1;
-        let before = value - self.mean;
-        self.mean -= before / self.count as f64;
-        self.squares = (self.squares - before * (value - self.mean)).max(0.0);
-    }
-
     /// Adds what another part came to.
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0 {

@@ -160,6 +160,16 @@ impl AccumulatorSpec {
         self.sort.as_ref()
     }
 
+    /// The collation strings compare by.
+    pub(crate) fn collation(&self) -> &Collation {
+        &self.collation
+    }
+
+    /// The ranks of `$percentile` and `$median`.
+    pub(crate) fn percentiles(&self, ctx: &EvalContext<'_>) -> Result<std::sync::Arc<[f64]>> {
+        self.percentiles.resolve(ctx)
+    }
+
     /// True when the order of the input matters.
     pub fn is_order_dependent(&self) -> bool {
         use AccumulatorKind as K;

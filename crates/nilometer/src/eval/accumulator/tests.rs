@@ -1,3 +1,6 @@
+//! Every accumulator over the cases of the query reference, in one go and merged from parts; kernels
+//! against rows; bounded states against sorting.
+
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc, order};
 
 use super::*;
@@ -237,13 +240,6 @@ fn deviations() {
         vec![1.into(), 3.into()],
         std::f64::consts::SQRT_2,
     );
-    let mut deviation = Deviation::default();
-    for value in [1.0, 5.0, 9.0, 2.0] {
-        deviation.add_f64(value);
-    }
-    deviation.remove_f64(5.0);
-    deviation.remove_f64(9.0);
-    assert!(matches!(deviation.population(), Value::Double(v) if (v - 0.5).abs() < 1e-12));
 }
 
 #[test]
@@ -600,4 +596,40 @@ fn every_kind_has_a_row() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), 23);
+}
+
+#[test]
+fn awkward_values_keep_their_order() {
+    let values = nilometer_bson::testing::awkward_values();
+    let ctx = EvalContext::default();
+    let finish = |name: &str, values: &[&Value]| {
+        let spec = parse(name, "$v").unwrap();
+        let mut state = spec.new_state(&Value::Null, &ctx).unwrap();
+        for value in values {
+            spec.add_value(&mut state, value.as_ref()).unwrap();
+        }
+        spec.finish(state)
+    };
+    for (a, left) in &values {
+        for (b, right) in &values {
+            if left.is_nullish() || right.is_nullish() {
+                continue;
+            }
+            let (least, greatest) = match a.cmp(b) {
+                std::cmp::Ordering::Greater => (right, left),
+                std::cmp::Ordering::Less => (left, right),
+                std::cmp::Ordering::Equal => (left, left),
+            };
+            same(&finish("$min", &[left, right]), least, "$min");
+            same(&finish("$max", &[left, right]), greatest, "$max");
+            let Value::Array(set) = finish("$addToSet", &[left, right]) else {
+                panic!();
+            };
+            assert_eq!(
+                set.as_ref().len(),
+                if a == b { 1 } else { 2 },
+                "{left:?} {right:?}"
+            );
+        }
+    }
 }

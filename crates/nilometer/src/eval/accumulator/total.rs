@@ -42,34 +42,6 @@ impl Total {
         true
     }
 
-    /// Takes a number out again: for windows. Exact for integers and finite doubles that were added
-    /// before; the caller must not remove NaN or infinities, which cannot be taken out.
-    pub fn remove(&mut self, value: ValueRef<'_>) -> bool {
-        match value {
-            ValueRef::Double(v) => self.doubles.add(-v),
-            ValueRef::Int32(v) => self.whole -= i128::from(v),
-            ValueRef::Int64(v) => self.whole -= i128::from(v),
-            ValueRef::Decimal128(v) => self
-                .decimals
-                .get_or_insert_default()
-                .add(Number::Decimal(v.negate())),
-            _ => return false,
-        }
-        true
-    }
-
-    /// Forgets that longs, doubles or decimals were ever added: for windows that hold none any more.
-    pub fn narrow(&mut self, longs: bool, doubles: bool, decimals: bool) {
-        self.has_long &= longs;
-        if !doubles {
-            self.has_double = false;
-            self.doubles = DoubleSum::default();
-        }
-        if !decimals {
-            self.decimals = None;
-        }
-    }
-
     /// Adds doubles in order.
     pub fn add_f64s(&mut self, values: &[f64]) {
         let mut doubles = self.doubles;

@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::regex_syntax::{self, Translated};
+use super::regex_syntax::{self, End, Translated};
 use crate::error::{Error, Result};
 
 /// Longest pattern accepted, in bytes.
@@ -39,6 +39,8 @@ pub struct Pattern {
     source: Arc<str>,
     options: Arc<str>,
     engine: Engine,
+    /// For texts that end in a newline, if the pattern asks for the end of the text.
+    before_newline: Option<Engine>,
 }
 
 #[derive(Clone)]
@@ -101,12 +103,18 @@ impl Pattern {
             return Err(invalid("regular expression is too large"));
         }
         let flags = Flags::parse(options)?;
-        let translated = regex_syntax::translate(source, flags).map_err(|e| invalid(&e))?;
+        let translate = |end| regex_syntax::translate(source, flags, end).map_err(|e| invalid(&e));
+        let translated = translate(End::OfText)?;
         let engine = Engine::compile(&translated, flags)?;
+        let before_newline = translated
+            .has_end
+            .then(|| Engine::compile(&translate(End::BeforeNewline)?, flags))
+            .transpose()?;
         Ok(Self {
             source: source.into(),
             options: options.into(),
             engine,
+            before_newline,
         })
     }
 
@@ -120,9 +128,17 @@ impl Pattern {
         &self.options
     }
 
+    /// The engine that is right for `text`.
+    fn engine(&self, text: &str) -> &Engine {
+        match &self.before_newline {
+            Some(engine) if text.ends_with('\n') => engine,
+            _ => &self.engine,
+        }
+    }
+
     /// True when the pattern occurs in `text`.
     pub fn is_match(&self, text: &str) -> Result<bool> {
-        match &self.engine {
+        match self.engine(text) {
             Engine::Linear(regex) => Ok(regex.is_match(text)),
             Engine::Backtracking(regex) => regex.is_match(text).map_err(|e| {
                 Error::location(
@@ -140,7 +156,7 @@ impl Pattern {
         text: &str,
         from: usize,
     ) -> Result<Option<Vec<Option<Range<usize>>>>> {
-        match &self.engine {
+        match self.engine(text) {
             Engine::Linear(regex) => Ok(regex.captures_at(text, from).map(|groups| {
                 groups
                     .iter()
@@ -294,6 +310,25 @@ mod tests {
                 expected,
                 "/{pattern}/{options} on {text:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_end_does_not_swallow_a_newline() {
+        for (pattern, text, expected) in [
+            ("b$", "ab\n", Some(1..2)),
+            ("b$", "ab", Some(1..2)),
+            (r"b\Z", "ab\n", Some(1..2)),
+            (r"b$\n", "ab\n", Some(1..3)),
+            ("b$", "ab\n\n", None),
+            ("$", "ab\n", Some(2..2)),
+        ] {
+            let found = Pattern::parse(pattern, "")
+                .unwrap()
+                .captures_at(text, 0)
+                .unwrap()
+                .and_then(|groups| groups.into_iter().next().flatten());
+            assert_eq!(found, expected, "/{pattern}/ in {text:?}");
         }
     }
 

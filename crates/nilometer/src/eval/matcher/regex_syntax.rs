@@ -5,7 +5,7 @@
 //! | Perl                          | Rust                                    |
 //! |-------------------------------|-----------------------------------------|
 //! | `\d \w \s \b` (ASCII)         | `(?-u:\d)` … ; spelled out in a class   |
-//! | `$` (also before a last `\n`) | `(?:\n?\z)`, unless multi-line          |
+//! | `$` (also before a last `\n`) | `\z` or `(?=\n?\z)`, unless multi-line   |
 //! | `{` that is no repetition     | `\{`                                    |
 //! | `[`, `&&`, `--`, `~~` in `[]` | escaped: no nested classes, no set ops  |
 //! | `\Q…\E`                       | each character escaped                  |
@@ -13,8 +13,8 @@
 //! | `(?#…)`                       | dropped                                 |
 //! | `\Z \h \H \R \e \cX`          | spelled out                             |
 //!
-//! `$` consumes the final newline it stands before. Only a pattern that goes on after `$` and
-//! wants to match that newline could tell, and such a pattern is written with `\n?\z`.
+//! `$` and `\Z` are written in two ways ([`End`]): only a text that ends in a newline needs the
+//! look-ahead, and with it the backtracking engine.
 //! Inline `(?m)` and `(?x)` are passed on to the engine, which reads them as Perl does but for the
 //! rewriting above.
 
@@ -46,6 +46,8 @@ struct Translator<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     out: String,
     flags: Flags,
+    end: End,
+    has_end: bool,
     /// What a quantifier would now be: the first, a suffix of one, or an error.
     quantified: Quantified,
     backtracking: bool,
@@ -58,19 +60,32 @@ enum Quantified {
     Closed,
 }
 
+/// What `$` and `\Z` are written as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The end of the text: right for texts that do not end in a newline.
+    OfText,
+    /// The end of the text or in front of a newline there: right for all.
+    BeforeNewline,
+}
+
 /// A pattern in Rust's syntax.
 pub(super) struct Translated {
     pub(super) pattern: String,
     /// True when the linear engine would accept the pattern and mean something else by it.
     pub(super) backtracking: bool,
+    /// True when the two ways of writing an end make a difference.
+    pub(super) has_end: bool,
 }
 
 /// The pattern in Rust's syntax, or why it cannot be put so.
-pub(super) fn translate(pattern: &str, flags: Flags) -> Result<Translated, String> {
+pub(super) fn translate(pattern: &str, flags: Flags, end: End) -> Result<Translated, String> {
     let mut translator = Translator {
         rest: pattern.chars().peekable(),
         out: String::with_capacity(pattern.len() + 16),
         flags,
+        end,
+        has_end: false,
         quantified: Quantified::No,
         backtracking: false,
     };
@@ -78,6 +93,7 @@ pub(super) fn translate(pattern: &str, flags: Flags) -> Result<Translated, Strin
     Ok(Translated {
         pattern: translator.out,
         backtracking: translator.backtracking,
+        has_end: translator.has_end,
     })
 }
 
@@ -102,12 +118,21 @@ impl Translator<'_> {
                 '\\' => self.escape()?,
                 '[' => self.class()?,
                 '(' => self.group()?,
-                '$' if !self.flags.multi_line => self.out.push_str(r"(?:\n?\z)"),
+                '$' if !self.flags.multi_line => self.end(),
                 other => self.out.push(other),
             }
             self.quantified = Quantified::No;
         }
         Ok(())
+    }
+
+    /// `$` or `\Z`.
+    fn end(&mut self) {
+        self.has_end = true;
+        self.out.push_str(match self.end {
+            End::OfText => r"\z",
+            End::BeforeNewline => r"(?=\n?\z)",
+        });
     }
 
     /// `*`, `+`, `?`: a quantifier, or the suffix that makes one lazy or possessive.
@@ -135,7 +160,7 @@ impl Translator<'_> {
                 self.out.push(c);
                 self.out.push(')');
             }
-            'Z' => self.out.push_str(r"(?:\n?\z)"),
+            'Z' => self.end(),
             'R' => self
                 .out
                 .push_str(r"(?:\r\n|[\n\x0B\x0C\r\u{85}\u{2028}\u{2029}])"),

@@ -3,7 +3,7 @@
 //! `{a: {b: 1}}` and `{"a.b": 1}` both write `b` into `a`, into each element if `a` is an array, and
 //! replace `a` by an object if it is a scalar. Numbers and booleans are values here, not flags.
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::ProjectionInput;
 use super::apply::{Environment, Mode, write_fields};
@@ -81,6 +81,45 @@ impl AddFields {
             root: doc,
             ctx,
             input: &ProjectionInput::default(),
+            slots: &[],
+        };
+        write_fields(&self.root, &environment, doc, &mut out)?;
+        Ok(out.finish())
+    }
+}
+
+/// Writes values that were computed elsewhere, as `$addFields` writes: for stages over many
+/// documents (windows, densify, fill).
+#[derive(Clone, Debug)]
+pub struct FieldWriter {
+    root: Node,
+}
+
+impl FieldWriter {
+    /// A writer for these paths, which must not lie within each other.
+    pub fn new<'p>(paths: impl IntoIterator<Item = &'p str>) -> Result<Self> {
+        let mut root = Node::default();
+        for (slot, path) in paths.into_iter().enumerate() {
+            insert(&mut root, path, Item::Slot(slot))?;
+        }
+        root.close();
+        Ok(Self { root })
+    }
+
+    /// The document with `values`, one for each path; a missing value removes its field.
+    pub fn apply(
+        &self,
+        doc: DocRef<'_>,
+        values: &[Value],
+        ctx: &EvalContext<'_>,
+    ) -> Result<Document> {
+        let mut out = DocumentBuilder::with_capacity(doc.as_bytes().len() + 64);
+        let environment = Environment {
+            mode: Mode::Add,
+            root: doc,
+            ctx,
+            input: &ProjectionInput::default(),
+            slots: values,
         };
         write_fields(&self.root, &environment, doc, &mut out)?;
         Ok(out.finish())

@@ -1,6 +1,6 @@
 //! Walking a document and a tree of names side by side, writing the new document.
 
-use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, Element, ValueRef};
+use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, Element, Value, ValueRef};
 
 use super::tree::{Child, Item, Node};
 use super::{ProjectionInput, array_operators};
@@ -22,6 +22,8 @@ pub(super) struct Environment<'a> {
     pub(super) root: DocRef<'a>,
     pub(super) ctx: &'a EvalContext<'a>,
     pub(super) input: &'a ProjectionInput<'a>,
+    /// Values for the slots of the tree.
+    pub(super) slots: &'a [Value],
 }
 
 /// Children already written; specifications with more than 64 names on a level are rare.
@@ -76,7 +78,7 @@ pub(super) fn write_fields(
                 }
             }
             // In an inclusion computed fields follow the kept ones.
-            Item::Computed(_) | Item::ElemMatch(_) | Item::Meta(_) => {
+            Item::Computed(_) | Item::ElemMatch(_) | Item::Meta(_) | Item::Slot(_) => {
                 if env.mode != Mode::Include && !written.has(at) {
                     written.set(at);
                     write_computed(child, env, out)?;
@@ -178,6 +180,10 @@ fn write_computed(child: &Child, env: &Environment<'_>, out: &mut DocumentBuilde
         Item::Computed(expression) => {
             let value = expression.evaluate_ref(env.root, env.ctx)?;
             out.append_ref(name, value.as_ref());
+        }
+        Item::Slot(at) => {
+            let value = env.slots.get(*at).map_or(ValueRef::Missing, Value::as_ref);
+            out.append_ref(name, value);
         }
         Item::Nested(node) if node.computes => write_new(name, node, env, out)?,
         Item::Meta(meta) => {

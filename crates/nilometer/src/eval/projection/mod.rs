@@ -35,7 +35,7 @@ mod tests;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
-pub use add_fields::AddFields;
+pub use add_fields::{AddFields, FieldWriter};
 pub use array_operators::Slice;
 
 use crate::error::{Error, Result};
@@ -75,6 +75,8 @@ pub enum MetaField {
     SortKey,
     /// Where the document is stored.
     RecordId,
+    /// The keys of the index that was used: not carried along here, so always missing.
+    IndexKey,
 }
 
 /// A parsed projection of `find` or `$project`.
@@ -171,6 +173,7 @@ impl Projection {
             root: doc,
             ctx,
             input,
+            slots: &[],
         };
         write_fields(&self.root, &environment, doc, &mut out)?;
         let projected = out.finish();
@@ -186,6 +189,7 @@ impl ProjectionInput<'_> {
         let (value, name) = match field {
             MetaField::SortKey => (self.sort_key, "sort key"),
             MetaField::RecordId => (self.record_id, "record id"),
+            MetaField::IndexKey => return Ok(&Value::Missing),
         };
         value.ok_or_else(|| {
             Error::location(

@@ -1,3 +1,5 @@
+//! Projections by table, then generated documents against a rewriting done path by path.
+
 use nilometer_bson::{Document, Value, array, doc, order};
 
 use super::*;

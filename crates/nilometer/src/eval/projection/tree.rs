@@ -32,13 +32,15 @@ pub(super) enum Item {
     /// A filter that is one `$elemMatch` on the field itself.
     ElemMatch(Box<MatchExpression>),
     Meta(MetaField),
+    /// A value handed over with the document.
+    Slot(usize),
 }
 
 impl Item {
     /// True for what is made rather than kept.
     fn computes(&self) -> bool {
         match self {
-            Self::Computed(_) | Self::ElemMatch(_) | Self::Meta(_) => true,
+            Self::Computed(_) | Self::ElemMatch(_) | Self::Meta(_) | Self::Slot(_) => true,
             Self::Nested(node) => node.computes,
             Self::Keep | Self::Drop | Self::Slice(_) => false,
         }
@@ -162,7 +164,7 @@ impl Node {
                     into.paths.insert(field.into());
                 }
             }
-            Item::Drop | Item::Meta(_) | Item::Nested(_) => {}
+            Item::Drop | Item::Meta(_) | Item::Nested(_) | Item::Slot(_) => {}
         });
     }
 }

@@ -18,8 +18,11 @@ const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Several pipelines over one input.
 pub struct Facet {
     input: Option<BoxOperator>,
-    facets: Vec<(Arc<str>, BoxOperator, Arc<Mutex<VecDeque<Document>>>)>,
+    facets: Vec<(Arc<str>, BoxOperator, SharedQueue)>,
 }
+
+/// Documents on their way to one of the pipelines.
+type SharedQueue = Arc<Mutex<VecDeque<Document>>>;
 
 impl Facet {
     /// The operators of `facets` over what `input` gives.
@@ -30,7 +33,7 @@ impl Facet {
     ) -> Result<BoxOperator> {
         let mut built = Vec::new();
         for (name, stages) in facets {
-            let queue = Arc::<Mutex<VecDeque<Document>>>::default();
+            let queue = SharedQueue::default();
             let reader = Box::new(Queue(Arc::clone(&queue)));
             built.push((name, builder.over(reader, stages)?, queue));
         }
@@ -42,7 +45,7 @@ impl Facet {
 }
 
 /// Gives what was put into a queue.
-struct Queue(Arc<Mutex<VecDeque<Document>>>);
+struct Queue(SharedQueue);
 
 impl Operator for Queue {
     fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {

@@ -244,7 +244,7 @@ mod tests {
         let by = ("groupBy", Value::from("$a"));
         let bounds = ("boundaries", array![0, 10]);
         assert_eq!(code(array![doc! {"$bucket": 1}]), 40_201);
-        assert_eq!(code(bucket(&[by.clone()])), 40_198);
+        assert_eq!(code(bucket(std::slice::from_ref(&by))), 40_198);
         assert_eq!(code(bucket(&[("groupBy", 1.into())])), 40_202);
         let with = |field| code(bucket(&[by.clone(), bounds.clone(), field]));
         assert_eq!(with(("output", 1.into())), 40_196);

@@ -211,7 +211,7 @@ mod tests {
         let by = ("groupBy", Value::from("$a"));
         let two = ("buckets", Value::from(2));
         assert_eq!(code(array![doc! {"$bucketAuto": 1}]), 40_240);
-        assert_eq!(auto(&[by.clone()]), 40_246);
+        assert_eq!(auto(std::slice::from_ref(&by)), 40_246);
         assert_eq!(auto(&[("groupBy", "a".into()), two.clone()]), 40_239);
         assert_eq!(auto(&[by.clone(), ("buckets", "2".into())]), 40_241);
         assert_eq!(auto(&[by.clone(), ("buckets", 1.5.into())]), 40_242);

@@ -1,3 +1,5 @@
+//! Every keyword with values it accepts and refuses, and schemas that are refused.
+
 use nilometer_bson::{Binary, array, doc};
 
 use super::*;

@@ -24,7 +24,7 @@ use nilometer_bson::order::{compare_with, hash_with};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::expression::{DateBins, Expression};
@@ -247,11 +247,21 @@ fn runs(
             rows: 0..count,
         }]);
     };
-    let Some(times) = selected(block, &block.shape.time_field)? else {
-        return Ok(Vec::new());
-    };
-    let BlockData::DateTime(times) = times.data() else {
-        return Ok(Vec::new());
+    let times = selected(block, &block.shape.time_field)?;
+    let constant;
+    let times = match times.as_ref().map(|times| times.data()) {
+        Some(BlockData::DateTime(times)) => times,
+        // A bucket of one measurement, or of one moment.
+        Some(BlockData::Constant(Value::DateTime(time))) => {
+            constant = vec![*time; count];
+            &constant
+        }
+        _ => {
+            return Err(Error::new(
+                ErrorCode::DataCorruptionDetected,
+                "a bucket's time column does not hold dates",
+            ));
+        }
     };
     let is_sorted = block.bucket.is_sorted();
     let mut runs: Vec<Run> = Vec::new();

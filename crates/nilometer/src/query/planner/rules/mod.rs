@@ -21,6 +21,8 @@ mod limits;
 mod match_on_buckets;
 mod match_on_records;
 mod matches;
+#[cfg(test)]
+mod tests;
 
 use super::logical::LogicalPlan;
 use crate::query::exec::ExecSettings;

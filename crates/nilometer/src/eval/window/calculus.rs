@@ -1,0 +1,278 @@
+//! `$derivative`, `$integral`, `$expMovingAvg`, `$covariancePop`, `$covarianceSamp`.
+
+use std::ops::Range;
+
+use nilometer_bson::Value;
+use nilometer_bson::number::Number;
+
+use super::sliding::{Aggregate, slide};
+use crate::error::{Error, Result};
+use crate::eval::accumulator::Total;
+use crate::eval::date::Unit;
+
+const DERIVATIVE_UNIT_NO_DATE: i32 = 5_624_900;
+const DERIVATIVE_DATE_NO_UNIT: i32 = 5_624_901;
+const DERIVATIVE_NO_NUMBER: i32 = 5_624_902;
+const INTEGRAL_UNIT_NO_DATE: i32 = 5_423_901;
+const INTEGRAL_DATE_NO_UNIT: i32 = 5_423_902;
+
+/// Codes of one of the two functions over time.
+struct Codes {
+    unit_no_date: i32,
+    date_no_unit: i32,
+    name: &'static str,
+}
+
+const DERIVATIVE: Codes = Codes {
+    unit_no_date: DERIVATIVE_UNIT_NO_DATE,
+    date_no_unit: DERIVATIVE_DATE_NO_UNIT,
+    name: "$derivative",
+};
+
+const INTEGRAL: Codes = Codes {
+    unit_no_date: INTEGRAL_UNIT_NO_DATE,
+    date_no_unit: INTEGRAL_DATE_NO_UNIT,
+    name: "$integral",
+};
+
+/// A place on the horizontal axis, in units.
+fn place(value: &Value, unit: Option<Unit>, codes: &Codes) -> Result<Number> {
+    match (value, unit) {
+        (Value::DateTime(ms), Some(_)) => Ok(Number::Long(*ms)),
+        (Value::DateTime(_), None) => Err(Error::location(
+            codes.date_no_unit,
+            format!(
+                "{} where the sortBy is a Date requires a 'unit'",
+                codes.name
+            ),
+        )),
+        (_, Some(_)) => Err(Error::location(
+            codes.unit_no_date,
+            format!(
+                "{} with a 'unit' expects the sortBy field to be a Date",
+                codes.name
+            ),
+        )),
+        (number, None) => Number::of(number.as_ref()).ok_or_else(|| {
+            Error::location(
+                codes.date_no_unit,
+                format!("{} requires the sortBy field to be numeric", codes.name),
+            )
+        }),
+    }
+}
+
+/// The distance between two places, in units.
+fn distance(from: Number, to: Number, unit: Option<Unit>) -> Number {
+    let difference = to.subtract(from);
+    match unit {
+        Some(unit) => Number::Double(difference.to_f64() / unit.shortest_ms() as f64),
+        None => difference,
+    }
+}
+
+/// A value as a number: dates count as their milliseconds.
+fn height(value: &Value) -> Option<Number> {
+    match value {
+        Value::DateTime(ms) => Some(Number::Long(*ms)),
+        other => Number::of(other.as_ref()),
+    }
+}
+
+/// The slope between the two ends of each window.
+pub(super) fn derivative(
+    column: &[Value],
+    sort_values: &[Value],
+    frames: &[Range<usize>],
+    unit: Option<Unit>,
+) -> Result<Vec<Value>> {
+    let missing = Value::Missing;
+    let slope = |frame: &Range<usize>| -> Result<Value> {
+        if frame.len() < 2 {
+            return Ok(Value::Null);
+        }
+        let (first, last) = (frame.start, frame.end - 1);
+        let at = |list: &[Value], position: usize| -> Value {
+            list.get(position).unwrap_or(&missing).clone()
+        };
+        let from = place(&at(sort_values, first), unit, &DERIVATIVE)?;
+        let to = place(&at(sort_values, last), unit, &DERIVATIVE)?;
+        let (low, high) = (at(column, first), at(column, last));
+        if low.is_nullish() || high.is_nullish() {
+            return Ok(Value::Null);
+        }
+        let (Some(low), Some(high)) = (height(&low), height(&high)) else {
+            return Err(Error::location(
+                DERIVATIVE_NO_NUMBER,
+                "$derivative expects its input to be numeric",
+            ));
+        };
+        // A slope without width is none.
+        Ok(high
+            .subtract(low)
+            .divide(distance(from, to, unit))
+            .map_or(Value::Null, Value::from))
+    };
+    frames.iter().map(slope).collect()
+}
+
+/// The area under each window, by trapezoids. Documents whose input is no number are passed over.
+pub(super) fn integral(
+    column: &[Value],
+    sort_values: &[Value],
+    frames: &[Range<usize>],
+    unit: Option<Unit>,
+) -> Result<Vec<Value>> {
+    // Of the documents with a number: where they stand, and the area up to the next.
+    let mut positions = Vec::new();
+    let mut points: Vec<(Number, Number)> = Vec::new();
+    for (at, value) in column.iter().enumerate() {
+        let missing = Value::Missing;
+        let place = place(sort_values.get(at).unwrap_or(&missing), unit, &INTEGRAL)?;
+        if let Some(height) = Number::of(value.as_ref()) {
+            positions.push(at);
+            points.push((place, height));
+        }
+    }
+    let areas: Vec<Value> = points
+        .windows(2)
+        .map(|pair| match pair {
+            [(from, low), (to, high)] => low
+                .add(*high)
+                .multiply(distance(*from, *to, unit))
+                .divide(Number::Int(2))
+                .map_or(Value::Null, Value::from),
+            _ => Value::Null,
+        })
+        .collect();
+    let narrowed: Vec<Range<usize>> = frames
+        .iter()
+        .map(|frame| {
+            let start = positions.partition_point(|at| *at < frame.start);
+            let end = positions.partition_point(|at| *at < frame.end);
+            start..end
+        })
+        .collect();
+    let spans: Vec<Range<usize>> = narrowed
+        .iter()
+        .map(|points| points.start..points.end.saturating_sub(1).max(points.start))
+        .collect();
+    let sums = slide(Areas(&areas), &spans, |total| total.total().into())?;
+    let answers = narrowed.iter().zip(sums).map(
+        |(points, sum)| {
+            if points.is_empty() { Value::Null } else { sum }
+        },
+    );
+    Ok(answers.collect())
+}
+
+/// The sum of areas.
+struct Areas<'a>(&'a [Value]);
+
+impl Aggregate for Areas<'_> {
+    type State = Total;
+
+    fn empty(&self) -> Total {
+        Total::default()
+    }
+
+    fn add(&self, state: &mut Total, at: usize) -> Result<()> {
+        if let Some(area) = self.0.get(at) {
+            state.add(area.as_ref());
+        }
+        Ok(())
+    }
+
+    fn merge(&self, state: &mut Total, later: Total) -> Result<()> {
+        state.merge(&later);
+        Ok(())
+    }
+}
+
+/// Each value weighs `alpha`, the average before it the rest. What is no number leaves the average
+/// as it is.
+pub(super) fn exp_moving_avg(column: &[Value], alpha: Number) -> Vec<Value> {
+    let rest = Number::Int(1).subtract(alpha);
+    let mut average: Option<Number> = None;
+    column
+        .iter()
+        .map(|value| {
+            if let Some(number) = Number::of(value.as_ref()) {
+                average = Some(match average {
+                    None => number,
+                    Some(before) => number.multiply(alpha).add(before.multiply(rest)),
+                });
+            }
+            average.map_or(Value::Null, Value::from)
+        })
+        .collect()
+}
+
+/// The covariance of the pairs in each window; pairs with something that is no number do not count.
+pub(super) fn covariance(column: &[Value], frames: &[Range<usize>], sample: bool) -> Vec<Value> {
+    let pairs: Vec<Option<(f64, f64)>> = column
+        .iter()
+        .map(|value| {
+            let array = value.as_ref().as_array().filter(|array| array.len() == 2)?;
+            let x = Number::of(array.get(0))?.to_f64();
+            let y = Number::of(array.get(1))?.to_f64();
+            Some((x, y))
+        })
+        .collect();
+    let finish = |state: Comoment| match (state.count, sample) {
+        (0, _) | (1, true) => Value::Null,
+        (count, true) => Value::Double(state.products / (count - 1) as f64),
+        (count, false) => Value::Double(state.products / count as f64),
+    };
+    // Adding and merging pairs cannot fail.
+    slide(Pairs(&pairs), frames, finish).unwrap_or_default()
+}
+
+struct Pairs<'a>(&'a [Option<(f64, f64)>]);
+
+/// Running means and the sum of products of differences from them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Comoment {
+    count: u64,
+    mean_x: f64,
+    mean_y: f64,
+    products: f64,
+}
+
+impl Aggregate for Pairs<'_> {
+    type State = Comoment;
+
+    fn empty(&self) -> Comoment {
+        Comoment::default()
+    }
+
+    fn add(&self, state: &mut Comoment, at: usize) -> Result<()> {
+        if let Some((x, y)) = self.0.get(at).copied().flatten() {
+            state.count += 1;
+            let count = state.count as f64;
+            let before = x - state.mean_x;
+            state.mean_x += before / count;
+            state.mean_y += (y - state.mean_y) / count;
+            state.products += before * (y - state.mean_y);
+        }
+        Ok(())
+    }
+
+    fn merge(&self, state: &mut Comoment, later: Comoment) -> Result<()> {
+        if later.count == 0 {
+            return Ok(());
+        }
+        if state.count == 0 {
+            *state = later;
+            return Ok(());
+        }
+        let (here, there) = (state.count as f64, later.count as f64);
+        let (apart_x, apart_y) = (later.mean_x - state.mean_x, later.mean_y - state.mean_y);
+        let both = here + there;
+        state.products += later.products + apart_x * apart_y * here * there / both;
+        state.mean_x += apart_x * there / both;
+        state.mean_y += apart_y * there / both;
+        state.count += later.count;
+        Ok(())
+    }
+}

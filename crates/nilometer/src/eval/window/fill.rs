@@ -1,0 +1,134 @@
+//! `$shift`, `$locf`, `$linearFill`: values from other documents.
+
+use nilometer_bson::Value;
+use nilometer_bson::number::Number;
+
+use crate::error::{Error, Result};
+
+/// Two documents of a partition at one place, between which nothing can be interpolated.
+const REPEATED_SORT_VALUE: i32 = 6_050_106;
+
+/// The value `by` positions away; `default` beyond the partition and where the value is missing.
+pub(super) fn shift(column: &[Value], by: i64, default: &Value) -> Vec<Value> {
+    (0..column.len())
+        .map(|at| {
+            let other = i64::try_from(at)
+                .ok()
+                .and_then(|at| at.checked_add(by))
+                .and_then(|at| usize::try_from(at).ok())
+                .and_then(|at| column.get(at));
+            match other {
+                Some(value) if !value.is_missing() => value.clone(),
+                _ => default.clone(),
+            }
+        })
+        .collect()
+}
+
+/// The last value so far that is neither null nor missing; null before the first.
+pub(super) fn last_carried_forward(column: Vec<Value>) -> Vec<Value> {
+    let mut last = Value::Null;
+    column
+        .into_iter()
+        .map(|value| {
+            if !value.is_nullish() {
+                last = value;
+            }
+            last.clone()
+        })
+        .collect()
+}
+
+/// A place on the axis of the sort field.
+#[derive(Clone, Copy)]
+enum Place {
+    Date(i64),
+    Number(Number),
+}
+
+impl Place {
+    fn of(value: &Value) -> Result<Self> {
+        match (value, Number::of(value.as_ref())) {
+            (Value::DateTime(ms), _) => Ok(Self::Date(*ms)),
+            (_, Some(number)) => Ok(Self::Number(number)),
+            _ => Err(Error::type_mismatch(format!(
+                "$linearFill expects the sortBy field to be numeric or a date, found {}",
+                value.type_name()
+            ))),
+        }
+    }
+
+    /// How far `to` is from here.
+    fn distance(self, to: Self) -> Result<Number> {
+        match (self, to) {
+            (Self::Date(from), Self::Date(to)) => Ok(Number::Long(to).subtract(Number::Long(from))),
+            (Self::Number(from), Self::Number(to)) => Ok(to.subtract(from)),
+            _ => Err(Error::type_mismatch(
+                "$linearFill: there can be no mix of dates and numbers in the sortBy field",
+            )),
+        }
+    }
+}
+
+/// Null and missing values between two numbers lie on the line between them; outside they are null.
+pub(super) fn linear(column: &[Value], sort_values: &[Value]) -> Result<Vec<Value>> {
+    let places = sort_values
+        .iter()
+        .map(Place::of)
+        .collect::<Result<Vec<_>>>()?;
+    for pair in places.windows(2) {
+        if let [from, to] = pair
+            && !from.distance(*to)?.is_truthy()
+        {
+            return Err(Error::location(
+                REPEATED_SORT_VALUE,
+                "There can be no repeated values in the sort field",
+            ));
+        }
+    }
+    let mut filled = vec![Value::Null; column.len()];
+    let mut known: Option<(usize, Number)> = None;
+    for (at, value) in column.iter().enumerate() {
+        if value.is_nullish() {
+            continue;
+        }
+        let number = Number::of(value.as_ref()).ok_or_else(|| {
+            Error::type_mismatch(format!(
+                "Value to be filled must be numeric or nullish, found {}",
+                value.type_name()
+            ))
+        })?;
+        if let Some(slot) = filled.get_mut(at) {
+            *slot = value.clone();
+        }
+        if let Some((from, low)) = known {
+            fill_between(&mut filled, &places, (from, low), (at, number))?;
+        }
+        known = Some((at, number));
+    }
+    Ok(filled)
+}
+
+fn fill_between(
+    filled: &mut [Value],
+    places: &[Place],
+    (from, low): (usize, Number),
+    (to, high): (usize, Number),
+) -> Result<()> {
+    let (Some(start), Some(end)) = (places.get(from), places.get(to)) else {
+        return Ok(());
+    };
+    let rise = high.subtract(low);
+    let width = start.distance(*end)?;
+    for at in from + 1..to {
+        if let (Some(slot), Some(place)) = (filled.get_mut(at), places.get(at)) {
+            let share = start.distance(*place)?;
+            // Distances between different places are not zero.
+            *slot = rise
+                .multiply(share)
+                .divide(width)
+                .map_or(Value::Null, |climbed| low.add(climbed).into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! Bounds of a window, and the range of positions they mean for each document.
+//!
+//! | bound         | documents              | range                                         |
+//! |---------------|------------------------|-----------------------------------------------|
+//! | `"unbounded"` | end of the partition   | end of the partition                          |
+//! | `"current"`   | this document          | this document alone, also among equal values  |
+//! | n             | n positions away       | sort value n (units) away, equal values included |
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use nilometer_bson::Value;
+use nilometer_bson::number::Number;
+use nilometer_bson::order::compare;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::date::{self, TimeZone, Unit};
+
+/// Range without unit over something that is no number.
+const SORT_VALUE_NOT_NUMBER: i32 = 5_429_414;
+/// Range with unit over something that is no date.
+const SORT_VALUE_NOT_DATE: i32 = 5_429_513;
+
+/// One end of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound<T> {
+    /// The end of the partition.
+    Unbounded,
+    /// The document itself.
+    Current,
+    /// So far away.
+    At(T),
+}
+
+/// A window's two ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Bounds {
+    /// By position.
+    Documents(Bound<i64>, Bound<i64>),
+    /// By the value of the single sort field; with a unit it must be a date.
+    Range(Bound<Number>, Bound<Number>, Option<Unit>),
+}
+
+impl Bounds {
+    /// The whole partition.
+    pub const ALL: Self = Self::Documents(Bound::Unbounded, Bound::Unbounded);
+
+    /// True for the whole partition.
+    pub fn is_all(&self) -> bool {
+        matches!(
+            self,
+            Self::Documents(Bound::Unbounded, Bound::Unbounded)
+                | Self::Range(Bound::Unbounded, Bound::Unbounded, _)
+        )
+    }
+
+    pub(super) fn needs_sort_values(&self) -> bool {
+        matches!(
+            self,
+            Self::Range(Bound::At(_), _, _) | Self::Range(_, Bound::At(_), _)
+        )
+    }
+
+    /// The positions each of `count` documents sees. Neither end ever moves back.
+    pub(super) fn frames(&self, count: usize, sort_values: &[Value]) -> Result<Vec<Range<usize>>> {
+        match self {
+            Self::Documents(lower, upper) => Ok((0..count)
+                .map(|at| {
+                    let start = position(*lower, at, count, 0, 0);
+                    let end = position(*upper, at, count, count, 1);
+                    start..end.max(start)
+                })
+                .collect()),
+            Self::Range(lower, upper, unit) => {
+                range_frames(*lower, *upper, *unit, count, sort_values)
+            }
+        }
+    }
+}
+
+/// A position clipped to the partition; ends of ranges lie one behind the last position.
+fn position(bound: Bound<i64>, at: usize, count: usize, unbounded: usize, behind: i64) -> usize {
+    let offset = match bound {
+        Bound::Unbounded => return unbounded,
+        Bound::Current => 0,
+        Bound::At(offset) => offset,
+    };
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    let at = i64::try_from(at).unwrap_or(i64::MAX);
+    let position = at.saturating_add(offset).saturating_add(behind);
+    usize::try_from(position.clamp(0, count)).unwrap_or(0)
+}
+
+fn range_frames(
+    lower: Bound<Number>,
+    upper: Bound<Number>,
+    unit: Option<Unit>,
+    count: usize,
+    sort_values: &[Value],
+) -> Result<Vec<Range<usize>>> {
+    let mut frames = Vec::with_capacity(count);
+    let (mut start, mut end) = (0, 0);
+    if matches!(lower, Bound::At(_)) || matches!(upper, Bound::At(_)) {
+        for value in sort_values {
+            check(value, unit)?;
+        }
+    }
+    for at in 0..count {
+        let here = sort_values.get(at).unwrap_or(&Value::Missing);
+        let order = |position: usize, limit: &Value| {
+            let value = sort_values.get(position).unwrap_or(&Value::Missing);
+            compare(value.as_ref(), limit.as_ref())
+        };
+        match lower {
+            Bound::Unbounded => start = 0,
+            Bound::Current => start = at,
+            Bound::At(offset) => {
+                let limit = shifted(here, offset, unit)?;
+                while start < count && order(start, &limit) == Ordering::Less {
+                    start += 1;
+                }
+            }
+        }
+        match upper {
+            Bound::Unbounded => end = count,
+            Bound::Current => end = at + 1,
+            Bound::At(offset) => {
+                let limit = shifted(here, offset, unit)?;
+                while end < count && order(end, &limit) != Ordering::Greater {
+                    end += 1;
+                }
+            }
+        }
+        frames.push(start..end.max(start));
+    }
+    Ok(frames)
+}
+
+fn check(value: &Value, unit: Option<Unit>) -> Result<()> {
+    match (unit, value) {
+        (Some(_), Value::DateTime(_)) => Ok(()),
+        (Some(_), other) => Err(Error::location(
+            SORT_VALUE_NOT_DATE,
+            format!(
+                "Invalid range: Expected the sortBy field to be a Date, but it was {}",
+                other.type_name()
+            ),
+        )),
+        (None, number) if number.is_number() => Ok(()),
+        (None, other) => Err(Error::location(
+            SORT_VALUE_NOT_NUMBER,
+            format!(
+                "Invalid range: Expected the sortBy field to be a number, but it was {}",
+                other.type_name()
+            ),
+        )),
+    }
+}
+
+/// The sort value so far away.
+fn shifted(value: &Value, offset: Number, unit: Option<Unit>) -> Result<Value> {
+    match (value, unit) {
+        (Value::DateTime(ms), Some(unit)) => {
+            let amount = offset.to_i64_exact().unwrap_or(0);
+            date::add(*ms, unit, amount, &TimeZone::Utc)
+                .map(Value::DateTime)
+                .map_err(|_| {
+                    Error::new(
+                        ErrorCode::Overflow,
+                        "a bound of the window lies beyond the range of dates",
+                    )
+                })
+        }
+        (value, _) => match Number::of(value.as_ref()) {
+            Some(number) => Ok(number.add(offset).into()),
+            None => Ok(Value::Missing),
+        },
+    }
+}

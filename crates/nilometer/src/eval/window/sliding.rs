@@ -1,0 +1,275 @@
+//! Accumulators over a moving window.
+//!
+//! ```text
+//! front  one state for each document still at the old end: that document and all behind it up to
+//!        the turn;  leaving the window is a pop
+//! back   one state of everything that entered since the turn;  entering is an add
+//! answer top of front merged with back
+//! turn   when front is empty and something must leave: front is built from back's documents
+//! ```
+//!
+//! Each document is added twice and merged twice in all, whatever the size of the window, and a state
+//! never holds a trace of what has left.
+
+use std::ops::Range;
+
+use nilometer_bson::Value;
+use nilometer_bson::number::Number;
+
+use super::Partition;
+use crate::error::Result;
+use crate::eval::accumulator::{
+    AccumulatorKind as Kind, AccumulatorSpec, State, ValueSet, percentile,
+};
+use crate::eval::sort_key::SortKey;
+use crate::eval::{Collation, EvalContext};
+
+/// What a window can be built of: added in order, merged with what follows.
+pub(super) trait Aggregate {
+    type State: Clone;
+    fn empty(&self) -> Self::State;
+    fn add(&self, state: &mut Self::State, at: usize) -> Result<()>;
+    fn merge(&self, state: &mut Self::State, later: Self::State) -> Result<()>;
+}
+
+/// A window as two stacks.
+struct TwoStacks<A: Aggregate> {
+    aggregate: A,
+    front: Vec<A::State>,
+    back: A::State,
+    /// Positions in `back`.
+    back_range: Range<usize>,
+}
+
+impl<A: Aggregate> TwoStacks<A> {
+    fn new(aggregate: A) -> Self {
+        let back = aggregate.empty();
+        Self {
+            aggregate,
+            front: Vec::new(),
+            back,
+            back_range: 0..0,
+        }
+    }
+
+    fn push(&mut self, at: usize) -> Result<()> {
+        if self.back_range.is_empty() {
+            self.back_range = at..at;
+        }
+        self.aggregate.add(&mut self.back, at)?;
+        self.back_range.end = at + 1;
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<()> {
+        if self.front.is_empty() {
+            for at in self.back_range.clone().rev() {
+                let mut state = self.aggregate.empty();
+                self.aggregate.add(&mut state, at)?;
+                if let Some(behind) = self.front.last() {
+                    self.aggregate.merge(&mut state, behind.clone())?;
+                }
+                self.front.push(state);
+            }
+            self.back = self.aggregate.empty();
+            self.back_range = self.back_range.end..self.back_range.end;
+        }
+        self.front.pop();
+        Ok(())
+    }
+
+    fn state(&self) -> Result<A::State> {
+        match self.front.last() {
+            None => Ok(self.back.clone()),
+            Some(front) => {
+                let mut state = front.clone();
+                self.aggregate.merge(&mut state, self.back.clone())?;
+                Ok(state)
+            }
+        }
+    }
+}
+
+/// The state of every frame, turned into a value. Frames' ends never move back.
+pub(super) fn slide<A: Aggregate>(
+    aggregate: A,
+    frames: &[Range<usize>],
+    finish: impl Fn(A::State) -> Value,
+) -> Result<Vec<Value>> {
+    let mut window = TwoStacks::new(aggregate);
+    let mut values: Vec<Value> = Vec::with_capacity(frames.len());
+    let (mut start, mut end) = (0, 0);
+    let mut last: Option<&Range<usize>> = None;
+    for frame in frames {
+        if last == Some(frame)
+            && let Some(value) = values.last()
+        {
+            values.push(value.clone());
+            continue;
+        }
+        last = Some(frame);
+        if frame.start >= end {
+            // Nothing of the old window is left: start anew rather than pop it all.
+            window.front.clear();
+            window.back = window.aggregate.empty();
+            window.back_range = 0..0;
+            (start, end) = (frame.start, frame.start);
+        }
+        while end < frame.end {
+            window.push(end)?;
+            end += 1;
+        }
+        while start < frame.start {
+            window.pop()?;
+            start += 1;
+        }
+        values.push(finish(window.state()?));
+    }
+    Ok(values)
+}
+
+/// An accumulator over the arguments of a partition.
+struct Accumulated<'a> {
+    spec: &'a AccumulatorSpec,
+    empty: State,
+    column: &'a [Value],
+    /// Of `$top` and its sisters.
+    keys: &'a [SortKey],
+}
+
+impl Aggregate for Accumulated<'_> {
+    type State = State;
+
+    fn empty(&self) -> State {
+        self.empty.clone()
+    }
+
+    fn add(&self, state: &mut State, at: usize) -> Result<()> {
+        let value = self.column.get(at).unwrap_or(&Value::Missing);
+        match self.keys.get(at) {
+            Some(key) => {
+                self.spec.add_ranked(state, key.clone(), value.clone());
+                Ok(())
+            }
+            None => self.spec.add_value(state, value.as_ref()),
+        }
+    }
+
+    fn merge(&self, state: &mut State, later: State) -> Result<()> {
+        self.spec.merge(state, later)
+    }
+}
+
+/// The accumulator's answer for every frame.
+pub(super) fn accumulate(
+    spec: &AccumulatorSpec,
+    partition: &Partition<'_>,
+    frames: &[Range<usize>],
+) -> Result<Vec<Value>> {
+    let column = partition.column(spec.argument())?;
+    let empty = spec.new_state(&Value::Null, partition.ctx)?;
+    let each = |answer: &dyn Fn(&[Value]) -> Value| {
+        let of_frame = |frame: &Range<usize>| answer(column.get(frame.clone()).unwrap_or_default());
+        by_frame(frames, of_frame)
+    };
+    let n = spec
+        .constant_n()
+        .and_then(|n| usize::try_from(n).ok())
+        .unwrap_or(usize::MAX);
+    let or_null = |value: &Value| crate::eval::accumulator::or_null(value.clone());
+    Ok(match spec.kind() {
+        Kind::Push => each(&|values| {
+            let present = values.iter().filter(|value| !value.is_missing());
+            Value::Array(present.cloned().collect())
+        }),
+        Kind::AddToSet => each(&|values| {
+            let mut set = ValueSet::new(Collation::clone(spec.collation()));
+            values.iter().for_each(|value| set.add(value.as_ref()));
+            set.finish()
+        }),
+        Kind::First => each(&|values| values.first().map_or(Value::Null, or_null)),
+        Kind::Last => each(&|values| values.last().map_or(Value::Null, or_null)),
+        Kind::FirstN => each(&|values| Value::Array(values.iter().take(n).map(or_null).collect())),
+        Kind::LastN => each(&|values| {
+            let skipped = values.len().saturating_sub(n);
+            Value::Array(values.iter().skip(skipped).map(or_null).collect())
+        }),
+        Kind::Count => each(&|values| crate::eval::accumulator::count_value(values.len() as u64)),
+        Kind::Percentile | Kind::Median => percentiles(spec, &column, frames, partition.ctx)?,
+        _ => {
+            let keys = match spec.sort() {
+                Some(sort) => partition
+                    .docs
+                    .iter()
+                    .map(|doc| sort.extract(doc.as_ref(), partition.ctx))
+                    .collect::<Result<Vec<_>>>()?,
+                None => Vec::new(),
+            };
+            let aggregate = Accumulated {
+                spec,
+                empty,
+                column: &column,
+                keys: &keys,
+            };
+            slide(aggregate, frames, |state| spec.finish(state))?
+        }
+    })
+}
+
+/// An answer for every frame; equal frames in a row share it.
+fn by_frame(frames: &[Range<usize>], answer: impl Fn(&Range<usize>) -> Value) -> Vec<Value> {
+    let mut values: Vec<Value> = Vec::with_capacity(frames.len());
+    let mut last: Option<&Range<usize>> = None;
+    for frame in frames {
+        let value = match (last == Some(frame), values.last()) {
+            (true, Some(value)) => value.clone(),
+            _ => answer(frame),
+        };
+        values.push(value);
+        last = Some(frame);
+    }
+    values
+}
+
+/// Percentiles from a sorted list that numbers enter and leave by binary search.
+fn percentiles(
+    spec: &AccumulatorSpec,
+    column: &[Value],
+    frames: &[Range<usize>],
+    ctx: &EvalContext<'_>,
+) -> Result<Vec<Value>> {
+    let ranks = spec.percentiles(ctx)?;
+    let single = spec.kind() == Kind::Median;
+    let numbers: Vec<Option<f64>> = column
+        .iter()
+        .map(|value| {
+            let number = Number::of(value.as_ref())?;
+            (!number.is_nan()).then(|| number.to_f64())
+        })
+        .collect();
+    let number = |at: usize| numbers.get(at).copied().flatten();
+    let mut sorted: Vec<f64> = Vec::new();
+    let find =
+        |sorted: &[f64], number: f64| sorted.partition_point(|v| v.total_cmp(&number).is_lt());
+    let mut values = Vec::with_capacity(frames.len());
+    let (mut start, mut end) = (0, 0);
+    for frame in frames {
+        while end < frame.end {
+            if let Some(number) = number(end) {
+                sorted.insert(find(&sorted, number), number);
+            }
+            end += 1;
+        }
+        while start < frame.start {
+            if start < end
+                && let Some(number) = number(start)
+            {
+                sorted.remove(find(&sorted, number));
+            }
+            start += 1;
+        }
+        end = end.max(start);
+        values.push(percentile::of_sorted(&sorted, &ranks, single));
+    }
+    Ok(values)
+}

@@ -1,0 +1,314 @@
+//! Each rule where it applies, and where it must not.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Document, Value, array, doc};
+
+use super::RULES;
+use crate::query::batch::FieldSet;
+use crate::query::exec::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, settings};
+use crate::query::exec::{ExecLimits, ExecOptions};
+use crate::query::pipeline::{Stage, testing::parse};
+use crate::query::planner::{AccessPath, BucketInput, Builder, Input, LogicalPlan};
+use crate::query::source::{RecordIter, RecordKey, RecordScan, RecordSource, Resolved};
+
+const T0: i64 = 1_600_000_000_000;
+
+fn plan_over(source: Resolved, stages: Value) -> LogicalPlan {
+    let settings = settings(ExecOptions::default(), ExecLimits::default());
+    let builder = Builder {
+        collections: MemoryCollections::of(source),
+        database: "test".into(),
+        collection: Some("c".into()),
+        settings: Arc::new(settings),
+        depth: 0,
+    };
+    builder.plan(Some("c"), parse(stages).unwrap()).unwrap()
+}
+
+fn series(times: &[i64]) -> Resolved {
+    let measurement = |at: &i64| doc! {"t": Value::DateTime(*at), "m": doc! {"a": 1}, "v": 1};
+    let list: Vec<Document> = times.iter().map(measurement).collect();
+    Resolved::TimeSeries(Arc::new(MemoryBuckets::new(&list, 10)))
+}
+
+fn plain() -> Resolved {
+    Resolved::Ordinary(Arc::new(MemoryRecords(vec![])))
+}
+
+fn names(plan: &LogicalPlan) -> Vec<&'static str> {
+    plan.stages.iter().map(Stage::name).collect()
+}
+
+fn buckets(plan: &LogicalPlan) -> &BucketInput {
+    match &plan.input {
+        Input::Buckets(input) => input,
+        _ => panic!("no buckets are read"),
+    }
+}
+
+/// What a `$match` over time-series data becomes: predicate on buckets, event filter, whole filter.
+fn split(filter: Document) -> (Document, Option<Document>, Option<Document>) {
+    let plan = plan_over(series(&[T0]), array![doc! {"$match": filter}]);
+    let input = buckets(&plan);
+    assert!(plan.stages.is_empty());
+    (
+        input.buckets.predicate.to_document(),
+        input.unpack.event_filter.as_ref().map(|f| f.to_document()),
+        input
+            .unpack
+            .whole_bucket_filter
+            .as_ref()
+            .map(|f| f.to_document()),
+    )
+}
+
+#[test]
+fn rules_have_names_of_their_own() {
+    let mut names: Vec<&str> = RULES.iter().map(|rule| rule.name()).collect();
+    names.sort_unstable();
+    let count = names.len();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+#[test]
+fn matches_come_together_and_forward() {
+    let sort = doc! {"$sort": doc! {"x": 1}};
+    let of = |field: &str| {
+        let mut filter = nilometer_bson::DocumentBuilder::new();
+        filter.append(field, 1);
+        doc! {"$match": filter.finish()}
+    };
+    let limit = doc! {"$limit": 3};
+    // Behind something that stays, so that the scan does not take them.
+    let unwind = doc! {"$unwind": "$u"};
+    let both = plan_over(plain(), array![unwind.clone(), of("a"), of("b")]);
+    assert_eq!(names(&both), ["$unwind", "$match"]);
+    let sorted = plan_over(plain(), array![unwind.clone(), sort.clone(), of("a")]);
+    assert_eq!(names(&sorted), ["$unwind", "$match", "$sort"]);
+    let limited = plan_over(plain(), array![unwind.clone(), sort, limit, of("a")]);
+    assert_eq!(names(&limited), ["$unwind", "$sort", "$match"]);
+    let project = |spec: Document| {
+        let stages = array![unwind.clone(), doc! {"$project": spec}, of("a")];
+        names(&plan_over(plain(), stages))
+    };
+    assert_eq!(project(doc! {"a": 1}), ["$unwind", "$match", "$project"]);
+    assert_eq!(project(doc! {"b": 0}), ["$unwind", "$match", "$project"]);
+    for kept in [
+        doc! {"b": 1},
+        doc! {"a": 0},
+        doc! {"a": "$b"},
+        doc! {"a.b": 0},
+    ] {
+        assert_eq!(project(kept), ["$unwind", "$project", "$match"]);
+    }
+}
+
+#[test]
+fn limits_come_together() {
+    let stages = |list: &[(&str, i64)]| -> Value {
+        let stage = |(name, n): &(&str, i64)| {
+            let mut stage = nilometer_bson::DocumentBuilder::new();
+            stage.append(name, *n);
+            Value::from(stage.finish())
+        };
+        list.iter().map(stage).collect::<Vec<_>>().into()
+    };
+    let plan = plan_over(
+        plain(),
+        stages(&[("$limit", 5), ("$limit", 3), ("$skip", 1), ("$skip", 2)]),
+    );
+    assert!(matches!(
+        plan.stages.as_slice(),
+        [Stage::Limit(3), Stage::Skip(3)]
+    ));
+    let sorted = |rest: &[Value]| {
+        let mut list = vec![Value::from(doc! {"$sort": doc! {"a": 1}})];
+        list.extend_from_slice(rest);
+        plan_over(plain(), list.into())
+    };
+    let limit: Value = doc! {"$limit": 4}.into();
+    let skip: Value = doc! {"$skip": 2}.into();
+    let plan = sorted(&[limit.clone(), doc! {"$limit": 2}.into()]);
+    assert!(matches!(plan.stages.as_slice(), [Stage::Sort(s)] if s.limit == Some(2)));
+    let plan = sorted(&[skip, limit.clone()]);
+    assert!(matches!(
+        plan.stages.as_slice(),
+        [Stage::Sort(s), Stage::Skip(2), Stage::Limit(4)] if s.limit == Some(6)
+    ));
+    let plan = sorted(&[doc! {"$unwind": "$u"}.into(), limit]);
+    assert!(matches!(&plan.stages[0], Stage::Sort(s) if s.limit.is_none()));
+}
+
+#[test]
+fn metadata_leaves_the_event_filter() {
+    let (predicate, event, whole) = split(doc! {"m.a": 1, "m.b": doc! {"$ne": 2}});
+    assert_eq!(
+        predicate,
+        doc! {"$and": array![
+            doc! {"meta.a": doc! {"$eq": 1}},
+            doc! {"meta.b": doc! {"$not": doc! {"$eq": 2}}},
+        ]}
+    );
+    assert_eq!((event, whole), (None, None));
+    // Beside a measurement in `$or` it stays, but the disjunction of both forms rules buckets out.
+    let (predicate, event, _) = split(doc! {"$or": array![doc! {"m.a": 1}, doc! {"v": 5}]});
+    let bounds = doc! {"$and": array![
+        doc! {"control.min.v": doc! {"$_internalExprLte": 5}},
+        doc! {"control.max.v": doc! {"$_internalExprGte": 5}},
+    ]};
+    assert_eq!(
+        predicate,
+        doc! {"$or": array![doc! {"meta.a": doc! {"$eq": 1}}, bounds]}
+    );
+    assert!(event.is_some());
+}
+
+#[test]
+fn measurements_bound_buckets_only_where_it_is_sound() {
+    let max = |filter| split(filter).0;
+    assert_eq!(
+        max(doc! {"v": doc! {"$gt": 5}}),
+        doc! {"control.max.v": doc! {"$_internalExprGt": 5}}
+    );
+    assert_eq!(
+        max(doc! {"v": doc! {"$lte": "x"}}),
+        doc! {"control.min.v": doc! {"$_internalExprLte": "x"}}
+    );
+    assert_eq!(
+        max(doc! {"v": doc! {"$exists": true}}),
+        doc! {"control.max.v": doc! {"$_internalExprGte": Value::MinKey}}
+    );
+    for silent in [
+        doc! {"v": Value::Null},
+        doc! {"v": doc! {"$ne": 1}},
+        doc! {"v": doc! {"$exists": false}},
+        doc! {"v": doc! {"$gt": array![1]}},
+        doc! {"v": doc! {"a": 1}},
+        doc! {"v": doc! {"$gte": f64::NAN}},
+        doc! {"v": doc! {"$lt": Value::MaxKey}},
+        doc! {"v": doc! {"$type": "int"}},
+        doc! {"v.0": 1},
+        doc! {"v": doc! {"$in": array![1, Value::Null]}},
+        doc! {"$or": array![doc! {"v": 1}, doc! {"w": Value::Null}]},
+        doc! {"$expr": doc! {"$lt": array!["$v", 1]}},
+        doc! {"$nor": array![doc! {"v": 1}]},
+    ] {
+        assert_eq!(max(silent.clone()), doc! {}, "{silent:?}");
+    }
+}
+
+#[test]
+fn times_bound_ids_and_accept_whole_buckets() {
+    let at = Value::DateTime(T0 + 7_200_000);
+    let filter = doc! {"t": doc! {"$gte": at.clone(), "$lt": Value::DateTime(T0 + 10_800_000)}};
+    let plan = plan_over(series(&[T0]), array![doc! {"$match": filter}]);
+    let input = buckets(&plan);
+    let second = |ms: i64| u32::try_from((T0 + ms) / 1000).unwrap();
+    // Down by the longest span a bucket may have (an hour).
+    assert_eq!(input.buckets.id_min, Some(second(3_600_000)));
+    assert_eq!(input.buckets.id_max, Some(second(10_799_000)));
+    assert!(input.unpack.whole_bucket_filter.is_some());
+    let mixed = split(doc! {"t": doc! {"$gte": at.clone()}, "v": 1});
+    assert!(mixed.1.is_some() && mixed.2.is_none());
+    let (predicate, ..) = split(doc! {"t": doc! {"$gt": 5}});
+    assert_eq!(predicate, doc! {"$alwaysFalse": 1});
+}
+
+#[test]
+fn dates_outside_the_range_of_ids_switch_their_bounds_off() {
+    let stages = || array![doc! {"$match": doc! {"t": doc! {"$gte": Value::DateTime(T0)}}}];
+    let plan = plan_over(series(&[T0, -5_000]), stages());
+    assert_eq!(buckets(&plan).buckets.id_min, None);
+    let early = array![doc! {"$match": doc! {"t": doc! {"$lt": Value::DateTime(-1)}}}];
+    let plan = plan_over(series(&[T0]), early.clone());
+    assert_eq!(
+        buckets(&plan).buckets.predicate.to_document(),
+        doc! {"$alwaysFalse": 1}
+    );
+    let plan = plan_over(series(&[T0, -5_000]), early);
+    assert_ne!(
+        buckets(&plan).buckets.predicate.to_document(),
+        doc! {"$alwaysFalse": 1}
+    );
+}
+
+#[test]
+fn a_match_behind_a_change_of_its_field_is_left_there() {
+    let stages = array![
+        doc! {"$addFields": doc! {"v": "$m.a"}},
+        doc! {"$match": doc! {"v": 1}},
+    ];
+    let plan = plan_over(series(&[T0]), stages);
+    assert_eq!(names(&plan), ["$addFields", "$match"]);
+    assert!(buckets(&plan).unpack.event_filter.is_none());
+}
+
+#[test]
+fn only_needed_fields_are_unpacked() {
+    let fields = |stages| {
+        buckets(&plan_over(series(&[T0]), stages))
+            .unpack
+            .fields
+            .clone()
+    };
+    let only = |names: &[&str]| FieldSet::Only(names.iter().map(|n| Arc::from(*n)).collect());
+    assert_eq!(fields(array![]), FieldSet::All);
+    assert_eq!(fields(array![doc! {"$limit": 1}]), FieldSet::All);
+    assert_eq!(fields(array![doc! {"$count": "n"}]), only(&[]));
+    let filter = doc! {"$match": doc! {"w": 1}};
+    let group = doc! {"$group": doc! {"_id": "$m.a", "x": doc! {"$max": "$v"}}};
+    assert_eq!(fields(array![filter, group]), only(&["m", "v"]));
+    let project = doc! {"$project": doc! {"v": 1, "_id": 0}};
+    assert_eq!(fields(array![project]), only(&["v"]));
+    let root = doc! {"$group": doc! {"_id": Value::Null, "x": doc! {"$push": "$$ROOT"}}};
+    assert_eq!(fields(array![root]), FieldSet::All);
+}
+
+/// A clustered collection without records.
+struct Clustered;
+
+impl RecordSource for Clustered {
+    fn scan(&self, _: &RecordScan) -> crate::Result<RecordIter> {
+        Ok(Box::new(std::iter::empty()))
+    }
+
+    fn count_estimate(&self) -> crate::Result<u64> {
+        Ok(0)
+    }
+
+    fn is_clustered(&self) -> bool {
+        true
+    }
+
+    fn clustered_key(&self, id: nilometer_bson::ValueRef<'_>) -> Option<RecordKey> {
+        match id {
+            nilometer_bson::ValueRef::Int32(v) => Some(v.to_be_bytes().to_vec()),
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn ids_bound_the_scan_of_a_clustered_collection() {
+    let access = |filter: Document| {
+        let source = Resolved::Ordinary(Arc::new(Clustered));
+        match plan_over(source, array![doc! {"$match": filter}]).input {
+            Input::Records(input) => match input.access {
+                AccessPath::ClusteredScan { min, max } => (min, max),
+                AccessPath::CollectionScan => (None, None),
+                AccessPath::IdLookup(_) => panic!("there is no index"),
+            },
+            _ => panic!("no records are read"),
+        }
+    };
+    let key = |v: i32| Some(v.to_be_bytes().to_vec());
+    assert_eq!(access(doc! {"_id": 5}), (key(5), key(5)));
+    let range = doc! {"_id": doc! {"$gt": 5, "$lte": 9, "$gte": 7}};
+    assert_eq!(access(range), (key(7), key(9)));
+    assert_eq!(access(doc! {"_id": "x"}), (None, None));
+    assert_eq!(access(doc! {"a": 5}), (None, None));
+    let either = doc! {"$or": array![doc! {"_id": 5}, doc! {"a": 1}]};
+    assert_eq!(access(either), (None, None));
+}

@@ -1,0 +1,159 @@
+//! What runs, who is connected and which sessions are open, as documents: for the commands and
+//! the aggregation stages that show them.
+
+use nilometer_bson::{Binary, Document, DocumentBuilder, Value, doc};
+
+use super::{OperationEntry, Services};
+use crate::eval::date::civil::date_of_days;
+use crate::session::ClientMetadata;
+
+/// Bytes of a command that are shown whole; more is cut.
+const COMMAND_BYTES_MAX: usize = 1000;
+
+/// Bytes of one value in a command that is cut.
+const VALUE_BYTES_MAX: usize = 250;
+
+/// SHA-256 of nothing: stands for the user where nobody logs in.
+const NO_USER_DIGEST: [u8; 32] = [
+    0xE3, 0xB0, 0xC4, 0x42, 0x98, 0xFC, 0x1C, 0x14, 0x9A, 0xFB, 0xF4, 0xC8, 0x99, 0x6F, 0xB9, 0x24,
+    0x27, 0xAE, 0x41, 0xE4, 0x64, 0x9B, 0x93, 0x4C, 0xA4, 0x95, 0x99, 0x1B, 0x78, 0x52, 0xB8, 0x55,
+];
+
+/// Which of the operations are to be described.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shown {
+    /// Connections that do nothing, too.
+    pub(crate) idle_connections: bool,
+    /// Long commands are cut.
+    pub(crate) truncate: bool,
+}
+
+/// Describes the running operations.
+pub(crate) fn operations(services: &Services, shown: Shown) -> Vec<Document> {
+    let running = services.operations.list();
+    let mut described: Vec<Document> = running
+        .iter()
+        .map(|operation| describe(services, operation, shown.truncate))
+        .collect();
+    if shown.idle_connections {
+        for (id, client) in services.connections.list() {
+            if running.iter().all(|o| o.connection_id != id) {
+                described.push(common(services, id, &client, false).finish());
+            }
+        }
+    }
+    described
+}
+
+/// The fields a connection has whether it is busy or not.
+fn common(services: &Services, id: i64, client: &ClientMetadata, active: bool) -> DocumentBuilder {
+    let host = &services.host;
+    let mut out = DocumentBuilder::with_capacity(512);
+    out.append("type", "op")
+        .append("host", format!("{}:{}", host.hostname, host.port))
+        .append("desc", format!("conn{id}"))
+        .append("connectionId", id)
+        .append(
+            "client",
+            (!client.remote.is_empty()).then_some(client.remote.as_str()),
+        )
+        .append("appName", client.application_name())
+        .append("clientMetadata", client.document.clone())
+        .append("active", active)
+        .append("currentOpTime", iso_time(services.clock.now_ms()));
+    out
+}
+
+fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> Document {
+    let elapsed = services.clock.monotonic().saturating_sub(operation.started);
+    let micros = i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX);
+    let command = if truncate && operation.command.as_bytes().len() > COMMAND_BYTES_MAX {
+        cut(&operation.command)
+    } else {
+        operation.command.clone()
+    };
+    let mut out = common(services, operation.connection_id, &operation.client, true);
+    out.append("opid", operation.id)
+        .append("lsid", operation.lsid.map(|id| id.to_document()))
+        .append("secs_running", micros / 1_000_000)
+        .append("microsecs_running", micros)
+        .append("op", kind(operation.command_name))
+        .append("ns", operation.namespace.as_str())
+        .append("command", command)
+        .append("killPending", operation.kill.reason().map(|_| true));
+    out.finish()
+}
+
+/// The kind of an operation as `op` shows it.
+fn kind(command: &str) -> &str {
+    match command {
+        "find" => "query",
+        "getMore" => "getmore",
+        "insert" | "update" => command,
+        "delete" => "remove",
+        _ => "command",
+    }
+}
+
+/// What the command is and where, without its bulk.
+fn cut(command: &Document) -> Document {
+    let mut short = DocumentBuilder::new();
+    for element in command.iter() {
+        if short.len() > COMMAND_BYTES_MAX {
+            break;
+        }
+        if element.value_bytes().len() <= VALUE_BYTES_MAX {
+            short.append_element(element);
+        } else {
+            short.append(element.name(), "...");
+        }
+    }
+    short.finish()
+}
+
+/// `2026-01-02T03:04:05.678+00:00`.
+fn iso_time(ms: i64) -> String {
+    let (days, of_day) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000));
+    let (year, month, day) = date_of_days(days);
+    let (hours, minutes) = (of_day / 3_600_000, of_day / 60_000 % 60);
+    let (seconds, millis) = (of_day / 1000 % 60, of_day % 1000);
+    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}+00:00")
+}
+
+/// Describes the open logical sessions.
+pub(crate) fn sessions(services: &Services) -> Vec<Document> {
+    let open = services.sessions.list(services.clock.now_ms());
+    let user = Value::from(Binary {
+        subtype: 0,
+        bytes: NO_USER_DIGEST.as_slice().into(),
+    });
+    open.iter()
+        .map(|session| {
+            let id = session.id.to_document();
+            doc! {
+                "_id": doc! {"id": id.get("id"), "uid": user.clone()},
+                "lastUse": Value::DateTime(session.last_use_ms),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_command_keeps_its_small_fields() {
+        let long = doc! {"insert": "c", "documents": "x".repeat(10_000), "$db": "a"};
+        let short = cut(&long);
+        assert_eq!(short.get("insert").as_str(), Some("c"));
+        assert_eq!(short.get("documents").as_str(), Some("..."));
+        assert_eq!(short.get("$db").as_str(), Some("a"));
+    }
+
+    #[test]
+    fn a_moment_is_shown_in_utc() {
+        assert_eq!(iso_time(1_700_000_000_123), "2023-11-14T22:13:20.123+00:00");
+        assert_eq!(iso_time(-1), "1969-12-31T23:59:59.999+00:00");
+    }
+}

@@ -1,0 +1,4 @@
+//! What a client sees: commands in, replies out.
+
+mod query_commands;
+mod support;

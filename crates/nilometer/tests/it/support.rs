@@ -1,0 +1,116 @@
+//! A database in memory and commands as documents.
+
+use nilometer::{ClientSession, Database, Request};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
+
+/// A database and one connection to it.
+pub(crate) struct Fixture {
+    pub(crate) database: Database,
+    session: ClientSession,
+}
+
+impl Fixture {
+    pub(crate) fn new() -> Self {
+        Self {
+            database: Database::in_memory().unwrap(),
+            session: ClientSession::embedded(),
+        }
+    }
+
+    /// The reply to a command on the database "test".
+    pub(crate) fn reply(&mut self, command: Document) -> Document {
+        self.reply_on("test", command)
+    }
+
+    pub(crate) fn reply_on(&mut self, db: &str, command: Document) -> Document {
+        let mut body = DocumentBuilder::new();
+        for element in command.iter() {
+            body.append_element(element);
+        }
+        body.append("$db", db);
+        let request = Request::new(body.finish());
+        self.database.run_command(&mut self.session, &request)
+    }
+
+    /// The reply to a command that must succeed.
+    pub(crate) fn run(&mut self, command: Document) -> Document {
+        let reply = self.reply(command);
+        assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
+        reply
+    }
+
+    /// The code with which a command is refused; 0 if it is not.
+    pub(crate) fn code(&mut self, command: Document) -> i64 {
+        let reply = self.reply(command);
+        reply.get("code").as_exact_i64().unwrap_or(0)
+    }
+
+    /// All documents of a cursor, batch by batch.
+    pub(crate) fn all(&mut self, command: Document) -> Vec<Document> {
+        let reply = self.run(command);
+        let (mut id, ns, mut documents) = cursor(&reply, "firstBatch");
+        let collection = ns.split_once('.').unwrap().1.to_owned();
+        while id != 0 {
+            let more = doc! {"getMore": id, "collection": collection.as_str(), "batchSize": 2};
+            let reply = self.run(more);
+            let (next, same, batch) = cursor(&reply, "nextBatch");
+            assert_eq!(same, ns);
+            id = next;
+            documents.extend(batch);
+        }
+        documents
+    }
+
+    /// A time-series collection "ts" and an ordinary one "plain" with the same measurements.
+    pub(crate) fn with_measurements(count: i64) -> Self {
+        let mut fixture = Self::new();
+        let options = doc! {"timeField": "t", "metaField": "m"};
+        fixture.run(doc! {"create": "ts", "timeseries": options});
+        let of = |at: i64| -> Value {
+            let time = Value::DateTime(1_700_000_000_000 + at * 10_000);
+            let meta = doc! {"host": format!("h{}", at % 3)};
+            doc! {"t": time, "m": meta, "_id": at, "v": at % 10, "s": "cpu"}.into()
+        };
+        let documents: Vec<Value> = (0..count).map(of).collect();
+        for collection in ["ts", "plain"] {
+            let insert = doc! {"insert": collection, "documents": documents.clone()};
+            let reply = fixture.run(insert);
+            assert_eq!(reply.get("n").as_exact_i64(), Some(count));
+        }
+        fixture
+    }
+}
+
+/// Id, namespace and documents of a cursor in a reply.
+pub(crate) fn cursor(reply: &Document, batch: &str) -> (i64, String, Vec<Document>) {
+    let cursor = reply.get("cursor").as_document().unwrap();
+    let ValueRef::Int64(id) = cursor.get("id") else {
+        panic!("an id that is no long: {}", show(reply))
+    };
+    let documents = cursor.get(batch).as_array().unwrap();
+    let documents = documents
+        .iter()
+        .map(|d| d.as_document().unwrap().to_document());
+    let ns = cursor.get("ns").as_str().unwrap().to_owned();
+    (id, ns, documents.collect())
+}
+
+/// A document as text, for failing tests.
+pub(crate) fn show(document: &Document) -> String {
+    text(ValueRef::Document(document.as_ref()))
+}
+
+fn text(value: ValueRef<'_>) -> String {
+    match value {
+        ValueRef::Document(d) => {
+            let fields = d
+                .iter()
+                .map(|e| format!("{}: {}", e.name(), text(e.value())));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
+        }
+        ValueRef::Array(a) => {
+            format!("[{}]", a.iter().map(text).collect::<Vec<_>>().join(", "))
+        }
+        other => format!("{other:?}"),
+    }
+}
