@@ -19,7 +19,11 @@ pub(super) const FSYNC: CommandSpec = CommandSpec {
 
 pub(super) const UNLOCK: CommandSpec = CommandSpec {
     admin_only: true,
-    ..CommandSpec::new("fsyncUnlock", "Refused: there is no lock to release.", unlock)
+    ..CommandSpec::new(
+        "fsyncUnlock",
+        "Refused: there is no lock to release.",
+        unlock,
+    )
 };
 
 fn fsync(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {

@@ -13,6 +13,7 @@
 //! column, once if it is constant in the block; any other argument is evaluated on rows that hold only
 //! what it reads. States see values in row order either way, so nothing depends on the path taken.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
@@ -24,7 +25,7 @@ use nilometer_bson::order::{compare_with, hash_with};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::expression::{DateBins, Expression};
@@ -250,9 +251,7 @@ fn runs(
     let Some(times) = selected(block, &block.shape.time_field)? else {
         return Ok(Vec::new());
     };
-    let BlockData::DateTime(times) = times.data() else {
-        return Ok(Vec::new());
-    };
+    let times = dates(&times)?;
     let is_sorted = block.bucket.is_sorted();
     let mut runs: Vec<Run> = Vec::new();
     let mut from = 0;
@@ -278,6 +277,18 @@ fn runs(
         from += length;
     }
     Ok(runs)
+}
+
+/// The dates of a time column; one date for all, as in a bucket of one measurement, is spelt out.
+fn dates(column: &ColumnBlock) -> Result<Cow<'_, [i64]>> {
+    match column.data() {
+        BlockData::DateTime(times) => Ok(Cow::Borrowed(times)),
+        BlockData::Constant(Value::DateTime(time)) => Ok(Cow::Owned(vec![*time; column.len()])),
+        _ => Err(Error::new(
+            ErrorCode::DataCorruptionDetected,
+            "a bucket holds measurements without a date in the time field",
+        )),
+    }
 }
 
 /// How many of ascending times lie in the bin of the first: doubling steps, then halving.
