@@ -1,4 +1,6 @@
 //! What a client sees: commands in, replies out.
 
 mod query_commands;
+mod random;
+mod same_answers;
 mod support;
