@@ -23,3 +23,6 @@ pub use database::Database;
 pub use error::{Error, ErrorCode, Result};
 pub use operation::{OperationContext, Request};
 pub use session::ClientSession;
+
+#[cfg(test)]
+mod compatibility_tests;

@@ -136,6 +136,10 @@ impl Client {
         if !pinned.is_empty() && std::fs::read_to_string(&stamp).is_ok_and(|old| old == pinned) {
             return Ok(());
         }
+        if !pinned.is_empty() {
+            // Two versions of one library side by side make a third that nobody wrote.
+            let _ = std::fs::remove_dir_all(folder(self.name).join("target"));
+        }
         let mut outcome = Ok(());
         for _ in 0..INSTALL_TRIES {
             outcome = (self.install)()

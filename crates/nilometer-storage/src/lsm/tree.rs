@@ -312,7 +312,11 @@ fn explain(path: &Path, operation: &'static str, error: lsm_tree::Error) -> Erro
     use std::io::ErrorKind;
     match error {
         lsm_tree::Error::Io(source) => match source.kind() {
-            ErrorKind::UnexpectedEof | ErrorKind::NotFound | ErrorKind::InvalidData => {
+            // The last is what seeking before the start of a file that was cut short gives.
+            ErrorKind::UnexpectedEof
+            | ErrorKind::NotFound
+            | ErrorKind::InvalidData
+            | ErrorKind::InvalidInput => {
                 let found = source.to_string();
                 Error::corruption("tree", path, 0, "complete files", found)
             }

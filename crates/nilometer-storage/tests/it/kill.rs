@@ -99,8 +99,11 @@ fn child() {
                     engine.commit(batch, Durability::Sync).expect("commit");
                     let line = format!("ack {writer} {number}\n");
                     let mut output = std::io::stdout().lock();
-                    output.write_all(line.as_bytes()).expect("a line");
-                    output.flush().expect("a line");
+                    let written = output.write_all(line.as_bytes());
+                    if written.and_then(|()| output.flush()).is_err() {
+                        // The parent is gone.
+                        std::process::exit(1);
+                    }
                 }
             });
         }

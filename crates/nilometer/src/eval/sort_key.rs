@@ -486,4 +486,27 @@ mod tests {
         assert!(order(doc! {"a": 1}, doc! {"a": 1, "b": Value::Null}).is_eq());
         assert!(order(doc! {}, doc! {"a": "x"}).is_lt());
     }
+
+    #[test]
+    fn awkward_values_sort_as_their_list_says() {
+        let ctx = EvalContext::default();
+        for (direction, descending) in [(1, false), (-1, true)] {
+            let sort = pattern(doc! {"a": direction}).unwrap();
+            let keys: Vec<(usize, SortKey)> = nilometer_bson::testing::awkward_values()
+                .into_iter()
+                // Missing sorts as null and arrays by their elements: other tests have them.
+                .filter(|(_, value)| !matches!(value, Value::Missing | Value::Array(_)))
+                .map(|(group, value)| {
+                    let key = sort.extract(doc! {"a": value}.as_ref(), &ctx).unwrap();
+                    (group, key)
+                })
+                .collect();
+            for (a, left) in &keys {
+                for (b, right) in &keys {
+                    let expected = if descending { b.cmp(a) } else { a.cmp(b) };
+                    assert_eq!(sort.compare(left, right), expected, "{left:?} {right:?}");
+                }
+            }
+        }
+    }
 }

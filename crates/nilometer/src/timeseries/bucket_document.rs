@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::column::{self, ColumnBuilder};
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef, type_code};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef};
 
 use super::min_max::{Extreme, Side};
 use super::tail::{self, Header};
@@ -60,12 +60,8 @@ pub(crate) struct BucketDocument<'a> {
     pub(crate) version: Version,
     /// `control.min`.
     pub(crate) min: DocRef<'a>,
-    /// `control.max`.
-    pub(crate) max: DocRef<'a>,
     /// `control.count`, or for version 1 the entries of the time column.
     pub(crate) count: usize,
-    /// `control.closed` is true: it takes no more measurements.
-    pub(crate) closed: bool,
     /// The metadata, missing if there is none.
     pub(crate) meta: ValueRef<'a>,
     /// `data`.
@@ -90,15 +86,15 @@ impl<'a> BucketDocument<'a> {
         let id = id.ok_or_else(|| bad("no _id"))?;
         let control = control.ok_or_else(|| bad("no control"))?;
         let data = data.ok_or_else(|| bad("no data"))?;
-        let (mut version, mut count, mut closed) = (None, None, false);
-        let (mut min, mut max) = (None, None);
+        let (mut version, mut count) = (None, None);
+        let (mut min, mut has_max) = (None, false);
         for element in control {
             match (element.name(), element.value()) {
                 ("version", number) => version = number.as_exact_i64(),
                 ("min", ValueRef::Document(found)) => min = Some(found),
-                ("max", ValueRef::Document(found)) => max = Some(found),
+                ("max", ValueRef::Document(_)) => has_max = true,
                 ("count", number) => count = number.as_exact_i64(),
-                ("closed", ValueRef::Bool(found)) => closed = found,
+                ("closed", ValueRef::Bool(_)) => {}
                 (other, _) => return Err(bad(&format!("unexpected field 'control.{other}'"))),
             }
         }
@@ -116,6 +112,9 @@ impl<'a> BucketDocument<'a> {
             (_, Some(count)) => usize::try_from(count).unwrap_or(0),
             (_, None) => count_column(data.get(time_field)).ok_or_else(|| bad("no count"))?,
         };
+        if !has_max {
+            return Err(bad("no control.max"));
+        }
         if count > MEASUREMENTS_MAX {
             return Err(bad("too many measurements"));
         }
@@ -123,9 +122,7 @@ impl<'a> BucketDocument<'a> {
             id,
             version,
             min: min.ok_or_else(|| bad("no control.min"))?,
-            max: max.ok_or_else(|| bad("no control.max"))?,
             count,
-            closed,
             meta,
             data,
         })
@@ -310,7 +307,7 @@ impl BucketImage {
     }
 
     /// The bucket document.
-    pub(crate) fn to_document(&mut self) -> Document {
+    pub(crate) fn into_document(mut self) -> Document {
         let rows = self.rows;
         for column in &mut self.columns {
             for _ in column.rows..rows {
@@ -357,9 +354,4 @@ impl BucketImage {
         }
         out.finish()
     }
-}
-
-/// True for the type byte of a value that a bucket document may hold compressed.
-pub(crate) fn is_binary(element: &Element<'_>) -> bool {
-    element.type_code() == type_code::BINARY
 }

@@ -201,7 +201,7 @@ impl Timeseries {
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
         let image = parts.image(id, &options.time_field)?;
-        Ok(image.map_or(0, |mut image| image.to_document().as_bytes().len()))
+        Ok(image.map_or(0, |image| image.into_document().as_bytes().len()))
     }
 
     /// Queues the sealing of every bucket that has a tail: at start, when no bucket is open yet.

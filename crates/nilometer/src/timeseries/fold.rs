@@ -123,10 +123,11 @@ pub(crate) fn fold(
     if parts.tail.is_empty() && target == Target::Open {
         return Ok(None);
     }
-    let Some(mut image) = parts.image(id, time_field)? else {
+    let Some(image) = parts.image(id, time_field)? else {
         return Ok(None);
     };
-    let document = image.to_document();
+    let rows = image.rows();
+    let document = image.into_document();
     let stored = sealed::store(document.as_ref())?;
     let (to, from) = match target {
         Target::Open => (keyspaces.open, keyspaces.sealed),
@@ -141,5 +142,5 @@ pub(crate) fn fold(
         batch.delete(keyspaces.tail, key);
     }
     engine.commit(batch, Durability::Buffered)?;
-    Ok(Some((image.rows(), document.as_bytes().len())))
+    Ok(Some((rows, document.as_bytes().len())))
 }

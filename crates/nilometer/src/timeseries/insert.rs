@@ -127,7 +127,6 @@ impl<'a> Groups<'a> {
 /// Looks at one document: its time, and the element that names its series.
 fn examine<'a>(
     document: DocRef<'a>,
-    index: usize,
     options: &TimeseriesOptions,
 ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
     let (mut time, mut meta, mut has_id) = (None, None, false);
@@ -163,7 +162,6 @@ fn examine<'a>(
         ));
     }
     let measurement = Measurement {
-        index,
         time_ms,
         lacks_id: !has_id,
         generated_id: None,
@@ -188,7 +186,7 @@ impl Timeseries {
         let mut groups = Groups::default();
         let mut extended = false;
         for (index, document) in documents.enumerate() {
-            match examine(document, index, timeseries) {
+            match examine(document, timeseries) {
                 Ok((meta, measurement)) => {
                     extended |= !in_ordinary_range(measurement.time_ms);
                     groups.add(meta, measurement);

@@ -306,21 +306,24 @@ impl Timeseries {
             return Ok(None);
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
-        let Some(mut image) = parts.image(id, &options.time_field)? else {
+        let Some(image) = parts.image(id, &options.time_field)? else {
             return Ok(None);
         };
         let bucket = match parts.document {
             Some(document) if parts.tail.is_empty() => document,
-            _ => image.to_document(),
+            _ => image.into_document(),
         };
         StoredBucket::from_document(bucket, &options.time_field).map(|b| Some(Arc::new(b)))
     }
 }
 
+/// Bucket id, key and value of an entry.
+type KeyedEntry = ([u8; 12], Bytes, Bytes);
+
 /// One keyspace of a scan, with its next entry looked at.
 struct Cursor {
     scan: Scan,
-    next: Option<([u8; 12], Bytes, Bytes)>,
+    next: Option<KeyedEntry>,
 }
 
 impl Cursor {
@@ -329,7 +332,7 @@ impl Cursor {
         Ok(Self { scan, next })
     }
 
-    fn pull(scan: &mut Scan) -> Result<Option<([u8; 12], Bytes, Bytes)>> {
+    fn pull(scan: &mut Scan) -> Result<Option<KeyedEntry>> {
         let Some(item) = scan.next() else {
             return Ok(None);
         };
@@ -445,10 +448,10 @@ impl BucketScan {
                     entries.push((key.to_vec(), tail::decode(&value)?));
                 }
                 let image = fold::image(document, &entries, id, time_field)?;
-                let mut image = image.ok_or_else(|| {
+                let image = image.ok_or_else(|| {
                     damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
                 })?;
-                let bucket = StoredBucket::from_document(image.to_document(), time_field)?;
+                let bucket = StoredBucket::from_document(image.into_document(), time_field)?;
                 let bucket = Arc::new(bucket);
                 self.timeseries.folded.put(id, state, bucket.clone());
                 Ok(bucket)

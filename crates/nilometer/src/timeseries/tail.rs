@@ -6,9 +6,8 @@
 //! number (4 bytes, big-endian), so that a bucket's entries lie side by side in the order written.
 //!
 //! ```text
-//! entry    version 01 | flags | varint rows | [span] | [header] | varint columns | column …
-//! flags    bit 0: header present; bit 1: span present
-//! span     varint zigzag(first time ms) | varint(last - first)      least and greatest time
+//! entry    version 01 | flags | varint rows | [header] | varint columns | column …
+//! flags    bit 0: header present
 //! header   varint length | document {start: date, meta?: any}       how the bucket was opened
 //! column   varint id << 1 | named | [varint length, name] | chunk
 //! chunk    varint 0, value × rows          each value: type byte, value bytes (00: missing)
@@ -31,7 +30,6 @@ use crate::error::{Error, ErrorCode, Result};
 /// The format this code writes.
 const VERSION: u8 = 1;
 const HAS_HEADER: u8 = 1;
-const HAS_SPAN: u8 = 2;
 
 /// Up to this many measurements are stored value by value; more make a compressed column.
 const PLAIN_ROWS_MAX: usize = 2;
@@ -101,19 +99,13 @@ pub(crate) struct ColumnChunk<'a> {
 /// Writes an entry.
 pub(crate) fn encode(
     rows: usize,
-    span: (i64, i64),
     header: Option<&Header>,
     columns: &[ColumnChunk<'_>],
 ) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(64 + rows * columns.len() * 4);
-    let spanned = rows > PLAIN_ROWS_MAX;
-    let flags = if header.is_some() { HAS_HEADER } else { 0 } | if spanned { HAS_SPAN } else { 0 };
+    let flags = if header.is_some() { HAS_HEADER } else { 0 };
     out.extend_from_slice(&[VERSION, flags]);
     put_varint(&mut out, rows as u64);
-    if spanned {
-        put_varint(&mut out, zigzag(span.0));
-        put_varint(&mut out, span.1.wrapping_sub(span.0) as u64);
-    }
     if let Some(header) = header {
         let document = header.to_document();
         put_varint(&mut out, document.as_bytes().len() as u64);
@@ -266,8 +258,6 @@ impl Chunk {
 pub(crate) struct Entry {
     /// Measurements in it.
     pub(crate) rows: usize,
-    /// Least and greatest time, if stored.
-    pub(crate) span: Option<(i64, i64)>,
     /// How the bucket was opened, if repeated here.
     pub(crate) header: Option<Header>,
     /// Its columns: id, name if given, values.
@@ -293,12 +283,6 @@ fn read_entry(reader: &mut Reader<'_>) -> Option<Entry> {
     let rows = usize::try_from(reader.varint()?)
         .ok()
         .filter(|rows| *rows <= ROWS_MAX)?;
-    let span = if flags & HAS_SPAN != 0 {
-        let first = unzigzag(reader.varint()?);
-        Some((first, first.wrapping_add(reader.varint()? as i64)))
-    } else {
-        None
-    };
     let header = if flags & HAS_HEADER != 0 {
         let document: DocRef<'_> = DocRef::new(reader.counted()?)?;
         let ValueRef::DateTime(start_ms) = document.get("start") else {
@@ -328,7 +312,6 @@ fn read_entry(reader: &mut Reader<'_>) -> Option<Entry> {
     }
     Some(Entry {
         rows,
-        span,
         header,
         columns,
     })
@@ -368,7 +351,7 @@ mod tests {
                 values: values.iter().map(Value::as_ref).collect(),
             },
         ];
-        let bytes = encode(rows, (0, rows as i64 * 10), Some(&header), &columns).unwrap();
+        let bytes = encode(rows, Some(&header), &columns).unwrap();
         let entry = decode(&bytes).unwrap();
         assert_eq!(entry.rows, rows);
         assert_eq!(entry.header.unwrap().start_ms, -60_000);

@@ -45,7 +45,7 @@ impl Fixture {
         let timeseries = Arc::new(Timeseries::new(
             self.engine.clone(),
             BucketLimits::default(),
-            1 << 40,
+            u64::from(self.ids.get()) << 40,
         ));
         Self { timeseries, ..self }
     }
@@ -322,6 +322,12 @@ fn whatever_is_inserted_is_read_back() {
                 .collect();
             assert!(f.insert(&batch, true).errors.is_empty());
             given.extend(batch.iter().map(|d| sorted_fields(d.as_ref())));
+            match draw.below(12) {
+                0 => f = f.reopened(),
+                1 => f.timeseries.wait_for_chores().unwrap(),
+                2 => f.timeseries.seal_all(&f.collection).unwrap(),
+                _ => {}
+            }
         }
         let given = sorted(given);
         let check = |f: &Fixture| {

@@ -597,3 +597,39 @@ fn every_kind_has_a_row() {
     names.dedup();
     assert_eq!(names.len(), 23);
 }
+
+#[test]
+fn awkward_values_keep_their_order() {
+    let values = nilometer_bson::testing::awkward_values();
+    let ctx = EvalContext::default();
+    let finish = |name: &str, values: &[&Value]| {
+        let spec = parse(name, "$v").unwrap();
+        let mut state = spec.new_state(&Value::Null, &ctx).unwrap();
+        for value in values {
+            spec.add_value(&mut state, value.as_ref()).unwrap();
+        }
+        spec.finish(state)
+    };
+    for (a, left) in &values {
+        for (b, right) in &values {
+            if left.is_nullish() || right.is_nullish() {
+                continue;
+            }
+            let (least, greatest) = match a.cmp(b) {
+                std::cmp::Ordering::Greater => (right, left),
+                std::cmp::Ordering::Less => (left, right),
+                std::cmp::Ordering::Equal => (left, left),
+            };
+            same(&finish("$min", &[left, right]), least, "$min");
+            same(&finish("$max", &[left, right]), greatest, "$max");
+            let Value::Array(set) = finish("$addToSet", &[left, right]) else {
+                panic!();
+            };
+            assert_eq!(
+                set.as_ref().len(),
+                if a == b { 1 } else { 2 },
+                "{left:?} {right:?}"
+            );
+        }
+    }
+}

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use nilometer_bson::{ArrayRef, DocumentBuilder, ValueRef};
+use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, ValueRef};
 
 use super::Expression;
 use super::array::ArrayBuilder;
@@ -113,7 +113,7 @@ fn pair_of_array(pair: ArrayRef<'_>) -> Result<(&str, ValueRef<'_>)> {
     }
 }
 
-fn pair_of_object(pair: nilometer_bson::DocRef<'_>) -> Result<(&str, ValueRef<'_>)> {
+fn pair_of_object(pair: DocRef<'_>) -> Result<(&str, ValueRef<'_>)> {
     let count = pair.iter().count();
     if count != 2 {
         return Err(error(
@@ -172,15 +172,96 @@ pub(super) fn object_to_array<'s>(
     }
 }
 
+/// The parsed members of `$zip`.
+#[derive(Default)]
+struct Zip {
+    inputs: Vec<Option<Expression>>,
+    defaults: Vec<Option<Expression>>,
+    longest: bool,
+}
+
+fn zip_error(code: i32, what: String) -> Error {
+    Error::location(code, format!("$zip {what}"))
+}
+
+impl Zip {
+    fn parse(parser: &mut Parser<'_>, doc: DocRef<'_>) -> Result<Self> {
+        let mut zip = Self::default();
+        for element in doc.iter() {
+            match (element.name(), element.value()) {
+                ("inputs", list) => zip.inputs = operands(parser, list, "inputs", 34461)?,
+                ("defaults", list) => zip.defaults = operands(parser, list, "defaults", 34462)?,
+                ("useLongestLength", ValueRef::Bool(longest)) => zip.longest = longest,
+                ("useLongestLength", other) => {
+                    return Err(zip_error(
+                        34463,
+                        format!(
+                            "useLongestLength must be a bool, found {}",
+                            other.type_name()
+                        ),
+                    ));
+                }
+                (other, _) => {
+                    return Err(zip_error(
+                        34464,
+                        format!("found an unknown argument: {other}"),
+                    ));
+                }
+            }
+        }
+        zip.check()?;
+        Ok(zip)
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = if self.inputs.is_empty() {
+            (34465, "requires at least one input array")
+        } else if self.defaults.is_empty() {
+            return Ok(());
+        } else if !self.longest {
+            (
+                34466,
+                "cannot specify defaults unless useLongestLength is true",
+            )
+        } else if self.defaults.len() != self.inputs.len() {
+            (34467, "defaults and inputs must have the same length")
+        } else {
+            return Ok(());
+        };
+        Err(zip_error(wrong.0, wrong.1.to_owned()))
+    }
+}
+
+/// The operands in an array of expressions.
+fn operands(
+    parser: &mut Parser<'_>,
+    list: ValueRef<'_>,
+    name: &str,
+    code: i32,
+) -> Result<Vec<Option<Expression>>> {
+    match list {
+        ValueRef::Array(list) => list
+            .iter()
+            .map(|operand| parser.operand(operand).map(Some))
+            .collect(),
+        other => Err(zip_error(
+            code,
+            format!(
+                "{name} must be an array of expressions, found {}",
+                other.type_name()
+            ),
+        )),
+    }
+}
+
 /// Arguments of the operation: longest (constant bool), number of inputs (constant), inputs, defaults.
 pub(super) fn parse_zip(
     parser: &mut Parser<'_>,
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let fail = |code: i32, what: String| Error::location(code, format!("$zip {what}"));
     let ValueRef::Document(doc) = value else {
-        return Err(fail(
+        return Err(zip_error(
             34460,
             format!(
                 "only supports an object as an argument, found {}",
@@ -188,74 +269,14 @@ pub(super) fn parse_zip(
             ),
         ));
     };
-    let (mut inputs, mut defaults, mut longest) = (Vec::new(), Vec::new(), false);
-    for element in doc.iter() {
-        match (element.name(), element.value()) {
-            ("inputs", ValueRef::Array(list)) => {
-                for input in list.iter() {
-                    inputs.push(Some(parser.operand(input)?));
-                }
-            }
-            ("inputs", other) => {
-                return Err(fail(
-                    34461,
-                    format!(
-                        "inputs must be an array of expressions, found {}",
-                        other.type_name()
-                    ),
-                ));
-            }
-            ("defaults", ValueRef::Array(list)) => {
-                for default in list.iter() {
-                    defaults.push(Some(parser.operand(default)?));
-                }
-            }
-            ("defaults", other) => {
-                return Err(fail(
-                    34462,
-                    format!(
-                        "defaults must be an array of expressions, found {}",
-                        other.type_name()
-                    ),
-                ));
-            }
-            ("useLongestLength", ValueRef::Bool(given)) => longest = given,
-            ("useLongestLength", other) => {
-                return Err(fail(
-                    34463,
-                    format!(
-                        "useLongestLength must be a bool, found {}",
-                        other.type_name()
-                    ),
-                ));
-            }
-            (other, _) => {
-                return Err(fail(34464, format!("found an unknown argument: {other}")));
-            }
-        }
-    }
-    if inputs.is_empty() {
-        return Err(fail(34465, "requires at least one input array".to_owned()));
-    }
-    if !defaults.is_empty() && !longest {
-        return Err(fail(
-            34466,
-            "cannot specify defaults unless useLongestLength is true".to_owned(),
-        ));
-    }
-    if !defaults.is_empty() && defaults.len() != inputs.len() {
-        return Err(fail(
-            34467,
-            "defaults and inputs must have the same length".to_owned(),
-        ));
-    }
-    let count = i64::try_from(inputs.len()).unwrap_or(i64::MAX);
+    let mut zip = Zip::parse(parser, doc)?;
+    let count = i64::try_from(zip.inputs.len()).unwrap_or(i64::MAX);
     let mut arguments = vec![
-        Some(Expression::constant(longest)),
+        Some(Expression::constant(zip.longest)),
         Some(Expression::constant(count)),
     ];
-    arguments.append(&mut inputs);
-    arguments.append(&mut defaults);
+    arguments.append(&mut zip.inputs);
+    arguments.append(&mut zip.defaults);
     Ok(Operation::new(spec, arguments).into_expression())
 }
 

@@ -9,7 +9,7 @@ use dashu_float::DBig;
 use nilometer_bson::Decimal128;
 use nilometer_bson::number::Number;
 
-use super::decimal_math::{self, circular, hyperbolic};
+use super::decimal_math::{self, circular, hyperbolic, periodic};
 use super::evaluated::Evaluated;
 use super::math::{function, single_number};
 use super::operation::{Call, arg};
@@ -64,9 +64,9 @@ macro_rules! functions {
 }
 
 functions! {
-    sin, bounded, f64::sin, |v| circular(v, f64::sin, DBig::sin);
-    cos, bounded, f64::cos, |v| circular(v, f64::cos, DBig::cos);
-    tan, bounded, f64::tan, |v| circular(v, f64::tan, DBig::tan);
+    sin, bounded, f64::sin, |v| periodic(v, f64::sin, DBig::sin);
+    cos, bounded, f64::cos, |v| periodic(v, f64::cos, DBig::cos);
+    tan, bounded, f64::tan, |v| periodic(v, f64::tan, DBig::tan);
     asin, |v, c| domain(v, c, -1.0, 1.0, "[-1,1]"), f64::asin, |v| circular(v, f64::asin, DBig::asin);
     acos, |v, c| domain(v, c, -1.0, 1.0, "[-1,1]"), f64::acos, decimal_acos;
     atan, |_, _| Ok(()), f64::atan, decimal_atan;

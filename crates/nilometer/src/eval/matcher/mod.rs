@@ -36,7 +36,7 @@ use std::sync::Arc;
 pub use comparison::{CompareOp, Comparison, InList};
 pub use expr::ExprTest;
 pub use json_schema::JsonSchema;
-pub use operators::{PATH_OPERATOR_NAMES, TOP_LEVEL_OPERATOR_NAMES};
+pub use operators::{PATH_OPERATOR_NAMES, REFUSED_OPERATOR_NAMES, TOP_LEVEL_OPERATOR_NAMES};
 pub use parse::FILTER_DEPTH_MAX;
 pub use path::{LeafArrays, MatchPath};
 pub use regex::Pattern;

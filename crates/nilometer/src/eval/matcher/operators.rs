@@ -142,6 +142,20 @@ pub const TOP_LEVEL_OPERATOR_NAMES: [&str; TOP_LEVEL.len()] = names(TOP_LEVEL);
 /// All names known on a path.
 pub const PATH_OPERATOR_NAMES: [&str; ON_PATH.len()] = names(ON_PATH);
 
+/// Names that are known and refused: no JavaScript, no text index, no geometry.
+pub const REFUSED_OPERATOR_NAMES: &[&str] = &[
+    "$where",
+    "$text",
+    "$geoIntersects",
+    "$geoWithin",
+    "$within",
+    "$near",
+    "$nearSphere",
+    "$geoNear",
+    "$maxDistance",
+    "$minDistance",
+];
+
 /// An operator in the place of a field.
 pub(super) fn parse_top_level(parser: Parser<'_>, element: Element<'_>) -> Parsed {
     let name = element.name();

@@ -4,6 +4,7 @@ use nilometer_bson::{ValueRef, type_code as t};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::comparison::is_nan;
+use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::number::Number;
 
 /// Type codes with the names `$type` and `bsonType` know them by.
@@ -391,16 +392,11 @@ fn truncated_i64(value: ValueRef<'_>) -> Option<i64> {
     Number::of(value)?.to_i64_truncated().ok()
 }
 
-/// A value as error messages show it: numbers and strings in full, others by type.
+/// A value as error messages show it.
 pub(crate) fn shown(value: ValueRef<'_>) -> String {
     match value {
-        ValueRef::Int32(v) => v.to_string(),
-        ValueRef::Int64(v) => v.to_string(),
+        ValueRef::Missing => "missing".to_owned(),
         ValueRef::Double(v) if v.fract() == 0.0 && v.abs() < 1e15 => format!("{v:.1}"),
-        ValueRef::Double(v) => v.to_string(),
-        ValueRef::String(v) => format!("{v:?}"),
-        ValueRef::Bool(v) => v.to_string(),
-        ValueRef::Null => "null".to_owned(),
-        other => other.type_name().to_owned(),
+        other => value_to_relaxed(other),
     }
 }

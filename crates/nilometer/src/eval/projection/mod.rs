@@ -75,6 +75,8 @@ pub enum MetaField {
     SortKey,
     /// Where the document is stored.
     RecordId,
+    /// The keys of the index that was used: not carried along here, so always missing.
+    IndexKey,
 }
 
 /// A parsed projection of `find` or `$project`.
@@ -187,6 +189,7 @@ impl ProjectionInput<'_> {
         let (value, name) = match field {
             MetaField::SortKey => (self.sort_key, "sort key"),
             MetaField::RecordId => (self.record_id, "record id"),
+            MetaField::IndexKey => return Ok(&Value::Missing),
         };
         value.ok_or_else(|| {
             Error::location(

@@ -12,7 +12,7 @@
 //! `$elemMatch`, `$meta`) goes with both; alone, `$elemMatch` makes an inclusion and the others an
 //! exclusion.
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::array_operators::Slice;
 use super::tree::{Child, Collision, Item, Node};
@@ -275,6 +275,7 @@ impl<'c> Parser<'c> {
         let field = match name {
             "sortKey" => MetaField::SortKey,
             "recordId" => MetaField::RecordId,
+            "indexKey" => MetaField::IndexKey,
             "textScore"
             | "searchScore"
             | "searchHighlights"
@@ -282,7 +283,6 @@ impl<'c> Parser<'c> {
             | "vectorSearchScore"
             | "geoNearDistance"
             | "geoNearPoint"
-            | "indexKey"
             | "randVal"
             | "searchSequenceToken" => {
                 return Err(Error::location(
@@ -395,12 +395,5 @@ fn collision(path: &str, at: &Collision) -> Error {
             format!("Path collision at {path} remaining portion {rest}"),
         ),
         Collision::Same => Error::location(COLLISION_SAME, format!("Path collision at {path}")),
-    }
-}
-
-/// The value a document is, for callers that have one.
-impl From<&Projection> for Value {
-    fn from(projection: &Projection) -> Self {
-        Value::Document(projection.source.clone())
     }
 }

@@ -15,8 +15,6 @@ const BUCKET_BASE_BYTES: usize = 128;
 /// A measurement on its way into a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measurement<'a> {
-    /// Its place in the command.
-    pub(crate) index: usize,
     /// Its time in ms.
     pub(crate) time_ms: i64,
     /// It came without an `_id`.
@@ -40,14 +38,15 @@ impl<'a> Measurement<'a> {
             value: FieldValue::Id(id),
         });
         let meta_field = meta_field.map(str::as_bytes);
-        let stored = self.document.iter().filter_map(move |element| {
-            (Some(element.name_bytes()) != meta_field).then(|| Field {
+        let elements = self.document.iter();
+        let stored = elements
+            .filter(move |element| Some(element.name_bytes()) != meta_field)
+            .map(|element| Field {
                 name: element.name_bytes(),
                 type_code: element.type_code(),
                 bytes: element.value_bytes().len(),
                 value: FieldValue::Element(element),
-            })
-        });
+            });
         id.into_iter().chain(stored)
     }
 }

@@ -98,7 +98,7 @@ impl<'a> Stage<'a> {
                 chunks.push(ColumnChunk { id, name, values });
             }
         }
-        let value = tail::encode(rows, span, header.as_ref(), &chunks)?;
+        let value = tail::encode(rows, header.as_ref(), &chunks)?;
         let key = tail::key(bucket.id, bucket.next_sequence);
         bucket.next_sequence += 1;
         bucket.in_flight += 1;

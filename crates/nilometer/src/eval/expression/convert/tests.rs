@@ -1,3 +1,5 @@
+//! Every conversion, its argument errors, and the short forms.
+
 use nilometer_bson::{Document, Timestamp, array, doc};
 
 use super::super::testing::{check_exact, eval_code, parse_code};

@@ -13,7 +13,6 @@
 //! column, once if it is constant in the block; any other argument is evaluated on rows that hold only
 //! what it reads. States see values in row order either way, so nothing depends on the path taken.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
@@ -248,10 +247,22 @@ fn runs(
             rows: 0..count,
         }]);
     };
-    let Some(times) = selected(block, &block.shape.time_field)? else {
-        return Ok(Vec::new());
+    let times = selected(block, &block.shape.time_field)?;
+    let constant;
+    let times = match times.as_ref().map(|times| times.data()) {
+        Some(BlockData::DateTime(times)) => times,
+        // A bucket of one measurement, or of one moment.
+        Some(BlockData::Constant(Value::DateTime(time))) => {
+            constant = vec![*time; count];
+            &constant
+        }
+        _ => {
+            return Err(Error::new(
+                ErrorCode::DataCorruptionDetected,
+                "a bucket's time column does not hold dates",
+            ));
+        }
     };
-    let times = dates(&times)?;
     let is_sorted = block.bucket.is_sorted();
     let mut runs: Vec<Run> = Vec::new();
     let mut from = 0;
@@ -277,18 +288,6 @@ fn runs(
         from += length;
     }
     Ok(runs)
-}
-
-/// The dates of a time column; one date for all, as in a bucket of one measurement, is spelt out.
-fn dates(column: &ColumnBlock) -> Result<Cow<'_, [i64]>> {
-    match column.data() {
-        BlockData::DateTime(times) => Ok(Cow::Borrowed(times)),
-        BlockData::Constant(Value::DateTime(time)) => Ok(Cow::Owned(vec![*time; column.len()])),
-        _ => Err(Error::new(
-            ErrorCode::DataCorruptionDetected,
-            "a bucket holds measurements without a date in the time field",
-        )),
-    }
 }
 
 /// How many of ascending times lie in the bin of the first: doubling steps, then halving.
