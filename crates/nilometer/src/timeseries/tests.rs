@@ -45,7 +45,7 @@ impl Fixture {
         let timeseries = Arc::new(Timeseries::new(
             self.engine.clone(),
             BucketLimits::default(),
-            1 << 40,
+            u64::from(self.ids.get()) << 40,
         ));
         Self { timeseries, ..self }
     }
