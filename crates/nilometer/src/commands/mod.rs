@@ -42,8 +42,8 @@ mod query;
 mod replication;
 mod server_status;
 mod sessions;
-mod stats;
 mod shutdown;
+mod stats;
 mod top;
 mod users;
 

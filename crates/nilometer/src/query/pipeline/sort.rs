@@ -26,6 +26,13 @@ impl SortStage {
         }
     }
 
+    /// True if the order is drawn anew each time.
+    pub fn is_random(&self) -> bool {
+        let mut dependencies = Dependencies::default();
+        self.pattern.dependencies(&mut dependencies);
+        dependencies.random
+    }
+
     /// The fields the pattern reads.
     pub fn needs(&self) -> Needs {
         let mut dependencies = Dependencies::default();

@@ -10,8 +10,8 @@
 //!
 //! A key qualifies if each of its parts is a constant, reads only the metadata, or (one part) is a
 //! `$dateTrunc` of the time field with constant bins. An accumulator takes a slice if its argument is a
-//! column, once if it is constant in the block; any other argument is evaluated on rows that hold only
-//! what it reads. States see values in row order either way, so nothing depends on the path taken.
+//! column, once if it is constant in the block; `$top` and `$bottom` by time look at one row of a run
+//! ([`super::rank`]); any other argument is evaluated on rows that hold only what it reads. States see values in row order either way, so nothing depends on the path taken.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher};
@@ -24,6 +24,7 @@ use nilometer_bson::order::{compare_with, hash_with};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
+use super::rank::{TimeRank, time_rank};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
@@ -69,6 +70,8 @@ enum Input {
     Constant(Expression),
     /// A column.
     Column(Arc<str>),
+    /// The one row of each run that an order by time puts first or last.
+    Ranked(TimeRank),
     /// Rows.
     Rows,
 }
@@ -207,7 +210,10 @@ fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {
         return Input::Count;
     }
     if spec.sort().is_some() {
-        return Input::Rows;
+        return match time_rank(spec, &shape.time_field, shape.meta_field.as_deref()) {
+            Some(rank) => Input::Ranked(rank),
+            None => Input::Rows,
+        };
     }
     let argument = spec.argument();
     if is_constant(argument, shape) {
@@ -326,7 +332,7 @@ fn run_length(times: &[i64], bin: i64, bins: &DateBins) -> Result<usize> {
 }
 
 /// A column cut to the selection; `None` if measurements show no such column.
-fn selected(block: &MeasurementBlock, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+pub(super) fn selected(block: &MeasurementBlock, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
     let Some(column) = block.column(name)? else {
         return Ok(None);
     };
@@ -380,6 +386,16 @@ fn accumulate(
                 Some(column) => add_column(spec, at, &column, runs, table)?,
                 None => add_constant(spec, at, &Value::Missing, runs, table)?,
             },
+            Input::Ranked(rank) => {
+                for run in runs {
+                    let row =
+                        rank.candidate(spec, table.state(run.group, at), block, &run.rows, cx)?;
+                    let Some(row) = row else { continue };
+                    table.change(run.group, at, spec, |state| {
+                        spec.add(state, row.as_ref(), &cx.eval)
+                    })?;
+                }
+            }
             Input::Rows => {
                 for run in runs {
                     table.change(run.group, at, spec, |state| {
