@@ -24,7 +24,7 @@ use nilometer_bson::order::{compare_with, hash_with};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
-use super::rank::{TimeRank, time_rank};
+use super::rank::{Ranking, time_rank};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
@@ -50,6 +50,8 @@ struct Plan {
     /// The part that follows time.
     bins: Option<(usize, DateBins)>,
     inputs: Vec<Input>,
+    /// The orders by time among the inputs.
+    rankings: Vec<Ranking>,
     /// What inputs that are evaluated on rows read.
     row_fields: Option<BTreeSet<Arc<str>>>,
 }
@@ -70,16 +72,18 @@ enum Input {
     Constant(Expression),
     /// A column.
     Column(Arc<str>),
-    /// The one row of each run that an order by time puts first or last.
-    Ranked(TimeRank),
+    /// The one row of each run that an order by time puts first or last: see [`Plan::rankings`].
+    Ranked,
     /// Rows.
     Rows,
 }
 
 /// Rows of one group that follow each other.
-struct Run {
-    group: u32,
-    rows: Range<usize>,
+pub(super) struct Run {
+    /// The number of the group.
+    pub(super) group: u32,
+    /// The rows, counted within the selection.
+    pub(super) rows: Range<usize>,
 }
 
 impl BlockGroup {
@@ -141,18 +145,22 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
     }
     let mut row_dependencies = Dependencies::default();
     let mut any_rows = false;
-    let inputs = stage
-        .fields
-        .iter()
-        .map(|(_, spec)| {
-            let input = input(spec, shape);
-            if matches!(input, Input::Rows) {
-                any_rows = true;
-                spec.dependencies(&mut row_dependencies);
+    let mut inputs = Vec::new();
+    let mut rankings = Vec::new();
+    for (at, (_, spec)) in stage.fields.iter().enumerate() {
+        let input = match time_rank(spec, &shape.time_field, shape.meta_field.as_deref()) {
+            Some(rank) => {
+                Ranking::add(&mut rankings, rank, at, spec);
+                Input::Ranked
             }
-            input
-        })
-        .collect();
+            None => input(spec, shape),
+        };
+        if matches!(input, Input::Rows) {
+            any_rows = true;
+            spec.dependencies(&mut row_dependencies);
+        }
+        inputs.push(input);
+    }
     let all_fields = || shape_fields(shape);
     let row_fields = any_rows.then(|| {
         if row_dependencies.whole {
@@ -167,6 +175,7 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
         names,
         bins,
         inputs,
+        rankings,
         row_fields: match row_fields {
             None => None,
             // Everything is read: an accumulator of whole documents has no use for columns.
@@ -210,10 +219,7 @@ fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {
         return Input::Count;
     }
     if spec.sort().is_some() {
-        return match time_rank(spec, &shape.time_field, shape.meta_field.as_deref()) {
-            Some(rank) => Input::Ranked(rank),
-            None => Input::Rows,
-        };
+        return Input::Rows;
     }
     let argument = spec.argument();
     if is_constant(argument, shape) {
@@ -369,6 +375,9 @@ fn accumulate(
         Some(fields) => narrowed(block, fields.clone()).to_rows()?,
         None => Vec::new(),
     };
+    for ranking in &plan.rankings {
+        ranking.accumulate(&stage.fields, block, runs, table, cx)?;
+    }
     for (at, ((_, spec), input)) in stage.fields.iter().zip(&plan.inputs).enumerate() {
         match input {
             Input::Count => {
@@ -386,16 +395,7 @@ fn accumulate(
                 Some(column) => add_column(spec, at, &column, runs, table)?,
                 None => add_constant(spec, at, &Value::Missing, runs, table)?,
             },
-            Input::Ranked(rank) => {
-                for run in runs {
-                    let row =
-                        rank.candidate(spec, table.state(run.group, at), block, &run.rows, cx)?;
-                    let Some(row) = row else { continue };
-                    table.change(run.group, at, spec, |state| {
-                        spec.add(state, row.as_ref(), &cx.eval)
-                    })?;
-                }
-            }
+            Input::Ranked => {}
             Input::Rows => {
                 for run in runs {
                     table.change(run.group, at, spec, |state| {

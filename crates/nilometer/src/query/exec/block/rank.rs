@@ -14,13 +14,14 @@ use nilometer_bson::block::BlockData;
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::filter::narrowed;
-use super::group::selected;
+use super::group::{Run, selected};
 use crate::error::Result;
 use crate::eval::Dependencies;
-use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, State};
-use crate::eval::sort_key::SortBy;
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
+use crate::eval::sort_key::{SortBy, SortPattern};
 use crate::query::batch::{MeasurementBlock, Selection};
 use crate::query::exec::ExecContext;
+use crate::query::exec::group::Table;
 
 /// Which row of a run an accumulator ordered by time and metadata keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,26 +57,82 @@ pub(crate) fn time_rank(
     Some(TimeRank { newest, last })
 }
 
-impl TimeRank {
-    /// The one row of the run that may change the state, with the fields the accumulator reads; `None` if
-    /// none may.
-    pub(super) fn candidate(
-        self,
-        spec: &AccumulatorSpec,
-        state: Option<&State>,
+/// Accumulators of one stage that rank rows alike.
+pub(super) struct Ranking {
+    rank: TimeRank,
+    /// The order they have in common.
+    sort: SortPattern,
+    /// Their places among the accumulators.
+    members: Vec<usize>,
+    /// What they read.
+    dependencies: Dependencies,
+}
+
+impl Ranking {
+    /// Puts the accumulator at place `at` beside those that rank as it does.
+    pub(super) fn add(rankings: &mut Vec<Self>, rank: TimeRank, at: usize, spec: &AccumulatorSpec) {
+        let Some(sort) = spec.sort() else {
+            return;
+        };
+        let alike = |other: &&mut Self| {
+            other.rank == rank && other.sort.to_document() == sort.to_document()
+        };
+        if let Some(known) = rankings.iter_mut().find(alike) {
+            known.members.push(at);
+            spec.dependencies(&mut known.dependencies);
+            return;
+        }
+        let mut dependencies = Dependencies::default();
+        spec.dependencies(&mut dependencies);
+        rankings.push(Self {
+            rank,
+            sort: sort.clone(),
+            members: vec![at],
+            dependencies,
+        });
+    }
+
+    /// Offers each run's best row to the members.
+    pub(super) fn accumulate(
+        &self,
+        fields: &[(Arc<str>, AccumulatorSpec)],
         block: &MeasurementBlock,
-        rows: &Range<usize>,
+        runs: &[Run],
+        table: &mut Table,
         cx: &ExecContext<'_>,
-    ) -> Result<Option<Document>> {
-        if let (Some(state), Some(bound)) = (state, self.best_possible(block))
-            && let Some(sort) = spec.sort()
-        {
-            let key = sort.extract(bound.as_ref(), &cx.eval)?;
-            if !spec.wants_ranked(state, &key) {
-                return Ok(None);
+    ) -> Result<()> {
+        let bound = match self.rank.best_possible(block) {
+            Some(bound) => Some(self.sort.extract(bound.as_ref(), &cx.eval)?),
+            None => None,
+        };
+        let members = || {
+            let spec = |at: &usize| fields.get(*at).map(|(_, spec)| (*at, spec));
+            self.members.iter().filter_map(spec)
+        };
+        for run in runs {
+            let may_matter =
+                members().any(|(at, spec)| match (table.state(run.group, at), &bound) {
+                    (Some(state), Some(bound)) => spec.wants_ranked(state, bound),
+                    _ => true,
+                });
+            if !may_matter {
+                continue;
+            }
+            let Some(row) = self.best_row(block, &run.rows)? else {
+                continue;
+            };
+            for (at, spec) in members() {
+                table.change(run.group, at, spec, |state| {
+                    spec.add(state, row.as_ref(), &cx.eval)
+                })?;
             }
         }
-        let Some(at) = self.place(block, rows)? else {
+        Ok(())
+    }
+
+    /// The best row of a run, with the fields the members read.
+    fn best_row(&self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<Document>> {
+        let Some(at) = self.rank.place(block, rows)? else {
             return Ok(None);
         };
         let row = match &block.selection {
@@ -85,18 +142,18 @@ impl TimeRank {
         let Some(row) = row else {
             return Ok(None);
         };
-        let mut dependencies = Dependencies::default();
-        spec.dependencies(&mut dependencies);
-        let block = if dependencies.whole {
+        let block = if self.dependencies.whole {
             block.clone()
         } else {
-            let fields = dependencies.top_level_fields().into_iter();
+            let fields = self.dependencies.top_level_fields().into_iter();
             narrowed(block, fields.map(Arc::from).collect::<BTreeSet<_>>())
         };
         let found = block.rows_of(&Selection::Range(row..row + 1))?;
         Ok(found.into_iter().next())
     }
+}
 
+impl TimeRank {
     /// A document at least as good as any of the block, made of its header. `None` if the header
     /// does not tell: the lower bound of times is rounded towards 1970, so before it there is none.
     fn best_possible(self, block: &MeasurementBlock) -> Option<Document> {
