@@ -291,13 +291,20 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
                 doc! {"t": "$i"},
             ])}
             .into(),
+            5 if unique && draw.chance(50) => {
+                doc! {"$sort": draw.pick(&[doc! {"t": 1}, doc! {"t": -1}, doc! {"t": -1, "i": 1}])}
+                    .into()
+            }
             5 => doc! {"$sort": draw.pick(&[
                 doc! {"t": -1, "_id": 1},
                 doc! {"m.host": 1, "_id": -1},
                 doc! {"i": 1},
             ])}
             .into(),
-            6 => doc! {"$limit": 1 + draw.below(30) as i32}.into(),
+            6 => {
+                let most = draw.pick(&[4, 30]);
+                doc! {"$limit": 1 + draw.below(most) as i32}.into()
+            }
             7 => doc! {"$skip": draw.below(5) as i32}.into(),
             _ => doc! {"$unwind": "$d"}.into(),
         });

@@ -5,6 +5,8 @@
 //!                                              the first, as a stable sort has it
 //! control.max.t older than what is kept        no row can matter, and no column is decoded
 //! ```
+//!
+//! The same bound spares a sort with a limit the blocks that come after all it keeps.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,10 +18,11 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 use super::filter::narrowed;
 use super::group::{Run, selected};
 use crate::error::Result;
-use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
-use crate::eval::sort_key::{SortBy, SortPattern};
-use crate::query::batch::{MeasurementBlock, Selection};
+use crate::eval::sort_key::{SortBy, SortKey, SortPattern};
+use crate::eval::variables::SharedCollator;
+use crate::eval::{Dependencies, ParseContext};
+use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
 
@@ -55,6 +58,75 @@ pub(crate) fn time_rank(
         }
     }
     Some(TimeRank { newest, last })
+}
+
+/// How far a sort goes by what a block's header tells: the metadata and time it begins with.
+pub(crate) struct SortPrefix {
+    rank: TimeRank,
+    /// The parts of the pattern up to the first that reads anything else.
+    sort: SortPattern,
+    /// How many.
+    parts: usize,
+    /// They are all of the pattern.
+    is_whole: bool,
+}
+
+impl SortPrefix {
+    /// The prefix of a pattern over blocks of this shape; `None` if time is not in it.
+    pub(crate) fn of(
+        pattern: &SortPattern,
+        shape: &MeasurementShape,
+        collator: Option<SharedCollator>,
+    ) -> Option<Self> {
+        let mut newest = None;
+        let mut prefix = DocumentBuilder::new();
+        let mut parts = 0;
+        for part in pattern.parts() {
+            let SortBy::Field(path) = &part.by else {
+                break;
+            };
+            let is_time =
+                path.as_str() == &*shape.time_field && shape.fields.contains(&shape.time_field);
+            if is_time {
+                newest = Some(part.descending);
+            } else if shape.meta_field.as_deref() != Some(path.first()) {
+                break;
+            }
+            prefix.append(path.as_str(), if part.descending { -1 } else { 1 });
+            parts += 1;
+        }
+        newest?;
+        let cx = ParseContext::new().with_collator(collator);
+        Some(Self {
+            rank: TimeRank {
+                newest,
+                last: false,
+            },
+            sort: SortPattern::parse(prefix.finish().as_ref(), &cx).ok()?,
+            parts,
+            is_whole: parts == pattern.parts().len(),
+        })
+    }
+
+    /// True if no row of the block can come before a row with the key `worst`.
+    pub(crate) fn is_beyond(
+        &self,
+        block: &MeasurementBlock,
+        worst: &SortKey,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        let Some(bound) = self.rank.best_possible(block) else {
+            return Ok(false);
+        };
+        let bound = self.sort.extract(bound.as_ref(), &cx.eval)?;
+        let worst = worst.values().get(..self.parts).unwrap_or(&[]);
+        let worst = match worst {
+            [single] => SortKey::One(single.clone()),
+            several => SortKey::Many(several.into()),
+        };
+        let order = self.sort.compare(&bound, &worst);
+        Ok(order.is_gt() || (self.is_whole && order.is_eq()))
+    }
 }
 
 /// Accumulators of one stage that rank rows alike.

@@ -4,9 +4,10 @@ use nilometer_bson::{Document, DocumentBuilder};
 
 use super::Rule;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
+use crate::eval::sort_key::SortBy;
 use crate::query::exec::ExecSettings;
 use crate::query::exec::block::rank::time_rank;
-use crate::query::pipeline::{GroupStage, SortStage, Stage};
+use crate::query::pipeline::{BucketArrival, GroupStage, SortStage, Stage};
 use crate::query::planner::logical::{BucketInput, Input, LogicalPlan};
 use crate::query::source::Direction;
 
@@ -119,6 +120,56 @@ impl Rule for NewestFirst {
             return false;
         }
         input.direction = Direction::Backward;
+        true
+    }
+}
+
+/// A sort by time with a limit is told in which order buckets come, so that it can stop; by falling
+/// time they are read from the newest.
+///
+/// Conditions: the sort stands first and begins with the time field; ids of buckets order as times do,
+/// so no date lies outside their range. Which of documents that tie come first is not promised.
+pub struct SortInOrderOfBuckets;
+
+impl Rule for SortInOrderOfBuckets {
+    fn name(&self) -> &'static str {
+        "SortInOrderOfBuckets"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let (Input::Buckets(input), Some(Stage::Sort(sort))) =
+            (&mut plan.input, plan.stages.first_mut())
+        else {
+            return false;
+        };
+        let options = input.source.options();
+        if sort.limit.is_none() || sort.arrival.is_some() || options.extended_range {
+            return false;
+        }
+        let Some(part) = sort.pattern.parts().first() else {
+            return false;
+        };
+        let SortBy::Field(path) = &part.by else {
+            return false;
+        };
+        if path.as_str() != &*options.time_field {
+            return false;
+        }
+        let wanted = if part.descending {
+            Direction::Backward
+        } else {
+            Direction::Forward
+        };
+        if input.direction != wanted && input.is_direction_fixed {
+            return false;
+        }
+        input.direction = wanted;
+        sort.arrival = Some(match wanted {
+            Direction::Forward => BucketArrival::OldestFirst,
+            Direction::Backward => BucketArrival::NewestFirst {
+                span_ms: options.bucket_max_span_seconds.saturating_mul(1000),
+            },
+        });
         true
     }
 }

@@ -10,6 +10,7 @@
 //! | [`NeededFields`] | only columns that a later stage needs are unpacked |
 //! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
 //! | [`NewestFirst`] | buckets are read backwards where only the newest measurements of groups matter |
+//! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
 //! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
 //!
@@ -31,7 +32,7 @@ use super::logical::LogicalPlan;
 use crate::query::exec::ExecSettings;
 
 pub use fields::NeededFields;
-pub use last_point::{FirstOfSorted, NewestFirst};
+pub use last_point::{FirstOfSorted, NewestFirst, SortInOrderOfBuckets};
 pub use limits::{MergeLimits, SortLimit};
 pub use match_on_buckets::MatchOnBuckets;
 pub use match_on_records::MatchOnRecords;
@@ -63,7 +64,7 @@ pub static RULES: &[&dyn Rule] = &[
 ];
 
 /// Rules that settle what is read, after everything has found its place.
-pub static LAST_RULES: &[&dyn Rule] = &[&NewestFirst, &NeededFields];
+pub static LAST_RULES: &[&dyn Rule] = &[&NewestFirst, &SortInOrderOfBuckets, &NeededFields];
 
 /// Applies all rules until none fires.
 pub fn apply_all(plan: &mut LogicalPlan, settings: &ExecSettings) {
