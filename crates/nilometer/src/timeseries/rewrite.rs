@@ -10,7 +10,8 @@
 //!
 //! - missing values leave no trace, so nothing follows for a predicate that matches missing;
 //! - arrays and objects are tracked element by element and field by field, so a bound that is one is
-//!   no value of any measurement, and says nothing about scalars beside it either;
+//!   no value of any measurement, and says nothing about scalars beside it either; and bounds of types
+//!   below and above arrays may have one between them;
 //! - `control.min` of the time field is rounded towards 1970: down after it, but *up* before it, so
 //!   at or below 1970 it is no lower bound;
 //! - the seconds in `_id` wrap for dates outside 1970…2038, so a collection that holds any has no
@@ -333,6 +334,13 @@ impl BoundTest {
             (ValueRef::Missing, ValueRef::Missing) => Bounds::Absent,
             (ValueRef::Missing, _) | (_, ValueRef::Missing) => Bounds::Unknown,
             (min, max) if composite(min) || composite(max) => Bounds::Unknown,
+            // Types at both sides of arrays in the order: an array may lie between.
+            (min, max)
+                if canonical_type(min) < CanonicalType::Array
+                    && canonical_type(max) > CanonicalType::Array =>
+            {
+                Bounds::Unknown
+            }
             (ValueRef::DateTime(at), _) if self.is_time && self.side == Side::Min && at <= 0 => {
                 Bounds::Unknown
             }

@@ -179,6 +179,24 @@ impl AccumulatorSpec {
         )
     }
 
+    /// The same with an order: `$first` of a sorted input as `$top`.
+    #[must_use]
+    pub fn ordered_by(self, kind: AccumulatorKind, sort: SortPattern) -> Self {
+        Self {
+            kind,
+            sort: Some(sort),
+            ..self
+        }
+    }
+
+    /// False when `$top` or one of its sisters would not keep a document with this key.
+    pub fn wants_ranked(&self, state: &State, key: &SortKey) -> bool {
+        match (state, &self.sort) {
+            (State::Ranked(ranked), Some(sort)) => ranked.wants(key, sort),
+            _ => true,
+        }
+    }
+
     /// Adds what is read from a document.
     pub fn dependencies(&self, into: &mut Dependencies) {
         self.argument.dependencies(into);

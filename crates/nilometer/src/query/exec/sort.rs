@@ -2,7 +2,9 @@
 //! among the first.
 //!
 //! Equal keys keep their input order. With a limit, measurements of a block are remembered by their
-//! place and become documents only if they are given on.
+//! place and become documents only if they are given on; a block whose bounds say that all of it
+//! comes later is not looked into, and where buckets come in order of time the first one beyond what
+//! any later one can undercut ends the reading.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -11,11 +13,12 @@ use std::sync::Arc;
 use nilometer_bson::Document;
 
 use super::block::filter::narrowed;
+use super::block::rank::SortPrefix;
 use super::memory::MemoryGauge;
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
-use crate::query::batch::{Batch, MeasurementBlock, Selection};
+use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::pipeline::SortStage;
 
 /// Bytes counted for an entry beside its key and document.
@@ -72,7 +75,7 @@ impl Operator for Sort {
         if let Some(mut input) = self.input.take() {
             let sorted = match self.stage.limit {
                 Some(limit) if limit <= HEAP_LIMIT_MAX => {
-                    first_few(&mut input, &self.stage.pattern, limit, cx)?
+                    first_few(&mut input, &self.stage, limit, cx)?
                 }
                 limit => everything(&mut input, &self.stage.pattern, limit, cx)?,
             };
@@ -159,17 +162,48 @@ impl PartialEq for Entry<'_> {
 
 impl Eq for Entry<'_> {}
 
-fn first_few(
+/// What a pattern begins with, for the shape of block last met.
+#[derive(Default)]
+struct Prefixes {
+    known: Option<(Arc<MeasurementShape>, Option<SortPrefix>)>,
+}
+
+impl Prefixes {
+    fn of(
+        &mut self,
+        pattern: &SortPattern,
+        block: &MeasurementBlock,
+        cx: &ExecContext<'_>,
+    ) -> Option<&SortPrefix> {
+        let is_known = self
+            .known
+            .as_ref()
+            .is_some_and(|(shape, _)| Arc::ptr_eq(shape, &block.shape));
+        if !is_known {
+            let collator = cx.settings.collator.clone();
+            let prefix = SortPrefix::of(pattern, &block.shape, collator);
+            self.known = Some((Arc::clone(&block.shape), prefix));
+        }
+        self.known.as_ref().and_then(|(_, prefix)| prefix.as_ref())
+    }
+}
+
+fn first_few<'p>(
     input: &mut BoxOperator,
-    pattern: &SortPattern,
+    stage: &'p SortStage,
     limit: u64,
     cx: &ExecContext<'_>,
 ) -> Result<Vec<Row>> {
+    let pattern = &stage.pattern;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut memory = gauge(cx);
-    let mut heap: BinaryHeap<Entry<'_>> = BinaryHeap::new();
+    let mut heap: BinaryHeap<Entry<'p>> = BinaryHeap::new();
     let mut arrival = 0u64;
-    let mut offer = |key: SortKey, row: &mut dyn FnMut() -> Row| -> Result<()> {
+    let mut prefixes = Prefixes::default();
+    let mut offer = |heap: &mut BinaryHeap<Entry<'p>>,
+                     key: SortKey,
+                     row: &mut dyn FnMut() -> Row|
+     -> Result<()> {
         arrival += 1;
         if heap.len() >= limit {
             // A later arrival with an equal key comes after: only a smaller key gets in.
@@ -196,15 +230,29 @@ fn first_few(
             Batch::Rows(rows) => {
                 for document in rows {
                     let key = pattern.extract(document.as_ref(), &cx.eval)?;
-                    offer(key, &mut || Row::Document(document.clone()))?;
+                    offer(&mut heap, key, &mut || Row::Document(document.clone()))?;
                 }
             }
             Batch::Block(block) => {
+                let full = heap.peek().filter(|_| heap.len() >= limit);
+                if let Some(worst) = full {
+                    if stage.is_past(&block, &worst.key) {
+                        break;
+                    }
+                    let prefix = prefixes.of(pattern, &block, cx);
+                    if let Some(prefix) = prefix
+                        && prefix.is_beyond(&block, &worst.key, cx)?
+                    {
+                        continue;
+                    }
+                }
                 let block = Arc::new(block);
                 let keys = key_rows(&block, pattern)?;
                 for (row, document) in block.selection.to_vec().into_iter().zip(keys) {
                     let key = pattern.extract(document.as_ref(), &cx.eval)?;
-                    offer(key, &mut || Row::InBlock(Arc::clone(&block), row))?;
+                    offer(&mut heap, key, &mut || {
+                        Row::InBlock(Arc::clone(&block), row)
+                    })?;
                 }
             }
         }

@@ -79,6 +79,8 @@ pub struct BucketInput {
     pub namespace: String,
     /// Which way buckets are read.
     pub direction: Direction,
+    /// The direction was asked for.
+    pub is_direction_fixed: bool,
     /// Which buckets are read.
     pub buckets: BucketChoice,
     /// What becomes of them.

@@ -103,6 +103,7 @@ fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput {
         source,
         namespace,
         direction: Direction::Forward,
+        is_direction_fixed: false,
         buckets: BucketChoice::default(),
         unpack: Unpack::default(),
     }
