@@ -207,10 +207,13 @@ impl StoredBucket {
     }
 }
 
+/// The sequence of the last tail entry that is folded in, and the bucket.
+type Folded = (u64, Arc<StoredBucket>);
+
 /// Folded forms of buckets that have a tail, as of their last tail entry.
 #[derive(Default)]
 pub(super) struct FoldedCache {
-    buckets: Mutex<HashMap<[u8; 12], (u64, Arc<StoredBucket>)>>,
+    buckets: Mutex<HashMap<[u8; 12], Folded>>,
 }
 
 impl FoldedCache {
