@@ -19,6 +19,7 @@ mod fold;
 mod insert;
 mod meta;
 mod min_max;
+mod raw;
 mod read;
 pub mod rewrite;
 mod schema;
