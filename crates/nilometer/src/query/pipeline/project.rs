@@ -25,6 +25,10 @@ pub struct ProjectStage {
 
 /// What a stage that changes fields does.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one per stage, always behind its Arc"
+)]
 pub enum ProjectKind {
     /// Keeps or drops fields, and computes some.
     Projection {
