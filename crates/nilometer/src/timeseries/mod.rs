@@ -23,6 +23,7 @@ mod read;
 pub mod rewrite;
 mod schema;
 mod sealed;
+mod series_index;
 mod tail;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,7 @@
 //! What a client sees: commands in, replies out.
 
+mod golden;
 mod query_commands;
+mod random;
+mod same_answers;
 mod support;

@@ -11,7 +11,7 @@
 //! same [`State`] by the same steps, so the answers are the same to the last bit.
 //!
 //! **Totals lose nothing.** Integers are added exactly in 128 bits, doubles in a pair of doubles,
-//! decimals as decimals, each apart; they meet only in [`State::finish`].
+//! decimals as decimals, each apart; they meet only in [`AccumulatorSpec::finish`].
 //!
 //! **The table** is in [`registry`]; what the operators do with null, missing and other types stands
 //! with each family. Spilling is the executor's business: [`State::memory_bytes`] tells it when.

@@ -25,9 +25,9 @@ pub struct ProjectStage {
 
 /// What a stage that changes fields does.
 #[derive(Debug)]
-#[allow(
+#[expect(
     clippy::large_enum_variant,
-    reason = "one per stage, always behind its Arc"
+    reason = "one for each stage, behind a counter"
 )]
 pub enum ProjectKind {
     /// Keeps or drops fields, and computes some.

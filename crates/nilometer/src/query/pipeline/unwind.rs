@@ -36,6 +36,7 @@ impl UnwindStage {
 }
 
 /// Parses `$unwind`.
+// long function: every option is checked where it is read, each with an error of its own
 pub(super) fn parse(
     _: &PipelineContext,
     _: &'static str,
