@@ -8,6 +8,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nilometer_bson::Document;
@@ -188,77 +189,110 @@ impl Prefixes {
     }
 }
 
-fn first_few<'p>(
+fn first_few(
     input: &mut BoxOperator,
-    stage: &'p SortStage,
+    stage: &SortStage,
     limit: u64,
     cx: &ExecContext<'_>,
 ) -> Result<Vec<Row>> {
-    let pattern = &stage.pattern;
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let mut memory = gauge(cx);
-    let mut heap: BinaryHeap<Entry<'p>> = BinaryHeap::new();
-    let mut arrival = 0u64;
-    let mut prefixes = Prefixes::default();
-    let mut offer = |heap: &mut BinaryHeap<Entry<'p>>,
-                     key: SortKey,
-                     row: &mut dyn FnMut() -> Row|
-     -> Result<()> {
-        arrival += 1;
-        if heap.len() >= limit {
-            // A later arrival with an equal key comes after: only a smaller key gets in.
-            match heap.peek() {
-                Some(worst) if pattern.compare(&key, &worst.key).is_lt() => {}
-                _ => return Ok(()),
-            }
-            if let Some(worst) = heap.pop() {
-                memory.release(worst.row.memory_bytes() + worst.key.memory_bytes());
-            }
-        }
-        let row = row();
-        count(&mut memory, row.memory_bytes() + key.memory_bytes(), cx)?;
-        heap.push(Entry {
-            pattern,
-            key,
-            arrival,
-            row,
-        });
-        Ok(())
+    let mut best = Best {
+        stage,
+        limit: usize::try_from(limit).unwrap_or(usize::MAX),
+        heap: BinaryHeap::new(),
+        arrivals: 0,
+        memory: gauge(cx),
+        prefixes: Prefixes::default(),
     };
     while let Some(batch) = next_filled(input, cx)? {
         match batch {
             Batch::Rows(rows) => {
                 for document in rows {
-                    let key = pattern.extract(document.as_ref(), &cx.eval)?;
-                    offer(&mut heap, key, &mut || Row::Document(document.clone()))?;
+                    let key = stage.pattern.extract(document.as_ref(), &cx.eval)?;
+                    best.offer(key, cx, || Row::Document(document.clone()))?;
                 }
             }
             Batch::Block(block) => {
-                let full = heap.peek().filter(|_| heap.len() >= limit);
-                if let Some(worst) = full {
-                    if stage.is_past(&block, &worst.key) {
-                        break;
-                    }
-                    let prefix = prefixes.of(pattern, &block, cx);
-                    if let Some(prefix) = prefix
-                        && prefix.is_beyond(&block, &worst.key, cx)?
-                    {
-                        continue;
-                    }
-                }
-                let block = Arc::new(block);
-                let keys = key_rows(&block, pattern)?;
-                for (row, document) in block.selection.to_vec().into_iter().zip(keys) {
-                    let key = pattern.extract(document.as_ref(), &cx.eval)?;
-                    offer(&mut heap, key, &mut || {
-                        Row::InBlock(Arc::clone(&block), row)
-                    })?;
+                if best.offer_block(block, cx)?.is_break() {
+                    break;
                 }
             }
         }
     }
-    let sorted = heap.into_sorted_vec();
+    let sorted = best.heap.into_sorted_vec();
     Ok(sorted.into_iter().map(|entry| entry.row).collect())
+}
+
+/// The best rows so far.
+struct Best<'p> {
+    stage: &'p SortStage,
+    limit: usize,
+    heap: BinaryHeap<Entry<'p>>,
+    arrivals: u64,
+    memory: MemoryGauge,
+    prefixes: Prefixes,
+}
+
+impl<'p> Best<'p> {
+    /// The worst of the rows kept, once there are as many as wanted.
+    fn worst(&self) -> Option<&Entry<'p>> {
+        self.heap.peek().filter(|_| self.heap.len() >= self.limit)
+    }
+
+    fn offer(
+        &mut self,
+        key: SortKey,
+        cx: &ExecContext<'_>,
+        row: impl FnOnce() -> Row,
+    ) -> Result<()> {
+        let pattern = &self.stage.pattern;
+        self.arrivals += 1;
+        if let Some(worst) = self.worst() {
+            // A later arrival with an equal key comes after: only a smaller key gets in.
+            if pattern.compare(&key, &worst.key).is_ge() {
+                return Ok(());
+            }
+            if let Some(worst) = self.heap.pop() {
+                let bytes = worst.row.memory_bytes() + worst.key.memory_bytes();
+                self.memory.release(bytes);
+            }
+        }
+        let row = row();
+        let bytes = row.memory_bytes() + key.memory_bytes();
+        count(&mut self.memory, bytes, cx)?;
+        self.heap.push(Entry {
+            pattern,
+            key,
+            arrival: self.arrivals,
+            row,
+        });
+        Ok(())
+    }
+
+    /// Breaks if no later block can matter.
+    fn offer_block(
+        &mut self,
+        block: MeasurementBlock,
+        cx: &ExecContext<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let pattern = &self.stage.pattern;
+        if let Some(worst) = self.heap.peek().filter(|_| self.heap.len() >= self.limit) {
+            if self.stage.is_past(&block, &worst.key) {
+                return Ok(ControlFlow::Break(()));
+            }
+            if let Some(prefix) = self.prefixes.of(pattern, &block, cx)
+                && prefix.is_beyond(&block, &worst.key, cx)?
+            {
+                return Ok(ControlFlow::Continue(()));
+            }
+        }
+        let block = Arc::new(block);
+        let keys = key_rows(&block, pattern)?;
+        for (row, document) in block.selection.to_vec().into_iter().zip(keys) {
+            let key = pattern.extract(document.as_ref(), &cx.eval)?;
+            self.offer(key, cx, || Row::InBlock(Arc::clone(&block), row))?;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
 }
 
 /// The measurements of a block with nothing but the fields of the pattern.

@@ -32,7 +32,7 @@ pub enum Input {
     /// The first stage makes its documents itself.
     FirstStage,
     /// The records of an ordinary collection.
-    Records(RecordInput),
+    Records(Box<RecordInput>),
     /// The measurements of a time-series collection.
     Buckets(Box<BucketInput>),
 }
