@@ -14,6 +14,8 @@
 mod bucket_catalog;
 mod bucket_document;
 mod chores;
+#[cfg(test)]
+mod concurrency_tests;
 mod expire;
 mod fold;
 mod insert;
