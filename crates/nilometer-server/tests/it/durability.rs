@@ -8,9 +8,11 @@
 //! NILOMETER_SEED repeats the choices of a run, though not its timing.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nilometer::Database;
 use nilometer_bson::order::{compare, equal};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, column, doc};
 
@@ -22,6 +24,10 @@ const KILLS: u32 = 20;
 
 /// Directories in a long run.
 const DIRECTORIES_SOAK: u64 = 25;
+
+/// After so many kills everything is sealed, written out of the log and compacted, so that the next
+/// recoveries start from tables.
+const SETTLE_EVERY: u32 = 5;
 
 /// Writers at a time.
 const WRITERS: u64 = 5;
@@ -344,6 +350,13 @@ fn check_made(client: &mut Client, all: &mut BTreeMap<String, Option<bool>>) {
     }
 }
 
+/// Opens what a kill left in this process, and moves all of it from the log into tables.
+fn settle(path: &Path) {
+    let database = Database::open(path).expect("a directory that opens after a kill");
+    database.settle().expect("room");
+    database.close().expect("an end");
+}
+
 fn seed() -> u64 {
     match std::env::var("NILOMETER_SEED") {
         Ok(text) => text.parse().expect("a number"),
@@ -402,6 +415,9 @@ fn kill_on_one_directory(seed: u64) {
             sent.extend(writer.join().expect("a writer that ends"));
         }
         made.extend(definer.join().expect("a definer that ends").collections);
+        if round % SETTLE_EVERY == SETTLE_EVERY - 1 {
+            settle(&path);
+        }
         server = Server::spawn(&mut nilometer(&arguments));
         let mut client = server.connect();
         check_documents(&mut client, "plain", &mut sent);

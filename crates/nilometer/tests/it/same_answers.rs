@@ -120,6 +120,11 @@ fn meta(random: &mut Random) -> Value {
 fn documents(random: &mut Random) -> Vec<Document> {
     let kinds: Vec<u64> = (0..4).map(|_| random.below(12)).collect();
     let one_day = random.below(3) == 0;
+    // Buckets have fields of these names, too.
+    let names = match random.below(3) {
+        0 => ["a", "meta", "control", "data"],
+        _ => ["a", "b", "c", "d"],
+    };
     // Sometimes more than a bucket takes.
     let count = if random.below(16) == 0 {
         1200 + random.int(1500)
@@ -145,7 +150,7 @@ fn documents(random: &mut Random) -> Vec<Document> {
         if !meta.is_missing() {
             document.append("m", meta);
         }
-        for (name, kind) in ["a", "b", "c", "d"].into_iter().zip(&kinds) {
+        for (name, kind) in names.into_iter().zip(&kinds) {
             let value = field(random, *kind, at);
             if !value.is_missing() {
                 document.append(name, value);
@@ -174,7 +179,8 @@ struct Question {
 
 fn path(random: &mut Random) -> String {
     let paths = [
-        "a", "b", "c", "d", "a.x", "b.x", "c.y.z", "d.0", "m", "m.x", "t", "_id", "none",
+        "a", "b", "c", "d", "a.x", "b.x", "c.y.z", "d.0", "m", "m.x", "t", "_id", "none", "meta",
+        "meta.x", "control", "data", "data.t",
     ];
     (*random.pick(&paths)).to_owned()
 }
@@ -464,7 +470,11 @@ fn answer(fixture: &mut Fixture, collection: &str, question: &Question) -> Vec<S
 }
 
 fn fill(fixture: &mut Fixture, documents: &[Document], random: &mut Random) {
-    let options = doc! {"timeField": "t", "metaField": "m"};
+    let options = match random.below(5) {
+        0 => doc! {"timeField": "t"},
+        1 => doc! {"timeField": "t", "metaField": "m", "granularity": "hours"},
+        _ => doc! {"timeField": "t", "metaField": "m"},
+    };
     fixture.run(doc! {"create": "ts", "timeseries": options});
     fixture.run(doc! {"create": "plain"});
     let mut rest = documents;
