@@ -14,11 +14,14 @@
 mod bucket_catalog;
 mod bucket_document;
 mod chores;
+#[cfg(test)]
+mod concurrency_tests;
 mod expire;
 mod fold;
 mod insert;
 mod meta;
 mod min_max;
+mod raw;
 mod read;
 pub mod rewrite;
 mod schema;

@@ -286,6 +286,60 @@ fn buckets_are_taken_up_again() {
 }
 
 #[test]
+fn buckets_are_copied_byte_for_byte() {
+    let f = Fixture::new();
+    f.insert(
+        &(0..50).map(|i| at(i, "a", i as i32)).collect::<Vec<_>>(),
+        true,
+    );
+    f.insert(&[at(-9000, "b", array![1])], true);
+    let given: Vec<_> = f
+        .buckets(false)
+        .iter()
+        .map(|b| b.to_document().unwrap())
+        .collect();
+    let copy = Fixture::new();
+    let put = |documents: &[Document]| {
+        let options = InsertOptions {
+            ordered: false,
+            durability: Durability::Sync,
+            new_id: &ObjectId::default,
+        };
+        let documents = documents.iter().map(Document::as_ref);
+        copy.timeseries
+            .insert_buckets(&copy.catalog, &copy.collection, documents, options)
+            .unwrap()
+    };
+    assert_eq!(put(&given).inserted, 2);
+    let found: Vec<_> = copy
+        .buckets(false)
+        .iter()
+        .map(|b| b.to_document().unwrap())
+        .collect();
+    assert_eq!(found, given);
+    assert!(copy.collection.has_extended_range());
+    let again = put(&given);
+    assert_eq!(
+        again
+            .errors
+            .iter()
+            .map(|e| e.error.code.0)
+            .collect::<Vec<_>>(),
+        [11000, 11000]
+    );
+    // A restored bucket is taken up like any other.
+    copy.insert(&[at(55, "a", 5)], true);
+    assert_eq!(copy.buckets(false).len(), 2);
+
+    let mut mixed = DocumentBuilder::new();
+    for element in given[0].iter() {
+        mixed.append_element(element);
+    }
+    mixed.append("surprise", 1);
+    assert_eq!(put(&[mixed.finish(), doc! { "_id": 1 }]).errors.len(), 2);
+}
+
+#[test]
 fn only_wholly_expired_buckets_go() {
     let f = Fixture::new();
     let hours: Vec<_> = (0..5).map(|hour| at(hour * 3600 + 30, "a", 1)).collect();
