@@ -98,7 +98,7 @@ fn run(
 }
 
 /// The ordinary collection to write to; it is made if there is nothing of that name.
-fn ordinary(
+pub(super) fn ordinary(
     database: &Database,
     namespace: Namespace,
 ) -> Result<std::sync::Arc<crate::catalog::Collection>> {

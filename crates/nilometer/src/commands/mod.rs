@@ -15,15 +15,18 @@
 mod aggregate;
 pub mod args;
 mod build_info;
+mod change;
 mod connection_status;
 mod count;
 mod create;
 mod current_op;
+mod delete;
 mod dispatch;
 mod distinct;
 mod drop;
 mod explain;
 mod find;
+mod find_and_modify;
 mod fsync;
 mod generic;
 mod get_cmd_line_opts;
@@ -42,9 +45,10 @@ mod query;
 mod replication;
 mod server_status;
 mod sessions;
-mod stats;
 mod shutdown;
+mod stats;
 mod top;
+mod update;
 mod users;
 
 pub use crate::operation::Access;
@@ -176,12 +180,14 @@ pub static COMMANDS: &[CommandSpec] = &[
     create::SPEC,
     current_op::CURRENT_OP,
     stats::DB_STATS,
+    delete::SPEC,
     distinct::SPEC,
     drop::DROP,
     drop::DROP_DATABASE,
     sessions::END,
     explain::SPEC,
     find::SPEC,
+    find_and_modify::SPEC,
     fsync::FSYNC,
     fsync::UNLOCK,
     get_cmd_line_opts::SPEC,
@@ -214,6 +220,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     shutdown::SPEC,
     sessions::START,
     top::SPEC,
+    update::SPEC,
     users::USERS_INFO,
     connection_status::WHATS_MY_URI,
 ];

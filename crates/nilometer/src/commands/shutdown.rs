@@ -17,7 +17,11 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new("shutdown", "Ends the server.", run)
 };
 
-fn run(database: &Database, context: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
     let args = Args::new("shutdown", request.body.as_ref());
     args.lenient_boolean("force")?;
     args.integer_at_least("timeoutSecs", 0)?;
