@@ -15,6 +15,7 @@
 mod aggregate;
 pub mod args;
 mod build_info;
+mod coll_mod;
 mod connection_status;
 mod count;
 mod create;
@@ -170,6 +171,7 @@ impl CommandSpec {
 pub static COMMANDS: &[CommandSpec] = &[
     aggregate::SPEC,
     build_info::SPEC,
+    coll_mod::SPEC,
     stats::COLL_STATS,
     connection_status::STATUS,
     count::SPEC,
