@@ -187,6 +187,17 @@ fn is_natural(document: nilometer_bson::DocRef<'_>) -> Result<bool> {
     Ok(true)
 }
 
+/// The direction of a `{$natural: ±1}`; none if the document is something else.
+pub(super) fn natural_direction_of(
+    document: nilometer_bson::DocRef<'_>,
+) -> Result<Option<Direction>> {
+    if is_natural(document)? {
+        natural_direction(document.get("$natural")).map(Some)
+    } else {
+        Ok(None)
+    }
+}
+
 fn natural_direction(value: ValueRef<'_>) -> Result<Direction> {
     match super::args::truncated_i64(value) {
         Some(1) => Ok(Direction::Forward),

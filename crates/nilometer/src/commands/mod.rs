@@ -15,15 +15,19 @@
 mod aggregate;
 pub mod args;
 mod build_info;
+mod change;
+mod coll_mod;
 mod connection_status;
 mod count;
 mod create;
 mod current_op;
+mod delete;
 mod dispatch;
 mod distinct;
 mod drop;
 mod explain;
 mod find;
+mod find_and_modify;
 mod fsync;
 mod generic;
 mod get_cmd_line_opts;
@@ -45,6 +49,7 @@ mod sessions;
 mod shutdown;
 mod stats;
 mod top;
+mod update;
 mod users;
 
 pub use crate::operation::Access;
@@ -170,18 +175,21 @@ impl CommandSpec {
 pub static COMMANDS: &[CommandSpec] = &[
     aggregate::SPEC,
     build_info::SPEC,
+    coll_mod::SPEC,
     stats::COLL_STATS,
     connection_status::STATUS,
     count::SPEC,
     create::SPEC,
     current_op::CURRENT_OP,
     stats::DB_STATS,
+    delete::SPEC,
     distinct::SPEC,
     drop::DROP,
     drop::DROP_DATABASE,
     sessions::END,
     explain::SPEC,
     find::SPEC,
+    find_and_modify::SPEC,
     fsync::FSYNC,
     fsync::UNLOCK,
     get_cmd_line_opts::SPEC,
@@ -214,6 +222,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     shutdown::SPEC,
     sessions::START,
     top::SPEC,
+    update::SPEC,
     users::USERS_INFO,
     connection_status::WHATS_MY_URI,
 ];

@@ -56,7 +56,7 @@ impl QueryOptions {
 }
 
 /// Only the simple collation, for now; any other would answer wrongly if it were ignored.
-fn check_collation(collation: DocRef<'_>) -> Result<()> {
+pub(super) fn check_collation(collation: DocRef<'_>) -> Result<()> {
     if collation.is_empty() {
         return Ok(());
     }

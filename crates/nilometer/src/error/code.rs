@@ -46,6 +46,7 @@ codes! {
     IndexNotFound = 27;
     PathNotViable = 28;
     RoleNotFound = 31;
+    CannotBackfillArray = 34;
     ConflictingUpdateOperators = 40;
     FileNotOpen = 38;
     CursorNotFound = 43;
@@ -54,6 +55,7 @@ codes! {
     MaxTimeMSExpired = 50;
     DollarPrefixedFieldName = 52;
     InvalidIdField = 53;
+    NotSingleValueField = 54;
     InvalidDBRef = 55;
     EmptyFieldName = 56;
     DottedFieldName = 57;
@@ -67,6 +69,7 @@ codes! {
     IndexOptionsConflict = 85;
     IndexKeySpecsConflict = 86;
     OperationFailed = 96;
+    NotExactValueField = 111;
     WriteConflict = 112;
     CommandNotSupported = 115;
     DocumentValidationFailure = 121;

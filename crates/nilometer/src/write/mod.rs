@@ -3,10 +3,16 @@
 //! A record id is eight bytes, big-endian, counting up: natural order is the order of insertion. The
 //! `_id` index maps the key string of `_id` to the record id. Both change in one engine batch.
 //!
+//! [`update`] is the update language on one document and knows nothing of records; `change` brings
+//! the two together.
+//!
 //! Does not know time series, queries or commands.
 
+mod change;
 mod insert;
 mod records;
+pub mod update;
 
+pub use change::{Changed, Selection, Updated};
 pub use insert::{RecordInsertOptions, RecordOutcome, RecordWriteError};
 pub use records::{RecordScan, Records};

@@ -135,6 +135,17 @@ pub struct RecordScan {
 }
 
 impl RecordScan {
+    /// The records of the next snapshot; none at the end.
+    pub(super) fn next_chunk(&mut self) -> Result<Vec<(Vec<u8>, Document)>> {
+        if self.ready.is_empty() && !self.done {
+            self.refill()?;
+        }
+        let ready = self.ready.drain(..);
+        ready
+            .map(|(key, value)| Ok((key.to_vec(), document(&value)?)))
+            .collect()
+    }
+
     fn refill(&mut self) -> Result<()> {
         let (start, end, direction) = match (&self.after, self.backward) {
             (None, false) => (Vec::new(), None, Direction::Forward),

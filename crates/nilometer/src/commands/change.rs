@@ -1,0 +1,271 @@
+//! What `update`, `delete` and `findAndModify` have in common: where they write, which documents
+//! they mean, and how statements and their errors are counted.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
+
+use super::args::Args;
+use super::find::natural_direction_of;
+use super::insert::{WRITE_BATCH_MAX, write_error};
+use super::query::{QueryOptions, check_collation};
+use crate::catalog::{CatalogEntry, Collection, Namespace};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::sort_key::SortPattern;
+use crate::eval::{EvalContext, ParseContext};
+use crate::operation::{Documents, OperationContext, Request};
+use crate::query::source::{Collections, Direction, Resolved};
+use crate::write::Selection;
+
+/// The collection that is written to; `None` if there is nothing of that name.
+pub(super) fn target(
+    database: &Database,
+    namespace: &Namespace,
+    command: &str,
+) -> Result<Option<Arc<Collection>>> {
+    let catalog = database.catalog();
+    if catalog.timeseries(namespace).is_some() {
+        return Err(no_timeseries(command));
+    }
+    match catalog.get(namespace) {
+        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            format!("{command} of bucket documents in {namespace} is not supported yet"),
+        )),
+        Some(CatalogEntry::Collection(found)) => Ok(Some(found)),
+        Some(CatalogEntry::View(_)) => Err(Error::new(
+            ErrorCode::CommandNotSupportedOnView,
+            format!("Namespace {namespace} is a view, not a collection"),
+        )),
+        None if namespace.is_system() => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("cannot write to '{namespace}'"),
+        )),
+        None => Ok(None),
+    }
+}
+
+/// What commands that change measurements answer.
+fn no_timeseries(command: &str) -> Error {
+    Error::invalid_options(format!(
+        "{command} on a time-series collection is not supported yet"
+    ))
+}
+
+/// The documents a statement means, parsed.
+pub(super) struct Selected {
+    pub(super) filter: MatchExpression,
+    pub(super) sort: Option<SortPattern>,
+    backward: bool,
+}
+
+impl Selected {
+    /// Reads `sort`, `hint` and `collation` of a statement beside its filter.
+    pub(super) fn parse(
+        database: &Database,
+        namespace: &Namespace,
+        statement: &Args<'_>,
+        filter: DocRef<'_>,
+        expressions: &ParseContext,
+    ) -> Result<Self> {
+        if let Some(collation) = statement.document("collation")? {
+            check_collation(collation)?;
+        }
+        let mut backward = is_backward(database, namespace, statement.value("hint"))?;
+        let mut sort = None;
+        if let Some(pattern) = statement.document("sort")?.filter(|d| !d.is_empty()) {
+            match natural_direction_of(pattern)? {
+                Some(direction) => backward = direction == Direction::Backward,
+                None => {
+                    let bad = |e: Error| Error::bad_value(e.message);
+                    sort = Some(SortPattern::parse(pattern, expressions).map_err(bad)?);
+                }
+            }
+        }
+        Ok(Self {
+            filter: MatchExpression::parse(filter, expressions)?.simplify(),
+            sort,
+            backward,
+        })
+    }
+
+    /// The selection, under the circumstances of the command.
+    pub(super) fn selection<'a>(
+        &'a self,
+        multi: bool,
+        eval: EvalContext<'a>,
+        check_interrupt: &'a dyn Fn() -> Result<()>,
+    ) -> Selection<'a> {
+        Selection {
+            filter: &self.filter,
+            sort: self.sort.as_ref(),
+            multi,
+            backward: self.backward,
+            eval,
+            check_interrupt,
+        }
+    }
+}
+
+/// Whether a hint asks to look at the newest documents first; one that names no index is refused.
+fn is_backward(database: &Database, namespace: &Namespace, hint: ValueRef<'_>) -> Result<bool> {
+    match hint {
+        ValueRef::Missing | ValueRef::Null => return Ok(false),
+        ValueRef::Document(document) if document.is_empty() => return Ok(false),
+        ValueRef::Document(document) => {
+            if let Some(direction) = natural_direction_of(document)? {
+                return Ok(direction == Direction::Backward);
+            }
+        }
+        ValueRef::String(_) => {}
+        _ => return Err(Error::failed_to_parse("Hint must be a string or an object")),
+    }
+    let collections = database.collections();
+    let known = match collections.resolve(&namespace.database, &namespace.collection)? {
+        Resolved::Ordinary(source) => source.knows_index(hint),
+        // There are no documents the hint could mislead about.
+        _ => true,
+    };
+    if known {
+        return Ok(false);
+    }
+    Err(Error::bad_value(
+        "error processing query: planner returned error :: caused by :: hint provided does not \
+         correspond to an existing index",
+    ))
+}
+
+/// What evaluation may look at during the command.
+pub(super) fn eval_context<'a>(
+    database: &'a Database,
+    operation: &OperationContext,
+    variables: &'a [Value],
+) -> EvalContext<'a> {
+    EvalContext {
+        now_ms: operation.now_ms,
+        variables,
+        random: Some(&*database.queries().entropy),
+        ..EvalContext::default()
+    }
+}
+
+/// Waits for the disk, if the client asked for that.
+pub(super) fn make_durable(database: &Database, operation: &OperationContext) -> Result<()> {
+    let concern = operation.write_concern;
+    if concern.journaled && concern.acknowledged {
+        database.records().sync()?;
+    }
+    Ok(())
+}
+
+/// The statements of a command and the options that go for all of them.
+pub(super) struct Statements<'r> {
+    pub(super) namespace: Namespace,
+    pub(super) options: QueryOptions,
+    pub(super) documents: Documents<'r>,
+    ordered: bool,
+}
+
+impl<'r> Statements<'r> {
+    /// Reads the options of `command` and checks the names in its statements, which are in the
+    /// field `field`.
+    pub(super) fn parse(
+        command: &'static str,
+        field: &str,
+        known: &[&str],
+        operation: &OperationContext,
+        request: &'r Request,
+    ) -> Result<Self> {
+        let args = Args::new(command, request.body.as_ref());
+        let namespace = Namespace::new(&operation.database, args.required_string(command)?)?;
+        let ordered = args.boolean("ordered")?.unwrap_or(true);
+        // Says how to treat documents that validators would refuse; there are none.
+        args.lenient_boolean("bypassDocumentValidation")?;
+        let documents = request
+            .documents(command, field)?
+            .ok_or_else(|| args.missing(field))?;
+        let count = documents.remaining();
+        if count == 0 || count > WRITE_BATCH_MAX {
+            return Err(Error::new(
+                ErrorCode::InvalidLength,
+                format!(
+                    "Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {count} \
+                     operations."
+                ),
+            ));
+        }
+        for document in documents.clone() {
+            Args::new(format!("{command}.{field}"), document).check_names(known)?;
+        }
+        Ok(Self {
+            namespace,
+            options: QueryOptions::parse(&args, operation)?,
+            documents,
+            ordered,
+        })
+    }
+
+    /// Runs the statements one after the other; those that fail give an entry of `writeErrors`, and
+    /// the first such ends an ordered command.
+    pub(super) fn run(
+        &self,
+        mut statement: impl FnMut(usize, DocRef<'_>) -> Result<()>,
+    ) -> Vec<Value> {
+        let mut errors = Vec::new();
+        for (index, document) in self.documents.clone().enumerate() {
+            if let Err(error) = statement(index, document) {
+                errors.push(write_error(index, &error));
+                if self.ordered {
+                    break;
+                }
+            }
+        }
+        errors
+    }
+}
+
+/// Ends a reply with `writeErrors`, if there are any.
+pub(super) fn append_errors(reply: &mut DocumentBuilder, errors: Vec<Value>) {
+    if !errors.is_empty() {
+        reply.append(
+            "writeErrors",
+            Value::Array(errors.into_iter().collect::<Array>()),
+        );
+    }
+}
+
+/// A count as replies have it.
+pub(super) fn count_value(count: u64) -> Value {
+    match i32::try_from(count) {
+        Ok(count) => Value::Int32(count),
+        Err(_) => Value::Int64(i64::try_from(count).unwrap_or(i64::MAX)),
+    }
+}
+
+/// The constants of a statement (`c`), added to the variables of the command.
+pub(super) fn with_constants(
+    options: &QueryOptions,
+    constants: Option<DocRef<'_>>,
+) -> Result<(ParseContext, Vec<Value>)> {
+    let mut expressions = options.expressions.clone();
+    let mut variables = options.variables.to_vec();
+    for element in constants.into_iter().flatten() {
+        crate::eval::variables::check_user_name(element.name())?;
+        expressions.define(element.name());
+        variables.push(element.value().to_value());
+    }
+    Ok((expressions, variables))
+}
+
+/// The entries of `upserted`.
+pub(super) fn upserted(list: Vec<(usize, Value)>) -> Vec<Document> {
+    let entries = list.into_iter().map(|(index, id)| {
+        let mut entry = DocumentBuilder::new();
+        entry.append("index", i32::try_from(index).unwrap_or(i32::MAX));
+        entry.append("_id", id);
+        entry.finish()
+    });
+    entries.collect()
+}

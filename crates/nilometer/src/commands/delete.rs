@@ -1,0 +1,91 @@
+//! `delete`: statements that remove one document, or all, that a filter matches.
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder};
+
+use super::args::Args;
+use super::change::{
+    Selected, Statements, append_errors, count_value, eval_context, make_durable, target,
+};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::operation::{OperationContext, Request};
+
+pub(super) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Write,
+    write_concern: true,
+    in_api_v1: true,
+    counted: Counted::Delete,
+    fields: Fields::Only(&["deletes", "ordered", "bypassDocumentValidation", "let"]),
+    ..CommandSpec::new("delete", "Deletes documents.", run)
+};
+
+/// What a statement may say.
+const STATEMENT: &[&str] = &["q", "limit", "collation", "hint"];
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let operation = &context.operation;
+    let statements = Statements::parse("delete", "deletes", STATEMENT, operation, request)?;
+    for document in statements.documents.clone() {
+        let statement = Args::new("delete.deletes", document);
+        statement.required_document("q")?;
+        is_multi(&statement)?;
+    }
+    target(database, &statements.namespace, "delete")?;
+    let mut deleted = 0;
+    let counters = &database.services().counters;
+    let errors = statements.run(|_, document| {
+        counters.operations.delete.increment();
+        let gone = one(database, operation, &statements, document)?;
+        counters.documents.deleted.add(gone);
+        deleted += gone;
+        Ok(())
+    });
+    make_durable(database, operation)?;
+    let mut reply = DocumentBuilder::new();
+    reply.append("n", count_value(deleted));
+    append_errors(&mut reply, errors);
+    Ok(reply.finish())
+}
+
+/// Runs one statement.
+fn one(
+    database: &Database,
+    operation: &OperationContext,
+    statements: &Statements<'_>,
+    document: DocRef<'_>,
+) -> Result<u64> {
+    let statement = Args::new("delete.deletes", document);
+    let filter = statement.required_document("q")?;
+    let (namespace, options) = (&statements.namespace, &statements.options);
+    let selected = Selected::parse(
+        database,
+        namespace,
+        &statement,
+        filter,
+        &options.expressions,
+    )?;
+    let Some(collection) = target(database, namespace, "delete")? else {
+        return Ok(0);
+    };
+    let check_interrupt = || operation.check_interrupt();
+    let eval = eval_context(database, operation, &options.variables);
+    let selection = selected.selection(is_multi(&statement)?, eval, &check_interrupt);
+    Ok(database.records().delete(&collection, selection)?.0)
+}
+
+/// `limit: 0` means all documents, `limit: 1` one.
+fn is_multi(statement: &Args<'_>) -> Result<bool> {
+    match statement.integer("limit")? {
+        None => Err(statement.missing("limit")),
+        Some(0) => Ok(true),
+        Some(1) => Ok(false),
+        Some(other) => Err(Error::failed_to_parse(format!(
+            "The limit field in delete objects must be 0 or 1. Got {other}"
+        ))),
+    }
+}

@@ -1,0 +1,199 @@
+//! `update`: statements that change documents, or insert one where none is found.
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+
+use super::args::Args;
+use super::change::{
+    Selected, Statements, append_errors, count_value, eval_context, make_durable, target, upserted,
+    with_constants,
+};
+use super::insert::ordinary;
+use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::operation::{OperationContext, Request};
+use crate::write::Updated;
+use crate::write::update::Update;
+
+pub(super) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Write,
+    write_concern: true,
+    in_api_v1: true,
+    counted: Counted::Update,
+    fields: Fields::Only(&[
+        "updates",
+        "ordered",
+        "bypassDocumentValidation",
+        "bypassEmptyTsReplacement",
+        "let",
+    ]),
+    ..CommandSpec::new("update", "Updates documents.", run)
+};
+
+/// What a statement may say.
+const STATEMENT: &[&str] = &[
+    "q",
+    "u",
+    "c",
+    "multi",
+    "upsert",
+    "upsertSupplied",
+    "arrayFilters",
+    "collation",
+    "hint",
+    "sort",
+];
+
+/// `c` beside something other than a pipeline.
+const CONSTANTS_WITHOUT_PIPELINE: i32 = 51_198;
+
+#[derive(Default)]
+struct Totals {
+    matched: u64,
+    modified: u64,
+    upserted: Vec<(usize, Value)>,
+}
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let operation = &context.operation;
+    let statements = Statements::parse("update", "updates", STATEMENT, operation, request)?;
+    let args = Args::new("update", request.body.as_ref());
+    args.boolean("bypassEmptyTsReplacement")?;
+    for document in statements.documents.clone() {
+        let statement = Args::new("update.updates", document);
+        statement.required_document("q")?;
+        check_update(&statement, statement.value("u"), "u")?;
+    }
+    target(database, &statements.namespace, "update")?;
+    let mut totals = Totals::default();
+    let counters = &database.services().counters;
+    let errors = statements.run(|index, document| {
+        counters.operations.update.increment();
+        let updated = one(database, operation, &statements, document)?;
+        counters.documents.updated.add(updated.modified);
+        totals.matched += updated.matched;
+        totals.modified += updated.modified;
+        if let Some(id) = updated.upserted {
+            counters.documents.inserted.increment();
+            totals.upserted.push((index, id));
+        }
+        Ok(())
+    });
+    make_durable(database, operation)?;
+    let mut reply = DocumentBuilder::new();
+    let inserted = u64::try_from(totals.upserted.len()).unwrap_or(u64::MAX);
+    reply.append("n", count_value(totals.matched + inserted));
+    if !totals.upserted.is_empty() {
+        let list = upserted(totals.upserted);
+        let list: Vec<Value> = list.into_iter().map(Value::Document).collect();
+        reply.append("upserted", list);
+    }
+    append_errors(&mut reply, errors);
+    reply.append("nModified", count_value(totals.modified));
+    Ok(reply.finish())
+}
+
+/// Runs one statement.
+fn one(
+    database: &Database,
+    operation: &OperationContext,
+    statements: &Statements<'_>,
+    document: DocRef<'_>,
+) -> Result<Updated> {
+    let statement = Args::new("update.updates", document);
+    let flag = |name| Ok::<_, Error>(statement.lenient_boolean(name)?.unwrap_or(false));
+    let (multi, upsert) = (flag("multi")?, flag("upsert")?);
+    let constants = statement.document("c")?;
+    let supplied = match (flag("upsertSupplied")?, upsert, constants) {
+        (false, ..) => None,
+        (true, true, Some(constants)) => Some(supplied_document(constants)?),
+        (true, ..) => {
+            return Err(Error::failed_to_parse(
+                "upsertSupplied needs upsert: true and the document as the constant 'new'",
+            ));
+        }
+    };
+    if multi && statement.document("sort")?.is_some_and(|d| !d.is_empty()) {
+        return Err(Error::failed_to_parse(
+            "Cannot specify sort with multi=true",
+        ));
+    }
+    let (expressions, variables) = with_constants(&statements.options, constants)?;
+    let filter = statement.required_document("q")?;
+    let namespace = &statements.namespace;
+    let selected = Selected::parse(database, namespace, &statement, filter, &expressions)?;
+    let update = Update::parse(
+        statement.value("u"),
+        statement.array("arrayFilters")?,
+        &expressions,
+    )?;
+    check_combination(&update, multi, constants.is_some())?;
+    let check_interrupt = || operation.check_interrupt();
+    let eval = eval_context(database, operation, &variables);
+    let selection = selected.selection(multi, eval, &check_interrupt);
+    apply(
+        database, operation, namespace, selection, &update, upsert, supplied,
+    )
+}
+
+fn check_combination(update: &Update, multi: bool, constants: bool) -> Result<()> {
+    if multi && update.is_replacement() {
+        return Err(Error::failed_to_parse(
+            "multi update is not supported for replacement-style update",
+        ));
+    }
+    if constants && !update.is_pipeline() {
+        return Err(Error::location(
+            CONSTANTS_WITHOUT_PIPELINE,
+            "Constant values may only be specified for pipeline updates",
+        ));
+    }
+    Ok(())
+}
+
+/// Updates or upserts; the collection is made only if an upsert needs it.
+pub(super) fn apply(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: &crate::catalog::Namespace,
+    selection: crate::write::Selection<'_>,
+    update: &Update,
+    upsert: bool,
+    supplied: Option<DocRef<'_>>,
+) -> Result<Updated> {
+    let collection = match target(database, namespace, "update")? {
+        Some(found) => found,
+        None if upsert => ordinary(database, namespace.clone())?,
+        None => return Ok(Updated::default()),
+    };
+    let records = database.records();
+    if !upsert {
+        return records.update(&collection, selection, update);
+    }
+    let (ids, now_ms) = (&database.services().ids, operation.now_ms);
+    let new_id = || ids.object_id(now_ms);
+    records.upsert(&collection, selection, update, supplied, &new_id)
+}
+
+fn supplied_document(constants: DocRef<'_>) -> Result<DocRef<'_>> {
+    constants.get("new").as_document().ok_or_else(|| {
+        Error::failed_to_parse(
+            "the parameter 'c.new' must be an object when upsertSupplied is true",
+        )
+    })
+}
+
+/// Checks that a modification is of a type that can be one.
+pub(super) fn check_update(statement: &Args<'_>, update: ValueRef<'_>, name: &str) -> Result<()> {
+    match update {
+        ValueRef::Missing => Err(statement.missing(name)),
+        ValueRef::Document(_) | ValueRef::Array(_) => Ok(()),
+        _ => Err(Error::failed_to_parse(
+            "Update argument must be either an object or an array",
+        )),
+    }
+}

@@ -1,0 +1,403 @@
+//! Changing and removing the records that a filter selects.
+//!
+//! ```text
+//! {_id: x, …}      look-up in the _id index
+//! anything else    scan in chunks ──▶ test ──▶ change ──▶ one engine batch per chunk
+//! ```
+//!
+//! The writing lock of the collection is held from the reading of a chunk to its commit, so that no
+//! other writer changes a record between the test and the change, and released between chunks, so
+//! that a long statement does not keep others out. A record keeps its id when it changes and the scan
+//! goes by record id, so no record is met twice, whatever the change does to it. Where an order
+//! decides which record is changed, the lock is held over the whole scan.
+//!
+//! A statement that fails half-way leaves what it changed before: each document is atomic, the
+//! statement is not, as in MongoDB.
+//!
+//! Batches are committed without waiting for the disk; a command calls [`Records::sync`] once, before
+//! it answers.
+
+use std::sync::PoisonError;
+
+use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
+use nilometer_storage::{Durability, KeyspaceId, WriteBatch};
+
+use super::insert::RecordInsertOptions;
+use super::records::{Records, id_key, keyspaces};
+use super::update::{self, Update};
+use crate::catalog::Collection;
+use crate::error::{ErrorCode, Result};
+use crate::eval::EvalContext;
+use crate::eval::matcher::{CompareOp, MatchExpression};
+use crate::eval::sort_key::{SortKey, SortPattern};
+
+/// Times an upsert is tried again when another writer has inserted what it looked for.
+const UPSERT_RETRIES_MAX: usize = 10;
+
+/// Bytes of new documents that one engine batch may gather.
+const BATCH_BYTES_MAX: usize = 32 << 20;
+
+/// Which records a statement is about.
+#[derive(Clone, Copy)]
+pub struct Selection<'a> {
+    /// What they match.
+    pub filter: &'a MatchExpression,
+    /// Which comes first, where only one is meant.
+    pub sort: Option<&'a SortPattern>,
+    /// All of them, or the first.
+    pub multi: bool,
+    /// True to look at the newest first.
+    pub backward: bool,
+    /// Time, variables, randomness.
+    pub eval: EvalContext<'a>,
+    /// Ends the statement from outside.
+    pub check_interrupt: &'a dyn Fn() -> Result<()>,
+}
+
+/// What an update statement did.
+#[derive(Clone, Debug, Default)]
+pub struct Updated {
+    /// Documents the filter matched.
+    pub matched: u64,
+    /// Documents that are different now.
+    pub modified: u64,
+    /// The `_id` of the document an upsert inserted.
+    pub upserted: Option<Value>,
+    /// The first document before and after, for those who ask for one.
+    pub document: Option<Changed>,
+}
+
+/// One document before and after.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    /// As it was; none if an upsert made it.
+    pub before: Option<Document>,
+    /// As it is; none if it was removed.
+    pub after: Option<Document>,
+    /// The array element the filter matched.
+    pub position: Option<usize>,
+}
+
+/// What to do with a record.
+enum Change {
+    Keep,
+    Replace(Document),
+    Remove,
+}
+
+/// Decides about a record; the position is the array element the filter matched.
+type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<Change> + 'd;
+
+impl Records {
+    /// Updates what is selected.
+    pub fn update(
+        &self,
+        collection: &Collection,
+        selection: Selection<'_>,
+        change: &Update,
+    ) -> Result<Updated> {
+        let mut out = Updated::default();
+        let result = self.change(collection, selection, &mut |document, position| {
+            let after = change.apply(document.as_ref(), position, &selection.eval)?;
+            if let Some(after) = &after {
+                update::check::id_unchanged(change, document.as_ref(), after)?;
+            }
+            out.matched += 1;
+            out.modified += u64::from(after.is_some());
+            if out.document.is_none() && !selection.multi {
+                out.document = Some(Changed {
+                    before: Some(document.clone()),
+                    after: Some(after.clone().unwrap_or_else(|| document.clone())),
+                    position,
+                });
+            }
+            Ok(after.map_or(Change::Keep, Change::Replace))
+        });
+        result.map(|()| out)
+    }
+
+    /// Updates what is selected, or inserts a document if nothing is. `supplied` is inserted instead
+    /// of what filter and update make.
+    pub fn upsert(
+        &self,
+        collection: &Collection,
+        selection: Selection<'_>,
+        change: &Update,
+        supplied: Option<DocRef<'_>>,
+        new_id: &dyn Fn() -> ObjectId,
+    ) -> Result<Updated> {
+        let mut tries = 0;
+        loop {
+            let updated = self.update(collection, selection, change)?;
+            if updated.matched > 0 {
+                return Ok(updated);
+            }
+            let document = match supplied {
+                Some(document) => document.to_document(),
+                None => new_document(selection, change, new_id)?,
+            };
+            let options = RecordInsertOptions {
+                ordered: true,
+                durability: Durability::Buffered,
+                new_id,
+            };
+            let outcome = self.insert(collection, std::iter::once(document.as_ref()), options)?;
+            match outcome.errors.into_iter().next() {
+                None => {
+                    let id = document.get("_id").to_value();
+                    return Ok(Updated {
+                        upserted: Some(id),
+                        document: Some(Changed {
+                            before: None,
+                            after: Some(document),
+                            position: None,
+                        }),
+                        ..Updated::default()
+                    });
+                }
+                // If it was another upsert of the same `_id`, the filter finds its document now.
+                Some(failed)
+                    if failed.error.code == ErrorCode::DuplicateKey
+                        && tries < UPSERT_RETRIES_MAX
+                        && self.finds_rival(collection, selection)? =>
+                {
+                    tries += 1;
+                }
+                Some(failed) => return Err(failed.error),
+            }
+        }
+    }
+
+    /// True if another writer has inserted the document an upsert looked for by its `_id`.
+    fn finds_rival(&self, collection: &Collection, selection: Selection<'_>) -> Result<bool> {
+        let Some(id) = id_of(selection.filter) else {
+            return Ok(false);
+        };
+        match self.find_by_id(collection, id)? {
+            Some((_, rival)) => selection.filter.matches(rival.as_ref(), &selection.eval),
+            None => Ok(true),
+        }
+    }
+
+    /// Removes what is selected; tells how many and, if only one was meant, which.
+    pub fn delete(
+        &self,
+        collection: &Collection,
+        selection: Selection<'_>,
+    ) -> Result<(u64, Option<Changed>)> {
+        let mut deleted = 0;
+        let mut removed = None;
+        self.change(collection, selection, &mut |document, position| {
+            deleted += 1;
+            if !selection.multi {
+                removed = Some(Changed {
+                    before: Some(document.clone()),
+                    after: None,
+                    position,
+                });
+            }
+            Ok(Change::Remove)
+        })?;
+        Ok((deleted, removed))
+    }
+
+    /// Makes everything written so far durable.
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.engine.sync()?)
+    }
+
+    /// Lets `decide` choose what becomes of each selected record, and does it.
+    fn change(
+        &self,
+        collection: &Collection,
+        selection: Selection<'_>,
+        decide: &mut Decide<'_>,
+    ) -> Result<()> {
+        if let Some(id) = id_of(selection.filter) {
+            return self.change_by_id(collection, selection, id, decide);
+        }
+        if !selection.multi && selection.sort.is_some() {
+            return self.change_first(collection, selection, decide);
+        }
+        let keyspaces = keyspaces(collection)?;
+        let state = self.state(collection);
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            (selection.check_interrupt)()?;
+            let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let chunk = self
+                .scan(collection, selection.backward, after.take())?
+                .next_chunk()?;
+            let Some((last, _)) = chunk.last() else {
+                return Ok(());
+            };
+            after = Some(last.clone());
+            if self.change_chunk(keyspaces, selection, chunk, decide)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn change_by_id(
+        &self,
+        collection: &Collection,
+        selection: Selection<'_>,
+        id: ValueRef<'_>,
+        decide: &mut Decide<'_>,
+    ) -> Result<()> {
+        let keyspaces = keyspaces(collection)?;
+        let state = self.state(collection);
+        let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(found) = self.find_by_id(collection, id)? else {
+            return Ok(());
+        };
+        self.change_chunk(keyspaces, selection, vec![found], decide)?;
+        Ok(())
+    }
+
+    /// Changes the first record in the order asked for.
+    fn change_first(
+        &self,
+        collection: &Collection,
+        selection: Selection<'_>,
+        decide: &mut Decide<'_>,
+    ) -> Result<()> {
+        let Some(pattern) = selection.sort else {
+            return Ok(());
+        };
+        let keyspaces = keyspaces(collection)?;
+        let state = self.state(collection);
+        let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut best: Option<(SortKey, (Vec<u8>, Document))> = None;
+        let mut scan = self.scan(collection, selection.backward, None)?;
+        loop {
+            (selection.check_interrupt)()?;
+            let chunk = scan.next_chunk()?;
+            if chunk.is_empty() {
+                break;
+            }
+            for (key, document) in chunk {
+                if !selection
+                    .filter
+                    .matches(document.as_ref(), &selection.eval)?
+                {
+                    continue;
+                }
+                let sort_key = pattern.extract(document.as_ref(), &selection.eval)?;
+                let better = best
+                    .as_ref()
+                    .is_none_or(|(known, _)| pattern.compare(&sort_key, known).is_lt());
+                if better {
+                    best = Some((sort_key, (key, document)));
+                }
+            }
+        }
+        let Some((_, found)) = best else {
+            return Ok(());
+        };
+        self.change_chunk(keyspaces, selection, vec![found], decide)?;
+        Ok(())
+    }
+
+    /// Decides about the records of a chunk and commits what comes of it; true when the one record
+    /// that was meant has been found. What was decided before an error stays decided.
+    fn change_chunk(
+        &self,
+        keyspaces: (KeyspaceId, KeyspaceId),
+        selection: Selection<'_>,
+        chunk: Vec<(Vec<u8>, Document)>,
+        decide: &mut Decide<'_>,
+    ) -> Result<bool> {
+        let mut batch = WriteBatch::new();
+        let mut bytes = 0;
+        let mut outcome = Ok(false);
+        for (key, document) in chunk {
+            match change_record(keyspaces, selection, key, &document, decide, &mut batch) {
+                Ok(None) => continue,
+                Ok(Some(written)) => bytes += written,
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+            if !selection.multi {
+                outcome = Ok(true);
+                break;
+            }
+            if bytes > BATCH_BYTES_MAX {
+                let full = std::mem::take(&mut batch);
+                self.engine.commit(full, Durability::Buffered)?;
+                bytes = 0;
+            }
+        }
+        if !batch.is_empty() {
+            self.engine.commit(batch, Durability::Buffered)?;
+        }
+        outcome
+    }
+}
+
+/// Decides about one record: none if it is not selected, else how many bytes went into the batch.
+fn change_record(
+    (records, id_index): (KeyspaceId, KeyspaceId),
+    selection: Selection<'_>,
+    key: Vec<u8>,
+    document: &Document,
+    decide: &mut Decide<'_>,
+    batch: &mut WriteBatch,
+) -> Result<Option<usize>> {
+    let (matches, position) = selection
+        .filter
+        .matches_with_position(document.as_ref(), &selection.eval)?;
+    if !matches {
+        return Ok(None);
+    }
+    match decide(document, position)? {
+        Change::Keep => Ok(Some(0)),
+        Change::Replace(after) => {
+            let bytes = after.as_bytes().len();
+            batch.put(records, key, after.into_bytes());
+            Ok(Some(bytes))
+        }
+        Change::Remove => {
+            batch.delete(id_index, id_key(document.get("_id")));
+            batch.delete(records, key);
+            Ok(Some(0))
+        }
+    }
+}
+
+/// The document an upsert inserts, with an `_id`.
+fn new_document(
+    selection: Selection<'_>,
+    change: &Update,
+    new_id: &dyn Fn() -> ObjectId,
+) -> Result<Document> {
+    let base = update::document_of_filter(selection.filter, change)?;
+    let made = change.apply_to_new(&base, &selection.eval)?;
+    update::check::id_unchanged(change, base.as_ref(), &made)?;
+    if !made.get("_id").is_missing() {
+        return Ok(made);
+    }
+    let mut out = nilometer_bson::DocumentBuilder::new();
+    out.append("_id", new_id());
+    for element in made.iter() {
+        out.append_element(element);
+    }
+    Ok(out.finish())
+}
+
+/// The value the filter wants `_id` to be equal to.
+fn id_of(filter: &MatchExpression) -> Option<ValueRef<'_>> {
+    match filter {
+        MatchExpression::And(arms) => arms.iter().find_map(id_of),
+        MatchExpression::Compare(comparison)
+            if comparison.op == CompareOp::Eq
+                && comparison.path.as_str() == "_id"
+                && comparison.collation.collator().is_none() =>
+        {
+            Some(comparison.value.as_ref())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,399 @@
+//! Walking a document beside the tree of an update.
+//!
+//! Several nodes of the tree may lead to one value of the document: `a.0` and `a.$`, or `a.$[x]` and
+//! `a.$[y]`. They are walked together, as a list; a leaf must be alone in its list, or the update
+//! conflicts with itself (code 40).
+//!
+//! | a field is wanted in …            | what happens                                           |
+//! |-----------------------------------|--------------------------------------------------------|
+//! | an object that lacks it           | it is made behind the others                           |
+//! | an array, by index                | that element; behind the end nulls fill the gap        |
+//! | an array, by name                 | error 28                                               |
+//! | a scalar, null included           | error 28                                               |
+//!
+//! Operators that make nothing (`$unset`, `$pull`, …) leave a missing field missing.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use nilometer_bson::{DocRef, Document, Value, ValueRef};
+
+use super::modifier::{Absent, Leaf, Modifier, Outcome, shown};
+use super::node::Node;
+use super::path::FieldName;
+use super::tree::{Operators, PathNode};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::EvalContext;
+
+/// Nulls that may be put between the end of an array and a new element.
+const PADDING_MAX: usize = 1_500_000;
+
+/// What stays the same during the walk.
+struct Walk<'w> {
+    operators: &'w Operators,
+    document: DocRef<'w>,
+    position: Option<usize>,
+    inserting: bool,
+    eval: &'w EvalContext<'w>,
+}
+
+/// The children of nodes that lead to one object or array.
+type Children<'n> = BTreeMap<FieldName, Vec<&'n PathNode>>;
+
+/// The document after the update; `None` if nothing changes.
+pub(super) fn apply(
+    operators: &Operators,
+    document: DocRef<'_>,
+    position: Option<usize>,
+    inserting: bool,
+    eval: &EvalContext<'_>,
+) -> Result<Option<Document>> {
+    let walk = Walk {
+        operators,
+        document,
+        position,
+        inserting,
+        eval,
+    };
+    let mut root = Node::Old(ValueRef::Document(document));
+    let mut path = String::new();
+    let changed = walk.value(&[&operators.root], &mut root, &mut path)?;
+    Ok(changed.then(|| root.to_document()))
+}
+
+/// Runs `body` with `name` at the end of the path.
+fn at<T>(path: &mut String, name: &str, body: impl FnOnce(&mut String) -> T) -> T {
+    let length = path.len();
+    if length > 0 {
+        path.push('.');
+    }
+    path.push_str(name);
+    let out = body(path);
+    path.truncate(length);
+    out
+}
+
+impl Walk<'_> {
+    fn leaf<'l>(&'l self, path: &'l str) -> Leaf<'l> {
+        Leaf {
+            document: self.document,
+            path,
+            inserting: self.inserting,
+            eval: self.eval,
+        }
+    }
+
+    /// Applies `nodes` to a value that is there; true if it changed.
+    fn value(&self, nodes: &[&PathNode], target: &mut Node<'_>, path: &mut String) -> Result<bool> {
+        if let Some(modifier) = only_leaf(nodes, path)? {
+            let outcome = match target {
+                Node::Old(value) => modifier.apply(*value, &self.leaf(path))?,
+                ref other => modifier.apply(other.to_value().as_ref(), &self.leaf(path))?,
+            };
+            return Ok(match outcome {
+                Outcome::Unchanged => false,
+                Outcome::Set(value) => {
+                    *target = Node::New(value);
+                    true
+                }
+                // Whoever holds the value takes it out; see `fields` and `elements`.
+                Outcome::Remove => {
+                    *target = Node::New(Value::Missing);
+                    true
+                }
+            });
+        }
+        target.open();
+        if let Some(children) = element_children(nodes, path)? {
+            return self.elements(&children, target, path);
+        }
+        let children = self.field_children(nodes)?;
+        self.fields(&children, target, path)
+    }
+
+    /// The children by name of nodes that all hold names.
+    fn field_children<'n>(&self, nodes: &[&'n PathNode]) -> Result<Children<'n>> {
+        let mut out = Children::new();
+        for node in nodes {
+            let PathNode::Fields {
+                children,
+                positional,
+            } = node
+            else {
+                continue;
+            };
+            for (name, child) in children {
+                out.entry(name.clone()).or_default().push(child);
+            }
+            if let Some(child) = positional {
+                let position = self.position.ok_or_else(|| {
+                    Error::bad_value(
+                        "The positional operator did not find the match needed from the query.",
+                    )
+                })?;
+                let name = FieldName::new(&position.to_string());
+                out.entry(name).or_default().push(child);
+            }
+        }
+        Ok(out)
+    }
+
+    fn fields(
+        &self,
+        children: &Children<'_>,
+        target: &mut Node<'_>,
+        path: &mut String,
+    ) -> Result<bool> {
+        let mut changed = false;
+        for (name, nodes) in children {
+            changed |= match target {
+                Node::Object(fields) => self.field_of_object(name, nodes, fields, path)?,
+                Node::Array(items) if name.index().is_some() => {
+                    self.element_by_index(name, nodes, items, path)?
+                }
+                ref other => {
+                    let holder = other.to_value();
+                    self.not_viable(name, nodes, &holder, path)?;
+                    false
+                }
+            };
+        }
+        Ok(changed)
+    }
+
+    fn field_of_object<'a>(
+        &self,
+        name: &FieldName,
+        nodes: &[&PathNode],
+        fields: &mut Vec<(Cow<'a, str>, Node<'a>)>,
+        path: &mut String,
+    ) -> Result<bool> {
+        let found = fields.iter().position(|(known, _)| known == name.as_str());
+        at(path, name.as_str(), |path| match found {
+            Some(index) => {
+                let Some((_, target)) = fields.get_mut(index) else {
+                    return Ok(false);
+                };
+                let changed = self.value(nodes, target, path)?;
+                if matches!(target, Node::New(Value::Missing)) {
+                    fields.remove(index);
+                }
+                Ok(changed)
+            }
+            None => {
+                let made = self.create(nodes, path)?;
+                let changed = made.is_some();
+                let name = || Cow::Owned(name.as_str().to_owned());
+                fields.extend(made.map(|made| (name(), made)));
+                Ok(changed)
+            }
+        })
+    }
+
+    fn element_by_index<'a>(
+        &self,
+        name: &FieldName,
+        nodes: &[&PathNode],
+        items: &mut Vec<Node<'a>>,
+        path: &mut String,
+    ) -> Result<bool> {
+        let Some(index) = name.index() else {
+            return Ok(false);
+        };
+        at(path, name.as_str(), |path| {
+            if let Some(target) = items.get_mut(index) {
+                return self.element(nodes, target, path);
+            }
+            let Some(made) = self.create(nodes, path)? else {
+                return Ok(false);
+            };
+            if index - items.len() > PADDING_MAX {
+                return Err(Error::new(
+                    ErrorCode::CannotBackfillArray,
+                    format!("can't backfill more than {PADDING_MAX} elements"),
+                ));
+            }
+            items.resize(index, Node::Old(ValueRef::Null));
+            items.push(made);
+            Ok(true)
+        })
+    }
+
+    /// Changes an array element; one that is removed leaves null in its place.
+    fn element(
+        &self,
+        nodes: &[&PathNode],
+        target: &mut Node<'_>,
+        path: &mut String,
+    ) -> Result<bool> {
+        let was_null = matches!(target, Node::Old(ValueRef::Null));
+        let changed = self.value(nodes, target, path)?;
+        if matches!(target, Node::New(Value::Missing)) {
+            *target = Node::Old(ValueRef::Null);
+            return Ok(!was_null);
+        }
+        Ok(changed)
+    }
+
+    /// Applies the children of `$[…]` nodes to the elements they are meant for.
+    fn elements(
+        &self,
+        children: &BTreeMap<&str, Vec<&PathNode>>,
+        target: &mut Node<'_>,
+        path: &mut String,
+    ) -> Result<bool> {
+        let Node::Array(items) = target else {
+            let field = path.rsplit('.').next().unwrap_or_default();
+            return Err(Error::bad_value(format!(
+                "Cannot apply array updates to non-array element {}",
+                shown(field, target.to_value().as_ref())
+            )));
+        };
+        let mut changed = false;
+        for (index, item) in items.iter_mut().enumerate() {
+            let mut meant: Vec<&PathNode> = Vec::new();
+            for (identifier, nodes) in children {
+                let matches = identifier.is_empty()
+                    || self
+                        .operators
+                        .filters
+                        .matches(identifier, item, self.eval)?;
+                if matches {
+                    meant.extend(nodes);
+                }
+            }
+            if !meant.is_empty() {
+                changed |= at(path, &index.to_string(), |path| {
+                    self.element(&meant, item, path)
+                })?;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Makes what `nodes` want where there is nothing; `None` if they want nothing.
+    fn create(&self, nodes: &[&PathNode], path: &mut String) -> Result<Option<Node<'static>>> {
+        if let Some(modifier) = only_leaf(nodes, path)? {
+            if modifier.absent(self.inserting) != Absent::Create {
+                return Ok(None);
+            }
+            return Ok(match modifier.apply(ValueRef::Missing, &self.leaf(path))? {
+                Outcome::Set(value) => Some(Node::New(value)),
+                Outcome::Unchanged | Outcome::Remove => None,
+            });
+        }
+        if element_children(nodes, path)?.is_some() {
+            return Err(Error::bad_value(format!(
+                "The path '{path}' must exist in the document in order to apply array updates."
+            )));
+        }
+        let mut fields = Vec::new();
+        for (name, nodes) in &self.field_children(nodes)? {
+            let made = at(path, name.as_str(), |path| self.create(nodes, path))?;
+            if let Some(made) = made {
+                fields.push((Cow::Owned(name.as_str().to_owned()), made));
+            }
+        }
+        Ok((!fields.is_empty()).then_some(Node::Object(fields)))
+    }
+
+    /// `holder`, the value at `path`, can have no field `name`: an error for all who want one.
+    fn not_viable(
+        &self,
+        name: &FieldName,
+        nodes: &[&PathNode],
+        holder: &Value,
+        path: &mut String,
+    ) -> Result<()> {
+        let name = name.as_str();
+        let field = path.rsplit('.').next().unwrap_or_default().to_owned();
+        let error = |text: String| Error::new(ErrorCode::PathNotViable, text);
+        at(path, name, |path| {
+            if let Some(modifier) = only_leaf(nodes, path)? {
+                let element = shown(&field, holder.as_ref());
+                return match modifier.absent(self.inserting) {
+                    Absent::Create => Err(error(format!(
+                        "Cannot create field '{name}' in element {element}"
+                    ))),
+                    Absent::Nothing => Err(error(format!(
+                        "Cannot use the part ({name}) of ({path}) to traverse the element ({element})"
+                    ))),
+                    Absent::Whatever => Ok(()),
+                };
+            }
+            if element_children(nodes, path)?.is_some() {
+                return Err(Error::bad_value(format!(
+                    "The path '{path}' must exist in the document in order to apply array updates."
+                )));
+            }
+            for (below, nodes) in &self.field_children(nodes)? {
+                // All below fail for the same reason, or do not mind.
+                if wants_place(nodes, self.inserting) {
+                    return Err(error(format!(
+                        "Cannot create field '{name}' in element {}",
+                        shown(&field, holder.as_ref())
+                    )));
+                }
+                let _ = below;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The modifier, if the nodes end here; an error if some end here and others do not.
+fn only_leaf<'n>(nodes: &[&'n PathNode], path: &str) -> Result<Option<&'n dyn Modifier>> {
+    match nodes {
+        [PathNode::Leaf(modifier)] => Ok(Some(&**modifier)),
+        _ if nodes.iter().any(|node| matches!(node, PathNode::Leaf(_))) => Err(conflict(path)),
+        _ => Ok(None),
+    }
+}
+
+/// The children by identifier, if the nodes are of that kind; an error if only some are.
+fn element_children<'n>(
+    nodes: &[&'n PathNode],
+    path: &str,
+) -> Result<Option<BTreeMap<&'n str, Vec<&'n PathNode>>>> {
+    let mut out: BTreeMap<&str, Vec<&PathNode>> = BTreeMap::new();
+    let mut others = false;
+    for node in nodes {
+        match node {
+            PathNode::Elements(children) => {
+                for (identifier, child) in children {
+                    out.entry(identifier).or_default().push(child);
+                }
+            }
+            _ => others = true,
+        }
+    }
+    match (out.is_empty(), others) {
+        (true, _) => Ok(None),
+        (false, false) => Ok(Some(out)),
+        (false, true) => Err(conflict(path)),
+    }
+}
+
+/// True if some leaf below would fail where its way is blocked.
+fn wants_place(nodes: &[&PathNode], inserting: bool) -> bool {
+    nodes.iter().any(|node| match node {
+        PathNode::Leaf(modifier) => modifier.absent(inserting) != Absent::Whatever,
+        PathNode::Elements(_) => true,
+        PathNode::Fields {
+            children,
+            positional,
+        } => {
+            let below = children.values().chain(positional.as_deref());
+            below
+                .into_iter()
+                .any(|child| wants_place(&[child], inserting))
+        }
+    })
+}
+
+fn conflict(path: &str) -> Error {
+    Error::new(
+        ErrorCode::ConflictingUpdateOperators,
+        format!("Update created a conflict at '{path}'"),
+    )
+}

@@ -1,0 +1,51 @@
+//! `$min` and `$max`: the lesser or greater of two values, in the order over all types.
+
+use std::cmp::Ordering;
+
+use nilometer_bson::{Element, Value, ValueRef};
+
+use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use crate::error::Result;
+use crate::eval::{Collation, ParseContext};
+
+#[derive(Debug)]
+struct MinMax {
+    value: Value,
+    /// How the operand must stand to the value to take its place.
+    replaces: Ordering,
+    collation: Collation,
+}
+
+impl Modifier for MinMax {
+    fn apply(&self, current: ValueRef<'_>, _: &Leaf<'_>) -> Result<Outcome> {
+        let replaces = current.is_missing()
+            || self.collation.compare(self.value.as_ref(), current) == self.replaces;
+        Ok(if replaces {
+            Outcome::Set(self.value.clone())
+        } else {
+            Outcome::Unchanged
+        })
+    }
+
+    fn absent(&self, _: bool) -> Absent {
+        Absent::Create
+    }
+}
+
+/// `$min`.
+pub(super) fn parse_min(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn Modifier>> {
+    Ok(Box::new(MinMax {
+        value: argument.value().to_value(),
+        replaces: Ordering::Less,
+        collation: Collation::of(ctx),
+    }))
+}
+
+/// `$max`.
+pub(super) fn parse_max(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn Modifier>> {
+    Ok(Box::new(MinMax {
+        value: argument.value().to_value(),
+        replaces: Ordering::Greater,
+        collation: Collation::of(ctx),
+    }))
+}

@@ -1,0 +1,182 @@
+//! The update language: what a modification makes of one document.
+//!
+//! ```text
+//! {$set: {"a.b": 1}, $push: {c: 2}}     operators    ──▶ tree of paths with a modifier at each end
+//! {a: 1, b: 2}                          replacement  ──▶ the document, `_id` kept
+//! [{$set: {a: "$b"}}, {$unset: "b"}]    pipeline     ──▶ stages, one after the other
+//!                                                │
+//! old document, matched array position ──────────┴──▶ new document, or none if nothing changes
+//! ```
+//!
+//! The operators of one update are gathered in one tree ([`tree`]), so that two that touch the same
+//! place are found when the update is parsed (code 40) or, where `$` and `$[…]` decide which element
+//! is meant, when it is applied. Each family of modifiers is a file with a pure rule: the value at
+//! its path goes in, what becomes of it comes out ([`modifier`]). Walking to the path, making what is
+//! missing on the way, padding arrays and refusing paths through scalars is done once, in [`apply`].
+//!
+//! New fields are made in the order of their names, numbers by number, as MongoDB makes them, and
+//! not in the order in which the update names them.
+//!
+//! Pure like [`crate::eval`]: no storage, no catalog, no clock. Whether `_id` may change is for the
+//! caller to say ([`check::id_unchanged`]): in an ordinary collection it may not, in a time-series
+//! collection it may.
+
+mod add_to_set;
+mod apply;
+mod arithmetic;
+mod array_filters;
+mod bit;
+pub mod check;
+mod current_date;
+mod min_max;
+mod modifier;
+mod node;
+mod path;
+mod pipeline;
+mod pop;
+mod pull;
+mod push;
+mod rename;
+mod replacement;
+mod set;
+mod tree;
+mod upsert;
+
+#[cfg(test)]
+mod random_tests;
+#[cfg(test)]
+mod tests;
+
+use nilometer_bson::{ArrayRef, DocRef, Document, ValueRef};
+
+use crate::error::{Error, Result};
+use crate::eval::{EvalContext, ParseContext};
+use array_filters::ArrayFilters;
+use pipeline::UpdatePipeline;
+use tree::Operators;
+
+pub use modifier::MODIFIER_NAMES;
+pub use upsert::document_of_filter;
+
+/// A parsed modification.
+#[derive(Debug)]
+pub struct Update {
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Operators(Operators),
+    Replacement(Document),
+    Pipeline(UpdatePipeline),
+}
+
+impl Update {
+    /// Parses the `u` of an update statement with its `arrayFilters`. Variables that pipelines may
+    /// use and the collation come from `ctx`.
+    pub fn parse(
+        update: ValueRef<'_>,
+        array_filters: Option<ArrayRef<'_>>,
+        ctx: &ParseContext,
+    ) -> Result<Self> {
+        let refuse_filters = |kind: &str| match array_filters {
+            Some(filters) if !filters.is_empty() => Err(Error::failed_to_parse(format!(
+                "arrayFilters may not be specified for {kind}-style updates"
+            ))),
+            _ => Ok(()),
+        };
+        let kind = match update {
+            ValueRef::Array(stages) => {
+                refuse_filters("pipeline")?;
+                Kind::Pipeline(UpdatePipeline::parse(stages, ctx)?)
+            }
+            ValueRef::Document(document) if is_operators(document) => {
+                let filters = ArrayFilters::parse(array_filters, ctx)?;
+                Kind::Operators(Operators::parse(document, filters, ctx)?)
+            }
+            ValueRef::Document(document) => {
+                refuse_filters("replacement")?;
+                Kind::Replacement(replacement::parse(document)?)
+            }
+            _ => {
+                return Err(Error::failed_to_parse(
+                    "Update argument must be either an object or an array",
+                ));
+            }
+        };
+        Ok(Self { kind })
+    }
+
+    /// True for a replacement document, which one document at most may be updated by.
+    pub fn is_replacement(&self) -> bool {
+        matches!(self.kind, Kind::Replacement(_))
+    }
+
+    /// True for a pipeline.
+    pub fn is_pipeline(&self) -> bool {
+        matches!(self.kind, Kind::Pipeline(_))
+    }
+
+    /// True when [`Update::apply`] wants to know which array element the filter matched.
+    pub fn needs_position(&self) -> bool {
+        match &self.kind {
+            Kind::Operators(operators) => operators.needs_position(),
+            _ => false,
+        }
+    }
+
+    /// The document after the update; `None` if it stays byte for byte what it is. `position` is the
+    /// array index the filter matched, for the positional `$`.
+    pub fn apply(
+        &self,
+        doc: DocRef<'_>,
+        position: Option<usize>,
+        ctx: &EvalContext<'_>,
+    ) -> Result<Option<Document>> {
+        let after = match &self.kind {
+            Kind::Operators(operators) => {
+                let Some(after) = operators.apply(doc, position, false, ctx)? else {
+                    return Ok(None);
+                };
+                after
+            }
+            Kind::Replacement(new) => replacement::with_id_of(new.as_ref(), doc),
+            Kind::Pipeline(pipeline) => {
+                let new = pipeline.apply(doc, ctx)?;
+                replacement::with_id_of(new.as_ref(), doc)
+            }
+        };
+        if after.as_bytes() == doc.as_bytes() {
+            return Ok(None);
+        }
+        check::storable(&after)?;
+        Ok(Some(after))
+    }
+
+    /// The document an upsert inserts, given what [`document_of_filter`] makes of the filter. It may
+    /// lack an `_id`.
+    pub fn apply_to_new(&self, base: &Document, ctx: &EvalContext<'_>) -> Result<Document> {
+        let base = base.as_ref();
+        let made = match &self.kind {
+            Kind::Operators(operators) => operators
+                .apply(base, None, true, ctx)?
+                .unwrap_or_else(|| base.to_document()),
+            Kind::Replacement(new) => replacement::with_id_of(new.as_ref(), base),
+            Kind::Pipeline(pipeline) => {
+                let new = pipeline.apply(base, ctx)?;
+                replacement::with_id_of(new.as_ref(), base)
+            }
+        };
+        let made = check::with_id_first(made);
+        check::storable(&made)?;
+        Ok(made)
+    }
+}
+
+/// An update document is operators if its first name is one; an empty one is a replacement.
+fn is_operators(document: DocRef<'_>) -> bool {
+    document
+        .iter()
+        .next()
+        .is_some_and(|first| first.name().starts_with('$'))
+}

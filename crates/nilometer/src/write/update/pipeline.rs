@@ -1,0 +1,202 @@
+//! Updates that are pipelines: `$set` (`$addFields`), `$unset`, `$project`, `$replaceWith`
+//! (`$replaceRoot`), one after the other, with the expressions and variables of an aggregation.
+
+use nilometer_bson::{ArrayRef, DocRef, Document, Element, Value, ValueRef};
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::projection::{AddFields, Projection};
+use crate::eval::{EvalContext, Expression, ParseContext};
+
+/// Stages of an update at most.
+const STAGES_MAX: usize = 1000;
+
+/// A stage with more than one name.
+const NOT_ONE_FIELD: i32 = 40_323;
+/// A name that no stage has.
+const UNKNOWN_STAGE: i32 = 40_324;
+/// `$addFields` that is no object.
+const ADD_FIELDS_OPERAND: i32 = 40_272;
+/// `$project` that is no object.
+const PROJECT_OPERAND: i32 = 15_969;
+/// `$replaceRoot` that is no object.
+const REPLACE_ROOT_OPERAND: i32 = 40_229;
+/// `$replaceRoot` with another option.
+const REPLACE_ROOT_OPTION: i32 = 40_230;
+/// `$replaceRoot` without `newRoot`.
+const REPLACE_ROOT_MISSING: i32 = 40_231;
+/// A new root that is no object.
+const NOT_AN_OBJECT: i32 = 40_228;
+/// More stages than [`STAGES_MAX`].
+const TOO_LONG: i32 = 7_749_501;
+
+#[derive(Debug)]
+enum Stage {
+    AddFields(AddFields),
+    Projection(Projection),
+    Replace {
+        expression: Expression,
+        called: &'static str,
+    },
+}
+
+/// A parsed pipeline.
+#[derive(Debug)]
+pub(super) struct UpdatePipeline(Vec<Stage>);
+
+impl UpdatePipeline {
+    /// Parses the stages.
+    pub(super) fn parse(stages: ArrayRef<'_>, ctx: &ParseContext) -> Result<Self> {
+        let mut out = Vec::new();
+        for stage in stages.iter() {
+            if out.len() == STAGES_MAX {
+                return Err(Error::location(
+                    TOO_LONG,
+                    format!("Pipeline length must be no longer than {STAGES_MAX} stages"),
+                ));
+            }
+            let ValueRef::Document(stage) = stage else {
+                return Err(Error::type_mismatch(
+                    "Each element of the 'pipeline' array must be an object",
+                ));
+            };
+            let mut elements = stage.iter();
+            match (elements.next(), elements.next()) {
+                (Some(element), None) => out.push(parse_stage(element, ctx)?),
+                _ => {
+                    return Err(Error::location(
+                        NOT_ONE_FIELD,
+                        "A pipeline stage specification object must contain exactly one field.",
+                    ));
+                }
+            }
+        }
+        Ok(Self(out))
+    }
+
+    /// The document after all stages.
+    pub(super) fn apply(&self, doc: DocRef<'_>, eval: &EvalContext<'_>) -> Result<Document> {
+        let mut current = doc.to_document();
+        for stage in &self.0 {
+            let doc = current.as_ref();
+            current = match stage {
+                Stage::AddFields(fields) => fields.apply(doc, eval)?,
+                Stage::Projection(projection) => projection.apply(doc, eval)?,
+                Stage::Replace { expression, called } => match expression.evaluate(doc, eval)? {
+                    Value::Document(document) => document,
+                    other => {
+                        return Err(Error::location(
+                            NOT_AN_OBJECT,
+                            format!(
+                                "{called} must evaluate to an object, but the type of the resulting \
+                                 value was: '{}'",
+                                other.type_name()
+                            ),
+                        ));
+                    }
+                },
+            };
+        }
+        Ok(current)
+    }
+}
+
+fn parse_stage(element: Element<'_>, ctx: &ParseContext) -> Result<Stage> {
+    let value = element.value();
+    let operand = |name: &str, code: i32| {
+        value.as_document().ok_or_else(|| {
+            Error::location(
+                code,
+                format!(
+                    "{name} specification stage must be an object, got {}",
+                    value.type_name()
+                ),
+            )
+        })
+    };
+    match element.name() {
+        name @ ("$addFields" | "$set") => {
+            let spec = operand(name, ADD_FIELDS_OPERAND)?;
+            AddFields::parse(spec, ctx)
+                .map(Stage::AddFields)
+                .map_err(|error| error.context(&format!("Invalid {name}")))
+        }
+        "$unset" => Projection::parse_unset(value, ctx).map(Stage::Projection),
+        "$project" => Projection::parse_project(operand("$project", PROJECT_OPERAND)?, ctx)
+            .map(Stage::Projection),
+        "$replaceWith" => Ok(Stage::Replace {
+            expression: Expression::parse(value, ctx)?,
+            called: "'replacement document'",
+        }),
+        "$replaceRoot" => {
+            let options = operand("$replaceRoot", REPLACE_ROOT_OPERAND)?;
+            if let Some(other) = options.iter().find(|e| e.name() != "newRoot") {
+                return Err(Error::location(
+                    REPLACE_ROOT_OPTION,
+                    format!(
+                        "unrecognized option to $replaceRoot stage: {}, only valid option is 'newRoot'.",
+                        other.name()
+                    ),
+                ));
+            }
+            let new_root = options.get("newRoot");
+            if new_root.is_missing() {
+                return Err(Error::location(
+                    REPLACE_ROOT_MISSING,
+                    "no newRoot specified for the $replaceRoot stage",
+                ));
+            }
+            Ok(Stage::Replace {
+                expression: Expression::parse(new_root, ctx)?,
+                called: "'newRoot' expression",
+            })
+        }
+        other if OTHER_STAGES.contains(&other) => Err(Error::new(
+            ErrorCode::InvalidOptions,
+            format!("{other} is not allowed to be used within an update"),
+        )),
+        other => Err(Error::location(
+            UNKNOWN_STAGE,
+            format!("Unrecognized pipeline stage name: '{other}'"),
+        )),
+    }
+}
+
+/// Stages an aggregation knows and an update does not take: told apart from misspelt names.
+const OTHER_STAGES: [&str; 36] = [
+    "$bucket",
+    "$bucketAuto",
+    "$changeStream",
+    "$changeStreamSplitLargeEvent",
+    "$collStats",
+    "$count",
+    "$currentOp",
+    "$densify",
+    "$documents",
+    "$facet",
+    "$fill",
+    "$geoNear",
+    "$graphLookup",
+    "$group",
+    "$indexStats",
+    "$limit",
+    "$listLocalSessions",
+    "$listSampledQueries",
+    "$listSearchIndexes",
+    "$listSessions",
+    "$lookup",
+    "$match",
+    "$merge",
+    "$out",
+    "$planCacheStats",
+    "$redact",
+    "$sample",
+    "$search",
+    "$setWindowFields",
+    "$skip",
+    "$sort",
+    "$sortByCount",
+    "$unionWith",
+    "$unwind",
+    "$vectorSearch",
+    "$searchMeta",
+];

@@ -1,0 +1,186 @@
+//! `$push`, with `$each`, `$position`, `$sort`, `$slice`.
+//!
+//! Whatever order they are written in: the elements are put in at the position, then all are sorted,
+//! then the array is cut.
+
+use nilometer_bson::{DocRef, Element, Value, ValueRef};
+
+use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use super::set::is_same;
+use crate::error::{Error, Result};
+use crate::eval::sort_key::SortPattern;
+use crate::eval::{Collation, ParseContext};
+
+#[derive(Debug)]
+struct Push {
+    values: Vec<Value>,
+    position: Option<i64>,
+    sort: Option<Sort>,
+    slice: Option<i64>,
+}
+
+#[derive(Debug)]
+enum Sort {
+    Whole {
+        descending: bool,
+        collation: Collation,
+    },
+    /// By fields of elements that are objects; others sort as if they had none.
+    Fields(SortPattern),
+}
+
+impl Modifier for Push {
+    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+        let mut items: Vec<Value> = match current {
+            ValueRef::Missing => Vec::new(),
+            ValueRef::Array(array) => array.iter().map(ValueRef::to_value).collect(),
+            other => {
+                return Err(Error::bad_value(format!(
+                    "The field '{}' must be an array but is of type {} in document {}",
+                    leaf.path,
+                    other.type_name(),
+                    leaf.id_text()
+                )));
+            }
+        };
+        let at = self
+            .position
+            .map_or(items.len(), |position| index_of(position, items.len()));
+        items.splice(at..at, self.values.iter().cloned());
+        if let Some(sort) = &self.sort {
+            sort.apply(&mut items, leaf)?;
+        }
+        if let Some(slice) = self.slice {
+            let keep = usize::try_from(slice.unsigned_abs()).unwrap_or(usize::MAX);
+            if slice < 0 {
+                items.drain(..items.len().saturating_sub(keep));
+            } else {
+                items.truncate(keep);
+            }
+        }
+        let after = Value::from(items);
+        Ok(if is_same(current, after.as_ref()) {
+            Outcome::Unchanged
+        } else {
+            Outcome::Set(after)
+        })
+    }
+
+    fn absent(&self, _: bool) -> Absent {
+        Absent::Create
+    }
+}
+
+/// Where a position is in an array; a negative one counts from the end.
+fn index_of(position: i64, length: usize) -> usize {
+    let distance = usize::try_from(position.unsigned_abs()).unwrap_or(usize::MAX);
+    if position < 0 {
+        length.saturating_sub(distance)
+    } else {
+        distance.min(length)
+    }
+}
+
+impl Sort {
+    fn apply(&self, items: &mut [Value], leaf: &Leaf<'_>) -> Result<()> {
+        match self {
+            Self::Whole {
+                descending,
+                collation,
+            } => items.sort_by(|a, b| {
+                let order = collation.compare(a.as_ref(), b.as_ref());
+                if *descending { order.reverse() } else { order }
+            }),
+            Self::Fields(pattern) => {
+                let keys = items.iter().map(|item| {
+                    let doc = item.as_ref().as_document().unwrap_or(DocRef::EMPTY);
+                    pattern.extract(doc, leaf.eval)
+                });
+                let keys = keys.collect::<Result<Vec<_>>>()?;
+                let mut keyed: Vec<_> = keys.into_iter().zip(items.iter().cloned()).collect();
+                keyed.sort_by(|(a, _), (b, _)| pattern.compare(a, b));
+                for (slot, (_, item)) in items.iter_mut().zip(keyed) {
+                    *slot = item;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn parse(value: ValueRef<'_>, ctx: &ParseContext) -> Result<Self> {
+        if let ValueRef::Document(pattern) = value {
+            if pattern.is_empty() {
+                return Err(Error::bad_value(
+                    "The $sort pattern is empty when it should be a set of fields.",
+                ));
+            }
+            let bad = |e: Error| Error::bad_value(e.message);
+            return SortPattern::parse(pattern, ctx)
+                .map(Self::Fields)
+                .map_err(bad);
+        }
+        let descending = match value.as_exact_i64() {
+            Some(1) => false,
+            Some(-1) => true,
+            _ => {
+                return Err(Error::bad_value(
+                    "The $sort is invalid: use 1/-1 to sort the whole element, or {field:1/-1} to \
+                     sort embedded fields",
+                ));
+            }
+        };
+        Ok(Self::Whole {
+            descending,
+            collation: Collation::of(ctx),
+        })
+    }
+}
+
+/// `$push`.
+pub(super) fn parse(argument: Element<'_>, ctx: &ParseContext) -> Result<Box<dyn Modifier>> {
+    let mut push = Push {
+        values: Vec::new(),
+        position: None,
+        sort: None,
+        slice: None,
+    };
+    let clauses = match argument.value() {
+        ValueRef::Document(clauses) if clauses.contains("$each") => clauses,
+        value => {
+            push.values.push(value.to_value());
+            return Ok(Box::new(push));
+        }
+    };
+    for clause in clauses {
+        let value = clause.value();
+        match clause.name() {
+            "$each" => {
+                let ValueRef::Array(values) = value else {
+                    return Err(Error::bad_value(format!(
+                        "The argument to $each in $push must be an array but it was of type: {}",
+                        value.type_name()
+                    )));
+                };
+                push.values = values.iter().map(ValueRef::to_value).collect();
+            }
+            "$position" => push.position = Some(integer("$position", value)?),
+            "$slice" => push.slice = Some(integer("$slice", value)?),
+            "$sort" => push.sort = Some(Sort::parse(value, ctx)?),
+            other => {
+                return Err(Error::bad_value(format!(
+                    "Unrecognized clause in $push: {other}"
+                )));
+            }
+        }
+    }
+    Ok(Box::new(push))
+}
+
+fn integer(clause: &str, value: ValueRef<'_>) -> Result<i64> {
+    value.as_exact_i64().ok_or_else(|| {
+        Error::bad_value(format!(
+            "The value for {clause} must be an integer value but was given type: {}",
+            value.type_name()
+        ))
+    })
+}

@@ -1,0 +1,116 @@
+//! `$rename`: the value of one path moves to another.
+//!
+//! Two modifiers: one at the source that removes, one at the target that sets what the source held
+//! before the update. As two modifiers they take part in the search for conflicts. Arrays may stand on
+//! neither way.
+
+use nilometer_bson::{Element, ValueRef};
+
+use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use super::path::{self, Component};
+use super::set::is_same;
+use crate::error::{Error, Result};
+
+#[derive(Debug)]
+struct Source;
+
+impl Modifier for Source {
+    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+        find(leaf, leaf.path, "source")?;
+        Ok(if current.is_missing() {
+            Outcome::Unchanged
+        } else {
+            Outcome::Remove
+        })
+    }
+
+    fn absent(&self, _: bool) -> Absent {
+        Absent::Whatever
+    }
+}
+
+#[derive(Debug)]
+struct Target {
+    source: String,
+}
+
+impl Modifier for Target {
+    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+        let value = find(leaf, &self.source, "source")?;
+        if value.is_missing() {
+            return Ok(Outcome::Unchanged);
+        }
+        find(leaf, leaf.path, "destination")?;
+        Ok(if is_same(current, value) {
+            Outcome::Unchanged
+        } else {
+            Outcome::Set(value.to_value())
+        })
+    }
+
+    fn absent(&self, _: bool) -> Absent {
+        Absent::Create
+    }
+}
+
+/// The value at `path` of the old document; an error if the way leads through an array.
+fn find<'d>(leaf: &Leaf<'d>, path: &str, role: &str) -> Result<ValueRef<'d>> {
+    let mut value = ValueRef::Document(leaf.document);
+    let mut field = "";
+    for name in path.split('.') {
+        value = match value {
+            ValueRef::Document(document) => document.get(name),
+            ValueRef::Array(_) => {
+                return Err(Error::bad_value(format!(
+                    "The {role} field cannot be an array element, '{path}' in doc with {} has an \
+                     array field called '{field}'",
+                    leaf.id_text()
+                )));
+            }
+            _ => return Ok(ValueRef::Missing),
+        };
+        field = name;
+    }
+    Ok(value)
+}
+
+/// The two modifiers of `from: "to"`.
+pub(super) fn parse(argument: Element<'_>) -> Result<[(String, Box<dyn Modifier>); 2]> {
+    let from = argument.name();
+    let ValueRef::String(to) = argument.value() else {
+        return Err(Error::bad_value(format!(
+            "The 'to' field for $rename must be a string: {from}: {}",
+            nilometer_bson::extjson::value_to_relaxed(argument.value())
+        )));
+    };
+    if from == to {
+        return Err(Error::bad_value(format!(
+            "The source and target field for $rename must differ: {from}: \"{to}\""
+        )));
+    }
+    for (role, path) in [("source", from), ("destination", to)] {
+        let dynamic = path::parse(path)?
+            .iter()
+            .any(|c| !matches!(c, Component::Field(_)));
+        if dynamic {
+            return Err(Error::bad_value(format!(
+                "The {role} field for $rename may not be dynamic: {path}"
+            )));
+        }
+    }
+    let within = |inner: &str, outer: &str| {
+        inner
+            .strip_prefix(outer)
+            .is_some_and(|rest| rest.starts_with('.'))
+    };
+    if within(from, to) || within(to, from) {
+        return Err(Error::bad_value(format!(
+            "The source and target field for $rename must not be on the same path: {from}: \"{to}\""
+        )));
+    }
+    let source = from.to_owned();
+    Ok([
+        (from.to_owned(), Box::new(Source)),
+        (to.to_owned(), Box::new(Target { source })),
+    ])
+}

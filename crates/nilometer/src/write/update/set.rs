@@ -1,0 +1,83 @@
+//! `$set`, `$setOnInsert`, `$unset`.
+
+use nilometer_bson::{Element, Value, ValueRef};
+
+use super::modifier::{Absent, Leaf, Modifier, Outcome};
+use crate::error::Result;
+use crate::eval::ParseContext;
+
+#[derive(Debug)]
+struct Set {
+    value: Value,
+    only_on_insert: bool,
+}
+
+impl Modifier for Set {
+    fn apply(&self, current: ValueRef<'_>, leaf: &Leaf<'_>) -> Result<Outcome> {
+        let applies = leaf.inserting || !self.only_on_insert;
+        if !applies || is_same(current, self.value.as_ref()) {
+            return Ok(Outcome::Unchanged);
+        }
+        Ok(Outcome::Set(self.value.clone()))
+    }
+
+    fn absent(&self, inserting: bool) -> Absent {
+        if inserting || !self.only_on_insert {
+            Absent::Create
+        } else {
+            Absent::Whatever
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Unset;
+
+impl Modifier for Unset {
+    fn apply(&self, current: ValueRef<'_>, _: &Leaf<'_>) -> Result<Outcome> {
+        Ok(if current.is_missing() {
+            Outcome::Unchanged
+        } else {
+            Outcome::Remove
+        })
+    }
+
+    fn absent(&self, _: bool) -> Absent {
+        Absent::Whatever
+    }
+}
+
+/// True if two values are the same bytes: 1 and 1.0 are not.
+pub(super) fn is_same(a: ValueRef<'_>, b: ValueRef<'_>) -> bool {
+    if a.type_code() != b.type_code() {
+        return false;
+    }
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    nilometer_bson::document::write_value(&mut left, a);
+    nilometer_bson::document::write_value(&mut right, b);
+    left == right
+}
+
+/// `$set`.
+pub(super) fn parse(argument: Element<'_>, _: &ParseContext) -> Result<Box<dyn Modifier>> {
+    Ok(Box::new(Set {
+        value: argument.value().to_value(),
+        only_on_insert: false,
+    }))
+}
+
+/// `$setOnInsert`.
+pub(super) fn parse_on_insert(
+    argument: Element<'_>,
+    _: &ParseContext,
+) -> Result<Box<dyn Modifier>> {
+    Ok(Box::new(Set {
+        value: argument.value().to_value(),
+        only_on_insert: true,
+    }))
+}
+
+/// `$unset`; its operand means nothing.
+pub(super) fn parse_unset(_: Element<'_>, _: &ParseContext) -> Result<Box<dyn Modifier>> {
+    Ok(Box::new(Unset))
+}
