@@ -206,6 +206,7 @@ impl BucketCatalog {
     /// Puts the tail entries for one series' measurements into `batch`, in the order given.
     ///
     /// Whatever happens, the entries staged so far are in `in_flight` and must be finished.
+    // long function: one pass over the measurements under the stripe's lock, with all it borrows
     pub(crate) fn stage<'a>(
         &self,
         collection: &Collection,
