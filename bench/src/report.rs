@@ -84,7 +84,7 @@ impl Report {
             println!("| on disk for a measurement | {each:.2} bytes |");
             if let Some((_, log)) = disk.parts.iter().find(|(name, _)| name == LOG) {
                 let each = (disk.bytes - log) as f64 / self.rows as f64;
-                println!("| … without the log, which is of a fixed size | {each:.2} bytes |");
+                println!("| … outside the log | {each:.2} bytes |");
             }
             for (name, bytes) in disk.parts.iter().take(8) {
                 println!("| … of it in `{name}` | {:.2} MB |", *bytes as f64 / 1e6);

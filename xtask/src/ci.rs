@@ -123,10 +123,14 @@ pub(crate) fn test() -> Outcome<TestTimes> {
     Ok(TestTimes { build, suite })
 }
 
-/// Documentation builds without a warning.
+/// Documentation builds without a warning. It is read by who works on the code, so it shows private
+/// items too, and links to them are wanted.
 pub(crate) fn docs() -> Outcome {
-    run(cargo(["doc", "--workspace", "--no-deps", "--quiet"])
-        .env("RUSTDOCFLAGS", "--deny warnings"))
+    let flags = "--deny warnings --allow rustdoc::private_intra_doc_links";
+    let build = ["doc", "--workspace", "--no-deps", "--quiet"];
+    run(cargo(build)
+        .arg("--document-private-items")
+        .env("RUSTDOCFLAGS", flags))
 }
 
 /// Lets the test that compares COMPATIBILITY.md with the code's tables write it instead.

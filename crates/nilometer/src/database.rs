@@ -63,7 +63,8 @@ impl Database {
         let entropy = Arc::new(Entropy::default());
         let catalog = Arc::new(Catalog::open(engine.clone())?);
         let limits = bucket_limits(&services);
-        let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, entropy.next_u64()));
+        let bucket_seed = services.ids.random();
+        let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, bucket_seed));
         let records = Arc::new(Records::new(engine.clone()));
         for collection in catalog.collections() {
             timeseries.seal_leftovers(&collection)?;

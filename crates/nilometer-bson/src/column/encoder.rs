@@ -2,7 +2,7 @@
 //!
 //! [`ColumnBuilder`] writes the bytes MongoDB's own builder writes for the same values, so that a server which reopens the
 //! bucket can go on appending to them. It is the top of three layers: [`words`](super::words) packs numbers,
-//! [`stream`](super::stream) turns values of one field into numbers, [`objects`](super::objects) takes documents apart into
+//! [`stream`](super::stream) turns values of one field into numbers, [`super::objects`] takes documents apart into
 //! streams.
 //!
 //! ```text

@@ -3,7 +3,7 @@
 //! A key is its components, one behind the other. Each is a lead byte for the place of its type,
 //! then a body that is never a prefix of another body of that type; a descending component has all
 //! its bits turned. A key says nothing about which of several equal values it was made from (int 1,
-//! double 1.0, a symbol); that stands in the *type bits* beside it, so that [`decode`] gives back the
+//! double 1.0, a symbol); that stands in the *type bits* beside it, so that [`decode()`] gives back the
 //! very values (but for the payloads of NaNs, and "missing", which comes back as undefined).
 //!
 //! ```text
@@ -58,7 +58,7 @@ use crate::value::ValueRef;
 
 /// Most components of a key.
 pub const COMPONENTS_MAX: usize = 32;
-/// Deepest nesting [`decode`] follows.
+/// Deepest nesting [`decode()`] follows.
 pub const DEPTH_MAX: usize = 250;
 
 /// Lead bytes, in the order of the types.

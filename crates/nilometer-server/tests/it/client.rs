@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use nilometer_bson::{Document, DocumentBuilder};
+use nilometer_bson::{Document, DocumentBuilder, doc};
 
 /// OP_MSG.
 pub(crate) const MSG: i32 = 2013;
@@ -169,6 +169,53 @@ impl Client {
         let reply = self.receive();
         assert_eq!(reply.response_to, REQUEST_ID);
         reply.document()
+    }
+
+    /// Sends a whole message and reads the document it is answered with; `None` if the server is
+    /// gone.
+    pub(crate) fn ask_or_lose(&mut self, bytes: &[u8]) -> Option<Document> {
+        self.0.write_all(bytes).ok()?;
+        self.receive_or_lose()
+    }
+
+    /// The document that comes next; `None` if the server hangs up.
+    pub(crate) fn receive_or_lose(&mut self) -> Option<Document> {
+        let mut header = [0; 16];
+        self.0.read_exact(&mut header).ok()?;
+        let length = i32::from_le_bytes(header[..4].try_into().ok()?);
+        let mut body = vec![0; usize::try_from(length).ok()?.checked_sub(16)?];
+        self.0.read_exact(&mut body).ok()?;
+        let reply = Reply {
+            response_to: REQUEST_ID,
+            opcode: MSG,
+            body,
+        };
+        Some(reply.document())
+    }
+
+    /// All documents of a collection, batch by batch.
+    pub(crate) fn find_all(&mut self, database: &str, command: &Document) -> Vec<Document> {
+        let mut reply = self.run_on(database, command);
+        let mut documents = Vec::new();
+        loop {
+            assert!(is_ok(&reply), "{reply:?}");
+            let cursor = reply.get("cursor").as_document().expect("a cursor");
+            let batch = match cursor.get("firstBatch").as_array() {
+                Some(batch) => batch,
+                None => cursor.get("nextBatch").as_array().expect("a batch"),
+            };
+            for document in batch.iter() {
+                documents.push(document.as_document().expect("a document").to_document());
+            }
+            let id = cursor.get("id").as_exact_i64().expect("an id");
+            if id == 0 {
+                return documents;
+            }
+            let ns = cursor.get("ns").as_str().expect("a namespace");
+            let collection = ns.split_once('.').expect("a namespace").1;
+            let more = doc! {"getMore": id, "collection": collection};
+            reply = self.run_on(database, &more);
+        }
     }
 
     /// Runs a command on `database`.

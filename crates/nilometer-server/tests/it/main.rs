@@ -1,7 +1,9 @@
 //! The built server, spoken to over a socket in raw bytes.
 
+mod bad_input;
 mod client;
 mod commands;
+mod durability;
 mod malformed;
 mod messages;
 mod process;

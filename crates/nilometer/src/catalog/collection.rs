@@ -34,6 +34,8 @@ pub enum Storage {
         sealed: KeyspaceId,
         /// Measurements committed since their bucket document was written.
         tail: KeyspaceId,
+        /// The buckets of each series in the order of their starts.
+        series: KeyspaceId,
     },
 }
 
@@ -42,7 +44,12 @@ impl Storage {
     pub fn keyspaces(&self) -> Vec<KeyspaceId> {
         match *self {
             Self::Records { records, id_index } => vec![records, id_index],
-            Self::Buckets { open, sealed, tail } => vec![open, sealed, tail],
+            Self::Buckets {
+                open,
+                sealed,
+                tail,
+                series,
+            } => vec![open, sealed, tail, series],
         }
     }
 }
@@ -131,7 +138,13 @@ impl Collection {
                 append_keyspace(&mut out, "records", records);
                 append_keyspace(&mut out, "idIndex", id_index);
             }
-            Storage::Buckets { open, sealed, tail } => {
+            Storage::Buckets {
+                open,
+                sealed,
+                tail,
+                series,
+            } => {
+                append_keyspace(&mut out, "series", series);
                 append_keyspace(&mut out, "open", open);
                 append_keyspace(&mut out, "sealed", sealed);
                 append_keyspace(&mut out, "tail", tail);
@@ -235,6 +248,7 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
             open: keyspace("open")?,
             sealed: keyspace("sealed")?,
             tail: keyspace("tail")?,
+            series: keyspace("series")?,
         }
     } else {
         Storage::Records {

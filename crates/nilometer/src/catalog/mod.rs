@@ -261,6 +261,7 @@ impl Catalog {
                 open: create("open", false)?,
                 sealed: create("sealed", true)?,
                 tail: create("tail", false)?,
+                series: create("series", false)?,
             }
         } else {
             Storage::Records {

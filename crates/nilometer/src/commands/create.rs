@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::ParseContext;
 use crate::operation::Request;
 use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
+use crate::query::planner::resolve::VIEW_DEPTH_MAX;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -244,11 +245,37 @@ fn create_view(
         options: Document::new(),
     };
     match database.catalog().get(&namespace) {
-        None => database.catalog().create_view(view)?,
+        None => {
+            refuse_ring(database, &view)?;
+            database.catalog().create_view(view)?;
+        }
         Some(CatalogEntry::View(known)) if *known == view => {}
         Some(_) => return Err(exists(&namespace)),
     }
     Ok(Document::new())
+}
+
+/// A view may not stand, through others, on itself, nor on too many. What two commands at once make
+/// of their two halves is refused when it is read.
+fn refuse_ring(database: &Database, view: &View) -> Result<()> {
+    let mut on = view.view_on.clone();
+    for _ in 0..VIEW_DEPTH_MAX {
+        let below = Namespace::new(&view.namespace.database, &on)?;
+        if below == view.namespace {
+            return Err(Error::new(
+                ErrorCode::GraphContainsCycle,
+                format!("the view {below} would stand on itself"),
+            ));
+        }
+        match database.catalog().get(&below) {
+            Some(CatalogEntry::View(next)) if !next.is_timeseries() => on.clone_from(&next.view_on),
+            _ => return Ok(()),
+        }
+    }
+    Err(Error::new(
+        ErrorCode::ViewDepthLimitExceeded,
+        format!("views may stand on one another {VIEW_DEPTH_MAX} deep at most"),
+    ))
 }
 
 fn create_collection(

@@ -1,6 +1,6 @@
 //! `drop` and `dropDatabase`.
 
-use nilometer_bson::{Document, doc};
+use nilometer_bson::{Document, DocumentBuilder, doc};
 
 use super::args::Args;
 use super::{Access, CommandContext, CommandSpec};
@@ -36,8 +36,10 @@ fn drop_collection(
     let namespace = Namespace::new(context.database_name(), args.required_string("drop")?)?;
     let catalog = database.catalog();
     let mut doomed = vec![namespace.clone()];
+    let mut has_indexes = true;
     match catalog.get(&namespace) {
         Some(CatalogEntry::View(view)) if view.is_timeseries() => doomed.push(namespace.buckets()),
+        Some(CatalogEntry::View(_)) => has_indexes = false,
         Some(_) => {
             // Dropping the buckets takes along the view that makes them a collection.
             if let Some(view) = namespace.view_of_buckets()
@@ -54,7 +56,12 @@ fn drop_collection(
         }
     }
     remove(database, &doomed)?;
-    Ok(doc! { "nIndexesWas": 1, "ns": namespace.to_string() })
+    let mut reply = DocumentBuilder::new();
+    if has_indexes {
+        reply.append("nIndexesWas", 1);
+    }
+    reply.append("ns", namespace.to_string());
+    Ok(reply.finish())
 }
 
 fn drop_database(

@@ -222,7 +222,10 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
             let direction = natural_direction(document.get("$natural"))?;
             match input {
                 Input::Records(input) => input.direction = direction,
-                Input::Buckets(input) => input.direction = direction,
+                Input::Buckets(input) => {
+                    input.direction = direction;
+                    input.is_direction_fixed = true;
+                }
                 Input::Nothing | Input::FirstStage => {}
             }
             return Ok(());

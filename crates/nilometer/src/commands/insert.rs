@@ -1,11 +1,13 @@
 //! `insert`, into ordinary and time-series collections.
 
+use std::sync::Arc;
+
 use nilometer_bson::{Array, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
 use super::args::Args;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
-use crate::catalog::{CatalogEntry, Namespace};
+use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -61,21 +63,23 @@ fn run(
     let (ids, now_ms) = (&database.services().ids, context.operation.now_ms);
     let new_id = || ids.object_id(now_ms);
     let catalog = database.catalog();
-    let (inserted, errors) = if let Some(collection) = catalog.timeseries(&namespace) {
+    let (inserted, errors) = if let Some((collection, raw)) = buckets(database, &namespace) {
         let options = InsertOptions {
             ordered,
             durability,
             new_id: &new_id,
         };
-        let outcome = database
-            .timeseries()
-            .insert(catalog, &collection, documents, options)?;
-        let errors = outcome
-            .errors
-            .into_iter()
-            .map(|e| (e.index, e.error))
-            .collect();
-        (outcome.inserted, errors)
+        let timeseries = database.timeseries();
+        let outcome = if raw {
+            timeseries.insert_buckets(catalog, &collection, documents, options)?
+        } else {
+            timeseries.insert(catalog, &collection, documents, options)?
+        };
+        let errors = outcome.errors.into_iter();
+        (
+            outcome.inserted,
+            errors.map(|e| (e.index, e.error)).collect(),
+        )
     } else {
         let collection = ordinary(database, namespace)?;
         let options = RecordInsertOptions {
@@ -84,12 +88,11 @@ fn run(
             new_id: &new_id,
         };
         let outcome = database.records().insert(&collection, documents, options)?;
-        let errors = outcome
-            .errors
-            .into_iter()
-            .map(|e| (e.index, e.error))
-            .collect();
-        (outcome.inserted, errors)
+        let errors = outcome.errors.into_iter();
+        (
+            outcome.inserted,
+            errors.map(|e| (e.index, e.error)).collect(),
+        )
     };
     let counters = &database.services().counters;
     counters.operations.insert.add(count as u64);
@@ -97,17 +100,21 @@ fn run(
     Ok(reply(inserted, errors))
 }
 
+/// The bucket collection a name stands for, and whether it is named itself: then the documents are
+/// buckets, not measurements.
+fn buckets(database: &Database, namespace: &Namespace) -> Option<(Arc<Collection>, bool)> {
+    let catalog = database.catalog();
+    if let Some(found) = catalog.timeseries(namespace) {
+        return Some((found, false));
+    }
+    let found = catalog.collection(namespace)?;
+    found.timeseries.is_some().then_some((found, true))
+}
+
 /// The ordinary collection to write to; it is made if there is nothing of that name.
-pub(super) fn ordinary(
-    database: &Database,
-    namespace: Namespace,
-) -> Result<std::sync::Arc<crate::catalog::Collection>> {
+pub(super) fn ordinary(database: &Database, namespace: Namespace) -> Result<Arc<Collection>> {
     let catalog = database.catalog();
     match catalog.get(&namespace) {
-        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            format!("inserting bucket documents into {namespace} is not supported yet"),
-        )),
         Some(CatalogEntry::Collection(found)) => Ok(found),
         Some(CatalogEntry::View(_)) => Err(Error::new(
             ErrorCode::CommandNotSupportedOnView,

@@ -3,6 +3,7 @@
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 
 use super::args::Args;
+use super::query::{listing_batch_size, open_listing};
 use super::{Access, CommandContext, CommandSpec, Fields};
 use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, Storage, pipeline_value};
 use crate::database::Database;
@@ -56,9 +57,7 @@ fn collections(
     let args = Args::new("listCollections", request.body.as_ref());
     let name_only = args.lenient_boolean("nameOnly")?.unwrap_or(false);
     args.boolean("authorizedCollections")?;
-    if let Some(cursor) = args.nested("cursor", &["batchSize"])? {
-        cursor.integer_at_least("batchSize", 0)?;
-    }
+    let batch_size = listing_batch_size(&args)?;
     let filter = filter(&args)?;
     let evaluation = EvalContext {
         now_ms: context.operation.now_ms,
@@ -79,14 +78,19 @@ fn collections(
     let mut batch = Vec::new();
     for entry in listed {
         if passes(filter.as_ref(), &entry, &evaluation)? {
-            batch.push(Value::Document(entry));
+            batch.push(entry);
         }
     }
-    Ok(doc! { "cursor": doc! {
-        "id": 0i64,
-        "ns": format!("{db}.$cmd.listCollections"),
-        "firstBatch": batch,
-    } })
+    let namespace = format!("{db}.$cmd.listCollections");
+    let operation = &context.operation;
+    open_listing(
+        database,
+        operation,
+        namespace,
+        batch,
+        batch_size,
+        &request.body,
+    )
 }
 
 fn describe(

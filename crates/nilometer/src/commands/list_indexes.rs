@@ -1,8 +1,9 @@
 //! `listIndexes`.
 
-use nilometer_bson::{Document, Value, doc};
+use nilometer_bson::{Document, doc};
 
 use super::args::Args;
+use super::query::{listing_batch_size, open_listing};
 use super::{Access, CommandContext, CommandSpec, Fields};
 use crate::catalog::{CatalogEntry, Namespace, Storage};
 use crate::database::Database;
@@ -26,14 +27,12 @@ fn run(
         context.database_name(),
         args.required_string("listIndexes")?,
     )?;
-    if let Some(cursor) = args.nested("cursor", &["batchSize"])? {
-        cursor.integer_at_least("batchSize", 0)?;
-    }
+    let batch_size = listing_batch_size(&args)?;
     let catalog = database.catalog();
     let id_index = doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" };
     let indexes = match catalog.get(&namespace) {
         Some(CatalogEntry::Collection(found)) => match found.storage {
-            Storage::Records { .. } => vec![Value::Document(id_index)],
+            Storage::Records { .. } => vec![id_index],
             // Buckets are clustered by `_id`, which is no index of its own.
             Storage::Buckets { .. } => Vec::new(),
         },
@@ -51,9 +50,13 @@ fn run(
             ));
         }
     };
-    Ok(doc! { "cursor": doc! {
-        "id": 0i64,
-        "ns": namespace.to_string(),
-        "firstBatch": indexes,
-    } })
+    let (operation, namespace) = (&context.operation, namespace.to_string());
+    open_listing(
+        database,
+        operation,
+        namespace,
+        indexes,
+        batch_size,
+        &request.body,
+    )
 }

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{EvalContext, Expression, ParseContext};
 use crate::operation::OperationContext;
 use crate::query::cursor::{BatchRequest, Cursor};
+use crate::query::exec::documents::GivenDocuments;
 use crate::query::exec::{ExecOptions, ExecSettings, Executor};
 use crate::query::pipeline::{PipelineContext, Stage};
 use crate::query::planner::needs::Needs;
@@ -119,6 +120,22 @@ impl Planned {
     }
 }
 
+fn settings(
+    database: &Database,
+    operation: &OperationContext,
+    variables: Arc<[Value]>,
+) -> ExecSettings {
+    let services = database.queries();
+    ExecSettings {
+        now_ms: operation.now_ms,
+        variables,
+        collator: None,
+        entropy: Arc::clone(&services.entropy),
+        limits: services.limits,
+        options: ExecOptions::default(),
+    }
+}
+
 /// Resolves views, lets `adjust` have a word about what is read, and applies the rules.
 pub(super) fn plan(
     database: &Database,
@@ -130,14 +147,11 @@ pub(super) fn plan(
     adjust: impl FnOnce(&mut Input) -> Result<()>,
 ) -> Result<(Builder, LogicalPlan)> {
     let services = database.queries();
-    let settings = Arc::new(ExecSettings {
-        now_ms: operation.now_ms,
-        variables: Arc::clone(&options.variables),
-        collator: None,
-        entropy: Arc::clone(&services.entropy),
-        limits: services.limits,
-        options: ExecOptions::default(),
-    });
+    let settings = Arc::new(settings(
+        database,
+        operation,
+        Arc::clone(&options.variables),
+    ));
     let builder = Builder {
         collections: Arc::clone(&services.collections),
         database: operation.database.as_str().into(),
@@ -181,7 +195,49 @@ pub(super) fn open_cursor(
     command: &Document,
 ) -> Result<Document> {
     let namespace = planned.namespace.clone();
-    let mut cursor = Cursor::new(namespace.clone(), planned.executor()?, command.clone());
+    let executor = planned.executor()?;
+    begin(database, operation, namespace, executor, first, command)
+}
+
+/// The `cursor.batchSize` of a command that lists.
+pub(super) fn listing_batch_size(args: &Args<'_>) -> Result<Option<u64>> {
+    let Some(cursor) = args.nested("cursor", &["batchSize"])? else {
+        return Ok(None);
+    };
+    let size = cursor.integer_at_least("batchSize", 0)?;
+    Ok(size.and_then(|size| u64::try_from(size).ok()))
+}
+
+/// A cursor over documents at hand, such as the server's own listings.
+pub(super) fn open_listing(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: String,
+    documents: Vec<Document>,
+    batch_size: Option<u64>,
+    command: &Document,
+) -> Result<Document> {
+    let root = Box::new(GivenDocuments::new(documents));
+    let settings = Arc::new(settings(database, operation, Arc::from([])));
+    let first = FirstBatch {
+        // A listing comes whole unless the client asks for pieces.
+        documents: batch_size.unwrap_or(u64::MAX),
+        single: false,
+        no_timeout: false,
+    };
+    let executor = Executor::new(root, settings);
+    begin(database, operation, namespace, executor, first, command)
+}
+
+fn begin(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: String,
+    executor: Executor,
+    first: FirstBatch,
+    command: &Document,
+) -> Result<Document> {
+    let mut cursor = Cursor::new(namespace.clone(), executor, command.clone());
     let mut reply = DocumentBuilder::with_capacity(4096);
     reply.begin_document("cursor");
     reply.begin_array("firstBatch");

@@ -36,9 +36,14 @@ impl StoredCollections {
                 sizes.index_bytes = index.disk_bytes;
                 sizes.indexes = 1;
             }
-            Storage::Buckets { open, sealed, tail } => {
+            Storage::Buckets {
+                open,
+                sealed,
+                tail,
+                series,
+            } => {
                 sizes.count = self.timeseries.bucket_count(collection)?;
-                for keyspace in [open, sealed, tail] {
+                for keyspace in [open, sealed, tail, series] {
                     let data = self.engine.keyspace_statistics(keyspace)?;
                     sizes.data_bytes += data.disk_bytes + data.memory_bytes;
                     sizes.storage_bytes += data.disk_bytes;

@@ -30,8 +30,11 @@ use crate::session::SessionId;
 /// Documents in a first batch when the client does not say how many.
 pub const FIRST_BATCH_DEFAULT: u64 = 101;
 
-/// Bytes of documents in one batch: the size of the largest document.
+/// Bytes of the array of documents in one batch: the size of the largest document.
 pub const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Bytes of an array element beside its value: type, index in digits, end of the name.
+const ELEMENT_OVERHEAD_MAX: usize = 12;
 
 /// A cursor nobody asks for this long is closed.
 pub const CURSOR_IDLE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
@@ -108,7 +111,7 @@ impl Cursor {
         out: &mut DocumentBuilder,
     ) -> Result<bool> {
         let mut count = 0usize;
-        let mut bytes = 0usize;
+        let start = out.len();
         let most = request
             .documents
             .map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -120,14 +123,13 @@ impl Cursor {
                 }
                 continue;
             };
-            let size = document.as_bytes().len();
-            if count > 0 && bytes + size > BATCH_BYTES_MAX {
+            let size = document.as_bytes().len() + ELEMENT_OVERHEAD_MAX;
+            if count > 0 && out.len() - start + size > BATCH_BYTES_MAX {
                 self.stash.push_front(document);
                 break;
             }
             out.append_indexed(count, nilometer_bson::ValueRef::Document(document.as_ref()));
             count += 1;
-            bytes += size;
             self.returned += 1;
         }
         Ok(!(self.stash.is_empty() && self.executor.is_exhausted()))

@@ -60,6 +60,10 @@ pub(crate) struct BucketDocument<'a> {
     pub(crate) version: Version,
     /// `control.min`.
     pub(crate) min: DocRef<'a>,
+    /// `control.max`.
+    pub(crate) max: DocRef<'a>,
+    /// `control.closed` is true: it takes no more measurements.
+    pub(crate) closed: bool,
     /// `control.count`, or for version 1 the entries of the time column.
     pub(crate) count: usize,
     /// The metadata, missing if there is none.
@@ -86,15 +90,15 @@ impl<'a> BucketDocument<'a> {
         let id = id.ok_or_else(|| bad("no _id"))?;
         let control = control.ok_or_else(|| bad("no control"))?;
         let data = data.ok_or_else(|| bad("no data"))?;
-        let (mut version, mut count) = (None, None);
-        let (mut min, mut has_max) = (None, false);
+        let (mut version, mut count, mut closed) = (None, None, false);
+        let (mut min, mut max) = (None, None);
         for element in control {
             match (element.name(), element.value()) {
                 ("version", number) => version = number.as_exact_i64(),
                 ("min", ValueRef::Document(found)) => min = Some(found),
-                ("max", ValueRef::Document(_)) => has_max = true,
+                ("max", ValueRef::Document(found)) => max = Some(found),
                 ("count", number) => count = number.as_exact_i64(),
-                ("closed", ValueRef::Bool(_)) => {}
+                ("closed", ValueRef::Bool(found)) => closed = found,
                 (other, _) => return Err(bad(&format!("unexpected field 'control.{other}'"))),
             }
         }
@@ -112,9 +116,6 @@ impl<'a> BucketDocument<'a> {
             (_, Some(count)) => usize::try_from(count).unwrap_or(0),
             (_, None) => count_column(data.get(time_field)).ok_or_else(|| bad("no count"))?,
         };
-        if !has_max {
-            return Err(bad("no control.max"));
-        }
         if count > MEASUREMENTS_MAX {
             return Err(bad("too many measurements"));
         }
@@ -122,6 +123,8 @@ impl<'a> BucketDocument<'a> {
             id,
             version,
             min: min.ok_or_else(|| bad("no control.min"))?,
+            max: max.ok_or_else(|| bad("no control.max"))?,
+            closed,
             count,
             meta,
             data,

@@ -46,7 +46,17 @@ impl BucketKeyspaces {
     /// The keyspaces of a bucket collection; `None` for an ordinary one.
     pub(crate) fn of(collection: &Collection) -> Option<Self> {
         match collection.storage {
-            Storage::Buckets { open, sealed, tail } => Some(Self { open, sealed, tail }),
+            Storage::Buckets {
+                open,
+                sealed,
+                tail,
+                series,
+            } => Some(Self {
+                open,
+                sealed,
+                tail,
+                series,
+            }),
             Storage::Records { .. } => None,
         }
     }

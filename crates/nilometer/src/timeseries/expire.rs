@@ -14,6 +14,7 @@ use super::Timeseries;
 use super::fold::BucketKeyspaces;
 use super::meta::SeriesMeta;
 use super::read::{BucketRange, StoredBucket};
+use super::series_index;
 use super::tail;
 use crate::catalog::Collection;
 use crate::error::Result;
@@ -64,21 +65,26 @@ impl Timeseries {
         collection: &Collection,
         buckets: &[Arc<StoredBucket>],
     ) -> Result<usize> {
-        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+        let (Some(keyspaces), Some(options)) =
+            (BucketKeyspaces::of(collection), &collection.timeseries)
+        else {
             return Ok(0);
         };
         // No fold may put back what is removed here.
         let _alone = self.chores.exclusive();
         let mut batch = WriteBatch::new();
         let snapshot = self.engine.snapshot()?;
-        let mut removed = 0;
+        let mut removed = Vec::new();
         for bucket in buckets {
             let id = bucket.id().0;
             let meta = SeriesMeta::of(bucket.meta());
-            if !self.bucket_catalog.evict(collection.uuid, meta, id) {
+            let Some(evicted) = self.bucket_catalog.evict(collection.uuid, meta.clone(), id) else {
                 continue;
+            };
+            removed.push(evicted);
+            if let ValueRef::DateTime(start_ms) = bucket.min(&options.time_field) {
+                batch.delete(keyspaces.series, series_index::key(&meta, start_ms, id));
             }
-            removed += 1;
             batch.delete(keyspaces.open, id.to_vec());
             batch.delete(keyspaces.sealed, id.to_vec());
             let (start, end) = (
@@ -90,9 +96,13 @@ impl Timeseries {
                 batch.delete(keyspaces.tail, item?.0.to_vec());
             }
         }
-        if !batch.is_empty() {
-            self.engine.commit(batch, Durability::Buffered)?;
-        }
-        Ok(removed)
+        let count = removed.len();
+        let committed = match batch.is_empty() {
+            true => Ok(0),
+            false => self.engine.commit(batch, Durability::Buffered),
+        };
+        self.bucket_catalog.release(removed);
+        committed?;
+        Ok(count)
     }
 }

@@ -18,6 +18,7 @@ pub(crate) struct BucketKeyspaces {
     pub(crate) open: KeyspaceId,
     pub(crate) sealed: KeyspaceId,
     pub(crate) tail: KeyspaceId,
+    pub(crate) series: KeyspaceId,
 }
 
 /// A bucket as stored: document and tail.

@@ -10,12 +10,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Element, ObjectId, ValueRef, type_code};
+use nilometer_bson::{DocRef, Document, Element, ObjectId, ValueRef, type_code};
 use nilometer_storage::{Durability, WriteBatch};
 
 use super::Timeseries;
-use super::bucket_catalog::{InFlight, Measurement};
+use super::bucket_catalog::{BucketStorage, InFlight, Measurement};
+use super::fold::BucketKeyspaces;
 use super::meta::SeriesMeta;
+use super::series_index;
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -170,6 +172,30 @@ fn examine<'a>(
     Ok((meta, measurement))
 }
 
+/// The buckets of one collection as the catalog asks for them.
+struct Stored<'t> {
+    timeseries: &'t Timeseries,
+    collection: &'t Collection,
+}
+
+impl BucketStorage for Stored<'_> {
+    fn measure(&self, id: [u8; 12]) -> Result<usize> {
+        self.timeseries.measure(self.collection, id)
+    }
+
+    fn find(&self, meta: &SeriesMeta, after_ms: i64, until_ms: i64) -> Result<Vec<[u8; 12]>> {
+        let Some(keyspaces) = BucketKeyspaces::of(self.collection) else {
+            return Ok(Vec::new());
+        };
+        let snapshot = self.timeseries.engine.snapshot()?;
+        series_index::starting_within(&*snapshot, keyspaces.series, meta, after_ms, until_ms)
+    }
+
+    fn load(&self, id: [u8; 12]) -> Result<Option<(Document, u32)>> {
+        self.timeseries.load(self.collection, id)
+    }
+}
+
 impl Timeseries {
     /// Inserts measurements. Those it accepts are stored together; `Err` means none was stored.
     pub fn insert<'a>(
@@ -215,7 +241,10 @@ impl Timeseries {
     ) -> Result<()> {
         let mut batch = WriteBatch::new();
         let mut in_flight: Vec<InFlight> = Vec::new();
-        let measure = |id| self.measure(collection, id);
+        let storage = Stored {
+            timeseries: self,
+            collection,
+        };
         let staged = groups.groups.into_iter().try_for_each(|mut group| {
             // Made series by series: ids that count up within a bucket take almost no space.
             for measurement in &mut group.measurements {
@@ -225,7 +254,7 @@ impl Timeseries {
                 collection,
                 group.meta,
                 &group.measurements,
-                &measure,
+                &storage,
                 &mut batch,
                 &mut in_flight,
             )

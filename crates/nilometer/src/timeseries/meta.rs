@@ -58,6 +58,11 @@ impl SeriesMeta {
         }
     }
 
+    /// Its bytes: equal for equal series.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Bytes it occupies.
     pub(crate) fn len(&self) -> usize {
         self.0.len()

@@ -14,15 +14,19 @@
 mod bucket_catalog;
 mod bucket_document;
 mod chores;
+#[cfg(test)]
+mod concurrency_tests;
 mod expire;
 mod fold;
 mod insert;
 mod meta;
 mod min_max;
+mod raw;
 mod read;
 pub mod rewrite;
 mod schema;
 mod sealed;
+mod series_index;
 mod tail;
 #[cfg(test)]
 mod tests;

@@ -207,10 +207,13 @@ impl StoredBucket {
     }
 }
 
+/// The sequence of the last tail entry that is folded in, and the bucket.
+type Folded = (u64, Arc<StoredBucket>);
+
 /// Folded forms of buckets that have a tail, as of their last tail entry.
 #[derive(Default)]
 pub(super) struct FoldedCache {
-    buckets: Mutex<HashMap<[u8; 12], (u64, Arc<StoredBucket>)>>,
+    buckets: Mutex<HashMap<[u8; 12], Folded>>,
 }
 
 impl FoldedCache {
@@ -298,22 +301,26 @@ impl Timeseries {
         Ok(keys(keyspaces.open)? + keys(keyspaces.sealed)? + tails)
     }
 
-    /// Reads one bucket.
-    pub fn get(&self, collection: &Collection, id: [u8; 12]) -> Result<Option<Arc<StoredBucket>>> {
+    /// A bucket's document with its tail folded in, and the sequence number behind its tail.
+    pub(super) fn load(
+        &self,
+        collection: &Collection,
+        id: [u8; 12],
+    ) -> Result<Option<(Document, u32)>> {
         let (Some(keyspaces), Some(options)) =
             (BucketKeyspaces::of(collection), &collection.timeseries)
         else {
             return Ok(None);
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
+        let next_sequence = match parts.tail.last() {
+            Some((key, _)) => tail::split_key(key)?.1.saturating_add(1),
+            None => 0,
+        };
         let Some(image) = parts.image(id, &options.time_field)? else {
             return Ok(None);
         };
-        let bucket = match parts.document {
-            Some(document) if parts.tail.is_empty() => document,
-            _ => image.into_document(),
-        };
-        StoredBucket::from_document(bucket, &options.time_field).map(|b| Some(Arc::new(b)))
+        Ok(Some((image.into_document(), next_sequence)))
     }
 }
 

@@ -89,6 +89,12 @@ fn decompress(bytes: &[u8], capacity: usize) -> std::io::Result<Vec<u8>> {
 
 /// Splits a document whose `data` holds nothing but columns into skeleton and column bytes.
 fn split(document: DocRef<'_>) -> Option<(Document, Vec<u8>)> {
+    // Without a count the reader has to ask the time column, so that must be in its place.
+    document
+        .get("control")
+        .as_document()?
+        .get("count")
+        .as_exact_i64()?;
     let mut columns = Vec::with_capacity(document.as_bytes().len());
     let mut out = DocumentBuilder::with_capacity(1024);
     for element in document {
@@ -224,11 +230,12 @@ mod tests {
         let buckets = [
             doc! {
                 "_id": ObjectId::default(),
-                "control": doc! { "version": 2, "min": doc! { "t": 1 }, "max": doc! { "t": 2 } },
+                "control": doc! { "version": 2, "min": doc! { "t": 1 }, "max": doc! { "t": 2 }, "count": 1 },
                 "meta": "m",
                 "data": doc! { "t": column(&[0]), "v": column(&[1, 2, 3]) },
             },
-            doc! { "data": doc! {}, "_id": 5 },
+            doc! { "control": doc! { "count": 1 }, "data": doc! {}, "_id": 5 },
+            doc! { "data": doc! { "t": column(&[0]) }, "_id": 5 },
             doc! { "data": doc! { "t": doc! { "0": 1 } }, "control": 1 },
             doc! { "data": 7 },
             doc! {},
@@ -244,7 +251,8 @@ mod tests {
 
     #[test]
     fn a_column_cut_short_is_damage() {
-        let bucket = doc! { "data": doc! { "t": column(&[1, 2, 3]) } };
+        let control = doc! { "count": 1 };
+        let bucket = doc! { "control": control, "data": doc! { "t": column(&[1, 2, 3]) } };
         let stored = store(bucket.as_ref()).unwrap();
         assert!(load(&stored[..stored.len() - 1]).is_err());
         assert!(load(&[9]).is_err());

@@ -1,4 +1,8 @@
 //! What a client sees: commands in, replies out.
 
+mod change_commands;
+mod golden;
 mod query_commands;
+mod random;
+mod same_answers;
 mod support;

@@ -147,6 +147,18 @@ fn large_batches_stop_at_sixteen_megabytes() {
     let more = doc! {"getMore": id, "collection": "c"};
     let (end, _, batch) = cursor(&fixture.run(more), "nextBatch");
     assert_eq!((end, batch.len()), (0, 3));
+    // Small documents: the names of the array's elements count too.
+    for from in 0..2 {
+        let documents: Vec<Value> = (0..9000)
+            .map(|at| doc! {"_id": from * 9000 + at, "text": "x".repeat(1000)}.into())
+            .collect();
+        fixture.run(doc! {"insert": "small", "documents": documents});
+    }
+    let reply = fixture.run(doc! {"find": "small", "batchSize": 100_000});
+    let (id, _, first) = cursor(&reply, "firstBatch");
+    let more = doc! {"getMore": id, "collection": "small"};
+    let (end, _, rest) = cursor(&fixture.run(more), "nextBatch");
+    assert_eq!((end, first.len() + rest.len()), (0, 18_000));
 }
 
 #[test]

@@ -1,7 +1,31 @@
 //! A database in memory and commands as documents.
 
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
+
+static DIRECTORIES: AtomicU32 = AtomicU32::new(0);
+
+/// A fresh directory that goes away with its owner.
+pub(crate) struct TemporaryDirectory(pub(crate) PathBuf);
+
+impl TemporaryDirectory {
+    pub(crate) fn new() -> Self {
+        let n = DIRECTORIES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("nilometer-it-{}-{n}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a fresh directory");
+        Self(path)
+    }
+}
+
+impl Drop for TemporaryDirectory {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
 
 /// A database and one connection to it.
 pub(crate) struct Fixture {
@@ -11,8 +35,17 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new() -> Self {
+        Self::of(Database::in_memory().unwrap())
+    }
+
+    /// A database in a directory.
+    pub(crate) fn open(path: &Path) -> Self {
+        Self::of(Database::open(path).unwrap())
+    }
+
+    pub(crate) fn of(database: Database) -> Self {
         Self {
-            database: Database::in_memory().unwrap(),
+            database,
             session: ClientSession::embedded(),
         }
     }
@@ -48,6 +81,11 @@ impl Fixture {
     /// All documents of a cursor, batch by batch.
     pub(crate) fn all(&mut self, command: Document) -> Vec<Document> {
         let reply = self.run(command);
+        self.rest(reply)
+    }
+
+    /// The documents of the cursor that `reply` opened.
+    pub(crate) fn rest(&mut self, reply: Document) -> Vec<Document> {
         let (mut id, ns, mut documents) = cursor(&reply, "firstBatch");
         let collection = ns.split_once('.').unwrap().1.to_owned();
         while id != 0 {

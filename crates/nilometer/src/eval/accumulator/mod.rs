@@ -11,7 +11,7 @@
 //! same [`State`] by the same steps, so the answers are the same to the last bit.
 //!
 //! **Totals lose nothing.** Integers are added exactly in 128 bits, doubles in a pair of doubles,
-//! decimals as decimals, each apart; they meet only in [`State::finish`].
+//! decimals as decimals, each apart; they meet only in [`AccumulatorSpec::finish`].
 //!
 //! **The table** is in [`registry`]; what the operators do with null, missing and other types stands
 //! with each family. Spilling is the executor's business: [`State::memory_bytes`] tells it when.
@@ -177,6 +177,24 @@ impl AccumulatorSpec {
             self.kind,
             K::First | K::Last | K::FirstN | K::LastN | K::Push | K::MergeObjects
         )
+    }
+
+    /// The same with an order: `$first` of a sorted input as `$top`.
+    #[must_use]
+    pub fn ordered_by(self, kind: AccumulatorKind, sort: SortPattern) -> Self {
+        Self {
+            kind,
+            sort: Some(sort),
+            ..self
+        }
+    }
+
+    /// False when `$top` or one of its sisters would not keep a document with this key.
+    pub fn wants_ranked(&self, state: &State, key: &SortKey) -> bool {
+        match (state, &self.sort) {
+            (State::Ranked(ranked), Some(sort)) => ranked.wants(key, sort),
+            _ => true,
+        }
     }
 
     /// Adds what is read from a document.

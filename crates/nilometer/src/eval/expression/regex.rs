@@ -7,6 +7,7 @@
 //! Errors: 51103 not an object, 51031 unknown member, 51022 no input, 51023 no regex, 51104 to 51106
 //! types, 51107 options twice, 51108 unknown option, 51109 null byte, 51111 invalid pattern.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
@@ -171,11 +172,27 @@ impl<'t> Finder<'t> {
         }
     }
 
+    /// The groups of the next match. A `$` at the pattern's end stands before a final newline, which
+    /// the engine takes into the match; the text without it gives the match as Perl has it.
+    fn captures(&self) -> Result<Option<Vec<Option<Range<usize>>>>> {
+        let groups = self.pattern.captures_at(self.text, self.from)?;
+        let reaches_end = |groups: &Vec<Option<Range<usize>>>| matches!(groups.first(), Some(Some(whole)) if whole.end == self.text.len() && !whole.is_empty());
+        if self.pattern.source().ends_with('$')
+            && groups.as_ref().is_some_and(reaches_end)
+            && let Some(line) = self.text.strip_suffix('\n')
+            && self.from <= line.len()
+            && let Some(within) = self.pattern.captures_at(line, self.from)?
+        {
+            return Ok(Some(within));
+        }
+        Ok(groups)
+    }
+
     fn next(&mut self) -> Result<Option<Value>> {
         if self.from > self.text.len() {
             return Ok(None);
         }
-        let Some(groups) = self.pattern.captures_at(self.text, self.from)? else {
+        let Some(groups) = self.captures()? else {
             self.from = self.text.len() + 1;
             return Ok(None);
         };
@@ -269,6 +286,10 @@ mod tests {
             (
                 doc! { "input": "xay", "regex": "(?<=x)a(?=y)" },
                 found("a", 1, array![]),
+            ),
+            (
+                doc! { "input": "x1\n", "regex": "\\d$" },
+                found("1", 1, array![]),
             ),
             (
                 doc! { "input": "xaax", "regex": "(a)\\1" },

@@ -150,7 +150,7 @@ fn stumbling_blocks() -> Vec<Value> {
 
 /// An argument for an operator: positional, named, or anything at all.
 fn argument(spec: &OperatorSpec, values: &[Value], dice: &mut Dice) -> Value {
-    let mut any = |dice: &mut Dice| values[dice.roll(values.len())].clone();
+    let any = |dice: &mut Dice| values[dice.roll(values.len())].clone();
     let names: Vec<&str> = match spec.arguments {
         Arguments::Named(named) => named.fields.iter().map(|field| field.name).collect(),
         Arguments::Own => vec![

@@ -210,6 +210,11 @@ impl Table {
         Ok(number)
     }
 
+    /// The state of accumulator `at` of a group.
+    pub(crate) fn state(&self, group: u32, at: usize) -> Option<&State> {
+        self.states.get(group as usize * self.fields.len() + at)
+    }
+
     /// Changes the state of accumulator `at` of a group, and counts what it grows by.
     pub(crate) fn change(
         &mut self,

@@ -2,20 +2,24 @@
 //! among the first.
 //!
 //! Equal keys keep their input order. With a limit, measurements of a block are remembered by their
-//! place and become documents only if they are given on.
+//! place and become documents only if they are given on; a block whose bounds say that all of it
+//! comes later is not looked into, and where buckets come in order of time the first one beyond what
+//! any later one can undercut ends the reading.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use nilometer_bson::Document;
 
 use super::block::filter::narrowed;
+use super::block::rank::SortPrefix;
 use super::memory::MemoryGauge;
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
-use crate::query::batch::{Batch, MeasurementBlock, Selection};
+use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::pipeline::SortStage;
 
 /// Bytes counted for an entry beside its key and document.
@@ -72,7 +76,7 @@ impl Operator for Sort {
         if let Some(mut input) = self.input.take() {
             let sorted = match self.stage.limit {
                 Some(limit) if limit <= HEAP_LIMIT_MAX => {
-                    first_few(&mut input, &self.stage.pattern, limit, cx)?
+                    first_few(&mut input, &self.stage, limit, cx)?
                 }
                 limit => everything(&mut input, &self.stage.pattern, limit, cx)?,
             };
@@ -159,58 +163,136 @@ impl PartialEq for Entry<'_> {
 
 impl Eq for Entry<'_> {}
 
+/// What a pattern begins with, for the shape of block last met.
+#[derive(Default)]
+struct Prefixes {
+    known: Option<(Arc<MeasurementShape>, Option<SortPrefix>)>,
+}
+
+impl Prefixes {
+    fn of(
+        &mut self,
+        pattern: &SortPattern,
+        block: &MeasurementBlock,
+        cx: &ExecContext<'_>,
+    ) -> Option<&SortPrefix> {
+        let is_known = self
+            .known
+            .as_ref()
+            .is_some_and(|(shape, _)| Arc::ptr_eq(shape, &block.shape));
+        if !is_known {
+            let collator = cx.settings.collator.clone();
+            let prefix = SortPrefix::of(pattern, &block.shape, collator);
+            self.known = Some((Arc::clone(&block.shape), prefix));
+        }
+        self.known.as_ref().and_then(|(_, prefix)| prefix.as_ref())
+    }
+}
+
 fn first_few(
     input: &mut BoxOperator,
-    pattern: &SortPattern,
+    stage: &SortStage,
     limit: u64,
     cx: &ExecContext<'_>,
 ) -> Result<Vec<Row>> {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let mut memory = gauge(cx);
-    let mut heap: BinaryHeap<Entry<'_>> = BinaryHeap::new();
-    let mut arrival = 0u64;
-    let mut offer = |key: SortKey, row: &mut dyn FnMut() -> Row| -> Result<()> {
-        arrival += 1;
-        if heap.len() >= limit {
-            // A later arrival with an equal key comes after: only a smaller key gets in.
-            match heap.peek() {
-                Some(worst) if pattern.compare(&key, &worst.key).is_lt() => {}
-                _ => return Ok(()),
-            }
-            if let Some(worst) = heap.pop() {
-                memory.release(worst.row.memory_bytes() + worst.key.memory_bytes());
-            }
-        }
-        let row = row();
-        count(&mut memory, row.memory_bytes() + key.memory_bytes(), cx)?;
-        heap.push(Entry {
-            pattern,
-            key,
-            arrival,
-            row,
-        });
-        Ok(())
+    let mut best = Best {
+        stage,
+        limit: usize::try_from(limit).unwrap_or(usize::MAX),
+        heap: BinaryHeap::new(),
+        arrivals: 0,
+        memory: gauge(cx),
+        prefixes: Prefixes::default(),
     };
     while let Some(batch) = next_filled(input, cx)? {
         match batch {
             Batch::Rows(rows) => {
                 for document in rows {
-                    let key = pattern.extract(document.as_ref(), &cx.eval)?;
-                    offer(key, &mut || Row::Document(document.clone()))?;
+                    let key = stage.pattern.extract(document.as_ref(), &cx.eval)?;
+                    best.offer(key, cx, || Row::Document(document.clone()))?;
                 }
             }
             Batch::Block(block) => {
-                let block = Arc::new(block);
-                let keys = key_rows(&block, pattern)?;
-                for (row, document) in block.selection.to_vec().into_iter().zip(keys) {
-                    let key = pattern.extract(document.as_ref(), &cx.eval)?;
-                    offer(key, &mut || Row::InBlock(Arc::clone(&block), row))?;
+                if best.offer_block(block, cx)?.is_break() {
+                    break;
                 }
             }
         }
     }
-    let sorted = heap.into_sorted_vec();
+    let sorted = best.heap.into_sorted_vec();
     Ok(sorted.into_iter().map(|entry| entry.row).collect())
+}
+
+/// The best rows so far.
+struct Best<'p> {
+    stage: &'p SortStage,
+    limit: usize,
+    heap: BinaryHeap<Entry<'p>>,
+    arrivals: u64,
+    memory: MemoryGauge,
+    prefixes: Prefixes,
+}
+
+impl<'p> Best<'p> {
+    /// The worst of the rows kept, once there are as many as wanted.
+    fn worst(&self) -> Option<&Entry<'p>> {
+        self.heap.peek().filter(|_| self.heap.len() >= self.limit)
+    }
+
+    fn offer(
+        &mut self,
+        key: SortKey,
+        cx: &ExecContext<'_>,
+        row: impl FnOnce() -> Row,
+    ) -> Result<()> {
+        let pattern = &self.stage.pattern;
+        self.arrivals += 1;
+        if let Some(worst) = self.worst() {
+            // A later arrival with an equal key comes after: only a smaller key gets in.
+            if pattern.compare(&key, &worst.key).is_ge() {
+                return Ok(());
+            }
+            if let Some(worst) = self.heap.pop() {
+                let bytes = worst.row.memory_bytes() + worst.key.memory_bytes();
+                self.memory.release(bytes);
+            }
+        }
+        let row = row();
+        let bytes = row.memory_bytes() + key.memory_bytes();
+        count(&mut self.memory, bytes, cx)?;
+        self.heap.push(Entry {
+            pattern,
+            key,
+            arrival: self.arrivals,
+            row,
+        });
+        Ok(())
+    }
+
+    /// Breaks if no later block can matter.
+    fn offer_block(
+        &mut self,
+        block: MeasurementBlock,
+        cx: &ExecContext<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let pattern = &self.stage.pattern;
+        if let Some(worst) = self.heap.peek().filter(|_| self.heap.len() >= self.limit) {
+            if self.stage.is_past(&block, &worst.key) {
+                return Ok(ControlFlow::Break(()));
+            }
+            if let Some(prefix) = self.prefixes.of(pattern, &block, cx)
+                && prefix.is_beyond(&block, &worst.key, cx)?
+            {
+                return Ok(ControlFlow::Continue(()));
+            }
+        }
+        let block = Arc::new(block);
+        let keys = key_rows(&block, pattern)?;
+        for (row, document) in block.selection.to_vec().into_iter().zip(keys) {
+            let key = pattern.extract(document.as_ref(), &cx.eval)?;
+            self.offer(key, cx, || Row::InBlock(Arc::clone(&block), row))?;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
 }
 
 /// The measurements of a block with nothing but the fields of the pattern.

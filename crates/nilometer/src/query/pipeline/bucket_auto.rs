@@ -51,6 +51,7 @@ impl OtherStage for BucketAutoStage {
 }
 
 /// Parses `$bucketAuto`.
+// long function: every option is checked where it is read, each with an error of its own
 pub(super) fn parse(
     cx: &PipelineContext,
     _: &'static str,
@@ -66,14 +67,49 @@ pub(super) fn parse(
             ),
         ));
     };
-    let mut group_by = None;
-    let mut buckets = None;
-    let mut output = None;
+    let mut options = Options::default();
     for element in spec {
-        match (element.name(), element.value()) {
-            ("groupBy", value) => group_by = Some(parse_group_by(cx, value)?),
-            ("buckets", value) => buckets = Some(parse_buckets(value)?),
-            ("output", value) => output = Some(parse_output(cx, value)?),
+        options.read(cx, element.name(), element.value())?;
+    }
+    let (Some(group_by), Some(buckets)) = (options.group_by, options.buckets) else {
+        return Err(Error::location(
+            40_246,
+            "$bucketAuto requires 'groupBy' and 'buckets' to be specified.",
+        ));
+    };
+    let fields = match options.output {
+        Some(fields) => fields,
+        None => {
+            let count = doc! {"$sum": 1};
+            let count = ValueRef::Document(count.as_ref());
+            vec![(
+                Arc::from("count"),
+                parse_field("count", count, &cx.expressions)?,
+            )]
+        }
+    };
+    out.push(Stage::Other(Arc::new(BucketAutoStage {
+        group_by,
+        buckets,
+        fields: fields.into(),
+        source: value.to_value(),
+    })));
+    Ok(())
+}
+
+#[derive(Default)]
+struct Options {
+    group_by: Option<Expression>,
+    buckets: Option<usize>,
+    output: Option<Vec<(Arc<str>, AccumulatorSpec)>>,
+}
+
+impl Options {
+    fn read(&mut self, cx: &PipelineContext, name: &str, value: ValueRef<'_>) -> Result<()> {
+        match (name, value) {
+            ("groupBy", value) => self.group_by = Some(parse_group_by(cx, value)?),
+            ("buckets", value) => self.buckets = Some(parse_buckets(value)?),
+            ("output", value) => self.output = Some(parse_output(cx, value)?),
             ("granularity", ValueRef::String(_)) => {
                 return Err(Error::new(
                     ErrorCode::CommandNotSupported,
@@ -96,31 +132,8 @@ pub(super) fn parse(
                 ));
             }
         }
+        Ok(())
     }
-    let (Some(group_by), Some(buckets)) = (group_by, buckets) else {
-        return Err(Error::location(
-            40_246,
-            "$bucketAuto requires 'groupBy' and 'buckets' to be specified.",
-        ));
-    };
-    let fields = match output {
-        Some(fields) => fields,
-        None => {
-            let count = doc! {"$sum": 1};
-            let count = ValueRef::Document(count.as_ref());
-            vec![(
-                Arc::from("count"),
-                parse_field("count", count, &cx.expressions)?,
-            )]
-        }
-    };
-    out.push(Stage::Other(Arc::new(BucketAutoStage {
-        group_by,
-        buckets,
-        fields: fields.into(),
-        source: value.to_value(),
-    })));
-    Ok(())
 }
 
 fn parse_group_by(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Expression> {

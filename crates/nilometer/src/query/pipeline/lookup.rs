@@ -74,6 +74,7 @@ impl OtherStage for LookupStage {
 }
 
 /// Parses `$lookup`.
+// long function: every option is checked where it is read, each with an error of its own
 pub(super) fn parse(
     cx: &PipelineContext,
     _: &'static str,
@@ -102,10 +103,10 @@ pub(super) fn parse(
         None => Vec::new(),
     };
     let makes_documents = stages.first().is_some_and(Stage::is_source);
-    let equality = match (fields.local, fields.foreign) {
+    let equality = match (&fields.local, &fields.foreign) {
         (Some(local), Some(foreign)) => Some(LookupEquality {
-            local: MatchPath::new(&local),
-            foreign: MatchPath::new(&foreign),
+            local: MatchPath::new(local),
+            foreign: MatchPath::new(foreign),
         }),
         (None, None) => None,
         _ => {
@@ -114,19 +115,7 @@ pub(super) fn parse(
             ));
         }
     };
-    let has_pipeline = fields.pipeline.is_some();
-    let complaint = if equality.is_none() && !has_pipeline {
-        Some(
-            "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified",
-        )
-    } else if fields.variables.is_some() && !has_pipeline {
-        Some("$lookup with a 'let' argument must also specify 'pipeline'")
-    } else if fields.from.is_none() && !makes_documents {
-        Some("must specify 'from' field for a $lookup")
-    } else {
-        None
-    };
-    if let Some(complaint) = complaint {
+    if let Some(complaint) = fields.complaint(equality.is_some(), makes_documents) {
         return Err(Error::failed_to_parse(complaint));
     }
     let Some(target) = fields.target else {
@@ -157,6 +146,22 @@ struct Fields {
 }
 
 impl Fields {
+    /// What does not go together.
+    fn complaint(&self, has_equality: bool, makes_documents: bool) -> Option<&'static str> {
+        let has_pipeline = self.pipeline.is_some();
+        if !has_equality && !has_pipeline {
+            Some(
+                "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be specified",
+            )
+        } else if self.variables.is_some() && !has_pipeline {
+            Some("$lookup with a 'let' argument must also specify 'pipeline'")
+        } else if self.from.is_none() && !makes_documents {
+            Some("must specify 'from' field for a $lookup")
+        } else {
+            None
+        }
+    }
+
     fn read(&mut self, cx: &PipelineContext, name: &str, value: ValueRef<'_>) -> Result<()> {
         let slot = match name {
             "from" => &mut self.from,

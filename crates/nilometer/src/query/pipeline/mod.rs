@@ -47,7 +47,7 @@ pub use lookup::{LookupEquality, LookupStage};
 pub use match_::MatchStage;
 pub use project::{ProjectKind, ProjectStage};
 pub use replace_root::ReplaceRootStage;
-pub use sort::SortStage;
+pub use sort::{BucketArrival, SortStage};
 pub use unwind::UnwindStage;
 
 /// Stages a pipeline may have, counted as written.

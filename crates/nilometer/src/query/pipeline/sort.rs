@@ -1,11 +1,12 @@
 //! `$sort`: a pattern of paths and directions, and, once a rule has found one, a limit.
 
-use nilometer_bson::{DocumentBuilder, ValueRef};
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::{PipelineContext, Stage};
 use crate::error::{Error, Result};
 use crate::eval::Dependencies;
-use crate::eval::sort_key::SortPattern;
+use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::query::batch::MeasurementBlock;
 use crate::query::planner::needs::Needs;
 
 /// `$sort`, parsed.
@@ -15,6 +16,20 @@ pub struct SortStage {
     pub pattern: SortPattern,
     /// Only so many are asked for.
     pub limit: Option<u64>,
+    /// Buckets come in the order of time this sort begins with.
+    pub arrival: Option<BucketArrival>,
+}
+
+/// How buckets come in, where that lets a sort with a limit stop early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketArrival {
+    /// By rising id, sorted by rising time.
+    OldestFirst,
+    /// By falling id, sorted by falling time; no bucket spans more than this.
+    NewestFirst {
+        /// The longest span in milliseconds.
+        span_ms: i64,
+    },
 }
 
 impl SortStage {
@@ -23,7 +38,29 @@ impl SortStage {
         Self {
             pattern,
             limit: None,
+            arrival: None,
         }
+    }
+
+    /// True if neither this block nor any later one has a row that comes before one with the key
+    /// `worst`.
+    pub fn is_past(&self, block: &MeasurementBlock, worst: &SortKey) -> bool {
+        let (Some(arrival), Some(Value::DateTime(worst))) = (self.arrival, worst.values().first())
+        else {
+            return false;
+        };
+        let opened_ms = i64::from(block.bucket.id().timestamp_seconds()) * 1000;
+        match arrival {
+            BucketArrival::OldestFirst => opened_ms > *worst,
+            BucketArrival::NewestFirst { span_ms } => opened_ms.saturating_add(span_ms) < *worst,
+        }
+    }
+
+    /// True if the order is drawn anew each time.
+    pub fn is_random(&self) -> bool {
+        let mut dependencies = Dependencies::default();
+        self.pattern.dependencies(&mut dependencies);
+        dependencies.random
     }
 
     /// The fields the pattern reads.

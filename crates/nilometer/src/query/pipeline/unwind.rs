@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::path::FieldPath;
-use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::{PipelineContext, Stage};
 use crate::error::{Error, Result};
@@ -36,50 +36,17 @@ impl UnwindStage {
 }
 
 /// Parses `$unwind`.
+// long function: every option is checked where it is read, each with an error of its own
 pub(super) fn parse(
     _: &PipelineContext,
     _: &'static str,
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let mut path: Option<Arc<str>> = None;
-    let mut index_path = None;
-    let mut preserve_empty = false;
+    let mut options = Options::default();
     match value {
-        ValueRef::String(text) => path = Some(text.into()),
-        ValueRef::Document(document) => {
-            for element in document {
-                match (element.name(), element.value()) {
-                    ("path", ValueRef::String(text)) => path = Some(text.into()),
-                    ("path", other) => {
-                        return Err(Error::location(
-                            28_808,
-                            format!(
-                                "expected a string as the path for $unwind stage, got {}",
-                                other.type_name()
-                            ),
-                        ));
-                    }
-                    ("preserveNullAndEmptyArrays", ValueRef::Bool(keep)) => preserve_empty = keep,
-                    ("preserveNullAndEmptyArrays", other) => {
-                        return Err(Error::location(
-                            28_809,
-                            format!(
-                                "expected a boolean for the preserveNullAndEmptyArrays option to $unwind stage, got {}",
-                                other.type_name()
-                            ),
-                        ));
-                    }
-                    ("includeArrayIndex", value) => index_path = Some(parse_index_path(value)?),
-                    (other, _) => {
-                        return Err(Error::location(
-                            28_811,
-                            format!("unrecognized option to $unwind stage: {other}"),
-                        ));
-                    }
-                }
-            }
-        }
+        ValueRef::String(text) => options.path = Some(text.into()),
+        ValueRef::Document(document) => options.read(document)?,
         other => {
             return Err(Error::location(
                 15_981,
@@ -90,7 +57,7 @@ pub(super) fn parse(
             ));
         }
     }
-    let Some(path) = path.filter(|path| !path.is_empty()) else {
+    let Some(path) = options.path.filter(|path| !path.is_empty()) else {
         return Err(Error::location(
             28_812,
             "no path specified to $unwind stage",
@@ -104,10 +71,55 @@ pub(super) fn parse(
     };
     out.push(Stage::Unwind(UnwindStage {
         path: parse_path(path)?,
-        index_path,
-        preserve_empty,
+        index_path: options.index_path,
+        preserve_empty: options.preserve_empty,
     }));
     Ok(())
+}
+
+/// The object form of the argument.
+#[derive(Default)]
+struct Options {
+    path: Option<Arc<str>>,
+    index_path: Option<FieldPath>,
+    preserve_empty: bool,
+}
+
+impl Options {
+    fn read(&mut self, document: DocRef<'_>) -> Result<()> {
+        for element in document {
+            match (element.name(), element.value()) {
+                ("path", ValueRef::String(text)) => self.path = Some(text.into()),
+                ("path", other) => {
+                    return Err(Error::location(
+                        28_808,
+                        format!(
+                            "expected a string as the path for $unwind stage, got {}",
+                            other.type_name()
+                        ),
+                    ));
+                }
+                ("preserveNullAndEmptyArrays", ValueRef::Bool(keep)) => self.preserve_empty = keep,
+                ("preserveNullAndEmptyArrays", other) => {
+                    return Err(Error::location(
+                        28_809,
+                        format!(
+                            "expected a boolean for the preserveNullAndEmptyArrays option to $unwind stage, got {}",
+                            other.type_name()
+                        ),
+                    ));
+                }
+                ("includeArrayIndex", value) => self.index_path = Some(parse_index_path(value)?),
+                (other, _) => {
+                    return Err(Error::location(
+                        28_811,
+                        format!("unrecognized option to $unwind stage: {other}"),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 fn parse_index_path(value: ValueRef<'_>) -> Result<FieldPath> {

@@ -25,13 +25,14 @@ pub struct LogicalPlan {
 
 /// Where documents come from.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "one for each query")]
 pub enum Input {
     /// A collection that does not exist.
     Nothing,
     /// The first stage makes its documents itself.
     FirstStage,
     /// The records of an ordinary collection.
-    Records(RecordInput),
+    Records(Box<RecordInput>),
     /// The measurements of a time-series collection.
     Buckets(Box<BucketInput>),
 }
@@ -79,6 +80,8 @@ pub struct BucketInput {
     pub namespace: String,
     /// Which way buckets are read.
     pub direction: Direction,
+    /// The direction was asked for.
+    pub is_direction_fixed: bool,
     /// Which buckets are read.
     pub buckets: BucketChoice,
     /// What becomes of them.

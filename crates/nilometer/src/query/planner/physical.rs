@@ -115,7 +115,7 @@ impl Builder {
     fn input(input: Input, counters: Arc<ScanCounters>) -> BoxOperator {
         match input {
             Input::Nothing | Input::FirstStage => Box::new(Nothing),
-            Input::Records(input) => Box::new(RecordScan::new(input, counters)),
+            Input::Records(input) => Box::new(RecordScan::new(*input, counters)),
             Input::Buckets(input) => Box::new(BucketScan::new(*input, counters)),
         }
     }

@@ -54,7 +54,9 @@ pub fn resolve(
         }
         let input = match collections.resolve(db, &name)? {
             Resolved::Absent => Input::Nothing,
-            Resolved::Ordinary(source) => Input::Records(records(source, format!("{db}.{name}"))),
+            Resolved::Ordinary(source) => {
+                Input::Records(Box::new(records(source, format!("{db}.{name}"))))
+            }
             Resolved::TimeSeries(source) => {
                 if chain.len() == 1 {
                     collation = source.options().collation.clone();
@@ -103,6 +105,7 @@ fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput {
         source,
         namespace,
         direction: Direction::Forward,
+        is_direction_fixed: false,
         buckets: BucketChoice::default(),
         unpack: Unpack::default(),
     }

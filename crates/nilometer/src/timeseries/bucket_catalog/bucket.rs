@@ -149,6 +149,28 @@ impl OpenBucket {
         }
     }
 
+    /// Adds a column of a bucket that exists already, with its extremes for a schema; `None` if
+    /// those do not agree.
+    pub(crate) fn restore_column(
+        &mut self,
+        name: &str,
+        min: ValueRef<'_>,
+        max: ValueRef<'_>,
+    ) -> Option<()> {
+        // A column without extremes holds nothing but missing values.
+        let mut schema = Schema::of(min);
+        if !schema.accepts(max) {
+            return None;
+        }
+        schema.learn(max);
+        self.columns.push(BucketColumn {
+            name: name.into(),
+            schema,
+            committed: true,
+        });
+        Some(())
+    }
+
     /// Upper bound of the size of its document.
     pub(crate) fn bytes_bound(&self) -> usize {
         self.measured_bytes + self.unmeasured_bytes

@@ -15,6 +15,7 @@
 //! them at any moment; what was committed is in storage and stays readable.
 
 mod bucket;
+mod reopening;
 mod rollover;
 mod staging;
 mod stats;
@@ -32,15 +33,21 @@ pub use stats::BucketCounters;
 pub(crate) use stats::increment;
 
 use bucket::{Field, OpenBucket};
-use rollover::{Facts, Rollover};
+pub(crate) use reopening::BucketStorage;
+use reopening::Check;
+use rollover::Rollover;
 use staging::{Stage, StagedEntry};
 
 use super::meta::SeriesMeta;
+use super::series_index;
 use crate::catalog::{Collection, Storage, TimeseriesOptions};
 use crate::error::{Error, Result};
 
 /// Locks the series are spread over.
 const STRIPES: usize = 32;
+
+/// Archived buckets kept in memory for one series; the one that starts first closes for another.
+const ARCHIVED_PER_SERIES_MAX: usize = 4;
 
 /// A tail is folded into its document when it holds at least this many measurements …
 const FOLD_ROWS_MIN: usize = 64;
@@ -56,8 +63,34 @@ pub(crate) struct SeriesKey {
 struct Series {
     /// The bucket that takes measurements.
     open: Option<OpenBucket>,
+    /// Buckets left for an earlier one, which a later measurement may need again; latest last.
+    archived: Vec<OpenBucket>,
     /// Buckets that closed while entries of theirs were in flight.
     closing: Vec<OpenBucket>,
+    /// Buckets that are just being removed from storage.
+    removing: Vec<[u8; 12]>,
+}
+
+impl Series {
+    fn is_idle(&self) -> bool {
+        self.open.is_none()
+            && self.archived.is_empty()
+            && self.closing.is_empty()
+            && self.removing.is_empty()
+    }
+
+    fn buckets_mut(&mut self) -> impl Iterator<Item = &mut OpenBucket> {
+        self.open
+            .iter_mut()
+            .chain(&mut self.archived)
+            .chain(&mut self.closing)
+    }
+
+    /// Takes no more measurements into the bucket; it is written out when nothing is in flight.
+    fn close(&mut self, mut bucket: OpenBucket) {
+        bucket.closing = true;
+        self.closing.push(bucket);
+    }
 }
 
 type Stripe = HashMap<Arc<SeriesKey>, Series>;
@@ -76,6 +109,13 @@ pub(crate) enum Chore {
 pub(crate) struct InFlight {
     key: Arc<SeriesKey>,
     entry: StagedEntry,
+}
+
+/// A bucket the catalog has forgotten and keeps from being reopened.
+#[derive(Debug)]
+pub(crate) struct Evicted {
+    key: Arc<SeriesKey>,
+    id: [u8; 12],
 }
 
 /// The open buckets of all collections.
@@ -138,19 +178,24 @@ impl BucketCatalog {
 
     /// Puts the tail entries for one series' measurements into `batch`, in the order given.
     ///
-    /// `measure` tells the size of an open bucket's document as stored with its tail, in bytes.
     /// Whatever happens, the entries staged so far are in `in_flight` and must be finished.
     pub(crate) fn stage<'a>(
         &self,
         collection: &Collection,
         meta: SeriesMeta,
         measurements: &[Measurement<'a>],
-        measure: &dyn Fn([u8; 12]) -> Result<usize>,
+        storage: &dyn BucketStorage,
         batch: &mut WriteBatch,
         in_flight: &mut Vec<InFlight>,
     ) -> Result<()> {
-        let (Some(options), Storage::Buckets { tail, .. }) =
-            (&collection.timeseries, collection.storage)
+        let (
+            Some(options),
+            Storage::Buckets {
+                tail,
+                series: index,
+                ..
+            },
+        ) = (&collection.timeseries, collection.storage)
         else {
             return Err(Error::bad_value("not a time-series collection"));
         };
@@ -167,6 +212,14 @@ impl BucketCatalog {
             if stage.rows() > 0 {
                 let staged = std::mem::take(stage);
                 let (entry_key, value, entry) = staged.into_entry(bucket, &key.meta)?;
+                if entry.with_header {
+                    let start = bucket.start_ms;
+                    batch.put(
+                        index,
+                        series_index::key(&key.meta, start, bucket.id),
+                        Vec::new(),
+                    );
+                }
                 batch.put(tail, entry_key, value);
                 in_flight.push(InFlight {
                     key: key.clone(),
@@ -175,18 +228,16 @@ impl BucketCatalog {
             }
             Ok(())
         };
+        let check = Check {
+            limits: &self.limits,
+            options,
+            storage,
+            counters: &counters,
+        };
         for measurement in measurements {
+            let had_open = series.open.is_some();
             if let Some(mut bucket) = series.open.take() {
-                let staged = stage.rows();
-                let rollover = self.check(
-                    &mut bucket,
-                    options,
-                    measurement,
-                    staged,
-                    &mut fields,
-                    measure,
-                    &counters,
-                )?;
+                let rollover = check.run(&mut bucket, measurement, stage.rows(), &mut fields)?;
                 let Some(reason) = rollover else {
                     stage.push(&mut bucket, measurement, &fields);
                     series.open = Some(bucket);
@@ -194,12 +245,21 @@ impl BucketCatalog {
                 };
                 flush(&mut stage, &mut bucket)?;
                 counters.count_rollover(reason);
-                bucket.closing = true;
-                series.closing.push(bucket);
-            } else {
-                increment(&counters.opened_due_to_metadata, 1);
+                if reason == Rollover::TimeBackward {
+                    archive(series, bucket);
+                } else {
+                    series.close(bucket);
+                }
             }
-            let mut bucket = self.open_bucket(options, measurement.time_ms, key.meta.len());
+            let mut bucket = match reopening::reopen(series, &key.meta, measurement, &check)? {
+                Some(reopened) => reopened,
+                None => {
+                    if !had_open {
+                        increment(&counters.opened_due_to_metadata, 1);
+                    }
+                    self.open_bucket(options, measurement.time_ms, key.meta.len())
+                }
+            };
             look_up(&bucket, options, measurement, &mut fields);
             stage.push(&mut bucket, measurement, &fields);
             series.open = Some(bucket);
@@ -215,47 +275,6 @@ impl BucketCatalog {
         OpenBucket::new(suffix.to_be_bytes(), options, time, meta)
     }
 
-    /// Why the bucket does not take the measurement; if it does, `fields` tells the columns.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one caller, which holds all of this apart"
-    )]
-    fn check<'a>(
-        &self,
-        bucket: &mut OpenBucket,
-        options: &TimeseriesOptions,
-        measurement: &Measurement<'a>,
-        staged: usize,
-        fields: &mut Vec<(Option<usize>, Field<'a>)>,
-        measure: &dyn Fn([u8; 12]) -> Result<usize>,
-        counters: &BucketCounters,
-    ) -> Result<Option<Rollover>> {
-        let facts = |bucket: &OpenBucket| Facts {
-            start_ms: bucket.start_ms,
-            span_ms: options.span_ms(),
-            time_ms: measurement.time_ms,
-            count: bucket.count,
-            bytes: bucket.bytes_bound(),
-            measurement_bytes: 0,
-        };
-        let mut reason = rollover::decide(&facts(bucket), &self.limits);
-        if reason == Some(Rollover::Size) && staged == 0 && bucket.in_flight == 0 {
-            // The bound counts new values uncompressed; the limit is on the compressed document.
-            bucket.measured_bytes = measure(bucket.id)?;
-            bucket.unmeasured_bytes = 0;
-            reason = rollover::decide(&facts(bucket), &self.limits);
-        }
-        if reason.is_some() {
-            return Ok(reason);
-        }
-        if bucket.bytes_bound() > self.limits.bytes_max && !bucket.kept_open {
-            bucket.kept_open = true;
-            increment(&counters.kept_open_due_to_large_measurements, 1);
-        }
-        let fits = look_up(bucket, options, measurement, fields);
-        Ok((!fits).then_some(Rollover::SchemaChange))
-    }
-
     /// Reports the end of a commit and collects what is to be done about the buckets.
     ///
     /// After a failed commit the catalog forgets the buckets: what they hold is only in storage.
@@ -269,6 +288,7 @@ impl BucketCatalog {
             };
             if !committed {
                 series.open.take_if(|bucket| bucket.id == entry.bucket);
+                series.archived.retain(|bucket| bucket.id != entry.bucket);
                 series.closing.retain(|bucket| bucket.id != entry.bucket);
                 continue;
             }
@@ -282,9 +302,7 @@ impl BucketCatalog {
             increment(written, 1);
             increment(&counters.converted_to_unsorted, i64::from(entry.unsorts));
             let Some(bucket) = series
-                .open
-                .iter_mut()
-                .chain(series.closing.iter_mut())
+                .buckets_mut()
                 .find(|bucket| bucket.id == entry.bucket)
             else {
                 continue;
@@ -338,20 +356,41 @@ impl BucketCatalog {
         }
     }
 
-    /// Forgets one bucket so that it can be rewritten or removed; false if it is being written to.
-    pub(crate) fn evict(&self, collection: [u8; 16], meta: SeriesMeta, id: [u8; 12]) -> bool {
+    /// Forgets one bucket so that it can be removed from storage, and keeps it from being reopened
+    /// until [`BucketCatalog::release`]. `None` if it is being written to.
+    pub(crate) fn evict(
+        &self,
+        collection: [u8; 16],
+        meta: SeriesMeta,
+        id: [u8; 12],
+    ) -> Option<Evicted> {
         let key = SeriesKey { collection, meta };
         let mut stripe = self.stripe(&key);
-        let Some(series) = stripe.get_mut(&key) else {
-            return true;
-        };
-        let mut buckets = series.open.iter().chain(&series.closing);
+        let key = Arc::new(key);
+        let series = stripe.entry(key.clone()).or_default();
+        let mut buckets = series.buckets_mut();
         if buckets.any(|bucket| bucket.id == id && bucket.in_flight > 0) {
-            return false;
+            return None;
         }
+        drop(buckets);
         series.open.take_if(|bucket| bucket.id == id);
+        series.archived.retain(|bucket| bucket.id != id);
         series.closing.retain(|bucket| bucket.id != id);
-        true
+        series.removing.push(id);
+        Some(Evicted { key, id })
+    }
+
+    /// Ends the removal of buckets.
+    pub(crate) fn release(&self, evicted: Vec<Evicted>) {
+        for Evicted { key, id } in evicted {
+            let mut stripe = self.stripe(&key);
+            if let Some(series) = stripe.get_mut(&key) {
+                series.removing.retain(|removing| *removing != id);
+                if series.is_idle() {
+                    stripe.remove(&key);
+                }
+            }
+        }
     }
 
     /// Forgets the open buckets of a collection.
@@ -370,6 +409,16 @@ impl BucketCatalog {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         counters.remove(&collection);
+    }
+}
+
+/// Leaves a bucket for one that starts earlier; it may be needed again.
+fn archive(series: &mut Series, bucket: OpenBucket) {
+    series.archived.push(bucket);
+    series.archived.sort_by_key(|bucket| bucket.start_ms);
+    if series.archived.len() > ARCHIVED_PER_SERIES_MAX {
+        let earliest = series.archived.remove(0);
+        series.close(earliest);
     }
 }
 

@@ -37,6 +37,13 @@ counters! {
     closed_due_to_size => "numBucketsClosedDueToSize";
     closed_due_to_time_forward => "numBucketsClosedDueToTimeForward";
     archived_due_to_time_backward => "numBucketsArchivedDueToTimeBackward";
+    closed_due_to_reopening => "numBucketsClosedDueToReopening";
+    reopened => "numBucketsReopened";
+    fetched => "numBucketsFetched";
+    fetches_failed => "numBucketFetchesFailed";
+    queried => "numBucketsQueried";
+    queries_failed => "numBucketQueriesFailed";
+    reopenings_failed => "numBucketReopeningsFailed";
     commits => "numCommits";
     measurements_committed => "numMeasurementsCommitted";
     converted_to_unsorted => "numCompressedBucketsConvertedToUnsorted";

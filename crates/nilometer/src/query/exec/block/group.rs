@@ -10,8 +10,8 @@
 //!
 //! A key qualifies if each of its parts is a constant, reads only the metadata, or (one part) is a
 //! `$dateTrunc` of the time field with constant bins. An accumulator takes a slice if its argument is a
-//! column, once if it is constant in the block; any other argument is evaluated on rows that hold only
-//! what it reads. States see values in row order either way, so nothing depends on the path taken.
+//! column, once if it is constant in the block; `$top` and `$bottom` by time look at one row of a run
+//! ([`super::rank`]); any other argument is evaluated on rows that hold only what it reads. States see values in row order either way, so nothing depends on the path taken.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher};
@@ -24,6 +24,7 @@ use nilometer_bson::order::{compare_with, hash_with};
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
+use super::rank::{Ranking, time_rank};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
@@ -49,6 +50,8 @@ struct Plan {
     /// The part that follows time.
     bins: Option<(usize, DateBins)>,
     inputs: Vec<Input>,
+    /// The orders by time among the inputs.
+    rankings: Vec<Ranking>,
     /// What inputs that are evaluated on rows read.
     row_fields: Option<BTreeSet<Arc<str>>>,
 }
@@ -69,14 +72,18 @@ enum Input {
     Constant(Expression),
     /// A column.
     Column(Arc<str>),
+    /// The one row of each run that an order by time puts first or last: see [`Plan::rankings`].
+    Ranked,
     /// Rows.
     Rows,
 }
 
 /// Rows of one group that follow each other.
-struct Run {
-    group: u32,
-    rows: Range<usize>,
+pub(super) struct Run {
+    /// The number of the group.
+    pub(super) group: u32,
+    /// The rows, counted within the selection.
+    pub(super) rows: Range<usize>,
 }
 
 impl BlockGroup {
@@ -138,18 +145,22 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
     }
     let mut row_dependencies = Dependencies::default();
     let mut any_rows = false;
-    let inputs = stage
-        .fields
-        .iter()
-        .map(|(_, spec)| {
-            let input = input(spec, shape);
-            if matches!(input, Input::Rows) {
-                any_rows = true;
-                spec.dependencies(&mut row_dependencies);
+    let mut inputs = Vec::new();
+    let mut rankings = Vec::new();
+    for (at, (_, spec)) in stage.fields.iter().enumerate() {
+        let input = match time_rank(spec, &shape.time_field, shape.meta_field.as_deref()) {
+            Some(rank) => {
+                Ranking::add(&mut rankings, rank, at, spec);
+                Input::Ranked
             }
-            input
-        })
-        .collect();
+            None => input(spec, shape),
+        };
+        if matches!(input, Input::Rows) {
+            any_rows = true;
+            spec.dependencies(&mut row_dependencies);
+        }
+        inputs.push(input);
+    }
     let all_fields = || shape_fields(shape);
     let row_fields = any_rows.then(|| {
         if row_dependencies.whole {
@@ -164,6 +175,7 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
         names,
         bins,
         inputs,
+        rankings,
         row_fields: match row_fields {
             None => None,
             // Everything is read: an accumulator of whole documents has no use for columns.
@@ -326,7 +338,7 @@ fn run_length(times: &[i64], bin: i64, bins: &DateBins) -> Result<usize> {
 }
 
 /// A column cut to the selection; `None` if measurements show no such column.
-fn selected(block: &MeasurementBlock, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+pub(super) fn selected(block: &MeasurementBlock, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
     let Some(column) = block.column(name)? else {
         return Ok(None);
     };
@@ -363,6 +375,9 @@ fn accumulate(
         Some(fields) => narrowed(block, fields.clone()).to_rows()?,
         None => Vec::new(),
     };
+    for ranking in &plan.rankings {
+        ranking.accumulate(&stage.fields, block, runs, table, cx)?;
+    }
     for (at, ((_, spec), input)) in stage.fields.iter().zip(&plan.inputs).enumerate() {
         match input {
             Input::Count => {
@@ -380,6 +395,7 @@ fn accumulate(
                 Some(column) => add_column(spec, at, &column, runs, table)?,
                 None => add_constant(spec, at, &Value::Missing, runs, table)?,
             },
+            Input::Ranked => {}
             Input::Rows => {
                 for run in runs {
                     table.change(run.group, at, spec, |state| {

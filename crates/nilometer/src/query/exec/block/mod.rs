@@ -6,3 +6,4 @@
 pub mod compare;
 pub mod filter;
 pub mod group;
+pub mod rank;

@@ -8,6 +8,9 @@
 //! | [`MatchOnRecords`] | a leading `$match` becomes the filter of a scan, with bounds on `_id` |
 //! | [`MatchOnBuckets`] | a leading `$match` splits into bucket choice, event filter, whole-bucket filter |
 //! | [`NeededFields`] | only columns that a later stage needs are unpacked |
+//! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
+//! | [`NewestFirst`] | buckets are read backwards where only the newest measurements of groups matter |
+//! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
 //! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
 //!
@@ -17,6 +20,7 @@
 //! not). [`LAST_RULES`] follow once: they settle what is read.
 
 mod fields;
+mod last_point;
 mod limits;
 mod match_on_buckets;
 mod match_on_records;
@@ -28,6 +32,7 @@ use super::logical::LogicalPlan;
 use crate::query::exec::ExecSettings;
 
 pub use fields::NeededFields;
+pub use last_point::{FirstOfSorted, NewestFirst, SortInOrderOfBuckets};
 pub use limits::{MergeLimits, SortLimit};
 pub use match_on_buckets::MatchOnBuckets;
 pub use match_on_records::MatchOnRecords;
@@ -55,10 +60,11 @@ pub static RULES: &[&dyn Rule] = &[
     &MatchOnRecords,
     &MatchOnBuckets,
     &SortLimit,
+    &FirstOfSorted,
 ];
 
 /// Rules that settle what is read, after everything has found its place.
-pub static LAST_RULES: &[&dyn Rule] = &[&NeededFields];
+pub static LAST_RULES: &[&dyn Rule] = &[&NewestFirst, &SortInOrderOfBuckets, &NeededFields];
 
 /// Applies all rules until none fires.
 pub fn apply_all(plan: &mut LogicalPlan, settings: &ExecSettings) {

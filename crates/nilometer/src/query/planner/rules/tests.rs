@@ -8,9 +8,9 @@ use super::RULES;
 use crate::query::batch::FieldSet;
 use crate::query::exec::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, settings};
 use crate::query::exec::{ExecLimits, ExecOptions};
-use crate::query::pipeline::{Stage, testing::parse};
+use crate::query::pipeline::{BucketArrival, Stage, testing::parse};
 use crate::query::planner::{AccessPath, BucketInput, Builder, Input, LogicalPlan};
-use crate::query::source::{RecordIter, RecordKey, RecordScan, RecordSource, Resolved};
+use crate::query::source::{Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved};
 
 const T0: i64 = 1_600_000_000_000;
 
@@ -311,4 +311,95 @@ fn ids_bound_the_scan_of_a_clustered_collection() {
     assert_eq!(access(doc! {"a": 5}), (None, None));
     let either = doc! {"$or": array![doc! {"_id": 5}, doc! {"a": 1}]};
     assert_eq!(access(either), (None, None));
+}
+
+fn direction_of(stages: Value, times: &[i64]) -> Direction {
+    buckets(&plan_over(series(times), stages)).direction
+}
+
+#[test]
+fn the_first_of_a_sorted_group_needs_no_sort() {
+    let sort = doc! {"$sort": doc! {"m.a": 1, "t": -1}};
+    let group = |name: &str| {
+        let mut spec = nilometer_bson::DocumentBuilder::new();
+        spec.append(name, "$v");
+        let spec = doc! {"_id": "$m.a", "x": doc! {"$first": "$v"}, "y": spec.finish()};
+        doc! {"$group": spec}
+    };
+    for alike in ["$first", "$last", "$sum", "$avg"] {
+        let plan = plan_over(series(&[T0]), array![sort.clone(), group(alike)]);
+        assert_eq!(names(&plan), ["$group"], "{alike}");
+    }
+    for other in ["$push", "$max", "$min", "$addToSet", "$mergeObjects"] {
+        let plan = plan_over(series(&[T0]), array![sort.clone(), group(other)]);
+        assert_eq!(names(&plan), ["$sort", "$group"], "{other}");
+    }
+    let limited = array![sort.clone(), doc! {"$limit": 3}, group("$first")];
+    let plan = plan_over(series(&[T0]), limited);
+    assert_eq!(names(&plan), ["$sort", "$group"]);
+    let Stage::Group(shown) = &plan_over(plain(), array![sort, group("$last")]).stages[0] else {
+        panic!("a group")
+    };
+    let order = doc! {"m.a": 1, "t": -1};
+    assert_eq!(
+        shown.source,
+        doc! {
+            "_id": "$m.a",
+            "x": doc! {"$top": doc! {"sortBy": order.clone(), "output": "$v"}},
+            "y": doc! {"$bottom": doc! {"sortBy": order, "output": "$v"}},
+        }
+    );
+}
+
+#[test]
+fn only_the_newest_is_read_backwards() {
+    let top = |name: &str, order: Document| {
+        let mut spec = nilometer_bson::DocumentBuilder::new();
+        spec.append(name, doc! {"sortBy": order, "output": "$v"});
+        array![doc! {"$group": doc! {"_id": "$m", "x": spec.finish()}}]
+    };
+    let of = |stages| direction_of(stages, &[T0]);
+    assert_eq!(of(top("$top", doc! {"t": -1})), Direction::Backward);
+    assert_eq!(
+        of(top("$bottom", doc! {"m.a": 1, "t": 1})),
+        Direction::Backward
+    );
+    assert_eq!(of(top("$top", doc! {"t": 1})), Direction::Forward);
+    assert_eq!(of(top("$top", doc! {"t": -1, "v": 1})), Direction::Forward);
+    let beside = doc! {
+        "_id": "$m",
+        "x": doc! {"$top": doc! {"sortBy": doc! {"t": -1}, "output": "$v"}},
+        "all": doc! {"$push": "$v"},
+    };
+    assert_eq!(of(array![doc! {"$group": beside}]), Direction::Forward);
+}
+
+#[test]
+fn a_sort_by_time_with_a_limit_knows_how_buckets_arrive() {
+    let of = |sort: Document, rest: &[Document], times: &[i64]| {
+        let mut stages = vec![Value::from(doc! {"$sort": sort})];
+        stages.extend(rest.iter().cloned().map(Value::from));
+        let plan = plan_over(series(times), stages.into());
+        let arrival = match &plan.stages[0] {
+            Stage::Sort(sort) => sort.arrival,
+            _ => None,
+        };
+        (arrival, buckets(&plan).direction)
+    };
+    let limit = [doc! {"$limit": 3}];
+    let span_ms = 3_600_000;
+    let newest = Some(BucketArrival::NewestFirst { span_ms });
+    assert_eq!(
+        of(doc! {"t": -1}, &limit, &[T0]),
+        (newest, Direction::Backward)
+    );
+    let oldest = Some(BucketArrival::OldestFirst);
+    assert_eq!(
+        of(doc! {"t": 1, "v": 1}, &limit, &[T0]),
+        (oldest, Direction::Forward)
+    );
+    let plain = (None, Direction::Forward);
+    assert_eq!(of(doc! {"t": -1}, &[], &[T0]), plain);
+    assert_eq!(of(doc! {"m.a": 1, "t": -1}, &limit, &[T0]), plain);
+    assert_eq!(of(doc! {"t": -1}, &limit, &[T0, -1]), plain);
 }

@@ -1,0 +1,497 @@
+//! The server is killed while clients write, and started again on the same directory.
+//!
+//! Afterwards every acknowledged document is there once, of a command that was not acknowledged
+//! there is all or nothing, there is nothing that was never sent, and the buckets agree with what
+//! they hold. What was settled after one kill stays settled after the next.
+//!
+//! A default run kills twenty times; with NILOMETER_SOAK=1 it kills five hundred times.
+//! NILOMETER_SEED repeats the choices of a run, though not its timing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nilometer_bson::order::{compare, equal};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, column, doc};
+
+use crate::client::{Client, body, is_ok, op_msg, sequence};
+use crate::server::{Directory, Server, nilometer};
+
+const KILLS: u32 = 20;
+const KILLS_SOAK: u32 = 500;
+
+/// Writers at a time.
+const WRITERS: u64 = 5;
+
+/// How long writers write before a kill, in ms.
+const WRITING_MS_MAX: u64 = 350;
+
+/// Measurements a bucket may have; more than any has.
+const COLUMN_LENGTH_MAX: usize = 100_000;
+
+static NEXT_ID: AtomicI64 = AtomicI64::new(1);
+
+/// A SplitMix64 generator.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+/// What a client knows of a command it sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Acknowledged,
+    /// The server went away before it answered.
+    Unknown,
+    /// Found missing after a kill: it must not come back.
+    Lost,
+}
+
+/// An insert as it was sent.
+#[derive(Debug)]
+struct Sent {
+    collection: &'static str,
+    documents: Vec<Document>,
+    fate: Fate,
+}
+
+fn id_of(document: DocRef<'_>) -> i64 {
+    document.get("_id").as_exact_i64().expect("an _id")
+}
+
+/// A measurement of one of a few series: mostly ascending, sometimes late, rarely of another kind.
+fn measurement(random: &mut Random, id: i64) -> Document {
+    let late = match random.below(20) {
+        0 => random.below(7_200_000) as i64,
+        1..=3 => random.below(60_000) as i64,
+        _ => 0,
+    };
+    let mut document = DocumentBuilder::new();
+    document.append("t", Value::DateTime(1_700_000_000_000 + id * 500 - late));
+    if random.below(10) > 0 {
+        document.append("m", doc! {"host": format!("h{}", random.below(6))});
+    }
+    document.append("_id", id);
+    document.append("n", random.below(1000) as i32);
+    if random.below(5) > 0 {
+        document.append("v", random.below(10_000) as f64 / 8.0);
+    }
+    if random.below(300) == 0 {
+        document.append("n2", "text");
+    }
+    document.append(
+        "s",
+        *["red", "green", "blue"]
+            .get(random.below(3) as usize)
+            .unwrap(),
+    );
+    document.finish()
+}
+
+/// Inserts until the server is gone; tells what was sent.
+fn write(port: u16, seed: u64) -> Vec<Sent> {
+    let mut random = Random(seed);
+    let mut client = Client::connect(port);
+    let mut all = Vec::new();
+    loop {
+        let collection = if random.below(3) == 0 { "plain" } else { "ts" };
+        let most = if random.below(10) == 0 { 200 } else { 12 };
+        let size = 1 + random.below(most);
+        let documents: Vec<Document> = (0..size)
+            .map(|_| measurement(&mut random, NEXT_ID.fetch_add(1, Ordering::Relaxed)))
+            .collect();
+        let mut command = DocumentBuilder::new();
+        command.append("insert", collection);
+        if random.below(4) == 0 {
+            command.append("ordered", false);
+        }
+        match random.below(6) {
+            // Without waiting for the disk; the end of the process must not matter all the same.
+            0 => command.append("writeConcern", doc! {"w": 1, "j": false}),
+            1 => command.append("writeConcern", doc! {"w": 1, "j": true}),
+            _ => &mut command,
+        };
+        command.append("$db", "test");
+        let message = op_msg(
+            0,
+            &[body(&command.finish()), sequence("documents", &documents)],
+        );
+        let reply = client.ask_or_lose(&message);
+        let fate = match &reply {
+            None => Fate::Unknown,
+            Some(reply) => {
+                assert!(
+                    is_ok(reply) && reply.get("writeErrors").is_missing(),
+                    "{reply:?}"
+                );
+                assert_eq!(reply.get("n").as_exact_i64(), Some(size as i64));
+                Fate::Acknowledged
+            }
+        };
+        all.push(Sent {
+            collection,
+            documents,
+            fate,
+        });
+        if reply.is_none() {
+            return all;
+        }
+    }
+}
+
+/// Collections made and dropped: the number of the newest that is sure to be there, and what the
+/// command under way was.
+#[derive(Debug, Default)]
+struct Made {
+    /// Name and whether it must be there; `None` if the server went away in between.
+    collections: BTreeMap<String, Option<bool>>,
+}
+
+/// Creates and drops collections until the server is gone.
+fn define(port: u16, round: u32) -> Made {
+    let mut client = Client::connect(port);
+    let mut made = Made::default();
+    for at in 0.. {
+        let name = format!("made_{round}_{at}");
+        let create =
+            doc! {"create": name.as_str(), "timeseries": doc! {"timeField": "t"}, "$db": "test"};
+        let reply = client.ask_or_lose(&op_msg(0, &[body(&create)]));
+        made.collections
+            .insert(name.clone(), reply.as_ref().map(is_ok));
+        if reply.is_none() {
+            return made;
+        }
+        if at % 4 == 3 {
+            continue;
+        }
+        let drop = doc! {"drop": name.as_str(), "$db": "test"};
+        let reply = client.ask_or_lose(&op_msg(0, &[body(&drop)]));
+        made.collections
+            .insert(name, reply.as_ref().map(|reply| !is_ok(reply)));
+        if reply.is_none() {
+            return made;
+        }
+    }
+    made
+}
+
+/// Fields by name: a time series shows its time and meta first.
+fn by_name(document: DocRef<'_>) -> BTreeMap<&str, (u8, &[u8])> {
+    let fields = document.iter();
+    fields
+        .map(|e| (e.name(), (e.type_code(), e.value_bytes())))
+        .collect()
+}
+
+fn same(a: &Document, b: &Document) -> bool {
+    by_name(a.as_ref()) == by_name(b.as_ref())
+}
+
+/// Compares a collection with what was sent to it, and settles what was unknown.
+fn check_documents(client: &mut Client, collection: &'static str, sent: &mut [Sent]) -> usize {
+    let mut found: HashMap<i64, Document> = HashMap::new();
+    for document in client.find_all("test", &doc! {"find": collection}) {
+        let id = id_of(document.as_ref());
+        let twice = found.insert(id, document);
+        assert!(
+            twice.is_none(),
+            "{collection}: document {id} is there twice"
+        );
+    }
+    let total = found.len();
+    for command in sent.iter_mut().filter(|c| c.collection == collection) {
+        let mut there = 0;
+        for document in &command.documents {
+            let id = id_of(document.as_ref());
+            if let Some(stored) = found.remove(&id) {
+                assert!(
+                    same(&stored, document),
+                    "{collection}: {stored:?} for {document:?}"
+                );
+                there += 1;
+            }
+        }
+        let all = command.documents.len();
+        let first = id_of(command.documents[0].as_ref());
+        match command.fate {
+            Fate::Acknowledged => assert_eq!(there, all, "{collection}: lost of command {first}"),
+            Fate::Lost => assert_eq!(there, 0, "{collection}: command {first} came back"),
+            Fate::Unknown => {
+                assert!(
+                    there == 0 || there == all,
+                    "{collection}: {there} of {all} of {first}"
+                );
+                command.fate = if there == 0 {
+                    Fate::Lost
+                } else {
+                    Fate::Acknowledged
+                };
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "{collection}: never sent: {:?}",
+        found.keys()
+    );
+    total
+}
+
+fn document_at<'a>(document: DocRef<'a>, name: &str) -> DocRef<'a> {
+    let value = document.get(name);
+    value
+        .as_document()
+        .unwrap_or_else(|| panic!("no {name} in {document:?}"))
+}
+
+/// Checks one bucket against itself; returns its measurements' ids.
+fn check_bucket(bucket: DocRef<'_>) -> Vec<i64> {
+    let control = document_at(bucket, "control");
+    let count = control.get("count").as_exact_i64().expect("a count");
+    let count = usize::try_from(count).expect("a count");
+    assert!(count > 0);
+    let (min, max) = (document_at(control, "min"), document_at(control, "max"));
+    let data = document_at(bucket, "data");
+    let mut columns: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for element in data.iter() {
+        let ValueRef::Binary { subtype: 7, bytes } = element.value() else {
+            panic!("no column: {element:?}")
+        };
+        let mut values = column::decode_values(bytes, COLUMN_LENGTH_MAX).expect("a column");
+        assert!(
+            values.len() <= count,
+            "{}: longer than {count}",
+            element.name()
+        );
+        values.resize(count, Value::Missing);
+        columns.insert(element.name(), values);
+    }
+    let names = |bounds: DocRef<'_>| bounds.iter().count();
+    assert_eq!((names(min), names(max)), (columns.len(), columns.len()));
+    for (name, values) in &columns {
+        let present = || values.iter().map(Value::as_ref).filter(|v| !v.is_missing());
+        let least = present().min_by(|a, b| compare(*a, *b)).expect("a value");
+        let most = present().max_by(|a, b| compare(*a, *b)).expect("a value");
+        assert!(compare(max.get(name), most).is_eq(), "control.max.{name}");
+        match (*name, least, min.get(name)) {
+            ("t", ValueRef::DateTime(least), ValueRef::DateTime(min)) => {
+                assert_eq!(min, least.div_euclid(60_000) * 60_000, "control.min.t");
+            }
+            (name, least, min) => assert!(compare(min, least).is_eq(), "control.min.{name}"),
+        }
+    }
+    let times = &columns["t"];
+    assert!(times.iter().all(|t| matches!(t, Value::DateTime(_))));
+    let ascends = times
+        .windows(2)
+        .all(|pair| compare(pair[0].as_ref(), pair[1].as_ref()).is_le());
+    match control.get("version").as_exact_i64() {
+        Some(2) => assert!(ascends, "version 2 must ascend"),
+        version => assert_eq!(version, Some(3)),
+    }
+    let id = |id: &Value| id.as_ref().as_exact_i64().expect("an _id");
+    columns["_id"].iter().map(id).collect()
+}
+
+/// Checks that buckets agree with themselves and with the documents.
+fn check_buckets(client: &mut Client, sent: &[Sent], total: usize) {
+    let mut meta_of: HashMap<i64, ValueRef<'_>> = HashMap::new();
+    for document in sent
+        .iter()
+        .filter(|c| c.collection == "ts")
+        .flat_map(|c| &c.documents)
+    {
+        meta_of.insert(id_of(document.as_ref()), document.get("m"));
+    }
+    let mut measurements = 0;
+    let buckets = client.find_all("test", &doc! {"find": "system.buckets.ts"});
+    for bucket in &buckets {
+        let ids = check_bucket(bucket.as_ref());
+        measurements += ids.len();
+        for id in ids {
+            assert!(
+                equal(meta_of[&id], bucket.get("meta")),
+                "{id} is in another series' bucket"
+            );
+        }
+    }
+    assert_eq!(measurements, total);
+}
+
+/// Checks that what was made is there whole, and what was dropped is gone whole.
+fn check_made(client: &mut Client, all: &mut BTreeMap<String, Option<bool>>) {
+    let listed = client.find_all("test", &doc! {"listCollections": 1, "nameOnly": true});
+    let names: Vec<&str> = listed
+        .iter()
+        .filter_map(|d| d.get("name").as_str())
+        .collect();
+    for (name, expected) in all {
+        let there = names.contains(&name.as_str());
+        let buckets = names.contains(&format!("system.buckets.{name}").as_str());
+        assert_eq!(there, buckets, "half of {name} is there");
+        assert_eq!(there, expected.unwrap_or(there), "{name}");
+        *expected = Some(there);
+    }
+}
+
+fn seed() -> u64 {
+    match std::env::var("NILOMETER_SEED") {
+        Ok(text) => text.parse().expect("a number"),
+        Err(_) => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            now.expect("a time after 1970").as_millis() as u64
+        }
+    }
+}
+
+#[test]
+fn acknowledged_writes_outlive_kills() {
+    let kills = match std::env::var_os("NILOMETER_SOAK") {
+        Some(_) => KILLS_SOAK,
+        None => KILLS,
+    };
+    let seed = seed();
+    println!("NILOMETER_SEED={seed}");
+    let mut random = Random(seed);
+    let directory = Directory::new();
+    let path = directory.0.join("data");
+    let arguments = [
+        "serve",
+        "--port",
+        "0",
+        "--quiet",
+        "--dbpath",
+        path.to_str().unwrap(),
+    ];
+    let mut server = Server::spawn(&mut nilometer(&arguments));
+    let options = doc! {"timeField": "t", "metaField": "m"};
+    let created = server
+        .connect()
+        .run_on("test", &doc! {"create": "ts", "timeseries": options});
+    assert!(is_ok(&created), "{created:?}");
+    let mut sent: Vec<Sent> = Vec::new();
+    let mut made = BTreeMap::new();
+    for round in 0..kills {
+        let port = server.port;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|_| random.below(u64::MAX))
+            .map(|seed| std::thread::spawn(move || write(port, seed)))
+            .collect();
+        let definer = std::thread::spawn(move || define(port, round));
+        std::thread::sleep(Duration::from_millis(20 + random.below(WRITING_MS_MAX)));
+        server.signal("KILL");
+        server.wait();
+        for writer in writers {
+            sent.extend(writer.join().expect("a writer that ends"));
+        }
+        made.extend(definer.join().expect("a definer that ends").collections);
+        server = Server::spawn(&mut nilometer(&arguments));
+        let mut client = server.connect();
+        check_documents(&mut client, "plain", &mut sent);
+        let total = check_documents(&mut client, "ts", &mut sent);
+        check_buckets(&mut client, &sent, total);
+        check_made(&mut client, &mut made);
+    }
+    let known = |fate: Fate| sent.iter().filter(|c| c.fate == fate).count();
+    let documents: usize = sent.iter().map(|c| c.documents.len()).sum();
+    println!(
+        "{kills} kills, {} commands with {documents} documents, {} lost before an answer",
+        sent.len(),
+        known(Fate::Lost)
+    );
+    assert!(known(Fate::Acknowledged) > 0);
+    // A clean end and another start change nothing.
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let server = Server::spawn(&mut nilometer(&arguments));
+    let mut client = server.connect();
+    check_documents(&mut client, "plain", &mut sent);
+    let total = check_documents(&mut client, "ts", &mut sent);
+    check_buckets(&mut client, &sent, total);
+    check_made(&mut client, &mut made);
+}
+
+#[test]
+fn weaker_write_concerns_are_taken() {
+    let server = Server::start();
+    let mut client = server.connect();
+    for concern in [
+        doc! {"j": false},
+        doc! {"w": 1, "j": false},
+        doc! {"w": "majority", "j": true},
+        doc! {"w": 1, "wtimeout": 100},
+    ] {
+        let documents = Value::Array([Value::from(doc! {"a": 1})].into_iter().collect());
+        let command = doc! {"insert": "c", "documents": documents, "writeConcern": concern};
+        let reply = client.run_on("test", &command);
+        assert!(is_ok(&reply), "{reply:?}");
+        assert_eq!(reply.get("n").as_exact_i64(), Some(1));
+    }
+    let unanswered = doc! {"insert": "c", "writeConcern": doc! {"w": 0}, "$db": "test"};
+    let documents = [doc! {"a": 1}, doc! {"a": 2}];
+    client.send(&op_msg(
+        2,
+        &[body(&unanswered), sequence("documents", &documents)],
+    ));
+    let reply = client.run_on("test", &doc! {"count": "c"});
+    assert_eq!(reply.get("n").as_exact_i64(), Some(6));
+}
+
+/// Starts a server that must refuse: its exit code and what it says.
+fn refused(path: &str) -> (Option<i32>, String) {
+    let ended = nilometer(&["serve", "--port", "0", "--dbpath", path]).output();
+    let ended = ended.expect("the program runs");
+    (
+        ended.status.code(),
+        String::from_utf8_lossy(&ended.stderr).into_owned(),
+    )
+}
+
+#[test]
+fn a_directory_of_a_newer_version_is_refused_untouched() {
+    let directory = Directory::new();
+    let path = directory.0.join("data");
+    let text = path.to_str().unwrap();
+    let mut server = Server::spawn(&mut nilometer(&["serve", "--port", "0", "--dbpath", text]));
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let format = std::fs::read_to_string(path.join("FORMAT")).expect("a format");
+    for (other, told) in [
+        (format.replace(" 1\n", " 99\n"), "99"),
+        ("something else\n".to_owned(), text),
+        (String::new(), text),
+    ] {
+        assert_ne!(other, format);
+        std::fs::write(path.join("FORMAT"), &other).unwrap();
+        let (code, said) = refused(text);
+        assert_eq!(code, Some(100), "{said}");
+        assert!(said.contains(told), "{said}");
+        assert_eq!(std::fs::read_to_string(path.join("FORMAT")).unwrap(), other);
+    }
+    std::fs::write(path.join("FORMAT"), &format).unwrap();
+    let server = Server::spawn(&mut nilometer(&["serve", "--port", "0", "--dbpath", text]));
+    assert!(is_ok(&server.connect().run(&doc! {"ping": 1})));
+}
+
+#[test]
+fn a_lock_does_not_outlive_its_owner() {
+    let directory = Directory::new();
+    let path = directory.0.join("data");
+    let path = path.to_str().unwrap();
+    let arguments = ["serve", "--port", "0", "--dbpath", path];
+    let mut server = Server::spawn(&mut nilometer(&arguments));
+    let (code, said) = refused(path);
+    assert_eq!(code, Some(100));
+    assert!(said.contains(path) && said.contains("in use"), "{said}");
+    server.signal("KILL");
+    server.wait();
+    let server = Server::spawn(&mut nilometer(&arguments));
+    assert!(is_ok(&server.connect().run(&doc! {"ping": 1})));
+}

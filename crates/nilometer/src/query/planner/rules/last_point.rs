@@ -1,0 +1,191 @@
+//! Rules for "the newest measurement of each series", in the ways users write it.
+
+use nilometer_bson::{Document, DocumentBuilder};
+
+use super::Rule;
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
+use crate::eval::sort_key::SortBy;
+use crate::query::exec::ExecSettings;
+use crate::query::exec::block::rank::time_rank;
+use crate::query::pipeline::{BucketArrival, GroupStage, SortStage, Stage};
+use crate::query::planner::logical::{BucketInput, Input, LogicalPlan};
+use crate::query::source::Direction;
+
+/// `$sort, $group {$first}` is `$group {$top}` with the order of the sort; `$last` is `$bottom`.
+///
+/// Of documents that tie, a stable sort gives the first to `$first` and the last to `$last`, and so
+/// do `$top` and `$bottom`. Accumulators beside them must not care about order at all: totals and
+/// counts. `$min` and `$max` do care (of equal values of two types the first stays), and so does everything
+/// that gathers. What the rule changes is the order in which groups come out, which nothing promises.
+///
+/// Not when the sort has a limit: it decides which documents there are.
+pub struct FirstOfSorted;
+
+impl Rule for FirstOfSorted {
+    fn name(&self) -> &'static str {
+        "FirstOfSorted"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        for at in 1..plan.stages.len() {
+            let Some([Stage::Sort(sort), Stage::Group(group)]) = plan.stages.get(at - 1..at + 1)
+            else {
+                continue;
+            };
+            let Some(group) = without_sort(sort, group) else {
+                continue;
+            };
+            plan.stages.splice(at - 1..at + 1, [Stage::Group(group)]);
+            return true;
+        }
+        false
+    }
+}
+
+fn without_sort(sort: &SortStage, group: &GroupStage) -> Option<GroupStage> {
+    if sort.limit.is_some() || sort.is_random() {
+        return None;
+    }
+    let mut any = false;
+    let fields = group.fields.iter().map(|(name, spec)| {
+        let ranked = match spec.kind() {
+            AccumulatorKind::First => AccumulatorKind::Top,
+            AccumulatorKind::Last => AccumulatorKind::Bottom,
+            _ if ignores_order(spec) => return Some((name.clone(), spec.clone())),
+            _ => return None,
+        };
+        any = true;
+        let spec = spec.clone().ordered_by(ranked, sort.pattern.clone());
+        Some((name.clone(), spec))
+    });
+    let fields: Vec<_> = fields.collect::<Option<_>>()?;
+    any.then(|| GroupStage {
+        fields: fields.into(),
+        source: ranked_source(sort, group),
+        key: group.key.clone(),
+    })
+}
+
+/// The argument of the `$group` as it would be written without the sort.
+fn ranked_source(sort: &SortStage, group: &GroupStage) -> Document {
+    let mut out = DocumentBuilder::new();
+    for field in group.source.iter() {
+        let spec = field.value().as_document().and_then(|d| d.iter().next());
+        let ranked = match spec.map(|spec| (spec.name(), spec.value())) {
+            Some(("$first", output)) => ("$top", output),
+            Some(("$last", output)) => ("$bottom", output),
+            _ => {
+                out.append_element(field);
+                continue;
+            }
+        };
+        out.begin_document(field.name());
+        out.begin_document(ranked.0);
+        out.append("sortBy", sort.pattern.to_document());
+        out.append_ref("output", ranked.1);
+        out.end();
+        out.end();
+    }
+    out.finish()
+}
+
+fn ignores_order(spec: &AccumulatorSpec) -> bool {
+    use AccumulatorKind as K;
+    matches!(spec.kind(), K::Sum | K::Avg | K::Count)
+}
+
+/// Where a group keeps only the newest measurements, buckets are read from the newest to the oldest:
+/// almost all of them then prove by their bounds that they change nothing.
+///
+/// The order of reading decides nothing but which of tying measurements is kept and in which order
+/// groups come out, and neither is promised. A direction that was asked for stays.
+pub struct NewestFirst;
+
+impl Rule for NewestFirst {
+    fn name(&self) -> &'static str {
+        "NewestFirst"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let Some(Stage::Group(group)) = plan.stages.first() else {
+            return false;
+        };
+        let Input::Buckets(input) = &mut plan.input else {
+            return false;
+        };
+        if input.direction == Direction::Backward || input.is_direction_fixed {
+            return false;
+        }
+        if !keeps_newest(input, group) {
+            return false;
+        }
+        input.direction = Direction::Backward;
+        true
+    }
+}
+
+/// A sort by time with a limit is told in which order buckets come, so that it can stop; by falling
+/// time they are read from the newest.
+///
+/// Conditions: the sort stands first and begins with the time field; ids of buckets order as times do,
+/// so no date lies outside their range. Which of documents that tie come first is not promised.
+pub struct SortInOrderOfBuckets;
+
+impl Rule for SortInOrderOfBuckets {
+    fn name(&self) -> &'static str {
+        "SortInOrderOfBuckets"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let (Input::Buckets(input), Some(Stage::Sort(sort))) =
+            (&mut plan.input, plan.stages.first_mut())
+        else {
+            return false;
+        };
+        let options = input.source.options();
+        if sort.limit.is_none() || sort.arrival.is_some() || options.extended_range {
+            return false;
+        }
+        let Some(part) = sort.pattern.parts().first() else {
+            return false;
+        };
+        let SortBy::Field(path) = &part.by else {
+            return false;
+        };
+        if path.as_str() != &*options.time_field {
+            return false;
+        }
+        let wanted = if part.descending {
+            Direction::Backward
+        } else {
+            Direction::Forward
+        };
+        if input.direction != wanted && input.is_direction_fixed {
+            return false;
+        }
+        input.direction = wanted;
+        sort.arrival = Some(match wanted {
+            Direction::Forward => BucketArrival::OldestFirst,
+            Direction::Backward => BucketArrival::NewestFirst {
+                span_ms: options.bucket_max_span_seconds.saturating_mul(1000),
+            },
+        });
+        true
+    }
+}
+
+fn keeps_newest(input: &BucketInput, group: &GroupStage) -> bool {
+    let options = input.source.options();
+    let mut any = false;
+    let all = group.fields.iter().all(|(_, spec)| {
+        let rank = time_rank(spec, &options.time_field, options.meta_field.as_deref());
+        match rank.and_then(|rank| rank.newest) {
+            Some(true) => {
+                any = true;
+                true
+            }
+            _ => ignores_order(spec),
+        }
+    });
+    any && all
+}

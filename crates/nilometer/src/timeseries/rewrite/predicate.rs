@@ -1,0 +1,327 @@
+//! What a bucket's header says of a predicate: surely, surely not, or unknown.
+//!
+//! The header holds the metadata and the bounds of each field. [`super`] tells where bounds say less
+//! than they seem to; here each of those cases comes out as [`Truth::Unknown`].
+
+use std::sync::Arc;
+
+use nilometer_bson::order::{CanonicalType, Collator, canonical_type, compare};
+use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
+
+use crate::error::Result;
+use crate::eval::EvalContext;
+use crate::eval::matcher::{CompareOp, MatchExpression};
+use crate::eval::variables::SharedCollator;
+
+/// What is known of a bucket before any column is read.
+pub trait BucketHeader {
+    /// The bucket's `_id`.
+    fn id(&self) -> ObjectId;
+
+    /// The metadata; missing if there is none.
+    fn meta(&self) -> ValueRef<'_>;
+
+    /// `control.min.<field>`; missing if no measurement has the field.
+    fn min(&self, field: &str) -> ValueRef<'_>;
+
+    /// `control.max.<field>`; missing if no measurement has the field.
+    fn max(&self, field: &str) -> ValueRef<'_>;
+
+    /// Number of measurements.
+    fn count(&self) -> u32;
+}
+
+/// What a predicate says of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Truth {
+    /// Surely.
+    True,
+    /// Surely not.
+    False,
+    /// The header does not tell.
+    Unknown,
+}
+
+impl Truth {
+    fn of(value: bool) -> Self {
+        if value { Self::True } else { Self::False }
+    }
+}
+
+/// A predicate on the header of a bucket.
+#[derive(Clone, Debug)]
+pub enum BucketPredicate {
+    /// Every bucket.
+    Always,
+    /// No bucket.
+    Never,
+    /// All of them.
+    All(Vec<BucketPredicate>),
+    /// At least one of them.
+    Any(Vec<BucketPredicate>),
+    /// The metadata decides.
+    Meta(MetaTest),
+    /// A bound compares so with the operand.
+    Bound(BoundTest),
+}
+
+/// A filter that reads the metadata only.
+#[derive(Clone)]
+pub struct MetaTest {
+    /// Name of the metadata field, as the filter calls it.
+    pub field: Arc<str>,
+    /// The filter, in the user's names.
+    pub filter: MatchExpression,
+    /// What the filter's expressions read.
+    pub context: FilterContext,
+}
+
+impl std::fmt::Debug for MetaTest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MetaTest")
+            .field("field", &self.field)
+            .field("filter", &self.filter)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What stays the same while a filter runs.
+#[derive(Clone, Default)]
+pub struct FilterContext {
+    /// `$$NOW`.
+    pub now_ms: i64,
+    /// Values of variables.
+    pub variables: Arc<[Value]>,
+    /// How strings compare, if not by bytes.
+    pub collator: Option<SharedCollator>,
+}
+
+impl FilterContext {
+    fn eval(&self) -> EvalContext<'_> {
+        EvalContext {
+            now_ms: self.now_ms,
+            variables: &self.variables,
+            collator: self.collator.as_deref().map(|c| c as &dyn Collator),
+            ..EvalContext::default()
+        }
+    }
+}
+
+/// Which bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// `control.min`
+    Min,
+    /// `control.max`
+    Max,
+}
+
+/// `control.<side>.<path> <op> <operand>`.
+#[derive(Clone, Debug)]
+pub struct BoundTest {
+    /// Which bound.
+    pub side: Side,
+    /// The measurement field, dotted.
+    pub path: Arc<str>,
+    /// How it compares, in the order over all types.
+    pub op: CompareOp,
+    /// With what.
+    pub operand: Value,
+    /// True for the time field, whose minimum is rounded.
+    pub is_time: bool,
+}
+
+impl BucketPredicate {
+    /// What the predicate says of a bucket.
+    pub fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Result<Truth> {
+        Ok(match self {
+            Self::Always => Truth::True,
+            Self::Never => Truth::False,
+            Self::All(parts) => {
+                let mut result = Truth::True;
+                for part in parts {
+                    match part.truth(header)? {
+                        Truth::True => {}
+                        Truth::False => return Ok(Truth::False),
+                        Truth::Unknown => result = Truth::Unknown,
+                    }
+                }
+                result
+            }
+            Self::Any(parts) => {
+                let mut result = Truth::False;
+                for part in parts {
+                    match part.truth(header)? {
+                        Truth::True => return Ok(Truth::True),
+                        Truth::False => {}
+                        Truth::Unknown => result = Truth::Unknown,
+                    }
+                }
+                result
+            }
+            Self::Meta(test) => Truth::of(test.test(header.meta())?),
+            Self::Bound(test) => test.truth(header),
+        })
+    }
+
+    /// False only if no measurement can match.
+    pub fn may_match(&self, header: &(impl BucketHeader + ?Sized)) -> Result<bool> {
+        Ok(self.truth(header)? != Truth::False)
+    }
+
+    /// True only if all measurements match.
+    pub fn surely_matches(&self, header: &(impl BucketHeader + ?Sized)) -> Result<bool> {
+        Ok(self.truth(header)? == Truth::True)
+    }
+
+    /// True if it lets every bucket through.
+    pub fn is_always(&self) -> bool {
+        matches!(self, Self::Always)
+    }
+
+    /// All of `parts`, flat.
+    pub fn all(parts: impl IntoIterator<Item = BucketPredicate>) -> Self {
+        let mut flat = Vec::new();
+        for part in parts {
+            match part {
+                Self::Always => {}
+                Self::Never => return Self::Never,
+                Self::All(inner) => flat.extend(inner),
+                other => flat.push(other),
+            }
+        }
+        match flat.len() {
+            0 => Self::Always,
+            1 => flat.remove(0),
+            _ => Self::All(flat),
+        }
+    }
+
+    /// At least one of `parts`, flat.
+    pub fn any(parts: impl IntoIterator<Item = BucketPredicate>) -> Self {
+        let mut flat = Vec::new();
+        for part in parts {
+            match part {
+                Self::Never => {}
+                Self::Always => return Self::Always,
+                Self::Any(inner) => flat.extend(inner),
+                other => flat.push(other),
+            }
+        }
+        match flat.len() {
+            0 => Self::Never,
+            1 => flat.remove(0),
+            _ => Self::Any(flat),
+        }
+    }
+
+    /// The predicate as explain shows it: a filter on bucket documents.
+    pub fn to_document(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        match self {
+            Self::Always => {}
+            Self::Never => {
+                out.append("$alwaysFalse", 1);
+            }
+            Self::All(parts) | Self::Any(parts) => {
+                let list: Vec<Value> = parts.iter().map(|p| p.to_document().into()).collect();
+                let name = if matches!(self, Self::All(_)) {
+                    "$and"
+                } else {
+                    "$or"
+                };
+                out.append(name, list);
+            }
+            Self::Meta(test) => return test.to_document(),
+            Self::Bound(test) => {
+                let side = match test.side {
+                    Side::Min => "min",
+                    Side::Max => "max",
+                };
+                let mut comparison = DocumentBuilder::new();
+                comparison.append_ref(test.op.expr_name(), test.operand.as_ref());
+                let path = format!("control.{side}.{}", test.path);
+                out.append(&path, comparison.finish());
+            }
+        }
+        out.finish()
+    }
+}
+
+impl MetaTest {
+    /// Whether metadata passes.
+    pub fn test(&self, meta: ValueRef<'_>) -> Result<bool> {
+        let mut document = DocumentBuilder::new();
+        document.append_ref(&self.field, meta);
+        let document = document.finish();
+        self.filter.matches(document.as_ref(), &self.context.eval())
+    }
+
+    fn to_document(&self) -> Document {
+        self.filter
+            .renamed(&self.field, "meta")
+            .unwrap_or_else(|| self.filter.clone())
+            .to_document()
+    }
+}
+
+/// What the bounds say about one field.
+enum Bounds<'a> {
+    /// No measurement has it.
+    Absent,
+    /// They say nothing.
+    Unknown,
+    /// All values lie between these, in the order over all types.
+    Between(ValueRef<'a>, ValueRef<'a>),
+}
+
+impl BoundTest {
+    fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Truth {
+        match self.bounds(header) {
+            Bounds::Absent => Truth::False,
+            Bounds::Unknown => Truth::Unknown,
+            Bounds::Between(min, max) => {
+                let bound = match self.side {
+                    Side::Min => min,
+                    Side::Max => max,
+                };
+                Truth::of(self.op.accepts(compare(bound, self.operand.as_ref())))
+            }
+        }
+    }
+
+    fn bounds<'a>(&self, header: &'a (impl BucketHeader + ?Sized)) -> Bounds<'a> {
+        let mut parts = self.path.split('.');
+        let first = parts.next().unwrap_or("");
+        let (mut min, mut max) = (header.min(first), header.max(first));
+        for part in parts {
+            match (min, max) {
+                // Objects at both ends: every value present is an object, as its type's place in
+                // the order says.
+                (ValueRef::Document(low), ValueRef::Document(high)) => {
+                    min = low.get(part);
+                    max = high.get(part);
+                }
+                (ValueRef::Missing, ValueRef::Missing) => return Bounds::Absent,
+                _ => return Bounds::Unknown,
+            }
+        }
+        let composite = |v: ValueRef<'_>| matches!(v, ValueRef::Document(_) | ValueRef::Array(_));
+        match (min, max) {
+            (ValueRef::Missing, ValueRef::Missing) => Bounds::Absent,
+            (ValueRef::Missing, _) | (_, ValueRef::Missing) => Bounds::Unknown,
+            (min, max) if composite(min) || composite(max) => Bounds::Unknown,
+            // Types at both sides of arrays in the order: an array may lie between.
+            (min, max)
+                if canonical_type(min) < CanonicalType::Array
+                    && canonical_type(max) > CanonicalType::Array =>
+            {
+                Bounds::Unknown
+            }
+            (ValueRef::DateTime(at), _) if self.is_time && self.side == Side::Min && at <= 0 => {
+                Bounds::Unknown
+            }
+            (min, max) => Bounds::Between(min, max),
+        }
+    }
+}

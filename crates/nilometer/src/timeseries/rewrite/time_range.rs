@@ -1,0 +1,89 @@
+//! Between which times, and so between which bucket ids, the matches of a filter lie.
+
+use crate::eval::matcher::CompareOp;
+
+/// Milliseconds between which times must lie, both ends included; empty if `min > max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeRange {
+    /// Earliest.
+    pub min: i64,
+    /// Latest.
+    pub max: i64,
+}
+
+impl TimeRange {
+    /// All times.
+    pub const ALL: TimeRange = TimeRange {
+        min: i64::MIN,
+        max: i64::MAX,
+    };
+
+    /// No time.
+    pub const NONE: TimeRange = TimeRange {
+        min: i64::MAX,
+        max: i64::MIN,
+    };
+
+    /// True if no time lies in it.
+    pub fn is_empty(self) -> bool {
+        self.min > self.max
+    }
+
+    /// What lies in both.
+    #[must_use]
+    pub fn intersect(self, other: Self) -> Self {
+        Self {
+            min: self.min.max(other.min),
+            max: self.max.min(other.max),
+        }
+    }
+
+    /// The smallest range around both.
+    #[must_use]
+    pub fn hull(self, other: Self) -> Self {
+        if self.is_empty() {
+            return other;
+        }
+        if other.is_empty() {
+            return self;
+        }
+        Self {
+            min: self.min.min(other.min),
+            max: self.max.max(other.max),
+        }
+    }
+
+    pub(super) fn of(op: CompareOp, at: i64) -> Self {
+        let (min, max) = match op {
+            CompareOp::Eq => (at, at),
+            CompareOp::Gt => (at.saturating_add(1), i64::MAX),
+            CompareOp::Gte => (at, i64::MAX),
+            CompareOp::Lt => (i64::MIN, at.saturating_sub(1)),
+            CompareOp::Lte => (i64::MIN, at),
+        };
+        // Nothing is later than the last or earlier than the first date.
+        let beyond = matches!(
+            (op, at),
+            (CompareOp::Gt, i64::MAX) | (CompareOp::Lt, i64::MIN)
+        );
+        if beyond {
+            Self::NONE
+        } else {
+            Self { min, max }
+        }
+    }
+}
+
+/// Seconds between which bucket ids must lie, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdBounds {
+    /// No bucket can match.
+    Empty,
+    /// Only ids within these.
+    Within {
+        /// Lowest second, if there is a lower bound.
+        min: Option<u32>,
+        /// Highest second, if there is an upper bound.
+        max: Option<u32>,
+    },
+}
