@@ -13,52 +13,28 @@ const SMOKE_SEED: &str = "1000";
 /// Seeds for one named target unless `--runs` says otherwise.
 const NAMED_RUNS: &str = "10000";
 
-/// The crates that may hold targets.
-const CRATES: [&str; 4] = [
-    "nilometer-bson",
-    "nilometer-storage",
-    "nilometer",
-    "nilometer-server",
-];
+/// All crates together, as the tests are built: a crate on its own would be built with other
+/// features of what it stands on, and everything below it anew.
+const TESTS: [&str; 5] = ["test", "--workspace", "--quiet", "--lib", "--tests"];
 
-/// Runs all targets for a short time, or one as the arguments say.
-pub(crate) fn run_targets(filter: &str, seed: &str, runs: &str) -> Outcome {
-    let mut found = false;
-    for package in CRATES {
-        if !targets(package)?.iter().any(|name| name.contains(filter)) {
-            continue;
-        }
-        found = true;
-        process::run(
-            cargo(["test", "--quiet", "--package", package, filter])
-                .args(["--lib", "--tests"])
-                .env("NILOMETER_FUZZ_SEED", seed)
-                .env("NILOMETER_FUZZ_RUNS", runs),
-        )?;
-    }
-    if found {
-        Ok(())
-    } else {
-        Err(format!(
+/// Runs the targets whose name contains `filter`.
+fn run_targets(filter: &str, seed: &str, runs: &str) -> Outcome {
+    if !targets()?.iter().any(|name| name.contains(filter)) {
+        return Err(format!(
             "no target `{filter}`; `cargo xtask fuzz --list` shows them"
-        ))
+        ));
     }
+    process::run(
+        cargo(TESTS)
+            .arg(filter)
+            .env("NILOMETER_FUZZ_SEED", seed)
+            .env("NILOMETER_FUZZ_RUNS", runs),
+    )
 }
 
-/// The command line of this task.
-pub(crate) fn run_list() -> Outcome {
-    for package in CRATES {
-        for name in targets(package)? {
-            println!("{package}  {name}");
-        }
-    }
-    Ok(())
-}
-
-/// Names of the targets of a crate.
-fn targets(package: &str) -> Outcome<Vec<String>> {
-    let list = ["test", "--quiet", "--package", package, "--lib", "--tests"];
-    let told = read(cargo(list).args(["fuzz_", "--", "--list", "--format", "terse"]))?;
+/// Names of all targets.
+fn targets() -> Outcome<Vec<String>> {
+    let told = read(cargo(TESTS).args(["fuzz_", "--", "--list", "--format", "terse"]))?;
     Ok(told
         .lines()
         .filter_map(|line| line.strip_suffix(": test"))
@@ -79,7 +55,10 @@ pub(crate) fn run(arguments: &[&str]) -> Outcome {
     let mut words = arguments.iter().copied();
     while let Some(word) = words.next() {
         let slot = match word {
-            "--list" => return run_list(),
+            "--list" => {
+                targets()?.iter().for_each(|name| println!("{name}"));
+                return Ok(());
+            }
             "--seed" => &mut seed,
             "--runs" => &mut runs,
             other if !other.starts_with('-') && name.is_none() => {

@@ -157,10 +157,10 @@ impl Error {
     }
 }
 
-/// True when the device or the user's quota is exhausted.
+/// True when the device, the user's quota or the limit on the size of files is exhausted.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
     )
 }

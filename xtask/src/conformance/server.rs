@@ -22,11 +22,11 @@ pub(crate) struct Server {
 
 /// Builds the server; gives its path.
 pub(crate) fn build() -> Outcome<PathBuf> {
+    // The whole workspace's features, so that what the tests have built is used again.
     run(&mut cargo([
         "build",
         "--quiet",
-        "--package",
-        "nilometer-server",
+        "--workspace",
         "--bin",
         "nilometer",
     ]))?;

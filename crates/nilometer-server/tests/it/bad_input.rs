@@ -3,7 +3,7 @@
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, array, doc};
 
-use crate::client::{Client, MSG, body, code, is_ok, message, op_msg, sequence};
+use crate::client::{MSG, body, code, is_ok, message, op_msg, sequence};
 use crate::server::{Directory, Server, nilometer};
 
 /// A server with acknowledged data, which every case must leave alone.
@@ -115,7 +115,7 @@ fn a_measurement_needs_a_date() {
     ] {
         for ordered in [true, false] {
             let command = doc! {"insert": "ts", "ordered": ordered, "$db": "test"};
-            let documents = sequence("documents", &[document.clone()]);
+            let documents = sequence("documents", std::slice::from_ref(&document));
             let reply = client.ask(&op_msg(0, &[body(&command), documents]));
             assert_eq!(write_error(&reply, 0), (2, 0), "{document:?}");
         }
@@ -454,4 +454,70 @@ fn unknown_names_are_refused_by_name() {
         assert!(text.contains(name), "{text}");
     }
     fixture.outlives("unknown names");
+}
+
+/// Bytes a file may have in the test of the full disk, in the blocks of 512 that `ulimit` counts.
+const FILE_BLOCKS_MAX: &str = "8192";
+
+#[test]
+fn a_full_disk_refuses_writes_and_goes_on_reading() {
+    let directory = Directory::new();
+    let path = directory.0.join("data");
+    let path = path.to_str().expect("a UTF-8 path");
+    let arguments = ["serve", "--port", "0", "--quiet", "--dbpath", path];
+    // A limit on the size of files stands in for a disk that is full.
+    let limited = format!("trap '' XFSZ; ulimit -f {FILE_BLOCKS_MAX}; exec \"$0\" \"$@\"");
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", &limited, env!("CARGO_BIN_EXE_nilometer")]);
+    command.args(arguments);
+    let mut server = Server::spawn(&mut command);
+    let mut client = server.connect();
+    let options = doc! {"timeField": "t", "metaField": "m"};
+    assert!(is_ok(
+        &client.run_on("test", &doc! {"create": "ts", "timeseries": options})
+    ));
+    let mut acknowledged = [0i64; 2];
+    let mut refused = 0;
+    // Text that does not compress.
+    let mut state = 1u64;
+    for _ in 0..200 {
+        for (collection, acknowledged) in ["ts", "plain"].into_iter().zip(&mut acknowledged) {
+            let documents: Vec<Document> = (*acknowledged..*acknowledged + 20)
+                .map(|at| {
+                    let noise = std::iter::repeat_with(|| {
+                        state = state
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1);
+                        format!("{state:x}")
+                    });
+                    let time = Value::DateTime(1_700_000_000_000 + at);
+                    doc! {"t": time, "m": 1, "_id": at, "s": noise.take(100).collect::<String>()}
+                })
+                .collect();
+            let sections = [insert(collection), sequence("documents", &documents)];
+            let reply = client.ask(&op_msg(0, &sections));
+            if is_ok(&reply) && reply.get("writeErrors").is_missing() {
+                *acknowledged += 20;
+            } else {
+                refused += 1;
+                assert_eq!(code(&reply), 14_031, "{reply:?}");
+            }
+        }
+        if refused > 4 {
+            break;
+        }
+    }
+    assert!(refused > 0 && acknowledged[0] > 0);
+    let counts = |server: &Server| {
+        let mut client = server.connect();
+        ["ts", "plain"].map(|c| client.find_all("test", &doc! {"find": c}).len() as i64)
+    };
+    assert_eq!(counts(&server), acknowledged);
+    server.signal("KILL");
+    server.wait();
+    // With room again, all is there and writes are taken.
+    let server = Server::spawn(&mut nilometer(&arguments));
+    assert_eq!(counts(&server), acknowledged);
+    let sections = [insert("ts"), sequence("documents", &[measurement(-1)])];
+    assert!(is_ok(&server.connect().ask(&op_msg(0, &sections))));
 }

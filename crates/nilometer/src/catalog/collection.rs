@@ -69,6 +69,8 @@ pub struct Collection {
     pub storage: Storage,
     /// True once a measurement outside 1970..2038 was stored: bucket ids then say nothing of time.
     extended_range: AtomicBool,
+    /// True once `collMod` changed the widths of buckets: those there already have other ones.
+    widths_changed: bool,
 }
 
 impl Collection {
@@ -87,7 +89,34 @@ impl Collection {
             timeseries,
             storage,
             extended_range: AtomicBool::new(false),
+            widths_changed: false,
         }
+    }
+
+    /// The same collection with other options.
+    pub(super) fn modified(
+        &self,
+        options: Document,
+        timeseries: Option<TimeseriesOptions>,
+    ) -> Self {
+        Self {
+            namespace: self.namespace.clone(),
+            uuid: self.uuid,
+            options,
+            widths_changed: self.widths_changed || self.timeseries != timeseries,
+            timeseries,
+            storage: self.storage,
+            extended_range: AtomicBool::new(self.has_extended_range()),
+        }
+    }
+
+    /// True when every bucket there is begins and ends on multiples of its span.
+    pub fn has_fixed_buckets(&self) -> bool {
+        !self.widths_changed
+            && self
+                .timeseries
+                .as_ref()
+                .is_some_and(|t| t.has_fixed_buckets())
     }
 
     /// True once a measurement outside 1970..2038 was stored.
@@ -95,9 +124,9 @@ impl Collection {
         self.extended_range.load(Ordering::Acquire)
     }
 
-    /// Remembers that such a measurement exists; true if that is news and must be stored.
-    pub(super) fn set_extended_range(&self) -> bool {
-        !self.extended_range.swap(true, Ordering::AcqRel)
+    /// Remembers that such a measurement exists.
+    pub(super) fn set_extended_range(&self) {
+        self.extended_range.store(true, Ordering::Release);
     }
 
     /// The UUID as BSON.
@@ -152,6 +181,7 @@ impl Collection {
         }
         out.end();
         out.append("extendedRange", self.has_extended_range());
+        out.append("widthsChanged", self.widths_changed);
         out.finish()
     }
 }
@@ -256,7 +286,8 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
             id_index: keyspace("idIndex")?,
         }
     };
-    let collection = Collection::new(namespace, uuid, options, timeseries, storage);
+    let mut collection = Collection::new(namespace, uuid, options, timeseries, storage);
+    collection.widths_changed = matches!(entry.get("widthsChanged"), ValueRef::Bool(true));
     if matches!(entry.get("extendedRange"), ValueRef::Bool(true)) {
         collection.set_extended_range();
     }

@@ -237,12 +237,38 @@ impl Catalog {
         Ok(())
     }
 
+    /// Gives a collection other options. Those who hold it go on with the old ones.
+    pub fn modify(
+        &self,
+        collection: &Collection,
+        options: Document,
+        timeseries: Option<TimeseriesOptions>,
+    ) -> Result<()> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let namespace = collection.namespace.clone();
+        let Some(now) = self
+            .collection(&namespace)
+            .filter(|now| now.uuid == collection.uuid)
+        else {
+            return Err(Error::new(
+                ErrorCode::NamespaceNotFound,
+                format!("ns does not exist: {namespace}"),
+            ));
+        };
+        let changed = CatalogEntry::Collection(Arc::new(now.modified(options, timeseries)));
+        self.store(vec![(namespace, Some(changed))])
+    }
+
     /// Stores that `collection` holds measurements outside 1970..2038. Durable when it returns.
-    pub fn mark_extended_range(&self, collection: &Arc<Collection>) -> Result<()> {
+    pub fn mark_extended_range(&self, collection: &Collection) -> Result<()> {
         if !collection.has_extended_range() {
             let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-            if collection.set_extended_range() {
-                let entry = CatalogEntry::Collection(collection.clone());
+            collection.set_extended_range();
+            // The caller's may be from before a change of options.
+            let now = self.collection(&collection.namespace);
+            if let Some(now) = now.filter(|now| now.uuid == collection.uuid) {
+                now.set_extended_range();
+                let entry = CatalogEntry::Collection(now);
                 self.store(vec![(collection.namespace.clone(), Some(entry))])?;
             }
         }

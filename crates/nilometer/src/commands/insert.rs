@@ -115,6 +115,10 @@ fn buckets(database: &Database, namespace: &Namespace) -> Option<(Arc<Collection
 pub(super) fn ordinary(database: &Database, namespace: Namespace) -> Result<Arc<Collection>> {
     let catalog = database.catalog();
     match catalog.get(&namespace) {
+        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            format!("changing bucket documents in {namespace} is not supported yet"),
+        )),
         Some(CatalogEntry::Collection(found)) => Ok(found),
         Some(CatalogEntry::View(_)) => Err(Error::new(
             ErrorCode::CommandNotSupportedOnView,

@@ -16,6 +16,7 @@ mod aggregate;
 pub mod args;
 mod build_info;
 mod change;
+mod coll_mod;
 mod connection_status;
 mod count;
 mod create;
@@ -174,6 +175,7 @@ impl CommandSpec {
 pub static COMMANDS: &[CommandSpec] = &[
     aggregate::SPEC,
     build_info::SPEC,
+    coll_mod::SPEC,
     stats::COLL_STATS,
     connection_status::STATUS,
     count::SPEC,

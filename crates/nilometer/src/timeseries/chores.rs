@@ -75,6 +75,11 @@ impl Worker {
 
     fn perform(&self, collection: &Collection, chore: &Chore) {
         if let Err(error) = self.try_perform(collection, chore) {
+            let tail = BucketKeyspaces::of(collection).map(|keyspaces| keyspaces.tail);
+            let dropped = tail.is_some_and(|tail| self.engine.keyspace_statistics(tail).is_err());
+            if dropped {
+                return;
+            }
             let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
             *failure = Some(error);
         }

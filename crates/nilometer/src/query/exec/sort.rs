@@ -28,6 +28,10 @@ const ENTRY_OVERHEAD: usize = 64;
 /// With a limit up to this, a heap of the best is kept; above it everything is sorted and cut.
 const HEAP_LIMIT_MAX: u64 = 100_000;
 
+/// With a limit up to this, measurements of blocks are remembered by their place. Each may keep a
+/// bucket with its decoded columns in memory, so there must not be many.
+const LATE_ROWS_MAX: usize = 1000;
+
 /// Puts documents in order.
 pub struct Sort {
     input: Option<BoxOperator>,
@@ -284,6 +288,13 @@ impl<'p> Best<'p> {
             {
                 return Ok(ControlFlow::Continue(()));
             }
+        }
+        if self.limit > LATE_ROWS_MAX {
+            for document in block.to_rows()? {
+                let key = pattern.extract(document.as_ref(), &cx.eval)?;
+                self.offer(key, cx, || Row::Document(document.clone()))?;
+            }
+            return Ok(ControlFlow::Continue(()));
         }
         let block = Arc::new(block);
         let keys = key_rows(&block, pattern)?;

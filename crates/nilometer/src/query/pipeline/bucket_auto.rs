@@ -51,7 +51,6 @@ impl OtherStage for BucketAutoStage {
 }
 
 /// Parses `$bucketAuto`.
-// long function: every option is checked where it is read, each with an error of its own
 pub(super) fn parse(
     cx: &PipelineContext,
     _: &'static str,

@@ -74,7 +74,6 @@ impl OtherStage for LookupStage {
 }
 
 /// Parses `$lookup`.
-// long function: every option is checked where it is read, each with an error of its own
 pub(super) fn parse(
     cx: &PipelineContext,
     _: &'static str,

@@ -36,7 +36,6 @@ impl UnwindStage {
 }
 
 /// Parses `$unwind`.
-// long function: every option is checked where it is read, each with an error of its own
 pub(super) fn parse(
     _: &PipelineContext,
     _: &'static str,

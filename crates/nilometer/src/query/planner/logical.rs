@@ -25,7 +25,6 @@ pub struct LogicalPlan {
 
 /// Where documents come from.
 #[derive(Clone)]
-#[expect(clippy::large_enum_variant, reason = "one for each query")]
 pub enum Input {
     /// A collection that does not exist.
     Nothing,

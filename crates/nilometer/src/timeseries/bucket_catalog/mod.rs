@@ -86,6 +86,33 @@ impl Series {
             .chain(&mut self.closing)
     }
 
+    /// Forgets a bucket one of whose entries did not arrive; not before the others have.
+    fn abandon(&mut self, id: [u8; 12]) {
+        if let Some(bucket) = self.buckets_mut().find(|bucket| bucket.id == id) {
+            bucket.in_flight -= 1;
+        }
+        let opened = self.open.take_if(|bucket| bucket.id == id);
+        let at = self.archived.iter().position(|bucket| bucket.id == id);
+        let archived = at.map(|at| self.archived.remove(at));
+        if let Some(bucket) = opened.or(archived)
+            && bucket.in_flight > 0
+        {
+            self.close(bucket);
+        }
+        self.closing
+            .retain(|bucket| bucket.id != id || bucket.in_flight > 0);
+    }
+
+    /// Forgets all buckets but those with entries in flight: the next sequence number of such a
+    /// bucket is known only here, so it must not be taken up again before they have arrived.
+    fn clear(&mut self) {
+        let buckets = self.open.take().into_iter().chain(self.archived.drain(..));
+        let busy: Vec<_> = buckets.filter(|bucket| bucket.in_flight > 0).collect();
+        for bucket in busy {
+            self.close(bucket);
+        }
+    }
+
     /// Takes no more measurements into the bucket; it is written out when nothing is in flight.
     fn close(&mut self, mut bucket: OpenBucket) {
         bucket.closing = true;
@@ -287,9 +314,7 @@ impl BucketCatalog {
                 continue;
             };
             if !committed {
-                series.open.take_if(|bucket| bucket.id == entry.bucket);
-                series.archived.retain(|bucket| bucket.id != entry.bucket);
-                series.closing.retain(|bucket| bucket.id != entry.bucket);
+                series.abandon(entry.bucket);
                 continue;
             }
             increment(&counters.commits, 1);
@@ -393,11 +418,16 @@ impl BucketCatalog {
         }
     }
 
-    /// Forgets the open buckets of a collection.
-    pub(crate) fn clear(&self, collection: [u8; 16]) {
+    /// Forgets the open buckets of a collection. They stay in storage and may be taken up again.
+    pub fn clear(&self, collection: [u8; 16]) {
         for stripe in &self.stripes {
             let mut stripe = stripe.lock().unwrap_or_else(PoisonError::into_inner);
-            stripe.retain(|key, _| key.collection != collection);
+            stripe.retain(|key, series| {
+                if key.collection == collection {
+                    series.clear();
+                }
+                !series.is_idle()
+            });
         }
     }
 
