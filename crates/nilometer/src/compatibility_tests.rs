@@ -13,6 +13,7 @@ use crate::eval::expression::{OPERATORS, Status};
 use crate::eval::matcher::{PATH_OPERATOR_NAMES, TOP_LEVEL_OPERATOR_NAMES};
 use crate::parameters::{Kind, PARAMETERS, SetAt};
 use crate::query::pipeline::{STAGES, Support};
+use crate::write::update::MODIFIER_NAMES;
 
 /// The page, from this crate's folder.
 const PAGE: &str = "../../COMPATIBILITY.md";
@@ -63,6 +64,7 @@ fn tables() -> Vec<(&'static str, String)> {
         ("commands", commands()),
         ("stages", stages()),
         ("match operators", match_operators()),
+        ("update operators", update_operators()),
         ("expressions", expressions()),
         ("accumulators", accumulators()),
         ("parameters", parameters()),
@@ -139,6 +141,10 @@ fn match_operators() -> String {
         list(&PATH_OPERATOR_NAMES, false),
         list(&all, true),
     )
+}
+
+fn update_operators() -> String {
+    format!("`{}`\n", MODIFIER_NAMES.join("` `"))
 }
 
 fn expressions() -> String {

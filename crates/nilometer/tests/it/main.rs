@@ -1,5 +1,6 @@
 //! What a client sees: commands in, replies out.
 
+mod change_commands;
 mod golden;
 mod query_commands;
 mod random;

@@ -1,0 +1,404 @@
+//! `update`, `delete` and `findAndModify` on ordinary collections, as a client sees them.
+
+use nilometer_bson::extjson::parse_document;
+use nilometer_bson::{Document, Value, ValueRef, array, doc};
+
+use crate::support::{Fixture, show};
+
+fn parsed(text: &str) -> Document {
+    parse_document(text).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+/// A collection "c" with the documents.
+fn with(documents: &[&str]) -> Fixture {
+    let mut fixture = Fixture::new();
+    let documents: Vec<Value> = documents.iter().map(|d| parsed(d).into()).collect();
+    fixture.run(doc! {"insert": "c", "documents": documents});
+    fixture
+}
+
+#[track_caller]
+fn contents(fixture: &mut Fixture, wanted: &[&str]) {
+    let found = fixture.all(doc! {"find": "c"});
+    let found: Vec<String> = found.iter().map(show).collect();
+    let wanted: Vec<String> = wanted.iter().map(|d| show(&parsed(d))).collect();
+    assert_eq!(found, wanted);
+}
+
+/// Runs a command given as text; the reply without `ok`, as text.
+fn reply(fixture: &mut Fixture, command: &str) -> String {
+    let reply = fixture.run(parsed(command));
+    let mut out = nilometer_bson::DocumentBuilder::new();
+    for element in reply.iter().filter(|e| e.name() != "ok") {
+        out.append_element(element);
+    }
+    show(&out.finish())
+}
+
+#[track_caller]
+fn replies(fixture: &mut Fixture, command: &str, wanted: &str) {
+    assert_eq!(reply(fixture, command), show(&parsed(wanted)), "{command}");
+}
+
+/// The codes of `writeErrors`, with their indexes.
+fn write_errors(fixture: &mut Fixture, command: &str) -> Vec<(i64, i64)> {
+    let reply = fixture.run(parsed(command));
+    let errors = reply.get("writeErrors").as_array();
+    let errors = errors.into_iter().flat_map(|errors| errors.iter());
+    let number = |e: ValueRef<'_>, name| {
+        let document = e.as_document().unwrap();
+        document.get(name).as_exact_i64().unwrap()
+    };
+    errors
+        .map(|e| (number(e, "index"), number(e, "code")))
+        .collect()
+}
+
+#[test]
+fn update_counts_what_it_matches_and_what_it_changes() {
+    let mut f = with(&[
+        r#"{"_id":1,"a":1}"#,
+        r#"{"_id":2,"a":1}"#,
+        r#"{"_id":3,"a":2}"#,
+    ]);
+    replies(
+        &mut f,
+        r#"{"update":"c","updates":[{"q":{"a":1},"u":{"$set":{"b":1}}}]}"#,
+        r#"{"n":1,"nModified":1}"#,
+    );
+    replies(
+        &mut f,
+        r#"{"update":"c","updates":[{"q":{"a":1},"u":{"$set":{"b":1}},"multi":true}]}"#,
+        r#"{"n":2,"nModified":1}"#,
+    );
+    replies(
+        &mut f,
+        r#"{"update":"c","updates":[{"q":{"_id":3},"u":{"x":9}},{"q":{"_id":9},"u":{"x":9}}]}"#,
+        r#"{"n":1,"nModified":1}"#,
+    );
+    contents(
+        &mut f,
+        &[
+            r#"{"_id":1,"a":1,"b":1}"#,
+            r#"{"_id":2,"a":1,"b":1}"#,
+            r#"{"_id":3,"x":9}"#,
+        ],
+    );
+}
+
+#[test]
+fn every_match_is_updated_once() {
+    // Documents that move ahead in any order by value must not be met again.
+    let mut f = Fixture::new();
+    let documents: Vec<Value> = (0..3000)
+        .map(|at| doc! {"_id": at, "v": at % 7}.into())
+        .collect();
+    f.run(doc! {"insert": "c", "documents": documents});
+    replies(
+        &mut f,
+        r#"{"update":"c","updates":[{"q":{"v":{"$gte":0}},"u":{"$inc":{"v":100}},"multi":true}]}"#,
+        r#"{"n":3000,"nModified":3000}"#,
+    );
+    let reply = f.run(doc! {"count": "c", "query": doc! {"v": doc! {"$gte": 200}}});
+    assert_eq!(reply.get("n").as_exact_i64(), Some(0));
+    let reply = f.run(doc! {"count": "c", "query": doc! {"v": doc! {"$gte": 100}}});
+    assert_eq!(reply.get("n").as_exact_i64(), Some(3000));
+}
+
+#[test]
+fn upserts() {
+    let mut f = Fixture::new();
+    replies(
+        &mut f,
+        r#"{"update":"c","updates":[{"q":{"_id":1,"a":5},"u":{"$inc":{"n":1},"$setOnInsert":{"s":2}},"upsert":true}]}"#,
+        r#"{"n":1,"upserted":[{"index":0,"_id":1}],"nModified":0}"#,
+    );
+    replies(
+        &mut f,
+        r#"{"update":"c","updates":[{"q":{"_id":1,"a":5},"u":{"$inc":{"n":1},"$setOnInsert":{"s":7}},"upsert":true}]}"#,
+        r#"{"n":1,"nModified":1}"#,
+    );
+    contents(&mut f, &[r#"{"_id":1,"a":5,"n":2,"s":2}"#]);
+    let errors = write_errors(
+        &mut f,
+        r#"{"update":"c","updates":[{"q":{"_id":1,"a":6},"u":{"$set":{"b":1}},"upsert":true}]}"#,
+    );
+    assert_eq!(errors, [(0, 11_000)]);
+    let made = f.run(parsed(
+        r#"{"update":"c","updates":[{"q":{"x":1},"u":{"y":2},"upsert":true}]}"#,
+    ));
+    let list = made.get("upserted").as_array().unwrap();
+    let entry = list.get(0).as_document().unwrap();
+    assert!(matches!(entry.get("_id"), ValueRef::ObjectId(_)));
+    // Nothing is made without an upsert.
+    f.run(parsed(
+        r#"{"update":"none","updates":[{"q":{},"u":{"y":2}}]}"#,
+    ));
+    let listed = f.all(doc! {"listCollections": 1, "filter": doc! {"name": "none"}});
+    assert!(listed.is_empty());
+}
+
+#[test]
+fn errors_of_statements_and_order() {
+    let mut f = with(&[r#"{"_id":1,"a":"x"}"#, r#"{"_id":2,"a":1}"#]);
+    let ordered = r#"{"update":"c","updates":[{"q":{"_id":1},"u":{"$inc":{"a":1}}},{"q":{"_id":2},"u":{"$inc":{"a":1}}}]}"#;
+    assert_eq!(write_errors(&mut f, ordered), [(0, 14)]);
+    contents(&mut f, &[r#"{"_id":1,"a":"x"}"#, r#"{"_id":2,"a":1}"#]);
+    let unordered = ordered.replace(r#""c","#, r#""c","ordered":false,"#);
+    assert_eq!(write_errors(&mut f, &unordered), [(0, 14)]);
+    contents(&mut f, &[r#"{"_id":1,"a":"x"}"#, r#"{"_id":2,"a":2}"#]);
+    for (statement, code) in [
+        (r#"{"q":{},"u":{"$foo":{"a":1}}}"#, 9),
+        (r#"{"q":{"$bad":1},"u":{"$set":{"a":1}}}"#, 2),
+        (r#"{"q":{},"u":{"_id":7}}"#, 66),
+        (r#"{"q":{},"u":{"a":1},"multi":true}"#, 9),
+        (r#"{"q":{},"u":{"$set":{"a":1}},"hint":"nope"}"#, 2),
+        (
+            r#"{"q":{},"u":{"$set":{"a":1}},"multi":true,"sort":{"a":1}}"#,
+            9,
+        ),
+        (r#"{"q":{},"u":{"$set":{"a":1}},"c":{"x":1}}"#, 51_198),
+        (
+            r#"{"q":{},"u":{"$set":{"a":1}},"collation":{"locale":"de"}}"#,
+            115,
+        ),
+    ] {
+        let command = format!(r#"{{"update":"c","updates":[{statement}]}}"#);
+        assert_eq!(write_errors(&mut f, &command), [(0, code)], "{statement}");
+    }
+    for (command, code) in [
+        (r#"{"update":"c","updates":[]}"#, 16),
+        (r#"{"update":"c"}"#, 40_414),
+        (r#"{"update":"c","updates":[{"q":{}}]}"#, 40_414),
+        (r#"{"update":"c","updates":[{"u":{}}]}"#, 40_414),
+        (r#"{"update":"c","updates":[{"q":{},"u":1}]}"#, 9),
+        (
+            r#"{"update":"c","updates":[{"q":{},"u":{},"z":1}]}"#,
+            40_415,
+        ),
+        (r#"{"delete":"c","deletes":[{"q":{}}]}"#, 40_414),
+        (r#"{"delete":"c","deletes":[{"q":{},"limit":2}]}"#, 9),
+    ] {
+        assert_eq!(f.code(parsed(command)), code, "{command}");
+    }
+}
+
+#[test]
+fn positions_filters_variables_and_constants() {
+    let mut f = with(&[
+        r#"{"_id":1,"a":[{"k":1,"v":1},{"k":2,"v":2}]}"#,
+        r#"{"_id":2,"a":[{"k":2,"v":5}]}"#,
+    ]);
+    replies(
+        &mut f,
+        r#"{"update":"c","updates":[{"q":{"a.k":2},"u":{"$inc":{"a.$.v":10}},"multi":true}]}"#,
+        r#"{"n":2,"nModified":2}"#,
+    );
+    replies(
+        &mut f,
+        r#"{"update":"c","updates":[{"q":{"_id":1},"u":{"$set":{"a.$[x].v":0}},"arrayFilters":[{"x.v":{"$lt":5}}]}]}"#,
+        r#"{"n":1,"nModified":1}"#,
+    );
+    contents(
+        &mut f,
+        &[
+            r#"{"_id":1,"a":[{"k":1,"v":0},{"k":2,"v":12}]}"#,
+            r#"{"_id":2,"a":[{"k":2,"v":15}]}"#,
+        ],
+    );
+    replies(
+        &mut f,
+        r#"{"update":"c","let":{"want":2},"updates":[{"q":{"$expr":{"$eq":["$_id","$$want"]}},"u":[{"$set":{"a":"$$want","b":"$$add"}}],"c":{"add":7}}]}"#,
+        r#"{"n":1,"nModified":1}"#,
+    );
+    // In an operator it is a string like any other.
+    replies(
+        &mut f,
+        r#"{"update":"c","let":{"want":2},"updates":[{"q":{"_id":1},"u":{"$set":{"a":"$$want"}}}]}"#,
+        r#"{"n":1,"nModified":1}"#,
+    );
+    contents(
+        &mut f,
+        &[r#"{"_id":1,"a":"$$want"}"#, r#"{"_id":2,"a":2,"b":7}"#],
+    );
+}
+
+#[test]
+fn the_first_in_an_order_is_updated() {
+    let mut f = with(&[
+        r#"{"_id":1,"a":2}"#,
+        r#"{"_id":2,"a":9}"#,
+        r#"{"_id":3,"a":1}"#,
+    ]);
+    for sort in [r#"{"a":-1}"#, r#"{"a":1}"#, r#"{"$natural":-1}"#] {
+        let command = format!(
+            r#"{{"update":"c","updates":[{{"q":{{}},"u":{{"$push":{{"by":1}},"$set":{{"a":5}}}},"sort":{sort}}}]}}"#
+        );
+        replies(&mut f, &command, r#"{"n":1,"nModified":1}"#);
+    }
+    contents(
+        &mut f,
+        &[
+            r#"{"_id":1,"a":2}"#,
+            r#"{"_id":2,"a":5,"by":[1]}"#,
+            r#"{"_id":3,"a":5,"by":[1,1]}"#,
+        ],
+    );
+}
+
+#[test]
+fn delete_one_and_many() {
+    let mut f = with(&[
+        r#"{"_id":1,"a":1}"#,
+        r#"{"_id":2,"a":1}"#,
+        r#"{"_id":3,"a":1}"#,
+        r#"{"_id":4,"a":2}"#,
+    ]);
+    replies(
+        &mut f,
+        r#"{"delete":"c","deletes":[{"q":{"a":1},"limit":1},{"q":{"_id":4},"limit":0}]}"#,
+        r#"{"n":2}"#,
+    );
+    contents(&mut f, &[r#"{"_id":2,"a":1}"#, r#"{"_id":3,"a":1}"#]);
+    // The _id is free again, and only then.
+    let insert = r#"{"insert":"c","documents":[{"_id":1}]}"#;
+    replies(&mut f, insert, r#"{"n":1}"#);
+    assert_eq!(write_errors(&mut f, insert), [(0, 11_000)]);
+    replies(
+        &mut f,
+        r#"{"delete":"c","deletes":[{"q":{},"limit":0}]}"#,
+        r#"{"n":3}"#,
+    );
+    contents(&mut f, &[]);
+    replies(&mut f, insert, r#"{"n":1}"#);
+    replies(
+        &mut f,
+        r#"{"delete":"none","deletes":[{"q":{},"limit":0}]}"#,
+        r#"{"n":0}"#,
+    );
+}
+
+#[test]
+fn find_and_modify_in_all_forms() {
+    let mut f = with(&[
+        r#"{"_id":1,"a":1}"#,
+        r#"{"_id":2,"a":2}"#,
+        r#"{"_id":3,"a":3}"#,
+    ]);
+    for (command, wanted) in [
+        (
+            r#"{"findAndModify":"c","query":{"a":1},"update":{"$inc":{"a":10}}}"#,
+            r#"{"lastErrorObject":{"n":1,"updatedExisting":true},"value":{"_id":1,"a":1}}"#,
+        ),
+        (
+            r#"{"findAndModify":"c","query":{"_id":1},"update":{"$inc":{"a":10}},"new":true}"#,
+            r#"{"lastErrorObject":{"n":1,"updatedExisting":true},"value":{"_id":1,"a":21}}"#,
+        ),
+        (
+            r#"{"findandmodify":"c","sort":{"a":-1},"update":{"x":1},"new":true,"fields":{"_id":0}}"#,
+            r#"{"lastErrorObject":{"n":1,"updatedExisting":true},"value":{"x":1}}"#,
+        ),
+        (
+            r#"{"findAndModify":"c","sort":{"_id":-1},"remove":true}"#,
+            r#"{"lastErrorObject":{"n":1},"value":{"_id":3,"a":3}}"#,
+        ),
+        (
+            r#"{"findAndModify":"c","query":{"_id":9},"remove":true}"#,
+            r#"{"lastErrorObject":{"n":0},"value":null}"#,
+        ),
+        (
+            r#"{"findAndModify":"c","query":{"_id":9},"update":{"$set":{"a":1}}}"#,
+            r#"{"lastErrorObject":{"n":0,"updatedExisting":false},"value":null}"#,
+        ),
+        (
+            r#"{"findAndModify":"c","query":{"_id":9},"update":{"$set":{"a":1}},"upsert":true}"#,
+            r#"{"lastErrorObject":{"n":1,"updatedExisting":false,"upserted":9},"value":null}"#,
+        ),
+        (
+            r#"{"findAndModify":"c","query":{"_id":8},"update":[{"$set":{"a":"$$v"}}],"let":{"v":4},"upsert":true,"new":true}"#,
+            r#"{"lastErrorObject":{"n":1,"updatedExisting":false,"upserted":8},"value":{"_id":8,"a":4}}"#,
+        ),
+        (
+            r#"{"findAndModify":"c","query":{"_id":8},"update":{"$set":{"a":4}}}"#,
+            r#"{"lastErrorObject":{"n":1,"updatedExisting":true},"value":{"_id":8,"a":4}}"#,
+        ),
+    ] {
+        replies(&mut f, command, wanted);
+    }
+    contents(
+        &mut f,
+        &[
+            r#"{"_id":1,"x":1}"#,
+            r#"{"_id":2,"a":2}"#,
+            r#"{"_id":9,"a":1}"#,
+            r#"{"_id":8,"a":4}"#,
+        ],
+    );
+    for (command, code) in [
+        (r#"{"findAndModify":"c"}"#, 9),
+        (r#"{"findAndModify":"c","remove":true,"update":{}}"#, 9),
+        (r#"{"findAndModify":"c","remove":true,"new":true}"#, 9),
+        (r#"{"findAndModify":"c","remove":true,"upsert":true}"#, 9),
+        (r#"{"findAndModify":"c","update":{"_id":77}}"#, 66),
+        (r#"{"findAndModify":"c","update":1}"#, 9),
+        (r#"{"findAndModify":"c","update":{},"hint":"x"}"#, 2),
+    ] {
+        assert_eq!(f.code(parsed(command)), code, "{command}");
+    }
+}
+
+#[test]
+fn views_and_time_series_are_refused() {
+    let mut f = Fixture::with_measurements(3);
+    f.run(doc! {"create": "v", "viewOn": "plain", "pipeline": array![]});
+    for (name, code) in [("ts", 72), ("v", 166)] {
+        let statement = array![doc! {"q": doc! {}, "u": doc! {"$set": doc! {"x": 1}}}];
+        assert_eq!(f.code(doc! {"update": name, "updates": statement}), code);
+        let statement = array![doc! {"q": doc! {}, "limit": 0}];
+        assert_eq!(f.code(doc! {"delete": name, "deletes": statement}), code);
+        assert_eq!(f.code(doc! {"findAndModify": name, "remove": true}), code);
+    }
+}
+
+#[test]
+fn writes_are_counted() {
+    let mut f = with(&[r#"{"_id":1}"#, r#"{"_id":2}"#]);
+    let set = r#"{"update":"c","updates":[{"q":{},"u":{"$set":{"a":1}},"multi":true},{"q":{"_id":5},"u":{"$set":{"a":1}},"upsert":true}]}"#;
+    reply(&mut f, set);
+    reply(&mut f, r#"{"delete":"c","deletes":[{"q":{},"limit":0}]}"#);
+    let counters = &f.database.services().counters;
+    assert_eq!(counters.operations.update.get(), 2);
+    assert_eq!(counters.operations.delete.get(), 1);
+    assert_eq!(counters.documents.updated.get(), 2);
+    assert_eq!(counters.documents.inserted.get(), 3);
+    assert_eq!(counters.documents.deleted.get(), 3);
+}
+
+#[test]
+fn concurrent_writers_lose_nothing() {
+    let f = with(&[r#"{"_id":1,"n":0}"#]);
+    let database = &f.database;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(move || {
+                let mut session = nilometer::ClientSession::embedded();
+                for at in 0..50 {
+                    // One counter by id, one by a scan, one made by whoever comes first.
+                    let query = if at % 2 == 0 { doc! {"_id": 1} } else { doc! {"n": doc! {"$gte": 0}} };
+                    let inc = doc! {"$inc": doc! {"n": 1}};
+                    let rival = doc! {"q": doc! {"_id": "new"}, "u": doc! {"$inc": doc! {"k": 1}}, "upsert": true};
+                    let updates = array![doc! {"q": query, "u": inc}, rival];
+                    let command = doc! {"update": "c", "updates": updates, "$db": "test"};
+                    let request = nilometer::Request::new(command);
+                    let reply = database.run_command(&mut session, &request);
+                    assert_eq!(reply.get("n").as_exact_i64(), Some(2), "{}", show(&reply));
+                }
+            });
+        }
+    });
+    let mut f = f;
+    contents(
+        &mut f,
+        &[r#"{"_id":1,"n":200}"#, r#"{"_id":"new","k":200}"#],
+    );
+}
