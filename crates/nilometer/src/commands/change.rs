@@ -54,6 +54,15 @@ fn no_timeseries(command: &str) -> Error {
     ))
 }
 
+/// Where a statement runs.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) database: &'a Database,
+    pub(super) operation: &'a OperationContext,
+    pub(super) namespace: &'a Namespace,
+    pub(super) options: &'a QueryOptions,
+}
+
 /// The documents a statement means, parsed.
 pub(super) struct Selected {
     pub(super) filter: MatchExpression,

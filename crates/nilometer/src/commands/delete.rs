@@ -4,12 +4,12 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder};
 
 use super::args::Args;
 use super::change::{
-    Selected, Statements, append_errors, count_value, eval_context, make_durable, target,
+    Place, Selected, Statements, append_errors, count_value, eval_context, make_durable, target,
 };
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::operation::{OperationContext, Request};
+use crate::operation::Request;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -40,9 +40,15 @@ fn run(
     let counters = &database.services().counters;
     let errors = statements.run(|_, document| {
         counters.operations.delete.increment();
-        let gone = one(database, operation, &statements, document)?;
-        counters.documents.deleted.add(gone);
-        deleted += gone;
+        let place = Place {
+            database,
+            operation,
+            namespace: &statements.namespace,
+            options: &statements.options,
+        };
+        let statement = Args::new("delete.deletes", document);
+        let filter = statement.required_document("q")?;
+        deleted += one(place, &statement, filter, is_multi(&statement)?)?;
         Ok(())
     });
     make_durable(database, operation)?;
@@ -52,30 +58,30 @@ fn run(
     Ok(reply.finish())
 }
 
-/// Runs one statement.
-fn one(
-    database: &Database,
-    operation: &OperationContext,
-    statements: &Statements<'_>,
-    document: DocRef<'_>,
+/// Runs one statement, and counts what it does to documents.
+pub(super) fn one(
+    place: Place<'_>,
+    statement: &Args<'_>,
+    filter: DocRef<'_>,
+    multi: bool,
 ) -> Result<u64> {
-    let statement = Args::new("delete.deletes", document);
-    let filter = statement.required_document("q")?;
-    let (namespace, options) = (&statements.namespace, &statements.options);
-    let selected = Selected::parse(
+    let Place {
         database,
+        operation,
         namespace,
-        &statement,
-        filter,
-        &options.expressions,
-    )?;
+        options,
+    } = place;
+    let expressions = &options.expressions;
+    let selected = Selected::parse(database, namespace, statement, filter, expressions)?;
     let Some(collection) = target(database, namespace, "delete")? else {
         return Ok(0);
     };
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables);
-    let selection = selected.selection(is_multi(&statement)?, eval, &check_interrupt);
-    Ok(database.records().delete(&collection, selection)?.0)
+    let selection = selected.selection(multi, eval, &check_interrupt);
+    let (deleted, _) = database.records().delete(&collection, selection)?;
+    database.services().counters.documents.deleted.add(deleted);
+    Ok(deleted)
 }
 
 /// `limit: 0` means all documents, `limit: 1` one.

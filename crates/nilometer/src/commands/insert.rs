@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Array, Document, DocumentBuilder, Value};
+use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
 use super::args::Args;
@@ -10,7 +10,7 @@ use super::{Access, CommandContext, CommandSpec, Counted, Fields};
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
-use crate::operation::Request;
+use crate::operation::{OperationContext, Request};
 use crate::timeseries::InsertOptions;
 use crate::write::RecordInsertOptions;
 
@@ -54,16 +54,32 @@ fn run(
             ),
         ));
     }
-    let concern = context.operation.write_concern;
+    let (inserted, errors) =
+        insert_documents(database, &context.operation, &namespace, documents, ordered)?;
+    let counters = &database.services().counters;
+    counters.operations.insert.add(count as u64);
+    Ok(reply(inserted, errors))
+}
+
+/// Inserts documents into whatever collection the name stands for; tells how many were taken, and
+/// which were not.
+pub(super) fn insert_documents<'a>(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: &Namespace,
+    documents: impl Iterator<Item = DocRef<'a>>,
+    ordered: bool,
+) -> Result<(usize, Vec<(usize, Error)>)> {
+    let concern = operation.write_concern;
     let durability = if concern.journaled && concern.acknowledged {
         Durability::Sync
     } else {
         Durability::Buffered
     };
-    let (ids, now_ms) = (&database.services().ids, context.operation.now_ms);
+    let (ids, now_ms) = (&database.services().ids, operation.now_ms);
     let new_id = || ids.object_id(now_ms);
     let catalog = database.catalog();
-    let (inserted, errors) = if let Some((collection, raw)) = buckets(database, &namespace) {
+    let (inserted, errors) = if let Some((collection, raw)) = buckets(database, namespace) {
         let options = InsertOptions {
             ordered,
             durability,
@@ -81,7 +97,7 @@ fn run(
             errors.map(|e| (e.index, e.error)).collect(),
         )
     } else {
-        let collection = ordinary(database, namespace)?;
+        let collection = ordinary(database, namespace.clone())?;
         let options = RecordInsertOptions {
             ordered,
             durability,
@@ -95,9 +111,8 @@ fn run(
         )
     };
     let counters = &database.services().counters;
-    counters.operations.insert.add(count as u64);
     counters.documents.inserted.add(inserted as u64);
-    Ok(reply(inserted, errors))
+    Ok((inserted, errors))
 }
 
 /// The bucket collection a name stands for, and whether it is named itself: then the documents are

@@ -15,6 +15,7 @@
 mod aggregate;
 pub mod args;
 mod build_info;
+mod bulk_write;
 mod change;
 mod coll_mod;
 mod connection_status;
@@ -175,6 +176,7 @@ impl CommandSpec {
 pub static COMMANDS: &[CommandSpec] = &[
     aggregate::SPEC,
     build_info::SPEC,
+    bulk_write::SPEC,
     coll_mod::SPEC,
     stats::COLL_STATS,
     connection_status::STATUS,

@@ -4,8 +4,8 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::args::Args;
 use super::change::{
-    Selected, Statements, append_errors, count_value, eval_context, make_durable, target, upserted,
-    with_constants,
+    Place, Selected, Statements, append_errors, count_value, eval_context, make_durable, target,
+    upserted, with_constants,
 };
 use super::insert::ordinary;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
@@ -44,6 +44,19 @@ const STATEMENT: &[&str] = &[
     "sort",
 ];
 
+/// What the parts of a statement are called.
+pub(super) struct Names {
+    pub(super) filter: &'static str,
+    pub(super) update: &'static str,
+    pub(super) constants: &'static str,
+}
+
+const NAMES: Names = Names {
+    filter: "q",
+    update: "u",
+    constants: "c",
+};
+
 /// `c` beside something other than a pipeline.
 const CONSTANTS_WITHOUT_PIPELINE: i32 = 51_198;
 
@@ -73,12 +86,17 @@ fn run(
     let counters = &database.services().counters;
     let errors = statements.run(|index, document| {
         counters.operations.update.increment();
-        let updated = one(database, operation, &statements, document)?;
-        counters.documents.updated.add(updated.modified);
+        let place = Place {
+            database,
+            operation,
+            namespace: &statements.namespace,
+            options: &statements.options,
+        };
+        let statement = Args::new("update.updates", document);
+        let updated = one(place, &statement, &NAMES)?;
         totals.matched += updated.matched;
         totals.modified += updated.modified;
         if let Some(id) = updated.upserted {
-            counters.documents.inserted.increment();
             totals.upserted.push((index, id));
         }
         Ok(())
@@ -97,17 +115,11 @@ fn run(
     Ok(reply.finish())
 }
 
-/// Runs one statement.
-fn one(
-    database: &Database,
-    operation: &OperationContext,
-    statements: &Statements<'_>,
-    document: DocRef<'_>,
-) -> Result<Updated> {
-    let statement = Args::new("update.updates", document);
+/// Runs one statement, and counts what it does to documents.
+pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Result<Updated> {
     let flag = |name| Ok::<_, Error>(statement.lenient_boolean(name)?.unwrap_or(false));
     let (multi, upsert) = (flag("multi")?, flag("upsert")?);
-    let constants = statement.document("c")?;
+    let constants = statement.document(names.constants)?;
     let supplied = match (flag("upsertSupplied")?, upsert, constants) {
         (false, ..) => None,
         (true, true, Some(constants)) => Some(supplied_document(constants)?),
@@ -122,12 +134,17 @@ fn one(
             "Cannot specify sort with multi=true",
         ));
     }
-    let (expressions, variables) = with_constants(&statements.options, constants)?;
-    let filter = statement.required_document("q")?;
-    let namespace = &statements.namespace;
-    let selected = Selected::parse(database, namespace, &statement, filter, &expressions)?;
+    let (expressions, variables) = with_constants(place.options, constants)?;
+    let filter = statement.required_document(names.filter)?;
+    let Place {
+        database,
+        operation,
+        namespace,
+        ..
+    } = place;
+    let selected = Selected::parse(database, namespace, statement, filter, &expressions)?;
     let update = Update::parse(
-        statement.value("u"),
+        statement.value(names.update),
         statement.array("arrayFilters")?,
         &expressions,
     )?;
@@ -135,9 +152,13 @@ fn one(
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &variables);
     let selection = selected.selection(multi, eval, &check_interrupt);
-    apply(
+    let updated = apply(
         database, operation, namespace, selection, &update, upsert, supplied,
-    )
+    )?;
+    let counters = &database.services().counters.documents;
+    counters.updated.add(updated.modified);
+    counters.inserted.add(u64::from(updated.upserted.is_some()));
+    Ok(updated)
 }
 
 fn check_combination(update: &Update, multi: bool, constants: bool) -> Result<()> {

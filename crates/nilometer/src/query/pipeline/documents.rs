@@ -38,6 +38,15 @@ impl OtherStage for DocumentsStage {
     }
 }
 
+/// A stage that gives these documents as they are.
+pub fn given(documents: Vec<nilometer_bson::Document>) -> Stage {
+    let documents = Value::from(documents.into_iter().map(Value::from).collect::<Vec<_>>());
+    Stage::Other(std::sync::Arc::new(DocumentsStage {
+        expression: Expression::constant(documents.clone()),
+        source: documents,
+    }))
+}
+
 /// Parses `$documents`.
 pub(super) fn parse(
     cx: &PipelineContext,

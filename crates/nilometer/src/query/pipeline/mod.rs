@@ -41,6 +41,7 @@ use crate::query::planner::needs::Needs;
 use crate::query::planner::physical::Builder;
 
 pub use bucket_auto::BucketAutoStage;
+pub use documents::given as given_documents;
 pub(crate) use documents::not_an_array as documents_not_an_array;
 pub use group::GroupStage;
 pub use lookup::{LookupEquality, LookupStage};
