@@ -17,6 +17,7 @@ pub mod query;
 pub mod services;
 pub mod session;
 pub mod timeseries;
+pub mod validation;
 pub mod write;
 
 pub use database::Database;

@@ -52,6 +52,7 @@ mod stats;
 mod top;
 mod update;
 mod users;
+mod validate;
 
 pub use crate::operation::Access;
 pub use dispatch::{error_reply, run};
@@ -226,6 +227,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     top::SPEC,
     update::SPEC,
     users::USERS_INFO,
+    validate::SPEC,
     connection_status::WHATS_MY_URI,
 ];
 

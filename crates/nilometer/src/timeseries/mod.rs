@@ -31,6 +31,7 @@ mod series_index;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod validate;
 
 use std::sync::Arc;
 

@@ -4,12 +4,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::key_string::{self, KeyOrder};
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId};
 
 use crate::catalog::{Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
+use crate::validation::Validation;
 
 /// Records read under one snapshot.
 const CHUNK_RECORDS_MAX: usize = 1024;
@@ -131,6 +133,49 @@ impl Records {
             }
         };
         Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    /// Checks every record: a document, found under its `_id`, by exactly one index entry.
+    pub fn validate(
+        &self,
+        collection: &Collection,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<Validation> {
+        let (_, id_index) = keyspaces(collection)?;
+        let mut found = Validation::default();
+        for (at, record) in self.scan(collection, false, None)?.enumerate() {
+            if at % CHUNK_RECORDS_MAX == 0 {
+                check_interrupt()?;
+            }
+            let problems = match record {
+                Err(error) => vec![error.message],
+                Ok((key, document)) => {
+                    let id = document.get("_id");
+                    let entry = self.engine.snapshot()?.get(id_index, &id_key(id))?;
+                    match entry.as_deref() == Some(&key[..]) {
+                        true => Vec::new(),
+                        false => vec![format!(
+                            "the _id index does not lead to the record with _id {}",
+                            value_to_relaxed(id)
+                        )],
+                    }
+                }
+            };
+            found.add(problems);
+        }
+        let mut entries = 0;
+        let snapshot = self.engine.snapshot()?;
+        for item in snapshot.scan(id_index, &[], None, Direction::Forward)? {
+            item?;
+            entries += 1;
+        }
+        if entries > found.checked {
+            found.invalid += entries - found.checked;
+            found
+                .problems
+                .push("the _id index has entries without a record".to_owned());
+        }
+        Ok(found)
     }
 }
 

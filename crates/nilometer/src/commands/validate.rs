@@ -1,0 +1,140 @@
+//! `validate`: does what is stored agree with itself?
+
+use nilometer_bson::{Array, Document, Value, doc};
+
+use super::args::Args;
+use super::{Access, CommandContext, CommandSpec, Fields};
+use crate::catalog::{CatalogEntry, Namespace};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+
+pub(super) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    fields: Fields::Only(&[
+        "full",
+        "repair",
+        "metadata",
+        "background",
+        "checkBSONConformance",
+    ]),
+    ..CommandSpec::new("validate", "Checks a collection for damage.", run)
+};
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("validate", request.body.as_ref());
+    let namespace = Namespace::new(context.database_name(), args.required_string("validate")?)?;
+    // Every check is always made; only what would change data is refused.
+    for flag in ["full", "metadata", "background", "checkBSONConformance"] {
+        args.boolean(flag)?;
+    }
+    if args.boolean("repair")? == Some(true) {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "'repair' is not supported: damage is reported, not changed",
+        ));
+    }
+    let catalog = database.catalog();
+    let buckets = catalog.timeseries(&namespace);
+    let collection = match (buckets, catalog.get(&namespace)) {
+        (Some(buckets), _) => buckets,
+        (None, Some(CatalogEntry::Collection(found))) => found,
+        (None, Some(CatalogEntry::View(_))) => {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupportedOnView,
+                format!("Namespace {namespace} is a view, not a collection"),
+            ));
+        }
+        (None, None) => {
+            return Err(Error::new(
+                ErrorCode::NamespaceNotFound,
+                format!("Collection '{namespace}' does not exist to validate."),
+            ));
+        }
+    };
+    let interrupt = || context.operation.check_interrupt();
+    let is_bucketed = collection.timeseries.is_some();
+    let found = if is_bucketed {
+        database.timeseries().validate(&collection, &interrupt)?
+    } else {
+        database.records().validate(&collection, &interrupt)?
+    };
+    let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let errors = found.problems.iter().map(Value::from).collect::<Array>();
+    let mut keys = nilometer_bson::DocumentBuilder::new();
+    if !is_bucketed {
+        keys.append("_id_", count(found.checked));
+    }
+    Ok(doc! {
+        "ns": collection.namespace.to_string(),
+        "nInvalidDocuments": count(found.invalid),
+        "nNonCompliantDocuments": 0i64,
+        "nrecords": count(found.checked),
+        "nIndexes": i32::from(!is_bucketed),
+        "keysPerIndex": keys.finish(),
+        "valid": found.invalid == 0,
+        "repaired": false,
+        "warnings": Array::from_iter([]),
+        "errors": errors,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Database;
+    use bson::{DateTime, doc};
+
+    #[test]
+    fn what_is_written_validates_and_what_is_wrong_is_named() {
+        let database = Database::in_memory().unwrap();
+        let ts = database.collection::<bson::Document>("db", "ts");
+        ts.create_timeseries("t", Some("m")).unwrap();
+        let at = |second: i64| DateTime::from_millis(second * 1000);
+        ts.insert_many((0..50).map(|i| doc! { "t": at(i), "m": 1, "v": i, "s": "x" }))
+            .unwrap();
+        ts.insert_many(
+            (0..50)
+                .rev()
+                .map(|i| doc! { "t": at(i), "m": 2, "v": { "a": i } }),
+        )
+        .unwrap();
+        let plain = database.collection::<bson::Document>("db", "plain");
+        plain
+            .insert_many((0..10).map(|i| doc! { "_id": i }))
+            .unwrap();
+        let validate = |name: &str| database.command("db", &doc! { "validate": name }).unwrap();
+        for (name, records) in [("ts", 2), ("system.buckets.ts", 2), ("plain", 10)] {
+            let reply = validate(name);
+            assert!(reply.get_bool("valid").unwrap(), "{reply}");
+            assert_eq!(reply.get_i64("nrecords").unwrap(), records);
+        }
+        // A copy whose extremes lie.
+        let buckets = database.collection::<bson::Document>("db", "system.buckets.ts");
+        let mut bucket = buckets
+            .find(doc! { "meta": 1 })
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap();
+        let control = bucket.get_document_mut("control").unwrap();
+        control
+            .get_document_mut("max")
+            .unwrap()
+            .insert("v", 1000i64);
+        let id = bson::oid::ObjectId::parse_str("000000000000000000000001").unwrap();
+        bucket.insert("_id", id);
+        buckets.insert_one(bucket).unwrap();
+        let reply = validate("ts");
+        assert!(!reply.get_bool("valid").unwrap());
+        let errors = reply.get_array("errors").unwrap();
+        assert_eq!(errors.len(), 1);
+        assert!(
+            errors[0].as_str().unwrap().contains("control.max.v"),
+            "{errors:?}"
+        );
+    }
+}

@@ -1,0 +1,25 @@
+//! What a check of stored data found.
+
+/// Problems described in one report; more are only counted.
+const PROBLEMS_TOLD_MAX: usize = 100;
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Validation {
+    /// Buckets or records looked at.
+    pub checked: u64,
+    /// How many of them are wrong.
+    pub invalid: u64,
+    /// What is wrong, for the first of them.
+    pub problems: Vec<String>,
+}
+
+impl Validation {
+    /// Notes what is wrong with one bucket or record.
+    pub(crate) fn add(&mut self, problems: Vec<String>) {
+        self.checked += 1;
+        self.invalid += u64::from(!problems.is_empty());
+        let room = PROBLEMS_TOLD_MAX.saturating_sub(self.problems.len());
+        self.problems.extend(problems.into_iter().take(room));
+    }
+}
