@@ -12,7 +12,7 @@ use std::sync::Arc;
 use nilometer_bson::Document;
 use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
 
-use crate::background::TtlMonitor;
+use crate::background::{Background, Needs};
 use crate::catalog::Catalog;
 use crate::commands;
 use crate::error::{Error, ErrorCode, Result};
@@ -37,7 +37,7 @@ pub struct Database {
     collections: Arc<StoredCollections>,
     query: QueryServices,
     /// Ended with the database.
-    _ttl: TtlMonitor,
+    _background: Background,
 }
 
 impl Database {
@@ -82,8 +82,16 @@ impl Database {
             limits: ExecLimits::default(),
             entropy: entropy.clone(),
         };
-        let ttl = TtlMonitor::start(services.clone(), catalog.clone(), timeseries.clone())
-            .map_err(|e| Error::new(ErrorCode::InternalError, format!("no thread: {e}")))?;
+        let cursors = query.cursors.clone();
+        let background = Background::start(Needs {
+            services: services.clone(),
+            catalog: catalog.clone(),
+            timeseries: timeseries.clone(),
+            expire_cursors: Box::new(move |now| {
+                cursors.expire(now);
+            }),
+        })
+        .map_err(|e| Error::new(ErrorCode::InternalError, format!("no thread: {e}")))?;
         Ok(Self {
             services,
             engine,
@@ -92,7 +100,7 @@ impl Database {
             records,
             collections,
             query,
-            _ttl: ttl,
+            _background: background,
         })
     }
 

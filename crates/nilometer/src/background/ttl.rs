@@ -1,8 +1,6 @@
-//! The TTL monitor: every `ttlMonitorSleepSecs` it removes what has expired.
+//! Removing what has expired, every `ttlMonitorSleepSecs`.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nilometer_bson::ValueRef;
@@ -12,58 +10,32 @@ use crate::error::Result;
 use crate::services::Services;
 use crate::timeseries::Timeseries;
 
-/// How often a change of `ttlMonitorSleepSecs` is noticed.
-const TICK: Duration = Duration::from_millis(500);
-
-/// The thread that expires documents. Dropping it ends the thread.
-pub(crate) struct TtlMonitor {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+/// When the last round was.
+pub(super) struct TtlMonitor {
+    last: Duration,
 }
 
 impl TtlMonitor {
-    /// Starts the thread.
-    pub(crate) fn start(
-        services: Arc<Services>,
-        catalog: Arc<Catalog>,
-        timeseries: Arc<Timeseries>,
-    ) -> std::io::Result<Self> {
-        let (stop, stopped) = channel();
-        let thread = std::thread::Builder::new()
-            .name("ttl-monitor".into())
-            .spawn(move || {
-                run(&services, &catalog, &timeseries, &stopped);
-            })?;
-        Ok(Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for TtlMonitor {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic in the thread has been reported where it happened.
-            let _ = thread.join();
+    /// The first round comes a full interval from now.
+    pub(super) fn new(services: &Services) -> Self {
+        Self {
+            last: services.clock.monotonic(),
         }
     }
-}
 
-fn run(
-    services: &Services,
-    catalog: &Catalog,
-    timeseries: &Arc<Timeseries>,
-    stopped: &Receiver<()>,
-) {
-    let mut last = services.clock.monotonic();
-    while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+    /// Does a round if it is time for one.
+    pub(super) fn tick(
+        &mut self,
+        services: &Services,
+        catalog: &Catalog,
+        timeseries: &Arc<Timeseries>,
+    ) {
         let sleep = u64::try_from(services.parameters.ttl_monitor_sleep_secs()).unwrap_or(60);
-        if services.clock.monotonic().saturating_sub(last) < Duration::from_secs(sleep) {
-            continue;
+        let now = services.clock.monotonic();
+        if now.saturating_sub(self.last) < Duration::from_secs(sleep) {
+            return;
         }
-        last = services.clock.monotonic();
+        self.last = now;
         if services.parameters.ttl_monitor_enabled() != 0 {
             for collection in catalog.collections() {
                 // A collection that fails, as one just dropped does, is tried again next time.

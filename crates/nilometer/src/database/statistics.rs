@@ -30,7 +30,7 @@ impl StoredCollections {
             Storage::Records { records, id_index } => {
                 let data = self.engine.keyspace_statistics(records)?;
                 let index = self.engine.keyspace_statistics(id_index)?;
-                sizes.count = data.keys_estimate;
+                sizes.count = self.records.count(collection)?;
                 sizes.data_bytes = data.disk_bytes + data.memory_bytes;
                 sizes.storage_bytes = data.disk_bytes;
                 sizes.index_bytes = index.disk_bytes;

@@ -23,7 +23,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, WriteBatch};
 
 use super::insert::RecordInsertOptions;
-use super::records::{Records, id_key, keyspaces};
+use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
 use crate::catalog::Collection;
 use crate::error::{ErrorCode, Result};
@@ -232,7 +232,7 @@ impl Records {
                 return Ok(());
             };
             after = Some(last.clone());
-            if self.change_chunk(keyspaces, selection, chunk, decide)? {
+            if self.change_chunk(&state, keyspaces, selection, chunk, decide)? {
                 return Ok(());
             }
         }
@@ -251,7 +251,7 @@ impl Records {
         let Some(found) = self.find_by_id(collection, id)? else {
             return Ok(());
         };
-        self.change_chunk(keyspaces, selection, vec![found], decide)?;
+        self.change_chunk(&state, keyspaces, selection, vec![found], decide)?;
         Ok(())
     }
 
@@ -295,7 +295,7 @@ impl Records {
         let Some((_, found)) = best else {
             return Ok(());
         };
-        self.change_chunk(keyspaces, selection, vec![found], decide)?;
+        self.change_chunk(&state, keyspaces, selection, vec![found], decide)?;
         Ok(())
     }
 
@@ -303,6 +303,7 @@ impl Records {
     /// that was meant has been found. What was decided before an error stays decided.
     fn change_chunk(
         &self,
+        state: &CollectionState,
         keyspaces: (KeyspaceId, KeyspaceId),
         selection: Selection<'_>,
         chunk: Vec<(Vec<u8>, Document)>,
@@ -310,11 +311,13 @@ impl Records {
     ) -> Result<bool> {
         let mut batch = WriteBatch::new();
         let mut bytes = 0;
+        let mut removed = 0;
         let mut outcome = Ok(false);
         for (key, document) in chunk {
             match change_record(keyspaces, selection, key, &document, decide, &mut batch) {
                 Ok(None) => continue,
-                Ok(Some(written)) => bytes += written,
+                Ok(Some(Written::Removal)) => removed += 1,
+                Ok(Some(Written::Bytes(written))) => bytes += written,
                 Err(error) => {
                     outcome = Err(error);
                     break;
@@ -333,11 +336,18 @@ impl Records {
         if !batch.is_empty() {
             self.engine.commit(batch, Durability::Buffered)?;
         }
+        state.count.add(-removed);
         outcome
     }
 }
 
-/// Decides about one record: none if it is not selected, else how many bytes went into the batch.
+/// What one record added to a batch.
+enum Written {
+    Bytes(usize),
+    Removal,
+}
+
+/// Decides about one record: none if it is not selected, else what went into the batch.
 fn change_record(
     (records, id_index): (KeyspaceId, KeyspaceId),
     selection: Selection<'_>,
@@ -345,7 +355,7 @@ fn change_record(
     document: &Document,
     decide: &mut Decide<'_>,
     batch: &mut WriteBatch,
-) -> Result<Option<usize>> {
+) -> Result<Option<Written>> {
     let (matches, position) = selection
         .filter
         .matches_with_position(document.as_ref(), &selection.eval)?;
@@ -353,16 +363,16 @@ fn change_record(
         return Ok(None);
     }
     match decide(document, position)? {
-        Change::Keep => Ok(Some(0)),
+        Change::Keep => Ok(Some(Written::Bytes(0))),
         Change::Replace(after) => {
             let bytes = after.as_bytes().len();
             batch.put(records, key, after.into_bytes());
-            Ok(Some(bytes))
+            Ok(Some(Written::Bytes(bytes)))
         }
         Change::Remove => {
             batch.delete(id_index, id_key(document.get("_id")));
             batch.delete(records, key);
-            Ok(Some(0))
+            Ok(Some(Written::Removal))
         }
     }
 }

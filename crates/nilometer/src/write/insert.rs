@@ -147,6 +147,9 @@ impl Records {
             self.engine.commit(batch, options.durability)?;
         }
         state.last_id.store(last, Ordering::Release);
+        state
+            .count
+            .add(i64::try_from(outcome.inserted).unwrap_or(i64::MAX));
         Ok(outcome)
     }
 }

@@ -30,6 +30,19 @@ pub(super) struct CollectionState {
     pub(super) writing: Mutex<()>,
     /// The last record id given out; 0 before the first look.
     pub(super) last_id: AtomicU64,
+    pub(super) count: KnownCount,
+}
+
+/// The number of records, once somebody has asked and they were counted.
+#[derive(Debug, Default)]
+pub(super) struct KnownCount(Mutex<Option<i64>>);
+
+impl KnownCount {
+    /// Takes a commit into account; called by whoever holds the writing lock.
+    pub(super) fn add(&self, by: i64) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = known.map(|count| count + by);
+    }
 }
 
 impl Records {
@@ -99,10 +112,25 @@ impl Records {
         Ok(Some((key.to_vec(), document(&found)?)))
     }
 
-    /// Number of records, as the engine estimates it.
-    pub fn count_estimate(&self, collection: &Collection) -> Result<u64> {
-        let (records, _) = keyspaces(collection)?;
-        Ok(self.engine.keyspace_statistics(records)?.keys_estimate)
+    /// Number of records. The first time they are counted by walking the `_id` index.
+    pub fn count(&self, collection: &Collection) -> Result<u64> {
+        let (_, id_index) = keyspaces(collection)?;
+        let state = self.state(collection);
+        let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = state.count.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = match *known {
+            Some(count) => count,
+            None => {
+                let mut count = 0;
+                let snapshot = self.engine.snapshot()?;
+                for item in snapshot.scan(id_index, &[], None, Direction::Forward)? {
+                    item?;
+                    count += 1;
+                }
+                *known.insert(count)
+            }
+        };
+        Ok(u64::try_from(count).unwrap_or(0))
     }
 }
 

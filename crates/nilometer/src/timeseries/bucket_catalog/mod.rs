@@ -25,7 +25,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use nilometer_storage::WriteBatch;
+use nilometer_storage::{KeyspaceId, WriteBatch};
 
 pub(crate) use bucket::Measurement;
 pub use rollover::BucketLimits;
@@ -206,6 +206,7 @@ impl BucketCatalog {
     /// Puts the tail entries for one series' measurements into `batch`, in the order given.
     ///
     /// Whatever happens, the entries staged so far are in `in_flight` and must be finished.
+    // long function: one pass over the measurements under the stripe's lock, with all it borrows
     pub(crate) fn stage<'a>(
         &self,
         collection: &Collection,
@@ -235,31 +236,18 @@ impl BucketCatalog {
         let series = stripe.entry(key.clone()).or_default();
         let mut stage = Stage::default();
         let mut fields = Vec::new();
-        let mut flush = |stage: &mut Stage<'a>, bucket: &mut OpenBucket| -> Result<()> {
-            if stage.rows() > 0 {
-                let staged = std::mem::take(stage);
-                let (entry_key, value, entry) = staged.into_entry(bucket, &key.meta)?;
-                if entry.with_header {
-                    let start = bucket.start_ms;
-                    batch.put(
-                        index,
-                        series_index::key(&key.meta, start, bucket.id),
-                        Vec::new(),
-                    );
-                }
-                batch.put(tail, entry_key, value);
-                in_flight.push(InFlight {
-                    key: key.clone(),
-                    entry,
-                });
-            }
-            Ok(())
-        };
         let check = Check {
             limits: &self.limits,
             options,
             storage,
             counters: &counters,
+        };
+        let mut sink = Sink {
+            key: &key,
+            tail,
+            index,
+            batch,
+            in_flight,
         };
         for measurement in measurements {
             let had_open = series.open.is_some();
@@ -270,7 +258,7 @@ impl BucketCatalog {
                     series.open = Some(bucket);
                     continue;
                 };
-                flush(&mut stage, &mut bucket)?;
+                sink.flush(&mut stage, &mut bucket)?;
                 counters.count_rollover(reason);
                 if reason == Rollover::TimeBackward {
                     archive(series, bucket);
@@ -281,9 +269,8 @@ impl BucketCatalog {
             let mut bucket = match reopening::reopen(series, &key.meta, measurement, &check)? {
                 Some(reopened) => reopened,
                 None => {
-                    if !had_open {
-                        increment(&counters.opened_due_to_metadata, 1);
-                    }
+                    let first = i64::from(!had_open);
+                    increment(&counters.opened_due_to_metadata, first);
                     self.open_bucket(options, measurement.time_ms, key.meta.len())
                 }
             };
@@ -292,7 +279,7 @@ impl BucketCatalog {
             series.open = Some(bucket);
         }
         match &mut series.open {
-            Some(bucket) => flush(&mut stage, bucket),
+            Some(bucket) => sink.flush(&mut stage, bucket),
             None => Ok(()),
         }
     }
@@ -439,6 +426,35 @@ impl BucketCatalog {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         counters.remove(&collection);
+    }
+}
+
+/// Where the entries of one series go.
+struct Sink<'s> {
+    key: &'s Arc<SeriesKey>,
+    tail: KeyspaceId,
+    index: KeyspaceId,
+    batch: &'s mut WriteBatch,
+    in_flight: &'s mut Vec<InFlight>,
+}
+
+impl Sink<'_> {
+    /// Makes an entry of the rows collected for `bucket`, if there are any.
+    fn flush(&mut self, stage: &mut Stage<'_>, bucket: &mut OpenBucket) -> Result<()> {
+        if stage.rows() == 0 {
+            return Ok(());
+        }
+        let (entry_key, value, entry) = std::mem::take(stage).into_entry(bucket, &self.key.meta)?;
+        if entry.with_header {
+            let key = series_index::key(&self.key.meta, bucket.start_ms, bucket.id);
+            self.batch.put(self.index, key, Vec::new());
+        }
+        self.batch.put(self.tail, entry_key, value);
+        self.in_flight.push(InFlight {
+            key: self.key.clone(),
+            entry,
+        });
+        Ok(())
     }
 }
 
