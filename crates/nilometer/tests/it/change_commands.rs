@@ -3,7 +3,7 @@
 use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, Value, ValueRef, array, doc};
 
-use crate::support::{Fixture, show};
+use crate::support::{Fixture, TemporaryDirectory, show};
 
 fn parsed(text: &str) -> Document {
     parse_document(text).unwrap_or_else(|e| panic!("{text}: {e}"))
@@ -401,4 +401,56 @@ fn concurrent_writers_lose_nothing() {
         &mut f,
         &[r#"{"_id":1,"n":200}"#, r#"{"_id":"new","k":200}"#],
     );
+}
+
+#[test]
+fn many_are_named_by_their_ids() {
+    let mut f = Fixture::new();
+    let documents: Vec<Value> = (0..1000)
+        .map(|at| doc! {"_id": at, "v": 0}.into())
+        .collect();
+    f.run(doc! {"insert": "c", "documents": documents});
+    let ids: Vec<Value> = (0..1500).step_by(3).map(Value::Int64).collect();
+    let query = doc! {"_id": doc! {"$in": ids}};
+    let update = doc! {"q": query.clone(), "u": doc! {"$inc": doc! {"v": 1}}, "multi": true};
+    let reply = f.run(doc! {"update": "c", "updates": array![update]});
+    assert_eq!(reply.get("n").as_exact_i64(), Some(334));
+    let first =
+        doc! {"q": query.clone(), "u": doc! {"$inc": doc! {"v": 10}}, "sort": doc! {"_id": -1}};
+    f.run(doc! {"update": "c", "updates": array![first]});
+    let found = f.all(doc! {"find": "c", "filter": doc! {"v": 11}});
+    let found: Vec<String> = found.iter().map(show).collect();
+    assert_eq!(found, [show(&doc! {"_id": 999, "v": 11})]);
+    let reply = f.run(doc! {"delete": "c", "deletes": array![doc! {"q": query, "limit": 0}]});
+    assert_eq!(reply.get("n").as_exact_i64(), Some(334));
+    let reply = f.run(doc! {"count": "c", "query": doc! {"v": 0}});
+    assert_eq!(reply.get("n").as_exact_i64(), Some(666));
+}
+
+#[test]
+fn changes_outlive_the_process() {
+    let directory = TemporaryDirectory::new();
+    {
+        let mut f = Fixture::open(&directory.0);
+        f.run(parsed(
+            r#"{"insert":"c","documents":[{"_id":1,"a":1},{"_id":2},{"_id":3}]}"#,
+        ));
+        reply(
+            &mut f,
+            r#"{"update":"c","updates":[{"q":{"_id":1},"u":{"$inc":{"a":1}}},{"q":{"_id":4},"u":{"$set":{"a":9}},"upsert":true}]}"#,
+        );
+        reply(
+            &mut f,
+            r#"{"delete":"c","deletes":[{"q":{"_id":2},"limit":1}]}"#,
+        );
+    }
+    let mut f = Fixture::open(&directory.0);
+    contents(
+        &mut f,
+        &[r#"{"_id":1,"a":2}"#, r#"{"_id":3}"#, r#"{"_id":4,"a":9}"#],
+    );
+    let insert =
+        r#"{"insert":"c","ordered":false,"documents":[{"_id":1},{"_id":2},{"_id":3},{"_id":4}]}"#;
+    let errors = write_errors(&mut f, insert);
+    assert_eq!(errors, [(0, 11_000), (2, 11_000), (3, 11_000)]);
 }
