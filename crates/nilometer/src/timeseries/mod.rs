@@ -11,6 +11,7 @@
 //!
 //! Does not know queries or commands.
 
+mod bucket_cache;
 mod bucket_catalog;
 mod bucket_document;
 mod chores;
@@ -47,7 +48,7 @@ pub struct Timeseries {
     /// Which buckets are open.
     pub bucket_catalog: Arc<BucketCatalog>,
     chores: ChoreQueue,
-    folded: read::FoldedCache,
+    cache: bucket_cache::BucketCache,
 }
 
 impl Timeseries {
@@ -59,7 +60,7 @@ impl Timeseries {
             engine,
             bucket_catalog,
             chores,
-            folded: read::FoldedCache::default(),
+            cache: bucket_cache::BucketCache::default(),
         }
     }
 }

@@ -2,15 +2,14 @@
 //!
 //! A bucket may be a document among the open or the sealed ones, a tail, or a document and a tail.
 //! A scan merges the three keyspaces under one snapshot and hands out [`StoredBucket`]s; one with a
-//! tail is folded in memory first, and the fold is kept for the next reader.
+//! tail is folded in memory first. What was opened is kept for the next reader ([`bucket_cache`]).
 //!
 //! A snapshot lives for one chunk of a scan. The next chunk takes a new one and goes on behind the
 //! last id: buckets keep their ids when they are folded or sealed, so none is skipped or repeated.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::column;
@@ -18,6 +17,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use nilometer_storage::{Bytes, Direction, Scan};
 
 use super::Timeseries;
+use super::bucket_cache;
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Version, damaged};
 use super::fold::{self, BucketKeyspaces};
 use super::sealed::{self, Stored};
@@ -27,9 +27,6 @@ use crate::error::{Error, Result};
 
 /// Buckets looked at under one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
-
-/// Folded buckets kept in memory.
-const FOLDED_BUCKETS_MAX: usize = 4096;
 
 /// A bucket as read: its header at hand, its columns decoded when asked for.
 pub struct StoredBucket {
@@ -100,6 +97,14 @@ impl StoredBucket {
     /// Its `_id`.
     pub fn id(&self) -> ObjectId {
         ObjectId(self.id)
+    }
+
+    /// Bytes it may take in memory with every column decoded.
+    pub(super) fn memory_bytes(&self) -> usize {
+        /// A decoded value, or its place in a dictionary.
+        const VALUE_BYTES: usize = 8;
+        let decoded = self.names.len() * self.count * VALUE_BYTES;
+        self.document.as_bytes().len() + self.stored.len() + decoded
     }
 
     /// Number of measurements.
@@ -204,34 +209,6 @@ impl StoredBucket {
         let mut values = block.to_values();
         values.resize(self.count, nilometer_bson::Value::Missing);
         Ok(ColumnBlock::from_values(&values))
-    }
-}
-
-/// The sequence of the last tail entry that is folded in, and the bucket.
-type Folded = (u64, Arc<StoredBucket>);
-
-/// Folded forms of buckets that have a tail, as of their last tail entry.
-#[derive(Default)]
-pub(super) struct FoldedCache {
-    buckets: Mutex<HashMap<[u8; 12], Folded>>,
-}
-
-impl FoldedCache {
-    fn get(&self, id: [u8; 12], state: u64) -> Option<Arc<StoredBucket>> {
-        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        buckets
-            .get(&id)
-            .filter(|(known, _)| *known == state)
-            .map(|(_, bucket)| bucket.clone())
-    }
-
-    fn put(&self, id: [u8; 12], state: u64, bucket: Arc<StoredBucket>) {
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= FOLDED_BUCKETS_MAX {
-            // Which bucket is read next is anyone's guess; starting over keeps the bound simple.
-            buckets.clear();
-        }
-        buckets.insert(id, (state, bucket));
     }
 }
 
@@ -439,15 +416,15 @@ impl BucketScan {
     ) -> Result<Arc<StoredBucket>> {
         let options = self.collection.timeseries.as_ref();
         let time_field = options.map_or("", |options| &*options.time_field);
-        match stored {
+        let state = bucket_cache::state(stored.as_deref(), tail.iter().map(|(key, _)| &**key));
+        if let Some(known) = self.timeseries.cache.get(id, state) {
+            return Ok(known);
+        }
+        let bucket = match stored {
             Some(stored) if tail.is_empty() => {
-                StoredBucket::open(stored, time_field, self.last.as_deref()).map(Arc::new)
+                StoredBucket::open(stored, time_field, self.last.as_deref())?
             }
             stored => {
-                let state = fold_state(stored.as_deref(), &tail);
-                if let Some(known) = self.timeseries.folded.get(id, state) {
-                    return Ok(known);
-                }
                 let document = stored.map(|bytes| sealed::load(&bytes)).transpose()?;
                 let document = document.as_ref().map(Document::as_ref);
                 let mut entries = Vec::with_capacity(tail.len());
@@ -458,23 +435,13 @@ impl BucketScan {
                 let image = image.ok_or_else(|| {
                     damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
                 })?;
-                let bucket = StoredBucket::from_document(image.into_document(), time_field)?;
-                let bucket = Arc::new(bucket);
-                self.timeseries.folded.put(id, state, bucket.clone());
-                Ok(bucket)
+                StoredBucket::from_document(image.into_document(), time_field)?
             }
-        }
+        };
+        let bucket = Arc::new(bucket);
+        self.timeseries.cache.put(id, state, bucket.clone());
+        Ok(bucket)
     }
-}
-
-/// Tells one state of a bucket from another: entries are never changed, only added and folded.
-fn fold_state(stored: Option<&[u8]>, tail: &[(Bytes, Bytes)]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    stored.hash(&mut hasher);
-    for (key, _) in tail {
-        key.hash(&mut hasher);
-    }
-    hasher.finish()
 }
 
 impl Iterator for BucketScan {
