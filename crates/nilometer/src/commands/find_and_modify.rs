@@ -86,7 +86,8 @@ fn run(
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables);
     let selection = selected.selection(false, durability(operation, true), eval, &check_interrupt);
-    let done = perform(database, operation, &namespace, selection, &form)?;
+    let done = perform(database, operation, &namespace, selection, &form)
+        .map_err(|error| error.context("Plan executor error during findAndModify"))?;
     reply(&form, done, projection.as_ref(), &eval)
 }
 
