@@ -454,3 +454,108 @@ fn changes_outlive_the_process() {
     let errors = write_errors(&mut f, insert);
     assert_eq!(errors, [(0, 11_000), (2, 11_000), (3, 11_000)]);
 }
+
+/// A small generator of numbers: the same on every machine, for every seed.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: u64) -> i64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n) as i64
+    }
+}
+
+/// What a collection holds, in natural order: `_id` and `v`.
+type Model = Vec<(i64, i64)>;
+
+#[test]
+fn random_changes_agree_with_a_list() {
+    for seed in 1..60 {
+        let mut draw = Draw(seed * 0x9E37_79B9);
+        let mut f = Fixture::new();
+        let mut model = Model::new();
+        for step in 0..60 {
+            random_change(&mut f, &mut model, &mut draw);
+            let found = f.all(doc! {"find": "c"});
+            let number = |d: &Document, name| d.get(name).as_exact_i64().unwrap();
+            let found: Model = found
+                .iter()
+                .map(|d| (number(d, "_id"), number(d, "v")))
+                .collect();
+            assert_eq!(found, model, "seed {seed}, step {step}");
+        }
+    }
+}
+
+/// One command and what it does to the list; the counts must agree.
+fn random_change(f: &mut Fixture, model: &mut Model, draw: &mut Draw) {
+    let (id, low, by) = (draw.below(8), draw.below(6), draw.below(4));
+    let multi = draw.below(2) == 1;
+    // By id, by value, or by both, and what each means on the list.
+    let kind = draw.below(3);
+    let query = match kind {
+        0 => doc! {"_id": id},
+        1 => doc! {"v": doc! {"$gte": low}},
+        _ => doc! {"_id": doc! {"$in": array![id, id + 3]}, "v": doc! {"$gte": low}},
+    };
+    let selects = |(known, v): &(i64, i64)| match kind {
+        0 => *known == id,
+        1 => *v >= low,
+        _ => (*known == id || *known == id + 3) && *v >= low,
+    };
+    let chosen: Vec<usize> = (0..model.len()).filter(|at| selects(&model[*at])).collect();
+    let chosen: Vec<usize> = match multi {
+        true => chosen,
+        // Of a list of ids the one that is asked for first may come first.
+        false if kind == 2 => chosen
+            .iter()
+            .copied()
+            .min_by_key(|at| model[*at].0)
+            .into_iter()
+            .collect(),
+        false => chosen.into_iter().take(1).collect(),
+    };
+    match draw.below(4) {
+        0 => {
+            let taken = model.iter().any(|(known, _)| *known == id);
+            let reply =
+                f.run(doc! {"insert": "c", "documents": array![doc! {"_id": id, "v": low}]});
+            assert_eq!(reply.get("n").as_exact_i64(), Some(i64::from(!taken)));
+            if !taken {
+                model.push((id, low));
+            }
+        }
+        1 => {
+            let statement = doc! {"q": query, "limit": i32::from(!multi)};
+            let reply = f.run(doc! {"delete": "c", "deletes": array![statement]});
+            assert_eq!(reply.get("n").as_exact_i64(), Some(chosen.len() as i64));
+            for at in chosen.into_iter().rev() {
+                model.remove(at);
+            }
+        }
+        _ => {
+            let upsert = kind == 0 && draw.below(2) == 1;
+            let inc = doc! {"$inc": doc! {"v": by}};
+            let statement = doc! {"q": query, "u": inc, "multi": multi, "upsert": upsert};
+            let reply = f.run(doc! {"update": "c", "updates": array![statement]});
+            let made = upsert && chosen.is_empty();
+            let n = chosen.len() + usize::from(made);
+            assert_eq!(
+                reply.get("n").as_exact_i64(),
+                Some(n as i64),
+                "{}",
+                show(&reply)
+            );
+            let modified = if by == 0 { 0 } else { chosen.len() };
+            assert_eq!(reply.get("nModified").as_exact_i64(), Some(modified as i64));
+            for at in chosen {
+                model[at].1 += by;
+            }
+            if made {
+                model.push((id, by));
+            }
+        }
+    }
+}
