@@ -10,6 +10,7 @@
 //! Inserts that follow one another into one collection are done together.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
+use nilometer_storage::Durability;
 
 use super::args::Args;
 use super::change::{Place, count_value, make_durable};
@@ -314,6 +315,7 @@ impl Bulk<'_> {
             operation: self.operation,
             namespace: namespace.ok_or_else(|| Error::bad_value("no such namespace"))?,
             options: &self.options,
+            durability: Durability::Buffered,
         })
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_storage::Durability;
 
 use super::args::Args;
 use super::find::natural_direction_of;
@@ -61,6 +62,7 @@ pub(super) struct Place<'a> {
     pub(super) operation: &'a OperationContext,
     pub(super) namespace: &'a Namespace,
     pub(super) options: &'a QueryOptions,
+    pub(super) durability: Durability,
 }
 
 /// The documents a statement means, parsed.
@@ -104,6 +106,7 @@ impl Selected {
     pub(super) fn selection<'a>(
         &'a self,
         multi: bool,
+        durability: Durability,
         eval: EvalContext<'a>,
         check_interrupt: &'a dyn Fn() -> Result<()>,
     ) -> Selection<'a> {
@@ -112,6 +115,7 @@ impl Selected {
             sort: self.sort.as_ref(),
             multi,
             backward: self.backward,
+            durability,
             eval,
             check_interrupt,
         }
@@ -160,13 +164,26 @@ pub(super) fn eval_context<'a>(
     }
 }
 
-/// Waits for the disk, if the client asked for that.
+/// How a change is committed: waiting for the disk, if it is the only one of its command and the
+/// client asked for that.
+pub(super) fn durability(operation: &OperationContext, only_one: bool) -> Durability {
+    if only_one && waits_for_disk(operation) {
+        Durability::Sync
+    } else {
+        Durability::Buffered
+    }
+}
+
+/// Waits for the disk behind many changes, if the client asked for that.
 pub(super) fn make_durable(database: &Database, operation: &OperationContext) -> Result<()> {
-    let concern = operation.write_concern;
-    if concern.journaled && concern.acknowledged {
+    if waits_for_disk(operation) {
         database.records().sync()?;
     }
     Ok(())
+}
+
+fn waits_for_disk(operation: &OperationContext) -> bool {
+    operation.write_concern.journaled && operation.write_concern.acknowledged
 }
 
 /// The statements of a command and the options that go for all of them.
@@ -214,6 +231,15 @@ impl<'r> Statements<'r> {
             documents,
             ordered,
         })
+    }
+
+    /// True if the command is one statement, which `is_multi` says is about one document.
+    pub(super) fn is_one_change(&self, is_multi: impl Fn(&Args<'_>) -> bool) -> bool {
+        let mut documents = self.documents.clone();
+        match (documents.next(), documents.next()) {
+            (Some(only), None) => !is_multi(&Args::new("", only)),
+            _ => false,
+        }
     }
 
     /// Runs the statements one after the other; those that fail give an entry of `writeErrors`, and

@@ -4,7 +4,8 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder};
 
 use super::args::Args;
 use super::change::{
-    Place, Selected, Statements, append_errors, count_value, eval_context, make_durable, target,
+    Place, Selected, Statements, append_errors, count_value, durability, eval_context,
+    make_durable, target,
 };
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
@@ -38,6 +39,7 @@ fn run(
     target(database, &statements.namespace, "delete")?;
     let mut deleted = 0;
     let counters = &database.services().counters;
+    let only_one = statements.is_one_change(|s| !matches!(is_multi(s), Ok(false)));
     let errors = statements.run(|_, document| {
         counters.operations.delete.increment();
         let place = Place {
@@ -45,13 +47,16 @@ fn run(
             operation,
             namespace: &statements.namespace,
             options: &statements.options,
+            durability: durability(operation, only_one),
         };
         let statement = Args::new("delete.deletes", document);
         let filter = statement.required_document("q")?;
         deleted += one(place, &statement, filter, is_multi(&statement)?)?;
         Ok(())
     });
-    make_durable(database, operation)?;
+    if !only_one {
+        make_durable(database, operation)?;
+    }
     let mut reply = DocumentBuilder::new();
     reply.append("n", count_value(deleted));
     append_errors(&mut reply, errors);
@@ -70,6 +75,7 @@ pub(super) fn one(
         operation,
         namespace,
         options,
+        durability,
     } = place;
     let expressions = &options.expressions;
     let selected = Selected::parse(database, namespace, statement, filter, expressions)?;
@@ -78,7 +84,7 @@ pub(super) fn one(
     };
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables);
-    let selection = selected.selection(multi, eval, &check_interrupt);
+    let selection = selected.selection(multi, durability, eval, &check_interrupt);
     let (deleted, _) = database.records().delete(&collection, selection)?;
     database.services().counters.documents.deleted.add(deleted);
     Ok(deleted)

@@ -3,7 +3,7 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
 use super::args::Args;
-use super::change::{Selected, eval_context, make_durable, target};
+use super::change::{Selected, durability, eval_context, target};
 use super::query::QueryOptions;
 use super::update::{apply, check_update};
 use super::{Access, CommandContext, CommandSpec, Fields};
@@ -85,9 +85,9 @@ fn run(
     };
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables);
-    let selection = selected.selection(false, eval, &check_interrupt);
-    let done = perform(database, operation, &namespace, selection, &form)?;
-    make_durable(database, operation)?;
+    let selection = selected.selection(false, durability(operation, true), eval, &check_interrupt);
+    let done = perform(database, operation, &namespace, selection, &form)
+        .map_err(|error| error.context("Plan executor error during findAndModify"))?;
     reply(&form, done, projection.as_ref(), &eval)
 }
 

@@ -4,8 +4,8 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::args::Args;
 use super::change::{
-    Place, Selected, Statements, append_errors, count_value, eval_context, make_durable, target,
-    upserted, with_constants,
+    Place, Selected, Statements, append_errors, count_value, durability, eval_context,
+    make_durable, target, upserted, with_constants,
 };
 use super::insert::ordinary;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
@@ -84,6 +84,8 @@ fn run(
     target(database, &statements.namespace, "update")?;
     let mut totals = Totals::default();
     let counters = &database.services().counters;
+    let only_one =
+        statements.is_one_change(|s| !matches!(s.lenient_boolean("multi"), Ok(None | Some(false))));
     let errors = statements.run(|index, document| {
         counters.operations.update.increment();
         let place = Place {
@@ -91,6 +93,7 @@ fn run(
             operation,
             namespace: &statements.namespace,
             options: &statements.options,
+            durability: durability(operation, only_one),
         };
         let statement = Args::new("update.updates", document);
         let updated = one(place, &statement, &NAMES)?;
@@ -101,7 +104,9 @@ fn run(
         }
         Ok(())
     });
-    make_durable(database, operation)?;
+    if !only_one {
+        make_durable(database, operation)?;
+    }
     let mut reply = DocumentBuilder::new();
     let inserted = u64::try_from(totals.upserted.len()).unwrap_or(u64::MAX);
     reply.append("n", count_value(totals.matched + inserted));
@@ -140,6 +145,7 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
         database,
         operation,
         namespace,
+        durability,
         ..
     } = place;
     let selected = Selected::parse(database, namespace, statement, filter, &expressions)?;
@@ -151,7 +157,7 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
     check_combination(&update, multi, constants.is_some())?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &variables);
-    let selection = selected.selection(multi, eval, &check_interrupt);
+    let selection = selected.selection(multi, durability, eval, &check_interrupt);
     let updated = apply(
         database, operation, namespace, selection, &update, upsert, supplied,
     )?;

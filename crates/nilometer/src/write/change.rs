@@ -1,8 +1,8 @@
 //! Changing and removing the records that a filter selects.
 //!
 //! ```text
-//! {_id: x, …}      look-up in the _id index
-//! anything else    scan in chunks ──▶ test ──▶ change ──▶ one engine batch per chunk
+//! {_id: x, …}, {_id: {$in: […]}, …}      look-ups in the _id index
+//! anything else                          scan in chunks ──▶ test ──▶ change ──▶ one engine batch per chunk
 //! ```
 //!
 //! The writing lock of the collection is held from the reading of a chunk to its commit, so that no
@@ -14,8 +14,8 @@
 //! A statement that fails half-way leaves what it changed before: each document is atomic, the
 //! statement is not, as in MongoDB.
 //!
-//! Batches are committed without waiting for the disk; a command calls [`Records::sync`] once, before
-//! it answers.
+//! A command of one change waits for the disk in its commit, together with other writers; a command of
+//! many commits them without waiting and calls [`Records::sync`] once, before it answers.
 
 use std::sync::PoisonError;
 
@@ -34,6 +34,9 @@ use crate::eval::sort_key::{SortKey, SortPattern};
 /// Times an upsert is tried again when another writer has inserted what it looked for.
 const UPSERT_RETRIES_MAX: usize = 10;
 
+/// Look-ups by `_id` between which other writers may come in.
+const IDS_PER_LOCK: usize = 256;
+
 /// Bytes of new documents that one engine batch may gather.
 const BATCH_BYTES_MAX: usize = 32 << 20;
 
@@ -48,6 +51,9 @@ pub struct Selection<'a> {
     pub multi: bool,
     /// True to look at the newest first.
     pub backward: bool,
+    /// Whether each batch waits for the disk. Where there are many, [`Records::sync`] behind the last
+    /// is cheaper.
+    pub durability: Durability,
     /// Time, variables, randomness.
     pub eval: EvalContext<'a>,
     /// Ends the statement from outside.
@@ -138,7 +144,7 @@ impl Records {
             };
             let options = RecordInsertOptions {
                 ordered: true,
-                durability: Durability::Buffered,
+                durability: selection.durability,
                 new_id,
             };
             let outcome = self.insert(collection, std::iter::once(document.as_ref()), options)?;
@@ -170,7 +176,8 @@ impl Records {
 
     /// True if another writer has inserted the document an upsert looked for by its `_id`.
     fn finds_rival(&self, collection: &Collection, selection: Selection<'_>) -> Result<bool> {
-        let Some(id) = id_of(selection.filter) else {
+        let ids = ids_of(selection.filter).unwrap_or_default();
+        let [id] = *ids else {
             return Ok(false);
         };
         match self.find_by_id(collection, id)? {
@@ -213,8 +220,10 @@ impl Records {
         selection: Selection<'_>,
         decide: &mut Decide<'_>,
     ) -> Result<()> {
-        if let Some(id) = id_of(selection.filter) {
-            return self.change_by_id(collection, selection, id, decide);
+        if let Some(ids) = ids_of(selection.filter)
+            && (selection.sort.is_none() || ids.len() == 1)
+        {
+            return self.change_by_ids(collection, selection, &ids, decide);
         }
         if !selection.multi && selection.sort.is_some() {
             return self.change_first(collection, selection, decide);
@@ -238,20 +247,26 @@ impl Records {
         }
     }
 
-    fn change_by_id(
+    fn change_by_ids(
         &self,
         collection: &Collection,
         selection: Selection<'_>,
-        id: ValueRef<'_>,
+        ids: &[ValueRef<'_>],
         decide: &mut Decide<'_>,
     ) -> Result<()> {
         let keyspaces = keyspaces(collection)?;
         let state = self.state(collection);
-        let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(found) = self.find_by_id(collection, id)? else {
-            return Ok(());
-        };
-        self.change_chunk(&state, keyspaces, selection, vec![found], decide)?;
+        for some in ids.chunks(IDS_PER_LOCK) {
+            (selection.check_interrupt)()?;
+            let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut found = Vec::with_capacity(some.len());
+            for id in some {
+                found.extend(self.find_by_id(collection, *id)?);
+            }
+            if self.change_chunk(&state, keyspaces, selection, found, decide)? {
+                return Ok(());
+            }
+        }
         Ok(())
     }
 
@@ -329,12 +344,12 @@ impl Records {
             }
             if bytes > BATCH_BYTES_MAX {
                 let full = std::mem::take(&mut batch);
-                self.engine.commit(full, Durability::Buffered)?;
+                self.engine.commit(full, selection.durability)?;
                 bytes = 0;
             }
         }
         if !batch.is_empty() {
-            self.engine.commit(batch, Durability::Buffered)?;
+            self.engine.commit(batch, selection.durability)?;
         }
         state.count.add(-removed);
         outcome
@@ -397,16 +412,23 @@ fn new_document(
     Ok(out.finish())
 }
 
-/// The value the filter wants `_id` to be equal to.
-fn id_of(filter: &MatchExpression) -> Option<ValueRef<'_>> {
+/// The values of which `_id` must be one, each once, if the filter says so.
+fn ids_of(filter: &MatchExpression) -> Option<Vec<ValueRef<'_>>> {
     match filter {
-        MatchExpression::And(arms) => arms.iter().find_map(id_of),
+        MatchExpression::And(arms) => arms.iter().find_map(ids_of),
         MatchExpression::Compare(comparison)
             if comparison.op == CompareOp::Eq
                 && comparison.path.as_str() == "_id"
                 && comparison.collation.collator().is_none() =>
         {
-            Some(comparison.value.as_ref())
+            Some(vec![comparison.value.as_ref()])
+        }
+        MatchExpression::In(list)
+            if list.path.as_str() == "_id"
+                && list.patterns().is_empty()
+                && list.collation().collator().is_none() =>
+        {
+            Some(list.values().iter().map(Value::as_ref).collect())
         }
         _ => None,
     }

@@ -73,15 +73,7 @@ fn check(document: &Document) -> Result<()> {
             ),
         ));
     }
-    match document.get("_id") {
-        id @ (ValueRef::Array(_) | ValueRef::Regex { .. } | ValueRef::Undefined) => {
-            Err(Error::new(
-                ErrorCode::InvalidIdField,
-                format!("The '_id' value cannot be of type {}", id.type_name()),
-            ))
-        }
-        _ => Ok(()),
-    }
+    super::update::check::id(document.get("_id"))
 }
 
 fn duplicate(collection: &Collection, id: ValueRef<'_>) -> Error {

@@ -3,7 +3,7 @@
 use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, Value, ValueRef, array, doc};
 
-use crate::support::{Fixture, show};
+use crate::support::{Fixture, TemporaryDirectory, show};
 
 fn parsed(text: &str) -> Document {
     parse_document(text).unwrap_or_else(|e| panic!("{text}: {e}"))
@@ -401,4 +401,161 @@ fn concurrent_writers_lose_nothing() {
         &mut f,
         &[r#"{"_id":1,"n":200}"#, r#"{"_id":"new","k":200}"#],
     );
+}
+
+#[test]
+fn many_are_named_by_their_ids() {
+    let mut f = Fixture::new();
+    let documents: Vec<Value> = (0..1000)
+        .map(|at| doc! {"_id": at, "v": 0}.into())
+        .collect();
+    f.run(doc! {"insert": "c", "documents": documents});
+    let ids: Vec<Value> = (0..1500).step_by(3).map(Value::Int64).collect();
+    let query = doc! {"_id": doc! {"$in": ids}};
+    let update = doc! {"q": query.clone(), "u": doc! {"$inc": doc! {"v": 1}}, "multi": true};
+    let reply = f.run(doc! {"update": "c", "updates": array![update]});
+    assert_eq!(reply.get("n").as_exact_i64(), Some(334));
+    let first =
+        doc! {"q": query.clone(), "u": doc! {"$inc": doc! {"v": 10}}, "sort": doc! {"_id": -1}};
+    f.run(doc! {"update": "c", "updates": array![first]});
+    let found = f.all(doc! {"find": "c", "filter": doc! {"v": 11}});
+    let found: Vec<String> = found.iter().map(show).collect();
+    assert_eq!(found, [show(&doc! {"_id": 999, "v": 11})]);
+    let reply = f.run(doc! {"delete": "c", "deletes": array![doc! {"q": query, "limit": 0}]});
+    assert_eq!(reply.get("n").as_exact_i64(), Some(334));
+    let reply = f.run(doc! {"count": "c", "query": doc! {"v": 0}});
+    assert_eq!(reply.get("n").as_exact_i64(), Some(666));
+}
+
+#[test]
+fn changes_outlive_the_process() {
+    let directory = TemporaryDirectory::new();
+    {
+        let mut f = Fixture::open(&directory.0);
+        f.run(parsed(
+            r#"{"insert":"c","documents":[{"_id":1,"a":1},{"_id":2},{"_id":3}]}"#,
+        ));
+        reply(
+            &mut f,
+            r#"{"update":"c","updates":[{"q":{"_id":1},"u":{"$inc":{"a":1}}},{"q":{"_id":4},"u":{"$set":{"a":9}},"upsert":true}]}"#,
+        );
+        reply(
+            &mut f,
+            r#"{"delete":"c","deletes":[{"q":{"_id":2},"limit":1}]}"#,
+        );
+    }
+    let mut f = Fixture::open(&directory.0);
+    contents(
+        &mut f,
+        &[r#"{"_id":1,"a":2}"#, r#"{"_id":3}"#, r#"{"_id":4,"a":9}"#],
+    );
+    let insert =
+        r#"{"insert":"c","ordered":false,"documents":[{"_id":1},{"_id":2},{"_id":3},{"_id":4}]}"#;
+    let errors = write_errors(&mut f, insert);
+    assert_eq!(errors, [(0, 11_000), (2, 11_000), (3, 11_000)]);
+}
+
+/// A small generator of numbers: the same on every machine, for every seed.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: u64) -> i64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n) as i64
+    }
+}
+
+/// What a collection holds, in natural order: `_id` and `v`.
+type Model = Vec<(i64, i64)>;
+
+#[test]
+fn random_changes_agree_with_a_list() {
+    for seed in 1..60 {
+        let mut draw = Draw(seed * 0x9E37_79B9);
+        let mut f = Fixture::new();
+        let mut model = Model::new();
+        for step in 0..60 {
+            random_change(&mut f, &mut model, &mut draw);
+            let found = f.all(doc! {"find": "c"});
+            let number = |d: &Document, name| d.get(name).as_exact_i64().unwrap();
+            let found: Model = found
+                .iter()
+                .map(|d| (number(d, "_id"), number(d, "v")))
+                .collect();
+            assert_eq!(found, model, "seed {seed}, step {step}");
+        }
+    }
+}
+
+/// One command and what it does to the list; the counts must agree.
+fn random_change(f: &mut Fixture, model: &mut Model, draw: &mut Draw) {
+    let (id, low, by) = (draw.below(8), draw.below(6), draw.below(4));
+    let multi = draw.below(2) == 1;
+    // By id, by value, or by both, and what each means on the list.
+    let kind = draw.below(3);
+    let query = match kind {
+        0 => doc! {"_id": id},
+        1 => doc! {"v": doc! {"$gte": low}},
+        _ => doc! {"_id": doc! {"$in": array![id, id + 3]}, "v": doc! {"$gte": low}},
+    };
+    let selects = |(known, v): &(i64, i64)| match kind {
+        0 => *known == id,
+        1 => *v >= low,
+        _ => (*known == id || *known == id + 3) && *v >= low,
+    };
+    let chosen: Vec<usize> = (0..model.len()).filter(|at| selects(&model[*at])).collect();
+    let chosen: Vec<usize> = match multi {
+        true => chosen,
+        // Of a list of ids the one that is asked for first may come first.
+        false if kind == 2 => chosen
+            .iter()
+            .copied()
+            .min_by_key(|at| model[*at].0)
+            .into_iter()
+            .collect(),
+        false => chosen.into_iter().take(1).collect(),
+    };
+    match draw.below(4) {
+        0 => {
+            let taken = model.iter().any(|(known, _)| *known == id);
+            let reply =
+                f.run(doc! {"insert": "c", "documents": array![doc! {"_id": id, "v": low}]});
+            assert_eq!(reply.get("n").as_exact_i64(), Some(i64::from(!taken)));
+            if !taken {
+                model.push((id, low));
+            }
+        }
+        1 => {
+            let statement = doc! {"q": query, "limit": i32::from(!multi)};
+            let reply = f.run(doc! {"delete": "c", "deletes": array![statement]});
+            assert_eq!(reply.get("n").as_exact_i64(), Some(chosen.len() as i64));
+            for at in chosen.into_iter().rev() {
+                model.remove(at);
+            }
+        }
+        _ => {
+            let upsert = kind == 0 && draw.below(2) == 1;
+            let inc = doc! {"$inc": doc! {"v": by}};
+            let statement = doc! {"q": query, "u": inc, "multi": multi, "upsert": upsert};
+            let reply = f.run(doc! {"update": "c", "updates": array![statement]});
+            let made = upsert && chosen.is_empty();
+            let n = chosen.len() + usize::from(made);
+            assert_eq!(
+                reply.get("n").as_exact_i64(),
+                Some(n as i64),
+                "{}",
+                show(&reply)
+            );
+            let modified = if by == 0 { 0 } else { chosen.len() };
+            assert_eq!(reply.get("nModified").as_exact_i64(), Some(modified as i64));
+            for at in chosen {
+                model[at].1 += by;
+            }
+            if made {
+                model.push((id, by));
+            }
+        }
+    }
 }
