@@ -27,6 +27,10 @@ use crate::write::Records;
 
 pub(crate) use collections::StoredCollections;
 
+/// The folder in a database's directory for what queries cannot hold in memory. Its files have no
+/// names and are gone when they are closed.
+const SPILL_FOLDER: &str = "spill";
+
 /// An open database.
 pub struct Database {
     services: Arc<Services>,
@@ -49,7 +53,8 @@ impl Database {
     /// Opens the database in the directory `path` with everything it takes from outside.
     pub fn open_with(path: impl AsRef<Path>, environment: Environment) -> Result<Self> {
         let engine = LsmEngine::open(path.as_ref(), LsmOptions::default())?;
-        Self::with_engine(Arc::new(engine), environment)
+        let spill = Arc::from(path.as_ref().join(SPILL_FOLDER));
+        Self::assemble(Arc::new(engine), environment, Some(spill))
     }
 
     /// An empty database that lives as long as the value.
@@ -57,8 +62,16 @@ impl Database {
         Self::with_engine(Arc::new(MemoryEngine::new()), Environment::default())
     }
 
-    /// The database kept by `engine`.
+    /// The database kept by `engine`. Its queries write nothing to disk, whatever they hold.
     pub fn with_engine(engine: Arc<dyn Engine>, environment: Environment) -> Result<Self> {
+        Self::assemble(engine, environment, None)
+    }
+
+    fn assemble(
+        engine: Arc<dyn Engine>,
+        environment: Environment,
+        spill: Option<Arc<Path>>,
+    ) -> Result<Self> {
         let services = Arc::new(Services::new(environment));
         let entropy = Arc::new(Entropy::default());
         let catalog = Arc::new(Catalog::open(engine.clone())?);
@@ -80,6 +93,7 @@ impl Database {
             collections: collections.clone(),
             cursors: Arc::new(CursorRegistry::new(CursorLimits::default())),
             limits: ExecLimits::default(),
+            spill,
             entropy: entropy.clone(),
         };
         let cursors = query.cursors.clone();
@@ -87,8 +101,8 @@ impl Database {
             services: services.clone(),
             catalog: catalog.clone(),
             timeseries: timeseries.clone(),
-            expire_cursors: Box::new(move |now| {
-                cursors.expire(now);
+            expire_cursors: Box::new(move |now, idle| {
+                cursors.expire(now, idle);
             }),
         })
         .map_err(|e| Error::new(ErrorCode::InternalError, format!("no thread: {e}")))?;
@@ -174,6 +188,5 @@ fn bucket_limits(services: &Services) -> BucketLimits {
         count_max: size(given.timeseries_bucket_max_count()),
         bytes_max: size(given.timeseries_bucket_max_size()),
         count_min: size(given.timeseries_bucket_min_count()),
-        bytes_min: size(given.timeseries_bucket_min_size()),
     }
 }

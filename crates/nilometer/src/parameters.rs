@@ -124,16 +124,6 @@ parameters! {
         "Bytes of uncompressed measurements a bucket may hold.";
     timeseries_bucket_min_count = "timeseriesBucketMinCount", Int, Startup, 10, 1, INT_MAX,
         "Measurements a bucket may hold in any case, however large they are.";
-    timeseries_bucket_min_size = "timeseriesBucketMinSize", Int, Any, 5_120, 1, INT_MAX,
-        "Bytes a bucket may hold in any case, however many buckets are open.";
-    timeseries_idle_bucket_expiry_max_count_per_attempt = "timeseriesIdleBucketExpiryMaxCountPerAttempt", Int, Startup, 3, 2, INT_MAX,
-        "Idle buckets closed at most when an insert finds memory short.";
-    timeseries_idle_bucket_expiry_memory_usage_threshold = "timeseriesIdleBucketExpiryMemoryUsageThreshold", Int, Any, 0, -1, INT_MAX,
-        "Bytes of open buckets above which idle ones are closed; 0 or -1 is 2.5 % of memory.";
-    timeseries_max_retries_for_write_conflicts_on_reopening = "timeseriesMaxRetriesForWriteConflictsOnReopening", Int, Any, 3, 1, INT_MAX,
-        "Times an insert tries again to reopen a bucket that others change.";
-    timeseries_side_bucket_catalog_memory_usage_threshold = "timeseriesSideBucketCatalogMemoryUsageThreshold", Int, Any, 104_857_600, 1, INT_MAX,
-        "Bytes the buckets of one update may take.";
     ttl_monitor_enabled = "ttlMonitorEnabled", Bool, Any, 1, 0, 1,
         "False to leave expired documents where they are.";
     ttl_monitor_sleep_secs = "ttlMonitorSleepSecs", Int, Any, 60, 1, INT_MAX,

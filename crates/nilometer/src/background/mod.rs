@@ -21,8 +21,8 @@ pub(crate) struct Needs {
     pub(crate) services: Arc<Services>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) timeseries: Arc<Timeseries>,
-    /// Closes cursors nobody has asked for too long, given the monotonic time.
-    pub(crate) expire_cursors: Box<dyn Fn(Duration) + Send>,
+    /// Closes cursors nobody has asked for too long: the monotonic time now, and how long that is.
+    pub(crate) expire_cursors: Box<dyn Fn(Duration, Duration) + Send>,
 }
 
 /// The thread. Dropping it ends it.
@@ -58,7 +58,9 @@ impl Drop for Background {
 fn run(needs: &Needs, stopped: &Receiver<()>) {
     let mut ttl = TtlMonitor::new(&needs.services);
     while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-        (needs.expire_cursors)(needs.services.clock.monotonic());
+        let idle = needs.services.parameters.cursor_timeout_millis();
+        let idle = Duration::from_millis(u64::try_from(idle).unwrap_or(0));
+        (needs.expire_cursors)(needs.services.clock.monotonic(), idle);
         ttl.tick(&needs.services, &needs.catalog, &needs.timeseries);
     }
 }

@@ -98,9 +98,7 @@ pub(super) fn plan(
             ));
         }
     };
-    for name in ["allowDiskUse", "bypassDocumentValidation"] {
-        args.lenient_boolean(name)?;
-    }
+    args.lenient_boolean("bypassDocumentValidation")?;
     if args.lenient_boolean("rawData")?.unwrap_or(false) {
         return Err(Error::new(
             ErrorCode::CommandNotSupported,

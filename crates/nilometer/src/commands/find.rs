@@ -300,12 +300,7 @@ fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
             "find option '$_requestResumeToken' is not supported",
         ));
     }
-    for name in [
-        "oplogReplay",
-        "allowPartialResults",
-        "mirrored",
-        "allowDiskUse",
-    ] {
+    for name in ["oplogReplay", "allowPartialResults", "mirrored"] {
         args.lenient_boolean(name)?;
     }
     Ok(())

@@ -13,7 +13,7 @@ use crate::eval::{EvalContext, Expression, ParseContext};
 use crate::operation::OperationContext;
 use crate::query::cursor::{BatchRequest, Cursor};
 use crate::query::exec::documents::GivenDocuments;
-use crate::query::exec::{ExecOptions, ExecSettings, Executor};
+use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::query::pipeline::{PipelineContext, Stage};
 use crate::query::planner::needs::Needs;
 use crate::query::planner::resolve::resolve;
@@ -25,10 +25,12 @@ pub(super) struct QueryOptions {
     pub(super) expressions: ParseContext,
     /// The values of `let`.
     pub(super) variables: Arc<[Value]>,
+    /// Stages above their memory limit may write to disk.
+    pub(super) allow_disk_use: bool,
 }
 
 impl QueryOptions {
-    /// Reads `let` and `collation`.
+    /// Reads `let`, `collation` and `allowDiskUse`, which is true unless it is refused.
     pub(super) fn parse(args: &Args<'_>, operation: &OperationContext) -> Result<Self> {
         if let Some(collation) = args.document("collation")? {
             check_collation(collation)?;
@@ -51,6 +53,7 @@ impl QueryOptions {
         Ok(Self {
             expressions,
             variables: variables.into(),
+            allow_disk_use: args.lenient_boolean("allowDiskUse")?.unwrap_or(true),
         })
     }
 }
@@ -124,14 +127,23 @@ fn settings(
     database: &Database,
     operation: &OperationContext,
     variables: Arc<[Value]>,
+    allow_disk_use: bool,
 ) -> ExecSettings {
     let services = database.queries();
+    let given = &database.services().parameters;
+    // The table of parameters keeps them from being negative.
+    let bytes = |limit: i64| u64::try_from(limit).unwrap_or(0);
     ExecSettings {
         now_ms: operation.now_ms,
         variables,
         collator: None,
         entropy: Arc::clone(&services.entropy),
-        limits: services.limits,
+        limits: ExecLimits {
+            group_bytes_max: bytes(given.internal_document_source_group_max_memory_bytes()),
+            sort_bytes_max: bytes(given.internal_query_max_blocking_sort_memory_usage_bytes()),
+            ..services.limits
+        },
+        spill: services.spill.clone().filter(|_| allow_disk_use),
         options: ExecOptions::default(),
     }
 }
@@ -151,6 +163,7 @@ pub(super) fn plan(
         database,
         operation,
         Arc::clone(&options.variables),
+        options.allow_disk_use,
     ));
     let builder = Builder {
         collections: Arc::clone(&services.collections),
@@ -218,7 +231,7 @@ pub(super) fn open_listing(
     command: &Document,
 ) -> Result<Document> {
     let root = Box::new(GivenDocuments::new(documents));
-    let settings = Arc::new(settings(database, operation, Arc::from([])));
+    let settings = Arc::new(settings(database, operation, Arc::from([]), false));
     let first = FirstBatch {
         // A listing comes whole unless the client asks for pieces.
         documents: batch_size.unwrap_or(u64::MAX),

@@ -36,17 +36,12 @@ pub const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of an array element beside its value: type, index in digits, end of the name.
 const ELEMENT_OVERHEAD_MAX: usize = 12;
 
-/// A cursor nobody asks for this long is closed.
-pub const CURSOR_IDLE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-
 /// Cursors open at once.
 pub const CURSORS_OPEN_MAX: usize = 100_000;
 
 /// What is set for all cursors of a database.
 #[derive(Clone, Copy, Debug)]
 pub struct CursorLimits {
-    /// Idle time after which a cursor is closed.
-    pub idle_timeout: Duration,
     /// Cursors open at once.
     pub open_max: usize,
 }
@@ -54,7 +49,6 @@ pub struct CursorLimits {
 impl Default for CursorLimits {
     fn default() -> Self {
         Self {
-            idle_timeout: CURSOR_IDLE_TIMEOUT,
             open_max: CURSORS_OPEN_MAX,
         }
     }
@@ -329,12 +323,10 @@ impl CursorRegistry {
         before - state.slots.len() + stopped
     }
 
-    /// Closes cursors nobody has asked for since the idle timeout. Cheap enough to call once a
-    /// second.
-    pub fn expire(&self, now: Duration) -> usize {
+    /// Closes cursors nobody has asked for in `timeout`. Cheap enough to call once a second.
+    pub fn expire(&self, now: Duration, timeout: Duration) -> usize {
         let mut state = self.lock();
         let before = state.slots.len();
-        let timeout = self.limits.idle_timeout;
         state.slots.retain(|_, slot| match slot {
             Slot::Idle { cursor, since } => {
                 cursor.no_timeout || now.saturating_sub(*since) < timeout

@@ -24,6 +24,7 @@ pub mod source;
 pub(crate) mod number;
 
 use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,6 +42,8 @@ pub struct QueryServices {
     pub cursors: Arc<CursorRegistry>,
     /// Memory a query may take.
     pub limits: ExecLimits,
+    /// Where queries may write what they cannot hold in memory.
+    pub spill: Option<Arc<Path>>,
     /// Where cursor ids, `$sample` and `$rand` draw from.
     pub entropy: Arc<Entropy>,
 }

@@ -30,6 +30,7 @@ pub mod replace_root;
 pub mod sample;
 pub mod scan;
 pub mod sort;
+mod spill;
 pub mod union_with;
 pub mod unwind;
 
@@ -39,6 +40,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod random_tests;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,6 +84,8 @@ pub struct ExecSettings {
     pub entropy: Arc<Entropy>,
     /// Memory limits.
     pub limits: ExecLimits,
+    /// Where a stage above its limit may write; none if it may not.
+    pub spill: Option<Arc<Path>>,
     /// Switches for tests and diagnosis.
     pub options: ExecOptions,
 }

@@ -1,7 +1,7 @@
 //! `$sort`: gathers everything and gives it in order; with a limit it keeps only what may still be
 //! among the first.
 //!
-//! Equal keys keep their input order. With a limit, measurements of a block are remembered by their
+//! Equal keys keep their input order, also where runs are merged that had to be written to disk. With a limit, measurements of a block are remembered by their
 //! place and become documents only if they are given on; a block whose bounds say that all of it
 //! comes later is not looked into, and where buckets come in order of time the first one beyond what
 //! any later one can undercut ends the reading.
@@ -16,6 +16,7 @@ use nilometer_bson::Document;
 use super::block::filter::narrowed;
 use super::block::rank::SortPrefix;
 use super::memory::MemoryGauge;
+use super::spill::{RUNS_MAX, Run};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
@@ -36,7 +37,13 @@ const LATE_ROWS_MAX: usize = 1000;
 pub struct Sort {
     input: Option<BoxOperator>,
     stage: SortStage,
-    sorted: std::vec::IntoIter<Row>,
+    sorted: Sorted,
+}
+
+/// What is given on.
+enum Sorted {
+    Rows(std::vec::IntoIter<Row>),
+    Merge(Merge),
 }
 
 /// A document, or where it is.
@@ -70,7 +77,7 @@ impl Sort {
         Self {
             input: Some(input),
             stage,
-            sorted: Vec::new().into_iter(),
+            sorted: Sorted::Rows(Vec::new().into_iter()),
         }
     }
 }
@@ -78,21 +85,29 @@ impl Sort {
 impl Operator for Sort {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         if let Some(mut input) = self.input.take() {
-            let sorted = match self.stage.limit {
+            self.sorted = match self.stage.limit {
                 Some(limit) if limit <= HEAP_LIMIT_MAX => {
-                    first_few(&mut input, &self.stage, limit, cx)?
+                    Sorted::Rows(first_few(&mut input, &self.stage, limit, cx)?.into_iter())
                 }
                 limit => everything(&mut input, &self.stage.pattern, limit, cx)?,
             };
-            self.sorted = sorted.into_iter();
         }
-        let rows = self.sorted.by_ref().take(ROWS_PER_BATCH);
-        let rows: Vec<Document> = rows.map(Row::into_document).collect::<Result<_>>()?;
+        let rows: Vec<Document> = match &mut self.sorted {
+            Sorted::Rows(rows) => {
+                let rows = rows.by_ref().take(ROWS_PER_BATCH);
+                rows.map(Row::into_document).collect::<Result<_>>()?
+            }
+            Sorted::Merge(merge) => merge.take(ROWS_PER_BATCH, &self.stage.pattern, cx)?,
+        };
         Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
     }
 
     fn is_exhausted(&self) -> bool {
-        self.input.is_none() && self.sorted.len() == 0
+        let rest = match &self.sorted {
+            Sorted::Rows(rows) => rows.len(),
+            Sorted::Merge(merge) => merge.runs.len(),
+        };
+        self.input.is_none() && rest == 0
     }
 }
 
@@ -101,40 +116,141 @@ fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
 }
 
 fn count(gauge: &mut MemoryGauge, bytes: usize, cx: &ExecContext<'_>) -> Result<()> {
-    gauge.add(bytes).map_err(|_| {
-        Error::new(
-            ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed,
-            format!(
-                "Executor error during find command :: caused by :: Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
-                cx.settings.limits.sort_bytes_max
-            ),
-        )
-    })
+    gauge.add(bytes).map_err(|_| exceeded(cx))
 }
 
+fn exceeded(cx: &ExecContext<'_>) -> Error {
+    Error::new(
+        ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed,
+        format!(
+            "Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
+            cx.settings.limits.sort_bytes_max
+        ),
+    )
+}
+
+/// Sorts the whole input. What has no room in memory is written out as sorted runs and merged.
 fn everything(
     input: &mut BoxOperator,
     pattern: &SortPattern,
     limit: Option<u64>,
     cx: &ExecContext<'_>,
-) -> Result<Vec<Row>> {
+) -> Result<Sorted> {
     let mut memory = gauge(cx);
     let mut entries: Vec<(SortKey, Document)> = Vec::new();
+    let mut runs = Vec::new();
     while let Some(batch) = next_filled(input, cx)? {
         for document in batch.into_rows()? {
             let key = pattern.extract(document.as_ref(), &cx.eval)?;
             let bytes = key.memory_bytes() + document.as_bytes().len() + ENTRY_OVERHEAD;
-            count(&mut memory, bytes, cx)?;
             entries.push((key, document));
+            if count(&mut memory, bytes, cx).is_ok() {
+                continue;
+            }
+            let folder = cx.settings.spill.as_deref();
+            let Some(folder) = folder.filter(|_| runs.len() < RUNS_MAX) else {
+                return Err(exceeded(cx));
+            };
+            entries.sort_by(|a, b| pattern.compare(&a.0, &b.0));
+            let documents = entries.iter().map(|(_, document)| document);
+            runs.push(Source::File(Run::write(folder, documents)?));
+            entries.clear();
+            memory = gauge(cx);
         }
     }
     entries.sort_by(|a, b| pattern.compare(&a.0, &b.0));
     let most = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
-    entries.truncate(most);
-    Ok(entries
-        .into_iter()
-        .map(|(_, document)| Row::Document(document))
-        .collect())
+    if runs.is_empty() {
+        entries.truncate(most);
+        let rows = entries
+            .into_iter()
+            .map(|(_, document)| Row::Document(document));
+        return Ok(Sorted::Rows(rows.collect::<Vec<_>>().into_iter()));
+    }
+    runs.push(Source::Memory(entries.into_iter()));
+    Merge::new(runs, most, pattern, cx).map(Sorted::Merge)
+}
+
+/// A sorted run.
+enum Source {
+    File(Run),
+    Memory(std::vec::IntoIter<(SortKey, Document)>),
+}
+
+impl Source {
+    fn next(
+        &mut self,
+        pattern: &SortPattern,
+        cx: &ExecContext<'_>,
+    ) -> Result<Option<(SortKey, Document)>> {
+        match self {
+            Self::Memory(rows) => Ok(rows.next()),
+            Self::File(run) => match run.next()? {
+                Some(document) => Ok(Some((
+                    pattern.extract(document.as_ref(), &cx.eval)?,
+                    document,
+                ))),
+                None => Ok(None),
+            },
+        }
+    }
+}
+
+/// Sorted runs, merged as they are read. Of equal keys the one of the earlier run comes first: it
+/// came first.
+struct Merge {
+    /// Each run with its next row; a run without one is gone.
+    runs: Vec<((SortKey, Document), Source)>,
+    left: usize,
+}
+
+impl Merge {
+    fn new(
+        sources: Vec<Source>,
+        most: usize,
+        pattern: &SortPattern,
+        cx: &ExecContext<'_>,
+    ) -> Result<Self> {
+        let mut runs = Vec::with_capacity(sources.len());
+        for mut source in sources {
+            if let Some(first) = source.next(pattern, cx)? {
+                runs.push((first, source));
+            }
+        }
+        Ok(Self { runs, left: most })
+    }
+
+    fn take(
+        &mut self,
+        rows: usize,
+        pattern: &SortPattern,
+        cx: &ExecContext<'_>,
+    ) -> Result<Vec<Document>> {
+        let mut out = Vec::with_capacity(rows);
+        while out.len() < rows && self.left > 0 {
+            let least = self.runs.iter().enumerate().reduce(|best, candidate| {
+                match pattern.compare(&candidate.1.0.0, &best.1.0.0) {
+                    Ordering::Less => candidate,
+                    _ => best,
+                }
+            });
+            let Some(at) = least.map(|(at, _)| at) else {
+                break;
+            };
+            let Some((row, source)) = self.runs.get_mut(at) else {
+                break;
+            };
+            match source.next(pattern, cx)? {
+                Some(next) => out.push(std::mem::replace(row, next).1),
+                None => out.push(self.runs.remove(at).0.1),
+            }
+            self.left -= 1;
+        }
+        if self.left == 0 {
+            self.runs.clear();
+        }
+        Ok(out)
+    }
 }
 
 /// An entry of the heap of the best; the worst is on top.
@@ -311,4 +427,54 @@ fn key_rows(block: &MeasurementBlock, pattern: &SortPattern) -> Result<Vec<Docum
     let paths = pattern.paths().iter();
     let fields = paths.filter_map(|path| path.as_str().split('.').next());
     narrowed(block, fields.map(Arc::from).collect()).to_rows()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval::ParseContext;
+    use crate::query::exec::testing::{operation, settings};
+    use crate::query::exec::{ExecLimits, ExecOptions, documents::GivenDocuments};
+    use nilometer_bson::doc;
+
+    fn sorted(limit: Option<u64>, bytes: u64, folder: &std::path::Path) -> Result<Vec<Document>> {
+        let documents: Vec<Document> = (0..2000i32)
+            .map(|i| doc! { "k": i * 7919 % 100, "i": i, "pad": "x".repeat((i % 50) as usize) })
+            .collect();
+        let pattern = SortPattern::by_field("k", true, &ParseContext::new()).unwrap();
+        let stage = SortStage {
+            pattern,
+            limit,
+            arrival: None,
+        };
+        let mut sort = Sort::new(Box::new(GivenDocuments::new(documents)), stage);
+        let limits = ExecLimits {
+            sort_bytes_max: bytes,
+            ..ExecLimits::default()
+        };
+        let mut settings = settings(ExecOptions::default(), limits);
+        settings.spill = Some(folder.into());
+        let operation = operation();
+        let cx = ExecContext::new(&operation, &settings);
+        let mut out = Vec::new();
+        while let Some(batch) = sort.next(&cx)? {
+            out.extend(batch.into_rows()?);
+        }
+        assert!(sort.is_exhausted());
+        Ok(out)
+    }
+
+    #[test]
+    fn what_does_not_fit_is_merged_from_disk_in_the_same_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let large = 200_000;
+        for limit in [None, Some(large), Some(HEAP_LIMIT_MAX + 1)] {
+            let expected = sorted(limit, 1 << 30, folder.path()).unwrap();
+            assert_eq!(expected.len(), 2000);
+            for bytes in [3_000, 50_000] {
+                let found = sorted(limit, bytes, folder.path()).unwrap();
+                assert!(found == expected, "{limit:?} {bytes}");
+            }
+        }
+    }
 }

@@ -310,6 +310,7 @@ pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings
         collator: None,
         entropy: Arc::new(Entropy::default()),
         limits,
+        spill: None,
         options,
     }
 }

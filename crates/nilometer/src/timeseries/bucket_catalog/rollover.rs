@@ -12,8 +12,6 @@ pub struct BucketLimits {
     pub bytes_max: usize,
     /// `timeseriesBucketMinCount`: below this a large bucket stays open.
     pub count_min: usize,
-    /// `timeseriesBucketMinSize`: what cache pressure may shrink the limit to, in bytes.
-    pub bytes_min: usize,
 }
 
 impl Default for BucketLimits {
@@ -22,7 +20,6 @@ impl Default for BucketLimits {
             count_max: 1000,
             bytes_max: 128_000,
             count_min: 10,
-            bytes_min: 5_120,
         }
     }
 }

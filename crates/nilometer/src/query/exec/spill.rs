@@ -1,0 +1,122 @@
+//! Documents a stage has no room for in memory: written to a file, read back in order.
+//!
+//! A file has no name: it is gone when it is closed, also by a crash. Reading is sequential, so a
+//! merge of many runs holds one buffer of each.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use nilometer_bson::Document;
+
+use crate::error::{Error, ErrorCode, Result};
+
+/// Bytes read or written at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// The largest document a run may hold, in bytes: far above what a stage can make.
+const DOCUMENT_BYTES_MAX: u32 = 1 << 30;
+
+/// Files one stage may have open at once.
+pub(crate) const RUNS_MAX: usize = 512;
+
+/// Documents in a file, in the order they were written.
+pub(crate) struct Run {
+    reader: BufReader<File>,
+    left: u64,
+}
+
+fn failed(error: &io::Error) -> Error {
+    let code = match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            ErrorCode::OutOfDiskSpace
+        }
+        _ => ErrorCode::InternalError,
+    };
+    Error::new(
+        code,
+        format!("writing what a query cannot hold in memory: {error}"),
+    )
+}
+
+impl Run {
+    /// Writes documents to a file without a name in `folder`, which is made if it is not there.
+    pub(crate) fn write<'d>(
+        folder: &Path,
+        documents: impl Iterator<Item = &'d Document>,
+    ) -> Result<Self> {
+        Self::try_write(folder, documents).map_err(|error| failed(&error))
+    }
+
+    fn try_write<'d>(
+        folder: &Path,
+        documents: impl Iterator<Item = &'d Document>,
+    ) -> io::Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let mut writer = BufWriter::with_capacity(BUFFER_BYTES, tempfile::tempfile_in(folder)?);
+        let mut left = 0;
+        for document in documents {
+            writer.write_all(document.as_bytes())?;
+            left += 1;
+        }
+        let mut file = writer
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?;
+        file.seek(SeekFrom::Start(0))?;
+        let reader = BufReader::with_capacity(BUFFER_BYTES, file);
+        Ok(Self { reader, left })
+    }
+
+    /// The next document.
+    pub(crate) fn next(&mut self) -> Result<Option<Document>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        self.read().map(Some).map_err(|error| failed(&error))
+    }
+
+    fn read(&mut self) -> io::Result<Document> {
+        let mut length = [0; 4];
+        self.reader.read_exact(&mut length)?;
+        let size = u32::from_le_bytes(length);
+        if !(5..=DOCUMENT_BYTES_MAX).contains(&size) {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "a length makes no sense",
+            ));
+        }
+        let mut bytes = vec![0; size as usize];
+        let (head, rest) = bytes.split_at_mut(4);
+        head.copy_from_slice(&length);
+        self.reader.read_exact(rest)?;
+        Document::from_bytes(bytes)
+            .ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "it is no document any more"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::doc;
+
+    #[test]
+    fn what_was_written_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let given: Vec<Document> = (0..1000)
+            .map(|i| doc! { "i": i, "s": "x".repeat(i as usize) })
+            .collect();
+        let mut run = Run::write(&folder.path().join("spill"), given.iter()).unwrap();
+        for document in &given {
+            assert_eq!(run.next().unwrap().as_ref(), Some(document));
+        }
+        assert!(run.next().unwrap().is_none());
+        // Nothing is left behind by name.
+        assert_eq!(
+            std::fs::read_dir(folder.path().join("spill"))
+                .unwrap()
+                .count(),
+            0
+        );
+    }
+}
