@@ -188,5 +188,6 @@ fn bucket_limits(services: &Services) -> BucketLimits {
         count_max: size(given.timeseries_bucket_max_count()),
         bytes_max: size(given.timeseries_bucket_max_size()),
         count_min: size(given.timeseries_bucket_min_count()),
+        expiry_count_max: size(given.timeseries_idle_bucket_expiry_max_count_per_attempt()),
     }
 }

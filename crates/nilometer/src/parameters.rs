@@ -124,6 +124,10 @@ parameters! {
         "Bytes of uncompressed measurements a bucket may hold.";
     timeseries_bucket_min_count = "timeseriesBucketMinCount", Int, Startup, 10, 1, INT_MAX,
         "Measurements a bucket may hold in any case, however large they are.";
+    timeseries_idle_bucket_expiry_max_count_per_attempt = "timeseriesIdleBucketExpiryMaxCountPerAttempt", Int, Startup, 3, 2, INT_MAX,
+        "Idle series whose buckets are closed at most when an insert finds memory short.";
+    timeseries_idle_bucket_expiry_memory_usage_threshold = "timeseriesIdleBucketExpiryMemoryUsageThreshold", Int, Any, 0, -1, INT_MAX,
+        "Bytes of open buckets above which idle ones are closed; 0 or -1 is 2.5 % of memory, and 512 MiB where that is unknown.";
     ttl_monitor_enabled = "ttlMonitorEnabled", Bool, Any, 1, 0, 1,
         "False to leave expired documents where they are.";
     ttl_monitor_sleep_secs = "ttlMonitorSleepSecs", Int, Any, 60, 1, INT_MAX,

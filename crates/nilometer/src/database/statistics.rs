@@ -237,6 +237,8 @@ impl Database {
         out.append("numBuckets", open);
         out.append("numOpenBuckets", open);
         out.append("numIdleBuckets", open);
+        let memory = self.timeseries().bucket_catalog.memory_bytes();
+        out.append("memoryUsage", i64::try_from(memory).unwrap_or(i64::MAX));
         totals.append(&mut out);
         out.append(
             "avgNumMeasurementsPerCommit",

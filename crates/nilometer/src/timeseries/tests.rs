@@ -286,6 +286,32 @@ fn buckets_are_taken_up_again() {
 }
 
 #[test]
+fn idle_buckets_leave_memory() {
+    let f = Fixture::new();
+    f.insert(&[at(0, "first", 1)], true);
+    let one = f.timeseries.bucket_catalog.memory_bytes();
+    assert!(one > 0);
+    f.timeseries.bucket_catalog.set_memory_max(one * 100);
+    for round in 0..3 {
+        let documents: Vec<_> = (0..2000)
+            .map(|i| at(round, &format!("series {i}"), i))
+            .collect();
+        f.insert(&documents, true);
+    }
+    f.timeseries.wait_for_chores().unwrap();
+    let memory = f.timeseries.bucket_catalog.memory_bytes();
+    // Each of 32 locks may still hold a few of its own.
+    assert!(memory < one * 300, "{memory} of {one}");
+    assert!(f.counter("numBucketsClosedDueToMemoryThreshold") > 1000);
+    let buckets = f.buckets(false);
+    assert_eq!(buckets.len(), 2001);
+    assert_eq!(buckets.iter().map(|b| b.count()).sum::<usize>(), 6001);
+    // What is forgotten gives its memory back.
+    f.timeseries.bucket_catalog.clear(f.collection.uuid);
+    assert_eq!(f.timeseries.bucket_catalog.memory_bytes(), 0);
+}
+
+#[test]
 fn buckets_are_copied_byte_for_byte() {
     let f = Fixture::new();
     f.insert(

@@ -3,6 +3,7 @@
 //! It holds no measurements: those are in storage. A bucket with ten fields takes a few hundred bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nilometer_bson::{Element, ObjectId, ValueRef, type_code};
 
@@ -11,6 +12,12 @@ use crate::catalog::TimeseriesOptions;
 
 /// Bytes a bucket document has before its first measurement, meta aside.
 const BUCKET_BASE_BYTES: usize = 128;
+
+/// Memory an open bucket takes without its columns: itself, its series and its place in the map.
+const BUCKET_MEMORY_BYTES: usize = size_of::<OpenBucket>() + 256;
+
+/// Memory a column of an open bucket takes without its name.
+const COLUMN_MEMORY_BYTES: usize = size_of::<BucketColumn>() + 32;
 
 /// A measurement on its way into a bucket.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +83,31 @@ impl<'a> Field<'a> {
     }
 }
 
+/// Memory of open buckets, counted for the whole catalog. What a bucket has taken is given back when
+/// it is dropped.
+#[derive(Debug)]
+pub(crate) struct MemoryUse {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl MemoryUse {
+    pub(crate) fn new(total: Arc<AtomicUsize>) -> Self {
+        Self { total, bytes: 0 }
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for MemoryUse {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// A field a bucket has seen.
 #[derive(Debug)]
 pub(crate) struct BucketColumn {
@@ -111,6 +143,7 @@ pub(crate) struct OpenBucket {
     pub(crate) closing: bool,
     /// It outgrew the size limit with few measurements and was counted for that.
     pub(crate) kept_open: bool,
+    memory: MemoryUse,
 }
 
 impl OpenBucket {
@@ -120,7 +153,9 @@ impl OpenBucket {
         options: &TimeseriesOptions,
         time_ms: i64,
         meta_bytes: usize,
+        mut memory: MemoryUse,
     ) -> Self {
+        memory.add(BUCKET_MEMORY_BYTES + meta_bytes);
         let start_ms = options.round_down_ms(time_ms);
         let seconds = (start_ms.div_euclid(1000) as u32).to_be_bytes();
         let mut id = [0; 12];
@@ -146,6 +181,7 @@ impl OpenBucket {
             folded_count: 0,
             closing: false,
             kept_open: false,
+            memory,
         }
     }
 
@@ -163,6 +199,7 @@ impl OpenBucket {
             return None;
         }
         schema.learn(max);
+        self.memory.add(COLUMN_MEMORY_BYTES + name.len());
         self.columns.push(BucketColumn {
             name: name.into(),
             schema,
@@ -210,6 +247,7 @@ impl OpenBucket {
             }
             None => {
                 weight = 3;
+                self.memory.add(COLUMN_MEMORY_BYTES + field.name.len());
                 self.columns.push(BucketColumn {
                     name: String::from_utf8_lossy(field.name).into(),
                     schema: Schema::of(field.value()),

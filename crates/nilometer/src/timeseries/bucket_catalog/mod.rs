@@ -22,7 +22,7 @@ mod stats;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use nilometer_storage::{KeyspaceId, WriteBatch};
@@ -32,7 +32,7 @@ pub use rollover::BucketLimits;
 pub use stats::BucketCounters;
 pub(crate) use stats::increment;
 
-use bucket::{Field, OpenBucket};
+use bucket::{Field, MemoryUse, OpenBucket};
 pub(crate) use reopening::BucketStorage;
 use reopening::Check;
 use rollover::Rollover;
@@ -48,6 +48,9 @@ const STRIPES: usize = 32;
 
 /// Archived buckets kept in memory for one series; the one that starts first closes for another.
 const ARCHIVED_PER_SERIES_MAX: usize = 4;
+
+/// Memory of open buckets if nobody says otherwise, in bytes.
+const MEMORY_BYTES_MAX: usize = 512 << 20;
 
 /// A tail is folded into its document when it holds at least this many measurements …
 const FOLD_ROWS_MIN: usize = 64;
@@ -153,6 +156,10 @@ pub struct BucketCatalog {
     next_suffix: AtomicU64,
     counters: RwLock<HashMap<[u8; 16], Arc<BucketCounters>>>,
     limits: BucketLimits,
+    /// Bytes of all open buckets.
+    memory: Arc<AtomicUsize>,
+    /// Above this many bytes idle buckets are closed.
+    memory_max: AtomicUsize,
 }
 
 impl BucketCatalog {
@@ -164,7 +171,19 @@ impl BucketCatalog {
             next_suffix: AtomicU64::new(first_suffix),
             counters: RwLock::default(),
             limits,
+            memory: Arc::default(),
+            memory_max: AtomicUsize::new(MEMORY_BYTES_MAX),
         }
+    }
+
+    /// Sets the memory above which idle buckets are closed, in bytes.
+    pub fn set_memory_max(&self, bytes: usize) {
+        self.memory_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of all open buckets.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.load(Ordering::Relaxed)
     }
 
     /// The counters of a collection.
@@ -241,6 +260,7 @@ impl BucketCatalog {
             options,
             storage,
             counters: &counters,
+            memory: &self.memory,
         };
         let mut sink = Sink {
             key: &key,
@@ -286,7 +306,47 @@ impl BucketCatalog {
 
     fn open_bucket(&self, options: &TimeseriesOptions, time: i64, meta: usize) -> OpenBucket {
         let suffix = self.next_suffix.fetch_add(1, Ordering::Relaxed);
-        OpenBucket::new(suffix.to_be_bytes(), options, time, meta)
+        let memory = MemoryUse::new(self.memory.clone());
+        OpenBucket::new(suffix.to_be_bytes(), options, time, meta, memory)
+    }
+
+    /// Closes idle buckets of `collection` if all open buckets together take too much memory: some
+    /// of those under the same lock as the series just written, which is spared.
+    fn expire_idle(&self, stripe: &mut Stripe, spared: &SeriesKey, chores: &mut Vec<Chore>) {
+        if self.memory_bytes() <= self.memory_max.load(Ordering::Relaxed) {
+            return;
+        }
+        let counters = self.counters(spared.collection);
+        let is_idle = |(key, series): &(&Arc<SeriesKey>, &Series)| {
+            let mut buckets = series
+                .open
+                .iter()
+                .chain(&series.archived)
+                .chain(&series.closing);
+            key.collection == spared.collection
+                && ***key != *spared
+                && series.removing.is_empty()
+                && buckets.all(|bucket| bucket.in_flight == 0)
+        };
+        let idle = stripe.iter().filter(is_idle);
+        let idle: Vec<_> = idle
+            .take(self.limits.expiry_count_max)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in idle {
+            let Some(series) = stripe.remove(&key) else {
+                continue;
+            };
+            let buckets = series
+                .open
+                .into_iter()
+                .chain(series.archived)
+                .chain(series.closing);
+            for bucket in buckets {
+                increment(&counters.closed_due_to_memory_threshold, 1);
+                chores.push(Chore::Seal(bucket.id));
+            }
+        }
     }
 
     /// Reports the end of a commit and collects what is to be done about the buckets.
@@ -340,6 +400,7 @@ impl BucketCatalog {
                 }
                 !done
             });
+            self.expire_idle(&mut stripe, &key, &mut chores);
         }
         chores
     }

@@ -4,11 +4,14 @@
 //! which is in memory, or one found by its series and start in storage. A bucket taken up again
 //! must hold the same series, have room, not be closed for good, and accept the measurement's types.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
 use nilometer_bson::{Document, ValueRef};
 
 use super::super::bucket_document::{BucketDocument, Version};
 use super::super::meta::SeriesMeta;
-use super::bucket::{Field, Measurement, OpenBucket};
+use super::bucket::{Field, Measurement, MemoryUse, OpenBucket};
 use super::rollover::{self, BucketLimits, Facts, Rollover};
 use super::stats::{BucketCounters, increment};
 use super::{Series, look_up};
@@ -33,6 +36,8 @@ pub(super) struct Check<'c> {
     pub(super) options: &'c TimeseriesOptions,
     pub(super) storage: &'c dyn BucketStorage,
     pub(super) counters: &'c BucketCounters,
+    /// Bytes of all open buckets.
+    pub(super) memory: &'c Arc<AtomicUsize>,
 }
 
 impl Check<'_> {
@@ -156,7 +161,8 @@ fn take_up(
     else {
         return None;
     };
-    let mut open = OpenBucket::new([0; 8], check.options, start_ms, 0);
+    let memory = MemoryUse::new(check.memory.clone());
+    let mut open = OpenBucket::new([0; 8], check.options, start_ms, 0, memory);
     open.id = bucket.id;
     open.start_ms = start_ms;
     open.last_ms = last_ms;

@@ -12,6 +12,8 @@ pub struct BucketLimits {
     pub bytes_max: usize,
     /// `timeseriesBucketMinCount`: below this a large bucket stays open.
     pub count_min: usize,
+    /// `timeseriesIdleBucketExpiryMaxCountPerAttempt`: series closed at most when memory is short.
+    pub expiry_count_max: usize,
 }
 
 impl Default for BucketLimits {
@@ -20,6 +22,7 @@ impl Default for BucketLimits {
             count_max: 1000,
             bytes_max: 128_000,
             count_min: 10,
+            expiry_count_max: 3,
         }
     }
 }

@@ -37,6 +37,7 @@ counters! {
     closed_due_to_size => "numBucketsClosedDueToSize";
     closed_due_to_time_forward => "numBucketsClosedDueToTimeForward";
     archived_due_to_time_backward => "numBucketsArchivedDueToTimeBackward";
+    closed_due_to_memory_threshold => "numBucketsClosedDueToMemoryThreshold";
     closed_due_to_reopening => "numBucketsClosedDueToReopening";
     reopened => "numBucketsReopened";
     fetched => "numBucketsFetched";
