@@ -291,7 +291,9 @@ fn check_bucket(bucket: DocRef<'_>) -> Vec<i64> {
         assert!(compare(max.get(name), most).is_eq(), "control.max.{name}");
         match (*name, least, min.get(name)) {
             ("t", ValueRef::DateTime(least), ValueRef::DateTime(min)) => {
-                assert_eq!(min, least.div_euclid(60_000) * 60_000, "control.min.t");
+                // The measurement that opened the bucket may have been lost with its command.
+                assert_eq!(min % 60_000, 0, "control.min.t");
+                assert!((0..3_600_000).contains(&(least - min)), "control.min.t");
             }
             (name, least, min) => assert!(compare(min, least).is_eq(), "control.min.{name}"),
         }
