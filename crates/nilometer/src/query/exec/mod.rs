@@ -29,6 +29,7 @@ pub mod project;
 pub mod replace_root;
 pub mod sample;
 pub mod scan;
+pub mod set_window_fields;
 pub mod sort;
 mod spill;
 pub mod union_with;

@@ -24,6 +24,7 @@ mod match_;
 mod project;
 mod replace_root;
 mod sample;
+mod set_window_fields;
 mod sort;
 mod sort_by_count;
 mod union_with;
@@ -345,7 +346,7 @@ pub static STAGES: &[StageEntry] = &[
         "Using $search and $vectorSearch aggregation stages requires additional configuration",
     ),
     stage("$set", project::parse_add_fields),
-    not_yet("$setWindowFields"),
+    stage("$setWindowFields", set_window_fields::parse),
     refused(
         "$shardedDataDistribution",
         6_789_100,
