@@ -1,7 +1,7 @@
 //! Inserting measurements through a time-series collection.
 //!
 //! 1. Each document is looked at once: its time must be a date, its meta value names its series.
-//! 2. Documents are grouped by series, in the order given.
+//! 2. Documents are grouped by series, and within a series in order of time.
 //! 3. The bucket catalog turns each group into tail entries ([`super::bucket_catalog`]).
 //! 4. One engine batch holds all entries of the command; when it is durable the command is answered.
 //!
@@ -246,6 +246,10 @@ impl Timeseries {
             collection,
         };
         let staged = groups.groups.into_iter().try_for_each(|mut group| {
+            // In order of time a batch fills one bucket after the other, however it was shuffled.
+            group
+                .measurements
+                .sort_by_key(|measurement| measurement.time_ms);
             // Made series by series: ids that count up within a bucket take almost no space.
             for measurement in &mut group.measurements {
                 measurement.generated_id = measurement.lacks_id.then(options.new_id);

@@ -204,6 +204,18 @@ fn times_going_back_between_commits_unsort_a_bucket() {
 }
 
 #[test]
+fn a_shuffled_batch_fills_few_buckets() {
+    let f = Fixture::new();
+    let shuffled: Vec<_> = (0..2000)
+        .map(|i| at(i * 7919 % 20_000, "a", i as i32))
+        .collect();
+    f.insert(&shuffled, true);
+    let buckets = f.buckets(false);
+    assert_eq!(buckets.len(), 6);
+    assert!(buckets.iter().all(|bucket| bucket.is_sorted()));
+}
+
+#[test]
 fn schema_changes_and_spans_close_buckets() {
     let f = Fixture::new();
     let steps: [Value; 6] = [
