@@ -163,7 +163,7 @@ fn absolute_home(line: &str) -> Option<&'static str> {
     PLACES.iter().zip(NAMES).find_map(|((a, b), name)| {
         let place = format!("{a}{b}");
         let at = line.find(&place)?;
-        // `docs/work/x` and `https://host/home/` are no absolute paths.
+        // `docs/home/x` and `https://host/home/` are no absolute paths.
         let before = line[..at].chars().next_back();
         let absolute = before.is_none_or(|c| !c.is_alphanumeric() && !"._-~}".contains(c));
         absolute.then_some(name)
@@ -272,7 +272,7 @@ mod tests {
     fn text_knows_no_machine() {
         let bad = format!("see {}somebody/notes\n", concat!("/ho", "me/"));
         assert_eq!(check_text("x.md", &bad).len(), 1);
-        assert_eq!(check_text("x.md", "docs/work/ and x \n").len(), 1);
+        assert_eq!(check_text("x.md", "docs/home/ and x \n").len(), 1);
         assert_eq!(check_text("x.md", "https://example.org/home/\n").len(), 0);
     }
 }
