@@ -14,19 +14,22 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
     write_concern: true,
     in_api_v1: true,
-    fields: Fields::Only(&[
-        "timeseries",
-        "expireAfterSeconds",
-        "index",
-        "validator",
-        "validationLevel",
-        "validationAction",
-        "viewOn",
-        "pipeline",
-        "timeseriesBucketsMayHaveMixedSchemaData",
-    ]),
+    fields: Fields::Only(FIELDS),
     ..CommandSpec::new("collMod", "Changes options of a collection.", run)
 };
+
+/// What the command can be asked to change.
+const FIELDS: &[&str] = &[
+    "timeseries",
+    "expireAfterSeconds",
+    "index",
+    "validator",
+    "validationLevel",
+    "validationAction",
+    "viewOn",
+    "pipeline",
+    "timeseriesBucketsMayHaveMixedSchemaData",
+];
 
 /// What only other kinds of collections can change.
 const NOT_FOR_TIMESERIES: &[&str] = &[
@@ -58,7 +61,7 @@ fn run(
     let catalog = database.catalog();
     let Some(buckets) = catalog.timeseries(&namespace) else {
         let changes = body.iter().skip(1).map(|e| e.name());
-        let mut changes = changes.filter(|name| SPEC_FIELDS.contains(name));
+        let mut changes = changes.filter(|name| FIELDS.contains(name));
         return match (catalog.get(&namespace), changes.next()) {
             (None, _) => Err(Error::new(
                 ErrorCode::NamespaceNotFound,
@@ -97,19 +100,6 @@ fn run(
     database.timeseries().bucket_catalog.clear(buckets.uuid);
     Ok(Document::new())
 }
-
-/// The fields of the command, for other kinds of collections.
-const SPEC_FIELDS: &[&str] = &[
-    "timeseries",
-    "expireAfterSeconds",
-    "index",
-    "validator",
-    "validationLevel",
-    "validationAction",
-    "viewOn",
-    "pipeline",
-    "timeseriesBucketsMayHaveMixedSchemaData",
-];
 
 /// The collection's options with `expireAfterSeconds` as asked.
 fn with_expiry(buckets: &Collection, asked: ValueRef<'_>, args: &Args<'_>) -> Result<Document> {

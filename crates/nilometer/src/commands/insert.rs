@@ -10,9 +10,8 @@ use super::{Access, CommandContext, CommandSpec, Counted, Fields};
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
+use crate::insertion::InsertOptions;
 use crate::operation::{OperationContext, Request};
-use crate::timeseries::InsertOptions;
-use crate::write::RecordInsertOptions;
 
 /// Documents one command may insert.
 pub(super) const WRITE_BATCH_MAX: usize = 100_000;
@@ -79,37 +78,28 @@ pub(super) fn insert_documents<'a>(
     let (ids, now_ms) = (&database.services().ids, operation.now_ms);
     let new_id = || ids.object_id(now_ms);
     let catalog = database.catalog();
-    let (inserted, errors) = if let Some((collection, raw)) = buckets(database, namespace) {
-        let options = InsertOptions {
-            ordered,
-            durability,
-            new_id: &new_id,
-        };
-        let timeseries = database.timeseries();
-        let outcome = if raw {
-            timeseries.insert_buckets(catalog, &collection, documents, options)?
-        } else {
-            timeseries.insert(catalog, &collection, documents, options)?
-        };
-        let errors = outcome.errors.into_iter();
-        (
-            outcome.inserted,
-            errors.map(|e| (e.index, e.error)).collect(),
-        )
-    } else {
-        let collection = ordinary(database, namespace.clone())?;
-        let options = RecordInsertOptions {
-            ordered,
-            durability,
-            new_id: &new_id,
-        };
-        let outcome = database.records().insert(&collection, documents, options)?;
-        let errors = outcome.errors.into_iter();
-        (
-            outcome.inserted,
-            errors.map(|e| (e.index, e.error)).collect(),
-        )
+    let options = InsertOptions {
+        ordered,
+        durability,
+        new_id: &new_id,
     };
+    let timeseries = database.timeseries();
+    let outcome = match buckets(database, namespace) {
+        Some((collection, true)) => {
+            timeseries.insert_buckets(catalog, &collection, documents, options)?
+        }
+        Some((collection, false)) => timeseries.insert(catalog, &collection, documents, options)?,
+        None => {
+            let collection = ordinary(database, namespace.clone())?;
+            database.records().insert(&collection, documents, options)?
+        }
+    };
+    let inserted = outcome.inserted;
+    let errors: Vec<_> = outcome
+        .errors
+        .into_iter()
+        .map(|e| (e.index, e.error))
+        .collect();
     let counters = &database.services().counters;
     counters.documents.inserted.add(inserted as u64);
     Ok((inserted, errors))

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use nilometer_bson::{Document, ObjectId, Value, doc};
 use nilometer_storage::{Durability, Engine, LsmEngine, LsmOptions, MemoryEngine};
 
-use super::{BucketLimits, BucketRange, InsertOptions, Timeseries};
+use super::{BucketLimits, BucketRange, Timeseries};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
+use crate::insertion::InsertOptions;
 
 /// How long each engine is exercised.
 const DURATION: Duration = Duration::from_millis(1500);

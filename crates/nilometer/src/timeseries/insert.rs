@@ -10,8 +10,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Document, Element, ObjectId, ValueRef, type_code};
-use nilometer_storage::{Durability, WriteBatch};
+use nilometer_bson::{DocRef, Document, Element, ValueRef, type_code};
+use nilometer_storage::WriteBatch;
 
 use super::Timeseries;
 use super::bucket_catalog::{BucketStorage, InFlight, Measurement};
@@ -20,6 +20,7 @@ use super::meta::SeriesMeta;
 use super::series_index;
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
+use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
 
 /// The largest bucket document, in bytes: the largest BSON document.
 const BUCKET_BYTES_MAX: usize = 16 << 20;
@@ -33,35 +34,6 @@ const ORDINARY_RANGE_MAX_MS: i64 = i32::MAX as i64 * 1000;
 /// True for times whose seconds a bucket id can say and order.
 pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
     (ORDINARY_RANGE_MIN_MS..=ORDINARY_RANGE_MAX_MS).contains(&time_ms)
-}
-
-/// One document that could not be inserted.
-#[derive(Clone, Debug)]
-pub struct WriteError {
-    /// Its place in the command.
-    pub index: usize,
-    /// Why.
-    pub error: Error,
-}
-
-/// What became of an insert.
-#[derive(Clone, Debug, Default)]
-pub struct InsertOutcome {
-    /// Documents stored.
-    pub inserted: usize,
-    /// Documents refused.
-    pub errors: Vec<WriteError>,
-}
-
-/// How an insert shall go.
-#[derive(Clone, Copy)]
-pub struct InsertOptions<'a> {
-    /// Stop at the first document that is refused.
-    pub ordered: bool,
-    /// When the command may be answered.
-    pub durability: Durability,
-    /// Makes the `_id` of documents that come without one.
-    pub new_id: &'a dyn Fn() -> ObjectId,
 }
 
 /// The measurements of one series.

@@ -38,7 +38,6 @@ use std::sync::Arc;
 use nilometer_storage::Engine;
 
 pub use bucket_catalog::{BucketCatalog, BucketCounters, BucketLimits};
-pub use insert::{InsertOptions, InsertOutcome, WriteError};
 pub use read::{BucketRange, BucketScan, StoredBucket};
 
 use chores::ChoreQueue;

@@ -11,12 +11,13 @@ use nilometer_storage::WriteBatch;
 
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, MEASUREMENTS_MAX, Version};
 use super::fold::{self, BucketKeyspaces};
-use super::insert::{InsertOptions, InsertOutcome, WriteError, in_ordinary_range};
+use super::insert::in_ordinary_range;
 use super::meta::SeriesMeta;
 use super::schema::Schema;
 use super::{Timeseries, sealed, series_index};
 use crate::catalog::{Catalog, Collection};
 use crate::error::{Error, ErrorCode, Result};
+use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
 
 /// The largest bucket document, in bytes.
 const BUCKET_BYTES_MAX: usize = 16 << 20;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
 use nilometer_storage::{Durability, Engine, MemoryEngine};
 
-use super::{BucketLimits, BucketRange, InsertOptions, InsertOutcome, StoredBucket, Timeseries};
+use super::{BucketLimits, BucketRange, StoredBucket, Timeseries};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
+use crate::insertion::{InsertOptions, InsertOutcome};
 
 struct Fixture {
     engine: Arc<dyn Engine>,

@@ -22,7 +22,6 @@ use std::sync::PoisonError;
 use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, WriteBatch};
 
-use super::insert::RecordInsertOptions;
 use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
 use crate::catalog::Collection;
@@ -30,6 +29,7 @@ use crate::error::{ErrorCode, Result};
 use crate::eval::EvalContext;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::insertion::InsertOptions;
 
 /// Times an upsert is tried again when another writer has inserted what it looked for.
 const UPSERT_RETRIES_MAX: usize = 10;
@@ -142,7 +142,7 @@ impl Records {
                 Some(document) => document.to_document(),
                 None => new_document(selection, change, new_id)?,
             };
-            let options = RecordInsertOptions {
+            let options = InsertOptions {
                 ordered: true,
                 durability: selection.durability,
                 new_id,

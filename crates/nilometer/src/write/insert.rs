@@ -5,43 +5,15 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef, doc};
-use nilometer_storage::{Direction, Durability, WriteBatch};
+use nilometer_storage::{Direction, WriteBatch};
 
 use super::records::{Records, id_key, keyspaces};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
+use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
 
 /// The largest document, in bytes.
 const DOCUMENT_BYTES_MAX: usize = 16 << 20;
-
-/// A document that could not be inserted.
-#[derive(Clone, Debug)]
-pub struct RecordWriteError {
-    /// Its place in the command.
-    pub index: usize,
-    /// Why.
-    pub error: Error,
-}
-
-/// What became of an insert.
-#[derive(Clone, Debug, Default)]
-pub struct RecordOutcome {
-    /// Documents stored.
-    pub inserted: usize,
-    /// Documents refused.
-    pub errors: Vec<RecordWriteError>,
-}
-
-/// How an insert shall go.
-#[derive(Clone, Copy)]
-pub struct RecordInsertOptions<'a> {
-    /// Stop at the first document that is refused.
-    pub ordered: bool,
-    /// When the command may be answered.
-    pub durability: Durability,
-    /// Makes the `_id` of documents that come without one.
-    pub new_id: &'a dyn Fn() -> ObjectId,
-}
 
 /// The document with `_id` in front, made if it has none.
 fn with_id_first(document: DocRef<'_>, new_id: &dyn Fn() -> ObjectId) -> Document {
@@ -94,8 +66,8 @@ impl Records {
         &self,
         collection: &Collection,
         documents: impl Iterator<Item = DocRef<'a>>,
-        options: RecordInsertOptions<'_>,
-    ) -> Result<RecordOutcome> {
+        options: InsertOptions<'_>,
+    ) -> Result<InsertOutcome> {
         let (records, id_index) = keyspaces(collection)?;
         let state = self.state(collection);
         let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +79,7 @@ impl Records {
                 last = item?.0.first_chunk().copied().map_or(0, u64::from_be_bytes);
             }
         }
-        let mut outcome = RecordOutcome::default();
+        let mut outcome = InsertOutcome::default();
         let mut batch = WriteBatch::new();
         let mut fresh: HashSet<Vec<u8>> = HashSet::new();
         for (index, document) in documents.enumerate() {
@@ -123,7 +95,7 @@ impl Records {
                 }
             });
             if let Err(error) = checked {
-                outcome.errors.push(RecordWriteError { index, error });
+                outcome.errors.push(WriteError { index, error });
                 if options.ordered {
                     break;
                 }

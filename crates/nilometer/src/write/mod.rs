@@ -14,5 +14,4 @@ mod records;
 pub mod update;
 
 pub use change::{Changed, Selection, Updated};
-pub use insert::{RecordInsertOptions, RecordOutcome, RecordWriteError};
 pub use records::{RecordScan, Records};
