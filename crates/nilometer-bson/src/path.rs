@@ -1,28 +1,26 @@
-//! Dotted paths, parsed once, and the three ways MongoDB walks them.
+//! Dotted paths, parsed once, and two of the three ways MongoDB walks them.
 //!
 //! ```text
 //!                       { a: [ {b: 1}, {b: [2, 3]}, 7, {} ] }   path a.b
 //! expressions  "$a.b"   [1, [2, 3]]                 arrays become arrays, missing is left out
-//! match        a.b      1, 2, 3, [2, 3], missing    every value the path could mean
 //! keys         a.b      1, 2 or 3 …, null, null     every sort or index key of the document
 //! ```
 //!
 //! * [`FieldPath::get`]: expressions. Names are names: `"$a.0"` is the field called 0.
-//! * [`FieldPath::visit`]: filters. A number in a path is an array position or a field name.
 //! * [`keys`]: sort and index keys; arrays at one place expand together.
+//!
+//! The third, that of filters, belongs to the matcher, which knows what each operator asks of it.
 //!
 //! Documents without arrays on the way take a walk that does not allocate. What a missing value
 //! means is for the caller to say; only keys turn missing into null, as sorting does.
 
 mod expression;
 pub mod keys;
-mod matching;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use expression::Found;
-pub use matching::{Candidate, LeafArrays};
 
 use crate::document::DocRef;
 use crate::value::ValueRef;
