@@ -136,6 +136,14 @@ impl std::fmt::Debug for Collation {
     }
 }
 
+/// True if a collation may have a say in comparisons with the value.
+pub fn has_text(value: &Value) -> bool {
+    matches!(
+        value,
+        Value::String(_) | Value::Symbol(_) | Value::Document(_) | Value::Array(_)
+    )
+}
+
 /// A value as a map key: ordered, equal and hashed as its collation says. Keys of one map have one
 /// collation.
 #[derive(Clone, Debug)]
