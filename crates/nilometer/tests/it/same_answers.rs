@@ -233,6 +233,59 @@ fn vary(random: &mut Random, value: ValueRef<'_>) -> Value {
     Value::from(*random.pick(forms))
 }
 
+/// Strings of which some are equal under a collation.
+const TEXTS: [&str; 20] = [
+    "", "a", "A", "á", "Á", "ab", "AB", "áb", "b", "B", "e", "É", "9", "10", "010", "a9", "a10",
+    "a09", "Z", "z",
+];
+
+/// The document with strings in `a` and in `b.x`, and mostly in its metadata.
+fn with_texts(random: &mut Random, document: Document) -> Document {
+    let mut out = DocumentBuilder::new();
+    for element in document.iter() {
+        match element.name() {
+            "a" | "b" => {}
+            "m" if random.below(4) > 0 => {
+                let text = *random.pick(&["a", "A", "á", "b", "9", "09"]);
+                out.append("m", text);
+            }
+            _ => {
+                out.append_element(element);
+            }
+        }
+    }
+    if random.below(10) > 0 {
+        out.append("a", *random.pick(&TEXTS));
+    }
+    if random.below(10) > 0 {
+        out.append("b", doc! {"x": *random.pick(&TEXTS)});
+    }
+    out.finish()
+}
+
+/// A filter that compares strings, which bounds of buckets may rule out.
+fn text_filter(random: &mut Random) -> Document {
+    let path = *random.pick(&["a", "b.x", "m"]);
+    let text = *random.pick(&TEXTS);
+    let operator = *random.pick(&["$eq", "$gt", "$gte", "$lt", "$lte"]);
+    let mut comparison = DocumentBuilder::new();
+    match random.below(4) {
+        0 => {
+            comparison.append("$in", array![text, *random.pick(&TEXTS)]);
+        }
+        1 => {
+            comparison.append(operator, array![format!("${path}"), text]);
+            return doc! {"$expr": comparison.finish()};
+        }
+        _ => {
+            comparison.append(operator, text);
+        }
+    }
+    let mut filter = DocumentBuilder::new();
+    filter.append(path, comparison.finish());
+    filter.finish()
+}
+
 /// The document with its strings varied, but for the fields called `names`.
 fn vary_fields(random: &mut Random, document: Document, names: &[&str]) -> Document {
     let mut out = DocumentBuilder::new();
@@ -589,8 +642,12 @@ fn check_database(seed: u64, collations: bool, told: &mut Vec<String>) -> Vec<St
     let mut own = Fold::Nothing;
     if collations {
         own = *random.pick(&FOLDS);
-        let vary = |d| vary_fields(&mut random, d, &[]);
-        documents = documents.into_iter().map(vary).collect();
+        let texts = random.below(4) > 0;
+        let mut vary = |d| match texts {
+            true => with_texts(&mut random, d),
+            false => vary_fields(&mut random, d, &[]),
+        };
+        documents = documents.into_iter().map(&mut vary).collect();
     }
     let directory = TemporaryDirectory::new();
     let mut memory = Fixture::new();
@@ -617,6 +674,10 @@ fn check_database(seed: u64, collations: bool, told: &mut Vec<String>) -> Vec<St
                 "projection",
             ];
             let mut command = vary_fields(&mut random, question.command, &keep);
+            if random.below(2) == 0 {
+                question.compare = Compare::Set;
+                command = doc! {"find": "c", "filter": text_filter(&mut random)};
+            }
             if random.below(2) == 0 {
                 fold = *random.pick(&FOLDS);
                 command = with_collation(command, fold.collation());
