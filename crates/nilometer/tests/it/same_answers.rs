@@ -207,8 +207,7 @@ impl Fold {
     fn fold(self, text: &str) -> String {
         match self {
             Self::Nothing => text.to_owned(),
-            Self::Zeros if text.starts_with('0') => text.trim_start_matches('0').to_owned(),
-            Self::Zeros => text.to_owned(),
+            Self::Zeros => text.replace('0', "").replace('1', "10"),
             Self::Case => text.to_lowercase(),
             Self::Marks => text.to_lowercase().replace('á', "a").replace('é', "e"),
         }
