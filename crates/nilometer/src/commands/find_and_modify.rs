@@ -76,7 +76,7 @@ fn run(
     }
     let options = QueryOptions::parse(database, operation, &args, Some(name))?;
     let form = form(&args, &options)?;
-    target(database, &namespace, "findAndModify")?;
+    target(database, &namespace)?;
     let filter = args.document("query")?.unwrap_or(DocRef::EMPTY);
     let expressions = &options.expressions;
     let selected = Selected::parse(database, &namespace, &args, filter, expressions)?;
@@ -135,10 +135,8 @@ fn perform(
     let counters = &database.services().counters.documents;
     match form {
         Form::Remove => {
-            let Some(collection) = target(database, namespace, "findAndModify")? else {
-                return Ok(Done::default());
-            };
-            let (deleted, changed) = delete::apply(database, &collection, selection)?;
+            let target = target(database, namespace)?;
+            let (deleted, changed) = delete::apply(database, &target, selection)?;
             counters.deleted.add(deleted);
             Ok(Done {
                 changed,

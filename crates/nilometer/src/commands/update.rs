@@ -4,11 +4,12 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::args::Args;
 use super::change::{
-    Place, Selected, Statements, append_errors, count_value, durability, eval_context,
+    Place, Selected, Statements, Target, append_errors, count_value, durability, eval_context,
     make_durable, target, upserted, with_constants,
 };
 use super::insert::ordinary;
 use super::raw_change::Buckets;
+use super::view_change::Measurements;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result};
@@ -83,7 +84,7 @@ fn run(
         statement.required_document("q")?;
         check_update(&statement, statement.value("u"), "u")?;
     }
-    target(database, &statements.namespace, "update")?;
+    target(database, &statements.namespace)?;
     let mut totals = Totals::default();
     let counters = &database.services().counters;
     let only_one =
@@ -194,21 +195,31 @@ pub(super) fn apply(
     upsert: bool,
     supplied: Option<DocRef<'_>>,
 ) -> Result<Updated> {
-    let collection = match target(database, namespace, "update")? {
-        Some(found) => found,
-        None if upsert => ordinary(database, namespace.clone())?,
-        None => return Ok(Updated::default()),
+    let collection = match target(database, namespace)? {
+        Target::Records(found) => found,
+        Target::Absent if upsert => ordinary(database, namespace.clone())?,
+        Target::Absent => return Ok(Updated::default()),
+        Target::Buckets(found) => {
+            let buckets = Buckets {
+                database,
+                collection: &found,
+            };
+            return match upsert {
+                true => buckets.upsert(operation, selection, update, supplied),
+                false => buckets.update(selection, update),
+            };
+        }
+        Target::Measurements(found) => {
+            let measurements = Measurements {
+                database,
+                collection: &found,
+            };
+            return match upsert {
+                true => measurements.upsert(operation, selection, update, supplied),
+                false => measurements.update(selection, update),
+            };
+        }
     };
-    if collection.timeseries.is_some() {
-        let buckets = Buckets {
-            database,
-            collection: &collection,
-        };
-        return match upsert {
-            true => buckets.upsert(operation, selection, update, supplied),
-            false => buckets.update(selection, update),
-        };
-    }
     let records = database.records();
     if !upsert {
         return records.update(&collection, selection, update);
