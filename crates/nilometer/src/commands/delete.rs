@@ -15,17 +15,20 @@ use crate::error::{Error, Result};
 use crate::operation::Request;
 use crate::write::{Changed, Selection};
 
+/// The options of the command.
+pub(super) const FIELDS: &[&str] = &["deletes", "ordered", "bypassDocumentValidation", "let"];
+
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
     write_concern: true,
     in_api_v1: true,
     counted: Counted::Delete,
-    fields: Fields::Only(&["deletes", "ordered", "bypassDocumentValidation", "let"]),
+    fields: Fields::Only(FIELDS),
     ..CommandSpec::new("delete", "Deletes documents.", run)
 };
 
 /// What a statement may say.
-const STATEMENT: &[&str] = &["q", "limit", "collation", "hint"];
+pub(super) const STATEMENT: &[&str] = &["q", "limit", "collation", "hint"];
 
 fn run(
     database: &Database,
@@ -115,7 +118,7 @@ pub(super) fn apply(
 }
 
 /// `limit: 0` means all documents, `limit: 1` one.
-fn is_multi(statement: &Args<'_>) -> Result<bool> {
+pub(super) fn is_multi(statement: &Args<'_>) -> Result<bool> {
     match statement.integer("limit")? {
         None => Err(statement.missing("limit")),
         Some(0) => Ok(true),

@@ -17,26 +17,29 @@ use crate::operation::{OperationContext, Request};
 use crate::write::update::Update;
 use crate::write::{Changed, Selection};
 
+/// The options of the command.
+pub(super) const FIELDS: &[&str] = &[
+    "query",
+    "sort",
+    "remove",
+    "update",
+    "new",
+    "fields",
+    "upsert",
+    "bypassDocumentValidation",
+    "bypassEmptyTsReplacement",
+    "arrayFilters",
+    "collation",
+    "hint",
+    "let",
+];
+
 pub(super) const SPEC: CommandSpec = CommandSpec {
     aliases: &["findandmodify"],
     access: Access::Write,
     write_concern: true,
     in_api_v1: true,
-    fields: Fields::Only(&[
-        "query",
-        "sort",
-        "remove",
-        "update",
-        "new",
-        "fields",
-        "upsert",
-        "bypassDocumentValidation",
-        "bypassEmptyTsReplacement",
-        "arrayFilters",
-        "collation",
-        "hint",
-        "let",
-    ]),
+    fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "findAndModify",
         "Changes or removes one document and answers with it.",

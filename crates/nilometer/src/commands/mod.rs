@@ -27,6 +27,7 @@ mod dispatch;
 mod distinct;
 mod drop;
 mod explain;
+mod explain_change;
 mod find;
 mod find_and_modify;
 mod fsync;

@@ -17,23 +17,26 @@ use crate::operation::{OperationContext, Request};
 use crate::write::Updated;
 use crate::write::update::Update;
 
+/// The options of the command.
+pub(super) const FIELDS: &[&str] = &[
+    "updates",
+    "ordered",
+    "bypassDocumentValidation",
+    "bypassEmptyTsReplacement",
+    "let",
+];
+
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
     write_concern: true,
     in_api_v1: true,
     counted: Counted::Update,
-    fields: Fields::Only(&[
-        "updates",
-        "ordered",
-        "bypassDocumentValidation",
-        "bypassEmptyTsReplacement",
-        "let",
-    ]),
+    fields: Fields::Only(FIELDS),
     ..CommandSpec::new("update", "Updates documents.", run)
 };
 
 /// What a statement may say.
-const STATEMENT: &[&str] = &[
+pub(super) const STATEMENT: &[&str] = &[
     "q",
     "u",
     "c",
@@ -170,7 +173,7 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
     Ok(updated)
 }
 
-fn check_combination(update: &Update, multi: bool, constants: bool) -> Result<()> {
+pub(super) fn check_combination(update: &Update, multi: bool, constants: bool) -> Result<()> {
     if multi && update.is_replacement() {
         return Err(Error::failed_to_parse(
             "multi update is not supported for replacement-style update",

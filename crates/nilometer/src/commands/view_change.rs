@@ -110,6 +110,18 @@ impl<'a> Measurements<'a> {
         Ok((effect.deleted, removed))
     }
 
+    /// What an update would do.
+    pub(super) fn would_update(self, selection: Selection<'_>, change: &Update) -> Result<Effect> {
+        self.check(&selection)?;
+        self.apply(&self.turn(&selection)?, selection, change, true)
+    }
+
+    /// What a delete would do.
+    pub(super) fn would_delete(self, selection: Selection<'_>) -> Result<Effect> {
+        self.check(&selection)?;
+        self.remove(&self.turn(&selection)?, selection, true, &mut None)
+    }
+
     fn remove(
         self,
         turn: &Turn<'_>,

@@ -53,8 +53,8 @@ pub use bucket_catalog::{
     BUCKET_CATALOG_BYTES_MAX, BucketCatalog, BucketCounters, BucketLimits, Gauges,
 };
 pub use measurements::{
-    DecideMeasurement, DecideSeries, MeasurementAction, MeasurementFate, MeasurementSelection,
-    MeasurementsChanged, SeriesFate, Turn,
+    DecideMeasurement, DecideSeries, ExplainedSelection, MeasurementAction, MeasurementFate,
+    MeasurementSelection, MeasurementsChanged, SeriesFate, Turn,
 };
 pub use metrics::TimeseriesMetrics;
 pub use raw::{BucketFate, RawChange};

@@ -41,7 +41,7 @@ use super::bucket_document::{BucketDocument, Layout};
 use super::change::BucketChanges;
 use super::insert::examine;
 use super::meta::SeriesMeta;
-use super::read::StoredBucket;
+use super::read::{BucketRange, StoredBucket};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
 use crate::eval::EvalContext;
@@ -126,6 +126,17 @@ pub struct MeasurementsChanged {
     pub unpacked: u64,
 }
 
+/// A filter on measurements, taken apart, as explain shows it.
+#[derive(Clone, Debug)]
+pub struct ExplainedSelection {
+    /// What buckets are asked.
+    pub bucket_filter: Document,
+    /// What measurements are asked.
+    pub residual_filter: Document,
+    /// Between which ids buckets are read; none if no bucket can hold a match.
+    pub range: Option<BucketRange>,
+}
+
 /// A statement under way.
 struct Run<'r, 'd> {
     timeseries: &'r Arc<Timeseries>,
@@ -142,15 +153,18 @@ struct Run<'r, 'd> {
 }
 
 impl Timeseries {
-    /// The statement's filter as it is asked of buckets, and what is left for measurements: two
-    /// documents, as explain shows them.
+    /// How a statement's filter comes apart.
     pub fn explain_selection(
         &self,
         collection: &Collection,
         selection: &MeasurementSelection<'_>,
-    ) -> Result<(Document, Document)> {
+    ) -> Result<ExplainedSelection> {
         let search = Search::new(collection, options_of(collection)?, selection)?;
-        Ok((search.buckets.to_document(), search.residual.to_document()))
+        Ok(ExplainedSelection {
+            bucket_filter: search.bucket_filter(),
+            residual_filter: search.residual.to_document(),
+            range: search.range(),
+        })
     }
 
     /// True if the filter decides by metadata alone, or not at all.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::super::read::{BucketRange, StoredBucket};
 use super::super::rewrite::{BucketPredicate, BucketRewriter, FilterContext, IdBounds};
@@ -105,6 +105,25 @@ impl<'a> Search<'a> {
         self.range
     }
 
+    /// What buckets are asked, as a filter on bucket documents.
+    pub(super) fn bucket_filter(&self) -> Document {
+        let not_closed = doc! {"control.closed": doc! {"$not": doc! {"$eq": true}}};
+        let parts: Vec<Document> = match &self.buckets {
+            BucketPredicate::Always => Vec::new(),
+            BucketPredicate::All(parts) => parts.iter().map(|part| part.to_document()).collect(),
+            other => vec![other.to_document()],
+        };
+        if parts.is_empty() {
+            return not_closed;
+        }
+        let all: Vec<Value> = [not_closed]
+            .into_iter()
+            .chain(parts)
+            .map(Value::from)
+            .collect();
+        doc! {"$and": all}
+    }
+
     /// True if metadata alone decides.
     pub(super) fn is_by_series(&self) -> bool {
         matches!(self.residual, MatchExpression::AlwaysTrue)
@@ -147,8 +166,9 @@ fn id_at(seconds: u32, rest: u8) -> [u8; 12] {
     id
 }
 
-/// The measurements of a bucket as documents: the time first, then the metadata, then the others.
+/// The measurements of a bucket as documents: `_id` first, then time and metadata, then the others.
 pub(super) struct Rows<'b> {
+    id: Option<Arc<ColumnBlock>>,
     time: (&'b str, Option<Arc<ColumnBlock>>),
     meta: (&'b str, ValueRef<'b>),
     columns: Vec<(&'b str, Arc<ColumnBlock>)>,
@@ -166,7 +186,7 @@ impl<'b> Rows<'b> {
         let meta = options.meta_field.as_deref();
         let mut columns = Vec::new();
         for name in bucket.columns() {
-            let is_other = **name != *time && Some(&**name) != meta;
+            let is_other = **name != *time && Some(&**name) != meta && **name != *"_id";
             if is_other
                 && wanted(name)
                 && let Some(column) = bucket.column(name)?
@@ -174,7 +194,12 @@ impl<'b> Rows<'b> {
                 columns.push((&**name, column));
             }
         }
+        let has_id = wanted("_id") && time != "_id" && meta != Some("_id");
         Ok(Self {
+            id: match has_id {
+                true => bucket.column("_id")?,
+                false => None,
+            },
             time: match wanted(time) {
                 true => (time, bucket.column(time)?),
                 false => (time, None),
@@ -190,6 +215,9 @@ impl<'b> Rows<'b> {
     /// One measurement.
     pub(super) fn document(&self, row: usize) -> Document {
         let mut out = DocumentBuilder::with_capacity(128);
+        if let Some(column) = &self.id {
+            out.append_ref("_id", column.value(row));
+        }
         if let (name, Some(column)) = &self.time {
             out.append_ref(name, column.value(row));
         }
