@@ -31,7 +31,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef, doc};
 use nilometer_storage::{Durability, WriteBatch};
 
 use super::bucket_catalog::Evicted;
-use super::bucket_document::BucketDocument;
+use super::bucket_document::{BucketDocument, Layout};
 use super::fold::{self, BucketKeyspaces, Parts};
 use super::insert::in_ordinary_range;
 use super::meta::SeriesMeta;
@@ -63,6 +63,7 @@ pub(crate) struct BucketChanges<'t> {
     timeseries: &'t Timeseries,
     collection: &'t Collection,
     options: &'t TimeseriesOptions,
+    layout: Layout<'t>,
     keyspaces: BucketKeyspaces,
     _alone: MutexGuard<'t, ()>,
     batch: WriteBatch,
@@ -90,6 +91,7 @@ impl Timeseries {
             timeseries: self,
             collection,
             options,
+            layout: Layout::of(collection, options)?,
             keyspaces,
             _alone: self.chores.exclusive(),
             batch: WriteBatch::new(),
@@ -131,7 +133,7 @@ impl BucketChanges<'_> {
     /// is taken away from the writers.
     fn claim_with(&mut self, id: [u8; 12], wait: bool) -> Result<Claim> {
         if let Some(known) = self.claimed.get(&id) {
-            let document = known.parts.document(id, &self.options.time_field)?;
+            let document = known.parts.document(id, &self.layout)?;
             return Ok(document.map_or(Claim::Absent, Claim::Taken));
         }
         let parts = self.read(id)?;
@@ -150,7 +152,7 @@ impl BucketChanges<'_> {
         self.evicted.push(evicted);
         // Read again: what was on its way has arrived.
         let parts = self.read(id)?;
-        let Some(document) = parts.document(id, &self.options.time_field)? else {
+        let Some(document) = parts.document(id, &self.layout)? else {
             return Ok(Claim::Absent);
         };
         let claimed = Claimed {

@@ -12,6 +12,7 @@ use nilometer_storage::{Direction, Engine};
 
 use super::Timeseries;
 use super::bucket_catalog::{BucketCatalog, Chore};
+use super::bucket_document::Layout;
 use super::fold::{self, BucketKeyspaces, Target};
 use super::tail;
 use crate::catalog::{Collection, Storage};
@@ -26,12 +27,15 @@ enum Job {
     Barrier(SyncSender<()>),
 }
 
+#[cfg(test)]
+type HeldChore = (Arc<Collection>, Chore);
+
 /// The queue and its thread. Dropping it ends the thread; what waits is left for the next start.
 pub(super) struct ChoreQueue {
     worker: Arc<Worker>,
     /// For a simulation, which does chores when it likes.
     #[cfg(test)]
-    held: Option<Mutex<Vec<(Arc<Collection>, Chore)>>>,
+    held: Option<Mutex<Vec<HeldChore>>>,
     sender: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -103,17 +107,10 @@ impl Worker {
         else {
             return Ok(());
         };
-        let time_field = &options.time_field;
+        let layout = &Layout::of(collection, options)?;
         match chore {
             Chore::Seal(_, id) => {
-                fold::fold(
-                    &*self.engine,
-                    keyspaces,
-                    *id,
-                    None,
-                    time_field,
-                    Target::Sealed,
-                )?;
+                fold::fold(&*self.engine, keyspaces, *id, None, layout, Target::Sealed)?;
             }
             Chore::Fold(key, id) => {
                 let Some(upto) = self.bucket_catalog.begin_fold(key, *id) else {
@@ -124,7 +121,7 @@ impl Worker {
                     keyspaces,
                     *id,
                     Some(upto),
-                    time_field,
+                    layout,
                     Target::Open,
                 )?;
                 if let Some((rows, bytes)) = folded {
@@ -295,7 +292,7 @@ impl Timeseries {
             return Ok(0);
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
-        let document = parts.document(id, &options.time_field)?;
+        let document = parts.document(id, &Layout::of(collection, options)?)?;
         Ok(document.map_or(0, |document| document.as_bytes().len()))
     }
 
