@@ -114,6 +114,8 @@ parameters! {
         "Bytes a sort may hold before it spills to disk or fails.";
     internal_document_source_group_max_memory_bytes = "internalDocumentSourceGroupMaxMemoryBytes", Long, Any, 104_857_600, 1, i64::MAX,
         "Bytes a group may hold before it spills to disk or fails.";
+    internal_query_max_allowed_densify_docs = "internalQueryMaxAllowedDensifyDocs", Long, Any, 500_000, 0, i64::MAX,
+        "Documents a $densify may make.";
     max_sessions = "maxSessions", Int, Startup, 1_000_000, 1, INT_MAX,
         "Logical sessions that may be open at a time.";
     quiet = "quiet", Bool, Any, 0, 0, 1,

@@ -10,6 +10,7 @@
 
 mod collection;
 mod namespace;
+mod replacement;
 mod timeseries_options;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -132,15 +132,16 @@ fn settings(
     let services = database.queries();
     let given = &database.services().parameters;
     // The table of parameters keeps them from being negative.
-    let bytes = |limit: i64| u64::try_from(limit).unwrap_or(0);
+    let most = |limit: i64| u64::try_from(limit).unwrap_or(0);
     ExecSettings {
         now_ms: operation.now_ms,
         variables,
         collator: None,
         entropy: Arc::clone(&services.entropy),
         limits: ExecLimits {
-            group_bytes_max: bytes(given.internal_document_source_group_max_memory_bytes()),
-            sort_bytes_max: bytes(given.internal_query_max_blocking_sort_memory_usage_bytes()),
+            group_bytes_max: most(given.internal_document_source_group_max_memory_bytes()),
+            sort_bytes_max: most(given.internal_query_max_blocking_sort_memory_usage_bytes()),
+            densify_documents_max: most(given.internal_query_max_allowed_densify_docs()),
             ..services.limits
         },
         spill: services.spill.clone().filter(|_| allow_disk_use),

@@ -12,7 +12,7 @@ use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::source::{
     Bucket, BucketHeader, BucketIter, BucketOptions, BucketScan, BucketSource, Collections,
-    Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
+    Direction, Outputs, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
 };
 use crate::services::Services;
 use crate::services::describe::{self, Shown};
@@ -53,6 +53,10 @@ impl Collections for StoredCollections {
             None if coll == SYSTEM_VIEWS => self.system_views(db),
             None => Resolved::Absent,
         })
+    }
+
+    fn outputs(&self) -> Option<&dyn Outputs> {
+        Some(self)
     }
 
     fn introspect(
