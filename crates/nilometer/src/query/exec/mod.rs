@@ -47,6 +47,8 @@ pub(crate) mod testing;
 
 #[cfg(test)]
 mod random_tests;
+#[cfg(test)]
+mod spill_tests;
 
 use std::path::Path;
 use std::sync::Arc;

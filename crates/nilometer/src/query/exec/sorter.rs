@@ -70,6 +70,14 @@ impl<O: RowOrder> Sorter<O> {
         }
     }
 
+    /// Writes what is in memory to disk, if there is anything.
+    pub(crate) fn flush(&mut self, cx: &ExecContext<'_>) -> Result<()> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        self.spill(cx)
+    }
+
     /// Writes what is in memory to disk.
     fn spill(&mut self, cx: &ExecContext<'_>) -> Result<()> {
         cx.operation.check_interrupt()?;

@@ -23,6 +23,7 @@ pub(crate) const RUNS_MAX: usize = 128;
 /// Documents in a file, in the order they were written.
 pub(crate) struct Run {
     reader: BufReader<File>,
+    count: u64,
     left: u64,
 }
 
@@ -76,12 +77,21 @@ impl RunWriter {
         let file = rewound().map_err(|error| failed(&error))?;
         Ok(Run {
             reader: BufReader::with_capacity(BUFFER_BYTES, file),
+            count: self.count,
             left: self.count,
         })
     }
 }
 
 impl Run {
+    /// Goes back to the first document.
+    pub(crate) fn rewind(&mut self) -> Result<()> {
+        let rewound = self.reader.seek(SeekFrom::Start(0));
+        rewound.map_err(|error| failed(&error))?;
+        self.left = self.count;
+        Ok(())
+    }
+
     /// The next document.
     pub(crate) fn next(&mut self) -> Result<Option<Document>> {
         if self.left == 0 {
@@ -130,6 +140,8 @@ mod tests {
             assert_eq!(run.next().unwrap().as_ref(), Some(document));
         }
         assert!(run.next().unwrap().is_none());
+        run.rewind().unwrap();
+        assert_eq!(run.next().unwrap().as_ref(), given.first());
         // Nothing is left behind by name.
         assert_eq!(
             std::fs::read_dir(folder.path().join("spill"))
