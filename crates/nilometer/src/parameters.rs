@@ -106,6 +106,8 @@ macro_rules! parameters {
 const INT_MAX: i64 = i32::MAX as i64;
 
 parameters! {
+    allow_disk_use_by_default = "allowDiskUseByDefault", Bool, Any, 1, 0, 1,
+        "True to let queries that do not say otherwise write to disk what memory does not hold.";
     cursor_timeout_millis = "cursorTimeoutMillis", Long, Any, 600_000, 1, i64::MAX,
         "Milliseconds after which a cursor nobody asks is closed.";
     enable_test_commands = "enableTestCommands", Bool, Never, 0, 0, 1,

@@ -25,12 +25,12 @@ pub(super) struct QueryOptions {
     pub(super) expressions: ParseContext,
     /// The values of `let`.
     pub(super) variables: Arc<[Value]>,
-    /// Stages above their memory limit may write to disk.
-    pub(super) allow_disk_use: bool,
+    /// Whether stages above their memory limit may write to disk; if not said, a parameter decides.
+    pub(super) allow_disk_use: Option<bool>,
 }
 
 impl QueryOptions {
-    /// Reads `let`, `collation` and `allowDiskUse`, which is true unless it is refused.
+    /// Reads `let`, `collation` and `allowDiskUse`.
     pub(super) fn parse(args: &Args<'_>, operation: &OperationContext) -> Result<Self> {
         if let Some(collation) = args.document("collation")? {
             check_collation(collation)?;
@@ -53,7 +53,7 @@ impl QueryOptions {
         Ok(Self {
             expressions,
             variables: variables.into(),
-            allow_disk_use: args.lenient_boolean("allowDiskUse")?.unwrap_or(true),
+            allow_disk_use: args.lenient_boolean("allowDiskUse")?,
         })
     }
 }
@@ -127,10 +127,11 @@ fn settings(
     database: &Database,
     operation: &OperationContext,
     variables: Arc<[Value]>,
-    allow_disk_use: bool,
+    allow_disk_use: Option<bool>,
 ) -> ExecSettings {
     let services = database.queries();
     let given = &database.services().parameters;
+    let may_spill = allow_disk_use.unwrap_or_else(|| given.allow_disk_use_by_default() != 0);
     // The table of parameters keeps them from being negative.
     let most = |limit: i64| u64::try_from(limit).unwrap_or(0);
     ExecSettings {
@@ -144,7 +145,7 @@ fn settings(
             densify_documents_max: most(given.internal_query_max_allowed_densify_docs()),
             ..services.limits
         },
-        spill: services.spill.clone().filter(|_| allow_disk_use),
+        spill: services.spill.clone().filter(|_| may_spill),
         options: ExecOptions::default(),
     }
 }
@@ -232,7 +233,7 @@ pub(super) fn open_listing(
     command: &Document,
 ) -> Result<Document> {
     let root = Box::new(GivenDocuments::new(documents));
-    let settings = Arc::new(settings(database, operation, Arc::from([]), false));
+    let settings = Arc::new(settings(database, operation, Arc::from([]), None));
     let first = FirstBatch {
         // A listing comes whole unless the client asks for pieces.
         documents: batch_size.unwrap_or(u64::MAX),

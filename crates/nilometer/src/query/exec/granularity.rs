@@ -6,6 +6,7 @@
 
 use std::cmp::Ordering;
 
+use nilometer_bson::decimal128::Rounding;
 use nilometer_bson::number::Number;
 use nilometer_bson::{Decimal128, Value, ValueRef};
 
@@ -180,9 +181,7 @@ impl Granularity {
                 let text = format!("{step}E{exponent}");
                 if is_decimal {
                     let decimal: Option<Decimal128> = text.parse().ok();
-                    Number::Decimal(
-                        decimal.map_or_else(|| Number::Int(0).to_decimal(), Decimal128::reduce),
-                    )
+                    Number::Decimal(shortest(decimal.unwrap_or(Decimal128::ZERO)))
                 } else {
                     Number::Double(text.parse().unwrap_or(0.0))
                 }
@@ -193,6 +192,21 @@ impl Granularity {
                 Number::Decimal(two.to_decimal().pow(exponent.to_decimal()))
             }
         }
+    }
+}
+
+/// The decimal without zeros behind the point, and without an exponent if it is whole and fits.
+fn shortest(decimal: Decimal128) -> Decimal128 {
+    let reduced = decimal.reduce();
+    match reduced.quantize(0, Rounding::HalfEven) {
+        Some(whole)
+            if Number::Decimal(whole)
+                .compare(Number::Decimal(reduced))
+                .is_eq() =>
+        {
+            whole
+        }
+        _ => reduced,
     }
 }
 

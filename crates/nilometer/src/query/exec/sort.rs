@@ -84,9 +84,12 @@ impl Operator for Sort {
         if let Some(mut input) = self.input.take() {
             self.given = match self.stage.limit {
                 Some(limit) if limit <= HEAP_LIMIT_MAX => {
-                    Given::Rows(first_few(&mut input, &self.stage, limit, cx)?.into_iter())
+                    first_few(&mut input, &self.stage, limit, cx)?
                 }
-                limit => Given::Everything(everything(&mut input, &self.stage.pattern, limit, cx)?),
+                limit => {
+                    let sorter = Sorter::new(ByPattern(self.stage.pattern.clone()), gauge(cx));
+                    everything(sorter, &mut input, limit, cx)?
+                }
             };
         }
         let rows: Vec<Document> = match &mut self.given {
@@ -112,10 +115,6 @@ fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
     MemoryGauge::new("sort", cx.settings.limits.sort_bytes_max)
 }
 
-fn count(gauge: &mut MemoryGauge, bytes: usize, cx: &ExecContext<'_>) -> Result<()> {
-    gauge.add(bytes).map_err(|_| exceeded(cx))
-}
-
 fn exceeded(cx: &ExecContext<'_>) -> Error {
     Error::new(
         ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed,
@@ -126,14 +125,13 @@ fn exceeded(cx: &ExecContext<'_>) -> Error {
     )
 }
 
-/// Sorts the whole input.
+/// Sorts what is in the sorter and the rest of the input.
 fn everything(
+    mut sorter: Sorter<ByPattern>,
     input: &mut BoxOperator,
-    pattern: &SortPattern,
     limit: Option<u64>,
     cx: &ExecContext<'_>,
-) -> Result<Everything> {
-    let mut sorter = Sorter::new(ByPattern(pattern.clone()), gauge(cx));
+) -> Result<Given> {
     while let Some(batch) = next_filled(input, cx)? {
         for document in batch.into_rows()? {
             sorter.add(document, cx).map_err(|error| {
@@ -142,10 +140,10 @@ fn everything(
             })?;
         }
     }
-    Ok(Everything {
+    Ok(Given::Everything(Everything {
         sorted: sorter.finish(cx)?,
         left: limit.unwrap_or(u64::MAX),
-    })
+    }))
 }
 
 /// The whole input in order, as far as it is wanted.
@@ -243,12 +241,13 @@ impl Prefixes {
     }
 }
 
+/// The first few rows. If even they are too much for memory, everything is sorted with the help of the disk.
 fn first_few(
     input: &mut BoxOperator,
     stage: &SortStage,
     limit: u64,
     cx: &ExecContext<'_>,
-) -> Result<Vec<Row>> {
+) -> Result<Given> {
     let mut best = Best {
         stage,
         limit: usize::try_from(limit).unwrap_or(usize::MAX),
@@ -271,9 +270,18 @@ fn first_few(
                 }
             }
         }
+        if best.memory.is_exceeded() {
+            let mut sorter = Sorter::new(ByPattern(stage.pattern.clone()), gauge(cx));
+            // In order, so that of equal keys the earlier stays the first.
+            for entry in best.heap.into_sorted_vec() {
+                sorter.add(entry.row.into_document()?, cx)?;
+            }
+            return everything(sorter, input, Some(limit), cx);
+        }
     }
     let sorted = best.heap.into_sorted_vec();
-    Ok(sorted.into_iter().map(|entry| entry.row).collect())
+    let rows: Vec<Row> = sorted.into_iter().map(|entry| entry.row).collect();
+    Ok(Given::Rows(rows.into_iter()))
 }
 
 /// The best rows so far.
@@ -311,8 +319,10 @@ impl<'p> Best<'p> {
             }
         }
         let row = row();
-        let bytes = row.memory_bytes() + key.memory_bytes();
-        count(&mut self.memory, bytes, cx)?;
+        let counted = self.memory.add(row.memory_bytes() + key.memory_bytes());
+        if counted.is_err() && cx.settings.spill.is_none() {
+            return Err(exceeded(cx));
+        }
         self.heap.push(Entry {
             pattern,
             key,
@@ -402,9 +412,9 @@ mod tests {
     fn what_does_not_fit_is_merged_from_disk_in_the_same_order() {
         let folder = tempfile::tempdir().unwrap();
         let large = 200_000;
-        for limit in [None, Some(large), Some(HEAP_LIMIT_MAX + 1)] {
+        for limit in [None, Some(large), Some(HEAP_LIMIT_MAX + 1), Some(700)] {
             let expected = sorted(limit, 1 << 30, folder.path()).unwrap();
-            assert_eq!(expected.len(), 2000);
+            assert_eq!(expected.len(), if limit == Some(700) { 700 } else { 2000 });
             for bytes in [3_000, 50_000] {
                 let found = sorted(limit, bytes, folder.path()).unwrap();
                 assert!(found == expected, "{limit:?} {bytes}");
