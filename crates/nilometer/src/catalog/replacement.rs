@@ -10,16 +10,20 @@
 
 use std::sync::{Arc, PoisonError};
 
+use super::index_spec::IndexSpec;
+use super::indexes::StoredIndex;
 use super::{Catalog, CatalogEntry, Collection, Namespace};
 use crate::error::{Error, ErrorCode, Result};
 
 impl Catalog {
-    /// An ordinary collection with the name and options of `target`, or of one that is not there yet. It
-    /// is nobody's until it is installed.
+    /// An ordinary collection with the name, options and indexes of `target`, or of one that is not there
+    /// yet. It is nobody's until it is installed. Its indexes are complete, as it is empty: whoever inserts
+    /// keeps them up to date.
     pub fn prepare_replacement(
         &self,
         target: &Namespace,
         uuid: [u8; 16],
+        now_ms: i64,
     ) -> Result<(Collection, Option<Arc<Collection>>)> {
         let replaced = match self.get(target) {
             None => None,
@@ -35,6 +39,17 @@ impl Catalog {
             None,
             storage,
         );
+        if let Some(replaced) = &replaced {
+            let mut indexes = Vec::new();
+            for known in replaced.indexes.all().iter() {
+                let keyspace = self.create_index_keyspace(&fresh)?;
+                let index = StoredIndex::building(known.spec.clone(), keyspace, now_ms);
+                index.stored().ready = true;
+                index.publish();
+                indexes.push(Arc::new(index));
+            }
+            fresh.indexes.set(indexes.into());
+        }
         Ok((fresh, replaced))
     }
 
@@ -45,6 +60,8 @@ impl Catalog {
         fresh: &Arc<Collection>,
         replaced: Option<&Collection>,
     ) -> Result<()> {
+        // Nobody adds an index to what is about to go.
+        let _closed = replaced.map(|old| old.indexes.close());
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let target = &fresh.namespace;
         let now = match self.get(target) {
@@ -52,8 +69,13 @@ impl Catalog {
             Some(CatalogEntry::Collection(found)) => Some(found),
             Some(CatalogEntry::View(_)) => return Err(changed(target)),
         };
-        let known = |c: &Collection| (c.uuid, c.options.clone());
-        if now.as_deref().map(known) != replaced.map(known) {
+        let known = |c: &Collection| {
+            let indexes = c.indexes.all();
+            let specs: Vec<IndexSpec> = indexes.iter().map(|i| i.spec.clone()).collect();
+            (c.uuid, c.options.clone(), specs)
+        };
+        let is_as_prepared = replaced.is_none_or(|old| known(old).2 == known(fresh).2);
+        if now.as_deref().map(known) != replaced.map(known) || !is_as_prepared {
             return Err(changed(target));
         }
         self.store(vec![(
@@ -68,7 +90,7 @@ impl Catalog {
 
     /// Drops the keyspaces of a collection that no entry names.
     pub fn discard(&self, collection: &Collection) -> Result<()> {
-        for keyspace in collection.storage.keyspaces() {
+        for keyspace in collection.keyspaces() {
             self.engine.drop_keyspace(keyspace)?;
         }
         Ok(())
@@ -97,9 +119,18 @@ mod tests {
         catalog
             .create_collection(name.clone(), [1; 16], options.clone(), None)
             .unwrap();
+        let target = catalog.collection(&name).unwrap();
+        let spec = IndexSpec {
+            key: doc! { "x": 1 },
+            name: "x_1".into(),
+            ..IndexSpec::default()
+        };
+        catalog
+            .add_indexes(&target, 0, |_| Ok(vec![spec.clone()]))
+            .unwrap();
         let before = engine.keyspaces().len();
 
-        let (fresh, replaced) = catalog.prepare_replacement(&name, [2; 16]).unwrap();
+        let (fresh, replaced) = catalog.prepare_replacement(&name, [2; 16], 0).unwrap();
         assert_eq!(catalog.collection(&name).unwrap().uuid, [1; 16]);
         let fresh = Arc::new(fresh);
         catalog
@@ -107,10 +138,12 @@ mod tests {
             .unwrap();
         let found = catalog.collection(&name).unwrap();
         assert_eq!((found.uuid, &found.options), ([2; 16], &options));
+        let index = found.indexes.named("x_1").unwrap();
+        assert!(index.is_usable() && index.spec == spec);
         assert_eq!(engine.keyspaces().len(), before);
 
         // What is not installed is gone after a crash.
-        catalog.prepare_replacement(&name, [3; 16]).unwrap();
+        catalog.prepare_replacement(&name, [3; 16], 0).unwrap();
         assert_ne!(engine.keyspaces().len(), before);
         let again = Catalog::open(engine.clone()).unwrap();
         assert_eq!(engine.keyspaces().len(), before);
@@ -122,7 +155,7 @@ mod tests {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine).unwrap();
         let name = Namespace::new("db", "c").unwrap();
-        let (fresh, replaced) = catalog.prepare_replacement(&name, [2; 16]).unwrap();
+        let (fresh, replaced) = catalog.prepare_replacement(&name, [2; 16], 0).unwrap();
         assert!(replaced.is_none());
         catalog
             .create_collection(name.clone(), [1; 16], doc! {}, None)

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use nilometer_bson::path::FieldPath;
-use nilometer_bson::{DocRef, Document, ObjectId};
+use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use nilometer_storage::Durability;
 
 use super::collections::StoredCollections;
-use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, TimeseriesOptions};
+use crate::catalog::{Catalog, CatalogEntry, Collection, IndexSpec, Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::insertion::InsertOptions;
 use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget, Outputs, Replacement};
@@ -76,7 +77,10 @@ impl Outputs for StoredCollections {
     ) -> Result<Box<dyn Replacement>> {
         self.check_replaceable(target, timeseries)?;
         let uuid = self.services.ids.uuid();
-        let (fresh, replaced) = self.catalog.prepare_replacement(target, uuid)?;
+        let (fresh, replaced) = {
+            let now_ms = self.services.clock.now_ms();
+            self.catalog.prepare_replacement(target, uuid, now_ms)?
+        };
         Ok(Box::new(Fresh {
             services: Arc::clone(&self.services),
             catalog: Arc::clone(&self.catalog),
@@ -160,6 +164,26 @@ fn insert<'a>(
     }
 }
 
+/// Whether an index of the plain kind forbids two documents with the same values in these fields.
+fn is_unique_on(spec: &IndexSpec, fields: &[FieldPath]) -> bool {
+    let is_plain = |value: ValueRef<'_>| value.is_number();
+    let parts: Vec<_> = spec.key.iter().collect();
+    spec.unique
+        && spec.partial_filter.is_none()
+        && parts.len() == fields.len()
+        && parts.iter().all(|part| {
+            let is_wanted = fields.iter().any(|field| field.as_str() == part.name());
+            is_wanted && is_plain(part.value())
+        })
+}
+
+fn collation_of(spec: &IndexSpec) -> Result<Collation> {
+    match &spec.collation {
+        Some(options) => Collation::parse(options.as_ref(), "collation"),
+        None => Ok(Collation::SIMPLE),
+    }
+}
+
 /// An ordinary collection to merge into.
 struct Target {
     namespace: Namespace,
@@ -193,9 +217,20 @@ impl Target {
 }
 
 impl MergeTarget for Target {
-    /// There are no unique indexes but that on `_id`.
-    fn has_unique_index_on(&self, fields: &[FieldPath]) -> bool {
-        matches!(fields, [field] if field.as_str() == "_id")
+    fn has_unique_index_on(&self, fields: &[FieldPath], collation: &Collation) -> Result<bool> {
+        let is_on_id = matches!(fields, [field] if field.as_str() == "_id");
+        let Some(collection) = &self.collection else {
+            return Ok(is_on_id);
+        };
+        if is_on_id && Collation::of_stored(collection.options.as_ref())? == *collation {
+            return Ok(true);
+        }
+        for index in collection.indexes.all().iter().filter(|i| i.is_ready()) {
+            if is_unique_on(&index.spec, fields) && collation_of(&index.spec)? == *collation {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn new_id(&self, operation: &OperationContext) -> ObjectId {

@@ -12,8 +12,8 @@
 //! it reads was started, never part of one write, and neither skips nor repeats a record that
 //! existed throughout, even while buckets fold, seal or expire under it.
 //!
-//! What stays out on purpose: index scans. [`AccessPath`](crate::query::planner::AccessPath) is where
-//! they join; these traits then gain one method each.
+//! An index scan reads entries in chunks, each under one snapshot; asked for documents as well, it
+//! reads them under the same snapshot, so that entry and document agree.
 
 use std::sync::Arc;
 
@@ -23,8 +23,9 @@ use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 
 use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::EvalContext;
 use crate::eval::matcher::MatchExpression;
+use crate::eval::{Collation, EvalContext};
+use crate::index::{Index, KeyRange};
 use crate::operation::OperationContext;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
 use crate::write::update::Update;
@@ -120,7 +121,7 @@ pub trait Replacement: Send {
 pub trait MergeTarget: Send {
     /// Whether no two documents can have the same values in exactly these fields, in any order: a unique
     /// index that is not partial and compares as the query does.
-    fn has_unique_index_on(&self, fields: &[FieldPath]) -> bool;
+    fn has_unique_index_on(&self, fields: &[FieldPath], collation: &Collation) -> Result<bool>;
 
     /// An `_id` for a document that has none.
     fn new_id(&self, operation: &OperationContext) -> ObjectId;
@@ -177,8 +178,8 @@ pub struct ViewDefinition {
     pub on: String,
     /// The stages applied to it.
     pub pipeline: Vec<Document>,
-    /// The view's collation; empty for the simple one.
-    pub collation: Document,
+    /// The view's collation.
+    pub collation: Collation,
 }
 
 /// What to read of an ordinary collection.
@@ -193,6 +194,44 @@ pub struct RecordScan {
     /// Go on behind this record, in the direction of the scan.
     pub start_after: Option<RecordKey>,
 }
+
+/// What to read of an index of an ordinary collection.
+#[derive(Clone, Debug)]
+pub struct IndexScan {
+    /// Which index.
+    pub index: Arc<Index>,
+    /// Ranges of key strings, ascending and disjoint; a backward scan reads the last one first.
+    pub ranges: Arc<[KeyRange]>,
+    /// Which way.
+    pub direction: Direction,
+    /// Go on behind this entry (key string and record key), in the direction of the scan.
+    pub start_after: Option<Vec<u8>>,
+    /// Read the documents too.
+    pub documents: bool,
+}
+
+/// An entry of an index.
+#[derive(Clone, Debug)]
+pub struct IndexEntry {
+    /// The key string.
+    pub key: Vec<u8>,
+    /// What the key string does not say.
+    pub type_bits: Vec<u8>,
+    /// Which record.
+    pub record: RecordKey,
+    /// The record as it was when the entry was read, if documents were asked for.
+    pub document: Option<Document>,
+}
+
+impl IndexEntry {
+    /// The whole entry, for [`IndexScan::start_after`].
+    pub fn position(&self) -> Vec<u8> {
+        [&self.key[..], &self.record].concat()
+    }
+}
+
+/// A scan of an index.
+pub type IndexIter = Box<dyn Iterator<Item = Result<IndexEntry>> + Send>;
 
 /// An ordinary collection.
 pub trait RecordSource: Send + Sync {
@@ -222,6 +261,41 @@ pub trait RecordSource: Send + Sync {
     fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
         let _ = id;
         None
+    }
+
+    /// The collation of the `_id` index, which is the collection's.
+    fn collation(&self) -> Collation {
+        Collation::SIMPLE
+    }
+
+    /// The indexes a query may use: complete and not hidden. That of `_id` is not among them.
+    fn indexes(&self) -> Result<Vec<Arc<Index>>> {
+        Ok(Vec::new())
+    }
+
+    /// Reads the entries of an index in their order.
+    fn index_scan(&self, scan: &IndexScan) -> Result<IndexIter> {
+        let name = &scan.index.stored.spec.name;
+        Err(Error::new(
+            ErrorCode::IndexNotFound,
+            format!("the index '{name}' is not one of this collection"),
+        ))
+    }
+
+    /// The record with this key, as it is now.
+    fn fetch(&self, key: &RecordKey) -> Result<Option<Document>> {
+        let scan = RecordScan {
+            min: Some(key.clone()),
+            max: Some(key.clone()),
+            ..RecordScan::default()
+        };
+        for record in self.scan(&scan)? {
+            let (found, document) = record?;
+            if found == *key {
+                return Ok(Some(document));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether a hint (a name or a key pattern) names an index of the collection. `_id` is served
@@ -265,8 +339,8 @@ pub struct BucketOptions {
     pub extended_range: bool,
     /// Span equals rounding and always did: every bucket lies within one period.
     pub fixed_buckets: bool,
-    /// Default collation of the collection; empty for the simple one.
-    pub collation: Document,
+    /// Default collation of the collection: bounds compare strings by it.
+    pub collation: Collation,
 }
 
 /// What to read of a time-series collection.
@@ -281,10 +355,22 @@ pub struct BucketScan {
     /// Buckets for which this is surely false need not be returned. It looks at the header alone,
     /// so that no column of a bucket ruled out is decoded. Evaluated by the source.
     pub filter: Option<Arc<BucketPredicate>>,
+    /// Only buckets that have an entry in these ranges of an index need be returned, still in `_id`
+    /// order. Evaluated by the source.
+    pub index: Option<BucketIndexScan>,
     /// The columns that will be asked for, all if `None`. A hint: others need not be read.
     pub columns: Option<Arc<[Arc<str>]>>,
     /// Counts what the scan touched.
     pub examined: Arc<ScanCounters>,
+}
+
+/// Ranges of a bucket index.
+#[derive(Clone, Debug)]
+pub struct BucketIndexScan {
+    /// Which index.
+    pub index: Arc<Index>,
+    /// Ranges of key strings, ascending and disjoint.
+    pub ranges: Arc<[KeyRange]>,
 }
 
 /// What a scan touched; explain shows it.
@@ -305,6 +391,11 @@ pub trait BucketSource: Send + Sync {
 
     /// Reads buckets in `_id` order, open ones with what has not been folded into them yet.
     fn scan(&self, scan: &BucketScan) -> Result<BucketIter>;
+
+    /// The indexes a query may use: complete and not hidden, in bucket form.
+    fn indexes(&self) -> Result<Vec<Arc<Index>>> {
+        Ok(Vec::new())
+    }
 
     /// Whether a hint (a name or a key pattern in the user's fields) names an index.
     fn knows_index(&self, hint: ValueRef<'_>) -> bool {

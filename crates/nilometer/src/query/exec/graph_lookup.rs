@@ -16,7 +16,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use nilometer_bson::order::OrdValue;
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
 
 use super::lookup::foreign_values;
@@ -24,8 +23,9 @@ use super::memory::MemoryGauge;
 use super::unwind::with_value_at;
 use super::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::error::{Error, Result};
-use crate::eval::ParseContext;
+use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
+use crate::eval::{Collation, ParseContext};
 use crate::query::batch::Batch;
 use crate::query::pipeline::{GraphLookupStage, MatchStage, Stage};
 use crate::query::planner::Builder;
@@ -41,6 +41,8 @@ pub struct GraphLookup {
     stage: GraphLookupStage,
     builder: Builder,
     others: Others,
+    /// How strings compare.
+    collation: Collation,
 }
 
 /// The other collection's documents.
@@ -48,7 +50,7 @@ enum Others {
     /// Not looked at yet.
     Unread,
     /// In memory, with their places by each value `connectToField` has.
-    Kept(Vec<Document>, HashMap<OrdValue, Vec<usize>>),
+    Kept(Vec<Document>, HashMap<CollatedValue, Vec<usize>>),
     /// Too many: read anew for each level.
     TooMany,
 }
@@ -56,11 +58,13 @@ enum Others {
 impl GraphLookup {
     /// Walks for each document of `input` as `stage` says.
     pub fn new(input: BoxOperator, stage: GraphLookupStage, builder: Builder) -> Self {
+        let collation = Collation::from(builder.settings.collator.clone());
         Self {
             input,
             stage,
             builder,
             others: Others::Unread,
+            collation,
         }
     }
 
@@ -74,7 +78,7 @@ impl GraphLookup {
     fn read(&self, cx: &ExecContext<'_>) -> Result<Others> {
         let mut memory = MemoryGauge::gather("$graphLookup", cx);
         let mut documents = Vec::new();
-        let mut by_value: HashMap<OrdValue, Vec<usize>> = HashMap::new();
+        let mut by_value: HashMap<CollatedValue, Vec<usize>> = HashMap::new();
         let mut pipeline = self.pipeline(None)?;
         while let Some(batch) = next_filled(&mut pipeline, cx)? {
             for document in batch.into_rows()? {
@@ -83,7 +87,7 @@ impl GraphLookup {
                 }
                 let at = documents.len();
                 for value in foreign_values(&self.stage.connect_to, &document)? {
-                    let places = by_value.entry(OrdValue(value)).or_default();
+                    let places = by_value.entry(self.collation.key(value)).or_default();
                     if places.last() != Some(&at) {
                         places.push(at);
                     }
@@ -95,14 +99,18 @@ impl GraphLookup {
     }
 
     /// The documents whose `connectToField` is one of `wanted`.
-    fn level(&self, wanted: &BTreeSet<OrdValue>, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
+    fn level(
+        &self,
+        wanted: &BTreeSet<CollatedValue>,
+        cx: &ExecContext<'_>,
+    ) -> Result<Vec<Document>> {
         if let Others::Kept(documents, by_value) = &self.others {
             let places = wanted.iter().filter_map(|value| by_value.get(value));
             let places: BTreeSet<usize> = places.flatten().copied().collect();
             let found = places.into_iter().filter_map(|at| documents.get(at));
             return Ok(found.cloned().collect());
         }
-        let filter = one_of(&self.stage.connect_to, wanted)?;
+        let filter = one_of(&self.stage.connect_to, wanted, &self.collation)?;
         let mut pipeline = self.pipeline(Some(MatchStage::new(filter)))?;
         let mut memory = MemoryGauge::gather("$graphLookup", cx);
         let mut found = Vec::new();
@@ -118,13 +126,16 @@ impl GraphLookup {
     /// What can be reached from one document.
     fn walk(&self, row: &Document, cx: &ExecContext<'_>) -> Result<Value> {
         let start = self.stage.start_with.evaluate(row.as_ref(), &cx.eval)?;
-        let mut frontier: BTreeSet<OrdValue> = match start {
-            Value::Array(values) => values.to_vec().into_iter().map(OrdValue).collect(),
-            Value::Missing => BTreeSet::from([OrdValue(Value::Null)]),
-            value => BTreeSet::from([OrdValue(value)]),
+        let mut frontier: BTreeSet<CollatedValue> = match start {
+            Value::Array(values) => {
+                let keys = values.to_vec().into_iter().map(|v| self.collation.key(v));
+                keys.collect()
+            }
+            Value::Missing => BTreeSet::from([self.collation.key(Value::Null)]),
+            value => BTreeSet::from([self.collation.key(value)]),
         };
-        let mut asked: BTreeSet<OrdValue> = BTreeSet::new();
-        let mut seen: BTreeSet<OrdValue> = BTreeSet::new();
+        let mut asked: BTreeSet<CollatedValue> = BTreeSet::new();
+        let mut seen: BTreeSet<CollatedValue> = BTreeSet::new();
         let mut memory = MemoryGauge::gather("$graphLookup", cx);
         let mut found: Vec<Value> = Vec::new();
         let mut depth = 0;
@@ -143,7 +154,7 @@ impl GraphLookup {
                     ));
                 }
                 let id_bytes = crate::eval::memory_bytes(&id);
-                if !seen.insert(OrdValue(id)) {
+                if !seen.insert(self.collation.key(id)) {
                     continue;
                 }
                 count(
@@ -151,11 +162,11 @@ impl GraphLookup {
                     id_bytes + document.as_bytes().len() + 2 * size_of::<Value>(),
                 )?;
                 for value in connected(&self.stage.connect_from, &document)? {
-                    let value = OrdValue(value);
+                    let value = self.collation.key(value);
                     if !asked.contains(&value) && !frontier.contains(&value) {
                         count(
                             &mut memory,
-                            crate::eval::memory_bytes(&value.0) + size_of::<Value>(),
+                            crate::eval::memory_bytes(value.value()) + size_of::<Value>(),
                         )?;
                         next.insert(value);
                     }
@@ -188,18 +199,23 @@ fn count(memory: &mut MemoryGauge, bytes: usize) -> Result<()> {
 }
 
 /// A filter for documents where the path has one of these values.
-fn one_of(path: &MatchPath, wanted: &BTreeSet<OrdValue>) -> Result<MatchExpression> {
+fn one_of(
+    path: &MatchPath,
+    wanted: &BTreeSet<CollatedValue>,
+    collation: &Collation,
+) -> Result<MatchExpression> {
     let arms = wanted.iter().map(|value| {
         // Spelled out, because `$in` takes a regular expression for a pattern.
         let mut equal = DocumentBuilder::new();
         equal.begin_document(path.as_str());
-        equal.append("$eq", value.0.clone());
+        equal.append("$eq", value.value().clone());
         equal.end();
         Value::Document(equal.finish())
     });
     let mut filter = DocumentBuilder::new();
     filter.append("$or", Value::Array(arms.collect::<Array>()));
-    MatchExpression::parse(filter.finish().as_ref(), &ParseContext::new())
+    let context = ParseContext::new().with_collator(collation.shared());
+    MatchExpression::parse(filter.finish().as_ref(), &context)
 }
 
 /// What a document leads to: the values at the path, those of arrays one by one.
@@ -259,7 +275,7 @@ mod tests {
         let view = Resolved::View(ViewDefinition {
             on: "other".into(),
             pipeline: vec![doc! {"$match": doc! {"hidden": doc! {"$exists": false}}}],
-            collation: Document::new(),
+            collation: Collation::SIMPLE,
         });
         Arc::new(MemoryCollections(BTreeMap::from([
             ("c".to_owned(), records(own)),

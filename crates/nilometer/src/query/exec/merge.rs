@@ -18,7 +18,7 @@ use super::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::catalog::Namespace;
 use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;
-use crate::eval::{EvalContext, ParseContext};
+use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::query::batch::Batch;
 use crate::query::pipeline::{MergeStage, WhenMatched, WhenNotMatched};
 use crate::query::planner::Builder;
@@ -40,6 +40,8 @@ pub struct Merge {
     stage: MergeStage,
     target: Namespace,
     collections: Arc<dyn Collections>,
+    /// How values of `on` compare.
+    expressions: ParseContext,
     /// Changes nothing.
     no_change: Update,
 }
@@ -50,7 +52,8 @@ impl Merge {
         let collections = Arc::clone(&builder.collections);
         let target = stage.target(&builder.database)?;
         let writer = outputs_of(&*collections)?.merge_into(&target)?;
-        if !writer.has_unique_index_on(&stage.on) {
+        let collation = Collation::from(builder.settings.collator.clone());
+        if !writer.has_unique_index_on(&stage.on, &collation)? {
             return Err(Error::location(
                 NOT_UNIQUE,
                 "Cannot find index to verify that join fields will be unique",
@@ -61,6 +64,7 @@ impl Merge {
             stage,
             target,
             collections,
+            expressions: ParseContext::new().with_collator(collation.shared()),
             no_change: Update::parse(array![].as_ref(), None, &ParseContext::new())?,
         })
     }
@@ -121,7 +125,7 @@ impl Merge {
             filter.append_ref("$eq", on_value(row, path)?);
             filter.end();
         }
-        MatchExpression::parse(filter.finish().as_ref(), &ParseContext::new())
+        MatchExpression::parse(filter.finish().as_ref(), &self.expressions)
     }
 }
 

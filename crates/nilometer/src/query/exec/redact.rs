@@ -167,7 +167,7 @@ mod tests {
                 .is_empty()
         );
         let kept = redact("$$KEEP".into(), document.clone()).unwrap();
-        assert_eq!(kept, [document.clone()]);
+        assert!(kept == vec![document.clone()]);
         for other in [Value::from("$a"), 1.into(), "$none".into()] {
             let error = redact(other, document.clone()).unwrap_err();
             assert_eq!(error.code.0, UNKNOWN_ANSWER);
