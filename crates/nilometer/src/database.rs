@@ -108,6 +108,7 @@ impl Database {
             services: services.clone(),
             catalog: catalog.clone(),
             timeseries: timeseries.clone(),
+            records: records.clone(),
             expire_cursors: Box::new(move |now, idle| {
                 cursors.expire(now, idle);
             }),

@@ -84,14 +84,14 @@ pub struct Changed {
 }
 
 /// What to do with a record.
-enum Change {
+pub(super) enum Change {
     Keep,
     Replace(Document),
     Remove,
 }
 
 /// Decides about a record; the position is the array element the filter matched.
-type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<Change> + 'd;
+pub(super) type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<Change> + 'd;
 
 impl Records {
     /// Updates what is selected.
@@ -324,7 +324,7 @@ impl Records {
 
     /// Decides about the records of a chunk and commits what comes of it; true when the one record
     /// that was meant has been found. What was decided before an error stays decided.
-    fn change_chunk(
+    pub(super) fn change_chunk(
         &self,
         state: &CollectionState,
         collection: &Collection,
