@@ -64,7 +64,7 @@ impl IndexBuilder {
         let walk;
         let source: &dyn BuildSource = match collection.storage {
             Storage::Records { .. } => {
-                walk = self.records.walk(collection);
+                walk = self.records.walk(collection)?;
                 &walk
             }
             Storage::Buckets { .. } => {

@@ -6,6 +6,7 @@ use nilometer_bson::{Document, ValueRef};
 
 use crate::catalog::Collection;
 use crate::error::Result;
+use crate::eval::Collation;
 use crate::index::Index;
 use crate::query::source::{
     Direction, IndexEntry, IndexIter, IndexScan, RecordIter, RecordKey, RecordScan, RecordSource,
@@ -16,6 +17,7 @@ use crate::write::Records;
 pub(super) struct Plain {
     pub(super) records: Arc<Records>,
     pub(super) collection: Arc<Collection>,
+    pub(super) collation: Collation,
 }
 
 impl RecordSource for Plain {
@@ -34,6 +36,10 @@ impl RecordSource for Plain {
 
     fn has_id_index(&self) -> bool {
         true
+    }
+
+    fn collation(&self) -> Collation {
+        self.collation.clone()
     }
 
     fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {

@@ -43,7 +43,7 @@ impl Records {
             check_interrupt,
         };
         let ranges: Arc<[KeyRange]> = [dates_up_to(index, limit_ms)].into();
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let mut removed = 0;
         loop {
             check_interrupt()?;
