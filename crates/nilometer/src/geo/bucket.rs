@@ -105,11 +105,15 @@ fn two_numbers(document: DocRef<'_>) -> Option<TwoNumbers<'_>> {
 
 fn may_pass(test: &GeoTest, low: PlanePoint, high: PlanePoint) -> bool {
     match test.kind() {
-        GeoKind::Within(Region::Plane(region)) => region.may_touch_box(low, high),
-        GeoKind::Within(Region::Sphere(region)) => match globe_box(low, high) {
-            Some((low, high)) => region.may_touch_rect(low, high),
-            None => false,
-        },
+        GeoKind::Within(Region::Plane(region)) | GeoKind::Reach(_, Region::Plane(region)) => {
+            region.may_touch_box(low, high)
+        }
+        GeoKind::Within(Region::Sphere(region)) | GeoKind::Reach(_, Region::Sphere(region)) => {
+            match globe_box(low, high) {
+                Some((low, high)) => region.may_touch_rect(low, high),
+                None => false,
+            }
+        }
         GeoKind::Intersects(geometry) => match globe_box(low, high) {
             Some((low, high)) => may_touch_bounds(geometry.bounds(), low, high),
             None => false,

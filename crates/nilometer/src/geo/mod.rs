@@ -37,7 +37,7 @@ pub use coordinates::{LngLat, PlanePoint};
 pub use hash2d::{BITS_DEFAULT, BITS_MAX, HashRange, PlaneGrid};
 pub use parse::{Geometry, ParsePurpose};
 pub use plane::PlaneRegion;
-pub use query::{GeoTest, Metric, NearQuery, Region, find_near_operator};
+pub use query::{GeoTest, Metric, NearQuery, Region, find_near_operator, read_distance};
 pub use sphere::{Disc, SphereGeometry, SphereRegion};
 
 /// The earth's radius in metres: what turns distances on the unit sphere into metres.

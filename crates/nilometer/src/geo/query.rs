@@ -86,6 +86,8 @@ pub struct GeoTest {
 pub(super) enum GeoKind {
     Within(Region),
     Intersects(SphereGeometry),
+    /// At a distance of interest; the region is the largest such distance all around.
+    Reach(Box<NearQuery>, Region),
 }
 
 impl GeoTest {
@@ -122,7 +124,7 @@ impl GeoTest {
     /// The operator as a filter names it.
     pub fn name(&self) -> &'static str {
         match self.kind {
-            GeoKind::Within(_) => "$geoWithin",
+            GeoKind::Within(_) | GeoKind::Reach(..) => "$geoWithin",
             GeoKind::Intersects(_) => "$geoIntersects",
         }
     }
@@ -135,8 +137,16 @@ impl GeoTest {
     /// The region, where the test is that the value lies within one.
     pub fn region(&self) -> Option<&Region> {
         match &self.kind {
-            GeoKind::Within(region) => Some(region),
+            GeoKind::Within(region) | GeoKind::Reach(_, region) => Some(region),
             GeoKind::Intersects(_) => None,
+        }
+    }
+
+    /// That a value has a distance of interest. Shown as a `$geoWithin` of a circle that wide.
+    pub fn reach(query: &NearQuery) -> Self {
+        Self {
+            operand: query.reach_document(),
+            kind: GeoKind::Reach(Box::new(query.clone()), query.reach()),
         }
     }
 
@@ -148,6 +158,7 @@ impl GeoTest {
     pub fn test(&self, value: ValueRef<'_>) -> bool {
         match &self.kind {
             GeoKind::Within(region) => region.covers(value),
+            GeoKind::Reach(query, _) => query.distance(value).is_some_and(|d| query.accepts(d)),
             GeoKind::Intersects(wanted) => match Geometry::stored(value) {
                 Some(Geometry::Shape(shape)) => wanted.intersects(&shape),
                 Some(point) => point
@@ -338,8 +349,8 @@ impl NearQuery {
                         return Err(Error::bad_value("Too many geoNear expressions"));
                     }
                 }
-                "$minDistance" => min = Some(distance("$minDistance", value)?),
-                "$maxDistance" => max = Some(distance("$maxDistance", value)?),
+                "$minDistance" => min = Some(read_distance("$minDistance", value)?),
+                "$maxDistance" => max = Some(read_distance("$maxDistance", value)?),
                 name => {
                     return Err(Error::bad_value(format!(
                         "invalid argument in geo near query: {name}"
@@ -373,7 +384,7 @@ impl NearQuery {
                     && let Some(array) = value.as_array()
                     && array.len() > 2
                 {
-                    query.max = distance("$maxDistance", array.get(2))?;
+                    query.max = read_distance("$maxDistance", array.get(2))?;
                 }
                 return Ok(query);
             }
@@ -389,8 +400,8 @@ impl NearQuery {
             let value = element.value();
             match element.name() {
                 "$geometry" => {}
-                "$minDistance" => query.min = distance("$minDistance", value)?,
-                "$maxDistance" => query.max = distance("$maxDistance", value)?,
+                "$minDistance" => query.min = read_distance("$minDistance", value)?,
+                "$maxDistance" => query.max = read_distance("$maxDistance", value)?,
                 name => {
                     return Err(Error::bad_value(format!(
                         "invalid argument in geo near query: {name}"
@@ -453,8 +464,8 @@ impl NearQuery {
         }
     }
 
-    /// The reach as the operand of a `$geoIntersects`-like test, for explain.
-    pub fn reach_document(&self) -> Document {
+    /// The reach as the operand of a `$geoWithin`, for explain.
+    fn reach_document(&self) -> Document {
         let center = nilometer_bson::array![self.center.x, self.center.y];
         match self.metric {
             Metric::Plane => doc! {"$center": nilometer_bson::array![center, self.max]},
@@ -467,7 +478,7 @@ impl NearQuery {
 }
 
 /// A distance: a number that is not negative.
-pub(crate) fn distance(name: &str, value: ValueRef<'_>) -> Result<f64> {
+pub fn read_distance(name: &str, value: ValueRef<'_>) -> Result<f64> {
     let number = Number::of(value)
         .map(Number::to_f64)
         .filter(|number| !number.is_nan())

@@ -21,6 +21,7 @@ pub mod bucket_auto;
 pub mod documents;
 pub mod facet;
 pub mod filter;
+pub mod geo_near;
 pub mod group;
 pub mod limit;
 pub mod lookup;

@@ -16,6 +16,7 @@ mod bucket_auto;
 mod count;
 mod documents;
 mod facet;
+mod geo_near;
 mod group;
 mod introspection;
 mod limit;
@@ -44,6 +45,8 @@ use crate::query::planner::physical::Builder;
 pub use bucket_auto::BucketAutoStage;
 pub use documents::given as given_documents;
 pub(crate) use documents::not_an_array as documents_not_an_array;
+pub(crate) use geo_near::not_first as geo_near_not_first;
+pub use geo_near::{GeoDistanceStage, GeoNearOutput, GeoNearStage, NearFrom};
 pub use group::GroupStage;
 pub use lookup::{LookupEquality, LookupStage};
 pub use match_::MatchStage;
@@ -152,6 +155,11 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         false
     }
 
+    /// The stage as a `$geoNear` that waits to be settled.
+    fn as_geo_near(&self) -> Option<&GeoNearStage> {
+        None
+    }
+
     /// True if each output document stands for one input document and nothing is reordered.
     fn is_one_to_one(&self) -> bool {
         false
@@ -202,6 +210,14 @@ impl Stage {
             }
         };
         out.finish()
+    }
+
+    /// The stage as a `$geoNear` that waits to be settled.
+    pub fn as_geo_near(&self) -> Option<&GeoNearStage> {
+        match self {
+            Self::Other(stage) => stage.as_geo_near(),
+            _ => None,
+        }
     }
 
     /// True if the stage makes its documents itself.
@@ -305,7 +321,7 @@ pub static STAGES: &[StageEntry] = &[
         ..stage("$facet", facet::parse)
     },
     not_yet("$fill"),
-    not_yet("$geoNear"),
+    source("$geoNear", geo_near::parse),
     not_yet("$graphLookup"),
     stage("$group", group::parse),
     source("$indexStats", introspection::parse),
