@@ -24,6 +24,7 @@ use s2rst::s2::{CellId, Level};
 use super::bucket::BucketPoints;
 use super::coordinates::LngLat;
 use super::parse::{Geometry, ParsePurpose};
+use super::query::{GeoKind, GeoTest, Region};
 use super::sphere::{Covered, Disc, SphereGeometry, SphereRegion};
 use crate::error::{Error, Result};
 
@@ -60,9 +61,13 @@ pub struct CellRange {
 
 impl CellKey {
     fn of(id: CellId) -> Self {
-        // Flipping the highest bit makes the order of signed numbers that of unsigned ones.
-        Self((id.id() ^ (1 << 63)) as i64)
+        Self(ordered_long(id.id()))
     }
+}
+
+/// An unsigned number as a signed one of the same place in the order: the highest bit is flipped.
+pub fn ordered_long(number: u64) -> i64 {
+    (number ^ (1 << 63)) as i64
 }
 
 impl CellRange {
@@ -83,10 +88,24 @@ pub fn point_cells(place: LngLat) -> CellKey {
 }
 
 /// The keys of a value under a `2dsphere` index, ascending, none twice. A missing value, null, an
-/// empty array or an empty object has none; anything that is no geometry is refused with 16755.
-///
-/// An array that is no legacy pair is for the caller to take apart, as for any multikey index.
+/// empty array or an empty object has none; an array that is no legacy pair has those of all its
+/// elements; anything that is no geometry is refused with 16755.
 pub fn index_cells(value: ValueRef<'_>) -> Result<Vec<CellKey>> {
+    if let ValueRef::Array(array) = value
+        && matches!(array.get(0), ValueRef::Array(_) | ValueRef::Document(_))
+    {
+        let mut keys = Vec::new();
+        for element in array.iter() {
+            keys.extend(cells_of_one(element)?);
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        return Ok(keys);
+    }
+    cells_of_one(value)
+}
+
+fn cells_of_one(value: ValueRef<'_>) -> Result<Vec<CellKey>> {
     let has_none = match value {
         ValueRef::Missing | ValueRef::Null | ValueRef::Undefined => true,
         ValueRef::Array(array) => array.is_empty(),
@@ -238,5 +257,19 @@ impl BucketPoints {
             .iter()
             .map(|id| CellKey::of(*id))
             .collect()
+    }
+}
+
+impl GeoTest {
+    /// The ranges of a `2dsphere` index in which every stored value that passes has a key; none if such
+    /// an index does not serve the test, which is one on the plane.
+    pub fn cell_ranges(&self) -> Option<Vec<CellRange>> {
+        match self.kind() {
+            GeoKind::Within(Region::Sphere(region)) | GeoKind::Reach(_, Region::Sphere(region)) => {
+                Some(query_cells(region))
+            }
+            GeoKind::Intersects(geometry) => Some(geometry.query_cells()),
+            GeoKind::Within(Region::Plane(_)) | GeoKind::Reach(_, Region::Plane(_)) => None,
+        }
     }
 }

@@ -118,6 +118,64 @@ pub(super) fn chain(points: &[Point]) -> Vec<Edge> {
         .collect()
 }
 
+/// Whether any of the arcs has the point on it.
+pub(super) fn any_has(edges: &[Edge], point: Point) -> bool {
+    let place = LatLng::from_point(point);
+    edges
+        .iter()
+        .any(|edge| edge.bound.contains_lat_lng(place) && edge.has(point))
+}
+
+/// Arcs by the latitude at which their bounds begin.
+pub(super) fn by_latitude<'e, T>(
+    edges: impl Iterator<Item = (T, &'e Edge)>,
+) -> impl Iterator<Item = (T, &'e Edge)> {
+    let mut edges: Vec<(T, &Edge)> = edges.collect();
+    edges.sort_by(|x, y| x.1.bound.lat.lo.total_cmp(&y.1.bound.lat.lo));
+    edges.into_iter()
+}
+
+/// Whether the test holds for an arc of the one and an arc of the others. Only those near all of the
+/// other side are looked at, by rising latitude, and of them only those at common latitudes.
+pub(super) fn any_pair(
+    some: &[Edge],
+    others: &[Edge],
+    test: impl Fn(&Edge, &Edge) -> bool,
+) -> bool {
+    let hull = |edges: &[Edge]| {
+        let bounds = edges.iter().map(|edge| edge.bound);
+        bounds.fold(Rect::empty(), Rect::union)
+    };
+    let (near_some, near_others) = (hull(some), hull(others));
+    if !near_some.intersects(near_others) {
+        return false;
+    }
+    let some = some.iter().filter(|e| e.bound.intersects(near_others));
+    let others = others.iter().filter(|e| e.bound.intersects(near_some));
+    let both = some.map(|e| (true, e)).chain(others.map(|e| (false, e)));
+    let (mut active_some, mut active_others): (Vec<&Edge>, Vec<&Edge>) = (Vec::new(), Vec::new());
+    for (is_some, edge) in by_latitude(both) {
+        let (own, other) = if is_some {
+            (&mut active_some, &mut active_others)
+        } else {
+            (&mut active_others, &mut active_some)
+        };
+        other.retain(|met| met.bound.lat.hi >= edge.bound.lat.lo);
+        let meets = |met: &&Edge| {
+            if is_some {
+                test(edge, met)
+            } else {
+                test(met, edge)
+            }
+        };
+        if other.iter().any(meets) {
+            return true;
+        }
+        own.push(edge);
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

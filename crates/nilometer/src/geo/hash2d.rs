@@ -3,6 +3,7 @@
 //! ```text
 //! cell of x      floor((x - min) / (max - min) · 2^bits)        a number of `bits` bits, x in [min, max)
 //! hash           x y x y … from the highest bits down: 2·bits bits, in the low end of a u64
+//! key            the hash as a long of the same order: its highest bit flipped
 //! ```
 //!
 //! A square of cells whose side is a power of two, at a multiple of that side, is one range of hashes;
@@ -10,8 +11,13 @@
 
 use std::collections::BinaryHeap;
 
+use nilometer_bson::ValueRef;
+
+use super::cells::ordered_long;
 use super::coordinates::PlanePoint;
+use super::parse::Geometry;
 use super::plane::PlaneRegion;
+use super::query::{GeoKind, GeoTest, Region};
 use crate::error::{Error, Result};
 
 /// Bits of each coordinate unless an index says otherwise.
@@ -25,6 +31,9 @@ const RANGES_MAX: usize = 32;
 
 /// A point that lies outside of what an index covers.
 const OUT_OF_BOUNDS: i32 = 13_027;
+
+/// A value that is no point.
+const NOT_A_POINT: i32 = 13_026;
 
 /// What a `2d` index covers and how finely.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,6 +50,13 @@ pub struct HashRange {
     pub min: u64,
     /// Last.
     pub max: u64,
+}
+
+impl HashRange {
+    /// The first and the last key.
+    pub fn keys(self) -> (i64, i64) {
+        (ordered_long(self.min), ordered_long(self.max))
+    }
 }
 
 impl Default for PlaneGrid {
@@ -100,6 +116,55 @@ impl PlaneGrid {
             self.cell(point.y),
             self.bits,
         ))
+    }
+
+    /// The keys of a value under a `2d` index, ascending, none twice. A missing value, null, an empty
+    /// array or an empty object has none; an array that is no pair has those of all its elements; what
+    /// is no point is refused with 13026, a point outside with 13027.
+    pub fn index_keys(&self, value: ValueRef<'_>) -> Result<Vec<i64>> {
+        if let ValueRef::Array(array) = value
+            && matches!(array.get(0), ValueRef::Array(_) | ValueRef::Document(_))
+        {
+            let mut keys = Vec::new();
+            for element in array.iter() {
+                keys.extend(self.key_of_one(element)?);
+            }
+            keys.sort_unstable();
+            keys.dedup();
+            return Ok(keys);
+        }
+        Ok(self.key_of_one(value)?.into_iter().collect())
+    }
+
+    fn key_of_one(&self, value: ValueRef<'_>) -> Result<Option<i64>> {
+        let has_none = match value {
+            ValueRef::Missing | ValueRef::Null | ValueRef::Undefined => true,
+            ValueRef::Array(array) => array.is_empty(),
+            ValueRef::Document(document) => document.is_empty(),
+            _ => false,
+        };
+        if has_none {
+            return Ok(None);
+        }
+        let point = Geometry::stored(value).and_then(|geometry| geometry.plane_point());
+        let point = point.ok_or_else(|| {
+            Error::location(
+                NOT_A_POINT,
+                "geo values must be 'legacy coordinate pairs' for 2d indexes",
+            )
+        })?;
+        self.hash(point).map(|hash| Some(ordered_long(hash)))
+    }
+
+    /// The ranges of the index in which every stored value that passes has its hash; none if such an
+    /// index does not serve the test, which is one on the sphere.
+    pub fn test_ranges(&self, test: &GeoTest) -> Option<Vec<HashRange>> {
+        match test.kind() {
+            GeoKind::Within(Region::Plane(region)) | GeoKind::Reach(_, Region::Plane(region)) => {
+                Some(self.covering(region))
+            }
+            _ => None,
+        }
     }
 
     /// Ranges of hashes in which every point of the region has its hash, ascending and apart.
@@ -234,6 +299,21 @@ mod tests {
         }
         let full = PlaneGrid::new(32, -180.0, 180.0).unwrap();
         assert_eq!(full.hash(p(180.0, 180.0)).unwrap(), u64::MAX);
+    }
+
+    #[test]
+    fn values_have_keys_in_the_order_of_hashes() {
+        use nilometer_bson::{Value, array, doc};
+        let grid = PlaneGrid::default();
+        let keys = |value: Value| grid.index_keys(value.as_ref());
+        assert_eq!(keys(array![-180, -180]).unwrap(), [i64::MIN]);
+        assert_eq!(keys(Value::Null).unwrap(), [0i64; 0]);
+        let point = doc! {"type": "Point", "coordinates": array![1, 2]};
+        assert_eq!(keys(point.into()).unwrap(), keys(array![1, 2]).unwrap());
+        let two = keys(array![array![1, 2], array![-1, 2]]).unwrap();
+        assert!(two.len() == 2 && two[0] < two[1]);
+        assert_eq!(keys("x".into()).unwrap_err().code.0, NOT_A_POINT);
+        assert_eq!(keys(array![181, 0]).unwrap_err().code.0, OUT_OF_BOUNDS);
     }
 
     #[test]

@@ -32,10 +32,12 @@ mod query;
 mod sphere;
 
 pub use bucket::{BucketPoints, may_hold};
-pub use cells::{CellKey, CellRange, bucket_cells, index_cells, point_cells, query_cells};
+pub use cells::{
+    CellKey, CellRange, bucket_cells, index_cells, ordered_long, point_cells, query_cells,
+};
 pub use coordinates::{LngLat, PlanePoint};
 pub use hash2d::{BITS_DEFAULT, BITS_MAX, HashRange, PlaneGrid};
-pub use parse::{Geometry, ParsePurpose};
+pub use parse::{Geometry, ParsePurpose, VERTICES_MAX};
 pub use plane::PlaneRegion;
 pub use query::{GeoTest, Metric, NearQuery, Region, find_near_operator, read_distance};
 pub use sphere::{Disc, SphereGeometry, SphereRegion};

@@ -14,10 +14,11 @@
 use std::borrow::Cow;
 
 use nilometer_bson::{ArrayRef, DocRef, ValueRef};
+use s2rst::s2::Point;
 
 use super::coordinates::{LngLat, PlanePoint, finite, legacy_pair};
 use super::edge::chain;
-use super::polygon::{Ring, SpherePolygon};
+use super::polygon::{Ring, RingFault, SpherePolygon, has_opposite_neighbours};
 use super::sphere::{Line, SphereGeometry};
 use crate::error::{Error, Result};
 
@@ -26,6 +27,10 @@ const CRS_NAMES: [&str; 2] = ["urn:ogc:def:crs:OGC:1.3:CRS84", "EPSG:4326"];
 
 /// The name that makes the order of a polygon's points mean which side is its inside.
 const CRS_STRICT_WINDING: &str = "urn:x-mongodb:crs:strictwinding:EPSG:4326";
+
+/// Vertices of the lines and rings of one geometry. Comparing two shapes takes time that grows with
+/// the product of theirs in the worst case.
+pub const VERTICES_MAX: usize = 100_000;
 
 /// Where a geometry is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,41 +121,101 @@ fn geo_json(document: DocRef<'_>, purpose: ParsePurpose) -> Parsed<Geometry> {
     if kind == "Point" {
         return position(document.get("coordinates")).map(Geometry::Point);
     }
-    let mut shape = SphereGeometry::default();
-    add_simple(kind, document.get("coordinates"), strict, &mut shape)?;
-    Ok(Geometry::Shape(shape))
+    let mut reader = Reader {
+        shape: SphereGeometry::default(),
+        vertices_left: VERTICES_MAX,
+    };
+    reader.add(kind, document.get("coordinates"), strict)?;
+    Ok(Geometry::Shape(reader.shape))
 }
 
-/// Reads a type that is made of coordinates.
-fn add_simple(
-    kind: &str,
-    coordinates: ValueRef<'_>,
-    strict: bool,
-    into: &mut SphereGeometry,
-) -> Parsed<()> {
-    let members = || members(coordinates, kind);
-    match kind {
-        "Point" => into.points.push(position(coordinates)?),
-        "MultiPoint" => {
-            for point in members()?.iter() {
-                into.points.push(position(point)?);
+/// A shape being put together.
+struct Reader {
+    shape: SphereGeometry,
+    vertices_left: usize,
+}
+
+impl Reader {
+    /// Reads a type that is made of coordinates.
+    fn add(&mut self, kind: &str, coordinates: ValueRef<'_>, strict: bool) -> Parsed<()> {
+        let members = || members(coordinates, kind);
+        match kind {
+            "Point" => self.shape.points.push(position(coordinates)?),
+            "MultiPoint" => {
+                for point in members()?.iter() {
+                    self.shape.points.push(position(point)?);
+                }
             }
-        }
-        "LineString" => into.lines.push(line(coordinates)?),
-        "MultiLineString" => {
-            for one in members()?.iter() {
-                into.lines.push(line(one)?);
+            "LineString" => self.line(coordinates)?,
+            "MultiLineString" => {
+                for one in members()?.iter() {
+                    self.line(one)?;
+                }
             }
-        }
-        "Polygon" => into.polygons.push(polygon(coordinates, strict)?),
-        "MultiPolygon" => {
-            for one in members()?.iter() {
-                into.polygons.push(polygon(one, false)?);
+            "Polygon" => self.polygon(coordinates, strict)?,
+            "MultiPolygon" => {
+                for one in members()?.iter() {
+                    self.polygon(one, false)?;
+                }
             }
+            other => return Err(format!("unknown GeoJSON type: {other}").into()),
         }
-        other => return Err(format!("unknown GeoJSON type: {other}").into()),
+        Ok(())
     }
-    Ok(())
+
+    /// The points of a line or ring.
+    fn vertices(&mut self, value: ValueRef<'_>, kind: &str) -> Parsed<Vec<Point>> {
+        let mut points = Vec::new();
+        for vertex in members(value, kind)?.iter() {
+            let left = self.vertices_left.checked_sub(1);
+            self.vertices_left =
+                left.ok_or_else(|| format!("geometry has more than {VERTICES_MAX} vertices"))?;
+            points.push(position(vertex)?.to_unit());
+        }
+        Ok(points)
+    }
+
+    fn line(&mut self, value: ValueRef<'_>) -> Parsed<()> {
+        let mut points = self.vertices(value, "LineString")?;
+        points.dedup();
+        if points.len() < 2 {
+            return Err("GeoJSON LineString must have at least 2 vertices".into());
+        }
+        if has_opposite_neighbours(&points) {
+            return Err("GeoJSON LineString has adjacent vertices that are antipodal".into());
+        }
+        let edges = chain(&points);
+        self.shape.lines.push(Line { edges });
+        Ok(())
+    }
+
+    fn polygon(&mut self, value: ValueRef<'_>, strict: bool) -> Parsed<()> {
+        let rings = members(value, "Polygon")?;
+        if strict && rings.len() > 1 {
+            return Err("Only one simple loop is allowed in a big polygon".into());
+        }
+        let mut parsed = Vec::with_capacity(rings.len());
+        for ring in rings.iter() {
+            parsed.push(self.ring(ring, strict)?);
+        }
+        let mut parsed = parsed.into_iter();
+        let shell = parsed.next().ok_or("Polygon has no loops")?;
+        let polygon = SpherePolygon::new(shell, parsed.collect());
+        self.shape.polygons.push(polygon.map_err(RingFault::text)?);
+        Ok(())
+    }
+
+    fn ring(&mut self, value: ValueRef<'_>, strict: bool) -> Parsed<Ring> {
+        let points = self.vertices(value, "Polygon loop")?;
+        if points.first() != points.last() || points.len() < 2 {
+            return Err("Loop is not closed".into());
+        }
+        if points.len() < 4 {
+            return Err("Loop must have at least 3 different vertices".into());
+        }
+        Ring::new(points, strict)
+            .map_err(|fault| format!("Loop is not valid: {}", fault.text()).into())
+    }
 }
 
 fn members<'a>(coordinates: ValueRef<'a>, kind: &str) -> Parsed<ArrayRef<'a>> {
@@ -169,7 +234,10 @@ fn collection(document: DocRef<'_>) -> Parsed<SphereGeometry> {
         .as_array()
         .filter(|list| !list.is_empty())
         .ok_or("GeometryCollection geometries must be a non-empty array")?;
-    let mut shape = SphereGeometry::default();
+    let mut reader = Reader {
+        shape: SphereGeometry::default(),
+        vertices_left: VERTICES_MAX,
+    };
     for one in geometries.iter() {
         let one = one
             .as_document()
@@ -178,11 +246,9 @@ fn collection(document: DocRef<'_>) -> Parsed<SphereGeometry> {
         if kind == "GeometryCollection" {
             return Err("GeometryCollection must not contain a GeometryCollection".into());
         }
-        let mut part = SphereGeometry::default();
-        add_simple(kind, one.get("coordinates"), false, &mut part)?;
-        shape.extend(part);
+        reader.add(kind, one.get("coordinates"), false)?;
     }
-    Ok(shape)
+    Ok(reader.shape)
 }
 
 /// Whether the coordinate system asks for strict winding.
@@ -221,54 +287,6 @@ fn position(value: ValueRef<'_>) -> Parsed<LngLat> {
     };
     LngLat::new(lng, lat)
         .ok_or_else(|| format!("longitude/latitude is out of bounds, lng: {lng} lat: {lat}").into())
-}
-
-fn line(value: ValueRef<'_>) -> Parsed<Line> {
-    let array = members(value, "LineString")?;
-    let mut points = Vec::with_capacity(array.len());
-    for point in array.iter() {
-        points.push(position(point)?.to_unit());
-    }
-    points.dedup();
-    if points.len() < 2 {
-        return Err("GeoJSON LineString must have at least 2 vertices".into());
-    }
-    if super::polygon::has_opposite_neighbours(&points) {
-        return Err("GeoJSON LineString has adjacent vertices that are antipodal".into());
-    }
-    Ok(Line {
-        edges: chain(&points),
-    })
-}
-
-fn polygon(value: ValueRef<'_>, strict: bool) -> Parsed<SpherePolygon> {
-    let rings = members(value, "Polygon")?;
-    if strict && rings.len() > 1 {
-        return Err("Only one simple loop is allowed in a big polygon".into());
-    }
-    let mut parsed = Vec::with_capacity(rings.len());
-    for ring in rings.iter() {
-        parsed.push(self::ring(ring, strict)?);
-    }
-    let mut parsed = parsed.into_iter();
-    let shell = parsed.next().ok_or("Polygon has no loops")?;
-    SpherePolygon::new(shell, parsed.collect()).map_err(|fault| fault.text().into())
-}
-
-fn ring(value: ValueRef<'_>, strict: bool) -> Parsed<Ring> {
-    let array = members(value, "Polygon loop")?;
-    let mut places = Vec::with_capacity(array.len());
-    for place in array.iter() {
-        places.push(position(place)?);
-    }
-    let units: Vec<_> = places.iter().map(|place| place.to_unit()).collect();
-    if units.first() != units.last() || units.len() < 2 {
-        return Err("Loop is not closed".into());
-    }
-    if units.len() < 4 {
-        return Err("Loop must have at least 3 different vertices".into());
-    }
-    Ring::new(units, strict).map_err(|fault| format!("Loop is not valid: {}", fault.text()).into())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 
 use s2rst::s2::{Cell, Loop, Point, Rect, Region};
 
-use super::edge::{Edge, chain, middle, widened};
+use super::edge::{Edge, any_has, any_pair, by_latitude, chain, middle, widened};
 
 /// Points so near to opposite each other count as such: six millimetres on the ground.
 const OPPOSITE_RADIANS: f64 = 1e-9;
@@ -100,11 +100,7 @@ impl Ring {
     }
 
     fn has_on_edge(&self, point: Point) -> bool {
-        self.bound.contains_point(point)
-            && self
-                .edges
-                .iter()
-                .any(|edge| edge.bound.contains_point(point) && edge.has(point))
+        self.bound.contains_point(point) && any_has(&self.edges, point)
     }
 
     fn vertices(&self) -> &[Point] {
@@ -124,33 +120,21 @@ pub(super) fn has_opposite_neighbours(points: &[Point]) -> bool {
 /// Whether arcs that are no neighbours touch. Arcs are met by rising latitude, so that only those
 /// at common latitudes are compared.
 fn crosses_itself(edges: &[Edge]) -> bool {
-    let mut order: Vec<usize> = (0..edges.len()).collect();
-    let lowest = |at: &usize| edges.get(*at).map_or(0.0, |e| e.bound.lat.lo);
-    order.sort_by(|x, y| lowest(x).total_cmp(&lowest(y)));
-    let mut active: Vec<usize> = Vec::new();
-    for at in order {
-        let Some(edge) = edges.get(at) else { continue };
-        active.retain(|other| {
-            edges
-                .get(*other)
-                .is_some_and(|o| o.bound.lat.hi >= edge.bound.lat.lo)
-        });
-        for &other in &active {
-            let Some(met) = edges.get(other) else {
-                continue;
-            };
-            let apart = at.abs_diff(other);
-            let are_neighbours = apart == 1 || apart == edges.len() - 1;
-            let faulty = if are_neighbours {
+    let mut active: Vec<(usize, &Edge)> = Vec::new();
+    for (at, edge) in by_latitude(edges.iter().enumerate()) {
+        active.retain(|(_, other)| other.bound.lat.hi >= edge.bound.lat.lo);
+        let meets = |(other, met): &(usize, &Edge)| {
+            let apart = at.abs_diff(*other);
+            if apart == 1 || apart == edges.len() - 1 {
                 folds_back(edge, met)
             } else {
                 edge.touches(met)
-            };
-            if faulty {
-                return true;
             }
+        };
+        if active.iter().any(meets) {
+            return true;
         }
-        active.push(at);
+        active.push((at, edge));
     }
     false
 }
@@ -341,20 +325,4 @@ pub(super) fn nearest<'e>(edges: impl Iterator<Item = &'e Edge>, point: Point) -
     edges
         .map(|edge| edge.distance(point))
         .fold(f64::INFINITY, f64::min)
-}
-
-/// Whether the test holds for some pair of arcs; only those whose bounds meet are asked.
-fn any_pair(some: &[Edge], others: &[Edge], test: impl Fn(&Edge, &Edge) -> bool) -> bool {
-    let hull = |edges: &[Edge]| {
-        let bounds = edges.iter().map(|edge| edge.bound);
-        bounds.fold(Rect::empty(), Rect::union)
-    };
-    let (near_some, near_others) = (hull(some), hull(others));
-    let others: Vec<&Edge> = others
-        .iter()
-        .filter(|edge| edge.bound.intersects(near_some))
-        .collect();
-    some.iter()
-        .filter(|edge| edge.bound.intersects(near_others))
-        .any(|x| others.iter().any(|y| test(x, y)))
 }

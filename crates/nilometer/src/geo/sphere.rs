@@ -10,7 +10,7 @@ use s2rst::s1::{self, Angle};
 use s2rst::s2::{Cap, Cell, CellId, LatLng, Point, Rect, Region};
 
 use super::coordinates::LngLat;
-use super::edge::{Edge, ON_EDGE_RADIANS, angle, widened};
+use super::edge::{Edge, ON_EDGE_RADIANS, angle, any_has, any_pair, widened};
 use super::polygon::{SpherePolygon, edge_touches_cell, nearest};
 
 /// What GeoJSON says, in parts.
@@ -62,13 +62,6 @@ impl SphereGeometry {
     /// True when it has polygons and nothing else.
     pub fn is_area(&self) -> bool {
         !self.polygons.is_empty() && self.points.is_empty() && self.lines.is_empty()
-    }
-
-    /// Takes over the parts of another.
-    pub(super) fn extend(&mut self, other: Self) {
-        self.points.extend(other.points);
-        self.lines.extend(other.lines);
-        self.polygons.extend(other.polygons);
     }
 
     /// Whether the two have a point in common.
@@ -128,17 +121,11 @@ fn point_bound(point: Point) -> Rect {
 
 impl Line {
     fn has(&self, point: Point) -> bool {
-        self.edges
-            .iter()
-            .any(|edge| edge.bound.contains_point(point) && edge.has(point))
+        any_has(&self.edges, point)
     }
 
     fn touches(&self, other: &Line) -> bool {
-        self.bound().intersects(other.bound())
-            && self
-                .edges
-                .iter()
-                .any(|x| other.edges.iter().any(|y| x.touches(y)))
+        any_pair(&self.edges, &other.edges, Edge::touches)
     }
 
     fn bound(&self) -> Rect {

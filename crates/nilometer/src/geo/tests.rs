@@ -399,7 +399,7 @@ fn random_shape(draw: &mut Draw, middle: Degrees, size: f64) -> Document {
 fn what_touches_a_region_has_a_key_in_its_ranges() {
     let mut draw = Draw::new(8);
     let mut met = 0;
-    for _ in 0..500 {
+    for _ in 0..200 {
         let middle = draw.place();
         let size = 10f64.powf(draw.within(-4.0, 1.6));
         let wanted = random_shape(&mut draw, middle, size);
@@ -437,7 +437,7 @@ fn what_touches_a_region_has_a_key_in_its_ranges() {
         let own_ranges = SphereGeometry::point(disc.center).query_cells();
         assert!(own_ranges.iter().any(|range| range.contains(own[0])));
     }
-    assert!(met > 300, "{met}");
+    assert!(met > 100, "{met}");
 }
 
 #[test]
@@ -446,6 +446,12 @@ fn keys_are_few_and_refusals_have_their_codes() {
     assert_eq!(keys(array![1, 2]).unwrap().len(), 1);
     assert_eq!(keys(Value::Null).unwrap(), []);
     assert_eq!(keys(array![]).unwrap(), []);
+    assert_eq!(
+        keys(array![array![1, 2], array![3, 4], array![1, 2]])
+            .unwrap()
+            .len(),
+        2
+    );
     assert!(
         keys(polygon(&[vec![(0.0, 0.0), (50.0, 0.0), (20.0, 40.0)]]).into())
             .unwrap()

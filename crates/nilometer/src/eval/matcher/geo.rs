@@ -88,6 +88,9 @@ pub fn bucket_document(test: &GeoTest, field: &str) -> Document {
     doc! {"$_internalBucketGeoWithin": operand}
 }
 
+/// A field, and from where and how far to measure it.
+pub type NearAt = (MatchPath, Arc<NearQuery>);
+
 impl MatchExpression {
     /// Parses a filter in which a `$near` may order the answer.
     pub fn parse_with_near(filter: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
@@ -95,7 +98,7 @@ impl MatchExpression {
     }
 
     /// Takes the `$near` out of the filter: where it measures and how, and what is left.
-    pub fn take_near(self) -> Result<(Option<(MatchPath, Arc<NearQuery>)>, Self)> {
+    pub fn take_near(self) -> Result<(Option<NearAt>, Self)> {
         let mut near = None;
         let mut rest = Vec::new();
         for conjunct in self.into_conjuncts() {

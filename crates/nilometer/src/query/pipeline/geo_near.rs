@@ -174,10 +174,9 @@ impl OtherStage for GeoDistanceStage {
         let mut needs = after.clone();
         needs.add_path(self.path.as_str());
         // A dotted field is written into what is there.
-        for field in [&self.output.distance_field, &self.output.include_locs] {
-            if let Some(field) = field {
-                needs.add_path(field);
-            }
+        let written = [&self.output.distance_field, &self.output.include_locs];
+        for field in written.into_iter().flatten() {
+            needs.add_path(field);
         }
         needs
     }
