@@ -21,6 +21,7 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::index::{Index, KeyRange};
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
 
@@ -95,8 +96,8 @@ pub struct ViewDefinition {
     pub on: String,
     /// The stages applied to it.
     pub pipeline: Vec<Document>,
-    /// The view's collation; empty for the simple one.
-    pub collation: Document,
+    /// The view's collation.
+    pub collation: Collation,
 }
 
 /// What to read of an ordinary collection.
@@ -180,6 +181,11 @@ pub trait RecordSource: Send + Sync {
         None
     }
 
+    /// The collation of the `_id` index, which is the collection's.
+    fn collation(&self) -> Collation {
+        Collation::SIMPLE
+    }
+
     /// The indexes a query may use: complete and not hidden. That of `_id` is not among them.
     fn indexes(&self) -> Result<Vec<Arc<Index>>> {
         Ok(Vec::new())
@@ -251,8 +257,8 @@ pub struct BucketOptions {
     pub extended_range: bool,
     /// Span equals rounding and always did: every bucket lies within one period.
     pub fixed_buckets: bool,
-    /// Default collation of the collection; empty for the simple one.
-    pub collation: Document,
+    /// Default collation of the collection: bounds compare strings by it.
+    pub collation: Collation,
 }
 
 /// What to read of a time-series collection.
