@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use nilometer_bson::order::Collator;
 use nilometer_bson::{DocRef, Value};
 
 use super::logical::Input;
@@ -119,6 +120,7 @@ fn near_query(asked: &GeoNearStage, settings: &ExecSettings) -> Result<NearQuery
     let cx = EvalContext {
         now_ms: settings.now_ms,
         variables: &settings.variables,
+        collator: settings.collator.as_deref().map(|c| c as &dyn Collator),
         ..EvalContext::default()
     };
     let near = near.evaluate(DocRef::EMPTY, &cx)?;
@@ -245,7 +247,7 @@ mod tests {
             bucket_rounding_seconds: 60,
             extended_range: false,
             fixed_buckets: true,
-            collation: Document::new(),
+            collation: crate::eval::Collation::default(),
         }
     }
 
