@@ -64,6 +64,23 @@ impl Region {
         Geometry::stored(value).is_some_and(|geometry| self.covers_geometry(geometry))
     }
 
+    /// True only if all of the region lies in another.
+    fn lies_within(&self, outer: &Region) -> bool {
+        match (self, outer) {
+            (Self::Plane(inner), Self::Plane(outer @ PlaneRegion::Box { .. })) => {
+                let (low, high) = inner.bound();
+                outer.covers(low) && outer.covers(high)
+            }
+            (Self::Sphere(SphereRegion::Polygons(inner)), Self::Sphere(outer)) => {
+                outer.covers(inner)
+            }
+            (Self::Sphere(SphereRegion::Disc(inner)), Self::Sphere(SphereRegion::Disc(outer))) => {
+                outer.covers_disc(inner)
+            }
+            _ => false,
+        }
+    }
+
     fn covers_geometry(&self, geometry: Geometry) -> bool {
         match self {
             Self::Plane(region) => geometry.plane_point().is_some_and(|p| region.covers(p)),
@@ -150,6 +167,18 @@ impl GeoTest {
         }
     }
 
+    /// True only if whatever passes this test passes the wider one too: for partial indexes. It may
+    /// be false though that is so.
+    pub fn implies(&self, wider: &GeoTest) -> bool {
+        if self.name() == wider.name() && self.operand == wider.operand {
+            return true;
+        }
+        match (&self.kind, &wider.kind) {
+            (GeoKind::Within(inner), GeoKind::Within(outer)) => inner.lies_within(outer),
+            _ => false,
+        }
+    }
+
     pub(super) fn kind(&self) -> &GeoKind {
         &self.kind
     }
@@ -187,8 +216,13 @@ fn object<'a>(operand: ValueRef<'a>, name: &str) -> Result<DocRef<'a>> {
 }
 
 fn area(value: ValueRef<'_>) -> Result<SphereRegion> {
+    let kind = value.as_document().map_or("", |document| {
+        document.get("type").as_str().unwrap_or_default()
+    });
     match Geometry::parse(value, ParsePurpose::Query)? {
-        Geometry::Shape(shape) if shape.is_area() => Ok(SphereRegion::Polygons(shape)),
+        Geometry::Shape(shape) if matches!(kind, "Polygon" | "MultiPolygon") => {
+            Ok(SphereRegion::Polygons(shape))
+        }
         _ => Err(Error::bad_value(
             "$geoWithin not supported with provided geometry: it must be a Polygon or MultiPolygon",
         )),

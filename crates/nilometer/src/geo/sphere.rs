@@ -59,11 +59,6 @@ impl SphereGeometry {
         self.points.is_empty() && self.lines.is_empty() && self.polygons.is_empty()
     }
 
-    /// True when it has polygons and nothing else.
-    pub fn is_area(&self) -> bool {
-        !self.polygons.is_empty() && self.points.is_empty() && self.lines.is_empty()
-    }
-
     /// Whether the two have a point in common.
     pub fn intersects(&self, other: &SphereGeometry) -> bool {
         self.points.iter().any(|p| other.touches_point(p.to_unit()))
@@ -143,6 +138,12 @@ impl Disc {
     /// Whether a place lies in it.
     pub fn covers(&self, place: LngLat) -> bool {
         self.is_everything() || angle(self.center.to_unit(), place.to_unit()) <= self.radius
+    }
+
+    /// True only if another disc lies in it.
+    pub(super) fn covers_disc(&self, other: &Disc) -> bool {
+        let apart = angle(self.center.to_unit(), other.center.to_unit());
+        self.is_everything() || apart + other.radius + ON_EDGE_RADIANS <= self.radius
     }
 
     /// Whether an arc lies in it: no point of the arc comes nearer to the opposite of the middle

@@ -603,6 +603,39 @@ fn bounds_that_hide_something_keep_their_bucket() {
 }
 
 #[test]
+fn a_region_in_another_implies_it() {
+    let mut draw = Draw::new(10);
+    let mut implied = 0;
+    for _ in 0..500 {
+        let middle = draw.place();
+        let mut region = |scale: f64| {
+            let at = draw.near(middle, 3.0);
+            let size = scale * draw.within(0.5, 10.0);
+            let operand = match draw.below(3) {
+                0 => doc! {"$geometry": polygon(&[draw.ring(at, size)])},
+                1 => doc! {"$centerSphere": array![position(at), size.to_radians()]},
+                _ => doc! {"$box": array![position(at), array![at.0 + size, at.1 + size]]},
+            };
+            GeoTest::within(ValueRef::Document(operand.as_ref())).unwrap()
+        };
+        let (narrow, wide) = (region(0.3), region(3.0));
+        assert!(narrow.implies(&narrow.clone()));
+        if !narrow.implies(&wide) {
+            continue;
+        }
+        implied += 1;
+        for _ in 0..100 {
+            let at = position(draw.near(middle, 6.0));
+            assert!(
+                !narrow.test(at.as_ref()) || wide.test(at.as_ref()),
+                "{at:?}"
+            );
+        }
+    }
+    assert!(implied > 20, "{implied}");
+}
+
+#[test]
 fn operands_are_checked() {
     let code = |operand: Value| GeoTest::within(operand.as_ref()).map_or_else(|e| e.code.0, |_| 0);
     let square = array![array![0, 0], array![1, 0], array![1, 1]];
@@ -617,6 +650,9 @@ fn operands_are_checked() {
         doc! {"$foo": 1}.into(),
         doc! {"$geometry": point((0.0, 0.0))}.into(),
         doc! {"$geometry": array![1, 2]}.into(),
+        doc! {"$geometry": doc! {"type": "GeometryCollection", "geometries":
+        array![polygon(&[vec![(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)]])]}}
+        .into(),
         doc! {"$box": array![array![0, 0]]}.into(),
         doc! {"$polygon": array![array![0, 0], array![1, 1]]}.into(),
         doc! {"$center": array![array![0, 0], -1]}.into(),
