@@ -63,7 +63,6 @@ pub(crate) struct BucketChanges<'t> {
     timeseries: &'t Timeseries,
     collection: &'t Collection,
     options: &'t TimeseriesOptions,
-    layout: Layout<'t>,
     keyspaces: BucketKeyspaces,
     _alone: MutexGuard<'t, ()>,
     batch: WriteBatch,
@@ -91,7 +90,6 @@ impl Timeseries {
             timeseries: self,
             collection,
             options,
-            layout: Layout::of(collection, options)?,
             keyspaces,
             _alone: self.chores.exclusive(),
             batch: WriteBatch::new(),
@@ -120,6 +118,10 @@ impl BucketChanges<'_> {
         self.claim_with(id, false)
     }
 
+    fn layout(&self) -> Result<Layout<'_>> {
+        Layout::of(self.collection, self.options)
+    }
+
     fn read(&self, id: [u8; 12]) -> Result<Parts> {
         fold::read_parts(
             &*self.timeseries.engine.snapshot()?,
@@ -133,7 +135,7 @@ impl BucketChanges<'_> {
     /// is taken away from the writers.
     fn claim_with(&mut self, id: [u8; 12], wait: bool) -> Result<Claim> {
         if let Some(known) = self.claimed.get(&id) {
-            let document = known.parts.document(id, &self.layout)?;
+            let document = known.parts.document(id, &self.layout()?)?;
             return Ok(document.map_or(Claim::Absent, Claim::Taken));
         }
         let parts = self.read(id)?;
@@ -152,7 +154,7 @@ impl BucketChanges<'_> {
         self.evicted.push(evicted);
         // Read again: what was on its way has arrived.
         let parts = self.read(id)?;
-        let Some(document) = parts.document(id, &self.layout)? else {
+        let Some(document) = parts.document(id, &self.layout()?)? else {
             return Ok(Claim::Absent);
         };
         let claimed = Claimed {

@@ -288,7 +288,8 @@ impl Timeseries {
             return Ok(0);
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
-        let document = parts.document(id, &Layout::of(collection, options)?)?;
+        let layout = Layout::of(collection, options)?;
+        let document = parts.document(id, &layout)?;
         Ok(document.map_or(0, |document| document.as_bytes().len()))
     }
 
