@@ -13,6 +13,7 @@ mod index_changes;
 mod index_spec;
 mod indexes;
 mod namespace;
+mod replacement;
 mod timeseries_options;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -239,7 +240,9 @@ impl Catalog {
         )?;
         for (_, entry) in found {
             if let CatalogEntry::Collection(dropped) = entry {
-                for keyspace in dropped.keyspaces() {
+                let keyspaces = dropped.keyspaces();
+                dropped.indexes.set(Arc::default());
+                for keyspace in keyspaces {
                     self.engine.drop_keyspace(keyspace)?;
                 }
             }
