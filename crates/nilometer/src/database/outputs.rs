@@ -261,6 +261,7 @@ impl MergeTarget for Target {
             backward: false,
             durability: Durability::Buffered,
             eval: change.eval,
+            collator: None,
             check_interrupt: &|| operation.check_interrupt(),
         };
         let ids = &self.services.ids;
