@@ -110,7 +110,7 @@ pub(super) fn apply(
         }
         .delete(selection),
         Target::Measurements(collection) => Measurements {
-            database,
+            stored: database.collections(),
             collection,
         }
         .delete(selection),

@@ -134,7 +134,7 @@ pub(super) fn explained(
             let clock = operation.clock();
             let from = clock.monotonic();
             let measurements = Measurements {
-                database,
+                stored: database.collections(),
                 collection: &buckets,
             };
             let (selection, effect) = dry_run(

@@ -55,7 +55,7 @@ mod top;
 mod update;
 mod users;
 mod validate;
-mod view_change;
+pub(crate) mod view_change;
 
 pub use crate::operation::Access;
 pub use dispatch::{error_reply, run};

@@ -214,7 +214,7 @@ pub(super) fn apply(
         }
         Target::Measurements(found) => {
             let measurements = Measurements {
-                database,
+                stored: database.collections(),
                 collection: &found,
             };
             return match upsert {

@@ -15,7 +15,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 use nilometer_storage::Durability;
 
 use crate::catalog::Collection;
-use crate::database::Database;
+use crate::database::StoredCollections;
 use crate::error::{Error, Result};
 use crate::insertion::InsertOptions;
 use crate::operation::OperationContext;
@@ -27,10 +27,10 @@ use crate::write::{Changed, Selection, Updated};
 
 /// Where measurements are changed.
 #[derive(Clone, Copy)]
-pub(super) struct Measurements<'a> {
-    pub(super) database: &'a Database,
+pub(crate) struct Measurements<'a> {
+    pub(crate) stored: &'a StoredCollections,
     /// The collection of the buckets.
-    pub(super) collection: &'a Arc<Collection>,
+    pub(crate) collection: &'a Arc<Collection>,
 }
 
 /// How a statement goes about it.
@@ -82,26 +82,26 @@ impl<'a> Measurements<'a> {
     }
 
     fn turn(self, selection: &Selection<'_>) -> Result<Turn<'a>> {
-        let timeseries = self.database.timeseries();
+        let timeseries = &self.stored.timeseries;
         timeseries.take_turn(self.collection, selection.check_interrupt)
     }
 
     /// Waits for the disk behind a change, outside of the turn.
     fn settle(self, selection: &Selection<'_>) -> Result<()> {
         if selection.durability == Durability::Sync {
-            self.database.records().sync()?;
+            self.stored.records.sync()?;
         }
         Ok(())
     }
 
     /// Removes what is selected; tells how many and, if only one was meant, which.
-    pub(super) fn delete(self, selection: Selection<'_>) -> Result<(u64, Option<Changed>)> {
+    pub(crate) fn delete(self, selection: Selection<'_>) -> Result<(u64, Option<Changed>)> {
         self.check(&selection)?;
         let turn = self.turn(&selection)?;
         let mut removed = None;
         let effect = self.remove(&turn, selection, false, &mut removed)?;
         drop(turn);
-        let metrics = &self.database.timeseries().metrics;
+        let metrics = &self.stored.timeseries.metrics;
         count(match effect.way {
             Way::Series => &metrics.meta_delete,
             Way::Measurements => &metrics.measurement_delete,
@@ -129,8 +129,8 @@ impl<'a> Measurements<'a> {
         dry: bool,
         removed: &mut Option<Changed>,
     ) -> Result<Effect> {
-        let timeseries = self.database.timeseries();
-        let catalog = self.database.catalog();
+        let timeseries = &self.stored.timeseries;
+        let catalog = &self.stored.catalog;
         let wanted = measurement_selection(selection, dry);
         let way = self.delete_way(selection)?;
         let mut deleted = 0;
@@ -179,7 +179,7 @@ impl<'a> Measurements<'a> {
 
     /// How a delete goes about it.
     pub(super) fn delete_way(self, selection: Selection<'_>) -> Result<Way> {
-        let timeseries = self.database.timeseries();
+        let timeseries = &self.stored.timeseries;
         let wanted = measurement_selection(selection, false);
         Ok(
             match selection.multi && timeseries.is_by_series(self.collection, &wanted)? {
@@ -198,7 +198,7 @@ impl<'a> Measurements<'a> {
     }
 
     /// Updates what is selected.
-    pub(super) fn update(self, selection: Selection<'_>, change: &Update) -> Result<Updated> {
+    pub(crate) fn update(self, selection: Selection<'_>, change: &Update) -> Result<Updated> {
         self.check(&selection)?;
         let turn = self.turn(&selection)?;
         let effect = self.apply(&turn, selection, change, false)?;
@@ -209,7 +209,7 @@ impl<'a> Measurements<'a> {
     }
 
     fn count_update(self, effect: &Effect) {
-        let metrics = &self.database.timeseries().metrics;
+        let metrics = &self.stored.timeseries.metrics;
         count(match effect.way {
             Way::Series => &metrics.meta_update,
             Way::Measurements => &metrics.measurement_update,
@@ -223,7 +223,7 @@ impl<'a> Measurements<'a> {
         change: &Update,
         dry: bool,
     ) -> Result<Effect> {
-        let timeseries = self.database.timeseries();
+        let timeseries = &self.stored.timeseries;
         let wanted = measurement_selection(selection, dry);
         let options = self.collection.timeseries.as_ref();
         let meta_field = options.and_then(|options| options.meta_field.as_deref());
@@ -257,7 +257,7 @@ impl<'a> Measurements<'a> {
         };
         let stats = timeseries.change_measurements(
             turn,
-            self.database.catalog(),
+            &self.stored.catalog,
             self.collection,
             wanted,
             MeasurementAction::Decide(&mut decide),
@@ -278,11 +278,11 @@ impl<'a> Measurements<'a> {
         change: &Update,
         dry: bool,
     ) -> Result<Effect> {
-        let timeseries = self.database.timeseries();
+        let timeseries = &self.stored.timeseries;
         let mut updated = Updated::default();
         timeseries.change_series(
             turn,
-            self.database.catalog(),
+            &self.stored.catalog,
             self.collection,
             measurement_selection(selection, dry),
             &mut |meta, count| {
@@ -312,7 +312,7 @@ impl<'a> Measurements<'a> {
 
     /// Updates what is selected, or inserts a measurement if nothing is. `supplied` is inserted
     /// instead of what filter and update make.
-    pub(super) fn upsert(
+    pub(crate) fn upsert(
         self,
         operation: &OperationContext,
         selection: Selection<'_>,
@@ -339,7 +339,7 @@ impl<'a> Measurements<'a> {
         change: &Update,
         supplied: Option<DocRef<'_>>,
     ) -> Result<Updated> {
-        let ids = &self.database.services().ids;
+        let ids = &self.stored.services.ids;
         let new_id = || ids.object_id(operation.now_ms);
         let made = match supplied {
             Some(document) => document.to_document(),
@@ -359,7 +359,7 @@ impl<'a> Measurements<'a> {
             }
             false => made,
         };
-        let timeseries = self.database.timeseries();
+        let timeseries = &self.stored.timeseries;
         let document = timeseries.stored_form(self.collection, made)?;
         let options = InsertOptions {
             ordered: true,
@@ -367,7 +367,7 @@ impl<'a> Measurements<'a> {
             new_id: &new_id,
         };
         let outcome = timeseries.insert(
-            self.database.catalog(),
+            &self.stored.catalog,
             self.collection,
             std::iter::once(document.as_ref()),
             options,
