@@ -140,6 +140,7 @@ fn is_backward(database: &Database, namespace: &Namespace, hint: ValueRef<'_>) -
     let collections = database.collections();
     let known = match collections.resolve(&namespace.database, &namespace.collection)? {
         Resolved::Ordinary(source) => source.knows_index(hint),
+        Resolved::TimeSeries(source) => source.knows_index(hint),
         // There are no documents the hint could mislead about.
         _ => true,
     };
