@@ -13,6 +13,7 @@ mod index_changes;
 mod index_spec;
 mod indexes;
 mod namespace;
+mod replacement;
 mod timeseries_options;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -239,7 +240,9 @@ impl Catalog {
         )?;
         for (_, entry) in found {
             if let CatalogEntry::Collection(dropped) = entry {
-                for keyspace in dropped.keyspaces() {
+                let keyspaces = dropped.keyspaces();
+                dropped.indexes.set(Arc::default());
+                for keyspace in keyspaces {
                     self.engine.drop_keyspace(keyspace)?;
                 }
             }
@@ -253,6 +256,7 @@ impl Catalog {
         collection: &Collection,
         options: Document,
         timeseries: Option<TimeseriesOptions>,
+        mixed_schema: bool,
     ) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = collection.namespace.clone();
@@ -265,7 +269,8 @@ impl Catalog {
                 format!("ns does not exist: {namespace}"),
             ));
         };
-        let changed = CatalogEntry::Collection(Arc::new(now.modified(options, timeseries)));
+        let changed =
+            CatalogEntry::Collection(Arc::new(now.modified(options, timeseries, mixed_schema)));
         self.store(vec![(namespace, Some(changed))])
     }
 

@@ -72,6 +72,7 @@ codes! {
     NotExactValueField = 111;
     WriteConflict = 112;
     CommandNotSupported = 115;
+    CommandFailed = 125;
     DocumentValidationFailure = 121;
     KeyTooLong = 17280;
     ExceededMemoryLimit = 146;
@@ -80,6 +81,8 @@ codes! {
     OptionNotSupportedOnView = 167;
     InvalidPipelineOperator = 168;
     CannotIndexParallelArrays = 171;
+    QueryPlanKilled = 175;
+    IndexBuildAborted = 276;
     InvalidViewDefinition = 182;
     IncompatibleCollationVersion = 161;
     InvalidIndexSpecificationOption = 197;

@@ -247,6 +247,7 @@ mod tests {
             bucket_rounding_seconds: 60,
             extended_range: false,
             fixed_buckets: true,
+            mixed_schema: false,
             collation: crate::eval::Collation::default(),
         }
     }
