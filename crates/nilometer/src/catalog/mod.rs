@@ -13,6 +13,7 @@ mod index_changes;
 mod index_spec;
 mod indexes;
 mod namespace;
+mod replacement;
 mod timeseries_options;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -239,11 +240,7 @@ impl Catalog {
         )?;
         for (_, entry) in found {
             if let CatalogEntry::Collection(dropped) = entry {
-                let keyspaces = dropped.keyspaces();
-                dropped.indexes.set(Arc::default());
-                for keyspace in keyspaces {
-                    self.engine.drop_keyspace(keyspace)?;
-                }
+                self.discard(&dropped)?;
             }
         }
         Ok(())
@@ -255,6 +252,7 @@ impl Catalog {
         collection: &Collection,
         options: Document,
         timeseries: Option<TimeseriesOptions>,
+        mixed_schema: bool,
     ) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = collection.namespace.clone();
@@ -267,7 +265,8 @@ impl Catalog {
                 format!("ns does not exist: {namespace}"),
             ));
         };
-        let changed = CatalogEntry::Collection(Arc::new(now.modified(options, timeseries)));
+        let changed =
+            CatalogEntry::Collection(Arc::new(now.modified(options, timeseries, mixed_schema)));
         self.store(vec![(namespace, Some(changed))])
     }
 

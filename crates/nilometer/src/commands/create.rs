@@ -244,7 +244,7 @@ fn create_view(
     let mut pipeline = Vec::new();
     if let Some(stages) = args.array("pipeline")? {
         // Parsed for the errors alone: a view is stored as it was given.
-        let context = PipelineContext::top(expressions);
+        let context = PipelineContext::view(expressions);
         parse_pipeline_value(&context, "'pipeline'", ValueRef::Array(stages))?;
         pipeline.extend(
             stages

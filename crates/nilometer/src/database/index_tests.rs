@@ -356,6 +356,70 @@ fn writers_go_on_while_indexes_are_built() {
     assert_eq!(validate(&database).len(), 6);
 }
 
+#[test]
+fn what_out_and_merge_write_is_indexed() {
+    let database = with_indexes(kinds());
+    insert(&database, (0..50).map(random_document));
+    let from = doc! { "insert": "from", "documents": (100..400)
+    .map(random_document).map(Value::from).collect::<Array>() };
+    run(&database, from);
+    let write = |stage: Document| {
+        let pipeline = array![stage];
+        run(
+            &database,
+            doc! { "aggregate": "from", "pipeline": pipeline, "cursor": doc! {} },
+        );
+    };
+    write(doc! { "$out": "c" });
+    let counts = validate(&database);
+    assert!(counts.len() == 6 && counts[2] == 300, "{counts:?}");
+    run(
+        &database,
+        doc! { "update": "from", "updates": array![doc! { "q": doc! {}, "multi": true,
+        "u": doc! { "$set": doc! { "a": array![5, 6, 7] } } }] },
+    );
+    write(doc! { "$merge": "c" });
+    assert!(validate(&database)[0] == 900);
+}
+
+#[test]
+fn an_index_with_a_collation_compares_by_it() {
+    let collation = doc! { "locale": "en", "strength": 2 };
+    let database = with_indexes(vec![IndexSpec {
+        collation: Some(collation),
+        ..unique(doc! { "a": 1 })
+    }]);
+    insert(&database, ["b", "a", "C"].map(|a| doc! { "a": a }));
+    insert(
+        &database,
+        [
+            doc! { "a": 1 },
+            doc! { "a": array!["x", doc! { "y": "z" }] },
+        ],
+    );
+    let documents = array![doc! { "a": "c" }];
+    let (code, error) = write_error(&database, doc! { "insert": "c", "documents": documents });
+    assert_eq!(code, 11000);
+    assert_eq!(
+        error
+            .get("keyValue")
+            .as_document()
+            .unwrap()
+            .get("a")
+            .as_str(),
+        Some("c")
+    );
+    let all = scan(
+        &database,
+        "a",
+        vec![(vec![], vec![0xFF])],
+        Direction::Forward,
+    );
+    let texts: Vec<_> = all.iter().filter_map(|d| d.get("a").as_str()).collect();
+    assert_eq!(texts, ["a", "b", "C"]);
+    assert_eq!(validate(&database), [6]);
+}
+
 /// The entries in ranges of the index called `name`, with documents.
 fn scan(
     database: &Database,

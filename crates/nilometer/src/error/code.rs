@@ -72,6 +72,7 @@ codes! {
     NotExactValueField = 111;
     WriteConflict = 112;
     CommandNotSupported = 115;
+    CommandFailed = 125;
     DocumentValidationFailure = 121;
     KeyTooLong = 17280;
     ExceededMemoryLimit = 146;

@@ -437,7 +437,7 @@ impl Writer<'_> {
 }
 
 /// The document an upsert inserts, with an `_id`.
-fn new_document(
+pub(crate) fn new_document(
     selection: Selection<'_>,
     change: &Update,
     new_id: &dyn Fn() -> ObjectId,
@@ -474,7 +474,10 @@ fn asks_for_exactly(filter: &MatchExpression, pattern: DocRef<'_>) -> bool {
 ///
 /// The index tells only what compares as the filter does: all values if the collations are the same,
 /// else those without text.
-fn ids_of<'f>(filter: &'f MatchExpression, index: &Collation) -> Option<Vec<ValueRef<'f>>> {
+pub(crate) fn ids_of<'f>(
+    filter: &'f MatchExpression,
+    index: &Collation,
+) -> Option<Vec<ValueRef<'f>>> {
     match filter {
         MatchExpression::And(arms) => arms.iter().find_map(|arm| ids_of(arm, index)),
         MatchExpression::Compare(comparison)

@@ -75,7 +75,7 @@ impl Builder {
                     .with_collator(self.settings.collator.as_ref().map(Arc::clone));
                 let cx = PipelineContext {
                     expressions,
-                    place: Place::Joined,
+                    place: Place::Lookup,
                     depth: self.depth,
                 };
                 let resolved = resolve(&*self.collections, &self.database, name, &cx)?;
