@@ -3,10 +3,12 @@
 //! Whether entries are right is asked of `validate`, which computes them again from the documents.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::{Engine, MemoryEngine};
 
 use super::Database;
 use crate::catalog::{Collection, IndexSpec, Namespace, StoredIndex};
@@ -14,8 +16,8 @@ use crate::error::Result;
 use crate::index::{Index, KeyRange};
 use crate::operation::{OperationContext, Request};
 use crate::query::source::{Collections, Direction, IndexScan, RecordSource, Resolved};
+use crate::services::Environment;
 use crate::session::ClientSession;
-use std::sync::Arc;
 
 /// Documents of the build a crash interrupts.
 const CRASH_DOCUMENTS: i32 = 20_000;
@@ -314,6 +316,80 @@ fn a_build_that_fails_leaves_nothing() {
     assert_eq!(database.engine().keyspaces().len(), keyspaces);
     create(&database, vec![spec(doc! { "a": 1 })]).unwrap();
     assert_eq!(validate(&database), [3000]);
+}
+
+#[test]
+fn what_a_writer_stores_against_an_index_being_built_fails_the_build() {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let open = || Database::with_engine(engine.clone(), Environment::default()).unwrap();
+    let database = open();
+    run(&database, doc! { "create": "c" });
+    let add = |database: &Database| {
+        let specs = |_: &[Arc<StoredIndex>]| Ok(vec![unique(doc! { "a": 1, "b": 1 })]);
+        let added = database
+            .catalog()
+            .add_indexes(&collection(database), 0, specs);
+        added.unwrap().remove(0)
+    };
+    let index = add(&database);
+    insert(&database, [doc! { "a": 1 }, doc! { "a": 1 }]);
+    assert_eq!(index.build_failure().unwrap().code.0, 11000);
+    drop(database);
+    // The reason outlives the process, and the index goes.
+    let wait = |database: &Database| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !database
+            .catalog()
+            .unfinished_indexes(&collection(database))
+            .is_empty()
+        {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    let database = open();
+    wait(&database);
+    assert!(collection(&database).indexes.all().is_empty());
+    let one = doc! { "q": doc! {}, "limit": 1 };
+    run(&database, doc! { "delete": "c", "deletes": array![one] });
+    // Without a reason it is built.
+    add(&database);
+    drop(database);
+    let database = open();
+    wait(&database);
+    assert_eq!(validate(&database), [1]);
+}
+
+#[test]
+fn a_build_ends_when_its_index_is_dropped() {
+    let database = with_indexes(Vec::new());
+    insert(&database, (0..5000).map(|i| doc! { "_id": i, "a": i }));
+    let keyspaces = database.engine().keyspaces().len();
+    let clock = database.services().clock.clone();
+    let operation = OperationContext::internal(clock, "db");
+    let collection = collection(&database);
+    let outcome = std::thread::scope(|scope| {
+        let building = scope.spawn(|| {
+            database.create_indexes(&collection, &operation, |_| Ok(vec![spec(doc! { "a": 1 })]))
+        });
+        while operation
+            .progress()
+            .now()
+            .is_none_or(|(_, done, _)| done == 0)
+        {
+            std::thread::yield_now();
+        }
+        let dropped = database.catalog().drop_indexes(&collection, |there| {
+            Ok(there.iter().map(|index| index.keyspace).collect())
+        });
+        dropped.unwrap();
+        building.join().unwrap()
+    });
+    // It may have been done just before.
+    assert!(outcome.is_ok() || outcome.is_err_and(|e| e.code.0 == 276));
+    assert!(collection.indexes.all().is_empty());
+    assert_eq!(database.engine().keyspaces().len(), keyspaces);
+    assert_eq!(validate(&database), [0; 0]);
 }
 
 #[test]
