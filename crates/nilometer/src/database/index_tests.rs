@@ -123,11 +123,11 @@ fn random_document(seed: u64) -> Document {
         6 => Value::from("text"),
         _ => Value::from(at(salt + 3) & 7),
     };
-    let mut out = doc! { "a": value(20), "h": at(11) & 15 };
-    if at(7) & 1 == 0 {
-        out = doc! { "a": value(20), "b": at(13) & 3, "h": at(11) & 15 };
+    let place = array![at(9) & 63, at(17) & 63];
+    match at(7) & 1 {
+        0 => doc! { "a": value(20), "b": at(13) & 3, "h": at(11) & 15, "p": place },
+        _ => doc! { "a": value(20), "h": at(11) & 15 },
     }
-    out
 }
 
 fn kinds() -> Vec<IndexSpec> {
@@ -136,6 +136,8 @@ fn kinds() -> Vec<IndexSpec> {
         spec(doc! { "b": -1, "a.c": 1 }),
         spec(doc! { "h": "hashed" }),
         spec(doc! { "$**": 1 }),
+        spec(doc! { "p": "2dsphere", "a": 1 }),
+        spec(doc! { "p": "2d", "h": -1 }),
         IndexSpec {
             sparse: true,
             ..spec(doc! { "a.c": 1, "x": 1 })
@@ -429,7 +431,7 @@ fn writers_go_on_while_indexes_are_built() {
         second.join().unwrap();
         built.store(true, Ordering::Release);
     });
-    assert_eq!(validate(&database).len(), 6);
+    assert_eq!(validate(&database).len(), kinds().len());
 }
 
 #[test]
@@ -448,7 +450,10 @@ fn what_out_and_merge_write_is_indexed() {
     };
     write(doc! { "$out": "c" });
     let counts = validate(&database);
-    assert!(counts.len() == 6 && counts[2] == 300, "{counts:?}");
+    assert!(
+        counts.len() == kinds().len() && counts[2] == 300,
+        "{counts:?}"
+    );
     run(
         &database,
         doc! { "update": "from", "updates": array![doc! { "q": doc! {}, "multi": true,
