@@ -90,10 +90,18 @@ impl Index {
 
     /// The key of these component values. Missing ones are null.
     fn encode<'v>(&self, values: impl Iterator<Item = ValueRef<'v>>) -> Result<IndexKey> {
-        let mut builder = KeyBuilder::with_collator(self.order(), self.collation().collator());
+        let mut builder = self.key_builder();
         for value in values {
             builder.push(or_null(value));
         }
+        self.finish_key(builder)
+    }
+
+    fn key_builder(&self) -> KeyBuilder<'_> {
+        KeyBuilder::with_collator(self.order(), self.collation().collator())
+    }
+
+    fn finish_key(&self, builder: KeyBuilder<'_>) -> Result<IndexKey> {
         let (key, type_bits) = builder.finish();
         if key.len() > KEY_BYTES_MAX {
             return Err(Error::new(
