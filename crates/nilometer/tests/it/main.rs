@@ -3,6 +3,7 @@
 mod change_commands;
 mod collations;
 mod golden;
+mod outputs;
 mod query_commands;
 mod random;
 mod same_answers;
