@@ -4,7 +4,11 @@
 //! (or dropping it) ends its threads and releases the directory.
 
 mod collections;
+mod index_builds;
+#[cfg(test)]
+mod index_tests;
 mod outputs;
+mod plain;
 mod statistics;
 
 use std::path::Path;
@@ -23,10 +27,11 @@ use crate::query::exec::ExecLimits;
 use crate::query::{Entropy, QueryServices};
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, SessionId};
-use crate::timeseries::{BucketLimits, Timeseries};
+use crate::timeseries::{BUCKET_CATALOG_BYTES_MAX, BucketLimits, Timeseries};
 use crate::write::Records;
 
 pub(crate) use collections::StoredCollections;
+use index_builds::{IndexBuilder, ResumedBuilds};
 
 /// The folder in a database's directory for what queries cannot hold in memory. Its files have no
 /// names and are gone when they are closed.
@@ -43,6 +48,8 @@ pub struct Database {
     query: QueryServices,
     /// Ended with the database.
     _background: Background,
+    /// Ended with the database.
+    _resumed_builds: ResumedBuilds,
 }
 
 impl Database {
@@ -79,7 +86,8 @@ impl Database {
         let limits = bucket_limits(&services);
         let bucket_seed = services.ids.random();
         let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, bucket_seed));
-        let records = Arc::new(Records::new(engine.clone()));
+        obey_parameters(&services, &timeseries);
+        let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
         for collection in catalog.collections() {
             timeseries.seal_leftovers(&collection)?;
         }
@@ -102,11 +110,19 @@ impl Database {
             services: services.clone(),
             catalog: catalog.clone(),
             timeseries: timeseries.clone(),
+            records: records.clone(),
             expire_cursors: Box::new(move |now, idle| {
                 cursors.expire(now, idle);
             }),
         })
-        .map_err(|e| Error::new(ErrorCode::InternalError, format!("no thread: {e}")))?;
+        .map_err(no_thread)?;
+        let resumed_builds = ResumedBuilds::start(IndexBuilder {
+            services: services.clone(),
+            engine: engine.clone(),
+            catalog: catalog.clone(),
+            records: records.clone(),
+        })
+        .map_err(no_thread)?;
         Ok(Self {
             services,
             engine,
@@ -116,7 +132,13 @@ impl Database {
             collections,
             query,
             _background: background,
+            _resumed_builds: resumed_builds,
         })
+    }
+
+    /// Makes the parts of the database follow parameters that were just set.
+    pub(crate) fn obey_parameters(&self) {
+        obey_parameters(&self.services, &self.timeseries);
     }
 
     /// What commands share besides data.
@@ -180,6 +202,10 @@ impl Database {
     }
 }
 
+fn no_thread(error: std::io::Error) -> Error {
+    Error::new(ErrorCode::InternalError, format!("no thread: {error}"))
+}
+
 /// The limits of buckets the start-up parameters ask for.
 fn bucket_limits(services: &Services) -> BucketLimits {
     let given = &services.parameters;
@@ -189,6 +215,37 @@ fn bucket_limits(services: &Services) -> BucketLimits {
         count_max: size(given.timeseries_bucket_max_count()),
         bytes_max: size(given.timeseries_bucket_max_size()),
         count_min: size(given.timeseries_bucket_min_count()),
+        bytes_min: size(given.timeseries_bucket_min_size()),
         expiry_count_max: size(given.timeseries_idle_bucket_expiry_max_count_per_attempt()),
+        cache_bytes: cache_bytes(services.host.memory_bytes),
     }
+}
+
+/// The cache MongoDB would have on such a machine: half of the memory beyond one GiB, at least
+/// 256 MB. Active buckets share it. 0 where memory is unknown.
+fn cache_bytes(memory_bytes: u64) -> u64 {
+    const CACHE_BYTES_MIN: u64 = 256_000_000;
+    match memory_bytes {
+        0 => 0,
+        known => (known.saturating_sub(1 << 30) / 2).max(CACHE_BYTES_MIN),
+    }
+}
+
+/// Tells the bucket catalog what the parameters say that may change at any time.
+fn obey_parameters(services: &Services, timeseries: &Timeseries) {
+    /// A fortieth of the machine's memory: 2.5 %.
+    const SHARE: u64 = 40;
+    let given = &services.parameters;
+    let bucket_catalog = &timeseries.bucket_catalog;
+    if let Ok(bytes) = usize::try_from(given.timeseries_bucket_min_size()) {
+        bucket_catalog.set_bytes_min(bytes);
+    }
+    let threshold = given.timeseries_idle_bucket_expiry_memory_usage_threshold();
+    let of_machine = services.host.memory_bytes / SHARE;
+    let bytes = match u64::try_from(threshold) {
+        Ok(threshold) if threshold > 0 => usize::try_from(threshold).unwrap_or(usize::MAX),
+        _ if of_machine > 0 => usize::try_from(of_machine).unwrap_or(usize::MAX),
+        _ => BUCKET_CATALOG_BYTES_MAX,
+    };
+    bucket_catalog.set_memory_max(bytes);
 }

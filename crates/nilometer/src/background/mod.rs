@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::catalog::Catalog;
 use crate::services::Services;
 use crate::timeseries::Timeseries;
+use crate::write::Records;
 
 use ttl::TtlMonitor;
 
@@ -21,6 +22,7 @@ pub(crate) struct Needs {
     pub(crate) services: Arc<Services>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) timeseries: Arc<Timeseries>,
+    pub(crate) records: Arc<Records>,
     /// Closes cursors nobody has asked for too long: the monotonic time now, and how long that is.
     pub(crate) expire_cursors: Box<dyn Fn(Duration, Duration) + Send>,
 }
@@ -61,25 +63,6 @@ fn run(needs: &Needs, stopped: &Receiver<()>) {
         let idle = needs.services.parameters.cursor_timeout_millis();
         let idle = Duration::from_millis(u64::try_from(idle).unwrap_or(0));
         (needs.expire_cursors)(needs.services.clock.monotonic(), idle);
-        limit_memory(needs);
-        ttl.tick(&needs.services, &needs.catalog, &needs.timeseries);
+        ttl.tick(needs, stopped);
     }
-}
-
-/// Tells the bucket catalog how much memory it may take: the parameter may change at any time.
-fn limit_memory(needs: &Needs) {
-    /// A fortieth of the machine's memory: 2.5 %.
-    const SHARE: u64 = 40;
-    let given = needs
-        .services
-        .parameters
-        .timeseries_idle_bucket_expiry_memory_usage_threshold();
-    let of_machine = needs.services.host.memory_bytes / SHARE;
-    let bytes = match u64::try_from(given) {
-        Ok(given) if given > 0 => given,
-        _ if of_machine > 0 => of_machine,
-        _ => return,
-    };
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    needs.timeseries.bucket_catalog.set_memory_max(bytes);
 }

@@ -240,7 +240,9 @@ impl Catalog {
         )?;
         for (_, entry) in found {
             if let CatalogEntry::Collection(dropped) = entry {
-                for keyspace in dropped.keyspaces() {
+                let keyspaces = dropped.keyspaces();
+                dropped.indexes.set(Arc::default());
+                for keyspace in keyspaces {
                     self.engine.drop_keyspace(keyspace)?;
                 }
             }
@@ -254,6 +256,7 @@ impl Catalog {
         collection: &Collection,
         options: Document,
         timeseries: Option<TimeseriesOptions>,
+        mixed_schema: bool,
     ) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = collection.namespace.clone();
@@ -266,7 +269,8 @@ impl Catalog {
                 format!("ns does not exist: {namespace}"),
             ));
         };
-        let changed = CatalogEntry::Collection(Arc::new(now.modified(options, timeseries)));
+        let changed =
+            CatalogEntry::Collection(Arc::new(now.modified(options, timeseries, mixed_schema)));
         self.store(vec![(namespace, Some(changed))])
     }
 

@@ -12,8 +12,8 @@ use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find, generi
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
-use crate::operation::{KillSwitch, OperationContext, Request};
-use crate::services::{OperationEntry, Services};
+use crate::operation::{KillSwitch, OperationContext, Progress, Request};
+use crate::services::{LatencyClass, OperationEntry, Services};
 use crate::session::ClientSession;
 
 /// Runs one command and answers it.
@@ -69,6 +69,7 @@ fn run_known(
         clock: services.clock.clone(),
         deadline: None,
         kill: KillSwitch::new(),
+        progress: Progress::default(),
     };
     let limit = u64::try_from(generic.max_time_ms).unwrap_or(0);
     operation.set_time_limit((limit > 0).then(|| Duration::from_millis(limit)));
@@ -85,6 +86,7 @@ fn run_known(
         started_ms: now_ms,
         started,
         kill: operation.kill.clone(),
+        progress: operation.progress.clone(),
     });
     let mut context = CommandContext {
         operation,
@@ -96,9 +98,19 @@ fn run_known(
         let time = services.clock.monotonic().saturating_sub(started);
         let writes = spec.access == Access::Write;
         let kind = spec.counted.top_kind();
-        services.top.record(&namespace, kind, writes, time);
+        let class = latency_class(spec);
+        services.top.record(&namespace, kind, writes, class, time);
     }
     outcome
+}
+
+/// What a command counts as in `latencyStats`.
+fn latency_class(spec: &CommandSpec) -> LatencyClass {
+    match spec.name {
+        "find" | "aggregate" | "count" | "distinct" | "getMore" => LatencyClass::Read,
+        "insert" | "update" | "delete" | "findAndModify" | "bulkWrite" => LatencyClass::Write,
+        _ => LatencyClass::Command,
+    }
 }
 
 /// A reply is a document and may not be larger than one.

@@ -337,6 +337,8 @@ pub struct BucketOptions {
     pub bucket_rounding_seconds: i64,
     /// Some measurement lies (or lay) outside what 32-bit seconds in `_id` can say.
     pub extended_range: bool,
+    /// Bounds of fields may be of different types, and then bound nothing.
+    pub mixed_schema: bool,
     /// Span equals rounding and always did: every bucket lies within one period.
     pub fixed_buckets: bool,
     /// Default collation of the collection: bounds compare strings by it.

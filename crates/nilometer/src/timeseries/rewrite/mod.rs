@@ -55,6 +55,8 @@ pub struct BucketRewriter {
     pub max_span_seconds: i64,
     /// Some date lies outside what bucket ids can say.
     pub extended_range: bool,
+    /// Bounds of a measurement field may be of different types, so that they say nothing.
+    pub mixed_schema: bool,
     /// How the collection's bounds compare strings: they say something of a comparison only if it
     /// compares strings alike.
     pub bounds_collation: Collation,
@@ -365,7 +367,8 @@ impl BucketRewriter {
 
     /// A path whose bounds are those of a measurement field.
     fn is_measurement_path(&self, path: &str) -> bool {
-        !self.is_meta_path(path)
+        !self.mixed_schema
+            && !self.is_meta_path(path)
             && !is_at_or_below(path, &self.time_field)
             // A number may pick an array element; bounds of arrays are not looked into.
             && !path
