@@ -7,7 +7,8 @@
 //! cargo run --release -p nilometer-bench-language 100000     # or as many as one likes
 //! ```
 //!
-//! A pipeline runs three times; the best counts. The documents are `{_id, t, k, v, w}`: a place on a line, one
+//! A pipeline runs three times; the least time on the processor counts, which others on the machine disturb least
+//! (where the system does not tell it, the time by the clock). The documents are `{_id, t, k, v, w}`: a place on a line, one
 //! of a thousand keys, two numbers.
 
 use std::path::Path;
@@ -81,9 +82,13 @@ impl Bench {
         let command = doc! {"aggregate": collection, "pipeline": stages, "cursor": doc! {}};
         let mut best = Duration::MAX;
         for _ in 0..RUNS {
-            let from = Instant::now();
+            let (from, used) = (Instant::now(), processor_time());
             let reply = self.run(&command);
-            best = best.min(from.elapsed());
+            let took = match (used, processor_time()) {
+                (Some(before), Some(after)) => after.saturating_sub(before),
+                _ => from.elapsed(),
+            };
+            best = best.min(took);
             let cursor = reply.get("cursor").as_document();
             let found = cursor.and_then(|c| c.get("firstBatch").as_array());
             let found = found.and_then(|batch| batch.get(0).as_document());
@@ -91,6 +96,13 @@ impl Bench {
         }
         best
     }
+}
+
+/// How long this thread has been on a processor, where the system tells.
+fn processor_time() -> Option<Duration> {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let nanos = told.split_whitespace().next()?.parse().ok()?;
+    Some(Duration::from_nanos(nanos))
 }
 
 #[expect(clippy::print_stdout, reason = "figures are for who looks")]
