@@ -27,6 +27,7 @@ mod dispatch;
 mod distinct;
 mod drop;
 mod explain;
+mod explain_change;
 mod find;
 mod find_and_modify;
 mod fsync;
@@ -54,6 +55,7 @@ mod top;
 mod update;
 mod users;
 mod validate;
+pub(crate) mod view_change;
 
 pub use crate::operation::Access;
 pub use dispatch::{error_reply, run};
