@@ -12,6 +12,8 @@ mod change;
 mod insert;
 mod records;
 pub mod update;
+mod view;
 
 pub use change::{Changed, Selection, Updated};
 pub use records::{RecordScan, Records};
+pub use view::{CollectionView, ViewEntry};

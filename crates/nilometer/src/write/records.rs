@@ -192,7 +192,7 @@ pub(super) fn keyspaces(collection: &Collection) -> Result<(KeyspaceId, Keyspace
     }
 }
 
-fn document(bytes: &[u8]) -> Result<Document> {
+pub(super) fn document(bytes: &[u8]) -> Result<Document> {
     Document::from_bytes(bytes.to_vec())
         .ok_or_else(|| Error::new(ErrorCode::DataCorruptionDetected, "a record is no document"))
 }

@@ -16,6 +16,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::ID_INDEX;
 use crate::eval::Dependencies;
+use crate::eval::matcher::MatchPath;
 use crate::eval::projection::Mode;
 use crate::index::Index;
 use crate::query::pipeline::{ProjectKind, Stage};
@@ -69,6 +70,14 @@ impl Covering {
     /// True if a row has no fields: only their number matters.
     pub fn is_empty(&self) -> bool {
         self.fields.is_empty()
+    }
+
+    /// True if the document has a value for each field.
+    pub fn is_found_in(&self, document: &Document) -> bool {
+        self.fields.iter().all(|(path, _)| {
+            let value = MatchPath::new(path).value_without_arrays(document.as_ref());
+            value.is_some_and(|value| !value.is_missing())
+        })
     }
 
     /// The row of a key; `None` if the document must be asked.

@@ -50,6 +50,17 @@ pub struct IndexScanPlan {
     pub bounds: IndexBounds,
     /// From the last key to the first.
     pub backward: bool,
+    /// Whole keys between which the walk stays, for `min` and `max` of `find`.
+    pub limits: KeyLimits,
+}
+
+/// Keys from one on and below another.
+#[derive(Clone, Debug, Default)]
+pub struct KeyLimits {
+    /// The least key, as bytes.
+    pub min: Option<Vec<u8>>,
+    /// The least key beyond.
+    pub max: Option<Vec<u8>>,
 }
 
 /// Where keys of records come from.
@@ -129,6 +140,4 @@ pub struct Choice {
     pub is_cached: bool,
     /// What each candidate did in the trial: the one taken first, then the rejected.
     pub trials: Vec<choose::TrialResult>,
-    /// All of the collection is read though a hint named an index: there are no such documents.
-    pub scans_nothing: bool,
 }
