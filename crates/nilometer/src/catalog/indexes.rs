@@ -83,6 +83,16 @@ impl StoredIndex {
         Self::with_state(spec, keyspace, durable, 0)
     }
 
+    /// An index of nothing that is stored.
+    #[cfg(test)]
+    pub(crate) fn for_tests(spec: IndexSpec, keyspace: KeyspaceId, multikey: u32) -> Self {
+        let durable = Durable {
+            ready: true,
+            multikey,
+        };
+        Self::with_state(spec, keyspace, durable, 0)
+    }
+
     fn with_state(spec: IndexSpec, keyspace: KeyspaceId, durable: Durable, since_ms: i64) -> Self {
         Self {
             spec,

@@ -63,6 +63,7 @@ fn run(
         }
     };
     let command = args.required_document("explain")?;
+    context.operation.is_explain = true;
     let operation = &context.operation;
     let name = command.iter().next().map_or("", |element| element.name());
     let inner = |fields: &'static [&'static str], name: &'static str| -> Result<Args<'_>> {

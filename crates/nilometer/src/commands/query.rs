@@ -144,7 +144,12 @@ fn settings(
             ..services.limits
         },
         spill: services.spill.clone().filter(|_| allow_disk_use),
-        plans: Arc::clone(&services.plans),
+        // What is explained is tried anew.
+        plans: if operation.is_explain {
+            Arc::default()
+        } else {
+            Arc::clone(&services.plans)
+        },
         options: ExecOptions::default(),
     }
 }

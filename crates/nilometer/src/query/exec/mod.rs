@@ -43,6 +43,8 @@ pub mod unwind;
 pub(crate) mod testing;
 
 #[cfg(test)]
+mod index_tests;
+#[cfg(test)]
 mod random_tests;
 
 use std::path::Path;

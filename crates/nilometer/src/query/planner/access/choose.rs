@@ -129,7 +129,7 @@ pub fn choose(
     Ok(())
 }
 
-fn candidates_of(
+pub(crate) fn candidates_of(
     plan: &LogicalPlan,
     input: &RecordInput,
     settings: &ExecSettings,
@@ -178,7 +178,7 @@ fn first_order(plan: &LogicalPlan) -> Option<&SortPattern> {
 }
 
 /// Reads by the candidate; a sort it makes unnecessary goes, what it limited stays limited.
-fn take(plan: &mut LogicalPlan, chosen: Candidate, choice: Choice) {
+pub(crate) fn take(plan: &mut LogicalPlan, chosen: Candidate, choice: Choice) {
     if chosen.sorted
         && let Some(Stage::Sort(sort)) = plan.stages.first()
     {
@@ -192,7 +192,7 @@ fn take(plan: &mut LogicalPlan, chosen: Candidate, choice: Choice) {
 }
 
 /// No more is read than stages in front ask for.
-fn set_limit(plan: &mut LogicalPlan) {
+pub(crate) fn set_limit(plan: &mut LogicalPlan) {
     let limit = match &*plan.stages {
         [Stage::Limit(limit), ..] => Some(*limit),
         [Stage::Skip(skip), Stage::Limit(limit), ..] => skip.checked_add(*limit),
