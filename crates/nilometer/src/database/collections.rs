@@ -7,23 +7,20 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use nilometer_storage::Engine;
 
-use crate::catalog::{
-    Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS, Storage, StoredIndex,
-};
+use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
-use crate::index::Index;
-use crate::query::planner::access::ID_INDEX;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
     Bucket, BucketHeader, BucketIter, BucketOptions, BucketScan, BucketSource, Collections,
-    Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan, RecordSource, RecordView,
-    Resolved, ViewDefinition,
+    Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
 };
 use crate::services::Services;
 use crate::services::describe::{self, Shown};
 use crate::timeseries::{BucketRange, StoredBucket, Timeseries};
-use crate::write::{CollectionView, Records};
+use crate::write::Records;
+
+use super::plain::Plain;
 
 /// All collections of a database.
 pub(crate) struct StoredCollections {
@@ -231,90 +228,6 @@ impl RecordSource for Fixed {
 
     fn count_estimate(&self) -> Result<u64> {
         Ok(self.0.len() as u64)
-    }
-}
-
-/// An ordinary collection.
-struct Plain {
-    records: Arc<Records>,
-    collection: Arc<Collection>,
-}
-
-impl RecordSource for Plain {
-    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
-        let backward = scan.direction == Direction::Backward;
-        Ok(Box::new(self.records.scan(
-            &self.collection,
-            backward,
-            scan.start_after.clone(),
-        )?))
-    }
-
-    fn count_estimate(&self) -> Result<u64> {
-        self.records.count(&self.collection)
-    }
-
-    fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
-        let view = self.records.view(&self.collection)?;
-        Ok(Some(Box::new(PlainView(view))))
-    }
-
-    fn indexes(&self) -> Result<Vec<Arc<Index>>> {
-        let all = self.all_indexes()?;
-        let usable = all.into_iter().filter(|index| index.stored.is_usable());
-        Ok(usable
-            .filter(|index| index.stored.spec.name != ID_INDEX)
-            .collect())
-    }
-
-    fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
-        let mut all = Vec::new();
-        if let Storage::Records { id_index, .. } = self.collection.storage {
-            all.push(Index::of(&Arc::new(StoredIndex::of_ids(id_index)))?);
-        }
-        for stored in self.collection.indexes.all().iter() {
-            if stored.is_ready() {
-                all.push(Index::of(stored)?);
-            }
-        }
-        Ok(all)
-    }
-
-    fn has_id_index(&self) -> bool {
-        true
-    }
-
-    fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
-        Some(self.records.find_by_id(&self.collection, id))
-    }
-}
-
-/// An ordinary collection at one moment.
-struct PlainView(CollectionView);
-
-impl RecordView for PlainView {
-    fn entries(
-        &self,
-        index: &Index,
-        start: &[u8],
-        end: Option<&[u8]>,
-        direction: Direction,
-    ) -> Result<EntryIter> {
-        let backward = direction == Direction::Backward;
-        let entries = self.0.entries(index, start, end, backward)?;
-        Ok(Box::new(entries.map(|entry| {
-            let (key, type_bits, record) = entry?;
-            Ok(IndexEntry {
-                key,
-                type_bits,
-                record,
-                document: None,
-            })
-        })))
-    }
-
-    fn record(&self, key: &[u8]) -> Result<Option<Document>> {
-        self.0.record(key)
     }
 }
 
