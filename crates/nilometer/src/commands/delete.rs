@@ -78,10 +78,11 @@ pub(super) fn one(
         durability,
     } = place;
     let expressions = &options.expressions;
-    let selected = Selected::parse(database, namespace, statement, filter, expressions)?;
+    let mut selected = Selected::parse(database, namespace, statement, filter, expressions)?;
     let Some(collection) = target(database, namespace, "delete")? else {
         return Ok(0);
     };
+    selected.find_targets(database, operation, namespace, &options.variables)?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);

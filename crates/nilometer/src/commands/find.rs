@@ -126,6 +126,37 @@ pub(super) fn plan(
     })
 }
 
+/// The hash of the shape of the query that `query`, `sort` and `projection` describe.
+pub(super) fn query_hash(
+    database: &Database,
+    operation: &crate::operation::OperationContext,
+    args: &Args<'_>,
+    collection: &str,
+) -> Result<Option<u32>> {
+    let options = QueryOptions::parse(args, operation)?;
+    let mut as_find = nilometer_bson::DocumentBuilder::new();
+    for (own, name) in [("query", "filter"), ("sort", "sort"), ("projection", "projection")] {
+        if let Some(document) = args.document(own)? {
+            as_find.append(name, document.to_document());
+        }
+    }
+    let as_find = as_find.finish();
+    let stages = stages(&Args::new("find", as_find.as_ref()), &options)?;
+    let (_, plan) = query::plan(
+        database,
+        operation,
+        &options,
+        Some(collection),
+        stages,
+        Needs::All.into(),
+        |_| Ok(()),
+    )?;
+    Ok(match &plan.input {
+        Input::Records(input) => input.choice.query_hash,
+        _ => None,
+    })
+}
+
 fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
     let expressions = &options.expressions;
     let mut stages = Vec::new();

@@ -78,11 +78,12 @@ fn run(
     target(database, &namespace, "findAndModify")?;
     let filter = args.document("query")?.unwrap_or(DocRef::EMPTY);
     let expressions = &options.expressions;
-    let selected = Selected::parse(database, &namespace, &args, filter, expressions)?;
+    let mut selected = Selected::parse(database, &namespace, &args, filter, expressions)?;
     let projection = match args.document("fields")?.filter(|d| !d.is_empty()) {
         Some(fields) => Some(Projection::parse_find(fields, expressions)?),
         None => None,
     };
+    selected.find_targets(database, operation, &namespace, &options.variables)?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables);
     let selection = selected.selection(false, durability(operation, true), eval, &check_interrupt);

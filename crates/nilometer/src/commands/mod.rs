@@ -27,6 +27,7 @@ mod dispatch;
 mod distinct;
 mod drop;
 mod explain;
+mod explain_write;
 mod find;
 mod find_and_modify;
 mod fsync;
@@ -43,12 +44,14 @@ mod list_collections;
 mod list_commands;
 mod list_indexes;
 mod ping;
+mod plan_cache;
 mod query;
 mod replication;
 mod server_status;
 mod sessions;
 mod shutdown;
 mod stats;
+mod targets;
 mod top;
 mod update;
 mod users;
@@ -214,6 +217,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     list_indexes::SPEC,
     users::LOGOUT,
     ping::SPEC,
+    plan_cache::CLEAR,
     sessions::REFRESH,
     replication::CONFIG,
     replication::STATUS,

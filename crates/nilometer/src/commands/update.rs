@@ -148,13 +148,14 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
         durability,
         ..
     } = place;
-    let selected = Selected::parse(database, namespace, statement, filter, &expressions)?;
+    let mut selected = Selected::parse(database, namespace, statement, filter, &expressions)?;
     let update = Update::parse(
         statement.value(names.update),
         statement.array("arrayFilters")?,
         &expressions,
     )?;
     check_combination(&update, multi, constants.is_some())?;
+    selected.find_targets(database, operation, namespace, &variables)?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &variables);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! {_id: x, …}, {_id: {$in: […]}, …}      look-ups in the _id index
+//! what an index knows                    candidates in chunks ──▶ the same
 //! anything else                          scan in chunks ──▶ test ──▶ change ──▶ one engine batch per chunk
 //! ```
 //!
@@ -20,6 +21,7 @@
 use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
+use super::candidates::Candidates;
 use super::maintenance::Maintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
@@ -50,6 +52,8 @@ pub struct Selection<'a> {
     pub multi: bool,
     /// True to look at the newest first.
     pub backward: bool,
+    /// Where to look; everywhere if `None`.
+    pub candidates: Option<&'a dyn Candidates>,
     /// Whether each batch waits for the disk. Where there are many, [`Records::sync`] behind the last
     /// is cheaper.
     pub durability: Durability,
@@ -84,14 +88,14 @@ pub struct Changed {
 }
 
 /// What to do with a record.
-enum Change {
+pub(super) enum Change {
     Keep,
     Replace(Document),
     Remove,
 }
 
 /// Decides about a record; the position is the array element the filter matched.
-type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<Change> + 'd;
+pub(super) type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<Change> + 'd;
 
 impl Records {
     /// Updates what is selected.
@@ -231,6 +235,9 @@ impl Records {
         selection: Selection<'_>,
         decide: &mut Decide<'_>,
     ) -> Result<()> {
+        if let Some(candidates) = selection.candidates {
+            return self.change_candidates(collection, selection, candidates, decide);
+        }
         if let Some(ids) = ids_of(selection.filter)
             && (selection.sort.is_none() || ids.len() == 1)
         {
@@ -324,7 +331,7 @@ impl Records {
 
     /// Decides about the records of a chunk and commits what comes of it; true when the one record
     /// that was meant has been found. What was decided before an error stays decided.
-    fn change_chunk(
+    pub(super) fn change_chunk(
         &self,
         state: &CollectionState,
         collection: &Collection,

@@ -10,16 +10,18 @@
 //! Does not know time series, queries or commands.
 
 mod build;
+mod candidates;
 mod change;
 mod index_scan;
 mod insert;
 mod maintenance;
 mod records;
 pub mod update;
-mod view;
 mod validate;
+mod view;
 
 pub use build::RecordWalk;
+pub use candidates::{CandidateKey, CandidateKeys, Candidates};
 pub use change::{Changed, Selection, Updated};
 pub use index_scan::{FoundEntry, IndexRangeScan};
 pub use records::{RecordScan, Records};

@@ -89,7 +89,8 @@ pub fn resolve(
     }
 }
 
-fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
+/// All records of an ordinary collection.
+pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
     RecordInput {
         source,
         namespace,

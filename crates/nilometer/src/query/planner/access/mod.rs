@@ -25,6 +25,7 @@ pub mod hint;
 pub mod order;
 pub mod safety;
 mod shape;
+pub mod targets;
 mod wildcard;
 
 use std::sync::Arc;
