@@ -33,9 +33,8 @@ const REFUSED_IN_FILTERS: [&str; 10] = [
 ];
 
 /// Stages that parse, and are answered with an error when they are run.
-const MAY_BE_REFUSED_LATER: [&str; 4] = [
+const MAY_BE_REFUSED_LATER: [&str; 3] = [
     "$indexStats",
-    "$listCatalog",
     "$listSessions",
     "$planCacheStats",
 ];

@@ -4,6 +4,7 @@
 //! (or dropping it) ends its threads and releases the directory.
 
 mod collections;
+mod list_catalog;
 mod statistics;
 
 use std::path::Path;

@@ -71,6 +71,8 @@ pub struct Collection {
     extended_range: AtomicBool,
     /// True once `collMod` changed the widths of buckets: those there already have other ones.
     widths_changed: bool,
+    /// True once buckets may be written that hold unlike types in one field.
+    mixed_schema: AtomicBool,
 }
 
 impl Collection {
@@ -90,6 +92,7 @@ impl Collection {
             storage,
             extended_range: AtomicBool::new(false),
             widths_changed: false,
+            mixed_schema: AtomicBool::new(false),
         }
     }
 
@@ -107,7 +110,20 @@ impl Collection {
             timeseries,
             storage: self.storage,
             extended_range: AtomicBool::new(self.has_extended_range()),
+            mixed_schema: AtomicBool::new(self.may_have_mixed_schema()),
         }
+    }
+
+    /// The same collection by another name.
+    pub(super) fn renamed(&self, namespace: Namespace) -> Self {
+        let mut renamed = self.modified(self.options.clone(), self.timeseries.clone());
+        renamed.namespace = namespace;
+        renamed
+    }
+
+    /// All keyspaces it keeps anything in.
+    pub fn keyspaces(&self) -> Vec<KeyspaceId> {
+        self.storage.keyspaces()
     }
 
     /// True when every bucket there is begins and ends on multiples of its span.
@@ -127,6 +143,16 @@ impl Collection {
     /// Remembers that such a measurement exists.
     pub(super) fn set_extended_range(&self) {
         self.extended_range.store(true, Ordering::Release);
+    }
+
+    /// True once buckets may be written that hold unlike types in one field.
+    pub fn may_have_mixed_schema(&self) -> bool {
+        self.mixed_schema.load(Ordering::Acquire)
+    }
+
+    /// Remembers that such buckets may be written.
+    pub(super) fn set_mixed_schema(&self) {
+        self.mixed_schema.store(true, Ordering::Release);
     }
 
     /// The UUID as BSON.
@@ -182,6 +208,7 @@ impl Collection {
         out.end();
         out.append("extendedRange", self.has_extended_range());
         out.append("widthsChanged", self.widths_changed);
+        out.append("mixedSchema", self.may_have_mixed_schema());
         out.finish()
     }
 }
@@ -214,9 +241,16 @@ impl View {
         out.finish()
     }
 
-    /// True for the view that makes a bucket collection a time-series collection.
+    /// True for a view that stands on the buckets of its own name, which is listed as a time-series
+    /// collection even while there are no such buckets.
     pub fn is_timeseries(&self) -> bool {
         self.view_on == self.namespace.buckets().collection
+    }
+
+    /// True for the view that makes a bucket collection a time-series collection. A view made by
+    /// hand with stages of its own reads the buckets as documents.
+    pub fn unpacks_buckets(&self) -> bool {
+        self.pipeline.is_empty() && self.is_timeseries()
     }
 }
 
@@ -291,11 +325,14 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
     if matches!(entry.get("extendedRange"), ValueRef::Bool(true)) {
         collection.set_extended_range();
     }
+    if matches!(entry.get("mixedSchema"), ValueRef::Bool(true)) {
+        collection.set_mixed_schema();
+    }
     Ok(Entry::Collection(collection))
 }
 
 /// The `$jsonSchema` every bucket collection carries (shape of MongoDB 8.0).
-fn bucket_validator(time_field: &str) -> Document {
+pub fn bucket_validator(time_field: &str) -> Document {
     use nilometer_bson::{array, doc};
     let mut times = DocumentBuilder::new();
     times.append(time_field, doc! { "bsonType": "date" });

@@ -7,7 +7,7 @@ use super::change::{
     Place, Selected, Statements, append_errors, count_value, durability, eval_context,
     make_durable, target,
 };
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
@@ -17,7 +17,13 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     write_concern: true,
     in_api_v1: true,
     counted: Counted::Delete,
-    fields: Fields::Only(&["deletes", "ordered", "bypassDocumentValidation", "let"]),
+    fields: Fields::Only(&[
+        "deletes",
+        "ordered",
+        "bypassDocumentValidation",
+        "let",
+        collection_uuid::NAME,
+    ]),
     ..CommandSpec::new("delete", "Deletes documents.", run)
 };
 
@@ -31,6 +37,8 @@ fn run(
 ) -> Result<Document> {
     let operation = &context.operation;
     let statements = Statements::parse("delete", "deletes", STATEMENT, operation, request)?;
+    let args = Args::new("delete", request.body.as_ref());
+    collection_uuid::check(database, &args, &statements.namespace)?;
     for document in statements.documents.clone() {
         let statement = Args::new("delete.deletes", document);
         statement.required_document("q")?;

@@ -18,6 +18,7 @@ mod build_info;
 mod bulk_write;
 mod change;
 mod coll_mod;
+mod collection_uuid;
 mod connection_status;
 mod count;
 mod create;
@@ -37,13 +38,16 @@ mod get_more;
 mod get_parameter;
 mod hello;
 mod host_info;
+mod indexes;
 mod insert;
 mod kill_cursors;
 mod list_collections;
 mod list_commands;
 mod list_indexes;
+mod maintenance;
 mod ping;
 mod query;
+mod rename_collection;
 mod replication;
 mod server_status;
 mod sessions;
@@ -180,6 +184,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     bulk_write::SPEC,
     coll_mod::SPEC,
     stats::COLL_STATS,
+    maintenance::COMPACT,
     connection_status::STATUS,
     count::SPEC,
     create::SPEC,
@@ -214,7 +219,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     list_indexes::SPEC,
     users::LOGOUT,
     ping::SPEC,
+    maintenance::RE_INDEX,
     sessions::REFRESH,
+    rename_collection::SPEC,
     replication::CONFIG,
     replication::STATUS,
     users::ROLES_INFO,
@@ -223,6 +230,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     server_status::SPEC,
     get_parameter::SET,
     shutdown::SPEC,
+    maintenance::SPLIT_VECTOR,
     sessions::START,
     top::SPEC,
     update::SPEC,

@@ -8,7 +8,7 @@ use super::change::{
     make_durable, target, upserted, with_constants,
 };
 use super::insert::ordinary;
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::{OperationContext, Request};
@@ -26,6 +26,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
         "bypassDocumentValidation",
         "bypassEmptyTsReplacement",
         "let",
+        collection_uuid::NAME,
     ]),
     ..CommandSpec::new("update", "Updates documents.", run)
 };
@@ -75,6 +76,7 @@ fn run(
     let operation = &context.operation;
     let statements = Statements::parse("update", "updates", STATEMENT, operation, request)?;
     let args = Args::new("update", request.body.as_ref());
+    collection_uuid::check(database, &args, &statements.namespace)?;
     args.boolean("bypassEmptyTsReplacement")?;
     for document in statements.documents.clone() {
         let statement = Args::new("update.updates", document);

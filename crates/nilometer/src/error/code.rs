@@ -73,6 +73,7 @@ codes! {
     WriteConflict = 112;
     CommandNotSupported = 115;
     DocumentValidationFailure = 121;
+    CommandFailed = 125;
     KeyTooLong = 17280;
     ExceededMemoryLimit = 146;
     ViewDepthLimitExceeded = 165;
