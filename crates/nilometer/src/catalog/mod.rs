@@ -9,6 +9,9 @@
 //! validators stay documents here: this room evaluates nothing.
 
 mod collection;
+mod index_changes;
+mod index_spec;
+mod indexes;
 mod namespace;
 mod rename;
 mod timeseries_options;
@@ -20,6 +23,8 @@ use nilometer_bson::Document;
 use nilometer_storage::{Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
 pub use collection::{Collection, Storage, View, bucket_validator, pipeline_value};
+pub use index_spec::IndexSpec;
+pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
 pub use namespace::{BUCKETS_PREFIX, Namespace, SYSTEM_VIEWS, check_database_name};
 pub use timeseries_options::{BUCKET_SPAN_SECONDS_MAX, Granularity, TimeseriesOptions};
 
@@ -69,6 +74,9 @@ impl Catalog {
                 .scan(keyspace, &[], None, nilometer_storage::Direction::Forward)?;
         for item in scan {
             let (key, value) = item?;
+            if key.starts_with(index_changes::PROGRESS_PREFIX) {
+                continue;
+            }
             let namespace = decode_key(&key)?;
             let entry = match collection::decode(namespace.clone(), &value)? {
                 Entry::Collection(found) => {
@@ -82,12 +90,14 @@ impl Catalog {
         for orphan in all.iter().filter(|k| !used.contains(&k.id)) {
             engine.drop_keyspace(orphan.id)?;
         }
-        Ok(Self {
+        let catalog = Self {
             engine,
             keyspace,
             entries: RwLock::new(entries),
             changes: Mutex::new(()),
-        })
+        };
+        catalog.load_build_progress()?;
+        Ok(catalog)
     }
 
     /// What `namespace` stands for, if anything.
