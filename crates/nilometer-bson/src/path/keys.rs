@@ -79,12 +79,35 @@ pub fn sort_value<'a>(
     Ok(best.unwrap_or(ValueRef::Null))
 }
 
+/// The value of a path without arrays in its way, [`ValueRef::Missing`] if there is none; `None` if an
+/// array stands there, or is the value. Does not allocate.
+pub fn plain_value<'a>(path: &FieldPath, document: DocRef<'a>) -> Option<ValueRef<'a>> {
+    match path.descend(document, 0).value {
+        ValueRef::Array(_) => None,
+        value => Some(value),
+    }
+}
+
 /// Calls `visitor` with every key of the document (in array order, repetitions included). Returns
 /// which paths expanded an array: what makes an index multikey.
 pub fn visit_keys<'a>(
     paths: &[FieldPath],
     document: DocRef<'a>,
     visitor: &mut impl FnMut(&[ValueRef<'a>]),
+) -> Result<Vec<bool>, KeyError> {
+    visit_keys_with_gaps(paths, document, &mut |key: &mut Vec<ValueRef<'a>>| {
+        for value in key.iter_mut() {
+            *value = or_null(*value);
+        }
+        visitor(key);
+    })
+}
+
+/// [`visit_keys`], but where there is nothing a key has [`ValueRef::Missing`] in place of null.
+pub fn visit_keys_with_gaps<'a>(
+    paths: &[FieldPath],
+    document: DocRef<'a>,
+    visitor: &mut impl FnMut(&mut Vec<ValueRef<'a>>),
 ) -> Result<Vec<bool>, KeyError> {
     let mut multikey = vec![false; paths.len()];
     let slots = vec![Slot::Walking(document, 0); paths.len()];
@@ -96,7 +119,7 @@ fn expand<'a>(
     paths: &[FieldPath],
     mut slots: Vec<Slot<'a>>,
     multikey: &mut [bool],
-    visitor: &mut impl FnMut(&[ValueRef<'a>]),
+    visitor: &mut impl FnMut(&mut Vec<ValueRef<'a>>),
 ) -> Result<(), KeyError> {
     let mut stops: Vec<Option<AtArray<'a>>> = Vec::with_capacity(slots.len());
     let mut shared: Option<(&FieldPath, ArrayRef<'a>)> = None;
@@ -119,8 +142,8 @@ fn expand<'a>(
         stops.push(stop);
     }
     let Some((_, array)) = shared else {
-        let key: Vec<_> = slots.iter().map(|slot| slot.value()).collect();
-        visitor(&key);
+        let mut key = slots.iter().map(|slot| slot.value()).collect();
+        visitor(&mut key);
         return Ok(());
     };
     for (flag, stop) in multikey.iter_mut().zip(&stops) {
@@ -145,7 +168,7 @@ impl<'a> Slot<'a> {
     fn value(&self) -> ValueRef<'a> {
         match self {
             Self::Done(value) => *value,
-            Self::Walking(..) => ValueRef::Null,
+            Self::Walking(..) => ValueRef::Missing,
         }
     }
 }
@@ -155,9 +178,9 @@ fn enter<'a>(path: &FieldPath, stop: AtArray<'a>, element: Option<ValueRef<'a>>)
     let at_end = stop.consumed >= path.len();
     match element {
         None if at_end => Slot::Done(ValueRef::Undefined),
-        Some(value) if at_end => Slot::Done(or_null(value)),
+        Some(value) if at_end => Slot::Done(value),
         Some(ValueRef::Document(document)) => Slot::Walking(document, stop.consumed),
-        _ => Slot::Done(ValueRef::Null),
+        _ => Slot::Done(ValueRef::Missing),
     }
 }
 
@@ -171,7 +194,7 @@ fn walk<'a>(
     let mut step = path.descend(document, from);
     loop {
         let ValueRef::Array(array) = step.value else {
-            *slot = Slot::Done(or_null(step.value));
+            *slot = Slot::Done(step.value);
             return Ok(None);
         };
         let consumed = step.consumed;
@@ -196,7 +219,7 @@ fn walk<'a>(
                 }));
             }
             _ if named >= path.len() => {
-                *slot = Slot::Done(or_null(element));
+                *slot = Slot::Done(element);
                 return Ok(None);
             }
             ValueRef::Document(inner) => step = path.descend(inner, named),
@@ -207,7 +230,7 @@ fn walk<'a>(
                 };
             }
             _ => {
-                *slot = Slot::Done(ValueRef::Null);
+                *slot = Slot::Done(ValueRef::Missing);
                 return Ok(None);
             }
         }

@@ -3,15 +3,17 @@
 //! An entry is stored as one document:
 //!
 //! ```text
-//! { ns, type: "collection", uuid, options, keyspaces: {name: id}, flags: {extendedRange, …} }
+//! { ns, type: "collection", uuid, options, keyspaces: {name: id}, indexes: [{spec, keyspace, …}], … }
 //! { ns, type: "view", viewOn, pipeline, options }
 //! ```
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nilometer_bson::{Array, Binary, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::KeyspaceId;
 
+use super::indexes::{self, IndexList, StoredIndex};
 use super::namespace::Namespace;
 use super::timeseries_options::TimeseriesOptions;
 use crate::error::{Error, ErrorCode, Result};
@@ -67,6 +69,8 @@ pub struct Collection {
     pub timeseries: Option<TimeseriesOptions>,
     /// Where its documents are.
     pub storage: Storage,
+    /// Its indexes, besides that of `_id`.
+    pub indexes: Arc<IndexList>,
     /// True once a measurement outside 1970..2038 was stored: bucket ids then say nothing of time.
     extended_range: AtomicBool,
     /// True once `collMod` changed the widths of buckets: those there already have other ones.
@@ -88,6 +92,7 @@ impl Collection {
             options,
             timeseries,
             storage,
+            indexes: Arc::default(),
             extended_range: AtomicBool::new(false),
             widths_changed: false,
         }
@@ -106,8 +111,16 @@ impl Collection {
             widths_changed: self.widths_changed || self.timeseries != timeseries,
             timeseries,
             storage: self.storage,
+            indexes: self.indexes.clone(),
             extended_range: AtomicBool::new(self.has_extended_range()),
         }
+    }
+
+    /// All its keyspaces, those of its indexes included.
+    pub fn keyspaces(&self) -> Vec<KeyspaceId> {
+        let mut all = self.storage.keyspaces();
+        all.extend(self.indexes.keyspaces());
+        all
     }
 
     /// True when every bucket there is begins and ends on multiples of its span.
@@ -152,6 +165,11 @@ impl Collection {
     }
 
     pub(super) fn encode(&self) -> Document {
+        self.encode_with(&self.indexes.all())
+    }
+
+    /// The entry with these indexes in place of those there are.
+    pub(super) fn encode_with(&self, indexes: &[Arc<StoredIndex>]) -> Document {
         let mut out = DocumentBuilder::new();
         out.append("ns", self.namespace.to_string());
         out.append("type", "collection");
@@ -180,6 +198,7 @@ impl Collection {
             }
         }
         out.end();
+        out.append("indexes", indexes::encode(indexes));
         out.append("extendedRange", self.has_extended_range());
         out.append("widthsChanged", self.widths_changed);
         out.finish()
@@ -286,7 +305,9 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
             id_index: keyspace("idIndex")?,
         }
     };
+    let indexes = indexes::decode(entry.get("indexes")).ok_or_else(damaged)?;
     let mut collection = Collection::new(namespace, uuid, options, timeseries, storage);
+    collection.indexes = Arc::new(indexes);
     collection.widths_changed = matches!(entry.get("widthsChanged"), ValueRef::Bool(true));
     if matches!(entry.get("extendedRange"), ValueRef::Bool(true)) {
         collection.set_extended_range();

@@ -9,6 +9,9 @@
 //! validators stay documents here: this room evaluates nothing.
 
 mod collection;
+mod index_changes;
+mod index_spec;
+mod indexes;
 mod namespace;
 mod timeseries_options;
 
@@ -19,6 +22,8 @@ use nilometer_bson::Document;
 use nilometer_storage::{Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
 pub use collection::{Collection, Storage, View, pipeline_value};
+pub use index_spec::IndexSpec;
+pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
 pub use namespace::{BUCKETS_PREFIX, Namespace, SYSTEM_VIEWS, check_database_name};
 pub use timeseries_options::{BUCKET_SPAN_SECONDS_MAX, Granularity, TimeseriesOptions};
 
@@ -68,10 +73,13 @@ impl Catalog {
                 .scan(keyspace, &[], None, nilometer_storage::Direction::Forward)?;
         for item in scan {
             let (key, value) = item?;
+            if key.starts_with(index_changes::PROGRESS_PREFIX) {
+                continue;
+            }
             let namespace = decode_key(&key)?;
             let entry = match collection::decode(namespace.clone(), &value)? {
                 Entry::Collection(found) => {
-                    used.extend(found.storage.keyspaces());
+                    used.extend(found.keyspaces());
                     CatalogEntry::Collection(Arc::new(found))
                 }
                 Entry::View(found) => CatalogEntry::View(Arc::new(found)),
@@ -81,12 +89,14 @@ impl Catalog {
         for orphan in all.iter().filter(|k| !used.contains(&k.id)) {
             engine.drop_keyspace(orphan.id)?;
         }
-        Ok(Self {
+        let catalog = Self {
             engine,
             keyspace,
             entries: RwLock::new(entries),
             changes: Mutex::new(()),
-        })
+        };
+        catalog.load_build_progress()?;
+        Ok(catalog)
     }
 
     /// What `namespace` stands for, if anything.
@@ -229,7 +239,7 @@ impl Catalog {
         )?;
         for (_, entry) in found {
             if let CatalogEntry::Collection(dropped) = entry {
-                for keyspace in dropped.storage.keyspaces() {
+                for keyspace in dropped.keyspaces() {
                     self.engine.drop_keyspace(keyspace)?;
                 }
             }

@@ -210,7 +210,7 @@ pub(super) fn size_on_disk(database: &Database, name: &str) -> Result<i64> {
     let mut bytes = 0;
     for (_, entry) in database.catalog().list(name) {
         if let CatalogEntry::Collection(collection) = entry {
-            for keyspace in collection.storage.keyspaces() {
+            for keyspace in collection.keyspaces() {
                 let sizes = database.engine().keyspace_statistics(keyspace)?;
                 bytes += sizes.disk_bytes + sizes.memory_bytes;
             }

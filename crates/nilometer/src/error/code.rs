@@ -79,6 +79,7 @@ codes! {
     CommandNotSupportedOnView = 166;
     OptionNotSupportedOnView = 167;
     InvalidPipelineOperator = 168;
+    CannotIndexParallelArrays = 171;
     InvalidViewDefinition = 182;
     IncompatibleCollationVersion = 161;
     InvalidIndexSpecificationOption = 197;

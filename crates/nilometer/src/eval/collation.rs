@@ -25,6 +25,11 @@ impl Collation {
         }
     }
 
+    /// The collator, to hand on.
+    pub fn shared(&self) -> Option<SharedCollator> {
+        self.0.clone()
+    }
+
     /// Compares two values in the order over all types.
     pub fn compare(&self, a: ValueRef<'_>, b: ValueRef<'_>) -> Ordering {
         compare_with(a, b, self.collator())

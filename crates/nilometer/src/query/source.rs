@@ -12,8 +12,8 @@
 //! it reads was started, never part of one write, and neither skips nor repeats a record that
 //! existed throughout, even while buckets fold, seal or expire under it.
 //!
-//! What stays out on purpose: index scans. [`AccessPath`](crate::query::planner::AccessPath) is where
-//! they join; these traits then gain one method each.
+//! An index scan reads entries in chunks, each under one snapshot; asked for documents as well, it
+//! reads them under the same snapshot, so that entry and document agree.
 
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::index::{Index, KeyRange};
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
 
 /// The key of a record within its collection: bytes that order as the records do.
@@ -111,6 +112,44 @@ pub struct RecordScan {
     pub start_after: Option<RecordKey>,
 }
 
+/// What to read of an index of an ordinary collection.
+#[derive(Clone, Debug)]
+pub struct IndexScan {
+    /// Which index.
+    pub index: Arc<Index>,
+    /// Ranges of key strings, ascending and disjoint; a backward scan reads the last one first.
+    pub ranges: Arc<[KeyRange]>,
+    /// Which way.
+    pub direction: Direction,
+    /// Go on behind this entry (key string and record key), in the direction of the scan.
+    pub start_after: Option<Vec<u8>>,
+    /// Read the documents too.
+    pub documents: bool,
+}
+
+/// An entry of an index.
+#[derive(Clone, Debug)]
+pub struct IndexEntry {
+    /// The key string.
+    pub key: Vec<u8>,
+    /// What the key string does not say.
+    pub type_bits: Vec<u8>,
+    /// Which record.
+    pub record: RecordKey,
+    /// The record as it was when the entry was read, if documents were asked for.
+    pub document: Option<Document>,
+}
+
+impl IndexEntry {
+    /// The whole entry, for [`IndexScan::start_after`].
+    pub fn position(&self) -> Vec<u8> {
+        [&self.key[..], &self.record].concat()
+    }
+}
+
+/// A scan of an index.
+pub type IndexIter = Box<dyn Iterator<Item = Result<IndexEntry>> + Send>;
+
 /// An ordinary collection.
 pub trait RecordSource: Send + Sync {
     /// Reads records in key order.
@@ -139,6 +178,36 @@ pub trait RecordSource: Send + Sync {
     fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
         let _ = id;
         None
+    }
+
+    /// The indexes a query may use: complete and not hidden. That of `_id` is not among them.
+    fn indexes(&self) -> Result<Vec<Arc<Index>>> {
+        Ok(Vec::new())
+    }
+
+    /// Reads the entries of an index in their order.
+    fn index_scan(&self, scan: &IndexScan) -> Result<IndexIter> {
+        let name = &scan.index.stored.spec.name;
+        Err(Error::new(
+            ErrorCode::IndexNotFound,
+            format!("the index '{name}' is not one of this collection"),
+        ))
+    }
+
+    /// The record with this key, as it is now.
+    fn fetch(&self, key: &RecordKey) -> Result<Option<Document>> {
+        let scan = RecordScan {
+            min: Some(key.clone()),
+            max: Some(key.clone()),
+            ..RecordScan::default()
+        };
+        for record in self.scan(&scan)? {
+            let (found, document) = record?;
+            if found == *key {
+                return Ok(Some(document));
+            }
+        }
+        Ok(None)
     }
 
     /// Whether a hint (a name or a key pattern) names an index of the collection. `_id` is served
@@ -198,10 +267,22 @@ pub struct BucketScan {
     /// Buckets for which this is surely false need not be returned. It looks at the header alone,
     /// so that no column of a bucket ruled out is decoded. Evaluated by the source.
     pub filter: Option<Arc<BucketPredicate>>,
+    /// Only buckets that have an entry in these ranges of an index need be returned, still in `_id`
+    /// order. Evaluated by the source.
+    pub index: Option<BucketIndexScan>,
     /// The columns that will be asked for, all if `None`. A hint: others need not be read.
     pub columns: Option<Arc<[Arc<str>]>>,
     /// Counts what the scan touched.
     pub examined: Arc<ScanCounters>,
+}
+
+/// Ranges of a bucket index.
+#[derive(Clone, Debug)]
+pub struct BucketIndexScan {
+    /// Which index.
+    pub index: Arc<Index>,
+    /// Ranges of key strings, ascending and disjoint.
+    pub ranges: Arc<[KeyRange]>,
 }
 
 /// What a scan touched; explain shows it.
@@ -222,6 +303,11 @@ pub trait BucketSource: Send + Sync {
 
     /// Reads buckets in `_id` order, open ones with what has not been folded into them yet.
     fn scan(&self, scan: &BucketScan) -> Result<BucketIter>;
+
+    /// The indexes a query may use: complete and not hidden, in bucket form.
+    fn indexes(&self) -> Result<Vec<Arc<Index>>> {
+        Ok(Vec::new())
+    }
 
     /// Whether a hint (a name or a key pattern in the user's fields) names an index.
     fn knows_index(&self, hint: ValueRef<'_>) -> bool {

@@ -44,7 +44,7 @@ fn place(value: ValueRef<'_>) -> i32 {
 }
 
 /// The hash of a value.
-pub(super) fn hash(value: ValueRef<'_>) -> i64 {
+pub fn hash(value: ValueRef<'_>) -> i64 {
     let mut state = Md5::new();
     state.update(SEED.to_le_bytes());
     // A missing field is indexed as null.

@@ -45,7 +45,7 @@ mod decimal_math;
 mod evaluated;
 mod field_path;
 mod fold;
-mod hashed_index_key;
+pub mod hashed_index_key;
 mod higher_order;
 mod let_binding;
 mod literal;

@@ -174,6 +174,7 @@ impl BucketScan {
             id_min: choice.id_min.map(lowest_id),
             id_max: choice.id_max.map(highest_id),
             filter: (!choice.predicate.is_always()).then(|| Arc::new(choice.predicate.clone())),
+            index: None,
             columns: needed_columns(&self.input.unpack),
             examined: Arc::clone(&self.counters),
         };

@@ -1,0 +1,309 @@
+//! Adding, changing and removing indexes.
+//!
+//! An index is stored as one that is being built, and its keyspace is there, before any writer makes
+//! entries; it is stored as ready before any query may use it. How far a build has come is one key
+//! for each index beside the collections' entries, written in the batch that holds the entries made:
+//! `FF "build" 00, keyspace (8 bytes, big-endian)`.
+//!
+//! Locks are taken in this order: the list's gate, then `changes`. A writer that holds the list may
+//! therefore mark an index as multikey.
+
+use std::sync::{Arc, PoisonError};
+
+use nilometer_storage::{Direction, Durability, KeyspaceId, KeyspaceOptions, WriteBatch};
+
+use super::collection::Collection;
+use super::index_spec::IndexSpec;
+use super::indexes::{IndexList, StoredIndex};
+use super::{Catalog, CatalogEntry};
+use crate::error::{Error, ErrorCode, Result};
+
+/// In front of the keys under which builds keep their progress. No name starts with FF.
+pub(super) const PROGRESS_PREFIX: &[u8] = b"\xFFbuild\0";
+
+impl Catalog {
+    /// Adds the indexes `choose` asks for when it is shown those there are; it may refuse. They are
+    /// maintained by every writer when this returns, and have no entries for older documents yet.
+    pub fn add_indexes(
+        &self,
+        collection: &Collection,
+        now_ms: i64,
+        choose: impl FnOnce(&[Arc<StoredIndex>]) -> Result<Vec<IndexSpec>>,
+    ) -> Result<Vec<Arc<StoredIndex>>> {
+        let _closed = collection.indexes.close();
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.same_collection(collection)?;
+        let there = now.indexes.all();
+        let mut added = Vec::new();
+        for spec in choose(&there)? {
+            let keyspace = self.create_index_keyspace(&now)?;
+            added.push(Arc::new(StoredIndex::building(spec, keyspace, now_ms)));
+        }
+        if !added.is_empty() {
+            let all = there.iter().chain(&added).cloned().collect();
+            self.store_indexes(&now, all, WriteBatch::new())?;
+        }
+        Ok(added)
+    }
+
+    /// Stores that `index` is complete, then lets queries use it.
+    pub fn finish_index(&self, collection: &Collection, index: &StoredIndex) -> Result<()> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.same_collection(collection)?;
+        index.stored().ready = true;
+        let mut batch = WriteBatch::new();
+        batch.delete(self.keyspace, progress_key(index.keyspace));
+        let stored = self.store_indexes(&now, now.indexes.all().to_vec(), batch);
+        if stored.is_err() {
+            index.stored().ready = false;
+        }
+        stored?;
+        index.publish();
+        Ok(())
+    }
+
+    /// Adds to `batch` that the build of `index` has dealt with all records up to `after`.
+    pub fn put_build_progress(&self, batch: &mut WriteBatch, index: &StoredIndex, after: &[u8]) {
+        batch.put(self.keyspace, progress_key(index.keyspace), after.to_vec());
+    }
+
+    /// Removes the indexes `choose` picks from those there are, with their entries.
+    pub fn drop_indexes(
+        &self,
+        collection: &Collection,
+        choose: impl FnOnce(&[Arc<StoredIndex>]) -> Result<Vec<KeyspaceId>>,
+    ) -> Result<()> {
+        let _closed = collection.indexes.close();
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.same_collection(collection)?;
+        let there = now.indexes.all();
+        let gone = choose(&there)?;
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let mut batch = WriteBatch::new();
+        for keyspace in &gone {
+            batch.delete(self.keyspace, progress_key(*keyspace));
+        }
+        let kept = there.iter().filter(|i| !gone.contains(&i.keyspace));
+        self.store_indexes(&now, kept.cloned().collect(), batch)?;
+        for keyspace in gone {
+            self.engine.drop_keyspace(keyspace)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the definition of the index kept in `keyspace`, in what does not change its entries.
+    pub fn modify_index(
+        &self,
+        collection: &Collection,
+        keyspace: KeyspaceId,
+        change: impl FnOnce(&mut IndexSpec),
+    ) -> Result<Arc<StoredIndex>> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.same_collection(collection)?;
+        let mut all = now.indexes.all().to_vec();
+        let Some(found) = all.iter_mut().find(|i| i.keyspace == keyspace) else {
+            return Err(Error::new(
+                ErrorCode::IndexNotFound,
+                format!("the index is no longer there in {}", now.namespace),
+            ));
+        };
+        let mut spec = found.spec.clone();
+        change(&mut spec);
+        let modified = Arc::new(found.modified(spec));
+        *found = modified.clone();
+        self.store_indexes(&now, all, WriteBatch::new())?;
+        Ok(modified)
+    }
+
+    /// Stores that documents had arrays at the parts in `bits`. Durable when it returns, so that
+    /// the entries may be committed.
+    pub fn mark_multikey(
+        &self,
+        collection: &Collection,
+        index: &StoredIndex,
+        bits: u32,
+    ) -> Result<()> {
+        if index.multikey() & bits == bits {
+            return Ok(());
+        }
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.same_collection(collection)?;
+        index.stored().multikey |= bits;
+        self.store_indexes(&now, now.indexes.all().to_vec(), WriteBatch::new())?;
+        index.publish();
+        Ok(())
+    }
+
+    /// The indexes whose building a crash interrupted, or is under way.
+    pub fn unfinished_indexes(&self, collection: &Collection) -> Vec<Arc<StoredIndex>> {
+        let all = collection.indexes.all();
+        all.iter().filter(|i| !i.is_ready()).cloned().collect()
+    }
+
+    /// Reads how far interrupted builds had come.
+    pub(super) fn load_build_progress(&self) -> Result<()> {
+        let unfinished: Vec<_> = self
+            .collections()
+            .iter()
+            .flat_map(|c| self.unfinished_indexes(c))
+            .collect();
+        let snapshot = self.engine.snapshot()?;
+        for item in snapshot.scan(self.keyspace, PROGRESS_PREFIX, None, Direction::Forward)? {
+            let (key, after) = item?;
+            let found = unfinished
+                .iter()
+                .find(|index| progress_key(index.keyspace) == *key);
+            if let Some(index) = found {
+                index.set_resume_after(after.to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    /// The collection as it is now, if it is still the one the caller has.
+    fn same_collection(&self, collection: &Collection) -> Result<Arc<Collection>> {
+        self.collections()
+            .into_iter()
+            .find(|now| now.uuid == collection.uuid)
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorCode::NamespaceNotFound,
+                    format!("ns does not exist: {}", collection.namespace),
+                )
+            })
+    }
+
+    /// Stores a list with whatever is in `batch`, then shows it.
+    fn store_indexes(
+        &self,
+        now: &Arc<Collection>,
+        all: Vec<Arc<StoredIndex>>,
+        mut batch: WriteBatch,
+    ) -> Result<()> {
+        let key = super::encode_key(&now.namespace);
+        batch.put(self.keyspace, key, now.encode_with(&all).into_bytes());
+        self.engine.commit(batch, Durability::Sync)?;
+        now.indexes.set(all.into());
+        Ok(())
+    }
+
+    fn create_index_keyspace(&self, collection: &Collection) -> Result<KeyspaceId> {
+        let uuid: String = collection.uuid.iter().map(|b| format!("{b:02x}")).collect();
+        let taken: Vec<String> = self
+            .engine
+            .keyspaces()
+            .into_iter()
+            .map(|k| k.name)
+            .collect();
+        let name = (0u64..)
+            .map(|number| format!("index/{uuid}/{number}"))
+            .find(|name| !taken.contains(name));
+        let options = KeyspaceOptions {
+            separate_values: false,
+        };
+        Ok(self
+            .engine
+            .create_keyspace(&name.unwrap_or_default(), options)?)
+    }
+}
+
+fn progress_key(keyspace: KeyspaceId) -> Vec<u8> {
+    [PROGRESS_PREFIX, &keyspace.0.to_be_bytes()].concat()
+}
+
+impl CatalogEntry {
+    /// The indexes of a collection; none for a view.
+    pub fn indexes(&self) -> Option<&Arc<IndexList>> {
+        match self {
+            Self::Collection(found) => Some(&found.indexes),
+            Self::View(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Namespace;
+    use nilometer_bson::doc;
+    use nilometer_storage::{Engine, MemoryEngine};
+
+    fn spec(name: &str) -> IndexSpec {
+        IndexSpec {
+            key: doc! { "x": 1 },
+            name: name.to_owned(),
+            ..IndexSpec::default()
+        }
+    }
+
+    #[test]
+    fn indexes_live_with_their_collection() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let catalog = Catalog::open(engine.clone()).unwrap();
+        let name = Namespace::new("db", "c").unwrap();
+        let collection = catalog
+            .create_collection(name.clone(), [1; 16], doc! {}, None)
+            .unwrap();
+        let before = engine.keyspaces().len();
+        let added = catalog
+            .add_indexes(&collection, 5, |there| {
+                assert!(there.is_empty());
+                Ok(vec![spec("a"), spec("b")])
+            })
+            .unwrap();
+        assert_eq!(engine.keyspaces().len(), before + 2);
+        assert!(!added[0].is_ready());
+        catalog.finish_index(&collection, &added[0]).unwrap();
+        catalog.mark_multikey(&collection, &added[0], 1).unwrap();
+        assert!(added[0].is_usable());
+        let mut batch = WriteBatch::new();
+        catalog.put_build_progress(&mut batch, &added[1], b"at");
+        engine.commit(batch, Durability::Sync).unwrap();
+        let hidden = catalog
+            .modify_index(&collection, added[0].keyspace, |spec| spec.hidden = true)
+            .unwrap();
+        assert!(hidden.is_ready() && !hidden.is_usable());
+
+        let again = Catalog::open(engine.clone()).unwrap();
+        let found = again.collection(&name).unwrap();
+        let indexes = found.indexes.all();
+        assert_eq!(indexes[0].spec, hidden.spec);
+        assert!(indexes[0].is_ready());
+        assert_eq!(indexes[0].multikey(), 1);
+        assert_eq!(indexes[1].resume_after().as_deref(), Some(&b"at"[..]));
+        assert_eq!(again.unfinished_indexes(&found).len(), 1);
+
+        let keyspace = indexes[1].keyspace;
+        again.drop_indexes(&found, |_| Ok(vec![keyspace])).unwrap();
+        assert_eq!(engine.keyspaces().len(), before + 1);
+        assert!(found.indexes.named("b").is_none());
+        again.remove(&[name]).unwrap();
+        assert_eq!(engine.keyspaces().len(), 1);
+    }
+
+    #[test]
+    fn a_list_that_is_held_does_not_change() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let catalog = Catalog::open(engine).unwrap();
+        let name = Namespace::new("db", "c").unwrap();
+        let collection = catalog
+            .create_collection(name, [1; 16], doc! {}, None)
+            .unwrap();
+        let held = collection.indexes.hold();
+        std::thread::scope(|scope| {
+            let adding = scope.spawn(|| {
+                catalog
+                    .add_indexes(&collection, 0, |_| Ok(vec![spec("a")]))
+                    .unwrap()
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!adding.is_finished());
+            assert!(held.is_empty());
+            drop(held);
+            adding.join().unwrap();
+        });
+        assert_eq!(collection.indexes.hold().len(), 1);
+    }
+}

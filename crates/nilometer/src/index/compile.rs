@@ -1,0 +1,288 @@
+//! From a stored definition to an [`Index`]: parsed once and kept with the definition.
+//!
+//! What is refused here has code 67; commands check before they store, so that a refusal here means
+//! an index of another version.
+
+use std::sync::Arc;
+
+use nilometer_bson::key_string::{COMPONENTS_MAX, KeyOrder};
+use nilometer_bson::number::Number;
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{DocRef, Document, ValueRef};
+
+use super::{Index, Part, PartKind};
+use crate::catalog::{IndexSpec, StoredIndex};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::{Collation, ParseContext};
+
+/// Bits for each coordinate of a `2d` index that does not say.
+const TWO_D_BITS: u32 = 26;
+/// Bounds of a `2d` index that does not say.
+const TWO_D_LIMIT: f64 = 180.0;
+
+/// What a definition says, parsed.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    pub(super) parts: Vec<Part>,
+    pub(super) components: usize,
+    pub(super) order: KeyOrder,
+    pub(super) collation: Collation,
+    pub(super) partial_filter: Option<MatchExpression>,
+    pub(super) wildcard_fields: WildcardFields,
+    /// The paths of all parts but the wildcard, in order.
+    pub(super) paths: Vec<FieldPath>,
+}
+
+impl Index {
+    /// The index that `stored` defines.
+    pub fn of(stored: &Arc<StoredIndex>) -> Result<Arc<Self>> {
+        let slot = stored.compiled();
+        let known = slot.get().cloned().map(Arc::downcast::<Compiled>);
+        let compiled = match known {
+            Some(Ok(compiled)) => compiled,
+            _ => {
+                let compiled = Arc::new(Compiled::new(&stored.spec)?);
+                // Two threads may meet here; what they made is the same.
+                let _ = slot.set(compiled.clone());
+                compiled
+            }
+        };
+        Ok(Arc::new(Self {
+            stored: stored.clone(),
+            compiled,
+        }))
+    }
+
+    /// Whether `spec` can be an index at all, without making it one.
+    pub fn check(spec: &IndexSpec) -> Result<()> {
+        Compiled::new(spec).map(drop)
+    }
+
+    pub(super) fn paths(&self) -> &[FieldPath] {
+        &self.compiled.paths
+    }
+}
+
+impl Compiled {
+    fn new(spec: &IndexSpec) -> Result<Self> {
+        let mut parts = Vec::new();
+        let mut directions = Vec::new();
+        for element in spec.key.iter() {
+            let part = parse_part(
+                element.name(),
+                element.value(),
+                &spec.others,
+                directions.len(),
+            )?;
+            match part.kind {
+                PartKind::Descending => directions.push(true),
+                PartKind::Wildcard { descending } => directions.extend([false, descending]),
+                _ => directions.push(false),
+            }
+            parts.push(part);
+        }
+        if parts.is_empty() || directions.len() > COMPONENTS_MAX {
+            return Err(refused("an index has 1 to 32 fields"));
+        }
+        let wildcards = parts
+            .iter()
+            .filter(|part| matches!(part.kind, PartKind::Wildcard { .. }));
+        if wildcards.count() > 1 {
+            return Err(refused("an index has at most one wildcard field"));
+        }
+        let collation = collation_of(spec)?;
+        let partial_filter = match &spec.partial_filter {
+            Some(filter) => {
+                let context = ParseContext::new().with_collator(collation.shared());
+                Some(MatchExpression::parse(filter.as_ref(), &context)?)
+            }
+            None => None,
+        };
+        Ok(Self {
+            components: directions.len(),
+            order: KeyOrder::new(directions),
+            wildcard_fields: WildcardFields::parse(&spec.others, &parts)?,
+            paths: ordinary_paths(&parts),
+            parts,
+            collation,
+            partial_filter,
+        })
+    }
+}
+
+fn ordinary_paths(parts: &[Part]) -> Vec<FieldPath> {
+    let ordinary = parts
+        .iter()
+        .filter(|part| !matches!(part.kind, PartKind::Wildcard { .. }));
+    ordinary.filter_map(|part| part.path.clone()).collect()
+}
+
+fn parse_part(
+    name: &str,
+    value: ValueRef<'_>,
+    options: &Document,
+    component: usize,
+) -> Result<Part> {
+    let number = Number::of(value).map(Number::to_f64);
+    let wildcard = match name.strip_suffix("$**") {
+        Some("") => Some(None),
+        Some(prefix) => prefix
+            .strip_suffix('.')
+            .map(|root| Some(FieldPath::parse_lenient(root))),
+        None => None,
+    };
+    if let Some(root) = wildcard {
+        let descending = match number {
+            Some(direction) if direction != 0.0 => direction < 0.0,
+            _ => return Err(refused("a wildcard field is indexed by 1 or -1")),
+        };
+        return Ok(Part {
+            path: root,
+            kind: PartKind::Wildcard { descending },
+            component,
+        });
+    }
+    let kind = match (number, value) {
+        (Some(direction), _) if direction > 0.0 => PartKind::Ascending,
+        (Some(direction), _) if direction < 0.0 => PartKind::Descending,
+        (_, ValueRef::String("hashed")) => PartKind::Hashed,
+        (_, ValueRef::String("2d")) => two_d(options),
+        (_, ValueRef::String("2dsphere")) => PartKind::TwoDSphere,
+        (_, ValueRef::String("2dsphere_bucket")) => PartKind::TwoDSphereBucket,
+        _ => {
+            return Err(refused(&format!(
+                "the field '{name}' cannot be indexed that way"
+            )));
+        }
+    };
+    Ok(Part {
+        path: Some(FieldPath::parse_lenient(name)),
+        kind,
+        component,
+    })
+}
+
+fn two_d(options: &Document) -> PartKind {
+    let number = |name: &str| Number::of(options.get(name)).map(Number::to_f64);
+    let bits = options.get("bits").as_exact_i64();
+    PartKind::TwoD {
+        bits: bits
+            .and_then(|bits| u32::try_from(bits).ok())
+            .unwrap_or(TWO_D_BITS),
+        min: number("min").unwrap_or(-TWO_D_LIMIT),
+        max: number("max").unwrap_or(TWO_D_LIMIT),
+    }
+}
+
+/// How the strings of an index compare.
+fn collation_of(spec: &IndexSpec) -> Result<Collation> {
+    match &spec.collation {
+        None => Ok(Collation::default()),
+        Some(given) if given.get("locale").as_str() == Some("simple") => Ok(Collation::default()),
+        Some(_) => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "indexes with a collation are not supported",
+        )),
+    }
+}
+
+fn refused(reason: &str) -> Error {
+    Error::new(ErrorCode::CannotCreateIndex, reason)
+}
+
+/// The fields a wildcard covers, of those below its root.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum WildcardFields {
+    /// All.
+    #[default]
+    All,
+    /// These and what is below them.
+    Only(Vec<FieldPath>),
+    /// All but these and what is below them.
+    AllBut(Vec<FieldPath>),
+}
+
+impl WildcardFields {
+    /// `$**` leaves out `_id` unless the projection names it.
+    fn parse(options: &Document, parts: &[Part]) -> Result<Self> {
+        let whole = parts
+            .iter()
+            .any(|part| part.path.is_none() && matches!(part.kind, PartKind::Wildcard { .. }));
+        if !whole {
+            return Ok(Self::All);
+        }
+        let mut included = Vec::new();
+        let mut excluded = Vec::new();
+        let mut id = None;
+        if let ValueRef::Document(projection) = options.get("wildcardProjection") {
+            collect(projection, None, &mut |path, wanted| {
+                if path.as_str() == "_id" {
+                    id = Some(wanted);
+                } else if wanted {
+                    included.push(path);
+                } else {
+                    excluded.push(path);
+                }
+            })?;
+        }
+        if !included.is_empty() && !excluded.is_empty() {
+            return Err(Error::failed_to_parse(
+                "a wildcardProjection includes fields or excludes them, not both",
+            ));
+        }
+        let own_id = FieldPath::parse_lenient("_id");
+        Ok(match (included.is_empty(), excluded.is_empty(), id) {
+            (false, _, Some(true)) => Self::Only([included, vec![own_id]].concat()),
+            (false, ..) => Self::Only(included),
+            (true, true, Some(true)) => Self::Only(vec![own_id]),
+            (true, _, Some(true)) => Self::AllBut(excluded),
+            (true, ..) => Self::AllBut([excluded, vec![own_id]].concat()),
+        })
+    }
+
+    /// Whether the values at `path` are covered.
+    pub fn covers(&self, path: &FieldPath) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(fields) => fields.iter().any(|field| path.starts_with(field)),
+            Self::AllBut(fields) => !fields.iter().any(|field| path.starts_with(field)),
+        }
+    }
+
+    /// Whether something below `path` may be covered though `path` itself is not.
+    pub(super) fn leads_to(&self, path: &FieldPath) -> bool {
+        match self {
+            Self::Only(fields) => fields.iter().any(|field| field.starts_with(path)),
+            _ => false,
+        }
+    }
+}
+
+/// Walks a projection, nested documents included.
+fn collect(
+    projection: DocRef<'_>,
+    above: Option<&FieldPath>,
+    field: &mut dyn FnMut(FieldPath, bool),
+) -> Result<()> {
+    for element in projection {
+        let path = match above {
+            Some(above) => above.join(element.name()),
+            None => FieldPath::parse_lenient(element.name()),
+        };
+        match element.value() {
+            ValueRef::Document(below) => collect(below, Some(&path), field)?,
+            ValueRef::Bool(wanted) => field(path, wanted),
+            value => match Number::of(value) {
+                Some(number) => field(path, number.to_f64() != 0.0),
+                None => {
+                    return Err(Error::failed_to_parse(format!(
+                        "the field '{}' of a wildcardProjection is neither 0 nor 1",
+                        path.as_str()
+                    )));
+                }
+            },
+        }
+    }
+    Ok(())
+}

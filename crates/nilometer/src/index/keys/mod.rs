@@ -1,0 +1,132 @@
+//! The keys a document has in an index.
+//!
+//! ```text
+//! 1, -1       the value; one key for each element of an array; see nilometer_bson::path::keys
+//! "hashed"    the hash of the value as a long; arrays are refused
+//! $**         path and value of every leaf
+//! ```
+//!
+//! A document a partial filter does not match has no keys, nor has one a sparse index finds none of
+//! its fields in.
+
+mod ordinary;
+mod wildcard;
+
+use std::cmp::Ordering;
+
+use nilometer_bson::key_string::KeyBuilder;
+use nilometer_bson::path::keys::KeyError;
+use nilometer_bson::{DocRef, ValueRef};
+
+use super::Index;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::EvalContext;
+
+/// Longest key string, in bytes: an engine key has room for it and the record's.
+pub const KEY_BYTES_MAX: usize = 60_000;
+
+/// A number in a path that is position and name at once.
+const AMBIGUOUS_INDEX: i32 = 16746;
+
+/// One key: the key string and what it does not say of the values.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IndexKey {
+    /// The components.
+    pub key: Vec<u8>,
+    /// Their type bits.
+    pub type_bits: Vec<u8>,
+}
+
+/// All keys of a document.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// In order, each key string once.
+    pub keys: Vec<IndexKey>,
+    /// One bit for each part that ran into an array.
+    pub multikey: u32,
+}
+
+impl Index {
+    /// The keys of a document; none if the index leaves it out.
+    pub fn keys(&self, document: DocRef<'_>) -> Result<Keys> {
+        if let Some(filter) = self.partial_filter() {
+            let context = EvalContext {
+                collator: self.collation().collator(),
+                ..EvalContext::default()
+            };
+            if !filter.matches(document, &context)? {
+                return Ok(Keys::default());
+            }
+        }
+        let mut out = Keys::default();
+        if self.is_wildcard() {
+            wildcard::keys(self, document, &mut out)?;
+        } else {
+            ordinary::keys(self, document, &mut out)?;
+        }
+        if out.keys.len() > 1 {
+            out.keys.sort();
+            out.keys.dedup_by(|a, b| a.key == b.key);
+        }
+        Ok(out)
+    }
+
+    /// The key of these component values. Missing ones are null.
+    fn encode<'v>(&self, values: impl Iterator<Item = ValueRef<'v>>) -> Result<IndexKey> {
+        let mut builder = KeyBuilder::with_collator(self.order(), self.collation().collator());
+        for value in values {
+            builder.push(or_null(value));
+        }
+        let (key, type_bits) = builder.finish();
+        if key.len() > KEY_BYTES_MAX {
+            return Err(Error::new(
+                ErrorCode::KeyTooLong,
+                format!(
+                    "Index key too large for index {}: {} bytes, at most {KEY_BYTES_MAX} are kept",
+                    self.stored.spec.name,
+                    key.len()
+                ),
+            ));
+        }
+        Ok(IndexKey { key, type_bits })
+    }
+}
+
+/// Calls `change` with what is only in `before` (less), only in `after` (greater), or in both with
+/// other type bits (equal; the one of `after`).
+pub(super) fn compare(before: &Keys, after: &Keys, mut change: impl FnMut(Ordering, &IndexKey)) {
+    let (mut old, mut new) = (before.keys.iter().peekable(), after.keys.iter().peekable());
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(a), Some(b)) => a.key.cmp(&b.key),
+        };
+        let gone = if order.is_le() { old.next() } else { None };
+        let come = if order.is_ge() { new.next() } else { None };
+        match (gone, come) {
+            (Some(gone), None) => change(Ordering::Less, gone),
+            (None, Some(come)) => change(Ordering::Greater, come),
+            (Some(gone), Some(come)) if gone.type_bits != come.type_bits => {
+                change(Ordering::Equal, come);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn or_null(value: ValueRef<'_>) -> ValueRef<'_> {
+    match value {
+        ValueRef::Missing => ValueRef::Null,
+        value => value,
+    }
+}
+
+fn refused(error: &KeyError) -> Error {
+    let code = match error {
+        KeyError::ParallelArrays(..) => ErrorCode::CannotIndexParallelArrays,
+        KeyError::AmbiguousIndex(_) => ErrorCode(AMBIGUOUS_INDEX),
+    };
+    Error::new(code, error.to_string())
+}

@@ -1,0 +1,106 @@
+//! Keys of ascending, descending and hashed parts, alone or together.
+//!
+//! Most documents have no array in the way: their one key is made without looking for more.
+
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::path::keys::{plain_value, visit_keys_with_gaps};
+use nilometer_bson::{DocRef, Value, ValueRef};
+
+use super::{Keys, refused};
+use crate::error::{Error, Result};
+use crate::eval::expression::hashed_index_key;
+use crate::index::{Index, PartKind};
+
+/// An array where a hashed index looks.
+const HASHED_ARRAY: i32 = 16766;
+
+/// Adds the keys of `document`, in any order and perhaps repeated.
+pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Result<()> {
+    let mut hashes: Vec<Option<i64>> = Vec::new();
+    if index
+        .parts()
+        .iter()
+        .any(|part| part.kind == PartKind::Hashed)
+    {
+        hashes = hashes_of(index, document)?;
+    }
+    let hash = |at: usize| hashes.get(at).copied().flatten().map(ValueRef::Int64);
+    let sparse = index.stored.spec.sparse;
+    if let Some((found, all)) = plain_key(index.paths(), document) {
+        if found || !sparse {
+            let values = all.enumerate();
+            let values = values.map(|(at, value)| hash(at).unwrap_or(value));
+            out.keys.push(index.encode(values)?);
+        }
+        return Ok(());
+    }
+    let mut failed = None;
+    let expanded = visit_keys_with_gaps(index.paths(), document, &mut |key| {
+        if sparse && key.iter().all(|value| value.is_missing()) {
+            return;
+        }
+        let values = key.iter().enumerate();
+        let values = values.map(|(at, value)| hash(at).unwrap_or(*value));
+        match index.encode(values) {
+            Ok(key) => out.keys.push(key),
+            Err(error) => failed = Some(error),
+        }
+    });
+    let expanded = expanded.map_err(|error| refused(&error))?;
+    for (at, expanded) in expanded.into_iter().enumerate() {
+        out.multikey |= u32::from(expanded) << at;
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// The values of a document without arrays in the way, and whether any is there.
+fn plain_key<'a>(
+    paths: &'a [FieldPath],
+    document: DocRef<'a>,
+) -> Option<(bool, impl Iterator<Item = ValueRef<'a>>)> {
+    let mut found = false;
+    for path in paths {
+        found |= !plain_value(path, document)?.is_missing();
+    }
+    let values = paths
+        .iter()
+        .map(move |path| plain_value(path, document).unwrap_or(ValueRef::Missing));
+    Some((found, values))
+}
+
+/// For each part its hash, if it is hashed.
+fn hashes_of(index: &Index, document: DocRef<'_>) -> Result<Vec<Option<i64>>> {
+    let hash = |path: &FieldPath| match plain_value(path, document) {
+        Some(value) => Ok(Some(hash_of(value, index))),
+        None => Err(Error::location(
+            HASHED_ARRAY,
+            format!(
+                "hashed indexes do not currently support array values. Found array at path: {}",
+                path.as_str()
+            ),
+        )),
+    };
+    let parts = index.parts().iter().zip(index.paths());
+    parts
+        .map(|(part, path)| match part.kind {
+            PartKind::Hashed => hash(path),
+            _ => Ok(None),
+        })
+        .collect()
+}
+
+/// With a collation, strings that are equal under it hash alike.
+fn hash_of(value: ValueRef<'_>, index: &Index) -> i64 {
+    match (value, index.collation().collator()) {
+        (ValueRef::String(text), Some(collator)) => {
+            let mut key = Vec::new();
+            collator.sort_key(text, &mut key);
+            let key = Value::Binary(nilometer_bson::Binary {
+                subtype: 0,
+                bytes: key.into(),
+            });
+            hashed_index_key::hash(key.as_ref())
+        }
+        (value, _) => hashed_index_key::hash(value),
+    }
+}
