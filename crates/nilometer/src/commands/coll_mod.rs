@@ -11,6 +11,7 @@ use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
 use crate::catalog::{CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::operation::Request;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
@@ -221,7 +222,8 @@ impl Change<'_> {
             view_on.clone_into(&mut changed.view_on);
         }
         if let Some(stages) = self.args.array("pipeline")? {
-            changed.pipeline = parse_pipeline(stages)?;
+            let collation = Collation::of_stored(view.options.as_ref())?;
+            changed.pipeline = parse_pipeline(stages, &collation)?;
         }
         if changed != *view {
             check_graph(self.database, &changed)?;

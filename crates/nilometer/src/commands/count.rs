@@ -97,7 +97,7 @@ pub(super) fn plan(
 ) -> Result<Planned> {
     let collection = check_collection_name(args, "count")?;
     collection_uuid::check_read(database, args, &operation.database, collection)?;
-    let options = QueryOptions::parse(args, operation)?;
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     args.value("fields");
     let mut stages = Vec::new();
     if let Some(query) = args.document("query")? {

@@ -89,7 +89,7 @@ pub(super) fn plan(
     let collection = check_collection_name(args, "find")?;
     collection_uuid::check_read(database, args, &operation.database, collection)?;
     refuse_unsupported(args)?;
-    let options = QueryOptions::parse(args, operation)?;
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     let stages = stages(args, &options)?;
     let show_record_id = args.lenient_boolean("showRecordId")?.unwrap_or(false);
     let hint = args.value("hint");

@@ -110,7 +110,7 @@ fn describe(
                 let info = doc! { "readOnly": false, "uuid": collection.uuid_value() };
                 out.append("info", info);
                 if matches!(collection.storage, Storage::Records { .. }) {
-                    out.append("idIndex", id_index());
+                    out.append("idIndex", id_index(collection));
                 }
             }
         }

@@ -32,7 +32,7 @@ fn run(
     let catalog = database.catalog();
     let indexes = match catalog.get(&namespace) {
         Some(CatalogEntry::Collection(found)) => match found.storage {
-            Storage::Records { .. } => vec![id_index()],
+            Storage::Records { .. } => vec![id_index(&found)],
             // Buckets are clustered by `_id`, which is no index of its own.
             Storage::Buckets { .. } => Vec::new(),
         },

@@ -10,6 +10,7 @@ use nilometer_storage::Engine;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::query::source::{
     Bucket, BucketHeader, BucketIter, BucketOptions, BucketScan, BucketSource, Collections,
     Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
@@ -35,20 +36,21 @@ impl Collections for StoredCollections {
             collection: coll.to_owned(),
         };
         if let Some(buckets) = self.catalog.timeseries(&namespace) {
-            return Ok(Resolved::TimeSeries(Arc::new(self.buckets(buckets))));
+            return Ok(Resolved::TimeSeries(Arc::new(self.buckets(buckets)?)));
         }
         Ok(match self.catalog.get(&namespace) {
             Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
-                Resolved::Ordinary(Arc::new(self.buckets(found)))
+                Resolved::Ordinary(Arc::new(self.buckets(found)?))
             }
             Some(CatalogEntry::Collection(collection)) => Resolved::Ordinary(Arc::new(Plain {
                 records: self.records.clone(),
+                collation: Collation::of_stored(collection.options.as_ref())?,
                 collection,
             })),
             Some(CatalogEntry::View(view)) => Resolved::View(ViewDefinition {
                 on: view.view_on.clone(),
                 pipeline: view.pipeline.clone(),
-                collation: Document::new(),
+                collation: Collation::of_stored(view.options.as_ref())?,
             }),
             None if coll == SYSTEM_VIEWS => self.system_views(db),
             None => Resolved::Absent,
@@ -138,7 +140,7 @@ fn local_sessions(services: &Services, argument: DocRef<'_>) -> Result<Vec<Docum
 }
 
 impl StoredCollections {
-    fn buckets(&self, collection: Arc<Collection>) -> Buckets {
+    fn buckets(&self, collection: Arc<Collection>) -> Result<Buckets> {
         let timeseries = collection.timeseries.as_ref();
         let options = BucketOptions {
             time_field: timeseries.map_or("", |t| &*t.time_field).into(),
@@ -149,13 +151,13 @@ impl StoredCollections {
             bucket_rounding_seconds: timeseries.map_or(0, |t| i64::from(t.rounding_seconds)),
             extended_range: collection.has_extended_range(),
             fixed_buckets: collection.has_fixed_buckets(),
-            collation: Document::new(),
+            collation: Collation::of_stored(collection.options.as_ref())?,
         };
-        Buckets {
+        Ok(Buckets {
             timeseries: self.timeseries.clone(),
             collection,
             options,
-        }
+        })
     }
 
     /// The definitions of a database's views, as documents.
@@ -235,6 +237,7 @@ impl RecordSource for Fixed {
 struct Plain {
     records: Arc<Records>,
     collection: Arc<Collection>,
+    collation: Collation,
 }
 
 impl RecordSource for Plain {
@@ -253,6 +256,10 @@ impl RecordSource for Plain {
 
     fn has_id_index(&self) -> bool {
         true
+    }
+
+    fn collation(&self) -> Collation {
+        self.collation.clone()
     }
 
     fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {

@@ -18,12 +18,13 @@ use nilometer_storage::{Bytes, Direction, Scan};
 
 use super::Timeseries;
 use super::bucket_cache;
-use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Version, damaged};
+use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Layout, Version, damaged};
 use super::fold::{self, BucketKeyspaces};
 use super::sealed::{self, Stored};
 use super::tail;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 
 /// Buckets looked at under one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
@@ -328,7 +329,8 @@ impl Timeseries {
             Some((key, _)) => tail::split_key(key)?.1.saturating_add(1),
             None => 0,
         };
-        let Some(image) = parts.image(id, &options.time_field)? else {
+        let layout = Layout::of(collection, options)?;
+        let Some(image) = parts.image(id, &layout)? else {
             return Ok(None);
         };
         Ok(Some((image.into_document(), next_sequence)))
@@ -499,7 +501,11 @@ impl BucketScan {
                 for (key, value) in tail {
                     entries.push((key.to_vec(), tail::decode(&value)?));
                 }
-                let image = fold::image(document, &entries, id, time_field)?;
+                let layout = Layout {
+                    time_field,
+                    collation: Collation::of_stored(self.collection.options.as_ref())?,
+                };
+                let image = fold::image(document, &entries, id, &layout)?;
                 let image = image.ok_or_else(|| {
                     damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
                 })?;

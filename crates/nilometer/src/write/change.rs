@@ -26,9 +26,10 @@ use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
 use crate::catalog::Collection;
 use crate::error::{ErrorCode, Result};
-use crate::eval::EvalContext;
+use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::eval::{Collation, EvalContext};
 use crate::insertion::InsertOptions;
 
 /// Times an upsert is tried again when another writer has inserted what it looked for.
@@ -176,7 +177,7 @@ impl Records {
 
     /// True if another writer has inserted the document an upsert looked for by its `_id`.
     fn finds_rival(&self, collection: &Collection, selection: Selection<'_>) -> Result<bool> {
-        let ids = ids_of(selection.filter).unwrap_or_default();
+        let ids = ids_of(selection.filter, &self.state(collection)?.collation).unwrap_or_default();
         let [id] = *ids else {
             return Ok(false);
         };
@@ -220,7 +221,7 @@ impl Records {
         selection: Selection<'_>,
         decide: &mut Decide<'_>,
     ) -> Result<()> {
-        if let Some(ids) = ids_of(selection.filter)
+        if let Some(ids) = ids_of(selection.filter, &self.state(collection)?.collation)
             && (selection.sort.is_none() || ids.len() == 1)
         {
             return self.change_by_ids(collection, selection, &ids, decide);
@@ -229,7 +230,7 @@ impl Records {
             return self.change_first(collection, selection, decide);
         }
         let keyspaces = keyspaces(collection)?;
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let mut after: Option<Vec<u8>> = None;
         loop {
             (selection.check_interrupt)()?;
@@ -255,7 +256,7 @@ impl Records {
         decide: &mut Decide<'_>,
     ) -> Result<()> {
         let keyspaces = keyspaces(collection)?;
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         for some in ids.chunks(IDS_PER_LOCK) {
             (selection.check_interrupt)()?;
             let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -281,7 +282,7 @@ impl Records {
             return Ok(());
         };
         let keyspaces = keyspaces(collection)?;
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut best: Option<(SortKey, (Vec<u8>, Document))> = None;
         let mut scan = self.scan(collection, selection.backward, None)?;
@@ -329,7 +330,8 @@ impl Records {
         let mut removed = 0;
         let mut outcome = Ok(false);
         for (key, document) in chunk {
-            match change_record(keyspaces, selection, key, &document, decide, &mut batch) {
+            let place = (keyspaces, &state.collation);
+            match change_record(place, selection, key, &document, decide, &mut batch) {
                 Ok(None) => continue,
                 Ok(Some(Written::Removal)) => removed += 1,
                 Ok(Some(Written::Bytes(written))) => bytes += written,
@@ -364,7 +366,7 @@ enum Written {
 
 /// Decides about one record: none if it is not selected, else what went into the batch.
 fn change_record(
-    (records, id_index): (KeyspaceId, KeyspaceId),
+    ((records, id_index), collation): ((KeyspaceId, KeyspaceId), &Collation),
     selection: Selection<'_>,
     key: Vec<u8>,
     document: &Document,
@@ -385,7 +387,7 @@ fn change_record(
             Ok(Some(Written::Bytes(bytes)))
         }
         Change::Remove => {
-            batch.delete(id_index, id_key(document.get("_id")));
+            batch.delete(id_index, id_key(document.get("_id"), collation));
             batch.delete(records, key);
             Ok(Some(Written::Removal))
         }
@@ -413,20 +415,23 @@ fn new_document(
 }
 
 /// The values of which `_id` must be one, each once, if the filter says so.
-fn ids_of(filter: &MatchExpression) -> Option<Vec<ValueRef<'_>>> {
+///
+/// The index tells only what compares as the filter does: all values if the collations are the same,
+/// else those without text.
+fn ids_of<'f>(filter: &'f MatchExpression, index: &Collation) -> Option<Vec<ValueRef<'f>>> {
     match filter {
-        MatchExpression::And(arms) => arms.iter().find_map(ids_of),
+        MatchExpression::And(arms) => arms.iter().find_map(|arm| ids_of(arm, index)),
         MatchExpression::Compare(comparison)
             if comparison.op == CompareOp::Eq
                 && comparison.path.as_str() == "_id"
-                && comparison.collation.collator().is_none() =>
+                && (comparison.collation == *index || !has_text(&comparison.value)) =>
         {
             Some(vec![comparison.value.as_ref()])
         }
         MatchExpression::In(list)
             if list.path.as_str() == "_id"
                 && list.patterns().is_empty()
-                && list.collation().collator().is_none() =>
+                && (list.collation() == index || !list.values().iter().any(has_text)) =>
         {
             Some(list.values().iter().map(Value::as_ref).collect())
         }

@@ -5,12 +5,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nilometer_bson::extjson::value_to_relaxed;
-use nilometer_bson::key_string::{self, KeyOrder};
+use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId};
 
 use crate::catalog::{Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::validation::Validation;
 
 /// Records read under one snapshot.
@@ -28,6 +29,8 @@ pub struct Records {
 /// What is kept in memory of one collection.
 #[derive(Debug, Default)]
 pub(super) struct CollectionState {
+    /// How the `_id` index compares strings.
+    pub(super) collation: Collation,
     /// Held from the check for duplicates to the end of the commit.
     pub(super) writing: Mutex<()>,
     /// The last record id given out; 0 before the first look.
@@ -56,12 +59,20 @@ impl Records {
         }
     }
 
-    pub(super) fn state(&self, collection: &Collection) -> Arc<CollectionState> {
+    pub(super) fn state(&self, collection: &Collection) -> Result<Arc<CollectionState>> {
         let mut known = self
             .collections
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        known.entry(collection.uuid).or_default().clone()
+        if let Some(state) = known.get(&collection.uuid) {
+            return Ok(state.clone());
+        }
+        let state = Arc::new(CollectionState {
+            collation: Collation::of_stored(collection.options.as_ref())?,
+            ..CollectionState::default()
+        });
+        known.insert(collection.uuid, state.clone());
+        Ok(state)
     }
 
     /// Forgets what is in memory of a dropped collection.
@@ -98,8 +109,9 @@ impl Records {
         id: ValueRef<'_>,
     ) -> Result<Option<(Vec<u8>, Document)>> {
         let (records, id_index) = keyspaces(collection)?;
+        let state = self.state(collection)?;
         let snapshot = self.engine.snapshot()?;
-        let Some(key) = snapshot.get(id_index, &id_key(id))? else {
+        let Some(key) = snapshot.get(id_index, &id_key(id, &state.collation))? else {
             return Ok(None);
         };
         let found = snapshot.get(records, &key)?.ok_or_else(|| {
@@ -117,7 +129,7 @@ impl Records {
     /// Number of records. The first time they are counted by walking the `_id` index.
     pub fn count(&self, collection: &Collection) -> Result<u64> {
         let (_, id_index) = keyspaces(collection)?;
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = state.count.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = match *known {
@@ -142,6 +154,7 @@ impl Records {
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<Validation> {
         let (_, id_index) = keyspaces(collection)?;
+        let state = self.state(collection)?;
         let mut found = Validation::default();
         for (at, record) in self.scan(collection, false, None)?.enumerate() {
             if at % CHUNK_RECORDS_MAX == 0 {
@@ -151,7 +164,8 @@ impl Records {
                 Err(error) => vec![error.message],
                 Ok((key, document)) => {
                     let id = document.get("_id");
-                    let entry = self.engine.snapshot()?.get(id_index, &id_key(id))?;
+                    let key_of_id = id_key(id, &state.collation);
+                    let entry = self.engine.snapshot()?.get(id_index, &key_of_id)?;
                     match entry.as_deref() == Some(&key[..]) {
                         true => Vec::new(),
                         false => vec![format!(
@@ -180,8 +194,10 @@ impl Records {
 }
 
 /// The key of an `_id` in the index.
-pub(super) fn id_key(id: ValueRef<'_>) -> Vec<u8> {
-    key_string::encode([id], KeyOrder::ASCENDING).0
+pub(super) fn id_key(id: ValueRef<'_>, collation: &Collation) -> Vec<u8> {
+    let mut key = KeyBuilder::with_collator(KeyOrder::ASCENDING, collation.collator());
+    key.push(id);
+    key.finish().0
 }
 
 /// Record and index keyspace of an ordinary collection.

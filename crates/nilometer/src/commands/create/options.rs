@@ -4,8 +4,8 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::Creation;
 use crate::commands::args::Args;
-use crate::commands::query::check_collation;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 
 /// The largest `expireAfterSeconds`: the seconds a date of 64-bit milliseconds can span.
 pub(super) const EXPIRE_AFTER_SECONDS_MAX: i64 = i64::MAX / 1000;
@@ -20,15 +20,11 @@ pub(in crate::commands) fn check_expire_after(seconds: i64) -> Result<()> {
     Ok(())
 }
 
-/// The collation a collection or view is given, as it is kept: none for the simple one.
-pub(super) fn collation(args: &Args<'_>) -> Result<Option<Document>> {
+/// The collation a collection or view is given.
+pub(super) fn collation(args: &Args<'_>) -> Result<Collation> {
     match args.document("collation")? {
-        None => Ok(None),
-        Some(given) if given.is_empty() => Ok(None),
-        Some(given) => {
-            check_collation(given)?;
-            Ok(None)
-        }
+        None => Ok(Collation::SIMPLE),
+        Some(given) => Collation::parse(given, "create.collation"),
     }
 }
 
@@ -71,7 +67,7 @@ impl Creation<'_> {
             options.append("expireAfterSeconds", seconds);
         }
         append_kept(self.args, &mut options)?;
-        options.append("collation", collation(self.args)?);
+        options.append("collation", collation(self.args)?.to_document());
         Ok(options.finish())
     }
 
@@ -79,7 +75,7 @@ impl Creation<'_> {
     pub(super) fn ordinary_options(&self) -> Result<Document> {
         let mut options = DocumentBuilder::new();
         append_kept(self.args, &mut options)?;
-        options.append("collation", collation(self.args)?);
+        options.append("collation", collation(self.args)?.to_document());
         Ok(options.finish())
     }
 }

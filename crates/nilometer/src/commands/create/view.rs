@@ -14,7 +14,7 @@ use super::options::collation;
 use crate::catalog::{CatalogEntry, Namespace, View};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::ParseContext;
+use crate::eval::{Collation, ParseContext};
 use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
 use crate::query::planner::resolve::VIEW_DEPTH_MAX;
 
@@ -49,13 +49,14 @@ impl Creation<'_> {
                 "'viewOn' is not allowed with '{refused}'"
             )));
         }
+        let collation = collation(self.args)?;
         let mut options = DocumentBuilder::new();
-        options.append("collation", collation(self.args)?);
+        options.append("collation", collation.to_document());
         let view = View {
             namespace: self.namespace.clone(),
             view_on: view_on.to_owned(),
             pipeline: match self.args.array("pipeline")? {
-                Some(stages) => parse_pipeline(stages)?,
+                Some(stages) => parse_pipeline(stages, &collation)?,
                 None => Vec::new(),
             },
             options: options.finish(),
@@ -72,8 +73,12 @@ impl Creation<'_> {
 }
 
 /// The stages of a view as they are kept. They are parsed for the errors alone.
-pub(in crate::commands) fn parse_pipeline(stages: ArrayRef<'_>) -> Result<Vec<Document>> {
-    let context = PipelineContext::top(ParseContext::new());
+pub(in crate::commands) fn parse_pipeline(
+    stages: ArrayRef<'_>,
+    collation: &Collation,
+) -> Result<Vec<Document>> {
+    let expressions = ParseContext::new().with_collator(collation.shared());
+    let context = PipelineContext::top(expressions);
     parse_pipeline_value(&context, "'pipeline'", ValueRef::Array(stages))?;
     let stages: Vec<Document> = stages
         .iter()
