@@ -4,6 +4,7 @@
 //! (or dropping it) ends its threads and releases the directory.
 
 mod collections;
+pub(crate) mod indexes;
 mod list_catalog;
 mod statistics;
 

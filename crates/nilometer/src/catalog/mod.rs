@@ -198,7 +198,7 @@ impl Catalog {
                 let storage = self.create_storage(uuid, true)?;
                 let created =
                     Collection::new(buckets.clone(), uuid, options, Some(timeseries), storage);
-                let created = Arc::new(created);
+                        let created = Arc::new(created);
                 changes.push((
                     buckets.clone(),
                     Some(CatalogEntry::Collection(created.clone())),

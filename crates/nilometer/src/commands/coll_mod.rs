@@ -5,11 +5,14 @@ mod index;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
+use index::IndexChange;
+
 use super::args::Args;
 use super::create::{check_expire_after, check_graph, parse_pipeline};
 use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
 use crate::catalog::{CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
 use crate::database::Database;
+use crate::database::indexes::IndexSide;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::operation::Request;
@@ -133,8 +136,8 @@ impl Change<'_> {
             _ => buckets.timeseries.clone(),
         };
         let options = with_expiry(buckets, args.value("expireAfterSeconds"), args)?;
+        let index = index::parse(args, buckets, IndexSide::User)?;
         self.mixed_schema(buckets)?;
-        let changed = index::modify(self.database, args, buckets, index::Side::User)?;
         let widths = buckets.timeseries != timeseries;
         if widths || buckets.options != options {
             catalog.modify(buckets, options, timeseries)?;
@@ -146,7 +149,14 @@ impl Change<'_> {
                 .bucket_catalog
                 .clear(buckets.uuid);
         }
-        Ok(changed)
+        self.change_index(buckets, index)
+    }
+
+    fn change_index(&self, collection: &Collection, index: Option<IndexChange>) -> Result<Document> {
+        match index {
+            Some(change) => change.apply(self.database, collection),
+            None => Ok(Document::new()),
+        }
     }
 
     /// Buckets named themselves: what describes the collection is changed through it.
@@ -163,15 +173,15 @@ impl Change<'_> {
         }
         self.refuse(NOT_FOR_TIMESERIES, "collection of buckets")?;
         let options = with_expiry(buckets, self.args.value("expireAfterSeconds"), self.args)?;
+        let index = index::parse(self.args, buckets, IndexSide::Stored)?;
         self.mixed_schema(buckets)?;
-        let changed = index::modify(self.database, self.args, buckets, index::Side::Stored)?;
         if buckets.options != options {
             let timeseries = buckets.timeseries.clone();
             self.database
                 .catalog()
                 .modify(buckets, options, timeseries)?;
         }
-        Ok(changed)
+        self.change_index(buckets, index)
     }
 
     fn mixed_schema(&self, buckets: &Collection) -> Result<()> {
@@ -205,7 +215,8 @@ impl Change<'_> {
                 format!("the option 'collMod.{name}' is not supported yet"),
             ));
         }
-        index::modify(self.database, self.args, collection, index::Side::Stored)
+        let index = index::parse(self.args, collection, IndexSide::Stored)?;
+        self.change_index(collection, index)
     }
 
     /// A view may be given another collection to stand on, other stages, or both.

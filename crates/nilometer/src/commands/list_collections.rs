@@ -3,11 +3,11 @@
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 
 use super::args::Args;
-use super::indexes::id_index;
 use super::query::{listing_batch_size, open_listing};
 use super::{Access, CommandContext, CommandSpec, Fields};
-use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, Storage, pipeline_value};
+use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, pipeline_value};
 use crate::database::Database;
+use crate::database::indexes::id_index;
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{EvalContext, ParseContext};
@@ -109,9 +109,7 @@ fn describe(
                 out.append("options", collection.listed_options());
                 let info = doc! { "readOnly": false, "uuid": collection.uuid_value() };
                 out.append("info", info);
-                if matches!(collection.storage, Storage::Records { .. }) {
-                    out.append("idIndex", id_index(collection));
-                }
+                out.append("idIndex", id_index(collection));
             }
         }
         CatalogEntry::View(view) if view.is_timeseries() => {

@@ -22,11 +22,13 @@ mod collection_uuid;
 mod connection_status;
 mod count;
 mod create;
+mod create_indexes;
 mod current_op;
 mod delete;
 mod dispatch;
 mod distinct;
 mod drop;
+mod drop_indexes;
 mod explain;
 mod find;
 mod find_and_modify;
@@ -188,12 +190,14 @@ pub static COMMANDS: &[CommandSpec] = &[
     connection_status::STATUS,
     count::SPEC,
     create::SPEC,
+    create_indexes::SPEC,
     current_op::CURRENT_OP,
     stats::DB_STATS,
     delete::SPEC,
     distinct::SPEC,
     drop::DROP,
     drop::DROP_DATABASE,
+    drop_indexes::SPEC,
     sessions::END,
     explain::SPEC,
     find::SPEC,

@@ -82,6 +82,10 @@ impl Collections for StoredCollections {
                 ErrorCode::InvalidNamespace,
                 "$currentOp must be run against the 'admin' database with {aggregate: 1}",
             )),
+            ("$indexStats", Some(coll)) => self.index_stats(&Namespace {
+                database: db.to_owned(),
+                collection: coll.to_owned(),
+            }),
             ("$listCatalog", coll) => self.list_catalog(db, coll, argument),
             ("$listLocalSessions", None) => local_sessions(&self.services, argument),
             _ => Err(Error::new(

@@ -7,6 +7,7 @@ use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, doc};
 use nilometer_storage::KeyspaceId;
 
 use super::collections::{StoredCollections, view_definition};
+use super::indexes::{IndexSide, id_index, shown_indexes};
 use crate::catalog::{CatalogEntry, Collection, Namespace, Storage};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -87,24 +88,32 @@ fn append_collection(out: &mut DocumentBuilder, collection: &Collection) {
     }
     out.end();
     let ident = |kind: &str, id: KeyspaceId| format!("{kind}-{}", id.0);
-    let (data, id_index) = match collection.storage {
+    let (data, id_index_at) = match collection.storage {
         Storage::Records { records, id_index } => (records, Some(id_index)),
         Storage::Buckets { open, .. } => (open, None),
     };
     out.begin_document("idxIdent");
-    out.append("_id_", id_index.map(|id| ident("index", id)));
+    out.append("_id_", id_index_at.map(|id| ident("index", id)));
+    for index in collection.indexes.all().iter() {
+        out.append(&index.spec.name, ident("index", index.keyspace));
+    }
     out.end();
     out.append("ns", collection.namespace.to_string());
     out.append("ident", ident("collection", data));
 }
 
 fn indexes(collection: &Collection) -> Vec<Value> {
-    match collection.storage {
-        Storage::Records { .. } => vec![Value::Document(doc! {
-            "spec": doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" },
-            "ready": true,
-            "multikey": false,
-        })],
-        Storage::Buckets { .. } => Vec::new(),
+    let entry = |spec: Document, ready: bool, multikey: bool| {
+        Value::Document(doc! { "spec": spec, "ready": ready, "multikey": multikey })
+    };
+    let mut out: Vec<Value> = id_index(collection)
+        .map(|spec| entry(spec, true, false))
+        .into_iter()
+        .collect();
+    for index in shown_indexes(collection, IndexSide::Stored) {
+        let stored = &index.stored;
+        let spec = index.spec.to_document();
+        out.push(entry(spec, stored.is_ready(), stored.multikey() != 0));
     }
+    out
 }

@@ -81,6 +81,7 @@ codes! {
     OptionNotSupportedOnView = 167;
     InvalidPipelineOperator = 168;
     CannotIndexParallelArrays = 171;
+    AmbiguousIndexKeyPattern = 181;
     InvalidViewDefinition = 182;
     IncompatibleCollationVersion = 161;
     InvalidIndexSpecificationOption = 197;
