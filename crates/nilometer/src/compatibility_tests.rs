@@ -33,8 +33,7 @@ const REFUSED_IN_FILTERS: [&str; 10] = [
 ];
 
 /// Stages that parse, and are answered with an error when they are run.
-const MAY_BE_REFUSED_LATER: [&str; 3] = [
-    "$indexStats",
+const MAY_BE_REFUSED_LATER: [&str; 2] = [
     "$listSessions",
     "$planCacheStats",
 ];

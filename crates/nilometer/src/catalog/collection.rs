@@ -73,10 +73,10 @@ pub struct Collection {
     pub indexes: Arc<IndexList>,
     /// True once a measurement outside 1970..2038 was stored: bucket ids then say nothing of time.
     extended_range: AtomicBool,
+    /// True if bounds of fields may be of different types: raw writes are not checked for that.
+    mixed_schema: bool,
     /// True once `collMod` changed the widths of buckets: those there already have other ones.
     widths_changed: bool,
-    /// True once buckets may be written that hold unlike types in one field.
-    mixed_schema: AtomicBool,
 }
 
 impl Collection {
@@ -96,8 +96,8 @@ impl Collection {
             storage,
             indexes: Arc::default(),
             extended_range: AtomicBool::new(false),
+            mixed_schema: false,
             widths_changed: false,
-            mixed_schema: AtomicBool::new(false),
         }
     }
 
@@ -106,8 +106,10 @@ impl Collection {
         &self,
         options: Document,
         timeseries: Option<TimeseriesOptions>,
+        mixed_schema: bool,
     ) -> Self {
         Self {
+            mixed_schema,
             namespace: self.namespace.clone(),
             uuid: self.uuid,
             options,
@@ -116,13 +118,16 @@ impl Collection {
             storage: self.storage,
             indexes: self.indexes.clone(),
             extended_range: AtomicBool::new(self.has_extended_range()),
-            mixed_schema: AtomicBool::new(self.may_have_mixed_schema()),
         }
     }
 
     /// The same collection by another name.
     pub(super) fn renamed(&self, namespace: Namespace) -> Self {
-        let mut renamed = self.modified(self.options.clone(), self.timeseries.clone());
+        let mut renamed = self.modified(
+            self.options.clone(),
+            self.timeseries.clone(),
+            self.mixed_schema,
+        );
         renamed.namespace = namespace;
         renamed
     }
@@ -143,6 +148,11 @@ impl Collection {
                 .is_some_and(|t| t.has_fixed_buckets())
     }
 
+    /// True if bounds of fields may be of different types (`timeseriesBucketsMayHaveMixedSchemaData`).
+    pub fn may_have_mixed_schema(&self) -> bool {
+        self.mixed_schema
+    }
+
     /// True once a measurement outside 1970..2038 was stored.
     pub fn has_extended_range(&self) -> bool {
         self.extended_range.load(Ordering::Acquire)
@@ -151,16 +161,6 @@ impl Collection {
     /// Remembers that such a measurement exists.
     pub(super) fn set_extended_range(&self) {
         self.extended_range.store(true, Ordering::Release);
-    }
-
-    /// True once buckets may be written that hold unlike types in one field.
-    pub fn may_have_mixed_schema(&self) -> bool {
-        self.mixed_schema.load(Ordering::Acquire)
-    }
-
-    /// Remembers that such buckets may be written.
-    pub(super) fn set_mixed_schema(&self) {
-        self.mixed_schema.store(true, Ordering::Release);
     }
 
     /// The UUID as BSON.
@@ -221,8 +221,8 @@ impl Collection {
         out.end();
         out.append("indexes", indexes::encode(indexes));
         out.append("extendedRange", self.has_extended_range());
+        out.append("mixedSchema", self.mixed_schema);
         out.append("widthsChanged", self.widths_changed);
-        out.append("mixedSchema", self.may_have_mixed_schema());
         out.finish()
     }
 }
@@ -338,11 +338,9 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
     let mut collection = Collection::new(namespace, uuid, options, timeseries, storage);
     collection.indexes = Arc::new(indexes);
     collection.widths_changed = matches!(entry.get("widthsChanged"), ValueRef::Bool(true));
+    collection.mixed_schema = matches!(entry.get("mixedSchema"), ValueRef::Bool(true));
     if matches!(entry.get("extendedRange"), ValueRef::Bool(true)) {
         collection.set_extended_range();
-    }
-    if matches!(entry.get("mixedSchema"), ValueRef::Bool(true)) {
-        collection.set_mixed_schema();
     }
     Ok(Entry::Collection(collection))
 }

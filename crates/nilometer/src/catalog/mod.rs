@@ -198,7 +198,7 @@ impl Catalog {
                 let storage = self.create_storage(uuid, true)?;
                 let created =
                     Collection::new(buckets.clone(), uuid, options, Some(timeseries), storage);
-                        let created = Arc::new(created);
+                let created = Arc::new(created);
                 changes.push((
                     buckets.clone(),
                     Some(CatalogEntry::Collection(created.clone())),
@@ -254,6 +254,7 @@ impl Catalog {
         collection: &Collection,
         options: Document,
         timeseries: Option<TimeseriesOptions>,
+        mixed_schema: bool,
     ) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(now) = self.now(collection) else {
@@ -262,7 +263,7 @@ impl Catalog {
                 format!("ns does not exist: {}", collection.namespace),
             ));
         };
-        let changed = Arc::new(now.modified(options, timeseries));
+        let changed = Arc::new(now.modified(options, timeseries, mixed_schema));
         let namespace = changed.namespace.clone();
         self.store(vec![(namespace, Some(CatalogEntry::Collection(changed)))])
     }
@@ -279,19 +280,6 @@ impl Catalog {
             }
         }
         Ok(())
-    }
-
-    /// Stores that a bucket of `collection` may hold unlike types in one field. It stays so.
-    pub fn mark_mixed_schema(&self, collection: &Collection) -> Result<()> {
-        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        collection.set_mixed_schema();
-        match self.now(collection) {
-            Some(now) => {
-                now.set_mixed_schema();
-                self.store_again(now)
-            }
-            None => Ok(()),
-        }
     }
 
     /// Stores a collection whose flags have changed.

@@ -137,11 +137,9 @@ impl Change<'_> {
         };
         let options = with_expiry(buckets, args.value("expireAfterSeconds"), args)?;
         let index = index::parse(args, buckets, IndexSide::User)?;
-        self.mixed_schema(buckets)?;
         let widths = buckets.timeseries != timeseries;
-        if widths || buckets.options != options {
-            catalog.modify(buckets, options, timeseries)?;
-        }
+        let mixed_schema = mixed_schema(buckets, args)?;
+        catalog.modify(buckets, options, timeseries, mixed_schema)?;
         if widths {
             // Buckets opened from now on have the new widths; open ones are taken up again under them.
             self.database
@@ -174,24 +172,12 @@ impl Change<'_> {
         self.refuse(NOT_FOR_TIMESERIES, "collection of buckets")?;
         let options = with_expiry(buckets, self.args.value("expireAfterSeconds"), self.args)?;
         let index = index::parse(self.args, buckets, IndexSide::Stored)?;
-        self.mixed_schema(buckets)?;
-        if buckets.options != options {
-            let timeseries = buckets.timeseries.clone();
-            self.database
-                .catalog()
-                .modify(buckets, options, timeseries)?;
-        }
+        let mixed_schema = mixed_schema(buckets, self.args)?;
+        let timeseries = buckets.timeseries.clone();
+        self.database
+            .catalog()
+            .modify(buckets, options, timeseries, mixed_schema)?;
         self.change_index(buckets, index)
-    }
-
-    fn mixed_schema(&self, buckets: &Collection) -> Result<()> {
-        match self.args.boolean(MIXED_SCHEMA)? {
-            Some(true) => self.database.catalog().mark_mixed_schema(buckets),
-            Some(false) => Err(Error::invalid_options(format!(
-                "'{MIXED_SCHEMA}' cannot be set to false"
-            ))),
-            None => Ok(()),
-        }
     }
 
     fn ordinary(&self, collection: &Collection) -> Result<Document> {
@@ -241,6 +227,17 @@ impl Change<'_> {
             self.database.catalog().modify_view(changed)?;
         }
         Ok(Document::new())
+    }
+}
+
+/// The flag once set stays: buckets that need it may be there.
+fn mixed_schema(buckets: &Collection, args: &Args<'_>) -> Result<bool> {
+    match (args.boolean(MIXED_SCHEMA)?, buckets.may_have_mixed_schema()) {
+        (None, now) => Ok(now),
+        (Some(false), true) => Err(Error::invalid_options(format!(
+            "'{MIXED_SCHEMA}' cannot be taken back"
+        ))),
+        (Some(asked), _) => Ok(asked),
     }
 }
 

@@ -31,9 +31,8 @@ fn invalid(reason: &str) -> Error {
     .with_details(doc! { "errInfo": info })
 }
 
-/// Checks that a document is a bucket of the collection whose time field is `time_field`, and that
-/// its extremes are of one type each, unless the collection `may_mix` them.
-fn check<'d>(document: DocRef<'d>, time_field: &str, may_mix: bool) -> Result<BucketDocument<'d>> {
+/// Checks that a document is a bucket of the collection whose time field is `time_field`.
+fn check<'d>(document: DocRef<'d>, time_field: &str) -> Result<BucketDocument<'d>> {
     if document.as_bytes().len() > BUCKET_BYTES_MAX {
         return Err(Error::new(
             ErrorCode::BSONObjectTooLarge,
@@ -53,7 +52,7 @@ fn check<'d>(document: DocRef<'d>, time_field: &str, may_mix: bool) -> Result<Bu
     }
     for element in bucket.min {
         let max = bucket.max.get(element.name());
-        if !may_mix && !max.is_missing() && !Schema::of(element.value()).accepts(max) {
+        if !max.is_missing() && !Schema::of(element.value()).accepts(max) {
             return Err(Error::new(
                 ErrorCode::CannotInsertTimeseriesBucketsWithMixedSchema,
                 format!("the bucket mixes types in the field '{}'", element.name()),
@@ -117,7 +116,6 @@ impl Timeseries {
             return Err(Error::bad_value("not a bucket collection"));
         };
         let time_field = &timeseries.time_field;
-        let may_mix = collection.may_have_mixed_schema();
         // No two commands may find the same id free.
         let _alone = self.chores.exclusive();
         let snapshot = self.engine.snapshot()?;
@@ -126,7 +124,7 @@ impl Timeseries {
         let mut fresh = HashSet::new();
         let mut extended = false;
         for (index, document) in documents.enumerate() {
-            let checked = check(document, time_field, may_mix).and_then(|bucket| {
+            let checked = check(document, time_field).and_then(|bucket| {
                 let parts = fold::read_parts(&*snapshot, keyspaces, bucket.id, None)?;
                 let taken = parts.document.is_some() || !parts.tail.is_empty();
                 if taken || !fresh.insert(bucket.id) {
