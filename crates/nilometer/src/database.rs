@@ -4,8 +4,12 @@
 //! (or dropping it) ends its threads and releases the directory.
 
 mod collections;
+mod index_builds;
+#[cfg(test)]
+mod index_tests;
 pub(crate) mod indexes;
 mod list_catalog;
+mod plain;
 mod statistics;
 
 use std::path::Path;
@@ -28,6 +32,7 @@ use crate::timeseries::{BucketLimits, Timeseries};
 use crate::write::Records;
 
 pub(crate) use collections::StoredCollections;
+use index_builds::{IndexBuilder, ResumedBuilds};
 
 /// The folder in a database's directory for what queries cannot hold in memory. Its files have no
 /// names and are gone when they are closed.
@@ -44,6 +49,8 @@ pub struct Database {
     query: QueryServices,
     /// Ended with the database.
     _background: Background,
+    /// Ended with the database.
+    _resumed_builds: ResumedBuilds,
 }
 
 impl Database {
@@ -80,7 +87,7 @@ impl Database {
         let limits = bucket_limits(&services);
         let bucket_seed = services.ids.random();
         let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, bucket_seed));
-        let records = Arc::new(Records::new(engine.clone()));
+        let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
         for collection in catalog.collections() {
             timeseries.seal_leftovers(&collection)?;
         }
@@ -103,11 +110,19 @@ impl Database {
             services: services.clone(),
             catalog: catalog.clone(),
             timeseries: timeseries.clone(),
+            records: records.clone(),
             expire_cursors: Box::new(move |now, idle| {
                 cursors.expire(now, idle);
             }),
         })
-        .map_err(|e| Error::new(ErrorCode::InternalError, format!("no thread: {e}")))?;
+        .map_err(no_thread)?;
+        let resumed_builds = ResumedBuilds::start(IndexBuilder {
+            services: services.clone(),
+            engine: engine.clone(),
+            catalog: catalog.clone(),
+            records: records.clone(),
+        })
+        .map_err(no_thread)?;
         Ok(Self {
             services,
             engine,
@@ -117,6 +132,7 @@ impl Database {
             collections,
             query,
             _background: background,
+            _resumed_builds: resumed_builds,
         })
     }
 
@@ -179,6 +195,10 @@ impl Database {
     pub(crate) fn queries(&self) -> &QueryServices {
         &self.query
     }
+}
+
+fn no_thread(error: std::io::Error) -> Error {
+    Error::new(ErrorCode::InternalError, format!("no thread: {error}"))
 }
 
 /// The limits of buckets the start-up parameters ask for.

@@ -9,7 +9,6 @@
 //! All indexes of one command are made together or, if one is refused, none. A collection that does
 //! not exist is created.
 
-mod build;
 mod conflict;
 mod key;
 mod kinds;
@@ -17,16 +16,17 @@ mod partial_filter;
 mod spec;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::args::Args;
 use super::insert::ordinary;
 use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid, indexes};
-use crate::catalog::{CatalogEntry, Collection, IndexSpec, Namespace};
+use crate::catalog::{CatalogEntry, Collection, IndexSpec, Namespace, StoredIndex};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
-use crate::operation::Request;
+use crate::operation::{OperationContext, Request};
 
 pub(super) use conflict::equal_documents;
 
@@ -44,6 +44,9 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ]),
     ..CommandSpec::new("createIndexes", "Creates indexes.", run)
 };
+
+/// Pause between two looks at an index that another command builds.
+const WAIT: Duration = Duration::from_millis(5);
 
 /// Whose fields indexes are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,19 +151,33 @@ fn make(
     loop {
         let mut known = Vec::new();
         let others = usize::try_from(indexes::id_indexes(collection)).unwrap_or(0);
-        let added = database
-            .catalog()
-            .add_indexes(collection, operation.now_ms, |there| {
-                let decision = conflict::decide(&collection.namespace, there, wanted, others)?;
-                known = decision.known;
-                Ok(decision.new)
-            })?;
-        if !added.is_empty() {
-            build::run(database, operation, collection, &added)?;
-            made += added.len();
-        }
-        if build::wait(operation, collection, &known)? {
+        let added = database.create_indexes(collection, operation, |there| {
+            let decision = conflict::decide(&collection.namespace, there, wanted, others)?;
+            known = decision.known;
+            Ok(decision.new)
+        })?;
+        made += added.len();
+        if wait(operation, collection, &known)? {
             return Ok(made);
         }
     }
+}
+
+/// Waits until these indexes are built; false if one of them was given up.
+pub(super) fn wait(
+    operation: &OperationContext,
+    collection: &Collection,
+    known: &[Arc<StoredIndex>],
+) -> Result<bool> {
+    for index in known {
+        while !index.is_ready() {
+            operation.check_interrupt()?;
+            let there = collection.indexes.all();
+            if !there.iter().any(|i| i.keyspace == index.keyspace) {
+                return Ok(false);
+            }
+            std::thread::sleep(WAIT);
+        }
+    }
+    Ok(true)
 }

@@ -20,6 +20,8 @@ use crate::services::describe::{self, Shown};
 use crate::timeseries::{BucketRange, StoredBucket, Timeseries};
 use crate::write::Records;
 
+use super::plain::Plain;
+
 /// All collections of a database.
 pub(crate) struct StoredCollections {
     pub(super) services: Arc<Services>,
@@ -234,40 +236,6 @@ impl RecordSource for Fixed {
 
     fn count_estimate(&self) -> Result<u64> {
         Ok(self.0.len() as u64)
-    }
-}
-
-/// An ordinary collection.
-struct Plain {
-    records: Arc<Records>,
-    collection: Arc<Collection>,
-    collation: Collation,
-}
-
-impl RecordSource for Plain {
-    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
-        let backward = scan.direction == Direction::Backward;
-        Ok(Box::new(self.records.scan(
-            &self.collection,
-            backward,
-            scan.start_after.clone(),
-        )?))
-    }
-
-    fn count_estimate(&self) -> Result<u64> {
-        self.records.count(&self.collection)
-    }
-
-    fn has_id_index(&self) -> bool {
-        true
-    }
-
-    fn collation(&self) -> Collation {
-        self.collation.clone()
-    }
-
-    fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
-        Some(self.records.find_by_id(&self.collection, id))
     }
 }
 

@@ -82,6 +82,8 @@ codes! {
     InvalidPipelineOperator = 168;
     CannotIndexParallelArrays = 171;
     AmbiguousIndexKeyPattern = 181;
+    QueryPlanKilled = 175;
+    IndexBuildAborted = 276;
     InvalidViewDefinition = 182;
     IncompatibleCollationVersion = 161;
     InvalidIndexSpecificationOption = 197;
