@@ -7,6 +7,8 @@ mod collections;
 mod index_builds;
 #[cfg(test)]
 mod index_tests;
+pub(crate) mod indexes;
+mod list_catalog;
 mod plain;
 mod statistics;
 
@@ -112,6 +114,7 @@ impl Database {
             services: services.clone(),
             catalog: catalog.clone(),
             timeseries: timeseries.clone(),
+            records: records.clone(),
             expire_cursors: Box::new(move |now, idle| {
                 cursors.expire(now, idle);
             }),

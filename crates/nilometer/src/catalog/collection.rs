@@ -73,6 +73,8 @@ pub struct Collection {
     pub indexes: Arc<IndexList>,
     /// True once a measurement outside 1970..2038 was stored: bucket ids then say nothing of time.
     extended_range: AtomicBool,
+    /// True if bounds of fields may be of different types: raw writes are not checked for that.
+    mixed_schema: bool,
     /// True once `collMod` changed the widths of buckets: those there already have other ones.
     widths_changed: bool,
 }
@@ -94,6 +96,7 @@ impl Collection {
             storage,
             indexes: Arc::default(),
             extended_range: AtomicBool::new(false),
+            mixed_schema: false,
             widths_changed: false,
         }
     }
@@ -103,8 +106,10 @@ impl Collection {
         &self,
         options: Document,
         timeseries: Option<TimeseriesOptions>,
+        mixed_schema: bool,
     ) -> Self {
         Self {
+            mixed_schema,
             namespace: self.namespace.clone(),
             uuid: self.uuid,
             options,
@@ -114,6 +119,17 @@ impl Collection {
             indexes: self.indexes.clone(),
             extended_range: AtomicBool::new(self.has_extended_range()),
         }
+    }
+
+    /// The same collection by another name.
+    pub(super) fn renamed(&self, namespace: Namespace) -> Self {
+        let mut renamed = self.modified(
+            self.options.clone(),
+            self.timeseries.clone(),
+            self.mixed_schema,
+        );
+        renamed.namespace = namespace;
+        renamed
     }
 
     /// All its keyspaces, those of its indexes included.
@@ -130,6 +146,11 @@ impl Collection {
                 .timeseries
                 .as_ref()
                 .is_some_and(|t| t.has_fixed_buckets())
+    }
+
+    /// True if bounds of fields may be of different types (`timeseriesBucketsMayHaveMixedSchemaData`).
+    pub fn may_have_mixed_schema(&self) -> bool {
+        self.mixed_schema
     }
 
     /// True once a measurement outside 1970..2038 was stored.
@@ -200,6 +221,7 @@ impl Collection {
         out.end();
         out.append("indexes", indexes::encode(indexes));
         out.append("extendedRange", self.has_extended_range());
+        out.append("mixedSchema", self.mixed_schema);
         out.append("widthsChanged", self.widths_changed);
         out.finish()
     }
@@ -233,9 +255,16 @@ impl View {
         out.finish()
     }
 
-    /// True for the view that makes a bucket collection a time-series collection.
+    /// True for a view that stands on the buckets of its own name, which is listed as a time-series
+    /// collection even while there are no such buckets.
     pub fn is_timeseries(&self) -> bool {
         self.view_on == self.namespace.buckets().collection
+    }
+
+    /// True for the view that makes a bucket collection a time-series collection. A view made by
+    /// hand with stages of its own reads the buckets as documents.
+    pub fn unpacks_buckets(&self) -> bool {
+        self.pipeline.is_empty() && self.is_timeseries()
     }
 }
 
@@ -309,6 +338,7 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
     let mut collection = Collection::new(namespace, uuid, options, timeseries, storage);
     collection.indexes = Arc::new(indexes);
     collection.widths_changed = matches!(entry.get("widthsChanged"), ValueRef::Bool(true));
+    collection.mixed_schema = matches!(entry.get("mixedSchema"), ValueRef::Bool(true));
     if matches!(entry.get("extendedRange"), ValueRef::Bool(true)) {
         collection.set_extended_range();
     }
@@ -316,7 +346,7 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
 }
 
 /// The `$jsonSchema` every bucket collection carries (shape of MongoDB 8.0).
-fn bucket_validator(time_field: &str) -> Document {
+pub fn bucket_validator(time_field: &str) -> Document {
     use nilometer_bson::{array, doc};
     let mut times = DocumentBuilder::new();
     times.append(time_field, doc! { "bsonType": "date" });

@@ -5,11 +5,12 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder};
 use super::args::Args;
 use super::change::{
     Place, Selected, Statements, append_errors, count_value, durability, eval_context,
-    make_durable, target,
+    expressions_of, make_durable, target,
 };
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::operation::Request;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
@@ -17,7 +18,13 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     write_concern: true,
     in_api_v1: true,
     counted: Counted::Delete,
-    fields: Fields::Only(&["deletes", "ordered", "bypassDocumentValidation", "let"]),
+    fields: Fields::Only(&[
+        "deletes",
+        "ordered",
+        "bypassDocumentValidation",
+        "let",
+        collection_uuid::NAME,
+    ]),
     ..CommandSpec::new("delete", "Deletes documents.", run)
 };
 
@@ -30,7 +37,10 @@ fn run(
     request: &Request,
 ) -> Result<Document> {
     let operation = &context.operation;
-    let statements = Statements::parse("delete", "deletes", STATEMENT, operation, request)?;
+    let statements =
+        Statements::parse("delete", "deletes", STATEMENT, database, operation, request)?;
+    let args = Args::new("delete", request.body.as_ref());
+    collection_uuid::check(database, &args, &statements.namespace)?;
     for document in statements.documents.clone() {
         let statement = Args::new("delete.deletes", document);
         statement.required_document("q")?;
@@ -77,14 +87,21 @@ pub(super) fn one(
         options,
         durability,
     } = place;
-    let expressions = &options.expressions;
+    let expressions = &expressions_of(place, statement)?;
     let mut selected = Selected::parse(database, namespace, statement, filter, expressions)?;
     let Some(collection) = target(database, namespace, "delete")? else {
         return Ok(0);
     };
-    selected.find_targets(database, operation, namespace, &options.variables)?;
+    let collation = Collation::of(expressions);
+    selected.find_targets(
+        database,
+        operation,
+        namespace,
+        &options.variables,
+        &collation,
+    )?;
     let check_interrupt = || operation.check_interrupt();
-    let eval = eval_context(database, operation, &options.variables);
+    let eval = eval_context(database, operation, &options.variables, expressions);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);
     let (deleted, _) = database.records().delete(&collection, selection)?;
     database.services().counters.documents.deleted.add(deleted);

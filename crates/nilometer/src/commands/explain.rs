@@ -5,8 +5,8 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::args::Args;
-use super::query::Planned;
 use super::explain_write::{self, PlannedWrite};
+use super::query::Planned;
 use super::{Access, CommandContext, CommandSpec, Fields, aggregate, count, distinct, find};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};

@@ -2,14 +2,16 @@
 //! be done to them. Nothing is changed.
 
 use nilometer_bson::{DocRef, Document, Value, ValueRef, doc};
+use nilometer_storage::Durability;
 
 use super::args::Args;
-use super::change::{Selected, eval_context, target, with_constants};
+use super::change::{Place, Selected, eval_context, target, with_constants};
 use super::query::QueryOptions;
 use super::targets::WriteStep;
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::eval::{Collation, ParseContext};
 use crate::operation::OperationContext;
 use crate::query::exec::Executor;
 use crate::query::pipeline::Stage;
@@ -25,6 +27,7 @@ pub(super) struct PlannedWrite {
     update: Option<Update>,
     upsert: bool,
     variables: Vec<Value>,
+    expressions: ParseContext,
 }
 
 /// What the commands call their parts.
@@ -45,12 +48,20 @@ pub(super) fn plan(
     command: DocRef<'_>,
 ) -> Result<PlannedWrite> {
     let parts = parts(operation, name, command)?;
-    let options = QueryOptions::parse(&Args::new(name.to_owned(), command), operation)?;
+    let args = Args::new(name.to_owned(), command);
+    let options = QueryOptions::parse(database, operation, &args, None)?;
+    let place = Place {
+        database,
+        operation,
+        namespace: &parts.namespace,
+        options: &options,
+        durability: Durability::Buffered,
+    };
     let constants = match name {
         "update" => parts.statement.document("c")?,
         _ => None,
     };
-    let (expressions, variables) = with_constants(&options, constants)?;
+    let (expressions, variables) = with_constants(place, &parts.statement, constants)?;
     target(database, &parts.namespace, name)?;
     let selected = Selected::parse(
         database,
@@ -66,7 +77,13 @@ pub(super) fn plan(
         }
         None => None,
     };
-    let planned = selected.plan(database, operation, &parts.namespace, &variables)?;
+    let planned = selected.plan(
+        database,
+        operation,
+        &parts.namespace,
+        &variables,
+        &Collation::of(&expressions),
+    )?;
     let (builder, mut plan) = match planned {
         Some(planned) => planned,
         None => nothing(database, operation, &selected, &parts.namespace)?,
@@ -85,6 +102,7 @@ pub(super) fn plan(
         update,
         upsert: parts.upsert,
         variables,
+        expressions,
     })
 }
 
@@ -99,7 +117,7 @@ fn nothing(
     super::query::plan(
         database,
         operation,
-        &QueryOptions::parse(&none, operation)?,
+        &QueryOptions::parse(database, operation, &none, None)?,
         Some(&namespace.collection),
         Vec::new(),
         crate::query::planner::needs::Needs::All.into(),
@@ -107,15 +125,10 @@ fn nothing(
     )
 }
 
-fn parts<'a>(
-    operation: &OperationContext,
-    name: &str,
-    command: DocRef<'a>,
-) -> Result<Parts<'a>> {
+fn parts<'a>(operation: &OperationContext, name: &str, command: DocRef<'a>) -> Result<Parts<'a>> {
     let args = Args::new(name.to_owned(), command);
     let namespace = Namespace::new(&operation.database, args.required_string(name)?)?;
-    let flag =
-        |args: &Args<'_>, name| Ok::<_, Error>(args.lenient_boolean(name)?.unwrap_or(false));
+    let flag = |args: &Args<'_>, name| Ok::<_, Error>(args.lenient_boolean(name)?.unwrap_or(false));
     if !matches!(name, "update" | "delete") {
         let remove = flag(&args, "remove")?;
         return Ok(Parts {
@@ -127,7 +140,11 @@ fn parts<'a>(
             statement: args,
         });
     }
-    let list = args.required_array(if name == "update" { "updates" } else { "deletes" })?;
+    let list = args.required_array(if name == "update" {
+        "updates"
+    } else {
+        "deletes"
+    })?;
     let mut statements = list.iter();
     let (Some(ValueRef::Document(only)), None) = (statements.next(), statements.next()) else {
         return Err(Error::new(
@@ -177,7 +194,7 @@ impl PlannedWrite {
         operation: &OperationContext,
         executor: &mut Executor,
     ) -> Result<(WriteStep, u64)> {
-        let eval = eval_context(database, operation, &self.variables);
+        let eval = eval_context(database, operation, &self.variables, &self.expressions);
         let (mut matched, mut modified) = (0u64, 0u64);
         while let Some(rows) = executor.next_rows(operation)? {
             for row in rows {

@@ -9,7 +9,7 @@ use super::args::Args;
 use super::query::{
     self, FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
 };
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
@@ -58,6 +58,7 @@ pub(super) const FIELDS: &[&str] = &[
     "rawData",
     "$_requestResumeToken",
     "$_resumeAfter",
+    collection_uuid::NAME,
 ];
 
 /// A hint that names no index there is, or `min` and `max` without a hint.
@@ -87,8 +88,9 @@ pub(super) fn plan(
     args: &Args<'_>,
 ) -> Result<Planned> {
     let collection = check_collection_name(args, "find")?;
+    collection_uuid::check_read(database, args, &operation.database, collection)?;
     refuse_unsupported(args)?;
-    let options = QueryOptions::parse(args, operation)?;
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     let stages = stages(args, &options)?;
     let show_record_id = args.lenient_boolean("showRecordId")?.unwrap_or(false);
     let hint = args.value("hint");
@@ -133,9 +135,13 @@ pub(super) fn query_hash(
     args: &Args<'_>,
     collection: &str,
 ) -> Result<Option<u32>> {
-    let options = QueryOptions::parse(args, operation)?;
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     let mut as_find = nilometer_bson::DocumentBuilder::new();
-    for (own, name) in [("query", "filter"), ("sort", "sort"), ("projection", "projection")] {
+    for (own, name) in [
+        ("query", "filter"),
+        ("sort", "sort"),
+        ("projection", "projection"),
+    ] {
         if let Some(document) = args.document(own)? {
             as_find.append(name, document.to_document());
         }

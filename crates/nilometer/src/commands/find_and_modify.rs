@@ -10,6 +10,7 @@ use super::{Access, CommandContext, CommandSpec, Fields};
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::eval::EvalContext;
 use crate::eval::projection::{Projection, ProjectionInput};
 use crate::operation::{OperationContext, Request};
@@ -73,7 +74,7 @@ fn run(
         // Both say how to treat documents that validators or the server would change; there are none.
         args.lenient_boolean(name)?;
     }
-    let options = QueryOptions::parse(&args, operation)?;
+    let options = QueryOptions::parse(database, operation, &args, Some(name))?;
     let form = form(&args, &options)?;
     target(database, &namespace, "findAndModify")?;
     let filter = args.document("query")?.unwrap_or(DocRef::EMPTY);
@@ -83,9 +84,16 @@ fn run(
         Some(fields) => Some(Projection::parse_find(fields, expressions)?),
         None => None,
     };
-    selected.find_targets(database, operation, &namespace, &options.variables)?;
+    let collation = Collation::of(expressions);
+    selected.find_targets(
+        database,
+        operation,
+        &namespace,
+        &options.variables,
+        &collation,
+    )?;
     let check_interrupt = || operation.check_interrupt();
-    let eval = eval_context(database, operation, &options.variables);
+    let eval = eval_context(database, operation, &options.variables, expressions);
     let selection = selected.selection(false, durability(operation, true), eval, &check_interrupt);
     let done = perform(database, operation, &namespace, selection, &form)
         .map_err(|error| error.context("Plan executor error during findAndModify"))?;

@@ -5,8 +5,9 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 use super::args::Args;
 use super::query::{listing_batch_size, open_listing};
 use super::{Access, CommandContext, CommandSpec, Fields};
-use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, Storage, pipeline_value};
+use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, pipeline_value};
 use crate::database::Database;
+use crate::database::indexes::id_index;
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{EvalContext, ParseContext};
@@ -108,12 +109,7 @@ fn describe(
                 out.append("options", collection.listed_options());
                 let info = doc! { "readOnly": false, "uuid": collection.uuid_value() };
                 out.append("info", info);
-                if matches!(collection.storage, Storage::Records { .. }) {
-                    out.append(
-                        "idIndex",
-                        doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" },
-                    );
-                }
+                out.append("idIndex", id_index(collection));
             }
         }
         CatalogEntry::View(view) if view.is_timeseries() => {
@@ -126,13 +122,13 @@ fn describe(
         CatalogEntry::View(view) => {
             out.append("type", "view");
             if !name_only {
-                out.append(
-                    "options",
-                    doc! {
-                        "viewOn": view.view_on.as_str(),
-                        "pipeline": pipeline_value(&view.pipeline),
-                    },
-                );
+                out.begin_document("options");
+                out.append("viewOn", view.view_on.as_str());
+                out.append("pipeline", pipeline_value(&view.pipeline));
+                for element in view.options.iter() {
+                    out.append_element(element);
+                }
+                out.end();
                 out.append("info", doc! { "readOnly": true });
             }
         }

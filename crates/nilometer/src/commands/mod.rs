@@ -18,14 +18,17 @@ mod build_info;
 mod bulk_write;
 mod change;
 mod coll_mod;
+mod collection_uuid;
 mod connection_status;
 mod count;
 mod create;
+mod create_indexes;
 mod current_op;
 mod delete;
 mod dispatch;
 mod distinct;
 mod drop;
+mod drop_indexes;
 mod explain;
 mod explain_write;
 mod find;
@@ -38,14 +41,17 @@ mod get_more;
 mod get_parameter;
 mod hello;
 mod host_info;
+mod indexes;
 mod insert;
 mod kill_cursors;
 mod list_collections;
 mod list_commands;
 mod list_indexes;
+mod maintenance;
 mod ping;
 mod plan_cache;
 mod query;
+mod rename_collection;
 mod replication;
 mod server_status;
 mod sessions;
@@ -183,15 +189,18 @@ pub static COMMANDS: &[CommandSpec] = &[
     bulk_write::SPEC,
     coll_mod::SPEC,
     stats::COLL_STATS,
+    maintenance::COMPACT,
     connection_status::STATUS,
     count::SPEC,
     create::SPEC,
+    create_indexes::SPEC,
     current_op::CURRENT_OP,
     stats::DB_STATS,
     delete::SPEC,
     distinct::SPEC,
     drop::DROP,
     drop::DROP_DATABASE,
+    drop_indexes::SPEC,
     sessions::END,
     explain::SPEC,
     find::SPEC,
@@ -218,7 +227,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     users::LOGOUT,
     ping::SPEC,
     plan_cache::CLEAR,
+    maintenance::RE_INDEX,
     sessions::REFRESH,
+    rename_collection::SPEC,
     replication::CONFIG,
     replication::STATUS,
     users::ROLES_INFO,
@@ -227,6 +238,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     server_status::SPEC,
     get_parameter::SET,
     shutdown::SPEC,
+    maintenance::SPLIT_VECTOR,
     sessions::START,
     top::SPEC,
     update::SPEC,

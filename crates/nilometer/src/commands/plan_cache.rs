@@ -41,7 +41,7 @@ fn clear(
         plans.clear(&namespace, None);
         return Ok(Document::new());
     }
-    QueryOptions::parse(&args, operation)?;
+    QueryOptions::parse(database, operation, &args, Some(collection))?;
     let resolved = database
         .collections()
         .resolve(&operation.database, collection)?;

@@ -9,6 +9,7 @@ use super::query::settings;
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::Result;
+use crate::eval::Collation;
 use crate::eval::matcher::MatchExpression;
 use crate::operation::OperationContext;
 use crate::query::pipeline::{MatchStage, SortStage, Stage};
@@ -26,6 +27,7 @@ impl Selected {
         operation: &OperationContext,
         namespace: &Namespace,
         variables: &[Value],
+        collation: &Collation,
     ) -> Result<Option<(Builder, LogicalPlan)>> {
         let collections = database.collections();
         let Resolved::Ordinary(source) =
@@ -48,7 +50,13 @@ impl Selected {
         if let Some(pattern) = &self.sort {
             stages.push(Stage::Sort(SortStage::new(pattern.clone())));
         }
-        let settings = Arc::new(settings(database, operation, variables.into(), false));
+        let settings = Arc::new(settings(
+            database,
+            operation,
+            variables.into(),
+            false,
+            collation,
+        ));
         let mut plan = LogicalPlan::new(Input::Records(Box::new(input)), stages);
         rules::apply_all(&mut plan, &settings);
         access::choose::choose(&mut plan, &settings, Some(operation))?;
@@ -69,8 +77,9 @@ impl Selected {
         operation: &OperationContext,
         namespace: &Namespace,
         variables: &[Value],
+        collation: &Collation,
     ) -> Result<()> {
-        let planned = self.plan(database, operation, namespace, variables)?;
+        let planned = self.plan(database, operation, namespace, variables, collation)?;
         self.targets = planned.and_then(|(_, plan)| Targets::of(&plan));
         Ok(())
     }

@@ -8,9 +8,10 @@ use super::change::{
     make_durable, target, upserted, with_constants,
 };
 use super::insert::ordinary;
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::operation::{OperationContext, Request};
 use crate::write::Updated;
 use crate::write::update::Update;
@@ -26,6 +27,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
         "bypassDocumentValidation",
         "bypassEmptyTsReplacement",
         "let",
+        collection_uuid::NAME,
     ]),
     ..CommandSpec::new("update", "Updates documents.", run)
 };
@@ -73,8 +75,10 @@ fn run(
     request: &Request,
 ) -> Result<Document> {
     let operation = &context.operation;
-    let statements = Statements::parse("update", "updates", STATEMENT, operation, request)?;
+    let statements =
+        Statements::parse("update", "updates", STATEMENT, database, operation, request)?;
     let args = Args::new("update", request.body.as_ref());
+    collection_uuid::check(database, &args, &statements.namespace)?;
     args.boolean("bypassEmptyTsReplacement")?;
     for document in statements.documents.clone() {
         let statement = Args::new("update.updates", document);
@@ -139,7 +143,7 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
             "Cannot specify sort with multi=true",
         ));
     }
-    let (expressions, variables) = with_constants(place.options, constants)?;
+    let (expressions, variables) = with_constants(place, statement, constants)?;
     let filter = statement.required_document(names.filter)?;
     let Place {
         database,
@@ -155,9 +159,10 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
         &expressions,
     )?;
     check_combination(&update, multi, constants.is_some())?;
-    selected.find_targets(database, operation, namespace, &variables)?;
+    let collation = Collation::of(&expressions);
+    selected.find_targets(database, operation, namespace, &variables, &collation)?;
     let check_interrupt = || operation.check_interrupt();
-    let eval = eval_context(database, operation, &variables);
+    let eval = eval_context(database, operation, &variables, &expressions);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);
     let updated = apply(
         database, operation, namespace, selection, &update, upsert, supplied,

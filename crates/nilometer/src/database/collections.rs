@@ -10,6 +10,7 @@ use nilometer_storage::Engine;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
     Bucket, BucketHeader, BucketIter, BucketOptions, BucketScan, BucketSource, Collections,
@@ -39,20 +40,21 @@ impl Collections for StoredCollections {
             collection: coll.to_owned(),
         };
         if let Some(buckets) = self.catalog.timeseries(&namespace) {
-            return Ok(Resolved::TimeSeries(Arc::new(self.buckets(buckets))));
+            return Ok(Resolved::TimeSeries(Arc::new(self.buckets(buckets)?)));
         }
         Ok(match self.catalog.get(&namespace) {
             Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
-                Resolved::Ordinary(Arc::new(self.buckets(found)))
+                Resolved::Ordinary(Arc::new(self.buckets(found)?))
             }
             Some(CatalogEntry::Collection(collection)) => Resolved::Ordinary(Arc::new(Plain {
                 records: self.records.clone(),
+                collation: Collation::of_stored(collection.options.as_ref())?,
                 collection,
             })),
             Some(CatalogEntry::View(view)) => Resolved::View(ViewDefinition {
                 on: view.view_on.clone(),
                 pipeline: view.pipeline.clone(),
-                collation: Document::new(),
+                collation: Collation::of_stored(view.options.as_ref())?,
             }),
             None if coll == SYSTEM_VIEWS => self.system_views(db),
             None => Resolved::Absent,
@@ -89,6 +91,11 @@ impl Collections for StoredCollections {
                 ErrorCode::InvalidNamespace,
                 "$currentOp must be run against the 'admin' database with {aggregate: 1}",
             )),
+            ("$indexStats", Some(coll)) => self.index_stats(&Namespace {
+                database: db.to_owned(),
+                collection: coll.to_owned(),
+            }),
+            ("$listCatalog", coll) => self.list_catalog(db, coll, argument),
             ("$listLocalSessions", None) => local_sessions(&self.services, argument),
             _ => Err(Error::new(
                 ErrorCode::CommandNotSupported,
@@ -146,7 +153,7 @@ fn local_sessions(services: &Services, argument: DocRef<'_>) -> Result<Vec<Docum
 }
 
 impl StoredCollections {
-    fn buckets(&self, collection: Arc<Collection>) -> Buckets {
+    fn buckets(&self, collection: Arc<Collection>) -> Result<Buckets> {
         let timeseries = collection.timeseries.as_ref();
         let options = BucketOptions {
             time_field: timeseries.map_or("", |t| &*t.time_field).into(),
@@ -157,13 +164,13 @@ impl StoredCollections {
             bucket_rounding_seconds: timeseries.map_or(0, |t| i64::from(t.rounding_seconds)),
             extended_range: collection.has_extended_range(),
             fixed_buckets: collection.has_fixed_buckets(),
-            collation: Document::new(),
+            collation: Collation::of_stored(collection.options.as_ref())?,
         };
-        Buckets {
+        Ok(Buckets {
             timeseries: self.timeseries.clone(),
             collection,
             options,
-        }
+        })
     }
 
     /// The definitions of a database's views, as documents.
@@ -183,7 +190,7 @@ impl StoredCollections {
 }
 
 /// A view as `system.views` shows it.
-fn view_definition(
+pub(super) fn view_definition(
     catalog: &Catalog,
     namespace: &Namespace,
     view: &crate::catalog::View,
@@ -200,11 +207,14 @@ fn view_definition(
         } }],
         None => view.pipeline.clone(),
     };
-    doc! {
-        "_id": namespace.to_string(),
-        "viewOn": view.view_on.as_str(),
-        "pipeline": crate::catalog::pipeline_value(&pipeline),
+    let mut out = nilometer_bson::DocumentBuilder::new();
+    out.append("_id", namespace.to_string());
+    out.append("viewOn", view.view_on.as_str());
+    out.append("pipeline", crate::catalog::pipeline_value(&pipeline));
+    for element in view.options.iter() {
+        out.append_element(element);
     }
+    out.finish()
 }
 
 /// Documents that are at hand.

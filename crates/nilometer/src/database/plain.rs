@@ -6,6 +6,7 @@ use nilometer_bson::{Document, ValueRef};
 
 use crate::catalog::{Collection, Storage, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::index::Index;
 use crate::query::planner::access::ID_INDEX;
 use crate::query::source::{
@@ -18,6 +19,7 @@ use crate::write::{CollectionView, Records};
 pub(super) struct Plain {
     pub(super) records: Arc<Records>,
     pub(super) collection: Arc<Collection>,
+    pub(super) collation: Collation,
 }
 
 /// An ordinary collection at one moment.
@@ -72,7 +74,10 @@ impl RecordSource for Plain {
     fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
         let mut all = Vec::new();
         if let Storage::Records { id_index, .. } = self.collection.storage {
-            all.push(Index::of(&Arc::new(StoredIndex::of_ids(id_index)))?);
+            all.push(Index::of(&Arc::new(StoredIndex::of_ids(
+                id_index,
+                self.collation.to_document(),
+            )))?);
         }
         for stored in self.collection.indexes.all().iter() {
             if stored.is_ready() {
@@ -97,6 +102,10 @@ impl RecordSource for Plain {
 
     fn has_id_index(&self) -> bool {
         true
+    }
+
+    fn collation(&self) -> Collation {
+        self.collation.clone()
     }
 
     fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {

@@ -73,6 +73,7 @@ codes! {
     WriteConflict = 112;
     CommandNotSupported = 115;
     DocumentValidationFailure = 121;
+    CommandFailed = 125;
     KeyTooLong = 17280;
     ExceededMemoryLimit = 146;
     ViewDepthLimitExceeded = 165;
@@ -80,6 +81,7 @@ codes! {
     OptionNotSupportedOnView = 167;
     InvalidPipelineOperator = 168;
     CannotIndexParallelArrays = 171;
+    AmbiguousIndexKeyPattern = 181;
     QueryPlanKilled = 175;
     IndexBuildAborted = 276;
     InvalidViewDefinition = 182;

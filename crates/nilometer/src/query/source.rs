@@ -21,6 +21,7 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::index::{Index, KeyRange};
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
 
@@ -95,8 +96,8 @@ pub struct ViewDefinition {
     pub on: String,
     /// The stages applied to it.
     pub pipeline: Vec<Document>,
-    /// The view's collation; empty for the simple one.
-    pub collation: Document,
+    /// The view's collation.
+    pub collation: Collation,
 }
 
 /// What to read of an ordinary collection.
@@ -240,6 +241,11 @@ pub trait RecordSource: Send + Sync {
         Ok(None)
     }
 
+    /// The collation of the `_id` index, which is the collection's.
+    fn collation(&self) -> Collation {
+        Collation::SIMPLE
+    }
+
     /// Whether a hint (a name or a key pattern) names an index of the collection. `_id` is served
     /// by the access path, so it always does.
     fn knows_index(&self, hint: ValueRef<'_>) -> bool {
@@ -281,8 +287,8 @@ pub struct BucketOptions {
     pub extended_range: bool,
     /// Span equals rounding and always did: every bucket lies within one period.
     pub fixed_buckets: bool,
-    /// Default collation of the collection; empty for the simple one.
-    pub collation: Document,
+    /// Default collation of the collection: bounds compare strings by it.
+    pub collation: Collation,
 }
 
 /// What to read of a time-series collection.

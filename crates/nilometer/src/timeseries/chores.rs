@@ -12,6 +12,7 @@ use nilometer_storage::{Direction, Engine};
 
 use super::Timeseries;
 use super::bucket_catalog::{BucketCatalog, Chore};
+use super::bucket_document::Layout;
 use super::fold::{self, BucketKeyspaces, Target};
 use super::tail;
 use crate::catalog::{Collection, Storage};
@@ -95,17 +96,10 @@ impl Worker {
         else {
             return Ok(());
         };
-        let time_field = &options.time_field;
+        let layout = &Layout::of(collection, options)?;
         match chore {
             Chore::Seal(id) => {
-                fold::fold(
-                    &*self.engine,
-                    keyspaces,
-                    *id,
-                    None,
-                    time_field,
-                    Target::Sealed,
-                )?;
+                fold::fold(&*self.engine, keyspaces, *id, None, layout, Target::Sealed)?;
             }
             Chore::Fold(key, id) => {
                 let Some(upto) = self.bucket_catalog.begin_fold(key, *id) else {
@@ -116,7 +110,7 @@ impl Worker {
                     keyspaces,
                     *id,
                     Some(upto),
-                    time_field,
+                    layout,
                     Target::Open,
                 )?;
                 if let Some((rows, bytes)) = folded {
@@ -215,7 +209,7 @@ impl Timeseries {
             return Ok(0);
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
-        let image = parts.image(id, &options.time_field)?;
+        let image = parts.image(id, &Layout::of(collection, options)?)?;
         Ok(image.map_or(0, |image| image.into_document().as_bytes().len()))
     }
 

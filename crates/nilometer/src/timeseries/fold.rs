@@ -7,7 +7,7 @@
 use nilometer_bson::{DocRef, Document};
 use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
 
-use super::bucket_document::{BucketImage, damaged};
+use super::bucket_document::{BucketImage, Layout, damaged};
 use super::sealed;
 use super::tail::{self, Entry};
 use crate::error::Result;
@@ -64,12 +64,12 @@ pub(crate) fn read_parts(
 
 impl Parts {
     /// The bucket with its tail folded in; `None` if there is nothing of it.
-    pub(crate) fn image(&self, id: [u8; 12], time_field: &str) -> Result<Option<BucketImage>> {
+    pub(crate) fn image(&self, id: [u8; 12], layout: &Layout<'_>) -> Result<Option<BucketImage>> {
         image(
             self.document.as_ref().map(Document::as_ref),
             &self.tail,
             id,
-            time_field,
+            layout,
         )
     }
 }
@@ -79,10 +79,10 @@ pub(crate) fn image(
     document: Option<DocRef<'_>>,
     tail: &[(Vec<u8>, Entry)],
     id: [u8; 12],
-    time_field: &str,
+    layout: &Layout<'_>,
 ) -> Result<Option<BucketImage>> {
     let mut image = match document {
-        Some(document) => BucketImage::from_document(document, time_field)?,
+        Some(document) => BucketImage::from_document(document, layout)?,
         None => {
             if tail.is_empty() {
                 return Ok(None);
@@ -92,7 +92,7 @@ pub(crate) fn image(
                 let id = nilometer_bson::ValueRef::ObjectId(nilometer_bson::ObjectId(id));
                 return Err(damaged(id, "its tail does not tell how it was opened"));
             };
-            BucketImage::new(id, header, time_field)
+            BucketImage::new(id, header, layout)
         }
     };
     for (_, entry) in tail {
@@ -117,14 +117,14 @@ pub(crate) fn fold(
     keyspaces: BucketKeyspaces,
     id: [u8; 12],
     upto: Option<u32>,
-    time_field: &str,
+    layout: &Layout<'_>,
     target: Target,
 ) -> Result<Option<(usize, usize)>> {
     let parts = read_parts(&*engine.snapshot()?, keyspaces, id, upto)?;
     if parts.tail.is_empty() && target == Target::Open {
         return Ok(None);
     }
-    let Some(image) = parts.image(id, time_field)? else {
+    let Some(image) = parts.image(id, layout)? else {
         return Ok(None);
     };
     let rows = image.rows();

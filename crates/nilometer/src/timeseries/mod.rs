@@ -19,6 +19,7 @@ mod chores;
 mod concurrency_tests;
 mod expire;
 mod fold;
+pub mod index_conversion;
 mod insert;
 mod meta;
 mod min_max;

@@ -18,15 +18,20 @@ use nilometer_storage::{Bytes, Direction, Scan};
 
 use super::Timeseries;
 use super::bucket_cache;
-use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Version, damaged};
+use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Layout, Version, damaged};
 use super::fold::{self, BucketKeyspaces};
 use super::sealed::{self, Stored};
 use super::tail;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 
 /// Buckets looked at under one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
+
+/// Buckets an index has found that are fetched under one snapshot: few, as each is looked for by
+/// itself and a reader may want no more than the first.
+const CHUNK_CANDIDATES_MAX: usize = 64;
 
 /// A bucket as read: its header at hand, its columns decoded when asked for.
 pub struct StoredBucket {
@@ -223,12 +228,21 @@ pub struct BucketRange {
     pub backward: bool,
 }
 
+impl BucketRange {
+    /// True if the id lies between the bounds.
+    pub fn contains(&self, id: [u8; 12]) -> bool {
+        self.min.is_none_or(|min| min <= id) && self.max.is_none_or(|max| id <= max)
+    }
+}
+
 /// A scan of a bucket collection.
 pub struct BucketScan {
     timeseries: Arc<Timeseries>,
     collection: Arc<Collection>,
     keyspaces: BucketKeyspaces,
     range: BucketRange,
+    /// The buckets an index has found, the next one last; all if `None`.
+    candidates: Option<Vec<[u8; 12]>>,
     /// The last id of the chunk before.
     after: Option<[u8; 12]>,
     ready: VecDeque<Result<Arc<StoredBucket>>>,
@@ -250,11 +264,32 @@ impl Timeseries {
             collection: collection.clone(),
             keyspaces,
             range,
+            candidates: None,
             after: None,
             ready: VecDeque::new(),
             done: false,
             last: None,
         })
+    }
+
+    /// Reads those of the buckets called `ids` that are there, in their order, which is ascending, or
+    /// in the opposite one.
+    pub fn scan_candidates(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        mut ids: Vec<[u8; 12]>,
+        backward: bool,
+    ) -> Result<BucketScan> {
+        let range = BucketRange {
+            backward,
+            ..BucketRange::default()
+        };
+        if !backward {
+            ids.reverse();
+        }
+        let mut scan = self.scan(collection, range)?;
+        scan.candidates = Some(ids);
+        Ok(scan)
     }
 
     /// How many buckets there are: those with a document as the engine estimates it, and those
@@ -294,11 +329,17 @@ impl Timeseries {
             Some((key, _)) => tail::split_key(key)?.1.saturating_add(1),
             None => 0,
         };
-        let Some(image) = parts.image(id, &options.time_field)? else {
+        let layout = Layout::of(collection, options)?;
+        let Some(image) = parts.image(id, &layout)? else {
             return Ok(None);
         };
         Ok(Some((image.into_document(), next_sequence)))
     }
+}
+
+/// Every key of a bucket, tail keys too, is below this.
+pub(super) fn behind(id: [u8; 12]) -> Vec<u8> {
+    [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
 }
 
 /// Bucket id, key and value of an entry.
@@ -345,10 +386,6 @@ impl Cursor {
 impl BucketScan {
     /// Bounds of keys still to be read: `start` inclusive, `end` exclusive.
     fn bounds(&self) -> (Vec<u8>, Option<Vec<u8>>) {
-        let behind = |id: [u8; 12]| {
-            // Every key of this bucket, tail keys too, is below its id with this appended.
-            [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
-        };
         let mut start = self.range.min.map(|id| id.to_vec()).unwrap_or_default();
         let mut end = self.range.max.map(behind);
         match (self.after, self.range.backward) {
@@ -359,7 +396,40 @@ impl BucketScan {
         (start, end)
     }
 
+    /// Reads the next of the buckets an index has found. Those that were removed since are left out.
+    fn refill_from(&mut self, candidates: &mut Vec<[u8; 12]>) -> Result<()> {
+        let snapshot = self.timeseries.engine.snapshot()?;
+        for _ in 0..CHUNK_CANDIDATES_MAX {
+            let Some(id) = candidates.pop() else {
+                self.done = true;
+                break;
+            };
+            let stored = match snapshot.get(self.keyspaces.open, &id)? {
+                Some(found) => Some(found),
+                None => snapshot.get(self.keyspaces.sealed, &id)?,
+            };
+            let (start, end) = (tail::key(id, 0), behind(id));
+            let scan =
+                snapshot.scan(self.keyspaces.tail, &start, Some(&end), Direction::Forward)?;
+            let tail = scan.collect::<Result<Vec<_>, _>>()?;
+            if stored.is_none() && tail.is_empty() {
+                continue;
+            }
+            let bucket = self.assemble(id, stored, tail);
+            if let Ok(bucket) = &bucket {
+                self.last = Some(bucket.clone());
+            }
+            self.ready.push_back(bucket);
+        }
+        Ok(())
+    }
+
     fn refill(&mut self) -> Result<()> {
+        if let Some(mut candidates) = self.candidates.take() {
+            let read = self.refill_from(&mut candidates);
+            self.candidates = Some(candidates);
+            return read;
+        }
         let (start, end) = self.bounds();
         if end.as_ref().is_some_and(|end| *end <= start) {
             self.done = true;
@@ -431,7 +501,11 @@ impl BucketScan {
                 for (key, value) in tail {
                     entries.push((key.to_vec(), tail::decode(&value)?));
                 }
-                let image = fold::image(document, &entries, id, time_field)?;
+                let layout = Layout {
+                    time_field,
+                    collation: Collation::of_stored(self.collection.options.as_ref())?,
+                };
+                let image = fold::image(document, &entries, id, &layout)?;
                 let image = image.ok_or_else(|| {
                     damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
                 })?;

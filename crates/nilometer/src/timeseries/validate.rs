@@ -12,6 +12,7 @@ use super::read::{BucketRange, StoredBucket};
 use super::series_index;
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::validation::Validation;
 
 impl Timeseries {
@@ -27,6 +28,7 @@ impl Timeseries {
         else {
             return Err(Error::bad_value("not a bucket collection"));
         };
+        let collation = Collation::of_stored(collection.options.as_ref())?;
         let mut found = Validation::default();
         for bucket in self.scan(collection, BucketRange::default())? {
             check_interrupt()?;
@@ -37,7 +39,7 @@ impl Timeseries {
                     continue;
                 }
             };
-            let mut problems = match problems_of(&bucket, options) {
+            let mut problems = match problems_of(&bucket, options, &collation) {
                 Ok(problems) => problems,
                 Err(error) => vec![error.message],
             };
@@ -64,7 +66,11 @@ impl Timeseries {
     }
 }
 
-fn problems_of(bucket: &StoredBucket, options: &TimeseriesOptions) -> Result<Vec<String>> {
+fn problems_of(
+    bucket: &StoredBucket,
+    options: &TimeseriesOptions,
+    collation: &Collation,
+) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for name in bucket.columns() {
         let Some(column) = bucket.column(name)? else {
@@ -72,8 +78,8 @@ fn problems_of(bucket: &StoredBucket, options: &TimeseriesOptions) -> Result<Vec
         };
         let (mut min, mut max) = (Extreme::none(), Extreme::none());
         for value in column.iter() {
-            min.update(value, Side::Min);
-            max.update(value, Side::Max);
+            min.update(value, Side::Min, collation);
+            max.update(value, Side::Max, collation);
         }
         if **name == *options.time_field {
             let times = column.to_values();

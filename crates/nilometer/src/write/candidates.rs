@@ -55,7 +55,7 @@ impl Records {
         {
             return self.change_first_candidate(collection, selection, pattern, candidates, decide);
         }
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let mut keys = candidates.begin();
         let mut seen: HashSet<CandidateKey> = HashSet::new();
         let mut most = if selection.multi {
@@ -94,7 +94,7 @@ impl Records {
         candidates: &dyn Candidates,
         decide: &mut Decide<'_>,
     ) -> Result<()> {
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let _writing = state.lock();
         let mut best: Option<(SortKey, (CandidateKey, Document))> = None;
         let mut keys = candidates.begin();

@@ -27,9 +27,10 @@ use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::EvalContext;
+use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::eval::{Collation, EvalContext};
 use crate::insertion::InsertOptions;
 
 /// Times an upsert is tried again when another writer has inserted what it looked for.
@@ -191,7 +192,7 @@ impl Records {
         {
             return Ok(asks_for_exactly(selection.filter, pattern));
         }
-        let ids = ids_of(selection.filter).unwrap_or_default();
+        let ids = ids_of(selection.filter, &self.state(collection)?.collation).unwrap_or_default();
         let [id] = *ids else {
             return Ok(false);
         };
@@ -238,7 +239,7 @@ impl Records {
         if let Some(candidates) = selection.candidates {
             return self.change_candidates(collection, selection, candidates, decide);
         }
-        if let Some(ids) = ids_of(selection.filter)
+        if let Some(ids) = ids_of(selection.filter, &self.state(collection)?.collation)
             && (selection.sort.is_none() || ids.len() == 1)
         {
             return self.change_by_ids(collection, selection, &ids, decide);
@@ -246,7 +247,7 @@ impl Records {
         if !selection.multi && selection.sort.is_some() {
             return self.change_first(collection, selection, decide);
         }
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let mut after: Option<Vec<u8>> = None;
         loop {
             (selection.check_interrupt)()?;
@@ -271,7 +272,7 @@ impl Records {
         ids: &[ValueRef<'_>],
         decide: &mut Decide<'_>,
     ) -> Result<()> {
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         for some in ids.chunks(IDS_PER_LOCK) {
             (selection.check_interrupt)()?;
             let _writing = state.lock();
@@ -296,7 +297,7 @@ impl Records {
         let Some(pattern) = selection.sort else {
             return Ok(());
         };
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let _writing = state.lock();
         let mut best: Option<(SortKey, (Vec<u8>, Document))> = None;
         let mut scan = self.scan(collection, selection.backward, None)?;
@@ -340,6 +341,7 @@ impl Records {
         decide: &mut Decide<'_>,
     ) -> Result<bool> {
         let mut writer = Writer {
+            collation: &state.collation,
             keyspaces: keyspaces(collection)?,
             maintenance: Maintenance::of(self, collection)?,
             snapshot: self.engine.snapshot()?,
@@ -383,6 +385,8 @@ enum Written {
 struct Writer<'c> {
     keyspaces: (KeyspaceId, KeyspaceId),
     maintenance: Maintenance<'c>,
+    /// How the `_id` index compares strings.
+    collation: &'c Collation,
     /// The state before the batch.
     snapshot: Box<dyn Snapshot>,
     batch: WriteBatch,
@@ -414,7 +418,8 @@ impl Writer<'_> {
             }
             Change::Remove => {
                 self.entries(&key, document, None)?;
-                self.batch.delete(id_index, id_key(document.get("_id")));
+                self.batch
+                    .delete(id_index, id_key(document.get("_id"), self.collation));
                 self.batch.delete(records, key);
                 Ok(Some(Written::Removal))
             }
@@ -474,20 +479,23 @@ fn asks_for_exactly(filter: &MatchExpression, pattern: DocRef<'_>) -> bool {
 }
 
 /// The values of which `_id` must be one, each once, if the filter says so.
-fn ids_of(filter: &MatchExpression) -> Option<Vec<ValueRef<'_>>> {
+///
+/// The index tells only what compares as the filter does: all values if the collations are the same,
+/// else those without text.
+fn ids_of<'f>(filter: &'f MatchExpression, index: &Collation) -> Option<Vec<ValueRef<'f>>> {
     match filter {
-        MatchExpression::And(arms) => arms.iter().find_map(ids_of),
+        MatchExpression::And(arms) => arms.iter().find_map(|arm| ids_of(arm, index)),
         MatchExpression::Compare(comparison)
             if comparison.op == CompareOp::Eq
                 && comparison.path.as_str() == "_id"
-                && comparison.collation.collator().is_none() =>
+                && (comparison.collation == *index || !has_text(&comparison.value)) =>
         {
             Some(vec![comparison.value.as_ref()])
         }
         MatchExpression::In(list)
             if list.path.as_str() == "_id"
                 && list.patterns().is_empty()
-                && list.collation().collator().is_none() =>
+                && (list.collation() == index || !list.values().iter().any(has_text)) =>
         {
             Some(list.values().iter().map(Value::as_ref).collect())
         }

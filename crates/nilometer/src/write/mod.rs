@@ -12,6 +12,7 @@
 mod build;
 mod candidates;
 mod change;
+mod expire;
 mod index_scan;
 mod insert;
 mod maintenance;

@@ -13,6 +13,7 @@ use nilometer_storage::{KeyspaceId, Snapshot};
 use super::records::{Records, document, id_key, keyspaces, read_chunk};
 use crate::catalog::Collection;
 use crate::error::Result;
+use crate::eval::Collation;
 use crate::index::{Index, entry};
 use crate::validation::Validation;
 
@@ -20,6 +21,8 @@ use crate::validation::Validation;
 struct Check<'c> {
     records: KeyspaceId,
     id_index: KeyspaceId,
+    /// How the `_id` index compares strings.
+    collation: Collation,
     indexes: Vec<Arc<Index>>,
     check_interrupt: &'c dyn Fn() -> Result<()>,
 }
@@ -40,6 +43,7 @@ impl Records {
         let check = Check {
             records,
             id_index,
+            collation: self.state(collection)?.collation.clone(),
             indexes: ready.map(Index::of).collect::<Result<_>>()?,
             check_interrupt,
         };
@@ -99,7 +103,7 @@ impl Check<'_> {
         };
         let id = document.get("_id");
         let mut problems = Vec::new();
-        let leads = snapshot.get(self.id_index, &id_key(id))?;
+        let leads = snapshot.get(self.id_index, &id_key(id, &self.collation))?;
         if leads.as_deref() != Some(key) {
             problems.push(format!(
                 "the _id index does not lead to the record with _id {}",
@@ -122,7 +126,7 @@ impl Check<'_> {
     ) -> Result<Option<String>> {
         let found = snapshot.get(self.records, record)?;
         let found = found.and_then(|bytes| document(&bytes).ok());
-        let agrees = found.is_some_and(|found| id_key(found.get("_id")) == key);
+        let agrees = found.is_some_and(|found| id_key(found.get("_id"), &self.collation) == key);
         Ok((!agrees).then(|| "the _id index has an entry without a record".to_owned()))
     }
 

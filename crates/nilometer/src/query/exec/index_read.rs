@@ -152,8 +152,8 @@ impl IndexRead {
         };
         let parts = plan.shape.parts.len();
         let order = plan.shape.order();
-        let (values, _) = key_string::decode(&entry.key, order, parts, &entry.type_bits)
-            .map_err(unreadable)?;
+        let (values, _) =
+            key_string::decode(&entry.key, order, parts, &entry.type_bits).map_err(unreadable)?;
         Ok(covering.row(&values))
     }
 
@@ -182,7 +182,10 @@ pub(crate) fn stream(keys: &KeyPlan, stats: &AccessStats) -> Box<dyn KeyStream> 
             Box::new(IndexUnion::new(scans, Arc::clone(&stats.joined)))
         }
         KeyPlan::Merge(plans, order) => {
-            let scans = plans.iter().map(|plan| (plan.clone(), scan(plan))).collect();
+            let scans = plans
+                .iter()
+                .map(|plan| (plan.clone(), scan(plan)))
+                .collect();
             Box::new(SortMerge::new(scans, order, Arc::clone(&stats.joined)))
         }
     }

@@ -9,6 +9,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRe
 
 use super::{ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::error::Result;
+use crate::eval::Collation;
 use crate::eval::ParseContext;
 use crate::operation::{OperationContext, SystemClock};
 use crate::query::Entropy;
@@ -128,7 +129,7 @@ impl MemoryBuckets {
                 bucket_rounding_seconds: 60,
                 extended_range,
                 fixed_buckets: false,
-                collation: Document::new(),
+                collation: Collation::SIMPLE,
             },
             buckets: buckets
                 .map(|(at, (meta, _, list))| Arc::new(bucket(at, meta, &list)))

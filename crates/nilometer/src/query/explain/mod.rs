@@ -91,7 +91,9 @@ fn as_find_tree(
 ) -> Option<Vec<Step>> {
     let base = match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
-        Input::Records(input) => record_step(input, top.is_some_and(|top| top.name == "COUNT"), execution),
+        Input::Records(input) => {
+            record_step(input, top.is_some_and(|top| top.name == "COUNT"), execution)
+        }
         Input::FirstStage | Input::Buckets(_) => return None,
     };
     let mut steps = vec![Step {
@@ -147,11 +149,7 @@ fn index_access(plan: &LogicalPlan) -> Option<&IndexAccess> {
     }
 }
 
-fn record_step(
-    input: &RecordInput,
-    counts: bool,
-    execution: Option<Execution<'_>>,
-) -> Document {
+fn record_step(input: &RecordInput, counts: bool, execution: Option<Execution<'_>>) -> Document {
     let mut out = DocumentBuilder::new();
     match &input.access {
         AccessPath::Index(access) => {

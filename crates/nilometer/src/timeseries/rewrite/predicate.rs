@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::order::{CanonicalType, Collator, canonical_type, compare};
+use nilometer_bson::order::{CanonicalType, Collator, canonical_type};
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
 use crate::error::Result;
-use crate::eval::EvalContext;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::variables::SharedCollator;
+use crate::eval::{Collation, EvalContext};
 
 /// What is known of a bucket before any column is read.
 pub trait BucketHeader {
@@ -97,6 +97,11 @@ pub struct FilterContext {
 }
 
 impl FilterContext {
+    /// How strings compare.
+    pub fn collation(&self) -> Collation {
+        Collation::from(self.collator.clone())
+    }
+
     fn eval(&self) -> EvalContext<'_> {
         EvalContext {
             now_ms: self.now_ms,
@@ -129,6 +134,8 @@ pub struct BoundTest {
     pub operand: Value,
     /// True for the time field, whose minimum is rounded.
     pub is_time: bool,
+    /// How bounds that are strings compare.
+    pub collation: Collation,
 }
 
 impl BucketPredicate {
@@ -285,7 +292,8 @@ impl BoundTest {
                     Side::Min => min,
                     Side::Max => max,
                 };
-                Truth::of(self.op.accepts(compare(bound, self.operand.as_ref())))
+                let order = self.collation.compare(bound, self.operand.as_ref());
+                Truth::of(self.op.accepts(order))
             }
         }
     }

@@ -206,7 +206,13 @@ pub fn hashes(filter: Option<&MatchExpression>, rest: &str, indexes: &[Arc<Index
     let query_hash = hash_of(&shape);
     for index in indexes {
         let stored = &index.stored;
-        let _ = write!(shape, "|{}:{}:{}", stored.spec.name, stored.keyspace.0, stored.multikey());
+        let _ = write!(
+            shape,
+            "|{}:{}:{}",
+            stored.spec.name,
+            stored.keyspace.0,
+            stored.multikey()
+        );
     }
     ShapeHashes {
         query_hash,

@@ -177,7 +177,11 @@ impl Request<'_> {
             let own = conjuncts.len();
             conjuncts.extend(others().map(|(_, other)| other.clone()));
             own_parts.push(own);
-            let all = || indexes.iter().flat_map(|index| self.walks(index, &conjuncts));
+            let all = || {
+                indexes
+                    .iter()
+                    .flat_map(|index| self.walks(index, &conjuncts))
+            };
             let mut bounded: Vec<Walk> = all().filter(|walk| walk.bounded).collect();
             bounded.sort_by_key(|walk| std::cmp::Reverse(promise(&walk.scan)));
             if let (Some(list), Some(order)) = (&mut in_order, self.order) {

@@ -126,8 +126,7 @@ fn one_implies(conjunct: &MatchExpression, test: &MatchExpression, same: bool) -
                 given.path == list.path
                     && given.patterns().is_empty()
                     && given.values().iter().all(|value| {
-                        understands(value, same)
-                            && list.values().iter().any(|v| is_same(v, value))
+                        understands(value, same) && list.values().iter().any(|v| is_same(v, value))
                     })
             }
             _ => false,
@@ -179,11 +178,13 @@ fn comparison_implies(op: CompareOp, operand: &Value, wanted: &Comparison) -> bo
     let order = compare(a, b);
     match (op, wanted.op) {
         (CompareOp::Eq, wanted) => wanted.accepts(order),
-        (CompareOp::Gt, CompareOp::Gt | CompareOp::Gte)
-        | (CompareOp::Gte, CompareOp::Gte) => order.is_ge(),
+        (CompareOp::Gt, CompareOp::Gt | CompareOp::Gte) | (CompareOp::Gte, CompareOp::Gte) => {
+            order.is_ge()
+        }
         (CompareOp::Gte, CompareOp::Gt) => order.is_gt(),
-        (CompareOp::Lt, CompareOp::Lt | CompareOp::Lte)
-        | (CompareOp::Lte, CompareOp::Lte) => order.is_le(),
+        (CompareOp::Lt, CompareOp::Lt | CompareOp::Lte) | (CompareOp::Lte, CompareOp::Lte) => {
+            order.is_le()
+        }
         (CompareOp::Lte, CompareOp::Lt) => order.is_lt(),
         _ => false,
     }
@@ -241,17 +242,33 @@ mod tests {
             ),
             (doc! {"a": 6}, doc! {"a": doc! {"$exists": true}}, true),
             (doc! {"a": doc! {"$gt": f64::NAN}}, five.clone(), true),
-            (doc! {"a": Value::Null}, doc! {"a": doc! {"$exists": true}}, false),
-            (doc! {"a": 6, "b": 1}, doc! {"a": doc! {"$gt": 5}, "b": 1}, true),
+            (
+                doc! {"a": Value::Null},
+                doc! {"a": doc! {"$exists": true}},
+                false,
+            ),
+            (
+                doc! {"a": 6, "b": 1},
+                doc! {"a": doc! {"$gt": 5}, "b": 1},
+                true,
+            ),
             (doc! {"a": 6}, doc! {"a": doc! {"$gt": 5}, "b": 1}, false),
         ];
         for (query, filter, expected) in cases {
-            if query.get("a").as_document().is_some_and(|d| is_nan(d.get("$gt"))) {
+            if query
+                .get("a")
+                .as_document()
+                .is_some_and(|d| is_nan(d.get("$gt")))
+            {
                 // Nothing is above NaN; not recognised, and not wrong.
                 continue;
             }
             let conjuncts = parsed(&query).into_conjuncts();
-            assert_eq!(implies(&conjuncts, &parsed(&filter), true), expected, "{query:?} {filter:?}");
+            assert_eq!(
+                implies(&conjuncts, &parsed(&filter), true),
+                expected,
+                "{query:?} {filter:?}"
+            );
         }
     }
 }

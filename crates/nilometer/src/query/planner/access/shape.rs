@@ -38,5 +38,5 @@ pub(super) fn is_set(bits: u32, at: usize) -> bool {
 
 /// True if both order strings alike.
 pub(super) fn same_collation(a: &Collation, b: &Collation) -> bool {
-    a.collator().is_none() && b.collator().is_none()
+    a == b
 }

@@ -3,9 +3,9 @@
 use crate::error::Result;
 use crate::query::exec::index_read::{AccessStats, stream};
 use crate::query::exec::index_scan::{KeyStream, ViewAt};
-use crate::query::planner::logical::{AccessPath, Input, LogicalPlan, RecordInput};
 use crate::query::pipeline::Stage;
 use crate::query::planner::access::IndexAccess;
+use crate::query::planner::logical::{AccessPath, Input, LogicalPlan, RecordInput};
 use crate::write::{CandidateKey, CandidateKeys, Candidates};
 
 /// The records an access path leads to.
@@ -27,7 +27,10 @@ impl Targets {
         Some(Self {
             input: (**input).clone(),
             access: (**access).clone(),
-            in_order: !plan.stages.iter().any(|stage| matches!(stage, Stage::Sort(_))),
+            in_order: !plan
+                .stages
+                .iter()
+                .any(|stage| matches!(stage, Stage::Sort(_))),
         })
     }
 }

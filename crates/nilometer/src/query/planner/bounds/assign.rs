@@ -52,7 +52,10 @@ impl Assigned {
             if part.multikey {
                 offers.retain(|offer| fits(shape, part, offer, &bounded));
                 // Two elements may meet two conditions, so only one of them bounds.
-                let best = offers.iter().enumerate().min_by_key(|(_, o)| width(&o.bounds));
+                let best = offers
+                    .iter()
+                    .enumerate()
+                    .min_by_key(|(_, o)| width(&o.bounds));
                 if let Some((best, _)) = best {
                     offers.swap(0, best);
                     offers.truncate(1);
@@ -154,9 +157,9 @@ fn offer(
 /// True if all a test reads is `path`, and a leaf's rules apply to it.
 fn reads_only(test: &MatchExpression, path: &str) -> bool {
     match test {
-        MatchExpression::Not(inner) => {
-            inner.leaf_path().is_some_and(|own| own.as_str() == path && !own.is_itself())
-        }
+        MatchExpression::Not(inner) => inner
+            .leaf_path()
+            .is_some_and(|own| own.as_str() == path && !own.is_itself()),
         MatchExpression::ExprCompare(comparison) => comparison.path.as_str() == path,
         MatchExpression::Or(arms) => !arms.is_empty() && arms.iter().all(|a| reads_only(a, path)),
         leaf => leaf
@@ -238,7 +241,9 @@ fn hashed(bounds: &PartBounds, shape: &IndexShape) -> PartBounds {
         .collect();
     hashes.sort_unstable();
     hashes.dedup();
-    let points = hashes.into_iter().map(|h| super::Interval::point(Value::Int64(h)));
+    let points = hashes
+        .into_iter()
+        .map(|h| super::Interval::point(Value::Int64(h)));
     PartBounds {
         intervals: points.collect(),
         exact: false,
