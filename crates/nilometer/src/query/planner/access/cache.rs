@@ -12,7 +12,6 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nilometer_bson::order::canonical_type;
@@ -220,12 +219,14 @@ pub fn hashes(filter: Option<&MatchExpression>, rest: &str, indexes: &[Arc<Index
     }
 }
 
+/// FNV-1a: the same in every version, as clients keep these hashes.
 fn hash_of(text: &str) -> u32 {
-    let mut state = DefaultHasher::new();
-    text.hash(&mut state);
-    let hash = state.finish();
-    // Both halves count.
-    (hash >> 32) as u32 ^ hash as u32
+    const OFFSET: u32 = 0x811C_9DC5;
+    const PRIME: u32 = 0x0100_0193;
+    let bytes = text.bytes();
+    bytes.fold(OFFSET, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(PRIME)
+    })
 }
 
 /// Writes a filter without its constants; of those only what decides which indexes may be used.
