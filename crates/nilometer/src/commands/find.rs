@@ -17,9 +17,9 @@ use crate::eval::sort_key::SortPattern;
 use crate::operation::Request;
 use crate::query::cursor::FIRST_BATCH_DEFAULT;
 use crate::query::pipeline::{MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage};
-use crate::query::planner::Input;
 use crate::query::planner::access::hint::{self, Forced, Hint};
 use crate::query::planner::needs::Needs;
+use crate::query::planner::{AccessPath, Input, LogicalPlan};
 use crate::query::source::Direction;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
@@ -117,15 +117,30 @@ pub(super) fn plan(
         },
     )?;
     if args.lenient_boolean("returnKey")?.unwrap_or(false) {
-        // No index is read, so no key is known: the documents are empty, as MongoDB's are then.
-        plan.stages
-            .push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
+        return_keys(&mut plan);
     }
     Ok(Planned {
         namespace: namespace_of(operation, collection),
         builder,
         plan,
     })
+}
+
+/// Makes the rows the keys they were found by. Without an index no key is known, and behind a sort it
+/// is not known any more: the documents are empty, as MongoDB's are then.
+fn return_keys(plan: &mut LogicalPlan) {
+    plan.stages
+        .retain(|stage| !matches!(stage, Stage::Project(_)));
+    let sorts = plan.stages.iter().any(|s| matches!(s, Stage::Sort(_)));
+    if let Input::Records(input) = &mut plan.input
+        && let AccessPath::Index(access) = &mut input.access
+        && !sorts
+    {
+        access.gives_keys = true;
+        return;
+    }
+    plan.stages
+        .push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
 }
 
 /// The hash of the shape of the query that `query`, `sort` and `projection` describe.

@@ -35,8 +35,9 @@ pub trait Candidates: Send + Sync {
 
 /// Candidates, some at a time.
 pub trait CandidateKeys {
-    /// The next ones, at most so many, as things are now; none at the end.
-    fn next(&mut self, most: usize) -> Result<Vec<CandidateKey>>;
+    /// The next ones, at most so many, as things are now; `None` at the end. None at all means that
+    /// it takes longer to find one.
+    fn next(&mut self, most: usize) -> Result<Option<Vec<CandidateKey>>>;
 }
 
 impl Records {
@@ -66,10 +67,9 @@ impl Records {
         loop {
             (selection.check_interrupt)()?;
             let _writing = state.lock();
-            let found = keys.next(most)?;
-            if found.is_empty() {
+            let Some(found) = keys.next(most)? else {
                 return Ok(());
-            }
+            };
             most = (most * GROWTH).min(CANDIDATES_PER_LOCK);
             let mut chunk = Vec::with_capacity(found.len());
             for key in found {
@@ -100,10 +100,9 @@ impl Records {
         let mut keys = candidates.begin();
         loop {
             (selection.check_interrupt)()?;
-            let found = keys.next(CANDIDATES_PER_LOCK)?;
-            if found.is_empty() {
+            let Some(found) = keys.next(CANDIDATES_PER_LOCK)? else {
                 break;
-            }
+            };
             for key in found {
                 let Some(document) = self.fetch(collection, &key)? else {
                     continue;

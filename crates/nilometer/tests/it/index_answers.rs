@@ -377,3 +377,75 @@ fn indexes_change_no_answer() {
         }
     }
 }
+
+#[test]
+fn joins_look_up_in_an_index() {
+    let mut fixture = Fixture::new();
+    let foreign = |at: i32| -> Value {
+        let key: Value = match at % 50 {
+            0 => Value::Null,
+            1 => array![at % 7, "x"],
+            2 => Value::from("x"),
+            _ => Value::Int32(at % 97),
+        };
+        doc! {"_id": at, "k": key, "v": at}.into()
+    };
+    let documents: Vec<Value> = (0..1100).map(foreign).collect();
+    for name in ["plain", "indexed"] {
+        fixture.run(doc! {"insert": name, "documents": documents.clone()});
+    }
+    let index = doc! {"key": doc! {"k": 1}, "name": "k_1"};
+    fixture.run(doc! {"createIndexes": "indexed", "indexes": array![index]});
+    let local = array![
+        doc! {"_id": 1, "k": 3},
+        doc! {"_id": 2, "k": "x"},
+        doc! {"_id": 3},
+        doc! {"_id": 4, "k": array![5, 6]},
+        doc! {"_id": 5, "k": Value::Null},
+        doc! {"_id": 6, "k": 3.0},
+        doc! {"_id": 7, "k": 1000},
+    ];
+    fixture.run(doc! {"insert": "local", "documents": local});
+    let mut joined = |from: &str, by: &str| {
+        let lookup = doc! {
+            "from": from, "localField": "k", "foreignField": by,
+            "pipeline": array![doc! {"$sort": doc! {"_id": 1}}], "as": "found",
+        };
+        let pipeline = array![doc! {"$lookup": lookup}, doc! {"$sort": doc! {"_id": 1}}];
+        let aggregate = doc! {"aggregate": "local", "pipeline": pipeline, "cursor": doc! {}};
+        as_set(&fixture.all(aggregate))
+    };
+    for by in ["k", "_id"] {
+        let (plain, indexed) = (joined("plain", by), joined("indexed", by));
+        assert!(is_same(&plain, &indexed), "{plain:?}\n{indexed:?}");
+        assert!(plain.iter().any(|d| format!("{d:?}").len() > 100));
+    }
+    let stats = array![doc! {"$indexStats": doc! {}}];
+    let stats = fixture.all(doc! {"aggregate": "indexed", "pipeline": stats, "cursor": doc! {}});
+    let used = stats.iter().any(|index| {
+        let accesses = index.get("accesses").as_document();
+        index.get("name").as_str() == Some("k_1")
+            && accesses.and_then(|a| a.get("ops").as_exact_i64()) > Some(0)
+    });
+    assert!(used, "{stats:?}");
+}
+
+#[test]
+fn an_index_that_is_dropped_ends_what_reads_it() {
+    let mut fixture = Fixture::new();
+    let documents: Vec<Value> = (0..1000)
+        .map(|at| doc! {"_id": at, "a": at}.into())
+        .collect();
+    fixture.run(doc! {"insert": "c", "documents": documents});
+    let index = doc! {"key": doc! {"a": 1}, "name": "a_1"};
+    fixture.run(doc! {"createIndexes": "c", "indexes": array![index]});
+    let find = doc! {"find": "c", "filter": doc! {"a": doc! {"$gte": 0}}, "batchSize": 2};
+    let reply = fixture.run(find);
+    let (id, _, first) = crate::support::cursor(&reply, "firstBatch");
+    assert_eq!(first.len(), 2);
+    fixture.run(doc! {"dropIndexes": "c", "index": "a_1"});
+    // What was read already is still given.
+    let more = doc! {"getMore": id, "collection": "c"};
+    const QUERY_PLAN_KILLED: i64 = 175;
+    assert_eq!(fixture.code(more), QUERY_PLAN_KILLED);
+}

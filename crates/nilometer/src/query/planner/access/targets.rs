@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::query::exec::index_read::{AccessStats, stream};
-use crate::query::exec::index_scan::{KeyStream, ViewAt};
+use crate::query::exec::index_scan::{KeyStream, Next, ViewAt};
 use crate::query::pipeline::Stage;
 use crate::query::planner::access::IndexAccess;
 use crate::query::planner::logical::{AccessPath, Input, LogicalPlan, RecordInput};
@@ -59,10 +59,10 @@ struct TargetKeys<'a> {
 }
 
 impl CandidateKeys for TargetKeys<'_> {
-    fn next(&mut self, most: usize) -> Result<Vec<CandidateKey>> {
+    fn next(&mut self, most: usize) -> Result<Option<Vec<CandidateKey>>> {
         let mut found = Vec::new();
         let Some(view) = self.targets.input.source.view()? else {
-            return Ok(found);
+            return Ok(None);
         };
         self.views += 1;
         let at = ViewAt {
@@ -71,10 +71,12 @@ impl CandidateKeys for TargetKeys<'_> {
         };
         while found.len() < most {
             match self.keys.next(at)? {
-                Some((entry, _)) => found.push(entry.record),
-                None => break,
+                Next::Entry(entry, _) => found.push(entry.record),
+                Next::NotYet => break,
+                Next::End if found.is_empty() => return Ok(None),
+                Next::End => break,
             }
         }
-        Ok(found)
+        Ok(Some(found))
     }
 }

@@ -19,6 +19,12 @@ pub struct Assigned {
     pub used: Vec<bool>,
 }
 
+/// A multikey part that is bounded, and by which `$elemMatch` of which conjunct.
+struct Bounded {
+    part: usize,
+    element_of: Option<(usize, Arc<str>)>,
+}
+
 /// Bounds of one part that come from one conjunct.
 struct Offer {
     conjunct: usize,
@@ -45,8 +51,7 @@ impl Assigned {
             covered: vec![false; conjuncts.len()],
             used: vec![false; conjuncts.len()],
         };
-        // Of multikey parts that are bounded: which, and by which `$elemMatch`.
-        let mut bounded: Vec<(usize, Option<(usize, Arc<str>)>)> = Vec::new();
+        let mut bounded: Vec<Bounded> = Vec::new();
         for (at, part) in shape.parts.iter().enumerate() {
             let mut offers = offers(conjuncts, shape, part);
             if part.multikey {
@@ -79,8 +84,11 @@ impl Assigned {
             if part.multikey
                 && let Some(only) = offers.first()
             {
-                let group = only.element_of.clone().map(|path| (only.conjunct, path));
-                bounded.push((at, group));
+                let element_of = only.element_of.clone();
+                bounded.push(Bounded {
+                    part: at,
+                    element_of: element_of.map(|path| (only.conjunct, path)),
+                });
             }
             if let (Some(all), Some(slot)) = (all, out.bounds.parts.get_mut(at)) {
                 *slot = all;
@@ -169,14 +177,9 @@ fn reads_only(test: &MatchExpression, path: &str) -> bool {
 }
 
 /// True if a multikey part may be bounded by the offer besides those that are.
-fn fits(
-    shape: &IndexShape,
-    part: &PartShape,
-    offer: &Offer,
-    bounded: &[(usize, Option<(usize, Arc<str>)>)],
-) -> bool {
-    bounded.iter().all(|(at, group)| {
-        let Some(other) = shape.parts.get(*at) else {
+fn fits(shape: &IndexShape, part: &PartShape, offer: &Offer, bounded: &[Bounded]) -> bool {
+    bounded.iter().all(|known| {
+        let Some(other) = shape.parts.get(known.part) else {
             return false;
         };
         let shared = shared_prefix(&part.path, &other.path);
@@ -184,7 +187,7 @@ fn fits(
             return true;
         }
         // Both stand in the same element, and no array lies between it and them for both.
-        match (group, &offer.element_of) {
+        match (&known.element_of, &offer.element_of) {
             (Some((conjunct, path)), Some(own)) => {
                 *conjunct == offer.conjunct && path == own && &**own == shared
             }
