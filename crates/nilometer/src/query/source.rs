@@ -181,6 +181,11 @@ pub trait RecordSource: Send + Sync {
         None
     }
 
+    /// The collation of the `_id` index, which is the collection's.
+    fn collation(&self) -> Collation {
+        Collation::SIMPLE
+    }
+
     /// The indexes a query may use: complete and not hidden. That of `_id` is not among them.
     fn indexes(&self) -> Result<Vec<Arc<Index>>> {
         Ok(Vec::new())
@@ -209,11 +214,6 @@ pub trait RecordSource: Send + Sync {
             }
         }
         Ok(None)
-    }
-
-    /// The collation of the `_id` index, which is the collection's.
-    fn collation(&self) -> Collation {
-        Collation::SIMPLE
     }
 
     /// Whether a hint (a name or a key pattern) names an index of the collection. `_id` is served

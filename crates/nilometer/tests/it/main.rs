@@ -1,6 +1,7 @@
 //! What a client sees: commands in, replies out.
 
 mod change_commands;
+mod collations;
 mod golden;
 mod query_commands;
 mod random;
