@@ -33,10 +33,7 @@ const REFUSED_IN_FILTERS: [&str; 10] = [
 ];
 
 /// Stages that parse, and are answered with an error when they are run.
-const MAY_BE_REFUSED_LATER: [&str; 2] = [
-    "$listSessions",
-    "$planCacheStats",
-];
+const MAY_BE_REFUSED_LATER: [&str; 2] = ["$listSessions", "$planCacheStats"];
 
 #[test]
 fn compatibility_page_is_in_step_with_the_tables() {

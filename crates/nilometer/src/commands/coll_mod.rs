@@ -150,7 +150,11 @@ impl Change<'_> {
         self.change_index(buckets, index)
     }
 
-    fn change_index(&self, collection: &Collection, index: Option<IndexChange>) -> Result<Document> {
+    fn change_index(
+        &self,
+        collection: &Collection,
+        index: Option<IndexChange>,
+    ) -> Result<Document> {
         match index {
             Some(change) => change.apply(self.database, collection),
             None => Ok(Document::new()),

@@ -125,7 +125,9 @@ fn wanted(args: &Args<'_>, place: &Place<'_>) -> Result<Vec<IndexSpec>> {
     let mut wanted = Vec::new();
     let descriptions = args.required_array("indexes")?;
     if descriptions.is_empty() {
-        return Err(Error::bad_value("Must specify at least one index to create"));
+        return Err(Error::bad_value(
+            "Must specify at least one index to create",
+        ));
     }
     for description in descriptions.iter() {
         let ValueRef::Document(description) = description else {

@@ -96,7 +96,13 @@ impl StoredCollections {
             let stored = &index.stored;
             let since = stored.since_ms().max(started);
             let spec = index.spec.to_document();
-            out.push(entry(&index.spec.name, spec, stored.uses(), since, !stored.is_ready()));
+            out.push(entry(
+                &index.spec.name,
+                spec,
+                stored.uses(),
+                since,
+                !stored.is_ready(),
+            ));
         }
         Ok(out)
     }

@@ -411,7 +411,8 @@ impl Writer<'_> {
             }
             Change::Remove => {
                 self.entries(&key, document, None)?;
-                self.batch.delete(id_index, id_key(document.get("_id"), self.collation));
+                self.batch
+                    .delete(id_index, id_key(document.get("_id"), self.collation));
                 self.batch.delete(records, key);
                 Ok(Some(Written::Removal))
             }

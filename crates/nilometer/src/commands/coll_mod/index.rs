@@ -87,7 +87,9 @@ pub(super) fn parse(
 /// The seconds an index may be given: it expires already, or it could have been made so.
 fn seconds(value: ValueRef<'_>, collection: &Collection, index: &ShownIndex) -> Result<i64> {
     let Some(seconds) = truncated_i64(value) else {
-        return Err(Error::invalid_options("expireAfterSeconds field must be a number"));
+        return Err(Error::invalid_options(
+            "expireAfterSeconds field must be a number",
+        ));
     };
     let is_nan = Number::of(value).is_some_and(|n| n.to_f64().is_nan());
     if is_nan || !(0..=i64::from(i32::MAX)).contains(&seconds) {

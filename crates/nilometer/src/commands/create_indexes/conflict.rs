@@ -125,16 +125,19 @@ fn has_same_options(a: &IndexSpec, b: &IndexSpec) -> bool {
         "coarsestIndexedLevel",
     ];
     a.expire_after_seconds == b.expire_after_seconds
-        && COMPARED.iter().all(|name| {
-            order::compare(a.others.get(name), b.others.get(name)).is_eq()
-        })
+        && COMPARED
+            .iter()
+            .all(|name| order::compare(a.others.get(name), b.others.get(name)).is_eq())
 }
 
 /// Equal values in equal order, numbers by value.
 pub(in crate::commands) fn equal_documents(a: Option<&Document>, b: Option<&Document>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => {
-            let (a, b) = (ValueRef::Document(a.as_ref()), ValueRef::Document(b.as_ref()));
+            let (a, b) = (
+                ValueRef::Document(a.as_ref()),
+                ValueRef::Document(b.as_ref()),
+            );
             order::compare(a, b).is_eq()
         }
         (None, None) => true,

@@ -175,9 +175,8 @@ fn check_wildcard_neighbours(names: &[&str]) -> Result<()> {
         name.strip_prefix(above)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    let overlaps = |name: &&&str| {
-        !name.ends_with(".$**") && (is_below(name, root) || is_below(root, name))
-    };
+    let overlaps =
+        |name: &&&str| !name.ends_with(".$**") && (is_below(name, root) || is_below(root, name));
     match names.iter().find(overlaps) {
         Some(name) => Err(refused(format!(
             "The field '{name}' overlaps the wildcard '{root}.$**'"
@@ -225,7 +224,11 @@ mod tests {
         ] {
             assert_eq!(code(key.clone()), 0, "{key:?}");
         }
-        assert!(check(doc! { "_id": 1.0 }.as_ref(), Target::Ordinary).unwrap().is_id);
+        assert!(
+            check(doc! { "_id": 1.0 }.as_ref(), Target::Ordinary)
+                .unwrap()
+                .is_id
+        );
     }
 
     #[test]

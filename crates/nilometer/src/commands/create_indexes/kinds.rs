@@ -74,10 +74,7 @@ fn sphere(args: &Args<'_>, shape: Shape, kept: &mut DocumentBuilder) -> Result<(
             keep(args, &["2dsphereIndexVersion"], kept);
         }
         None if version.is_missing() => {
-            kept.append(
-                "2dsphereIndexVersion",
-                is_sphere.then_some(SPHERE_VERSION),
-            );
+            kept.append("2dsphereIndexVersion", is_sphere.then_some(SPHERE_VERSION));
         }
         _ => {
             return Err(refused(

@@ -57,7 +57,11 @@ fn check_at(filter: DocRef<'_>, depth: usize) -> Result<()> {
 
 /// An object is a list of operators if its first field is one; else a value to be equal to.
 fn check_operators(operators: DocRef<'_>) -> Result<()> {
-    if !operators.iter().next().is_some_and(|e| e.name().starts_with('$')) {
+    if !operators
+        .iter()
+        .next()
+        .is_some_and(|e| e.name().starts_with('$'))
+    {
         return Ok(());
     }
     for operator in operators {
@@ -66,10 +70,10 @@ fn check_operators(operators: DocRef<'_>) -> Result<()> {
             ("$exists", ValueRef::Bool(false) | ValueRef::Int32(0)) => {
                 return Err(unsupported("$exists: false"));
             }
-            ("$in", ValueRef::Array(values)) => {
-                if values.iter().any(|v| matches!(v, ValueRef::Regex { .. })) {
-                    return Err(unsupported("$regex"));
-                }
+            ("$in", ValueRef::Array(values))
+                if values.iter().any(|v| matches!(v, ValueRef::Regex { .. })) =>
+            {
+                return Err(unsupported("$regex"));
             }
             _ => {}
         }

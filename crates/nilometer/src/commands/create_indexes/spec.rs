@@ -183,9 +183,7 @@ fn name(args: &Args<'_>, key: DocRef<'_>, shape: Shape) -> Result<String> {
     match name.as_str() {
         "" => Err(refused("The index name cannot be empty")),
         "*" => Err(Error::bad_value("The index name '*' is not valid.")),
-        name if name.contains('\0') => {
-            Err(refused("The index name cannot contain NUL bytes"))
-        }
+        name if name.contains('\0') => Err(refused("The index name cannot contain NUL bytes")),
         "_id_" if !shape.is_id => Err(Error::bad_value(
             "The index name '_id_' is reserved for the _id index, which must have key pattern {_id: 1}",
         )),
