@@ -50,6 +50,7 @@ mod maintenance;
 mod ping;
 mod query;
 mod rename_collection;
+mod raw_change;
 mod replication;
 mod server_status;
 mod sessions;

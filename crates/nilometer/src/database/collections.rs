@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::query::source::{
     Bucket, BucketHeader, BucketIter, BucketOptions, BucketScan, BucketSource, Collections,
-    Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
+    Direction, Outputs, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
 };
 use crate::services::Services;
 use crate::services::describe::{self, Shown};
@@ -57,6 +57,10 @@ impl Collections for StoredCollections {
             None if coll == SYSTEM_VIEWS => self.system_views(db),
             None => Resolved::Absent,
         })
+    }
+
+    fn outputs(&self) -> Option<&dyn Outputs> {
+        Some(self)
     }
 
     fn introspect(
@@ -156,6 +160,7 @@ impl StoredCollections {
             bucket_max_span_seconds: timeseries.map_or(0, |t| i64::from(t.span_seconds)),
             bucket_rounding_seconds: timeseries.map_or(0, |t| i64::from(t.rounding_seconds)),
             extended_range: collection.has_extended_range(),
+            mixed_schema: collection.may_have_mixed_schema(),
             fixed_buckets: collection.has_fixed_buckets(),
             collation: Collation::of_stored(collection.options.as_ref())?,
         };

@@ -21,5 +21,6 @@ mod validate;
 
 pub use build::RecordWalk;
 pub use change::{Changed, Selection, Updated};
+pub(crate) use change::{ids_of, new_document};
 pub use index_scan::{FoundEntry, IndexRangeScan};
 pub use records::{RecordScan, Records};

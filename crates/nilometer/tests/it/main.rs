@@ -2,6 +2,7 @@
 
 mod change_commands;
 mod collations;
+mod geo;
 mod golden;
 mod query_commands;
 mod random;

@@ -158,6 +158,13 @@ pub struct CollatedValue {
     collation: Collation,
 }
 
+impl CollatedValue {
+    /// The value.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+}
+
 impl PartialEq for CollatedValue {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
