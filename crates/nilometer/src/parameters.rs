@@ -106,6 +106,8 @@ macro_rules! parameters {
 const INT_MAX: i64 = i32::MAX as i64;
 
 parameters! {
+    allow_disk_use_by_default = "allowDiskUseByDefault", Bool, Any, 1, 0, 1,
+        "True to let queries that do not say otherwise write to disk what memory does not hold.";
     cursor_timeout_millis = "cursorTimeoutMillis", Long, Any, 600_000, 1, i64::MAX,
         "Milliseconds after which a cursor nobody asks is closed.";
     enable_test_commands = "enableTestCommands", Bool, Never, 0, 0, 1,
@@ -114,6 +116,8 @@ parameters! {
         "Bytes a sort may hold before it spills to disk or fails.";
     internal_document_source_group_max_memory_bytes = "internalDocumentSourceGroupMaxMemoryBytes", Long, Any, 104_857_600, 1, i64::MAX,
         "Bytes a group may hold before it spills to disk or fails.";
+    internal_query_max_allowed_densify_docs = "internalQueryMaxAllowedDensifyDocs", Long, Any, 500_000, 0, i64::MAX,
+        "Documents a $densify may make.";
     max_sessions = "maxSessions", Int, Startup, 1_000_000, 1, INT_MAX,
         "Logical sessions that may be open at a time.";
     quiet = "quiet", Bool, Any, 0, 0, 1,
@@ -121,13 +125,15 @@ parameters! {
     timeseries_bucket_max_count = "timeseriesBucketMaxCount", Int, Startup, 1000, 1, INT_MAX,
         "Measurements a bucket may hold.";
     timeseries_bucket_max_size = "timeseriesBucketMaxSize", Int, Startup, 128_000, 1, INT_MAX,
-        "Bytes of uncompressed measurements a bucket may hold.";
+        "Bytes a bucket document may have, except for a few large measurements.";
     timeseries_bucket_min_count = "timeseriesBucketMinCount", Int, Startup, 10, 1, INT_MAX,
-        "Measurements a bucket may hold in any case, however large they are.";
+        "Measurements a bucket of large ones may hold beyond its size; 1 to make no exception.";
+    timeseries_bucket_min_size = "timeseriesBucketMinSize", Int, Any, 5120, 1, INT_MAX,
+        "Bytes a bucket document may have in any case, however many buckets share the cache.";
     timeseries_idle_bucket_expiry_max_count_per_attempt = "timeseriesIdleBucketExpiryMaxCountPerAttempt", Int, Startup, 3, 2, INT_MAX,
         "Idle series whose buckets are closed at most when an insert finds memory short.";
     timeseries_idle_bucket_expiry_memory_usage_threshold = "timeseriesIdleBucketExpiryMemoryUsageThreshold", Int, Any, 0, -1, INT_MAX,
-        "Bytes of open buckets above which idle ones are closed; 0 or -1 is 2.5 % of memory, and 512 MiB where that is unknown.";
+        "Bytes of open buckets above which idle ones are archived and closed; 0 or -1 is 2.5 % of memory, and 512 MiB where that is unknown.";
     ttl_monitor_enabled = "ttlMonitorEnabled", Bool, Any, 1, 0, 1,
         "False to leave expired documents where they are.";
     ttl_monitor_sleep_secs = "ttlMonitorSleepSecs", Int, Any, 60, 1, INT_MAX,

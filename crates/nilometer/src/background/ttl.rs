@@ -7,7 +7,7 @@ use std::time::Duration;
 use nilometer_bson::ValueRef;
 
 use super::Needs;
-use crate::catalog::{Collection, Storage};
+use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::Index;
 use crate::services::Services;
@@ -52,7 +52,7 @@ impl TtlMonitor {
             }
             let now_ms = services.clock.now_ms();
             // A collection that fails, as one just dropped does, is tried again next time.
-            let _ = expire(&collection, &needs.timeseries, now_ms);
+            let _ = expire(&needs.catalog, &collection, &needs.timeseries, now_ms);
             let _ = expire_records(&collection, &needs.records, now_ms, &check_interrupt);
         }
     }
@@ -60,12 +60,13 @@ impl TtlMonitor {
 
 /// Removes what has expired from one collection; returns how many buckets went.
 fn expire(
+    catalog: &Catalog,
     collection: &Arc<Collection>,
     timeseries: &Arc<Timeseries>,
     now_ms: i64,
 ) -> Result<usize> {
     match expire_after_ms(collection) {
-        Some(after) => timeseries.expire(collection, now_ms.saturating_sub(after)),
+        Some(after) => timeseries.expire(catalog, collection, now_ms.saturating_sub(after)),
         None => Ok(0),
     }
 }

@@ -14,6 +14,7 @@ mod index_spec;
 mod indexes;
 mod namespace;
 mod rename;
+mod replacement;
 mod timeseries_options;
 
 use std::collections::{BTreeMap, BTreeSet};

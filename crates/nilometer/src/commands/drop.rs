@@ -124,7 +124,7 @@ fn remove(database: &Database, namespaces: &[Namespace]) -> Result<()> {
 
 /// Forgets what is in memory of a collection that was dropped.
 pub(super) fn forget(database: &Database, collection: &Collection) {
-    database.timeseries().bucket_catalog.forget(collection.uuid);
+    database.timeseries().forget(collection.uuid);
     database.records().forget(collection.uuid);
 }
 

@@ -51,6 +51,7 @@ mod maintenance;
 mod ping;
 mod plan_cache;
 mod query;
+mod raw_change;
 mod rename_collection;
 mod replication;
 mod server_status;
@@ -187,10 +188,12 @@ pub static COMMANDS: &[CommandSpec] = &[
     aggregate::SPEC,
     build_info::SPEC,
     bulk_write::SPEC,
+    maintenance::CLONE_AS_CAPPED,
     coll_mod::SPEC,
     stats::COLL_STATS,
     maintenance::COMPACT,
     connection_status::STATUS,
+    maintenance::CONVERT_TO_CAPPED,
     count::SPEC,
     create::SPEC,
     create_indexes::SPEC,

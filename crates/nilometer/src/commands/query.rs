@@ -16,6 +16,7 @@ use crate::query::cursor::{BatchRequest, Cursor};
 use crate::query::exec::documents::GivenDocuments;
 use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::query::pipeline::{PipelineContext, Stage};
+use crate::query::planner::near;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::resolve::resolve;
 use crate::query::planner::{Builder, Input, LogicalPlan, access, rules};
@@ -26,13 +27,12 @@ pub(super) struct QueryOptions {
     pub(super) expressions: ParseContext,
     /// The values of `let`.
     pub(super) variables: Arc<[Value]>,
-    /// Stages above their memory limit may write to disk.
-    pub(super) allow_disk_use: bool,
+    /// Whether stages above their memory limit may write to disk; if not said, a parameter decides.
+    pub(super) allow_disk_use: Option<bool>,
 }
 
 impl QueryOptions {
-    /// Reads `let`, `collation` and `allowDiskUse`, which is true unless it is refused. Without a
-    /// collation that of `collection` goes.
+    /// Reads `let`, `collation` and `allowDiskUse`. Without a collation that of `collection` goes.
     pub(super) fn parse(
         database: &Database,
         operation: &OperationContext,
@@ -73,7 +73,7 @@ impl QueryOptions {
         Ok(Self {
             expressions,
             variables: variables.into(),
-            allow_disk_use: args.lenient_boolean("allowDiskUse")?.unwrap_or(true),
+            allow_disk_use: args.lenient_boolean("allowDiskUse")?,
         })
     }
 }
@@ -150,24 +150,26 @@ pub(super) fn settings(
     database: &Database,
     operation: &OperationContext,
     variables: Arc<[Value]>,
-    allow_disk_use: bool,
+    allow_disk_use: Option<bool>,
     collation: &Collation,
 ) -> ExecSettings {
     let services = database.queries();
     let given = &database.services().parameters;
+    let may_spill = allow_disk_use.unwrap_or_else(|| given.allow_disk_use_by_default() != 0);
     // The table of parameters keeps them from being negative.
-    let bytes = |limit: i64| u64::try_from(limit).unwrap_or(0);
+    let most = |limit: i64| u64::try_from(limit).unwrap_or(0);
     ExecSettings {
         now_ms: operation.now_ms,
         variables,
         collator: collation.shared(),
         entropy: Arc::clone(&services.entropy),
         limits: ExecLimits {
-            group_bytes_max: bytes(given.internal_document_source_group_max_memory_bytes()),
-            sort_bytes_max: bytes(given.internal_query_max_blocking_sort_memory_usage_bytes()),
+            group_bytes_max: most(given.internal_document_source_group_max_memory_bytes()),
+            sort_bytes_max: most(given.internal_query_max_blocking_sort_memory_usage_bytes()),
+            densify_documents_max: most(given.internal_query_max_allowed_densify_docs()),
             ..services.limits
         },
-        spill: services.spill.clone().filter(|_| allow_disk_use),
+        spill: services.spill.clone().filter(|_| may_spill),
         // What is explained is tried anew.
         plans: if operation.is_explain {
             Arc::default()
@@ -229,6 +231,7 @@ pub(super) fn plan(
             adjust(&mut input)?;
             let mut all = resolved.view_stages;
             all.extend(stages);
+            let all = near::settle(&input, all, &settings)?;
             LogicalPlan::new(input, all)
         }
     };
@@ -285,7 +288,7 @@ pub(super) fn open_listing(
         database,
         operation,
         Arc::from([]),
-        false,
+        None,
         &Collation::SIMPLE,
     ));
     let first = FirstBatch {

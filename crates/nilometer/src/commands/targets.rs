@@ -54,7 +54,7 @@ impl Selected {
             database,
             operation,
             variables.into(),
-            false,
+            Some(false),
             collation,
         ));
         let mut plan = LogicalPlan::new(Input::Records(Box::new(input)), stages);

@@ -14,7 +14,7 @@ use crate::eval::Collation;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
     Bucket, BucketHeader, BucketIter, BucketOptions, BucketScan, BucketSource, Collections,
-    Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
+    Direction, Outputs, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
 };
 use crate::services::Services;
 use crate::services::describe::{self, Shown};
@@ -59,6 +59,10 @@ impl Collections for StoredCollections {
             None if coll == SYSTEM_VIEWS => self.system_views(db),
             None => Resolved::Absent,
         })
+    }
+
+    fn outputs(&self) -> Option<&dyn Outputs> {
+        Some(self)
     }
 
     fn introspect(
@@ -163,6 +167,7 @@ impl StoredCollections {
             bucket_max_span_seconds: timeseries.map_or(0, |t| i64::from(t.span_seconds)),
             bucket_rounding_seconds: timeseries.map_or(0, |t| i64::from(t.rounding_seconds)),
             extended_range: collection.has_extended_range(),
+            mixed_schema: collection.may_have_mixed_schema(),
             fixed_buckets: collection.has_fixed_buckets(),
             collation: Collation::of_stored(collection.options.as_ref())?,
         };

@@ -5,12 +5,13 @@
 //! changes what a reader sees, so neither waits for a sync: after a crash the tail is there again.
 
 use nilometer_bson::{DocRef, Document};
-use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
+use nilometer_storage::{Bytes, Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
 
-use super::bucket_document::{BucketImage, Layout, damaged};
+use super::bucket_document::{BucketDocument, BucketImage, Layout, damaged};
+use super::meta::SeriesMeta;
 use super::sealed;
 use super::tail::{self, Entry};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The three keyspaces of a bucket collection.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +24,10 @@ pub(crate) struct BucketKeyspaces {
 
 /// A bucket as stored: document and tail.
 pub(crate) struct Parts {
-    /// The document, if one was written.
-    pub(crate) document: Option<Document>,
+    /// The stored form of the document, if one was written.
+    pub(crate) stored: Option<Bytes>,
+    /// True if it is among the open ones.
+    pub(crate) in_open: bool,
     /// Keys and entries of the tail, in the order of their sequence numbers.
     pub(crate) tail: Vec<(Vec<u8>, Entry)>,
 }
@@ -36,11 +39,12 @@ pub(crate) fn read_parts(
     id: [u8; 12],
     upto: Option<u32>,
 ) -> Result<Parts> {
-    let stored = match snapshot.get(keyspaces.open, &id)? {
+    let open = snapshot.get(keyspaces.open, &id)?;
+    let in_open = open.is_some();
+    let stored = match open {
         Some(found) => Some(found),
         None => snapshot.get(keyspaces.sealed, &id)?,
     };
-    let document = stored.map(|bytes| sealed::load(&bytes)).transpose()?;
     let end = match upto {
         Some(sequence) => tail::key(id, sequence),
         None => [&tail::key(id, u32::MAX)[..], &[0]].concat(),
@@ -57,21 +61,72 @@ pub(crate) fn read_parts(
         entries.push((key.to_vec(), tail::decode(&value)?));
     }
     Ok(Parts {
-        document,
+        stored,
+        in_open,
         tail: entries,
     })
 }
 
 impl Parts {
+    /// True if there is nothing of the bucket.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stored.is_none() && self.tail.is_empty()
+    }
+
+    /// The sequence number behind the tail.
+    pub(crate) fn next_sequence(&self) -> Result<u32> {
+        match self.tail.last() {
+            Some((key, _)) => Ok(tail::split_key(key)?.1.saturating_add(1)),
+            None => Ok(0),
+        }
+    }
+
+    /// The series of the bucket and its start, by document or tail; `None` if there is nothing of it.
+    pub(crate) fn series(
+        &self,
+        id: [u8; 12],
+        time_field: &str,
+    ) -> Result<Option<(SeriesMeta, i64)>> {
+        if let Some(stored) = &self.stored {
+            let document = sealed::load(stored)?;
+            let bucket = BucketDocument::parse(document.as_ref(), time_field)?;
+            let start_ms = bucket.start_ms(time_field)?;
+            return Ok(Some((SeriesMeta::of(bucket.meta), start_ms)));
+        }
+        let header = self.tail.iter().find_map(|(_, e)| e.header.as_ref());
+        match header {
+            Some(header) => {
+                let meta = SeriesMeta::of(header.meta.as_ref());
+                Ok(Some((meta, header.start_ms)))
+            }
+            None if self.is_empty() => Ok(None),
+            None => Err(without_header(id)),
+        }
+    }
+
     /// The bucket with its tail folded in; `None` if there is nothing of it.
     pub(crate) fn image(&self, id: [u8; 12], layout: &Layout<'_>) -> Result<Option<BucketImage>> {
+        let document = self.stored.as_deref().map(sealed::load).transpose()?;
         image(
-            self.document.as_ref().map(Document::as_ref),
+            document.as_ref().map(Document::as_ref),
             &self.tail,
             id,
             layout,
         )
     }
+
+    /// The bucket document: as it was written if there is no tail, else with the tail folded in.
+    pub(crate) fn document(&self, id: [u8; 12], layout: &Layout<'_>) -> Result<Option<Document>> {
+        match &self.stored {
+            Some(stored) if self.tail.is_empty() => sealed::load(stored).map(Some),
+            _ => Ok(self.image(id, layout)?.map(BucketImage::into_document)),
+        }
+    }
+}
+
+fn without_header(id: [u8; 12]) -> Error {
+    let id = nilometer_bson::ValueRef::ObjectId(nilometer_bson::ObjectId(id));
+    damaged(id, "its tail does not tell how it was opened")
 }
 
 /// Puts a document and tail entries together.
@@ -88,10 +143,7 @@ pub(crate) fn image(
                 return Ok(None);
             }
             let header = tail.iter().find_map(|(_, entry)| entry.header.as_ref());
-            let Some(header) = header else {
-                let id = nilometer_bson::ValueRef::ObjectId(nilometer_bson::ObjectId(id));
-                return Err(damaged(id, "its tail does not tell how it was opened"));
-            };
+            let header = header.ok_or_else(|| without_header(id))?;
             BucketImage::new(id, header, layout)
         }
     };
@@ -121,7 +173,13 @@ pub(crate) fn fold(
     target: Target,
 ) -> Result<Option<(usize, usize)>> {
     let parts = read_parts(&*engine.snapshot()?, keyspaces, id, upto)?;
-    if parts.tail.is_empty() && target == Target::Open {
+    if parts.tail.is_empty() {
+        if let (Some(stored), true, Target::Sealed) = (&parts.stored, parts.in_open, target) {
+            let mut batch = WriteBatch::new();
+            batch.put(keyspaces.sealed, id.to_vec(), stored.to_vec());
+            batch.delete(keyspaces.open, id.to_vec());
+            engine.commit(batch, Durability::Buffered)?;
+        }
         return Ok(None);
     }
     let Some(image) = parts.image(id, layout)? else {
@@ -136,7 +194,7 @@ pub(crate) fn fold(
     };
     let mut batch = WriteBatch::new();
     batch.put(to, id.to_vec(), stored);
-    if parts.document.is_some() {
+    if parts.stored.is_some() && parts.in_open == (target == Target::Sealed) {
         batch.delete(from, id.to_vec());
     }
     for (key, _) in parts.tail {

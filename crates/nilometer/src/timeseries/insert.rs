@@ -11,10 +11,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, Element, ValueRef, type_code};
-use nilometer_storage::WriteBatch;
+use nilometer_storage::{Durability, WriteBatch};
 
 use super::Timeseries;
 use super::bucket_catalog::{BucketStorage, InFlight, Measurement};
+use super::bucket_document::COLUMN_SUBTYPE;
 use super::fold::BucketKeyspaces;
 use super::meta::SeriesMeta;
 use super::series_index;
@@ -118,6 +119,11 @@ fn examine<'a>(
             has_id = true;
         }
     }
+    if holds_column(document) {
+        return Err(Error::bad_value(
+            "a measurement cannot hold binary data of subtype 7, which buckets are made of",
+        ));
+    }
     let Some(ValueRef::DateTime(time_ms)) = time.map(|element| element.value()) else {
         return Err(Error::bad_value(format!(
             "'{}' must be present and contain a valid BSON UTC datetime value",
@@ -144,6 +150,26 @@ fn examine<'a>(
     Ok((meta, measurement))
 }
 
+/// True if a compressed column is anywhere among the values: one cannot be compressed again.
+fn holds_column(document: DocRef<'_>) -> bool {
+    document
+        .iter()
+        .any(|element| match (element.type_code(), element.value()) {
+            (type_code::BINARY, ValueRef::Binary { subtype, .. }) => subtype == COLUMN_SUBTYPE,
+            (type_code::DOCUMENT, ValueRef::Document(inner)) => holds_column(inner),
+            (type_code::ARRAY, ValueRef::Array(inner)) => holds_column(inner.as_document()),
+            _ => false,
+        })
+}
+
+/// True if a bucket of the collection may be searched for in storage to take measurements again.
+/// MongoDB does so only where an index supports the search: one on metadata and time, which is
+/// there by default, or on time where there is no metadata.
+pub(crate) fn may_query_for_reopening(collection: &Collection) -> bool {
+    let options = collection.timeseries.as_ref();
+    options.is_some_and(|options| options.meta_field.is_some())
+}
+
 /// The buckets of one collection as the catalog asks for them.
 struct Stored<'t> {
     timeseries: &'t Timeseries,
@@ -153,6 +179,10 @@ struct Stored<'t> {
 impl BucketStorage for Stored<'_> {
     fn measure(&self, id: [u8; 12]) -> Result<usize> {
         self.timeseries.measure(self.collection, id)
+    }
+
+    fn may_query(&self) -> bool {
+        may_query_for_reopening(self.collection)
     }
 
     fn find(&self, meta: &SeriesMeta, after_ms: i64, until_ms: i64) -> Result<Vec<[u8; 12]>> {
@@ -168,6 +198,16 @@ impl BucketStorage for Stored<'_> {
     }
 }
 
+/// An insert between its steps: bucket entries that nobody sees yet, and that hold up whoever wants
+/// one of the buckets for himself. It must be finished.
+#[must_use = "what is staged must be finished"]
+pub(super) struct StagedInsert {
+    collection: Arc<Collection>,
+    batch: WriteBatch,
+    in_flight: Vec<InFlight>,
+    outcome: InsertOutcome,
+}
+
 impl Timeseries {
     /// Inserts measurements. Those it accepts are stored together; `Err` means none was stored.
     pub fn insert<'a>(
@@ -177,6 +217,19 @@ impl Timeseries {
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
     ) -> Result<InsertOutcome> {
+        let mut staged = self.stage_insert(catalog, collection, documents, options)?;
+        let committed = self.commit_insert(&mut staged, options.durability);
+        self.finish_insert(staged, committed)
+    }
+
+    /// The first step: finds buckets for the measurements and makes entries of them.
+    pub(super) fn stage_insert<'a>(
+        &self,
+        catalog: &Catalog,
+        collection: &Arc<Collection>,
+        documents: impl Iterator<Item = DocRef<'a>>,
+        options: InsertOptions<'_>,
+    ) -> Result<StagedInsert> {
         let Some(timeseries) = &collection.timeseries else {
             return Err(Error::bad_value("not a time-series collection"));
         };
@@ -201,23 +254,33 @@ impl Timeseries {
         if extended {
             catalog.mark_extended_range(collection)?;
         }
-        self.commit_groups(collection, groups, options)?;
-        Ok(outcome)
+        self.remember(collection);
+        let mut staged = StagedInsert {
+            collection: collection.clone(),
+            batch: WriteBatch::new(),
+            in_flight: Vec::new(),
+            outcome,
+        };
+        match self.stage_groups(&mut staged, groups, options) {
+            Ok(()) => Ok(staged),
+            Err(error) => {
+                self.finish_insert(staged, Err(error.clone()))?;
+                Err(error)
+            }
+        }
     }
 
-    fn commit_groups(
+    fn stage_groups(
         &self,
-        collection: &Arc<Collection>,
+        staged: &mut StagedInsert,
         groups: Groups<'_>,
         options: InsertOptions<'_>,
     ) -> Result<()> {
-        let mut batch = WriteBatch::new();
-        let mut in_flight: Vec<InFlight> = Vec::new();
         let storage = Stored {
             timeseries: self,
-            collection,
+            collection: &staged.collection,
         };
-        let staged = groups.groups.into_iter().try_for_each(|mut group| {
+        groups.groups.into_iter().try_for_each(|mut group| {
             // In order of time a batch fills one bucket after the other, however it was shuffled.
             group
                 .measurements
@@ -227,22 +290,38 @@ impl Timeseries {
                 measurement.generated_id = measurement.lacks_id.then(options.new_id);
             }
             self.bucket_catalog.stage(
-                collection,
+                &staged.collection,
                 group.meta,
                 &group.measurements,
                 &storage,
-                &mut batch,
-                &mut in_flight,
+                &mut staged.batch,
+                &mut staged.in_flight,
             )
-        });
-        let committed = staged.and_then(|()| {
-            if !batch.is_empty() {
-                self.engine.commit(batch, options.durability)?;
-            }
-            Ok(())
-        });
+        })
+    }
+
+    /// The second step: makes the entries visible and durable.
+    pub(super) fn commit_insert(
+        &self,
+        staged: &mut StagedInsert,
+        durability: Durability,
+    ) -> Result<()> {
+        let batch = std::mem::take(&mut staged.batch);
+        if !batch.is_empty() {
+            self.engine.commit(batch, durability)?;
+        }
+        Ok(())
+    }
+
+    /// The last step: tells the catalog how it ended, and leaves the chores that follow from it.
+    pub(super) fn finish_insert(
+        &self,
+        staged: StagedInsert,
+        committed: Result<()>,
+    ) -> Result<InsertOutcome> {
+        let in_flight = staged.in_flight;
         let chores = self.bucket_catalog.finish(in_flight, committed.is_ok());
-        self.hand_over(collection, chores);
-        committed
+        self.hand_over(chores);
+        committed.map(|()| staged.outcome)
     }
 }

@@ -11,25 +11,32 @@ use super::{BucketLimits, BucketRange, StoredBucket, Timeseries};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
 use crate::insertion::{InsertOptions, InsertOutcome};
 
-struct Fixture {
-    engine: Arc<dyn Engine>,
-    catalog: Catalog,
-    timeseries: Arc<Timeseries>,
-    collection: Arc<Collection>,
+pub(super) struct Fixture {
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) catalog: Catalog,
+    pub(super) timeseries: Arc<Timeseries>,
+    pub(super) collection: Arc<Collection>,
     ids: Cell<u32>,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
+        Self::with(
+            BucketLimits::default(),
+            doc! { "timeField": "t", "metaField": "m" },
+        )
+    }
+
+    /// A collection with these limits and time-series options.
+    pub(super) fn with(limits: BucketLimits, options: Document) -> Self {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine.clone()).unwrap();
-        let options =
-            TimeseriesOptions::parse(doc! { "timeField": "t", "metaField": "m" }.as_ref());
+        let options = TimeseriesOptions::parse(options.as_ref());
         let name = Namespace::new("db", "ts").unwrap();
         let collection = catalog
             .create_timeseries(name, [1; 16], doc! {}, options.unwrap())
             .unwrap();
-        let timeseries = Arc::new(Timeseries::new(engine.clone(), BucketLimits::default(), 7));
+        let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, 7));
         Self {
             engine,
             catalog,
@@ -41,7 +48,7 @@ impl Fixture {
 
     /// The same storage with nothing in memory, as after a crash. Bucket ids start anew somewhere
     /// else, as random ones do.
-    fn reopened(self) -> Self {
+    pub(super) fn reopened(self) -> Self {
         self.ids.set(self.ids.get() + 1);
         let timeseries = Arc::new(Timeseries::new(
             self.engine.clone(),
@@ -51,7 +58,7 @@ impl Fixture {
         Self { timeseries, ..self }
     }
 
-    fn insert(&self, documents: &[Document], ordered: bool) -> InsertOutcome {
+    pub(super) fn insert(&self, documents: &[Document], ordered: bool) -> InsertOutcome {
         let new_id = || {
             self.ids.set(self.ids.get() + 1);
             let mut id = [0; 12];
@@ -69,7 +76,7 @@ impl Fixture {
             .unwrap()
     }
 
-    fn buckets(&self, backward: bool) -> Vec<Arc<StoredBucket>> {
+    pub(super) fn buckets(&self, backward: bool) -> Vec<Arc<StoredBucket>> {
         let range = BucketRange {
             backward,
             ..BucketRange::default()
@@ -81,7 +88,7 @@ impl Fixture {
             .collect()
     }
 
-    fn counter(&self, name: &str) -> i64 {
+    pub(super) fn counter(&self, name: &str) -> i64 {
         let mut out = DocumentBuilder::new();
         self.timeseries
             .bucket_catalog
@@ -91,12 +98,12 @@ impl Fixture {
     }
 }
 
-fn at(seconds: i64, meta: &str, value: impl Into<Value>) -> Document {
+pub(super) fn at(seconds: i64, meta: &str, value: impl Into<Value>) -> Document {
     doc! { "_id": 1, "t": Value::DateTime(seconds * 1000), "m": meta, "v": value.into() }
 }
 
 /// The measurements of a bucket as documents with fields in order of name.
-fn measurements(bucket: &StoredBucket) -> Vec<Document> {
+pub(super) fn measurements(bucket: &StoredBucket) -> Vec<Document> {
     (0..bucket.count())
         .map(|row| {
             let mut fields: BTreeMap<String, Value> = BTreeMap::new();
@@ -118,7 +125,7 @@ fn from_fields(fields: BTreeMap<String, Value>) -> Document {
     out.finish()
 }
 
-fn sorted_fields(document: DocRef<'_>) -> Document {
+pub(super) fn sorted_fields(document: DocRef<'_>) -> Document {
     from_fields(
         document
             .iter()
@@ -384,13 +391,23 @@ fn only_wholly_expired_buckets_go() {
     let hours: Vec<_> = (0..5).map(|hour| at(hour * 3600 + 30, "a", 1)).collect();
     f.insert(&hours, true);
     // The second bucket starts at 3600 s and could hold times up to 7200 s.
-    assert_eq!(f.timeseries.expire(&f.collection, 7_199_999).unwrap(), 1);
-    assert_eq!(f.timeseries.expire(&f.collection, 7_200_000).unwrap(), 1);
+    assert_eq!(
+        f.timeseries
+            .expire(&f.catalog, &f.collection, 7_199_999)
+            .unwrap(),
+        1
+    );
+    assert_eq!(
+        f.timeseries
+            .expire(&f.catalog, &f.collection, 7_200_000)
+            .unwrap(),
+        1
+    );
     assert_eq!(f.buckets(false).len(), 3);
     // The open bucket goes too, and inserts go on in another.
     assert_eq!(
         f.timeseries
-            .expire(&f.collection, i64::from(u32::MAX) * 1000)
+            .expire(&f.catalog, &f.collection, i64::from(u32::MAX) * 1000)
             .unwrap(),
         3
     );
@@ -398,15 +415,22 @@ fn only_wholly_expired_buckets_go() {
     assert_eq!(f.buckets(false).len(), 1);
     // Outside 1970 to 2038 ids do not tell: starts do.
     f.insert(&[at(-10_000, "a", 1), at(1 << 33, "a", 1)], true);
-    assert_eq!(f.timeseries.expire(&f.collection, 0).unwrap(), 1);
+    assert_eq!(
+        f.timeseries.expire(&f.catalog, &f.collection, 0).unwrap(),
+        1
+    );
     assert_eq!(f.buckets(false).len(), 2);
 }
 
 /// A small generator: no crate is needed to draw a few thousand numbers.
-struct Draw(u64);
+pub(super) struct Draw(u64);
 
 impl Draw {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5DEE_CE66)
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -341,7 +341,7 @@ impl Records {
         decide: &mut Decide<'_>,
     ) -> Result<bool> {
         let mut writer = Writer {
-            collation: &state.collation,
+            state,
             keyspaces: keyspaces(collection)?,
             maintenance: Maintenance::of(self, collection)?,
             snapshot: self.engine.snapshot()?,
@@ -383,10 +383,9 @@ enum Written {
 
 /// What gathers the changes of a chunk.
 struct Writer<'c> {
+    state: &'c CollectionState,
     keyspaces: (KeyspaceId, KeyspaceId),
     maintenance: Maintenance<'c>,
-    /// How the `_id` index compares strings.
-    collation: &'c Collation,
     /// The state before the batch.
     snapshot: Box<dyn Snapshot>,
     batch: WriteBatch,
@@ -419,7 +418,7 @@ impl Writer<'_> {
             Change::Remove => {
                 self.entries(&key, document, None)?;
                 self.batch
-                    .delete(id_index, id_key(document.get("_id"), self.collation));
+                    .delete(id_index, id_key(document.get("_id"), &self.state.collation));
                 self.batch.delete(records, key);
                 Ok(Some(Written::Removal))
             }
@@ -445,7 +444,7 @@ impl Writer<'_> {
 }
 
 /// The document an upsert inserts, with an `_id`.
-fn new_document(
+pub(crate) fn new_document(
     selection: Selection<'_>,
     change: &Update,
     new_id: &dyn Fn() -> ObjectId,
@@ -482,7 +481,10 @@ fn asks_for_exactly(filter: &MatchExpression, pattern: DocRef<'_>) -> bool {
 ///
 /// The index tells only what compares as the filter does: all values if the collations are the same,
 /// else those without text.
-fn ids_of<'f>(filter: &'f MatchExpression, index: &Collation) -> Option<Vec<ValueRef<'f>>> {
+pub(crate) fn ids_of<'f>(
+    filter: &'f MatchExpression,
+    index: &Collation,
+) -> Option<Vec<ValueRef<'f>>> {
     match filter {
         MatchExpression::And(arms) => arms.iter().find_map(|arm| ids_of(arm, index)),
         MatchExpression::Compare(comparison)

@@ -52,12 +52,9 @@ fn check(document: &Document) -> Result<()> {
 
 fn duplicate(collection: &Collection, id: ValueRef<'_>, collation: &Collation) -> Error {
     let order = collation.to_document();
-    let by = order.as_ref().map_or_else(String::new, |order| {
-        format!(
-            "collation: {} ",
-            value_to_relaxed(ValueRef::Document(order.as_ref()))
-        )
-    });
+    let by = collation
+        .to_text()
+        .map_or_else(String::new, |text| format!("collation: {text} "));
     let shown = value_to_relaxed(id);
     Error::new(
         ErrorCode::DuplicateKey,

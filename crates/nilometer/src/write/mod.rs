@@ -24,6 +24,7 @@ mod view;
 pub use build::RecordWalk;
 pub use candidates::{CandidateKey, CandidateKeys, Candidates};
 pub use change::{Changed, Selection, Updated};
+pub(crate) use change::{ids_of, new_document};
 pub use index_scan::{FoundEntry, IndexRangeScan};
 pub use records::{RecordScan, Records};
 pub use view::{CollectionView, ViewEntry};

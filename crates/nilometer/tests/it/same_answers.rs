@@ -1,7 +1,8 @@
 //! The promise of a time-series collection: it answers as an ordinary collection of the same
 //! documents would.
 //!
-//! Random measurements go into both kinds of collection, in memory and in a directory; random
+//! Random measurements go into both kinds of collection, in memory and in a directory, which some of
+//! the time has so little memory for queries that they must spill to disk; random
 //! filters and pipelines must be answered alike by all four. The ordinary collection in memory is
 //! the oracle.
 //!
@@ -658,6 +659,19 @@ fn check_database(seed: u64, collations: bool, told: &mut Vec<String>) -> Vec<St
     if seed.is_multiple_of(2) {
         drop(stored);
         stored = Fixture::open(&directory.0);
+    }
+    if seed.is_multiple_of(3) {
+        // Groups and sorts must write to disk. The database in memory has no place to write to.
+        for name in [
+            "internalDocumentSourceGroupMaxMemoryBytes",
+            "internalQueryMaxBlockingSortMemoryUsageBytes",
+        ] {
+            let mut command = DocumentBuilder::new();
+            command.append("setParameter", 1);
+            command.append(name, 500 + random.int(5000));
+            let reply = stored.reply_on("admin", command.finish());
+            assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
+        }
     }
     let mut failures = Vec::new();
     for _ in 0..60 {

@@ -38,9 +38,6 @@ const NOT_WITH_VIEW: &[&str] = &[
     "flags",
 ];
 
-/// Stages that write or wait, which reading a view must not.
-const NOT_IN_VIEWS: &[&str] = &["$out", "$merge", "$changeStream"];
-
 impl Creation<'_> {
     /// Creates a view.
     pub(super) fn create_view(&self, view_on: &str) -> Result<()> {
@@ -78,23 +75,10 @@ pub(in crate::commands) fn parse_pipeline(
     collation: &Collation,
 ) -> Result<Vec<Document>> {
     let expressions = ParseContext::new().with_collator(collation.shared());
-    let context = PipelineContext::top(expressions);
+    let context = PipelineContext::view(expressions);
     parse_pipeline_value(&context, "'pipeline'", ValueRef::Array(stages))?;
-    let stages: Vec<Document> = stages
-        .iter()
-        .filter_map(ValueRef::as_document)
-        .map(DocRef::to_document)
-        .collect();
-    for stage in &stages {
-        let name = stage.iter().next().map_or("", |e| e.name());
-        if NOT_IN_VIEWS.contains(&name) {
-            return Err(Error::new(
-                ErrorCode::OptionNotSupportedOnView,
-                format!("The aggregation stage {name} cannot be used in a view definition"),
-            ));
-        }
-    }
-    Ok(stages)
+    let documents = stages.iter().filter_map(ValueRef::as_document);
+    Ok(documents.map(DocRef::to_document).collect())
 }
 
 /// Refuses a view that would stand on itself, too high, or on one of another collation.

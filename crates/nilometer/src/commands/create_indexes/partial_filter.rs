@@ -70,10 +70,10 @@ fn check_operators(operators: DocRef<'_>) -> Result<()> {
             ("$exists", ValueRef::Bool(false) | ValueRef::Int32(0)) => {
                 return Err(unsupported("$exists: false"));
             }
-            ("$in", ValueRef::Array(values)) => {
-                if values.iter().any(|v| matches!(v, ValueRef::Regex { .. })) {
-                    return Err(unsupported("$regex"));
-                }
+            ("$in", ValueRef::Array(values))
+                if values.iter().any(|v| matches!(v, ValueRef::Regex { .. })) =>
+            {
+                return Err(unsupported("$regex"));
             }
             _ => {}
         }

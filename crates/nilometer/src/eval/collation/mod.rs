@@ -100,6 +100,12 @@ impl Collation {
         self.0.as_ref().map(|order| order.options().to_document())
     }
 
+    /// All options, as messages show them; nothing for the simple collation.
+    pub fn to_text(&self) -> Option<String> {
+        let document = self.to_document()?;
+        Some(options::shown(document.as_ref()))
+    }
+
     /// A value as a map key under this collation.
     pub fn key(&self, value: Value) -> CollatedValue {
         CollatedValue {
@@ -150,6 +156,13 @@ pub fn has_text(value: &Value) -> bool {
 pub struct CollatedValue {
     value: Value,
     collation: Collation,
+}
+
+impl CollatedValue {
+    /// The value.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
 }
 
 impl PartialEq for CollatedValue {

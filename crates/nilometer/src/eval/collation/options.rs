@@ -165,7 +165,7 @@ fn name_of<T: PartialEq>(names: &[(&'static str, T)], value: &T) -> &'static str
 }
 
 /// A flat document as MongoDB's messages show it.
-fn shown(spec: DocRef<'_>) -> String {
+pub(super) fn shown(spec: DocRef<'_>) -> String {
     let fields: Vec<String> = spec
         .iter()
         .map(|e| format!("{}: {}", e.name(), value_to_relaxed(e.value())))

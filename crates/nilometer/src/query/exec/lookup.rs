@@ -134,6 +134,8 @@ impl Lookup {
     /// The settings of the pipeline for one document: its variables follow those around it.
     fn settings_for(&self, row: &Document, cx: &ExecContext<'_>) -> Result<Arc<ExecSettings>> {
         let mut variables = cx.eval.variables.to_vec();
+        // A view knows none of the variables of the query that reads it.
+        variables.truncate(self.stage.outer);
         for expression in &self.stage.variables {
             variables.push(expression.evaluate(row.as_ref(), &cx.eval)?);
         }
@@ -260,7 +262,7 @@ impl Operator for Equal {
 }
 
 /// What a local field asks for: the elements of arrays, null if there is nothing.
-fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
+pub(super) fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
     let mut values = Vec::new();
     let root = ValueRef::Document(row.as_ref());
     path.visit(root, LeafArrays::Whole, &mut |value, _| {
@@ -278,7 +280,7 @@ fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
 }
 
 /// What a foreign field answers to: its value, and the elements of an array; null if missing.
-fn foreign_values(path: &MatchPath, document: &Document) -> Result<Vec<Value>> {
+pub(super) fn foreign_values(path: &MatchPath, document: &Document) -> Result<Vec<Value>> {
     let mut values = Vec::new();
     let root = ValueRef::Document(document.as_ref());
     path.visit(root, LeafArrays::Expand, &mut |value, _| {

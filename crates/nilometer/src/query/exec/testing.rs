@@ -128,6 +128,7 @@ impl MemoryBuckets {
                 bucket_max_span_seconds: SPAN_MS / 1000,
                 bucket_rounding_seconds: 60,
                 extended_range,
+                mixed_schema: false,
                 fixed_buckets: false,
                 collation: Collation::SIMPLE,
             },
@@ -333,9 +334,18 @@ pub(crate) fn run_limited(
     options: ExecOptions,
     limits: ExecLimits,
 ) -> Result<Vec<Document>> {
+    run_with(collections, stages, settings(options, limits))
+}
+
+/// Runs a pipeline over the collection "c" with settings.
+pub(crate) fn run_with(
+    collections: &Arc<dyn Collections>,
+    stages: &Value,
+    settings: ExecSettings,
+) -> Result<Vec<Document>> {
     let cx = PipelineContext::top(ParseContext::new());
     let stages = parse_pipeline_value(&cx, "pipeline", stages.as_ref())?;
-    let settings = Arc::new(settings(options, limits));
+    let settings = Arc::new(settings);
     let builder = Builder {
         collections: Arc::clone(collections),
         database: "test".into(),
@@ -345,6 +355,20 @@ pub(crate) fn run_limited(
     };
     let root = builder.pipeline(Some("c"), stages)?;
     Executor::new(root, settings).drain(&operation())
+}
+
+/// Runs a pipeline over documents with limits, writing what does not fit to `folder`.
+pub(crate) fn run_spilling(
+    stages: &Value,
+    documents: Vec<Document>,
+    limits: ExecLimits,
+    folder: &std::path::Path,
+) -> Result<Vec<Document>> {
+    let source = Resolved::Ordinary(Arc::new(MemoryRecords(documents)));
+    let collections = MemoryCollections::of(source);
+    let mut settings = settings(ExecOptions::default(), limits);
+    settings.spill = Some(folder.into());
+    run_with(&collections, stages, settings)
 }
 
 /// Runs a pipeline over documents.

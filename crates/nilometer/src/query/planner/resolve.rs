@@ -65,7 +65,7 @@ pub fn resolve(
                 // A view's stages know no variable of the query.
                 let expressions =
                     ParseContext::new().with_collator(cx.expressions.collator().map(Arc::clone));
-                let nested = cx.nested(Place::Joined, expressions)?;
+                let nested = cx.nested(Place::View, expressions)?;
                 let stages = view.pipeline.iter().map(Document::as_ref);
                 let mut stages = parse_pipeline(&nested, stages)?;
                 stages.append(&mut view_stages);

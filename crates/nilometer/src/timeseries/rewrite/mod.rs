@@ -4,6 +4,7 @@
 //! {v: {$gt: 5}}                 some measurement matches  ⇒  control.max.v > 5        (loose)
 //! {t: {$gte: d}}                every measurement matches ⇐  control.min.t >= d       (whole)
 //! {t: {$gte: a, $lt: b}}        bucket _id between a - maxSpan and b                  (bounds)
+//! {p: {$geoWithin: …}}          the box between control.min.p and control.max.p meets the shape
 //! ```
 //!
 //! A bucket's bounds are weaker than they look, and each weakness is a reason to say "unknown":
@@ -32,7 +33,7 @@ use nilometer_bson::Value;
 use nilometer_bson::order::{CanonicalType, canonical_type};
 
 pub use predicate::{
-    BoundTest, BucketHeader, BucketPredicate, FilterContext, MetaTest, Side, Truth,
+    BoundTest, BucketHeader, BucketPredicate, FilterContext, GeoBoundTest, MetaTest, Side, Truth,
 };
 pub use time_range::{IdBounds, TimeRange};
 
@@ -55,6 +56,8 @@ pub struct BucketRewriter {
     pub max_span_seconds: i64,
     /// Some date lies outside what bucket ids can say.
     pub extended_range: bool,
+    /// Bounds of a measurement field may be of different types, so that they say nothing.
+    pub mixed_schema: bool,
     /// How the collection's bounds compare strings: they say something of a comparison only if it
     /// compares strings alike.
     pub bounds_collation: Collation,
@@ -112,6 +115,12 @@ impl BucketRewriter {
             }
             MatchExpression::Exists(path) if self.is_measurement_path(path.as_str()) => {
                 self.loose_exists(path.as_str())
+            }
+            MatchExpression::Geo { path, test } if self.is_measurement_path(path.as_str()) => {
+                BucketPredicate::Geo(GeoBoundTest {
+                    path: path.to_shared(),
+                    test: Arc::clone(test),
+                })
             }
             MatchExpression::Expr(test) => self.loose_expression(&test.expression),
             _ => BucketPredicate::Always,
@@ -365,7 +374,8 @@ impl BucketRewriter {
 
     /// A path whose bounds are those of a measurement field.
     fn is_measurement_path(&self, path: &str) -> bool {
-        !self.is_meta_path(path)
+        !self.mixed_schema
+            && !self.is_meta_path(path)
             && !is_at_or_below(path, &self.time_field)
             // A number may pick an array element; bounds of arrays are not looked into.
             && !path
