@@ -4,11 +4,13 @@
 //! 1, -1       the value; one key for each element of an array; see nilometer_bson::path::keys
 //! "hashed"    the hash of the value as a long; arrays are refused
 //! $**         path and value of every leaf
+//! "2d" …      cells and hashes of geometry; see geo
 //! ```
 //!
 //! A document a partial filter does not match has no keys, nor has one a sparse index finds none of
 //! its fields in.
 
+mod geo;
 mod ordinary;
 mod wildcard;
 
@@ -61,6 +63,8 @@ impl Index {
         let mut out = Keys::default();
         if self.is_wildcard() {
             wildcard::keys(self, document, &mut out)?;
+        } else if self.parts().iter().any(geo::is_geo) {
+            geo::keys(self, document, &mut out)?;
         } else {
             ordinary::keys(self, document, &mut out)?;
         }
