@@ -62,7 +62,9 @@ fn documents(random: &mut Random) -> Vec<Document> {
 }
 
 fn path(random: &mut Random) -> &'static str {
-    *random.pick(&["a", "b", "c", "a.x", "a.y", "b.x"])
+    const PATHS: [&str; 6] = ["a", "b", "c", "a.x", "a.y", "b.x"];
+    let picked = random.pick(&PATHS);
+    picked
 }
 
 fn index(random: &mut Random, number: usize) -> Document {
@@ -73,7 +75,9 @@ fn index(random: &mut Random, number: usize) -> Document {
             key.append("$**", 1);
         }
         1 => {
-            key.append(*random.pick(&["b", "c"]), "hashed");
+            const HASHED: [&str; 2] = ["b", "c"];
+            let name = random.pick(&HASHED);
+            key.append(name, "hashed");
         }
         _ => {
             let mut used = Vec::new();
@@ -448,4 +452,57 @@ fn an_index_that_is_dropped_ends_what_reads_it() {
     let more = doc! {"getMore": id, "collection": "c"};
     const QUERY_PLAN_KILLED: i64 = 175;
     assert_eq!(fixture.code(more), QUERY_PLAN_KILLED);
+}
+
+#[test]
+fn geographic_indexes_change_no_answer() {
+    let mut random = Random::new(7);
+    let mut fixture = Fixture::new();
+    let mut place = |spread: i32| -> (f64, f64) {
+        let degrees = |n: i32| f64::from(n - spread) / 10.0;
+        (
+            degrees(random.int(2 * spread)),
+            degrees(random.int(2 * spread)),
+        )
+    };
+    let documents: Vec<Value> = (0..300)
+        .map(|at| {
+            let (x, y) = place(400);
+            let point = doc! {"type": "Point", "coordinates": array![x, y]};
+            match at % 10 {
+                0 => doc! {"_id": at, "g": point}.into(),
+                1 => doc! {"_id": at, "p": array![x, y]}.into(),
+                _ => doc! {"_id": at, "g": point, "p": array![x, y], "n": at % 5}.into(),
+            }
+        })
+        .collect();
+    for name in ["plain", "indexed"] {
+        fixture.run(doc! {"insert": name, "documents": documents.clone()});
+    }
+    let indexes = array![
+        doc! {"key": doc! {"g": "2dsphere"}, "name": "sphere"},
+        doc! {"key": doc! {"n": 1, "g": "2dsphere"}, "name": "both"},
+        doc! {"key": doc! {"p": "2d"}, "name": "plane"},
+    ];
+    fixture.run(doc! {"createIndexes": "indexed", "indexes": indexes});
+    let mut by_index = 0;
+    for _ in 0..30 {
+        let (x, y) = place(300);
+        let sphere = doc! {"$geoWithin": doc! {"$centerSphere": array![array![x, y], 0.2]}};
+        let corners = array![array![x - 9.0, y - 4.0], array![x + 9.0, y + 4.0]];
+        let plane = doc! {"$geoWithin": doc! {"$box": corners}};
+        for filter in [
+            doc! {"g": sphere.clone()},
+            doc! {"g": sphere, "n": doc! {"$gte": 3}},
+            doc! {"p": plane},
+        ] {
+            let find = |of: &str| doc! {"find": of, "filter": filter.clone()};
+            let (plain, indexed) = (fixture.all(find("plain")), fixture.all(find("indexed")));
+            assert!(is_same(&as_set(&plain), &as_set(&indexed)), "{filter:?}");
+            let explain = doc! {"explain": find("indexed"), "verbosity": "queryPlanner"};
+            let plan = show(&fixture.run(explain));
+            by_index += usize::from(plan.contains("IXSCAN"));
+        }
+    }
+    assert_eq!(by_index, 90);
 }

@@ -294,3 +294,58 @@ fn shape_of(filter: &MatchExpression, out: &mut String) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval::ParseContext;
+
+    const SHAPE: ShapeHashes = ShapeHashes {
+        query_hash: 1,
+        plan_cache_key: 2,
+    };
+
+    fn put(cache: &PlanCache, works: u64) {
+        cache.put("d.c", SHAPE, "IXSCAN a_1 forward".into(), works, doc! {});
+    }
+
+    #[test]
+    fn a_plan_is_believed_in_once_it_did_as_well_again() {
+        let cache = PlanCache::default();
+        put(&cache, 10);
+        assert!(cache.get("d.c", SHAPE).is_none());
+        // Worse: twice as much is allowed the next time.
+        put(&cache, 15);
+        assert!(cache.get("d.c", SHAPE).is_none());
+        put(&cache, 15);
+        assert_eq!(cache.get("d.c", SHAPE).map(|known| known.works), Some(15));
+        assert!(cache.get("d.other", SHAPE).is_none());
+        cache.deactivate("d.c", SHAPE);
+        assert!(cache.get("d.c", SHAPE).is_none());
+    }
+
+    #[test]
+    fn plans_are_forgotten_by_collection_and_shape() {
+        let cache = PlanCache::default();
+        put(&cache, 1);
+        put(&cache, 1);
+        cache.clear("d.c", Some(7));
+        cache.clear("d.other", None);
+        assert_eq!(cache.stats("d.c", "h").len(), 1);
+        cache.clear("d.c", Some(1));
+        assert!(cache.stats("d.c", "h").is_empty());
+    }
+
+    #[test]
+    fn a_shape_has_no_constants() {
+        let hash = |filter: Document| {
+            let filter = MatchExpression::parse(filter.as_ref(), &ParseContext::new()).unwrap();
+            hashes(Some(&filter), "", &[]).query_hash
+        };
+        assert_eq!(hash(doc! {"a": 1}), hash(doc! {"a": 2.5}));
+        assert_ne!(hash(doc! {"a": 1}), hash(doc! {"b": 1}));
+        assert_ne!(hash(doc! {"a": 1}), hash(doc! {"a": doc! {"$gt": 1}}));
+        // Which values an index may be asked for is part of the shape.
+        assert_ne!(hash(doc! {"a": 1}), hash(doc! {"a": Value::Null}));
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! * sparse: documents without any of the fields. Safe if some conjunct is passed only by documents
 //!   that have one of them.
+//! * geographic: documents without a geometry. Safe if some conjunct asks for one.
 //! * partial: documents its filter does not match. Safe if the conjuncts imply the filter.
 //!
 //! What cannot be proven is not safe.
@@ -12,7 +13,7 @@ use nilometer_bson::order::{canonical_type, compare};
 use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
 use crate::index::Index;
-use crate::query::planner::bounds::IndexShape;
+use crate::query::planner::bounds::{IndexShape, PartForm, PartShape};
 
 /// True if every document that passes the conjuncts is in the index.
 pub fn holds_all(index: &Index, conjuncts: &[MatchExpression], shape: &IndexShape) -> bool {
@@ -21,7 +22,21 @@ pub fn holds_all(index: &Index, conjuncts: &[MatchExpression], shape: &IndexShap
     {
         return false;
     }
+    let geographic = |part: &PartShape| matches!(part.form, PartForm::Sphere | PartForm::Plane(_));
+    if shape.parts.iter().any(geographic) {
+        // A document without a geometry is in none of these, sparse or not.
+        let mut geographic = shape.parts.iter().filter(|part| geographic(part));
+        return geographic.any(|part| asks_for_geometry(conjuncts, &part.path));
+    }
     !index.stored.spec.sparse || asks_for_presence(conjuncts, shape)
+}
+
+/// True if some conjunct is passed only by documents with a geometry at `path`.
+fn asks_for_geometry(conjuncts: &[MatchExpression], path: &str) -> bool {
+    conjuncts.iter().any(|test| match test {
+        MatchExpression::Geo { path: own, .. } => own.as_str() == path,
+        _ => false,
+    })
 }
 
 /// True if some conjunct is passed only by documents that have a field of the index.

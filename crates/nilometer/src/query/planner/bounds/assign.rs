@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::interval::normalised;
 use super::leaf::Leaf;
 use super::{IndexBounds, IndexShape, PartBounds, PartForm, PartShape};
 use crate::eval::expression::hashed_index_key;
@@ -100,8 +101,10 @@ impl Assigned {
 
 /// The bounds each conjunct would put on a part.
 fn offers(conjuncts: &[MatchExpression], shape: &IndexShape, part: &PartShape) -> Vec<Offer> {
-    if part.form == PartForm::Opaque {
-        return Vec::new();
+    match part.form {
+        PartForm::Opaque => return Vec::new(),
+        PartForm::Sphere | PartForm::Plane(_) => return geographic(conjuncts, part),
+        PartForm::Ordered | PartForm::Hashed => {}
     }
     let mut out = Vec::new();
     for (conjunct, test) in conjuncts.iter().enumerate() {
@@ -230,6 +233,45 @@ fn width(bounds: &PartBounds) -> (usize, usize) {
         .max()
         .unwrap_or(0);
     (ends, bounds.intervals.len())
+}
+
+/// The cells in which values that pass a geographic test have keys.
+fn geographic(conjuncts: &[MatchExpression], part: &PartShape) -> Vec<Offer> {
+    let mut out = Vec::new();
+    for (conjunct, test) in conjuncts.iter().enumerate() {
+        let MatchExpression::Geo { path, test } = test else {
+            continue;
+        };
+        if path.as_str() != &*part.path {
+            continue;
+        }
+        let ranges: Option<Vec<(i64, i64)>> = match part.form {
+            PartForm::Sphere => test.cell_ranges().map(|ranges| {
+                let keys = ranges.iter().map(|range| (range.min.0, range.max.0));
+                keys.collect()
+            }),
+            PartForm::Plane(grid) => grid
+                .test_ranges(test)
+                .map(|ranges| ranges.into_iter().map(|range| range.keys()).collect()),
+            _ => None,
+        };
+        let Some(mut ranges) = ranges else {
+            continue;
+        };
+        ranges.sort_unstable();
+        let intervals = ranges
+            .into_iter()
+            .map(|(low, high)| super::Interval::closed(Value::Int64(low), Value::Int64(high)));
+        out.push(Offer {
+            conjunct,
+            element_of: None,
+            bounds: PartBounds {
+                intervals: normalised(intervals.collect(), None),
+                exact: false,
+            },
+        });
+    }
+    out
 }
 
 /// Points become points of hashes, anything else everything.
