@@ -8,4 +8,5 @@ mod index_answers;
 mod query_commands;
 mod random;
 mod same_answers;
+mod statistics;
 mod support;
