@@ -11,6 +11,7 @@ use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS}
 use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
+use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
     Bucket, BucketHeader, BucketIter, BucketOptions, BucketScan, BucketSource, Collections,
     Direction, Outputs, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
@@ -30,6 +31,7 @@ pub(crate) struct StoredCollections {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) timeseries: Arc<Timeseries>,
     pub(crate) records: Arc<Records>,
+    pub(super) plans: Arc<PlanCache>,
 }
 
 impl Collections for StoredCollections {
@@ -84,11 +86,21 @@ impl Collections for StoredCollections {
                     &namespace, now_ms, &host_port, argument,
                 )?])
             }
+            ("$planCacheStats", Some(coll)) => {
+                let host = &self.services.host;
+                let host_port = format!("{}:{}", host.hostname, host.port);
+                Ok(self.plans.stats(&format!("{db}.{coll}"), &host_port))
+            }
             ("$currentOp", None) if db == "admin" => current_op(&self.services, argument),
             ("$currentOp", _) => Err(Error::new(
                 ErrorCode::InvalidNamespace,
                 "$currentOp must be run against the 'admin' database with {aggregate: 1}",
             )),
+            ("$indexStats", Some(coll)) => self.index_stats(&Namespace {
+                database: db.to_owned(),
+                collection: coll.to_owned(),
+            }),
+            ("$listCatalog", coll) => self.list_catalog(db, coll, argument),
             ("$listLocalSessions", None) => local_sessions(&self.services, argument),
             _ => Err(Error::new(
                 ErrorCode::CommandNotSupported,
@@ -184,7 +196,7 @@ impl StoredCollections {
 }
 
 /// A view as `system.views` shows it.
-fn view_definition(
+pub(super) fn view_definition(
     catalog: &Catalog,
     namespace: &Namespace,
     view: &crate::catalog::View,
@@ -201,12 +213,14 @@ fn view_definition(
         } }],
         None => view.pipeline.clone(),
     };
-    doc! {
-        "_id": namespace.to_string(),
-        "viewOn": view.view_on.as_str(),
-        "pipeline": crate::catalog::pipeline_value(&pipeline),
-        "collation": view.options.get("collation").to_value(),
+    let mut out = nilometer_bson::DocumentBuilder::new();
+    out.append("_id", namespace.to_string());
+    out.append("viewOn", view.view_on.as_str());
+    out.append("pipeline", crate::catalog::pipeline_value(&pipeline));
+    for element in view.options.iter() {
+        out.append_element(element);
     }
+    out.finish()
 }
 
 /// Documents that are at hand.

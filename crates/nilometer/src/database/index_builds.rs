@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::Database;
 use crate::catalog::{Catalog, Collection, IndexSpec, Storage, StoredIndex};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{ErrorCode, Result};
 use crate::index::{Build, BuildSource};
 use crate::operation::{Access, KillSwitch, OperationContext};
 use crate::services::{OperationEntry, Services};
@@ -25,7 +25,6 @@ pub(super) struct IndexBuilder {
     pub(super) records: Arc<Records>,
 }
 
-#[allow(dead_code, reason = "for `createIndexes`")]
 impl Database {
     /// Adds the indexes `choose` asks for, when it is shown those there are, and fills them. What
     /// fails leaves none of them.
@@ -68,10 +67,10 @@ impl IndexBuilder {
                 &walk
             }
             Storage::Buckets { .. } => {
-                return Err(Error::new(
-                    ErrorCode::CommandNotSupported,
-                    "indexes on time-series collections are not supported",
-                ));
+                for index in indexes {
+                    self.catalog.finish_index(collection, index)?;
+                }
+                return Ok(());
             }
         };
         let names: Vec<&str> = indexes.iter().map(|i| &*i.spec.name).collect();

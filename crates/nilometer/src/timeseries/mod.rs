@@ -24,6 +24,7 @@ mod chores;
 mod concurrency_tests;
 mod expire;
 mod fold;
+pub mod index_conversion;
 mod insert;
 mod measurements;
 mod meta;

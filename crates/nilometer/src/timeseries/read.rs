@@ -29,6 +29,10 @@ use crate::eval::Collation;
 /// Buckets looked at under one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
 
+/// Buckets an index has found that are fetched under one snapshot: few, as each is looked for by
+/// itself and a reader may want no more than the first.
+const CHUNK_CANDIDATES_MAX: usize = 64;
+
 /// A bucket as read: its header at hand, its columns decoded when asked for.
 pub struct StoredBucket {
     id: [u8; 12],
@@ -235,12 +239,21 @@ pub struct BucketRange {
     pub backward: bool,
 }
 
+impl BucketRange {
+    /// True if the id lies between the bounds.
+    pub fn contains(&self, id: [u8; 12]) -> bool {
+        self.min.is_none_or(|min| min <= id) && self.max.is_none_or(|max| id <= max)
+    }
+}
+
 /// A scan of a bucket collection.
 pub struct BucketScan {
     timeseries: Arc<Timeseries>,
     collection: Arc<Collection>,
     keyspaces: BucketKeyspaces,
     range: BucketRange,
+    /// The buckets an index has found, the next one last; all if `None`.
+    candidates: Option<Vec<[u8; 12]>>,
     /// The last id of the chunk before.
     after: Option<[u8; 12]>,
     ready: VecDeque<Result<Arc<StoredBucket>>>,
@@ -262,11 +275,32 @@ impl Timeseries {
             collection: collection.clone(),
             keyspaces,
             range,
+            candidates: None,
             after: None,
             ready: VecDeque::new(),
             done: false,
             last: None,
         })
+    }
+
+    /// Reads those of the buckets called `ids` that are there, in their order, which is ascending, or
+    /// in the opposite one.
+    pub fn scan_candidates(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        mut ids: Vec<[u8; 12]>,
+        backward: bool,
+    ) -> Result<BucketScan> {
+        let range = BucketRange {
+            backward,
+            ..BucketRange::default()
+        };
+        if !backward {
+            ids.reverse();
+        }
+        let mut scan = self.scan(collection, range)?;
+        scan.candidates = Some(ids);
+        Ok(scan)
     }
 
     /// How many buckets there are: those with a document as the engine estimates it, and those
@@ -322,6 +356,11 @@ impl Timeseries {
     }
 }
 
+/// Every key of a bucket, tail keys too, is below this.
+pub(super) fn behind(id: [u8; 12]) -> Vec<u8> {
+    [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
+}
+
 /// Bucket id, key and value of an entry.
 type KeyedEntry = ([u8; 12], Bytes, Bytes);
 
@@ -366,10 +405,6 @@ impl Cursor {
 impl BucketScan {
     /// Bounds of keys still to be read: `start` inclusive, `end` exclusive.
     fn bounds(&self) -> (Vec<u8>, Option<Vec<u8>>) {
-        let behind = |id: [u8; 12]| {
-            // Every key of this bucket, tail keys too, is below its id with this appended.
-            [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
-        };
         let mut start = self.range.min.map(|id| id.to_vec()).unwrap_or_default();
         let mut end = self.range.max.map(behind);
         match (self.after, self.range.backward) {
@@ -380,7 +415,40 @@ impl BucketScan {
         (start, end)
     }
 
+    /// Reads the next of the buckets an index has found. Those that were removed since are left out.
+    fn refill_from(&mut self, candidates: &mut Vec<[u8; 12]>) -> Result<()> {
+        let snapshot = self.timeseries.engine.snapshot()?;
+        for _ in 0..CHUNK_CANDIDATES_MAX {
+            let Some(id) = candidates.pop() else {
+                self.done = true;
+                break;
+            };
+            let stored = match snapshot.get(self.keyspaces.open, &id)? {
+                Some(found) => Some(found),
+                None => snapshot.get(self.keyspaces.sealed, &id)?,
+            };
+            let (start, end) = (tail::key(id, 0), behind(id));
+            let scan =
+                snapshot.scan(self.keyspaces.tail, &start, Some(&end), Direction::Forward)?;
+            let tail = scan.collect::<Result<Vec<_>, _>>()?;
+            if stored.is_none() && tail.is_empty() {
+                continue;
+            }
+            let bucket = self.assemble(id, stored, tail);
+            if let Ok(bucket) = &bucket {
+                self.last = Some(bucket.clone());
+            }
+            self.ready.push_back(bucket);
+        }
+        Ok(())
+    }
+
     fn refill(&mut self) -> Result<()> {
+        if let Some(mut candidates) = self.candidates.take() {
+            let read = self.refill_from(&mut candidates);
+            self.candidates = Some(candidates);
+            return read;
+        }
         let (start, end) = self.bounds();
         if end.as_ref().is_some_and(|end| *end <= start) {
             self.done = true;
