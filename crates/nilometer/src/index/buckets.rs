@@ -39,6 +39,26 @@ pub struct BucketIndex {
     made: Arc<Made>,
 }
 
+/// Where a key string lies with respect to what a scan wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPosition {
+    /// Wanted.
+    Inside,
+    /// Not wanted, and nothing before this key is.
+    Seek(Vec<u8>),
+    /// Not wanted, and nothing behind it is.
+    Past,
+}
+
+/// What a scan wants of an index.
+pub trait WantedKeys: Send + Sync + std::fmt::Debug {
+    /// The least key string that may be wanted.
+    fn start(&self) -> Vec<u8>;
+
+    /// Where a key string lies.
+    fn position(&self, key: &[u8]) -> Result<KeyPosition>;
+}
+
 /// What is made of a definition once.
 #[derive(Debug)]
 struct Made {
@@ -49,7 +69,7 @@ struct Made {
     is_static: bool,
     measurements: Vec<String>,
     points: Vec<String>,
-    /// The first component of each listed part, and its direction.
+    /// The part that stands for both bounds of the time.
     time_part: Option<usize>,
 }
 
@@ -292,17 +312,15 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_bucket_that_is_just_opened() {
-        let made = made(
-            doc! { "meta.a": 1, "control.min.t": 1, "control.max.t": 1 },
-            Some(doc! { "meta.a": 7 }),
-        );
-        let opened = opening_document(doc! { "a": 5 }.as_ref().into(), "t", 60_000);
-        let (expected, _) = nilometer_bson::key_string::encode(
-            [Value::Int32(5), Value::DateTime(60_000)].iter().map(Value::as_ref),
-            made.whole.order,
-        );
-        assert_eq!(opened.get("meta").as_document().map(|m| m.get("a").to_value()), Some(5.into()));
-        assert!(!expected.is_empty());
+    fn a_bucket_that_is_just_opened_has_metadata_and_start() {
+        let meta = Value::from(doc! { "a": 5 });
+        let opened = opening_document(meta.as_ref(), "t", 60_000);
+        let expected = doc! {
+            "control": doc! { "min": doc! { "t": Value::DateTime(60_000) } },
+            "meta": doc! { "a": 5 },
+        };
+        assert_eq!(opened, expected);
+        let none = opening_document(nilometer_bson::ValueRef::Missing, "t", 0);
+        assert!(none.get("meta").is_missing());
     }
 }

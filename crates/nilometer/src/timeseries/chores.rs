@@ -13,6 +13,7 @@ use nilometer_storage::{Direction, Engine};
 use super::Timeseries;
 use super::bucket_catalog::{BucketCatalog, Chore};
 use super::fold::{self, BucketKeyspaces, Target};
+use super::index_maintenance::Maintained;
 use super::tail;
 use crate::catalog::{Collection, Storage};
 use crate::error::{Error, Result};
@@ -96,11 +97,13 @@ impl Worker {
             return Ok(());
         };
         let time_field = &options.time_field;
+        let indexes = Maintained::hold(collection)?;
         match chore {
             Chore::Seal(id) => {
                 fold::fold(
                     &*self.engine,
                     keyspaces,
+                    &indexes,
                     *id,
                     None,
                     time_field,
@@ -114,6 +117,7 @@ impl Worker {
                 let folded = fold::fold(
                     &*self.engine,
                     keyspaces,
+                    &indexes,
                     *id,
                     Some(upto),
                     time_field,

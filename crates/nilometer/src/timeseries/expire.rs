@@ -7,11 +7,12 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::ValueRef;
+use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Durability, WriteBatch};
 
 use super::Timeseries;
-use super::fold::BucketKeyspaces;
+use super::fold::{self, BucketKeyspaces};
+use super::index_maintenance::Maintained;
 use super::meta::SeriesMeta;
 use super::read::{BucketRange, StoredBucket};
 use super::series_index;
@@ -72,6 +73,7 @@ impl Timeseries {
         };
         // No fold may put back what is removed here.
         let _alone = self.chores.exclusive();
+        let indexes = Maintained::hold(collection)?;
         let mut batch = WriteBatch::new();
         let snapshot = self.engine.snapshot()?;
         let mut removed = Vec::new();
@@ -84,6 +86,12 @@ impl Timeseries {
             removed.push(evicted);
             if let ValueRef::DateTime(start_ms) = bucket.min(&options.time_field) {
                 batch.delete(keyspaces.series, series_index::key(&meta, start_ms, id));
+                let stored = match indexes.needs_documents() {
+                    true => fold::read_parts(&*snapshot, keyspaces, id, None)?.document,
+                    false => None,
+                };
+                let stored = stored.as_ref().map(Document::as_ref);
+                indexes.bucket_removed(&mut batch, id, stored, bucket.meta(), start_ms)?;
             }
             batch.delete(keyspaces.open, id.to_vec());
             batch.delete(keyspaces.sealed, id.to_vec());

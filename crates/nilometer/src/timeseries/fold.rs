@@ -8,6 +8,7 @@ use nilometer_bson::{DocRef, Document};
 use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
 
 use super::bucket_document::{BucketImage, damaged};
+use super::index_maintenance::Maintained;
 use super::sealed;
 use super::tail::{self, Entry};
 use crate::error::Result;
@@ -115,6 +116,7 @@ pub(crate) enum Target {
 pub(crate) fn fold(
     engine: &dyn Engine,
     keyspaces: BucketKeyspaces,
+    indexes: &Maintained<'_>,
     id: [u8; 12],
     upto: Option<u32>,
     time_field: &str,
@@ -135,6 +137,8 @@ pub(crate) fn fold(
         Target::Sealed => (keyspaces.sealed, keyspaces.open),
     };
     let mut batch = WriteBatch::new();
+    let before = parts.document.as_ref().map(Document::as_ref);
+    indexes.document_folded(&mut batch, id, before, document.as_ref())?;
     batch.put(to, id.to_vec(), stored);
     if parts.document.is_some() {
         batch.delete(from, id.to_vec());

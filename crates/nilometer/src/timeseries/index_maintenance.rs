@@ -57,6 +57,12 @@ const INDEXED_MEASUREMENT_IS_ARRAY: i32 = 5_930_501;
 /// Bytes of a key string that are kept free for lead bytes, ends and times.
 const KEY_BYTES_RESERVED: usize = 1_000;
 
+/// Both bounds are in the key, and a byte takes two where it must be escaped.
+const KEY_BYTES_PER_VALUE_BYTE: usize = 4;
+
+/// The same for the sort keys of a collation, which are longer than the text.
+const KEY_BYTES_PER_COLLATED_BYTE: usize = 24;
+
 /// The indexes of a bucket collection, unchanging while this lives.
 pub(crate) struct Maintained<'c> {
     collection: &'c Collection,
@@ -103,6 +109,11 @@ impl<'c> Maintained<'c> {
     /// True if there is nothing to keep in step.
     pub(crate) fn is_empty(&self) -> bool {
         self.indexes.is_empty()
+    }
+
+    /// True if some index is made of what stored documents hold.
+    pub(crate) fn needs_documents(&self) -> bool {
+        self.indexes.iter().any(|index| !index.is_static())
     }
 
     /// Puts the entries of a bucket that is being opened.
@@ -179,10 +190,12 @@ impl<'c> Maintained<'c> {
         id: [u8; 12],
         document: DocRef<'_>,
     ) -> Result<()> {
-        for index in &self.indexes {
-            let keys = self.keys_if_any(index, Some(document))?;
-            self.remember_arrays(index, &keys);
-            put_entries(batch, &index.unfiltered(), &keys, &id);
+        let keys = self.indexes.iter().map(|index| self.keys_if_any(index, Some(document)));
+        // All or none: one that is refused must leave nothing in the batch.
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        for (index, keys) in self.indexes.iter().zip(&keys) {
+            self.remember_arrays(index, keys);
+            put_entries(batch, &index.unfiltered(), keys, &id);
         }
         Ok(())
     }
@@ -311,10 +324,13 @@ impl<'c> Maintained<'c> {
     /// is no such index.
     pub(crate) fn check_measurement(&self, measurement: DocRef<'_>) -> Result<()> {
         for index in &self.indexes {
+            let weight = match index.index().collation().collator() {
+                None => KEY_BYTES_PER_VALUE_BYTE,
+                Some(_) => KEY_BYTES_PER_COLLATED_BYTE,
+            };
             let mut bytes = KEY_BYTES_RESERVED;
             for path in index.measurements() {
-                // Both bounds are in the key, and a byte takes two where it must be escaped.
-                bytes += 4 * check_value(measurement, path)?;
+                bytes += weight * check_value(measurement, path)?;
             }
             if bytes > KEY_BYTES_MAX {
                 return Err(Error::new(
@@ -324,9 +340,6 @@ impl<'c> Maintained<'c> {
                         index.stored.spec.name
                     ),
                 ));
-            }
-            for path in index.points() {
-                check_point(measurement, path)?;
             }
         }
         Ok(())

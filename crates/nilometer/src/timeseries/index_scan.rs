@@ -22,7 +22,7 @@ use super::read::{BucketRange, behind};
 use super::tail;
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::index::buckets::BucketIndex;
+use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};
 
 /// Bytes of a bucket's id, which end every entry.
 const ID_BYTES: usize = 12;
@@ -35,26 +35,6 @@ const TAIL_ENTRIES_PASSED_MAX: usize = 4;
 
 /// Entries passed one by one before a jump: a short way is walked, a long one jumped.
 const ENTRIES_WALKED_MAX: usize = 8;
-
-/// Where a key lies with respect to what is wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyPosition {
-    /// Wanted.
-    Inside,
-    /// Not wanted, and nothing before this key is.
-    Seek(Vec<u8>),
-    /// Not wanted, and nothing behind it is.
-    Past,
-}
-
-/// What is wanted of an index.
-pub trait WantedKeys: Send + Sync {
-    /// The least key that may be wanted.
-    fn start(&self) -> Vec<u8>;
-
-    /// Where a key string lies.
-    fn position(&self, key: &[u8]) -> Result<KeyPosition>;
-}
 
 /// A walk over the entries of an index that are wanted.
 pub(crate) struct IndexWalk<'w> {

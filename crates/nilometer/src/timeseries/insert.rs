@@ -16,6 +16,7 @@ use nilometer_storage::WriteBatch;
 use super::Timeseries;
 use super::bucket_catalog::{BucketStorage, InFlight, Measurement};
 use super::fold::BucketKeyspaces;
+use super::index_maintenance::{Maintained, supports_reopening};
 use super::meta::SeriesMeta;
 use super::series_index;
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
@@ -39,7 +40,20 @@ pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
 /// The measurements of one series.
 struct Group<'a> {
     meta: SeriesMeta,
+    /// Why an index does not take the metadata.
+    refused: Option<Error>,
     measurements: Vec<Measurement<'a>>,
+}
+
+impl Group<'_> {
+    fn new(meta: SeriesMeta, indexes: &Maintained<'_>) -> Self {
+        let refused = indexes.check_meta(meta.value()).err();
+        Self {
+            meta,
+            refused,
+            measurements: Vec::new(),
+        }
+    }
 }
 
 /// Groups by series; raw meta bytes are looked up first, so that a series is normalised once.
@@ -53,45 +67,48 @@ struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    fn add(&mut self, meta: Option<Element<'a>>, measurement: Measurement<'a>) {
+    fn add(
+        &mut self,
+        meta: Option<Element<'a>>,
+        measurement: Measurement<'a>,
+        indexes: &Maintained<'_>,
+    ) -> Result<()> {
         let at = match meta {
             Some(element) if element.type_code() == type_code::DOCUMENT => {
                 match self.by_raw.get(element.value_bytes()) {
                     Some(&at) => at,
                     None => {
-                        let at = self.find(SeriesMeta::of_element(meta));
+                        let at = self.find(SeriesMeta::of_element(meta), indexes);
                         self.by_raw.insert(element.value_bytes(), at);
                         at
                     }
                 }
             }
-            Some(_) => self.find(SeriesMeta::of_element(meta)),
+            Some(_) => self.find(SeriesMeta::of_element(meta), indexes),
             None => match self.without_meta {
                 Some(at) => at,
                 None => *self.without_meta.insert(self.groups.len()),
             },
         };
         if at == self.groups.len() {
-            self.groups.push(Group {
-                meta: SeriesMeta::absent(),
-                measurements: Vec::new(),
-            });
+            self.groups.push(Group::new(SeriesMeta::absent(), indexes));
         }
         if let Some(group) = self.groups.get_mut(at) {
+            if let Some(error) = &group.refused {
+                return Err(error.clone());
+            }
             group.measurements.push(measurement);
         }
+        Ok(())
     }
 
-    fn find(&mut self, meta: SeriesMeta) -> usize {
+    fn find(&mut self, meta: SeriesMeta, indexes: &Maintained<'_>) -> usize {
         let next = self.groups.len();
         match self.by_meta.get(&meta) {
             Some(&at) => at,
             None => {
                 self.by_meta.insert(meta.clone(), next);
-                self.groups.push(Group {
-                    meta,
-                    measurements: Vec::new(),
-                });
+                self.groups.push(Group::new(meta, indexes));
                 next
             }
         }
@@ -148,6 +165,7 @@ fn examine<'a>(
 struct Stored<'t> {
     timeseries: &'t Timeseries,
     collection: &'t Collection,
+    indexes: &'t Maintained<'t>,
 }
 
 impl BucketStorage for Stored<'_> {
@@ -159,12 +177,25 @@ impl BucketStorage for Stored<'_> {
         let Some(keyspaces) = BucketKeyspaces::of(self.collection) else {
             return Ok(Vec::new());
         };
+        if !supports_reopening(self.collection) {
+            return Ok(Vec::new());
+        }
         let snapshot = self.timeseries.engine.snapshot()?;
         series_index::starting_within(&*snapshot, keyspaces.series, meta, after_ms, until_ms)
     }
 
     fn load(&self, id: [u8; 12]) -> Result<Option<(Document, u32)>> {
         self.timeseries.load(self.collection, id)
+    }
+
+    fn opened(
+        &self,
+        batch: &mut WriteBatch,
+        meta: &SeriesMeta,
+        start_ms: i64,
+        id: [u8; 12],
+    ) -> Result<()> {
+        self.indexes.bucket_opened(batch, meta.value(), start_ms, id)
     }
 }
 
@@ -180,14 +211,20 @@ impl Timeseries {
         let Some(timeseries) = &collection.timeseries else {
             return Err(Error::bad_value("not a time-series collection"));
         };
+        let indexes = Maintained::hold(collection)?;
         let mut outcome = InsertOutcome::default();
         let mut groups = Groups::default();
         let mut extended = false;
         for (index, document) in documents.enumerate() {
-            match examine(document, timeseries) {
-                Ok((meta, measurement)) => {
-                    extended |= !in_ordinary_range(measurement.time_ms);
-                    groups.add(meta, measurement);
+            let added = examine(document, timeseries).and_then(|(meta, measurement)| {
+                indexes.check_measurement(document)?;
+                let time_ms = measurement.time_ms;
+                groups.add(meta, measurement, &indexes)?;
+                Ok(time_ms)
+            });
+            match added {
+                Ok(time_ms) => {
+                    extended |= !in_ordinary_range(time_ms);
                     outcome.inserted += 1;
                 }
                 Err(error) => {
@@ -201,14 +238,16 @@ impl Timeseries {
         if extended {
             catalog.mark_extended_range(collection)?;
         }
-        self.commit_groups(collection, groups, options)?;
+        self.commit_groups(catalog, collection, groups, indexes, options)?;
         Ok(outcome)
     }
 
     fn commit_groups(
         &self,
+        catalog: &Catalog,
         collection: &Arc<Collection>,
         groups: Groups<'_>,
+        indexes: Maintained<'_>,
         options: InsertOptions<'_>,
     ) -> Result<()> {
         let mut batch = WriteBatch::new();
@@ -216,6 +255,7 @@ impl Timeseries {
         let storage = Stored {
             timeseries: self,
             collection,
+            indexes: &indexes,
         };
         let staged = groups.groups.into_iter().try_for_each(|mut group| {
             // In order of time a batch fills one bucket after the other, however it was shuffled.
@@ -236,11 +276,14 @@ impl Timeseries {
             )
         });
         let committed = staged.and_then(|()| {
+            indexes.mark_multikey(catalog)?;
             if !batch.is_empty() {
                 self.engine.commit(batch, options.durability)?;
             }
             Ok(())
         });
+        // A chore done here holds the list itself.
+        drop(indexes);
         let chores = self.bucket_catalog.finish(in_flight, committed.is_ok());
         self.hand_over(collection, chores);
         committed

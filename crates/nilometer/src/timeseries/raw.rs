@@ -11,6 +11,7 @@ use nilometer_storage::WriteBatch;
 
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, MEASUREMENTS_MAX, Version};
 use super::fold::{self, BucketKeyspaces};
+use super::index_maintenance::Maintained;
 use super::insert::in_ordinary_range;
 use super::meta::SeriesMeta;
 use super::schema::Schema;
@@ -118,6 +119,7 @@ impl Timeseries {
         let time_field = &timeseries.time_field;
         // No two commands may find the same id free.
         let _alone = self.chores.exclusive();
+        let indexes = Maintained::hold(collection)?;
         let snapshot = self.engine.snapshot()?;
         let mut outcome = InsertOutcome::default();
         let mut batch = WriteBatch::new();
@@ -127,9 +129,11 @@ impl Timeseries {
             let checked = check(document, time_field).and_then(|bucket| {
                 let parts = fold::read_parts(&*snapshot, keyspaces, bucket.id, None)?;
                 let taken = parts.document.is_some() || !parts.tail.is_empty();
-                if taken || !fresh.insert(bucket.id) {
+                if taken || fresh.contains(&bucket.id) {
                     return Err(duplicate(collection, bucket.id));
                 }
+                indexes.document_added(&mut batch, bucket.id, document)?;
+                fresh.insert(bucket.id);
                 Ok(bucket)
             });
             let bucket = match checked {
@@ -161,6 +165,7 @@ impl Timeseries {
         if extended {
             catalog.mark_extended_range(collection)?;
         }
+        indexes.mark_multikey(catalog)?;
         if !batch.is_empty() {
             self.engine.commit(batch, options.durability)?;
         }
