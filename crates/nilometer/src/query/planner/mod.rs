@@ -15,6 +15,7 @@
 //! fire otherwise. [`ExecOptions::no_rules`](crate::query::exec::ExecOptions) leaves them all out,
 //! which is how tests hold one against the other.
 
+pub mod bounds;
 pub mod logical;
 pub mod needs;
 pub mod physical;
