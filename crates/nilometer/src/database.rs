@@ -3,6 +3,7 @@
 //! Opening it ties the rooms together: engine, catalog, time series, records, cursors. Closing it
 //! (or dropping it) ends its threads and releases the directory.
 
+mod buckets;
 mod collections;
 mod statistics;
 

@@ -189,7 +189,7 @@ impl Catalog {
         Ok(())
     }
 
-    fn create_index_keyspace(&self, collection: &Collection) -> Result<KeyspaceId> {
+    pub(super) fn create_index_keyspace(&self, collection: &Collection) -> Result<KeyspaceId> {
         let uuid: String = collection.uuid.iter().map(|b| format!("{b:02x}")).collect();
         let taken: Vec<String> = self
             .engine

@@ -225,8 +225,9 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
                 Input::Buckets(input) => {
                     input.direction = direction;
                     input.is_direction_fixed = true;
+                    input.is_natural = true;
                 }
-                Input::Nothing | Input::FirstStage => {}
+                Input::Nothing | Input::FirstStage | Input::Metas(_) => {}
             }
             return Ok(());
         }
@@ -236,9 +237,12 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
         }
     }
     let known = match input {
-        Input::Nothing | Input::FirstStage => true,
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => true,
         Input::Records(input) => input.source.knows_index(hint),
-        Input::Buckets(input) => input.source.knows_index(hint),
+        Input::Buckets(input) => {
+            input.hint = input.source.hinted(hint)?;
+            input.hint.is_some()
+        }
     };
     if known { Ok(()) } else { Err(unknown()) }
 }
@@ -253,7 +257,7 @@ fn record_ids(input: &mut Input) -> Result<()> {
             ErrorCode::InvalidPipelineOperator,
             "showRecordId is not supported on a time-series collection",
         )),
-        Input::Nothing | Input::FirstStage => Ok(()),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
     }
 }
 

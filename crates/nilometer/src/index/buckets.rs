@@ -55,6 +55,9 @@ pub trait WantedKeys: Send + Sync + std::fmt::Debug {
     /// The least key string that may be wanted.
     fn start(&self) -> Vec<u8>;
 
+    /// The least key string above all that may be wanted; none if there is no end.
+    fn end(&self) -> Option<Vec<u8>>;
+
     /// Where a key string lies.
     fn position(&self, key: &[u8]) -> Result<KeyPosition>;
 }

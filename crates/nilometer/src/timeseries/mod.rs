@@ -17,6 +17,7 @@ mod bucket_document;
 mod chores;
 #[cfg(test)]
 mod concurrency_tests;
+mod distinct_metas;
 mod expire;
 mod fold;
 pub mod index_conversion;
@@ -41,6 +42,8 @@ use std::sync::Arc;
 use nilometer_storage::Engine;
 
 pub use bucket_catalog::{BucketCatalog, BucketCounters, BucketLimits};
+pub use distinct_metas::MetaPage;
+pub use index_scan::{CANDIDATES_MAX, Found, Stream};
 pub use read::{BucketRange, BucketScan, StoredBucket};
 
 use chores::ChoreQueue;

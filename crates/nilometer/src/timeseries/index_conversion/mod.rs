@@ -109,24 +109,6 @@ pub fn to_user(options: &TimeseriesOptions, buckets: &IndexSpec) -> Option<Index
     })
 }
 
-/// The index a collection with metadata is created with: `{meta: 1, time: 1}`.
-///
-/// `None` without a metadata field. `collation` is the collection's default.
-pub fn default_index(options: &TimeseriesOptions, collation: Option<Document>) -> Option<IndexSpec> {
-    let meta = options.meta_field.as_deref()?;
-    let time = options.time_field.as_str();
-    let mut key = DocumentBuilder::new();
-    key.append("meta", 1);
-    key.append(&format!("control.min.{time}"), 1);
-    key.append(&format!("control.max.{time}"), 1);
-    Some(IndexSpec {
-        key: key.finish(),
-        name: format!("{meta}_1_{time}_1"),
-        collation,
-        ..IndexSpec::default()
-    })
-}
-
 /// Only `{time: ±1}` expires, and only what a filter on the metadata picks: the collection's own
 /// `expireAfterSeconds` is there for all of it.
 fn check_expiry(

@@ -2,7 +2,7 @@
 
 use nilometer_bson::{Document, doc, extjson};
 
-use super::{CollationOrigin, default_index, to_buckets, to_user};
+use super::{CollationOrigin, to_buckets, to_user};
 use crate::catalog::{IndexSpec, TimeseriesOptions};
 use crate::error::Result;
 
@@ -430,14 +430,28 @@ fn ttl_indexes() {
 
 #[test]
 fn the_default_index() {
-    let made = default_index(&options(), None).unwrap();
-    assert_eq!(made.name, "m_1_t_1");
-    assert_eq!(
-        made.key,
-        json("{meta: 1, 'control.min.t': 1, 'control.max.t': 1}")
-    );
-    assert_eq!(convert(&spec(json("{m: 1, t: 1}"))).unwrap().key, made.key);
-    assert_eq!(to_user(&options(), &made).unwrap().key, json("{m: 1, t: 1}"));
+    use crate::catalog::{Catalog, Namespace};
+    let engine = std::sync::Arc::new(nilometer_storage::MemoryEngine::new());
+    let catalog = Catalog::open(engine).unwrap();
+    let create = |name: &str, options: TimeseriesOptions| {
+        let name = Namespace::new("db", name).unwrap();
+        catalog.create_timeseries(name, [name_byte(); 16], doc! {}, options).unwrap()
+    };
+    let made = create("ts", options()).indexes.all();
+    assert_eq!(made.len(), 1);
+    assert!(made[0].is_usable());
+    let spec = &made[0].spec;
+    assert_eq!(spec.name, "m_1_t_1");
+    assert_eq!(spec.key, convert(&self::spec(json("{m: 1, t: 1}"))).unwrap().key);
+    assert_eq!(to_user(&options(), spec).unwrap().key, json("{m: 1, t: 1}"));
+    assert!(spec.original_spec.is_none());
     let no_meta = TimeseriesOptions::parse(doc! { "timeField": "t" }.as_ref()).unwrap();
-    assert!(default_index(&no_meta, None).is_none());
+    assert!(create("bare", no_meta).indexes.all().is_empty());
+}
+
+/// Collections of one test are told apart.
+fn name_byte() -> u8 {
+    use std::sync::atomic::{AtomicU8, Ordering};
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
