@@ -116,6 +116,40 @@ impl<'c> Maintained<'c> {
         self.indexes.iter().any(|index| !index.is_static())
     }
 
+    /// True if some index is made of columns, not of headers alone.
+    pub(crate) fn needs_columns(&self) -> bool {
+        self.indexes.iter().any(|index| !index.points().is_empty())
+    }
+
+    /// Refuses what an index cannot take of a bucket.
+    pub(crate) fn check_document(&self, document: DocRef<'_>) -> Result<()> {
+        for index in &self.indexes {
+            self.keys_if_any(index, Some(document))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the entries of a bucket that was there before its indexes.
+    pub(crate) fn bucket_found(
+        &self,
+        batch: &mut WriteBatch,
+        id: [u8; 12],
+        stored: Option<DocRef<'_>>,
+        meta: ValueRef<'_>,
+        start_ms: i64,
+    ) -> Result<()> {
+        let has_arrays = has_arrays(meta);
+        for (index, keys) in self.expected(stored, meta, start_ms)? {
+            self.remember_arrays(&index, &keys);
+            put_entries(batch, &index.unfiltered(), &keys, &id);
+            if has_arrays && !index.is_static() && stored.is_none() {
+                let opened = opening_document(meta, &self.options.time_field, start_ms);
+                self.remember_arrays(&index, &index.keys(opened.as_ref())?);
+            }
+        }
+        Ok(())
+    }
+
     /// Puts the entries of a bucket that is being opened.
     pub(crate) fn bucket_opened(
         &self,

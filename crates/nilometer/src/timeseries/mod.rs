@@ -20,9 +20,11 @@ mod concurrency_tests;
 mod distinct_metas;
 mod expire;
 mod fold;
+mod index_build;
 pub mod index_conversion;
 pub(crate) mod index_maintenance;
 mod index_scan;
+mod index_validate;
 mod insert;
 mod meta;
 mod min_max;
@@ -43,6 +45,8 @@ use nilometer_storage::Engine;
 
 pub use bucket_catalog::{BucketCatalog, BucketCounters, BucketLimits};
 pub use distinct_metas::MetaPage;
+pub use index_build::BuildWatch;
+pub use index_validate::IndexProblems;
 pub use index_scan::{CANDIDATES_MAX, Found, Stream};
 pub use read::{BucketRange, BucketScan, StoredBucket};
 

@@ -356,13 +356,18 @@ pub(super) fn behind(id: [u8; 12]) -> Vec<u8> {
 type KeyedEntry = ([u8; 12], Bytes, Bytes);
 
 /// One keyspace of a scan, with its next entry looked at.
-struct Cursor {
+pub(super) struct Cursor {
     scan: Scan,
     next: Option<KeyedEntry>,
 }
 
 impl Cursor {
-    fn new(mut scan: Scan) -> Result<Self> {
+    /// The bucket the next entry belongs to.
+    pub(super) fn id(&self) -> Option<[u8; 12]> {
+        self.next.as_ref().map(|(id, ..)| *id)
+    }
+
+    pub(super) fn new(mut scan: Scan) -> Result<Self> {
         let next = Self::pull(&mut scan)?;
         Ok(Self { scan, next })
     }
@@ -382,7 +387,7 @@ impl Cursor {
     }
 
     /// The next entry if it belongs to `id`.
-    fn take(&mut self, id: [u8; 12]) -> Result<Option<(Bytes, Bytes)>> {
+    pub(super) fn take(&mut self, id: [u8; 12]) -> Result<Option<(Bytes, Bytes)>> {
         match self.next.take_if(|(next, ..)| *next == id) {
             Some((_, key, value)) => {
                 self.next = Self::pull(&mut self.scan)?;

@@ -52,6 +52,7 @@ impl Timeseries {
                     problems.push("the series index does not lead to it".to_owned());
                 }
             }
+            problems.extend(self.missing_entries(collection, bucket.id().0)?);
             let id = bucket.id().to_hex();
             found.add(
                 problems
@@ -60,6 +61,9 @@ impl Timeseries {
                     .collect(),
             );
         }
+        let indexes = self.validate_indexes(collection, check_interrupt)?;
+        found.problems.extend(indexes.problems);
+        found.keys_per_index = indexes.entries;
         Ok(found)
     }
 }
