@@ -23,7 +23,7 @@ use crate::query::exec::ExecLimits;
 use crate::query::{Entropy, QueryServices};
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, SessionId};
-use crate::timeseries::{BucketLimits, Timeseries};
+use crate::timeseries::{BUCKET_CATALOG_BYTES_MAX, BucketLimits, Timeseries};
 use crate::write::Records;
 
 pub(crate) use collections::StoredCollections;
@@ -79,6 +79,7 @@ impl Database {
         let limits = bucket_limits(&services);
         let bucket_seed = services.ids.random();
         let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, bucket_seed));
+        obey_parameters(&services, &timeseries);
         let records = Arc::new(Records::new(engine.clone()));
         for collection in catalog.collections() {
             timeseries.seal_leftovers(&collection)?;
@@ -117,6 +118,11 @@ impl Database {
             query,
             _background: background,
         })
+    }
+
+    /// Makes the parts of the database follow parameters that were just set.
+    pub(crate) fn obey_parameters(&self) {
+        obey_parameters(&self.services, &self.timeseries);
     }
 
     /// What commands share besides data.
@@ -189,6 +195,37 @@ fn bucket_limits(services: &Services) -> BucketLimits {
         count_max: size(given.timeseries_bucket_max_count()),
         bytes_max: size(given.timeseries_bucket_max_size()),
         count_min: size(given.timeseries_bucket_min_count()),
+        bytes_min: size(given.timeseries_bucket_min_size()),
         expiry_count_max: size(given.timeseries_idle_bucket_expiry_max_count_per_attempt()),
+        cache_bytes: cache_bytes(services.host.memory_bytes),
     }
+}
+
+/// The cache MongoDB would have on such a machine: half of the memory beyond one GiB, at least
+/// 256 MB. Active buckets share it. 0 where memory is unknown.
+fn cache_bytes(memory_bytes: u64) -> u64 {
+    const CACHE_BYTES_MIN: u64 = 256_000_000;
+    match memory_bytes {
+        0 => 0,
+        known => (known.saturating_sub(1 << 30) / 2).max(CACHE_BYTES_MIN),
+    }
+}
+
+/// Tells the bucket catalog what the parameters say that may change at any time.
+fn obey_parameters(services: &Services, timeseries: &Timeseries) {
+    /// A fortieth of the machine's memory: 2.5 %.
+    const SHARE: u64 = 40;
+    let given = &services.parameters;
+    let bucket_catalog = &timeseries.bucket_catalog;
+    if let Ok(bytes) = usize::try_from(given.timeseries_bucket_min_size()) {
+        bucket_catalog.set_bytes_min(bytes);
+    }
+    let threshold = given.timeseries_idle_bucket_expiry_memory_usage_threshold();
+    let of_machine = services.host.memory_bytes / SHARE;
+    let bytes = match u64::try_from(threshold) {
+        Ok(threshold) if threshold > 0 => usize::try_from(threshold).unwrap_or(usize::MAX),
+        _ if of_machine > 0 => usize::try_from(of_machine).unwrap_or(usize::MAX),
+        _ => BUCKET_CATALOG_BYTES_MAX,
+    };
+    bucket_catalog.set_memory_max(bytes);
 }

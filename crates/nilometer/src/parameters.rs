@@ -121,13 +121,15 @@ parameters! {
     timeseries_bucket_max_count = "timeseriesBucketMaxCount", Int, Startup, 1000, 1, INT_MAX,
         "Measurements a bucket may hold.";
     timeseries_bucket_max_size = "timeseriesBucketMaxSize", Int, Startup, 128_000, 1, INT_MAX,
-        "Bytes of uncompressed measurements a bucket may hold.";
+        "Bytes a bucket document may have, except for a few large measurements.";
     timeseries_bucket_min_count = "timeseriesBucketMinCount", Int, Startup, 10, 1, INT_MAX,
-        "Measurements a bucket may hold in any case, however large they are.";
+        "Measurements a bucket of large ones may hold beyond its size; 1 to make no exception.";
+    timeseries_bucket_min_size = "timeseriesBucketMinSize", Int, Any, 5120, 1, INT_MAX,
+        "Bytes a bucket document may have in any case, however many buckets share the cache.";
     timeseries_idle_bucket_expiry_max_count_per_attempt = "timeseriesIdleBucketExpiryMaxCountPerAttempt", Int, Startup, 3, 2, INT_MAX,
         "Idle series whose buckets are closed at most when an insert finds memory short.";
     timeseries_idle_bucket_expiry_memory_usage_threshold = "timeseriesIdleBucketExpiryMemoryUsageThreshold", Int, Any, 0, -1, INT_MAX,
-        "Bytes of open buckets above which idle ones are closed; 0 or -1 is 2.5 % of memory, and 512 MiB where that is unknown.";
+        "Bytes of open buckets above which idle ones are archived and closed; 0 or -1 is 2.5 % of memory, and 512 MiB where that is unknown.";
     ttl_monitor_enabled = "ttlMonitorEnabled", Bool, Any, 1, 0, 1,
         "False to leave expired documents where they are.";
     ttl_monitor_sleep_secs = "ttlMonitorSleepSecs", Int, Any, 60, 1, INT_MAX,

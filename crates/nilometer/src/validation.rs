@@ -12,6 +12,8 @@ pub struct Validation {
     pub invalid: u64,
     /// What is wrong, for the first of them.
     pub problems: Vec<String>,
+    /// Each index with the number of its entries.
+    pub keys_per_index: Vec<(String, u64)>,
 }
 
 impl Validation {
@@ -19,6 +21,16 @@ impl Validation {
     pub(crate) fn add(&mut self, problems: Vec<String>) {
         self.checked += 1;
         self.invalid += u64::from(!problems.is_empty());
+        self.tell(problems);
+    }
+
+    /// Notes something that is wrong beside the buckets or records.
+    pub(crate) fn note(&mut self, problem: String) {
+        self.invalid += 1;
+        self.tell(vec![problem]);
+    }
+
+    fn tell(&mut self, problems: Vec<String>) {
         let room = PROBLEMS_TOLD_MAX.saturating_sub(self.problems.len());
         self.problems.extend(problems.into_iter().take(room));
     }

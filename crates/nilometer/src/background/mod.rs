@@ -61,25 +61,6 @@ fn run(needs: &Needs, stopped: &Receiver<()>) {
         let idle = needs.services.parameters.cursor_timeout_millis();
         let idle = Duration::from_millis(u64::try_from(idle).unwrap_or(0));
         (needs.expire_cursors)(needs.services.clock.monotonic(), idle);
-        limit_memory(needs);
         ttl.tick(&needs.services, &needs.catalog, &needs.timeseries);
     }
-}
-
-/// Tells the bucket catalog how much memory it may take: the parameter may change at any time.
-fn limit_memory(needs: &Needs) {
-    /// A fortieth of the machine's memory: 2.5 %.
-    const SHARE: u64 = 40;
-    let given = needs
-        .services
-        .parameters
-        .timeseries_idle_bucket_expiry_memory_usage_threshold();
-    let of_machine = needs.services.host.memory_bytes / SHARE;
-    let bytes = match u64::try_from(given) {
-        Ok(given) if given > 0 => given,
-        _ if of_machine > 0 => of_machine,
-        _ => return,
-    };
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    needs.timeseries.bucket_catalog.set_memory_max(bytes);
 }

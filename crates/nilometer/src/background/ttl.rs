@@ -39,7 +39,7 @@ impl TtlMonitor {
         if services.parameters.ttl_monitor_enabled() != 0 {
             for collection in catalog.collections() {
                 // A collection that fails, as one just dropped does, is tried again next time.
-                let _ = expire(&collection, timeseries, services.clock.now_ms());
+                let _ = expire(catalog, &collection, timeseries, services.clock.now_ms());
             }
         }
     }
@@ -47,12 +47,13 @@ impl TtlMonitor {
 
 /// Removes what has expired from one collection; returns how many buckets went.
 fn expire(
+    catalog: &Catalog,
     collection: &Arc<Collection>,
     timeseries: &Arc<Timeseries>,
     now_ms: i64,
 ) -> Result<usize> {
     match expire_after_ms(collection) {
-        Some(after) => timeseries.expire(collection, now_ms.saturating_sub(after)),
+        Some(after) => timeseries.expire(catalog, collection, now_ms.saturating_sub(after)),
         None => Ok(0),
     }
 }

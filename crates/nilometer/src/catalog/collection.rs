@@ -74,6 +74,8 @@ pub struct Collection {
     pub indexes: Arc<IndexList>,
     /// True once a measurement outside 1970..2038 was stored: bucket ids then say nothing of time.
     extended_range: AtomicBool,
+    /// True if bounds of fields may be of different types: raw writes are not checked for that.
+    mixed_schema: bool,
     /// True once `collMod` changed the widths of buckets: those there already have other ones.
     widths_changed: bool,
 }
@@ -95,6 +97,7 @@ impl Collection {
             storage,
             indexes: Arc::default(),
             extended_range: AtomicBool::new(false),
+            mixed_schema: false,
             widths_changed: false,
         }
     }
@@ -104,8 +107,10 @@ impl Collection {
         &self,
         options: Document,
         timeseries: Option<TimeseriesOptions>,
+        mixed_schema: bool,
     ) -> Self {
         Self {
+            mixed_schema,
             namespace: self.namespace.clone(),
             uuid: self.uuid,
             options,
@@ -149,6 +154,11 @@ impl Collection {
                 .timeseries
                 .as_ref()
                 .is_some_and(|t| t.has_fixed_buckets())
+    }
+
+    /// True if bounds of fields may be of different types (`timeseriesBucketsMayHaveMixedSchemaData`).
+    pub fn may_have_mixed_schema(&self) -> bool {
+        self.mixed_schema
     }
 
     /// True once a measurement outside 1970..2038 was stored.
@@ -219,6 +229,7 @@ impl Collection {
         out.end();
         out.append("indexes", indexes::encode(indexes));
         out.append("extendedRange", self.has_extended_range());
+        out.append("mixedSchema", self.mixed_schema);
         out.append("widthsChanged", self.widths_changed);
         out.finish()
     }
@@ -328,6 +339,7 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
     let mut collection = Collection::new(namespace, uuid, options, timeseries, storage);
     collection.indexes = Arc::new(indexes);
     collection.widths_changed = matches!(entry.get("widthsChanged"), ValueRef::Bool(true));
+    collection.mixed_schema = matches!(entry.get("mixedSchema"), ValueRef::Bool(true));
     if matches!(entry.get("extendedRange"), ValueRef::Bool(true)) {
         collection.set_extended_range();
     }

@@ -258,6 +258,7 @@ impl Catalog {
         collection: &Collection,
         options: Document,
         timeseries: Option<TimeseriesOptions>,
+        mixed_schema: bool,
     ) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = collection.namespace.clone();
@@ -270,7 +271,8 @@ impl Catalog {
                 format!("ns does not exist: {namespace}"),
             ));
         };
-        let changed = CatalogEntry::Collection(Arc::new(now.modified(options, timeseries)));
+        let changed =
+            CatalogEntry::Collection(Arc::new(now.modified(options, timeseries, mixed_schema)));
         self.store(vec![(namespace, Some(changed))])
     }
 

@@ -20,7 +20,8 @@ use crate::operation::{Documents, OperationContext, Request};
 use crate::query::source::{Collections, Direction, Resolved};
 use crate::write::Selection;
 
-/// The collection that is written to; `None` if there is nothing of that name.
+/// The collection that is written to; `None` if there is nothing of that name. If its documents are
+/// buckets, [`super::raw_change`] changes them.
 pub(super) fn target(
     database: &Database,
     namespace: &Namespace,
@@ -31,10 +32,6 @@ pub(super) fn target(
         return Err(no_timeseries(command));
     }
     match catalog.get(namespace) {
-        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            format!("{command} of bucket documents in {namespace} is not supported yet"),
-        )),
         Some(CatalogEntry::Collection(found)) => Ok(Some(found)),
         Some(CatalogEntry::View(_)) => Err(Error::new(
             ErrorCode::CommandNotSupportedOnView,

@@ -28,8 +28,11 @@ const FIELDS: &[&str] = &[
     "validationAction",
     "viewOn",
     "pipeline",
-    "timeseriesBucketsMayHaveMixedSchemaData",
+    MIXED_SCHEMA,
 ];
+
+/// Buckets may bound a field by values of different types.
+const MIXED_SCHEMA: &str = "timeseriesBucketsMayHaveMixedSchemaData";
 
 /// What only other kinds of collections can change.
 const NOT_FOR_TIMESERIES: &[&str] = &[
@@ -41,7 +44,7 @@ const NOT_FOR_TIMESERIES: &[&str] = &[
 ];
 
 /// What cannot be changed yet.
-const UNSUPPORTED: &[&str] = &["index", "timeseriesBucketsMayHaveMixedSchemaData"];
+const UNSUPPORTED: &[&str] = &["index"];
 
 fn run(
     database: &Database,
@@ -73,7 +76,7 @@ fn run(
                     format!("collMod on {namespace}: change the time-series collection instead"),
                 ))
             }
-            (Some(_), Some(name @ ("timeseries" | "expireAfterSeconds"))) => {
+            (Some(_), Some(name @ ("timeseries" | "expireAfterSeconds" | MIXED_SCHEMA))) => {
                 Err(Error::invalid_options(format!(
                     "'{name}' is only for time-series and clustered collections"
                 )))
@@ -95,10 +98,22 @@ fn run(
         _ => buckets.timeseries.clone(),
     };
     let options = with_expiry(&buckets, args.value("expireAfterSeconds"), &args)?;
-    catalog.modify(&buckets, options, timeseries)?;
+    let mixed_schema = mixed_schema(&buckets, &args)?;
+    catalog.modify(&buckets, options, timeseries, mixed_schema)?;
     // Buckets opened from now on have the new widths; open ones are taken up again under them.
     database.timeseries().bucket_catalog.clear(buckets.uuid);
     Ok(Document::new())
+}
+
+/// The flag once set stays: buckets that need it may be there.
+fn mixed_schema(buckets: &Collection, args: &Args<'_>) -> Result<bool> {
+    match (args.boolean(MIXED_SCHEMA)?, buckets.may_have_mixed_schema()) {
+        (None, now) => Ok(now),
+        (Some(false), true) => Err(Error::invalid_options(format!(
+            "'{MIXED_SCHEMA}' cannot be taken back"
+        ))),
+        (Some(asked), _) => Ok(asked),
+    }
 }
 
 /// The collection's options with `expireAfterSeconds` as asked.

@@ -1,5 +1,7 @@
 //! `delete`: statements that remove one document, or all, that a filter matches.
 
+use std::sync::Arc;
+
 use nilometer_bson::{DocRef, Document, DocumentBuilder};
 
 use super::args::Args;
@@ -7,10 +9,13 @@ use super::change::{
     Place, Selected, Statements, append_errors, count_value, durability, eval_context,
     make_durable, target,
 };
+use super::raw_change::Buckets;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use crate::catalog::Collection;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
+use crate::write::{Changed, Selection};
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -85,9 +90,25 @@ pub(super) fn one(
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);
-    let (deleted, _) = database.records().delete(&collection, selection)?;
+    let (deleted, _) = apply(database, &collection, selection)?;
     database.services().counters.documents.deleted.add(deleted);
     Ok(deleted)
+}
+
+/// Removes documents, or buckets from where those are the documents.
+pub(super) fn apply(
+    database: &Database,
+    collection: &Arc<Collection>,
+    selection: Selection<'_>,
+) -> Result<(u64, Option<Changed>)> {
+    if collection.timeseries.is_some() {
+        let buckets = Buckets {
+            database,
+            collection,
+        };
+        return buckets.delete(selection);
+    }
+    database.records().delete(collection, selection)
 }
 
 /// `limit: 0` means all documents, `limit: 1` one.

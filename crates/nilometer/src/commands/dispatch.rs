@@ -13,7 +13,7 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{KillSwitch, OperationContext, Request};
-use crate::services::{OperationEntry, Services};
+use crate::services::{LatencyClass, OperationEntry, Services};
 use crate::session::ClientSession;
 
 /// Runs one command and answers it.
@@ -96,9 +96,19 @@ fn run_known(
         let time = services.clock.monotonic().saturating_sub(started);
         let writes = spec.access == Access::Write;
         let kind = spec.counted.top_kind();
-        services.top.record(&namespace, kind, writes, time);
+        let class = latency_class(spec);
+        services.top.record(&namespace, kind, writes, class, time);
     }
     outcome
+}
+
+/// What a command counts as in `latencyStats`.
+fn latency_class(spec: &CommandSpec) -> LatencyClass {
+    match spec.name {
+        "find" | "aggregate" | "count" | "distinct" | "getMore" => LatencyClass::Read,
+        "insert" | "update" | "delete" | "findAndModify" | "bulkWrite" => LatencyClass::Write,
+        _ => LatencyClass::Command,
+    }
 }
 
 /// A reply is a document and may not be larger than one.

@@ -96,7 +96,7 @@ fn remove(database: &Database, namespaces: &[Namespace]) -> Result<()> {
         .collect();
     catalog.remove(namespaces)?;
     for collection in dropped {
-        database.timeseries().bucket_catalog.forget(collection.uuid);
+        database.timeseries().forget(collection.uuid);
         database.records().forget(collection.uuid);
     }
     let names: Vec<String> = namespaces.iter().map(Namespace::to_string).collect();

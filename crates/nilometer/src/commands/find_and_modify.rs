@@ -4,6 +4,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
 use super::args::Args;
 use super::change::{Selected, durability, eval_context, target};
+use super::delete;
 use super::query::QueryOptions;
 use super::update::{apply, check_update};
 use super::{Access, CommandContext, CommandSpec, Fields};
@@ -137,7 +138,7 @@ fn perform(
             let Some(collection) = target(database, namespace, "findAndModify")? else {
                 return Ok(Done::default());
             };
-            let (deleted, changed) = database.records().delete(&collection, selection)?;
+            let (deleted, changed) = delete::apply(database, &collection, selection)?;
             counters.deleted.add(deleted);
             Ok(Done {
                 changed,

@@ -144,5 +144,6 @@ fn set(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
             before = was;
         }
     }
+    database.obey_parameters();
     Ok(doc! {"was": before})
 }

@@ -44,6 +44,7 @@ mod list_commands;
 mod list_indexes;
 mod ping;
 mod query;
+mod raw_change;
 mod replication;
 mod server_status;
 mod sessions;

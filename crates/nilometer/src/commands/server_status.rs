@@ -56,6 +56,7 @@ const SECTIONS: &[Section] = &[
     section("bucketCatalog", |database| {
         database.bucket_catalog_status().into()
     }),
+    section("catalogStats", |database| database.catalog_stats().into()),
     section("connections", connections),
     section("extra_info", extra_info),
     section("globalLock", global_lock),
@@ -223,6 +224,7 @@ fn metrics(database: &Database) -> Value {
         "operation": doc! {
             "killedDueToMaxTimeMSExpired": services.counters.time_limit_exceeded.as_i64(),
         },
+        "timeseries": database.timeseries().metrics.to_document(),
     }
     .into()
 }

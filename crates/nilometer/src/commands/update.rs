@@ -8,6 +8,7 @@ use super::change::{
     make_durable, target, upserted, with_constants,
 };
 use super::insert::ordinary;
+use super::raw_change::Buckets;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result};
@@ -197,6 +198,16 @@ pub(super) fn apply(
         None if upsert => ordinary(database, namespace.clone())?,
         None => return Ok(Updated::default()),
     };
+    if collection.timeseries.is_some() {
+        let buckets = Buckets {
+            database,
+            collection: &collection,
+        };
+        return match upsert {
+            true => buckets.upsert(operation, selection, update, supplied),
+            false => buckets.update(selection, update),
+        };
+    }
     let records = database.records();
     if !upsert {
         return records.update(&collection, selection, update);

@@ -69,12 +69,16 @@ fn run(
     if !is_bucketed {
         keys.append("_id_", count(found.checked));
     }
+    for (name, entries) in &found.keys_per_index {
+        keys.append(name, count(*entries));
+    }
+    let indexes = found.keys_per_index.len() + usize::from(!is_bucketed);
     Ok(doc! {
         "ns": collection.namespace.to_string(),
         "nInvalidDocuments": count(found.invalid),
         "nNonCompliantDocuments": 0i64,
         "nrecords": count(found.checked),
-        "nIndexes": i32::from(!is_bucketed),
+        "nIndexes": i32::try_from(indexes).unwrap_or(i32::MAX),
         "keysPerIndex": keys.finish(),
         "valid": found.invalid == 0,
         "repaired": false,

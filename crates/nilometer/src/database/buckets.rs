@@ -39,6 +39,7 @@ impl Buckets {
             bucket_max_span_seconds: known.map_or(0, |t| i64::from(t.span_seconds)),
             bucket_rounding_seconds: known.map_or(0, |t| i64::from(t.rounding_seconds)),
             extended_range: collection.has_extended_range(),
+            mixed_schema: collection.may_have_mixed_schema(),
             fixed_buckets: collection.has_fixed_buckets(),
             collation: Document::new(),
         };

@@ -1,11 +1,12 @@
 //! Sizes and counts of collections and databases, as `collStats`, `dbStats` and `$collStats` show them.
 
-use nilometer_bson::{Document, DocumentBuilder, doc};
+use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::Database;
 use super::collections::StoredCollections;
 use crate::catalog::{CatalogEntry, Collection, Namespace, Storage};
 use crate::error::{Error, ErrorCode, Result};
+use crate::services::{LatencyClass, TopEntry};
 
 /// Sizes of one collection in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,7 +43,7 @@ impl StoredCollections {
                 tail,
                 series,
             } => {
-                sizes.count = self.timeseries.bucket_count(collection)?;
+                sizes.count = self.timeseries.count_buckets(collection)?;
                 for keyspace in [open, sealed, tail, series] {
                     let data = self.engine.keyspace_statistics(keyspace)?;
                     sizes.data_bytes += data.disk_bytes + data.memory_bytes;
@@ -123,10 +124,6 @@ impl StoredCollections {
         );
         let counters = self.timeseries.bucket_catalog.counters(collection.uuid);
         counters.append(&mut out);
-        out.append(
-            "avgNumMeasurementsPerCommit",
-            counters.average_measurements_per_commit(),
-        );
         Ok(out.finish())
     }
 
@@ -141,7 +138,7 @@ impl StoredCollections {
         let mut out = DocumentBuilder::new();
         out.append("ns", namespace.to_string());
         out.append("host", host);
-        out.append("localTime", nilometer_bson::Value::DateTime(now_ms));
+        out.append("localTime", Value::DateTime(now_ms));
         for element in argument {
             let Some(options) = element.value().as_document() else {
                 return Err(Error::type_mismatch(format!(
@@ -153,7 +150,7 @@ impl StoredCollections {
                 "storageStats" => {
                     let scale =
                         match options.get("scale") {
-                            nilometer_bson::ValueRef::Missing => 1,
+                            ValueRef::Missing => 1,
                             value => value.as_exact_i64().filter(|scale| *scale > 0).ok_or_else(
                                 || Error::bad_value("scale has to be a number greater than 0"),
                             )?,
@@ -170,7 +167,21 @@ impl StoredCollections {
                     let sizes = self.sizes(&collection)?;
                     out.append("count", i64::try_from(sizes.count).unwrap_or(i64::MAX));
                 }
-                "latencyStats" | "queryExecStats" => {
+                "latencyStats" => {
+                    let histograms = match options.get("histograms") {
+                        ValueRef::Missing => false,
+                        ValueRef::Bool(asked) => asked,
+                        other => {
+                            return Err(Error::type_mismatch(format!(
+                                "$collStats.latencyStats.histograms must be a bool, not {}",
+                                other.type_name()
+                            )));
+                        }
+                    };
+                    let top = self.services.top.entry(&namespace.to_string());
+                    out.append("latencyStats", latency_stats(&top, histograms));
+                }
+                "queryExecStats" => {
                     return Err(Error::new(
                         ErrorCode::CommandNotSupported,
                         format!("$collStats.{} is not supported yet", element.name()),
@@ -227,23 +238,93 @@ impl StoredCollections {
     }
 }
 
+/// Operations on a collection and what they took, by class.
+fn latency_stats(top: &TopEntry, histograms: bool) -> Document {
+    let mut out = DocumentBuilder::new();
+    for (name, class) in [
+        ("reads", Some(LatencyClass::Read)),
+        ("writes", Some(LatencyClass::Write)),
+        ("commands", Some(LatencyClass::Command)),
+        // There are none.
+        ("transactions", None),
+    ] {
+        let latency = class.map(|class| top.latency(class)).unwrap_or_default();
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let mut one = DocumentBuilder::new();
+        if histograms {
+            let buckets = latency.histogram().map(|(micros, count)| {
+                Value::from(doc! { "micros": number(micros), "count": number(count) })
+            });
+            one.append("histogram", Value::Array(buckets.collect::<Array>()));
+        }
+        one.append("latency", number(latency.total.time_us));
+        one.append("ops", number(latency.total.count));
+        out.append(name, one.finish());
+    }
+    out.finish()
+}
+
 impl Database {
-    /// `serverStatus.bucketCatalog`; `None` while no bucket has been opened.
+    /// `serverStatus.bucketCatalog`; `None` while the catalog is empty.
     pub(crate) fn bucket_catalog_status(&self) -> Option<Document> {
-        let (totals, open) = self.timeseries().bucket_catalog.totals();
-        totals.average_measurements_per_commit()?;
-        let open = i64::try_from(open).unwrap_or(i64::MAX);
+        let bucket_catalog = &self.timeseries().bucket_catalog;
+        let gauges = bucket_catalog.gauges();
+        let active = gauges.open + gauges.archived;
+        if active == 0 {
+            return None;
+        }
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let mut out = DocumentBuilder::new();
-        out.append("numBuckets", open);
-        out.append("numOpenBuckets", open);
-        out.append("numIdleBuckets", open);
-        let memory = self.timeseries().bucket_catalog.memory_bytes();
-        out.append("memoryUsage", i64::try_from(memory).unwrap_or(i64::MAX));
-        totals.append(&mut out);
+        out.append("numBuckets", count(active));
+        out.append("numOpenBuckets", count(gauges.open));
+        out.append("numIdleBuckets", count(gauges.idle));
+        out.append("numArchivedBuckets", count(gauges.archived));
+        out.append("numActiveBuckets", count(active));
+        out.append("memoryUsage", count(bucket_catalog.memory_bytes()));
+        bucket_catalog.totals().append(&mut out);
         out.append(
-            "avgNumMeasurementsPerCommit",
-            totals.average_measurements_per_commit(),
+            "stateManagement",
+            doc! {
+                "bucketsManaged": count(active),
+                "currentEra": i64::try_from(gauges.era).unwrap_or(i64::MAX),
+                "erasWithRemainingBuckets": count(gauges.eras),
+                // A clear is done when it returns: none is left to be done bucket by bucket.
+                "trackedClearOperations": 0i64,
+            },
         );
         Some(out.finish())
+    }
+
+    /// `serverStatus.catalogStats`.
+    pub(crate) fn catalog_stats(&self) -> Document {
+        let (mut collections, mut timeseries, mut views) = (0i32, 0i32, 0i32);
+        let (mut internal_collections, mut internal_views, mut extended) = (0i32, 0i32, 0i32);
+        let entries = self.catalog().databases().into_iter();
+        for (namespace, entry) in entries.flat_map(|name| self.catalog().list(&name)) {
+            let counter = match entry {
+                CatalogEntry::Collection(found) => {
+                    let outside = found.timeseries.is_some() && found.has_extended_range();
+                    extended += i32::from(outside);
+                    match namespace.is_system() {
+                        true => &mut internal_collections,
+                        false => &mut collections,
+                    }
+                }
+                CatalogEntry::View(view) if view.is_timeseries() => &mut timeseries,
+                CatalogEntry::View(_) if namespace.is_system() => &mut internal_views,
+                CatalogEntry::View(_) => &mut views,
+            };
+            *counter += 1;
+        }
+        doc! {
+            "collections": collections,
+            "capped": 0,
+            "clustered": 0,
+            "timeseries": timeseries,
+            "views": views,
+            "internalCollections": internal_collections,
+            "internalViews": internal_views,
+            "timeseriesExtendedRange": extended,
+        }
     }
 }

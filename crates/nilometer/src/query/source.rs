@@ -250,6 +250,8 @@ pub struct BucketOptions {
     pub bucket_rounding_seconds: i64,
     /// Some measurement lies (or lay) outside what 32-bit seconds in `_id` can say.
     pub extended_range: bool,
+    /// Bounds of fields may be of different types, and then bound nothing.
+    pub mixed_schema: bool,
     /// Span equals rounding and always did: every bucket lies within one period.
     pub fixed_buckets: bool,
     /// Default collation of the collection; empty for the simple one.
@@ -325,12 +327,6 @@ pub trait BucketSource: Send + Sync {
     fn hinted(&self, hint: ValueRef<'_>) -> Result<Option<Arc<BucketIndex>>> {
         let _ = hint;
         Ok(None)
-    }
-
-    /// True if a bucket may hold values of several types in one field, so that bounds say nothing of
-    /// types.
-    fn may_have_mixed_schema(&self) -> bool {
-        false
     }
 
     /// How many entries of an index are wanted, counted up to `limit`.

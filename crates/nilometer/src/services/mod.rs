@@ -20,7 +20,7 @@ pub use ids::IdSource;
 pub use log_ring::{LogLines, LogRing};
 pub use logical_sessions::{LogicalSessions, SessionUse, TIMEOUT_MINUTES};
 pub use operations::{OperationEntry, OperationGuard, Operations};
-pub use top::{Top, TopEntry, TopKind, TopUse};
+pub use top::{Latency, LatencyClass, Top, TopEntry, TopKind, TopUse};
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

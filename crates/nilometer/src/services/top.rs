@@ -1,4 +1,4 @@
-//! Time spent per collection and kind of operation: what `top` shows.
+//! Time spent per collection and kind of operation: what `top` and `$collStats` show.
 //!
 //! At most [`NAMESPACES_MAX`] collections are followed; a collection that is dropped is forgotten.
 
@@ -24,6 +24,54 @@ pub enum TopKind {
     Remove,
     /// Everything else.
     Commands,
+}
+
+/// What an operation counts as in `latencyStats`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LatencyClass {
+    /// It reads documents.
+    Read,
+    /// It writes documents.
+    Write,
+    /// Everything else.
+    Command,
+}
+
+/// Places of a histogram: one for each power of two of microseconds, the last for all above.
+const HISTOGRAM_PLACES: usize = 40;
+
+/// Count and time of one class, and how they are spread.
+#[derive(Clone, Copy, Debug)]
+pub struct Latency {
+    /// All operations.
+    pub total: TopUse,
+    places: [u64; HISTOGRAM_PLACES],
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self {
+            total: TopUse::default(),
+            places: [0; HISTOGRAM_PLACES],
+        }
+    }
+}
+
+impl Latency {
+    fn add(&mut self, time: Duration) {
+        self.total.add(time);
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let place = micros.checked_ilog2().map_or(0, |power| power as usize);
+        if let Some(count) = self.places.get_mut(place.min(HISTOGRAM_PLACES - 1)) {
+            *count += 1;
+        }
+    }
+
+    /// The least microseconds of each place that holds something, and how many operations.
+    pub fn histogram(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let counted = self.places.iter().enumerate().filter(|(_, n)| **n > 0);
+        counted.map(|(place, n)| (if place == 0 { 0 } else { 1 << place }, *n))
+    }
 }
 
 /// Count and time of one kind.
@@ -53,12 +101,22 @@ pub struct TopEntry {
     pub write_lock: TopUse,
     /// By kind, in the order of [`TopKind`].
     kinds: [TopUse; 6],
+    /// By class, in the order of [`LatencyClass`].
+    latencies: [Latency; 3],
 }
 
 impl TopEntry {
     /// The figures of one kind.
     pub fn kind(&self, kind: TopKind) -> TopUse {
         self.kinds.get(kind as usize).copied().unwrap_or_default()
+    }
+
+    /// The figures of one class.
+    pub fn latency(&self, class: LatencyClass) -> Latency {
+        self.latencies
+            .get(class as usize)
+            .copied()
+            .unwrap_or_default()
     }
 }
 
@@ -70,7 +128,14 @@ pub struct Top {
 
 impl Top {
     /// Counts an operation on `namespace`.
-    pub fn record(&self, namespace: &str, kind: TopKind, writes: bool, time: Duration) {
+    pub fn record(
+        &self,
+        namespace: &str,
+        kind: TopKind,
+        writes: bool,
+        class: LatencyClass,
+        time: Duration,
+    ) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if !entries.contains_key(namespace) {
             if entries.len() >= NAMESPACES_MAX {
@@ -90,6 +155,15 @@ impl Top {
         if let Some(of_kind) = entry.kinds.get_mut(kind as usize) {
             of_kind.add(time);
         }
+        if let Some(of_class) = entry.latencies.get_mut(class as usize) {
+            of_class.add(time);
+        }
+    }
+
+    /// The figures of one collection.
+    pub fn entry(&self, namespace: &str) -> TopEntry {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.get(namespace).copied().unwrap_or_default()
     }
 
     /// Forgets a collection that is dropped.

@@ -7,18 +7,23 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use nilometer_storage::Bytes;
+
 use super::read::StoredBucket;
 
 /// Memory the cache may take, as if every column of its buckets were decoded, in bytes.
 const CACHE_BYTES_MAX: usize = 256 << 20;
 
-/// Tells one state of a bucket from another: stored bytes and tail keys. Tail entries never change.
-pub(super) fn state<'k>(stored: Option<&[u8]>, tail: impl Iterator<Item = &'k [u8]>) -> u64 {
+/// Tells one state of a bucket from another: stored bytes, and keys and values of the tail.
+pub(super) fn state(stored: Option<&[u8]>, tail: &[(Bytes, Bytes)]) -> u64 {
     /// Odd, with bits all over: no entry undoes another.
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
     let hash = xxhash_rust::xxh3::xxh3_64;
     let start = stored.map_or(0, hash);
-    tail.fold(start, |state, key| (state ^ hash(key)).wrapping_mul(MIX))
+    tail.iter().fold(start, |state, (key, value)| {
+        let state = (state ^ hash(key)).wrapping_mul(MIX);
+        (state ^ hash(value)).wrapping_mul(MIX)
+    })
 }
 
 #[derive(Default)]
@@ -99,14 +104,20 @@ mod tests {
         assert!(cache.get([1; 12], 5).is_some());
         assert!(cache.get([1; 12], 6).is_none());
         assert!(cache.get([2; 12], 5).is_none());
-        assert_ne!(
-            state(None, [&b"a"[..]].into_iter()),
-            state(None, [&b"b"[..]].into_iter())
-        );
-        assert_ne!(
-            state(Some(b""), [].into_iter()),
-            state(None, [&b""[..]].into_iter())
-        );
+        let entry = |key: &str, value: &str| {
+            let bytes = |text: &str| Bytes::copy_from(text.as_bytes());
+            vec![(bytes(key), bytes(value))]
+        };
+        let states = [
+            state(None, &entry("a", "x")),
+            state(None, &entry("b", "x")),
+            state(None, &entry("a", "y")),
+            state(None, &entry("", "")),
+            state(Some(b""), &[]),
+        ];
+        for (at, one) in states.iter().enumerate() {
+            assert!(states.iter().skip(at + 1).all(|other| other != one));
+        }
     }
 
     #[test]

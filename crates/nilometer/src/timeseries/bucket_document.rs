@@ -131,6 +131,17 @@ impl<'a> BucketDocument<'a> {
         })
     }
 
+    /// `control.min` of the time field, in ms.
+    pub(crate) fn start_ms(&self, time_field: &str) -> Result<i64> {
+        match self.min.get(time_field) {
+            ValueRef::DateTime(start_ms) => Ok(start_ms),
+            _ => Err(damaged(
+                ValueRef::ObjectId(nilometer_bson::ObjectId(self.id)),
+                "control.min has no time",
+            )),
+        }
+    }
+
     /// The values of one column of `data`, filled up with missing ones to `count`.
     pub(crate) fn values(&self, element: Element<'_>) -> Result<Vec<Value>> {
         let bad = |what: &str| damaged(ValueRef::ObjectId(nilometer_bson::ObjectId(self.id)), what);
@@ -180,6 +191,7 @@ pub(crate) struct BucketImage {
     meta: Value,
     rows: usize,
     sorted: bool,
+    closed: bool,
     columns: Vec<ImageColumn>,
 }
 
@@ -236,6 +248,7 @@ impl BucketImage {
             meta: header.meta.clone(),
             rows: 0,
             sorted: true,
+            closed: false,
             columns: vec![ImageColumn::new(time_field.into())],
         }
     }
@@ -243,11 +256,8 @@ impl BucketImage {
     /// The measurements of an existing bucket document.
     pub(crate) fn from_document(document: DocRef<'_>, time_field: &str) -> Result<Self> {
         let bucket = BucketDocument::parse(document, time_field)?;
-        let ValueRef::DateTime(start_ms) = bucket.min.get(time_field) else {
-            return Err(damaged(document.get("_id"), "control.min has no time"));
-        };
         let header = Header {
-            start_ms,
+            start_ms: bucket.start_ms(time_field)?,
             meta: bucket.meta.to_value(),
         };
         let mut image = Self::new(bucket.id, &header, time_field);
@@ -257,6 +267,7 @@ impl BucketImage {
             image.append(at, 0, &values)?;
         }
         image.rows = bucket.count;
+        image.closed = bucket.closed;
         image.sorted &= bucket.version != Version::Unsorted;
         Ok(image)
     }
@@ -341,6 +352,9 @@ impl BucketImage {
             out.append(&column.name, column.max.to_value());
         }
         out.end();
+        if self.closed {
+            out.append("closed", true);
+        }
         out.append("count", i32::try_from(rows).unwrap_or(i32::MAX));
         out.end();
         out.append("meta", self.meta.clone());

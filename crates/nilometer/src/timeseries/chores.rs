@@ -16,7 +16,7 @@ use super::fold::{self, BucketKeyspaces, Target};
 use super::index_maintenance::Maintained;
 use super::tail;
 use crate::catalog::{Collection, Storage};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 
 /// Chores that may wait.
 const CHORES_WAITING_MAX: usize = 4096;
@@ -30,6 +30,9 @@ enum Job {
 /// The queue and its thread. Dropping it ends the thread; what waits is left for the next start.
 pub(super) struct ChoreQueue {
     worker: Arc<Worker>,
+    /// For a simulation, which does chores when it likes.
+    #[cfg(test)]
+    held: Option<Mutex<Vec<(Arc<Collection>, Chore)>>>,
     sender: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -76,6 +79,11 @@ impl Worker {
 
     fn perform(&self, collection: &Collection, chore: &Chore) {
         if let Err(error) = self.try_perform(collection, chore) {
+            if error.code == ErrorCode::DataCorruptionDetected {
+                // Readers are told what is wrong with it; writers go on elsewhere.
+                self.bucket_catalog.freeze(collection.uuid, chore.bucket());
+                return;
+            }
             let tail = BucketKeyspaces::of(collection).map(|keyspaces| keyspaces.tail);
             let dropped = tail.is_some_and(|tail| self.engine.keyspace_statistics(tail).is_err());
             if dropped {
@@ -99,7 +107,7 @@ impl Worker {
         let time_field = &options.time_field;
         let indexes = Maintained::hold(collection)?;
         match chore {
-            Chore::Seal(id) => {
+            Chore::Seal(_, id) => {
                 fold::fold(
                     &*self.engine,
                     keyspaces,
@@ -154,12 +162,50 @@ impl ChoreQueue {
         };
         Self {
             worker,
+            #[cfg(test)]
+            held: None,
             sender,
             thread,
         }
     }
 
+    /// A queue without a thread, whose chores wait for [`ChoreQueue::perform_held`].
+    #[cfg(test)]
+    pub(super) fn holding(engine: Arc<dyn Engine>, bucket_catalog: Arc<BucketCatalog>) -> Self {
+        let worker = Worker {
+            engine,
+            bucket_catalog,
+            rewriting: Mutex::default(),
+            failure: Mutex::default(),
+        };
+        Self {
+            worker: Arc::new(worker),
+            held: Some(Mutex::default()),
+            sender: None,
+            thread: None,
+        }
+    }
+
+    /// Does one of the chores that wait, which `choose` picks among so many.
+    #[cfg(test)]
+    pub(super) fn perform_held(&self, choose: impl FnOnce(usize) -> usize) {
+        let held = self.held.as_ref().expect("a holding queue");
+        let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_empty() {
+            return;
+        }
+        let at = choose(held.len());
+        let (collection, chore) = held.remove(at);
+        drop(held);
+        self.worker.perform(&collection, &chore);
+    }
+
     fn add(&self, collection: &Arc<Collection>, chore: Chore) {
+        #[cfg(test)]
+        if let Some(held) = &self.held {
+            let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+            return held.push((collection.clone(), chore));
+        }
         let Some(sender) = &self.sender else {
             return self.worker.perform(collection, &chore);
         };
@@ -205,10 +251,44 @@ impl Drop for ChoreQueue {
 
 impl Timeseries {
     /// Queues what an insert left behind.
-    pub(super) fn hand_over(&self, collection: &Arc<Collection>, chores: Vec<Chore>) {
+    pub(super) fn hand_over(&self, chores: Vec<Chore>) {
         for chore in chores {
-            self.chores.add(collection, chore);
+            let known = self
+                .collections
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            let collection = known.get(&chore.collection()).cloned();
+            drop(known);
+            // One that was dropped has no chores.
+            if let Some(collection) = collection {
+                self.chores.add(&collection, chore);
+            }
         }
+    }
+
+    /// Keeps a collection at hand for the chores of its buckets.
+    pub(super) fn remember(&self, collection: &Arc<Collection>) {
+        let known = self
+            .collections
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        if known.contains_key(&collection.uuid) {
+            return;
+        }
+        drop(known);
+        self.collections
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(collection.uuid, collection.clone());
+    }
+
+    /// Forgets what is in memory of a collection that was dropped.
+    pub fn forget(&self, collection: [u8; 16]) {
+        self.bucket_catalog.forget(collection);
+        self.collections
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&collection);
     }
 
     /// The size of a bucket's document with its tail folded in, in bytes.
@@ -219,8 +299,8 @@ impl Timeseries {
             return Ok(0);
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
-        let image = parts.image(id, &options.time_field)?;
-        Ok(image.map_or(0, |image| image.into_document().as_bytes().len()))
+        let document = parts.document(id, &options.time_field)?;
+        Ok(document.map_or(0, |document| document.as_bytes().len()))
     }
 
     /// Queues the sealing of every bucket that has a tail: at start, when no bucket is open yet.
@@ -239,7 +319,8 @@ impl Timeseries {
             if last != Some(id) {
                 last = Some(id);
                 found += 1;
-                self.chores.add(collection, Chore::Seal(id));
+                self.chores
+                    .add(collection, Chore::Seal(collection.uuid, id));
             }
         }
         Ok(found)
@@ -269,7 +350,8 @@ impl Timeseries {
                     .scan(keyspaces.open, &[], None, Direction::Forward)?;
             for item in scan {
                 if let Ok(id) = <[u8; 12]>::try_from(&item?.0[..]) {
-                    self.chores.add(collection, Chore::Seal(id));
+                    self.chores
+                        .add(collection, Chore::Seal(collection.uuid, id));
                 }
             }
         }

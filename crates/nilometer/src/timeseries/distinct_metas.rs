@@ -102,7 +102,9 @@ impl Timeseries {
         values_at: &[u8],
         page: &mut MetaPage,
     ) -> Result<()> {
-        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+        let (Some(keyspaces), Some(options)) =
+            (BucketKeyspaces::of(collection), &collection.timeseries)
+        else {
             return Ok(());
         };
         let end = key_string::prefix_end(values_at.to_vec());
@@ -120,12 +122,8 @@ impl Timeseries {
             page.documents_examined += 1;
             let (_, id) = split(&entry)?;
             let parts = fold::read_parts(snapshot, keyspaces, id, None)?;
-            let meta = match &parts.document {
-                Some(document) => document.get("meta").to_value(),
-                None => {
-                    let header = parts.tail.iter().find_map(|(_, e)| e.header.as_ref());
-                    header.map_or(Value::Missing, |header| header.meta.clone())
-                }
+            let Some((meta, _)) = parts.opened_as(&options.time_field)? else {
+                continue;
             };
             let mut document = DocumentBuilder::new();
             document.append("meta", meta);

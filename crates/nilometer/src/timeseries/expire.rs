@@ -7,17 +7,14 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, ValueRef};
-use nilometer_storage::{Durability, WriteBatch};
+use nilometer_bson::ValueRef;
+use nilometer_storage::Durability;
 
 use super::Timeseries;
-use super::fold::{self, BucketKeyspaces};
-use super::index_maintenance::Maintained;
-use super::meta::SeriesMeta;
-use super::read::{BucketRange, StoredBucket};
-use super::series_index;
-use super::tail;
-use crate::catalog::Collection;
+use super::bucket_document::BucketDocument;
+use super::change::Claim;
+use super::read::BucketRange;
+use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
 
 /// Buckets removed in one engine batch, so that inserts never wait long.
@@ -26,7 +23,12 @@ const EXPIRE_BATCH_BUCKETS_MAX: usize = 256;
 impl Timeseries {
     /// Removes the buckets of `collection` that hold only times before `cutoff_ms` less its span.
     /// Returns how many.
-    pub fn expire(self: &Arc<Self>, collection: &Arc<Collection>, cutoff_ms: i64) -> Result<usize> {
+    pub fn expire(
+        self: &Arc<Self>,
+        catalog: &Catalog,
+        collection: &Arc<Collection>,
+        cutoff_ms: i64,
+    ) -> Result<usize> {
         let Some(options) = &collection.timeseries else {
             return Ok(0);
         };
@@ -45,72 +47,49 @@ impl Timeseries {
         let mut doomed = Vec::new();
         for bucket in self.scan(collection, range)? {
             let bucket = bucket?;
-            let expired = match bucket.min(&options.time_field) {
-                ValueRef::DateTime(start) => start <= latest_start,
-                _ => false,
-            };
-            if expired {
-                doomed.push(bucket);
+            if is_expired(bucket.min(&options.time_field), latest_start) {
+                doomed.push(bucket.id().0);
             }
             if doomed.len() >= EXPIRE_BATCH_BUCKETS_MAX {
-                removed += self.remove_buckets(collection, &doomed)?;
+                removed += self.remove_expired(catalog, collection, &doomed, latest_start)?;
                 doomed.clear();
             }
         }
-        Ok(removed + self.remove_buckets(collection, &doomed)?)
+        Ok(removed + self.remove_expired(catalog, collection, &doomed, latest_start)?)
     }
 
-    /// Removes buckets with their tails. Those that are being written to just now stay.
-    pub(super) fn remove_buckets(
+    /// Removes those of the buckets that still start no later than `latest_start`. Those that are
+    /// being written to just now stay until the next time.
+    fn remove_expired(
         &self,
-        collection: &Collection,
-        buckets: &[Arc<StoredBucket>],
+        catalog: &Catalog,
+        collection: &Arc<Collection>,
+        doomed: &[[u8; 12]],
+        latest_start: i64,
     ) -> Result<usize> {
-        let (Some(keyspaces), Some(options)) =
-            (BucketKeyspaces::of(collection), &collection.timeseries)
-        else {
+        let Some(options) = &collection.timeseries else {
             return Ok(0);
         };
-        // No fold may put back what is removed here.
-        let _alone = self.chores.exclusive();
-        let indexes = Maintained::hold(collection)?;
-        let mut batch = WriteBatch::new();
-        let snapshot = self.engine.snapshot()?;
-        let mut removed = Vec::new();
-        for bucket in buckets {
-            let id = bucket.id().0;
-            let meta = SeriesMeta::of(bucket.meta());
-            let Some(evicted) = self.bucket_catalog.evict(collection.uuid, meta.clone(), id) else {
+        if doomed.is_empty() {
+            return Ok(0);
+        }
+        let mut changes = self.change_buckets(collection)?;
+        let mut removed = 0;
+        for id in doomed {
+            let Claim::Taken(document) = changes.try_claim(*id)? else {
                 continue;
             };
-            removed.push(evicted);
-            if let ValueRef::DateTime(start_ms) = bucket.min(&options.time_field) {
-                batch.delete(keyspaces.series, series_index::key(&meta, start_ms, id));
-                let stored = match indexes.needs_documents() {
-                    true => fold::read_parts(&*snapshot, keyspaces, id, None)?.document,
-                    false => None,
-                };
-                let stored = stored.as_ref().map(Document::as_ref);
-                indexes.bucket_removed(&mut batch, id, stored, bucket.meta(), start_ms)?;
-            }
-            batch.delete(keyspaces.open, id.to_vec());
-            batch.delete(keyspaces.sealed, id.to_vec());
-            let (start, end) = (
-                tail::key(id, 0),
-                [&tail::key(id, u32::MAX)[..], &[0]].concat(),
-            );
-            let direction = nilometer_storage::Direction::Forward;
-            for item in snapshot.scan(keyspaces.tail, &start, Some(&end), direction)? {
-                batch.delete(keyspaces.tail, item?.0.to_vec());
+            let bucket = BucketDocument::parse(document.as_ref(), &options.time_field)?;
+            if is_expired(bucket.min.get(&options.time_field), latest_start) {
+                changes.remove(*id)?;
+                removed += 1;
             }
         }
-        let count = removed.len();
-        let committed = match batch.is_empty() {
-            true => Ok(0),
-            false => self.engine.commit(batch, Durability::Buffered),
-        };
-        self.bucket_catalog.release(removed);
-        committed?;
-        Ok(count)
+        changes.commit(catalog, Durability::Buffered)?;
+        Ok(removed)
     }
+}
+
+fn is_expired(start: ValueRef<'_>, latest_start: i64) -> bool {
+    matches!(start, ValueRef::DateTime(start) if start <= latest_start)
 }

@@ -4,14 +4,15 @@
 //! batch; sealing does the same and moves the document among those that no longer grow. Neither
 //! changes what a reader sees, so neither waits for a sync: after a crash the tail is there again.
 
-use nilometer_bson::{DocRef, Document};
-use nilometer_storage::{Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
+use nilometer_bson::{DocRef, Document, Value, ValueRef};
+use nilometer_storage::{Bytes, Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
 
-use super::bucket_document::{BucketImage, damaged};
+use super::bucket_document::{BucketDocument, BucketImage, damaged};
 use super::index_maintenance::Maintained;
+use super::meta::SeriesMeta;
 use super::sealed;
 use super::tail::{self, Entry};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The three keyspaces of a bucket collection.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +25,10 @@ pub(crate) struct BucketKeyspaces {
 
 /// A bucket as stored: document and tail.
 pub(crate) struct Parts {
-    /// The document, if one was written.
-    pub(crate) document: Option<Document>,
+    /// The stored form of the document, if one was written.
+    pub(crate) stored: Option<Bytes>,
+    /// True if it is among the open ones.
+    pub(crate) in_open: bool,
     /// Keys and entries of the tail, in the order of their sequence numbers.
     pub(crate) tail: Vec<(Vec<u8>, Entry)>,
 }
@@ -37,11 +40,12 @@ pub(crate) fn read_parts(
     id: [u8; 12],
     upto: Option<u32>,
 ) -> Result<Parts> {
-    let stored = match snapshot.get(keyspaces.open, &id)? {
+    let open = snapshot.get(keyspaces.open, &id)?;
+    let in_open = open.is_some();
+    let stored = match open {
         Some(found) => Some(found),
         None => snapshot.get(keyspaces.sealed, &id)?,
     };
-    let document = stored.map(|bytes| sealed::load(&bytes)).transpose()?;
     let end = match upto {
         Some(sequence) => tail::key(id, sequence),
         None => [&tail::key(id, u32::MAX)[..], &[0]].concat(),
@@ -58,21 +62,102 @@ pub(crate) fn read_parts(
         entries.push((key.to_vec(), tail::decode(&value)?));
     }
     Ok(Parts {
-        document,
+        stored,
+        in_open,
         tail: entries,
     })
 }
 
 impl Parts {
+    /// True if there is nothing of the bucket.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stored.is_none() && self.tail.is_empty()
+    }
+
+    /// The sequence number behind the tail.
+    pub(crate) fn next_sequence(&self) -> Result<u32> {
+        match self.tail.last() {
+            Some((key, _)) => Ok(tail::split_key(key)?.1.saturating_add(1)),
+            None => Ok(0),
+        }
+    }
+
+    /// The series of the bucket and its start, by document or tail; `None` if there is nothing of it.
+    pub(crate) fn series(
+        &self,
+        id: [u8; 12],
+        time_field: &str,
+    ) -> Result<Option<(SeriesMeta, i64)>> {
+        if let Some(stored) = &self.stored {
+            let document = sealed::load(stored)?;
+            let bucket = BucketDocument::parse(document.as_ref(), time_field)?;
+            let start_ms = bucket.start_ms(time_field)?;
+            return Ok(Some((SeriesMeta::of(bucket.meta), start_ms)));
+        }
+        let header = self.tail.iter().find_map(|(_, e)| e.header.as_ref());
+        match header {
+            Some(header) => {
+                let meta = SeriesMeta::of(header.meta.as_ref());
+                Ok(Some((meta, header.start_ms)))
+            }
+            None if self.is_empty() => Ok(None),
+            None => Err(without_header(id)),
+        }
+    }
+
+    /// The document as it was written, whatever the tail holds.
+    pub(crate) fn stored_document(&self) -> Result<Option<Document>> {
+        self.stored.as_deref().map(sealed::load).transpose()
+    }
+
+    /// Metadata and start as they are stored; `None` if there is nothing of the bucket, or it does not
+    /// tell.
+    pub(crate) fn opened_as(&self, time_field: &str) -> Result<Option<(Value, i64)>> {
+        let document = self.stored_document()?;
+        let document = document.as_ref().map(Document::as_ref);
+        Ok(opened_as(document, &self.tail, time_field))
+    }
+
     /// The bucket with its tail folded in; `None` if there is nothing of it.
     pub(crate) fn image(&self, id: [u8; 12], time_field: &str) -> Result<Option<BucketImage>> {
+        let document = self.stored.as_deref().map(sealed::load).transpose()?;
         image(
-            self.document.as_ref().map(Document::as_ref),
+            document.as_ref().map(Document::as_ref),
             &self.tail,
             id,
             time_field,
         )
     }
+
+    /// The bucket document: as it was written if there is no tail, else with the tail folded in.
+    pub(crate) fn document(&self, id: [u8; 12], time_field: &str) -> Result<Option<Document>> {
+        match &self.stored {
+            Some(stored) if self.tail.is_empty() => sealed::load(stored).map(Some),
+            _ => Ok(self.image(id, time_field)?.map(BucketImage::into_document)),
+        }
+    }
+}
+
+fn without_header(id: [u8; 12]) -> Error {
+    let id = nilometer_bson::ValueRef::ObjectId(nilometer_bson::ObjectId(id));
+    damaged(id, "its tail does not tell how it was opened")
+}
+
+/// Metadata and start of a bucket, by document or tail, as they are stored.
+pub(super) fn opened_as(
+    document: Option<DocRef<'_>>,
+    tail: &[(Vec<u8>, Entry)],
+    time_field: &str,
+) -> Option<(Value, i64)> {
+    if let Some(document) = document {
+        let control = document.get("control").as_document()?;
+        let ValueRef::DateTime(start_ms) = control.get("min").as_document()?.get(time_field) else {
+            return None;
+        };
+        return Some((document.get("meta").to_value(), start_ms));
+    }
+    let header = tail.iter().find_map(|(_, entry)| entry.header.as_ref())?;
+    Some((header.meta.clone(), header.start_ms))
 }
 
 /// Puts a document and tail entries together.
@@ -89,10 +174,7 @@ pub(crate) fn image(
                 return Ok(None);
             }
             let header = tail.iter().find_map(|(_, entry)| entry.header.as_ref());
-            let Some(header) = header else {
-                let id = nilometer_bson::ValueRef::ObjectId(nilometer_bson::ObjectId(id));
-                return Err(damaged(id, "its tail does not tell how it was opened"));
-            };
+            let header = header.ok_or_else(|| without_header(id))?;
             BucketImage::new(id, header, time_field)
         }
     };
@@ -123,7 +205,13 @@ pub(crate) fn fold(
     target: Target,
 ) -> Result<Option<(usize, usize)>> {
     let parts = read_parts(&*engine.snapshot()?, keyspaces, id, upto)?;
-    if parts.tail.is_empty() && target == Target::Open {
+    if parts.tail.is_empty() {
+        if let (Some(stored), true, Target::Sealed) = (&parts.stored, parts.in_open, target) {
+            let mut batch = WriteBatch::new();
+            batch.put(keyspaces.sealed, id.to_vec(), stored.to_vec());
+            batch.delete(keyspaces.open, id.to_vec());
+            engine.commit(batch, Durability::Buffered)?;
+        }
         return Ok(None);
     }
     let Some(image) = parts.image(id, time_field)? else {
@@ -137,10 +225,13 @@ pub(crate) fn fold(
         Target::Sealed => (keyspaces.sealed, keyspaces.open),
     };
     let mut batch = WriteBatch::new();
-    let before = parts.document.as_ref().map(Document::as_ref);
-    indexes.document_folded(&mut batch, id, before, document.as_ref())?;
+    if indexes.needs_documents() {
+        let before = parts.stored_document()?;
+        let before = before.as_ref().map(Document::as_ref);
+        indexes.document_folded(&mut batch, id, before, document.as_ref())?;
+    }
     batch.put(to, id.to_vec(), stored);
-    if parts.document.is_some() {
+    if parts.stored.is_some() && parts.in_open == (target == Target::Sealed) {
         batch.delete(from, id.to_vec());
     }
     for (key, _) in parts.tail {

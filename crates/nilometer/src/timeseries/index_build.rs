@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Document, ValueRef};
+use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Direction, Durability, WriteBatch};
 
 use super::Timeseries;
@@ -114,7 +114,7 @@ impl Timeseries {
                 }
             }
             let document = document.as_ref().map(Document::as_ref);
-            match opened_as(document, &entries, &options.time_field) {
+            match fold::opened_as(document, &entries, &options.time_field) {
                 Some((meta, start_ms)) => {
                     made.bucket_found(&mut batch, id, document, meta.as_ref(), start_ms)?;
                 }
@@ -150,26 +150,9 @@ struct Chunk {
 }
 
 /// A stored document, with lengths in place of its columns unless those are needed.
-pub(super) fn header_or_all(stored: &[u8], with_columns: bool) -> Result<Document> {
+fn header_or_all(stored: &[u8], with_columns: bool) -> Result<Document> {
     Ok(match sealed::open(stored)? {
         Stored::Split { skeleton, .. } if !with_columns => skeleton,
         other => other.to_document(stored),
     })
-}
-
-/// Metadata and start of a bucket, by document or tail.
-pub(super) fn opened_as(
-    document: Option<DocRef<'_>>,
-    tail: &[(Vec<u8>, tail::Entry)],
-    time_field: &str,
-) -> Option<(nilometer_bson::Value, i64)> {
-    if let Some(document) = document {
-        let control = document.get("control").as_document()?;
-        let ValueRef::DateTime(start_ms) = control.get("min").as_document()?.get(time_field) else {
-            return None;
-        };
-        return Some((document.get("meta").to_value(), start_ms));
-    }
-    let header = tail.iter().find_map(|(_, entry)| entry.header.as_ref())?;
-    Some((header.meta.clone(), header.start_ms))
 }

@@ -345,6 +345,9 @@ impl<'c> Maintained<'c> {
             meta_field: self.options.meta_field.as_deref().map(Arc::from),
             max_span_seconds: i64::from(self.options.span_seconds),
             extended_range: true,
+            // The keys of a bucket depend on the bucket alone, not on a flag of its collection; no use
+            // is made of indexes over measurements where types may be mixed.
+            mixed_schema: false,
             has_collation: collation.collator().is_some(),
             context: FilterContext {
                 collator: collation.shared(),

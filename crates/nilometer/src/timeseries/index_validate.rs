@@ -4,7 +4,6 @@
 //! should have it. Each step reads index and bucket in one snapshot, in which they must agree whatever
 //! is being written meanwhile.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nilometer_bson::Document;
@@ -12,7 +11,6 @@ use nilometer_storage::{Direction, Snapshot};
 
 use super::Timeseries;
 use super::fold::{self, BucketKeyspaces};
-use super::index_build::opened_as;
 use super::index_maintenance::Maintained;
 use super::index_scan::split;
 use crate::catalog::Collection;
@@ -20,18 +18,10 @@ use crate::error::{Error, Result};
 use crate::index::Keys;
 use crate::index::buckets::BucketIndex;
 use crate::index::entry;
+use crate::validation::Validation;
 
 /// Entries checked under one snapshot.
 const CHUNK_ENTRIES_MAX: usize = 256;
-
-/// What is wrong with the indexes of a collection, and how many entries they have.
-#[derive(Debug, Default)]
-pub struct IndexProblems {
-    /// In words.
-    pub problems: Vec<String>,
-    /// Entries of each index, by name.
-    pub entries: BTreeMap<String, u64>,
-}
 
 impl Timeseries {
     /// The entries missing for one bucket, in words. Indexes being built are left out.
@@ -59,12 +49,12 @@ impl Timeseries {
     }
 
     /// Checks every entry of every index.
-    pub fn validate_indexes(
+    pub(super) fn validate_indexes(
         &self,
         collection: &Arc<Collection>,
+        found: &mut Validation,
         check_interrupt: &dyn Fn() -> Result<()>,
-    ) -> Result<IndexProblems> {
-        let mut found = IndexProblems::default();
+    ) -> Result<()> {
         for stored in collection.indexes.all().iter() {
             let name = &stored.spec.name;
             let mut from = Vec::new();
@@ -94,7 +84,7 @@ impl Timeseries {
                     if !should_be {
                         let id = nilometer_bson::ObjectId(id).to_hex();
                         let problem = format!("the index '{name}' has a wrong entry for bucket {id}");
-                        found.problems.push(problem);
+                        found.note(problem);
                     }
                     from = [&*entry, &[0]].concat();
                 }
@@ -103,9 +93,9 @@ impl Timeseries {
                     break;
                 }
             }
-            found.entries.insert(name.clone(), count);
+            found.keys_per_index.push((name.clone(), count));
         }
-        Ok(found)
+        Ok(())
     }
 }
 
@@ -123,8 +113,9 @@ fn expected(
         return Err(Error::bad_value("not a bucket collection"));
     };
     let parts = fold::read_parts(snapshot, keyspaces, id, None)?;
-    let document = parts.document.as_ref().map(Document::as_ref);
-    match opened_as(document, &parts.tail, &options.time_field) {
+    let document = parts.stored_document()?;
+    let document = document.as_ref().map(Document::as_ref);
+    match fold::opened_as(document, &parts.tail, &options.time_field) {
         Some((meta, start_ms)) => indexes.expected(document, meta.as_ref(), start_ms),
         None => Ok(Vec::new()),
     }

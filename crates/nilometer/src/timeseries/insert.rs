@@ -11,10 +11,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, Element, ValueRef, type_code};
-use nilometer_storage::WriteBatch;
+use nilometer_storage::{Durability, WriteBatch};
 
 use super::Timeseries;
 use super::bucket_catalog::{BucketStorage, InFlight, Measurement};
+use super::bucket_document::COLUMN_SUBTYPE;
 use super::fold::BucketKeyspaces;
 use super::index_maintenance::{Maintained, supports_reopening};
 use super::meta::SeriesMeta;
@@ -135,6 +136,11 @@ fn examine<'a>(
             has_id = true;
         }
     }
+    if holds_column(document) {
+        return Err(Error::bad_value(
+            "a measurement cannot hold binary data of subtype 7, which buckets are made of",
+        ));
+    }
     let Some(ValueRef::DateTime(time_ms)) = time.map(|element| element.value()) else {
         return Err(Error::bad_value(format!(
             "'{}' must be present and contain a valid BSON UTC datetime value",
@@ -161,6 +167,18 @@ fn examine<'a>(
     Ok((meta, measurement))
 }
 
+/// True if a compressed column is anywhere among the values: one cannot be compressed again.
+fn holds_column(document: DocRef<'_>) -> bool {
+    document
+        .iter()
+        .any(|element| match (element.type_code(), element.value()) {
+            (type_code::BINARY, ValueRef::Binary { subtype, .. }) => subtype == COLUMN_SUBTYPE,
+            (type_code::DOCUMENT, ValueRef::Document(inner)) => holds_column(inner),
+            (type_code::ARRAY, ValueRef::Array(inner)) => holds_column(inner.as_document()),
+            _ => false,
+        })
+}
+
 /// The buckets of one collection as the catalog asks for them.
 struct Stored<'t> {
     timeseries: &'t Timeseries,
@@ -173,13 +191,14 @@ impl BucketStorage for Stored<'_> {
         self.timeseries.measure(self.collection, id)
     }
 
+    fn may_query(&self) -> bool {
+        supports_reopening(self.collection)
+    }
+
     fn find(&self, meta: &SeriesMeta, after_ms: i64, until_ms: i64) -> Result<Vec<[u8; 12]>> {
         let Some(keyspaces) = BucketKeyspaces::of(self.collection) else {
             return Ok(Vec::new());
         };
-        if !supports_reopening(self.collection) {
-            return Ok(Vec::new());
-        }
         let snapshot = self.timeseries.engine.snapshot()?;
         series_index::starting_within(&*snapshot, keyspaces.series, meta, after_ms, until_ms)
     }
@@ -199,6 +218,16 @@ impl BucketStorage for Stored<'_> {
     }
 }
 
+/// An insert between its steps: bucket entries that nobody sees yet, and that hold up whoever wants
+/// one of the buckets for himself. It must be finished.
+#[must_use = "what is staged must be finished"]
+pub(super) struct StagedInsert {
+    collection: Arc<Collection>,
+    batch: WriteBatch,
+    in_flight: Vec<InFlight>,
+    outcome: InsertOutcome,
+}
+
 impl Timeseries {
     /// Inserts measurements. Those it accepts are stored together; `Err` means none was stored.
     pub fn insert<'a>(
@@ -208,10 +237,30 @@ impl Timeseries {
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
     ) -> Result<InsertOutcome> {
+        let indexes = Maintained::hold(collection)?;
+        let (mut staged, ready) =
+            self.stage_insert(catalog, collection, &indexes, documents, options)?;
+        let committed =
+            ready.and_then(|()| self.commit_insert(&mut staged, options.durability));
+        // A chore that is done at the end holds the list itself.
+        drop(indexes);
+        self.finish_insert(staged, committed)
+    }
+
+    /// The first step: finds buckets for the measurements and makes entries of them. Whether they may
+    /// be committed comes beside them; either way they must be finished, and `indexes` be held until
+    /// they are committed.
+    pub(super) fn stage_insert<'a>(
+        &self,
+        catalog: &Catalog,
+        collection: &Arc<Collection>,
+        indexes: &Maintained<'_>,
+        documents: impl Iterator<Item = DocRef<'a>>,
+        options: InsertOptions<'_>,
+    ) -> Result<(StagedInsert, Result<()>)> {
         let Some(timeseries) = &collection.timeseries else {
             return Err(Error::bad_value("not a time-series collection"));
         };
-        let indexes = Maintained::hold(collection)?;
         let mut outcome = InsertOutcome::default();
         let mut groups = Groups::default();
         let mut extended = false;
@@ -219,7 +268,7 @@ impl Timeseries {
             let added = examine(document, timeseries).and_then(|(meta, measurement)| {
                 indexes.check_measurement(document)?;
                 let time_ms = measurement.time_ms;
-                groups.add(meta, measurement, &indexes)?;
+                groups.add(meta, measurement, indexes)?;
                 Ok(time_ms)
             });
             match added {
@@ -238,26 +287,32 @@ impl Timeseries {
         if extended {
             catalog.mark_extended_range(collection)?;
         }
-        self.commit_groups(catalog, collection, groups, indexes, options)?;
-        Ok(outcome)
+        self.remember(collection);
+        let mut staged = StagedInsert {
+            collection: collection.clone(),
+            batch: WriteBatch::new(),
+            in_flight: Vec::new(),
+            outcome,
+        };
+        let ready = self
+            .stage_groups(&mut staged, groups, indexes, options)
+            .and_then(|()| indexes.mark_multikey(catalog));
+        Ok((staged, ready))
     }
 
-    fn commit_groups(
+    fn stage_groups(
         &self,
-        catalog: &Catalog,
-        collection: &Arc<Collection>,
+        staged: &mut StagedInsert,
         groups: Groups<'_>,
-        indexes: Maintained<'_>,
+        indexes: &Maintained<'_>,
         options: InsertOptions<'_>,
     ) -> Result<()> {
-        let mut batch = WriteBatch::new();
-        let mut in_flight: Vec<InFlight> = Vec::new();
         let storage = Stored {
             timeseries: self,
-            collection,
-            indexes: &indexes,
+            collection: &staged.collection,
+            indexes,
         };
-        let staged = groups.groups.into_iter().try_for_each(|mut group| {
+        groups.groups.into_iter().try_for_each(|mut group| {
             // In order of time a batch fills one bucket after the other, however it was shuffled.
             group
                 .measurements
@@ -267,25 +322,38 @@ impl Timeseries {
                 measurement.generated_id = measurement.lacks_id.then(options.new_id);
             }
             self.bucket_catalog.stage(
-                collection,
+                &staged.collection,
                 group.meta,
                 &group.measurements,
                 &storage,
-                &mut batch,
-                &mut in_flight,
+                &mut staged.batch,
+                &mut staged.in_flight,
             )
-        });
-        let committed = staged.and_then(|()| {
-            indexes.mark_multikey(catalog)?;
-            if !batch.is_empty() {
-                self.engine.commit(batch, options.durability)?;
-            }
-            Ok(())
-        });
-        // A chore done here holds the list itself.
-        drop(indexes);
+        })
+    }
+
+    /// The second step: makes the entries visible and durable.
+    pub(super) fn commit_insert(
+        &self,
+        staged: &mut StagedInsert,
+        durability: Durability,
+    ) -> Result<()> {
+        let batch = std::mem::take(&mut staged.batch);
+        if !batch.is_empty() {
+            self.engine.commit(batch, durability)?;
+        }
+        Ok(())
+    }
+
+    /// The last step: tells the catalog how it ended, and leaves the chores that follow from it.
+    pub(super) fn finish_insert(
+        &self,
+        staged: StagedInsert,
+        committed: Result<()>,
+    ) -> Result<InsertOutcome> {
+        let in_flight = staged.in_flight;
         let chores = self.bucket_catalog.finish(in_flight, committed.is_ok());
-        self.hand_over(collection, chores);
-        committed
+        self.hand_over(chores);
+        committed.map(|()| staged.outcome)
     }
 }

@@ -7,13 +7,15 @@
 //!
 //! [`bucket_catalog`] decides which bucket takes a measurement, [`tail`] is what an insert writes,
 //! [`fold`] turns tails into the bucket documents that [`bucket_document`] describes, [`sealed`] is
-//! how those lie in storage, and [`read`] walks them in the order of their ids.
+//! how those lie in storage, and [`read`] walks them in the order of their ids. Whatever else changes
+//! or removes a bucket goes through [`change`]: raw writes ([`raw`]), expiry ([`expire`]).
 //!
 //! Does not know queries or commands.
 
 mod bucket_cache;
 mod bucket_catalog;
 mod bucket_document;
+mod change;
 mod chores;
 #[cfg(test)]
 mod concurrency_tests;
@@ -27,6 +29,7 @@ mod index_scan;
 mod index_validate;
 mod insert;
 mod meta;
+mod metrics;
 mod min_max;
 mod raw;
 mod read;
@@ -34,22 +37,29 @@ pub mod rewrite;
 mod schema;
 mod sealed;
 mod series_index;
+#[cfg(test)]
+mod simulation;
 mod tail;
 #[cfg(test)]
 mod tests;
 mod validate;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
 
 use nilometer_storage::Engine;
 
-pub use bucket_catalog::{BucketCatalog, BucketCounters, BucketLimits};
+pub use bucket_catalog::{
+    BUCKET_CATALOG_BYTES_MAX, BucketCatalog, BucketCounters, BucketLimits, Gauges,
+};
 pub use distinct_metas::MetaPage;
 pub use index_build::BuildWatch;
-pub use index_validate::IndexProblems;
 pub use index_scan::{CANDIDATES_MAX, Found, Stream};
+pub use metrics::TimeseriesMetrics;
+pub use raw::{BucketFate, RawChange};
 pub use read::{BucketRange, BucketScan, StoredBucket};
 
+use crate::catalog::Collection;
 use chores::ChoreQueue;
 
 /// Everything that time-series collections of one database share.
@@ -57,8 +67,12 @@ pub struct Timeseries {
     engine: Arc<dyn Engine>,
     /// Which buckets are open.
     pub bucket_catalog: Arc<BucketCatalog>,
+    /// What happened to measurements and buckets other than by inserting.
+    pub metrics: TimeseriesMetrics,
     chores: ChoreQueue,
     cache: bucket_cache::BucketCache,
+    /// Collections that were inserted into, for the chores of their buckets.
+    collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
 }
 
 impl Timeseries {
@@ -66,11 +80,21 @@ impl Timeseries {
     pub fn new(engine: Arc<dyn Engine>, limits: BucketLimits, first_suffix: u64) -> Self {
         let bucket_catalog = Arc::new(BucketCatalog::new(limits, first_suffix));
         let chores = ChoreQueue::start(engine.clone(), bucket_catalog.clone());
+        Self::with_chores(engine, bucket_catalog, chores)
+    }
+
+    fn with_chores(
+        engine: Arc<dyn Engine>,
+        bucket_catalog: Arc<BucketCatalog>,
+        chores: ChoreQueue,
+    ) -> Self {
         Self {
             engine,
             bucket_catalog,
+            metrics: TimeseriesMetrics::default(),
             chores,
             cache: bucket_cache::BucketCache::default(),
+            collections: RwLock::default(),
         }
     }
 }

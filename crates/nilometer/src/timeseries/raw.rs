@@ -1,24 +1,28 @@
-//! Bucket documents written as they are, into `system.buckets.<name>`: what a restore does.
+//! Bucket documents written as they are, in `system.buckets.<name>`: what a restore does.
 //!
 //! A bucket document must have the shape of one, hold columns that can be decoded, and bound each
-//! field by extremes of one canonical type. It is stored byte for byte.
+//! field by extremes of one canonical type, unless the collection may have a mixed schema. It is
+//! stored byte for byte. Which documents a statement means, and what it makes of them, the caller
+//! says.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, ObjectId, ValueRef, column, doc, type_code};
-use nilometer_storage::WriteBatch;
+use nilometer_storage::Durability;
 
+use super::Timeseries;
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, MEASUREMENTS_MAX, Version};
-use super::fold::{self, BucketKeyspaces};
-use super::index_maintenance::Maintained;
-use super::insert::in_ordinary_range;
-use super::meta::SeriesMeta;
+use super::change::BucketChanges;
 use super::schema::Schema;
-use super::{Timeseries, sealed, series_index};
 use crate::catalog::{Catalog, Collection};
 use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
+
+/// Buckets changed in one engine batch at most, so that others do not wait long.
+const CHANGE_BATCH_BUCKETS_MAX: usize = 128;
+
+/// Bytes of documents that one engine batch may gather.
+const CHANGE_BATCH_BYTES_MAX: usize = 32 << 20;
 
 /// The largest bucket document, in bytes.
 const BUCKET_BYTES_MAX: usize = 16 << 20;
@@ -32,8 +36,13 @@ fn invalid(reason: &str) -> Error {
     .with_details(doc! { "errInfo": info })
 }
 
-/// Checks that a document is a bucket of the collection whose time field is `time_field`.
-fn check<'d>(document: DocRef<'d>, time_field: &str) -> Result<BucketDocument<'d>> {
+/// Checks that a document may be a bucket of the collection: what its validator asks, and that the
+/// columns can be read.
+fn check(document: DocRef<'_>, collection: &Collection) -> Result<()> {
+    let Some(options) = &collection.timeseries else {
+        return Err(Error::bad_value("not a bucket collection"));
+    };
+    let time_field = &*options.time_field;
     if document.as_bytes().len() > BUCKET_BYTES_MAX {
         return Err(Error::new(
             ErrorCode::BSONObjectTooLarge,
@@ -48,10 +57,14 @@ fn check<'d>(document: DocRef<'d>, time_field: &str) -> Result<BucketDocument<'d
             "control.min and control.max must hold a date in the time field",
         ));
     }
+    check_count(document)?;
     if bucket.count == 0 {
         return Err(invalid("a bucket holds at least one measurement"));
     }
     for element in bucket.min {
+        if collection.may_have_mixed_schema() {
+            break;
+        }
         let max = bucket.max.get(element.name());
         if !max.is_missing() && !Schema::of(element.value()).accepts(max) {
             return Err(Error::new(
@@ -60,8 +73,19 @@ fn check<'d>(document: DocRef<'d>, time_field: &str) -> Result<BucketDocument<'d
             ));
         }
     }
-    check_columns(&bucket, time_field)?;
-    Ok(bucket)
+    check_columns(&bucket, time_field)
+}
+
+/// `control.count` is a number from 1 on, if it is there.
+fn check_count(document: DocRef<'_>) -> Result<()> {
+    let control = document.get("control").as_document();
+    match control.map_or(ValueRef::Missing, |control| control.get("count")) {
+        ValueRef::Missing => Ok(()),
+        count if count.is_number() && count.as_exact_i64().is_some_and(|count| count >= 1) => {
+            Ok(())
+        }
+        _ => Err(invalid("control.count must be a number of at least 1")),
+    }
 }
 
 fn check_columns(bucket: &BucketDocument<'_>, time_field: &str) -> Result<()> {
@@ -102,6 +126,26 @@ fn check_columns(bucket: &BucketDocument<'_>, time_field: &str) -> Result<()> {
     Ok(())
 }
 
+/// What becomes of a bucket.
+#[derive(Debug)]
+pub enum BucketFate {
+    /// Nothing.
+    Keep,
+    /// This document takes its place.
+    Replace(Document),
+    /// It goes.
+    Remove,
+}
+
+/// How buckets are changed.
+#[derive(Clone, Copy)]
+pub struct RawChange<'a> {
+    /// Ends the change from outside.
+    pub check_interrupt: &'a dyn Fn() -> Result<()>,
+    /// Whether the last batch waits for the disk.
+    pub durability: Durability,
+}
+
 impl Timeseries {
     /// Inserts bucket documents. Those it accepts are stored together; `Err` means none was stored.
     pub fn insert_buckets<'a>(
@@ -111,77 +155,72 @@ impl Timeseries {
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
     ) -> Result<InsertOutcome> {
-        let (Some(keyspaces), Some(timeseries)) =
-            (BucketKeyspaces::of(collection), &collection.timeseries)
-        else {
-            return Err(Error::bad_value("not a bucket collection"));
-        };
-        let time_field = &timeseries.time_field;
-        // No two commands may find the same id free.
-        let _alone = self.chores.exclusive();
-        let indexes = Maintained::hold(collection)?;
-        let snapshot = self.engine.snapshot()?;
+        let mut changes = self.change_buckets(collection)?;
         let mut outcome = InsertOutcome::default();
-        let mut batch = WriteBatch::new();
-        let mut fresh = HashSet::new();
-        let mut extended = false;
         for (index, document) in documents.enumerate() {
-            let checked = check(document, time_field).and_then(|bucket| {
-                let parts = fold::read_parts(&*snapshot, keyspaces, bucket.id, None)?;
-                let taken = parts.document.is_some() || !parts.tail.is_empty();
-                if taken || fresh.contains(&bucket.id) {
-                    return Err(duplicate(collection, bucket.id));
-                }
-                indexes.document_added(&mut batch, bucket.id, document)?;
-                fresh.insert(bucket.id);
-                Ok(bucket)
-            });
-            let bucket = match checked {
-                Ok(bucket) => bucket,
+            let added = check(document, collection).and_then(|()| changes.add(document));
+            match added {
+                Ok(()) => outcome.inserted += 1,
                 Err(error) => {
                     outcome.errors.push(WriteError { index, error });
                     if options.ordered {
                         break;
                     }
-                    continue;
-                }
-            };
-            for bounds in [bucket.min, bucket.max] {
-                if let ValueRef::DateTime(time) = bounds.get(time_field) {
-                    extended |= !in_ordinary_range(time);
                 }
             }
-            if let ValueRef::DateTime(start) = bucket.min.get(time_field) {
-                let key = series_index::key(&SeriesMeta::of(bucket.meta), start, bucket.id);
-                batch.put(keyspaces.series, key, Vec::new());
-            }
-            batch.put(
-                keyspaces.sealed,
-                bucket.id.to_vec(),
-                sealed::store(document)?,
-            );
-            outcome.inserted += 1;
         }
-        if extended {
-            catalog.mark_extended_range(collection)?;
-        }
-        indexes.mark_multikey(catalog)?;
-        if !batch.is_empty() {
-            self.engine.commit(batch, options.durability)?;
-        }
+        changes.commit(catalog, options.durability)?;
         Ok(outcome)
     }
-}
 
-fn duplicate(collection: &Collection, id: [u8; 12]) -> Error {
-    let id: Document = doc! { "_id": ObjectId(id) };
-    Error::new(
-        ErrorCode::DuplicateKey,
-        format!(
-            "E11000 duplicate key error collection: {} dup key: {}",
-            collection.namespace,
-            nilometer_bson::extjson::to_relaxed(id.as_ref())
-        ),
-    )
-    .with_details(doc! { "keyPattern": doc! { "_id": 1 }, "keyValue": id })
+    /// Lets `decide` choose what becomes of the buckets called `ids`, and does it. It sees each as
+    /// it is when no one else can change it. What was decided before an error stays decided.
+    pub fn change_raw(
+        &self,
+        catalog: &Catalog,
+        collection: &Arc<Collection>,
+        ids: &[ObjectId],
+        how: RawChange<'_>,
+        decide: &mut dyn FnMut(&Document) -> Result<BucketFate>,
+    ) -> Result<()> {
+        for some in ids.chunks(CHANGE_BATCH_BUCKETS_MAX) {
+            (how.check_interrupt)()?;
+            let mut changes = self.change_buckets(collection)?;
+            let mut decided = Ok(());
+            for id in some {
+                decided = self.change_one(&mut changes, collection, id.0, decide);
+                if decided.is_err() {
+                    break;
+                }
+                if changes.bytes() > CHANGE_BATCH_BYTES_MAX {
+                    changes.commit(catalog, how.durability)?;
+                    changes = self.change_buckets(collection)?;
+                }
+            }
+            changes.commit(catalog, how.durability)?;
+            decided?;
+        }
+        Ok(())
+    }
+
+    fn change_one(
+        &self,
+        changes: &mut BucketChanges<'_>,
+        collection: &Collection,
+        id: [u8; 12],
+        decide: &mut dyn FnMut(&Document) -> Result<BucketFate>,
+    ) -> Result<()> {
+        let Some(before) = changes.claim(id)? else {
+            return Ok(());
+        };
+        match decide(&before)? {
+            BucketFate::Keep => {}
+            BucketFate::Remove => changes.remove(id)?,
+            BucketFate::Replace(after) => {
+                check(after.as_ref(), collection)?;
+                changes.replace(id, after.as_ref())?;
+            }
+        }
+        Ok(())
+    }
 }

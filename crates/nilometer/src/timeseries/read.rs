@@ -144,9 +144,14 @@ impl StoredBucket {
         self.control("max", field)
     }
 
-    fn control(&self, side: &str, field: &str) -> ValueRef<'_> {
+    /// `control.min` or `control.max`.
+    pub(super) fn control_bounds(&self, side: &str) -> Option<DocRef<'_>> {
         let control = self.document.get("control").as_document();
-        let bounds = control.and_then(|control| control.get(side).as_document());
+        control.and_then(|control| control.get(side).as_document())
+    }
+
+    fn control(&self, side: &str, field: &str) -> ValueRef<'_> {
+        let bounds = self.control_bounds(side);
         bounds.map_or(ValueRef::Missing, |bounds| bounds.get(field))
     }
 
@@ -324,6 +329,20 @@ impl Timeseries {
         Ok(keys(keyspaces.open)? + keys(keyspaces.sealed)? + tails)
     }
 
+    /// How many buckets there are, counted: each has one entry in the series index.
+    pub fn count_buckets(&self, collection: &Collection) -> Result<u64> {
+        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+            return Ok(0);
+        };
+        let snapshot = self.engine.snapshot()?;
+        let mut count = 0;
+        for item in snapshot.scan(keyspaces.series, &[], None, Direction::Forward)? {
+            item?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
     /// A bucket's document with its tail folded in, and the sequence number behind its tail.
     pub(super) fn load(
         &self,
@@ -336,14 +355,9 @@ impl Timeseries {
             return Ok(None);
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
-        let next_sequence = match parts.tail.last() {
-            Some((key, _)) => tail::split_key(key)?.1.saturating_add(1),
-            None => 0,
-        };
-        let Some(image) = parts.image(id, &options.time_field)? else {
-            return Ok(None);
-        };
-        Ok(Some((image.into_document(), next_sequence)))
+        let next_sequence = parts.next_sequence()?;
+        let document = parts.document(id, &options.time_field)?;
+        Ok(document.map(|document| (document, next_sequence)))
     }
 }
 
@@ -506,7 +520,7 @@ impl BucketScan {
     ) -> Result<Arc<StoredBucket>> {
         let options = self.collection.timeseries.as_ref();
         let time_field = options.map_or("", |options| &*options.time_field);
-        let state = bucket_cache::state(stored.as_deref(), tail.iter().map(|(key, _)| &**key));
+        let state = bucket_cache::state(stored.as_deref(), &tail);
         if let Some(known) = self.timeseries.cache.get(id, state) {
             return Ok(known);
         }

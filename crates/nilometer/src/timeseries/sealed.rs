@@ -5,12 +5,14 @@
 //! columns as they are, and a reader that needs two columns of fourteen touches those two:
 //!
 //! ```text
-//! stored    form 01 | varint length, skeleton | column bytes …        skeleton compressed
-//!           form 00 | document                                        anything else
+//! stored    form 03 | sum | varint length, skeleton | column bytes …      skeleton compressed
+//!           form 02 | sum | document                                      anything else
+//! sum       lower half of xxh3-64 of what follows, little-endian
 //! skeleton  the document with every `data` column BinData(7, bytes) replaced by the int32 length
 //! ```
 //!
-//! Form 00 keeps version 1 buckets and others whose `data` is not all columns.
+//! Form 02 keeps version 1 buckets and others whose `data` is not all columns. A bit that flips anywhere
+//! is damage, never another measurement.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -21,8 +23,8 @@ use super::bucket_document::COLUMN_SUBTYPE;
 use super::tail::{Reader, put_varint};
 use crate::error::{Error, ErrorCode, Result};
 
-const FORM_WHOLE: u8 = 0;
-const FORM_SPLIT: u8 = 1;
+const FORM_WHOLE: u8 = 2;
+const FORM_SPLIT: u8 = 3;
 
 /// zstd level: higher ones gain a few per cent on skeletons and cost several times as much.
 const ZSTD_LEVEL: i32 = 3;
@@ -46,23 +48,39 @@ fn damage(what: &str) -> Error {
     )
 }
 
+/// Bytes of form and sum.
+const HEAD_BYTES: usize = 5;
+
+/// The checksum of stored bytes.
+pub(crate) fn sum(bytes: &[u8]) -> [u8; 4] {
+    (xxhash_rust::xxh3::xxh3_64(bytes) as u32).to_le_bytes()
+}
+
+/// Puts the sum of what follows it into its place.
+fn seal(mut out: Vec<u8>) -> Vec<u8> {
+    if let Some((head, rest)) = out.split_first_chunk_mut::<HEAD_BYTES>() {
+        head[1..].copy_from_slice(&sum(rest));
+    }
+    out
+}
+
 /// The stored form of a bucket document.
 pub(crate) fn store(document: DocRef<'_>) -> Result<Vec<u8>> {
     let Some((skeleton, columns)) = split(document) else {
-        let mut out = Vec::with_capacity(1 + document.as_bytes().len());
-        out.push(FORM_WHOLE);
+        let mut out = Vec::with_capacity(HEAD_BYTES + document.as_bytes().len());
+        out.extend_from_slice(&[FORM_WHOLE, 0, 0, 0, 0]);
         out.extend_from_slice(document.as_bytes());
-        return Ok(out);
+        return Ok(seal(out));
     };
     let packed = compress(skeleton.as_bytes())
         .map_err(|e| Error::new(ErrorCode::InternalError, format!("zstd: {e}")))?;
-    let mut out = Vec::with_capacity(packed.len() + columns.len() + 11);
-    out.push(FORM_SPLIT);
+    let mut out = Vec::with_capacity(packed.len() + columns.len() + 15);
+    out.extend_from_slice(&[FORM_SPLIT, 0, 0, 0, 0]);
     put_varint(&mut out, skeleton.as_bytes().len() as u64);
     put_varint(&mut out, packed.len() as u64);
     out.extend_from_slice(&packed);
     out.extend_from_slice(&columns);
-    Ok(out)
+    Ok(seal(out))
 }
 
 fn compress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
@@ -135,8 +153,13 @@ pub(crate) enum Stored {
 
 /// Opens the stored form.
 pub(crate) fn open(stored: &[u8]) -> Result<Stored> {
-    let (&form, rest) = stored.split_first().ok_or_else(|| damage("it is empty"))?;
-    match form {
+    let ([form, kept @ ..], rest) = stored
+        .split_first_chunk::<HEAD_BYTES>()
+        .ok_or_else(|| damage("it is too short"))?;
+    if matches!(*form, FORM_WHOLE | FORM_SPLIT) && *kept != sum(rest) {
+        return Err(damage("its checksum does not fit"));
+    }
+    match *form {
         FORM_WHOLE => Document::from_bytes(rest.to_vec())
             .map(Stored::Whole)
             .ok_or_else(|| damage("it is no document")),
@@ -244,7 +267,10 @@ mod tests {
             let stored = store(bucket.as_ref()).unwrap();
             assert_eq!(load(&stored).unwrap(), bucket);
             for end in 0..stored.len() {
-                let _ = load(&stored[..end]);
+                assert!(load(&stored[..end]).is_err());
+                let mut flipped = stored.clone();
+                flipped[end] ^= 0x10;
+                assert!(load(&flipped).is_err(), "byte {end}");
             }
         }
     }

@@ -6,12 +6,13 @@
 //! number (4 bytes, big-endian), so that a bucket's entries lie side by side in the order written.
 //!
 //! ```text
-//! entry    version 01 | flags | varint rows | [header] | varint columns | column …
+//! entry    version 02 | flags | varint rows | [header] | varint columns | column … | sum
 //! flags    bit 0: header present
 //! header   varint length | document {start: date, meta?: any}       how the bucket was opened
 //! column   varint id << 1 | named | [varint length, name] | chunk
 //! chunk    varint 0, value × rows          each value: type byte, value bytes (00: missing)
 //!          varint length, BSONColumn       length > 0
+//! sum      lower half of xxh3-64 of all before it, little-endian
 //! value    also E0: int32, E1: int64, E2: double, each as varint zigzag of its integer
 //! ```
 //!
@@ -25,10 +26,11 @@ use nilometer_bson::column::{self, ColumnBuilder};
 use nilometer_bson::document::{decode_value, value_length, write_value};
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
+use super::sealed::sum;
 use crate::error::{Error, ErrorCode, Result};
 
 /// The format this code writes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HAS_HEADER: u8 = 1;
 
 /// Up to this many measurements are stored value by value; more make a compressed column.
@@ -121,6 +123,7 @@ pub(crate) fn encode(
         }
         encode_chunk(&mut out, rows, &column.values)?;
     }
+    out.extend_from_slice(&sum(&out));
     Ok(out)
 }
 
@@ -266,6 +269,12 @@ pub(crate) struct Entry {
 
 /// Reads an entry.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Entry> {
+    let (bytes, kept) = bytes
+        .split_last_chunk::<4>()
+        .ok_or_else(|| damage("it is too short"))?;
+    if *kept != sum(bytes) {
+        return Err(damage("its checksum does not fit"));
+    }
     let mut reader = Reader(bytes);
     let entry = read_entry(&mut reader).ok_or_else(|| damage("it is malformed"))?;
     if reader.0.is_empty() {
@@ -363,6 +372,9 @@ mod tests {
         }
         for end in 0..bytes.len() {
             assert!(decode(&bytes[..end]).is_err(), "cut at {end}");
+            let mut flipped = bytes.clone();
+            flipped[end] ^= 0x10;
+            assert!(decode(&flipped).is_err(), "byte {end}");
         }
     }
 

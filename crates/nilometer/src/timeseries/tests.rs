@@ -96,7 +96,7 @@ fn at(seconds: i64, meta: &str, value: impl Into<Value>) -> Document {
 }
 
 /// The measurements of a bucket as documents with fields in order of name.
-fn measurements(bucket: &StoredBucket) -> Vec<Document> {
+pub(super) fn measurements(bucket: &StoredBucket) -> Vec<Document> {
     (0..bucket.count())
         .map(|row| {
             let mut fields: BTreeMap<String, Value> = BTreeMap::new();
@@ -118,7 +118,7 @@ fn from_fields(fields: BTreeMap<String, Value>) -> Document {
     out.finish()
 }
 
-fn sorted_fields(document: DocRef<'_>) -> Document {
+pub(super) fn sorted_fields(document: DocRef<'_>) -> Document {
     from_fields(
         document
             .iter()
@@ -384,13 +384,23 @@ fn only_wholly_expired_buckets_go() {
     let hours: Vec<_> = (0..5).map(|hour| at(hour * 3600 + 30, "a", 1)).collect();
     f.insert(&hours, true);
     // The second bucket starts at 3600 s and could hold times up to 7200 s.
-    assert_eq!(f.timeseries.expire(&f.collection, 7_199_999).unwrap(), 1);
-    assert_eq!(f.timeseries.expire(&f.collection, 7_200_000).unwrap(), 1);
+    assert_eq!(
+        f.timeseries
+            .expire(&f.catalog, &f.collection, 7_199_999)
+            .unwrap(),
+        1
+    );
+    assert_eq!(
+        f.timeseries
+            .expire(&f.catalog, &f.collection, 7_200_000)
+            .unwrap(),
+        1
+    );
     assert_eq!(f.buckets(false).len(), 3);
     // The open bucket goes too, and inserts go on in another.
     assert_eq!(
         f.timeseries
-            .expire(&f.collection, i64::from(u32::MAX) * 1000)
+            .expire(&f.catalog, &f.collection, i64::from(u32::MAX) * 1000)
             .unwrap(),
         3
     );
@@ -398,15 +408,22 @@ fn only_wholly_expired_buckets_go() {
     assert_eq!(f.buckets(false).len(), 1);
     // Outside 1970 to 2038 ids do not tell: starts do.
     f.insert(&[at(-10_000, "a", 1), at(1 << 33, "a", 1)], true);
-    assert_eq!(f.timeseries.expire(&f.collection, 0).unwrap(), 1);
+    assert_eq!(
+        f.timeseries.expire(&f.catalog, &f.collection, 0).unwrap(),
+        1
+    );
     assert_eq!(f.buckets(false).len(), 2);
 }
 
 /// A small generator: no crate is needed to draw a few thousand numbers.
-struct Draw(u64);
+pub(super) struct Draw(u64);
 
 impl Draw {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5DEE_CE66)
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 
 use nilometer_bson::{Value, ValueRef, order};
+use nilometer_storage::Direction;
 
 use super::Timeseries;
 use super::fold::BucketKeyspaces;
 use super::meta::SeriesMeta;
 use super::min_max::{Extreme, Side};
 use super::read::{BucketRange, StoredBucket};
-use super::series_index;
+use super::{fold, series_index};
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
 use crate::validation::Validation;
+
+/// Entries of the series index looked at under one snapshot.
+const INDEX_CHUNK_ENTRIES: usize = 512;
 
 impl Timeseries {
     /// Checks every bucket: count, column lengths, extremes, order of times, start, id, and that the
@@ -52,8 +56,15 @@ impl Timeseries {
                     problems.push("the series index does not lead to it".to_owned());
                 }
             }
-            problems.extend(self.missing_entries(collection, bucket.id().0)?);
-            let id = bucket.id().to_hex();
+            let id = bucket.id();
+            let snapshot = self.engine.snapshot()?;
+            let twice = snapshot.get(keyspaces.open, &id.0)?.is_some()
+                && snapshot.get(keyspaces.sealed, &id.0)?.is_some();
+            if twice {
+                problems.push("it is stored twice, as open and as sealed".to_owned());
+            }
+            problems.extend(self.missing_entries(collection, id.0)?);
+            let id = id.to_hex();
             found.add(
                 problems
                     .into_iter()
@@ -61,10 +72,54 @@ impl Timeseries {
                     .collect(),
             );
         }
-        let indexes = self.validate_indexes(collection, check_interrupt)?;
-        found.problems.extend(indexes.problems);
-        found.keys_per_index = indexes.entries;
+        self.validate_series_index(keyspaces, options, &mut found, check_interrupt)?;
+        self.validate_indexes(collection, &mut found, check_interrupt)?;
         Ok(found)
+    }
+
+    /// Checks that every entry of the series index leads to a bucket of that series and start.
+    fn validate_series_index(
+        &self,
+        keyspaces: BucketKeyspaces,
+        options: &TimeseriesOptions,
+        found: &mut Validation,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let mut from = Vec::new();
+        loop {
+            check_interrupt()?;
+            let snapshot = self.engine.snapshot()?;
+            let scan = snapshot.scan(keyspaces.series, &from, None, Direction::Forward)?;
+            let mut entries = 0;
+            for item in scan.take(INDEX_CHUNK_ENTRIES) {
+                let (key, _) = item?;
+                entries += 1;
+                from = [&key[..], &[0]].concat();
+                let Some(id) = key.last_chunk::<12>() else {
+                    found.note("the series index has an entry that is too short".to_owned());
+                    continue;
+                };
+                // A bucket that cannot be read was told of when the buckets were.
+                let Ok(parts) = fold::read_parts(&*snapshot, keyspaces, *id, None) else {
+                    continue;
+                };
+                let Ok(series) = parts.series(*id, &options.time_field) else {
+                    continue;
+                };
+                let leads_here = series.is_some_and(|(meta, start)| {
+                    series_index::key(&meta, start, *id)[..] == key[..]
+                });
+                if !leads_here {
+                    found.note(format!(
+                        "the series index has an entry for bucket {} that is not so",
+                        nilometer_bson::ObjectId(*id).to_hex()
+                    ));
+                }
+            }
+            if entries < INDEX_CHUNK_ENTRIES {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -87,6 +142,21 @@ fn problems_of(bucket: &StoredBucket, options: &TimeseriesOptions) -> Result<Vec
         }
         if !same(bucket.max(name), &max.to_value()) {
             problems.push(format!("control.max.{name} is not the greatest value"));
+        }
+    }
+    for side in ["min", "max"] {
+        let control = bucket.control_bounds(side);
+        for element in control.into_iter().flatten() {
+            let known = bucket
+                .columns()
+                .iter()
+                .any(|name| **name == *element.name());
+            if !known {
+                let name = element.name();
+                problems.push(format!(
+                    "control.{side}.{name} bounds a field that is not there"
+                ));
+            }
         }
     }
     Ok(problems)

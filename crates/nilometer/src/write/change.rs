@@ -393,7 +393,7 @@ fn change_record(
 }
 
 /// The document an upsert inserts, with an `_id`.
-fn new_document(
+pub(crate) fn new_document(
     selection: Selection<'_>,
     change: &Update,
     new_id: &dyn Fn() -> ObjectId,
@@ -413,7 +413,7 @@ fn new_document(
 }
 
 /// The values of which `_id` must be one, each once, if the filter says so.
-fn ids_of(filter: &MatchExpression) -> Option<Vec<ValueRef<'_>>> {
+pub(crate) fn ids_of(filter: &MatchExpression) -> Option<Vec<ValueRef<'_>>> {
     match filter {
         MatchExpression::And(arms) => arms.iter().find_map(ids_of),
         MatchExpression::Compare(comparison)

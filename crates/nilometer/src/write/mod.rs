@@ -14,4 +14,5 @@ mod records;
 pub mod update;
 
 pub use change::{Changed, Selection, Updated};
+pub(crate) use change::{ids_of, new_document};
 pub use records::{RecordScan, Records};

@@ -127,6 +127,7 @@ impl MemoryBuckets {
                 bucket_max_span_seconds: SPAN_MS / 1000,
                 bucket_rounding_seconds: 60,
                 extended_range,
+                mixed_schema: false,
                 fixed_buckets: false,
                 collation: Document::new(),
             },

@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nilometer_bson::{Element, ObjectId, ValueRef, type_code};
 
 use super::super::schema::Schema;
+use super::series::SERIES_MEMORY_BYTES;
 use crate::catalog::TimeseriesOptions;
 
 /// Bytes a bucket document has before its first measurement, meta aside.
 const BUCKET_BASE_BYTES: usize = 128;
 
-/// Memory an open bucket takes without its columns: itself, its series and its place in the map.
-const BUCKET_MEMORY_BYTES: usize = size_of::<OpenBucket>() + 256;
+/// Memory an open bucket takes without its columns and its metadata.
+const BUCKET_MEMORY_BYTES: usize = size_of::<OpenBucket>() + SERIES_MEMORY_BYTES;
 
 /// Memory a column of an open bucket takes without its name.
 const COLUMN_MEMORY_BYTES: usize = size_of::<BucketColumn>() + 32;
@@ -83,28 +84,43 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Memory of open buckets, counted for the whole catalog. What a bucket has taken is given back when
-/// it is dropped.
+/// What all buckets of the catalog take together.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    /// Bytes of memory.
+    pub(crate) bytes: AtomicUsize,
+    /// Buckets, open or archived.
+    pub(crate) buckets: AtomicUsize,
+}
+
+/// One bucket's part of the usage, given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct MemoryUse {
-    total: Arc<AtomicUsize>,
+    usage: Arc<Usage>,
     bytes: usize,
 }
 
 impl MemoryUse {
-    pub(crate) fn new(total: Arc<AtomicUsize>) -> Self {
-        Self { total, bytes: 0 }
+    pub(crate) fn new(usage: Arc<Usage>) -> Self {
+        usage.buckets.fetch_add(1, Ordering::Relaxed);
+        Self { usage, bytes: 0 }
     }
 
-    fn add(&mut self, bytes: usize) {
+    /// The part of another bucket.
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.usage.clone())
+    }
+
+    pub(crate) fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
-        self.total.fetch_add(bytes, Ordering::Relaxed);
+        self.usage.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
 impl Drop for MemoryUse {
     fn drop(&mut self) {
-        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.usage.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.usage.buckets.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -143,6 +159,8 @@ pub(crate) struct OpenBucket {
     pub(crate) closing: bool,
     /// It outgrew the size limit with few measurements and was counted for that.
     pub(crate) kept_open: bool,
+    /// The clear operations before it was opened.
+    pub(crate) era: u64,
     memory: MemoryUse,
 }
 
@@ -181,6 +199,7 @@ impl OpenBucket {
             folded_count: 0,
             closing: false,
             kept_open: false,
+            era: 0,
             memory,
         }
     }
@@ -206,6 +225,11 @@ impl OpenBucket {
             committed: true,
         });
         Some(())
+    }
+
+    /// Its part of the catalog's memory.
+    pub(crate) fn memory(&self) -> &MemoryUse {
+        &self.memory
     }
 
     /// Upper bound of the size of its document.

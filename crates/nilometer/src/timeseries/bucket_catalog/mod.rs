@@ -15,27 +15,35 @@
 //! them at any moment; what was committed is in storage and stays readable.
 
 mod bucket;
+mod eviction;
+mod memory;
 mod reopening;
 mod rollover;
+mod series;
 mod staging;
 mod stats;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use nilometer_storage::{KeyspaceId, WriteBatch};
 
 pub(crate) use bucket::Measurement;
+pub(crate) use eviction::Evicted;
+pub use memory::Gauges;
 pub use rollover::BucketLimits;
+pub(crate) use series::SeriesKey;
 pub use stats::BucketCounters;
+#[cfg(test)]
+pub(crate) use stats::COUNTER_NAMES;
 pub(crate) use stats::increment;
 
-use bucket::{Field, MemoryUse, OpenBucket};
+use bucket::{Field, MemoryUse, OpenBucket, Usage};
 pub(crate) use reopening::BucketStorage;
 use reopening::Check;
-use rollover::Rollover;
+use series::{Series, StripeLock};
 use staging::{Stage, StagedEntry};
 
 use super::meta::SeriesMeta;
@@ -46,92 +54,36 @@ use crate::error::{Error, Result};
 /// Locks the series are spread over.
 const STRIPES: usize = 32;
 
-/// Archived buckets kept in memory for one series; the one that starts first closes for another.
-const ARCHIVED_PER_SERIES_MAX: usize = 4;
-
-/// Memory of open buckets if nobody says otherwise, in bytes.
-const MEMORY_BYTES_MAX: usize = 512 << 20;
+/// Memory of buckets if nobody says otherwise and the machine's is unknown, in bytes.
+pub const BUCKET_CATALOG_BYTES_MAX: usize = 512 << 20;
 
 /// A tail is folded into its document when it holds at least this many measurements …
 const FOLD_ROWS_MIN: usize = 64;
-
-/// A series: its collection and its normalised meta value.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct SeriesKey {
-    pub(crate) collection: [u8; 16],
-    pub(crate) meta: SeriesMeta,
-}
-
-#[derive(Debug, Default)]
-struct Series {
-    /// The bucket that takes measurements.
-    open: Option<OpenBucket>,
-    /// Buckets left for an earlier one, which a later measurement may need again; latest last.
-    archived: Vec<OpenBucket>,
-    /// Buckets that closed while entries of theirs were in flight.
-    closing: Vec<OpenBucket>,
-    /// Buckets that are just being removed from storage.
-    removing: Vec<[u8; 12]>,
-}
-
-impl Series {
-    fn is_idle(&self) -> bool {
-        self.open.is_none()
-            && self.archived.is_empty()
-            && self.closing.is_empty()
-            && self.removing.is_empty()
-    }
-
-    fn buckets_mut(&mut self) -> impl Iterator<Item = &mut OpenBucket> {
-        self.open
-            .iter_mut()
-            .chain(&mut self.archived)
-            .chain(&mut self.closing)
-    }
-
-    /// Forgets a bucket one of whose entries did not arrive; not before the others have.
-    fn abandon(&mut self, id: [u8; 12]) {
-        if let Some(bucket) = self.buckets_mut().find(|bucket| bucket.id == id) {
-            bucket.in_flight -= 1;
-        }
-        let opened = self.open.take_if(|bucket| bucket.id == id);
-        let at = self.archived.iter().position(|bucket| bucket.id == id);
-        let archived = at.map(|at| self.archived.remove(at));
-        if let Some(bucket) = opened.or(archived)
-            && bucket.in_flight > 0
-        {
-            self.close(bucket);
-        }
-        self.closing
-            .retain(|bucket| bucket.id != id || bucket.in_flight > 0);
-    }
-
-    /// Forgets all buckets but those with entries in flight: the next sequence number of such a
-    /// bucket is known only here, so it must not be taken up again before they have arrived.
-    fn clear(&mut self) {
-        let buckets = self.open.take().into_iter().chain(self.archived.drain(..));
-        let busy: Vec<_> = buckets.filter(|bucket| bucket.in_flight > 0).collect();
-        for bucket in busy {
-            self.close(bucket);
-        }
-    }
-
-    /// Takes no more measurements into the bucket; it is written out when nothing is in flight.
-    fn close(&mut self, mut bucket: OpenBucket) {
-        bucket.closing = true;
-        self.closing.push(bucket);
-    }
-}
-
-type Stripe = HashMap<Arc<SeriesKey>, Series>;
 
 /// Work on a bucket that an insert leaves behind.
 #[derive(Clone, Debug)]
 pub(crate) enum Chore {
     /// Write the bucket's document with its tail folded in; it stays open.
     Fold(Arc<SeriesKey>, [u8; 12]),
-    /// Write the bucket's document among the sealed ones; nothing is added any more.
-    Seal([u8; 12]),
+    /// Write the document of this collection's bucket among the sealed ones; nothing is added any
+    /// more.
+    Seal([u8; 16], [u8; 12]),
+}
+
+impl Chore {
+    /// The collection of the bucket.
+    pub(crate) fn collection(&self) -> [u8; 16] {
+        match self {
+            Self::Fold(key, _) => key.collection,
+            Self::Seal(collection, _) => *collection,
+        }
+    }
+
+    /// The bucket.
+    pub(crate) fn bucket(&self) -> [u8; 12] {
+        let (Self::Fold(_, id) | Self::Seal(_, id)) = self;
+        *id
+    }
 }
 
 /// A bucket's entry on its way, to be reported by [`BucketCatalog::finish`].
@@ -141,49 +93,45 @@ pub(crate) struct InFlight {
     entry: StagedEntry,
 }
 
-/// A bucket the catalog has forgotten and keeps from being reopened.
-#[derive(Debug)]
-pub(crate) struct Evicted {
-    key: Arc<SeriesKey>,
-    id: [u8; 12],
-}
-
 /// The open buckets of all collections.
 pub struct BucketCatalog {
-    stripes: Vec<Mutex<Stripe>>,
+    stripes: Vec<StripeLock>,
     hasher: RandomState,
     /// The last eight bytes of the next bucket's id.
     next_suffix: AtomicU64,
     counters: RwLock<HashMap<[u8; 16], Arc<BucketCounters>>>,
+    /// What collections that were dropped have counted.
+    of_dropped: BucketCounters,
     limits: BucketLimits,
-    /// Bytes of all open buckets.
-    memory: Arc<AtomicUsize>,
-    /// Above this many bytes idle buckets are closed.
+    usage: Arc<Usage>,
+    /// Above this many bytes idle buckets leave memory.
     memory_max: AtomicUsize,
+    /// The dynamic limit of a bucket's bytes never falls below this.
+    bytes_min: AtomicUsize,
+    /// Clear operations so far.
+    era: AtomicU64,
+    /// Buckets that cannot be read, with their collections.
+    frozen: Mutex<HashSet<([u8; 16], [u8; 12])>>,
+    any_frozen: AtomicBool,
 }
 
 impl BucketCatalog {
     /// An empty catalog; bucket ids go on from `first_suffix`, which should be random.
     pub fn new(limits: BucketLimits, first_suffix: u64) -> Self {
         Self {
-            stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            stripes: (0..STRIPES).map(|_| StripeLock::default()).collect(),
             hasher: RandomState::new(),
             next_suffix: AtomicU64::new(first_suffix),
             counters: RwLock::default(),
+            of_dropped: BucketCounters::default(),
             limits,
-            memory: Arc::default(),
-            memory_max: AtomicUsize::new(MEMORY_BYTES_MAX),
+            usage: Arc::default(),
+            memory_max: AtomicUsize::new(BUCKET_CATALOG_BYTES_MAX),
+            bytes_min: AtomicUsize::new(limits.bytes_min),
+            era: AtomicU64::new(0),
+            frozen: Mutex::default(),
+            any_frozen: AtomicBool::new(false),
         }
-    }
-
-    /// Sets the memory above which idle buckets are closed, in bytes.
-    pub fn set_memory_max(&self, bytes: usize) {
-        self.memory_max.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Bytes of all open buckets.
-    pub fn memory_bytes(&self) -> usize {
-        self.memory.load(Ordering::Relaxed)
     }
 
     /// The counters of a collection.
@@ -200,32 +148,29 @@ impl BucketCatalog {
         known.entry(collection).or_default().clone()
     }
 
-    /// The counters of all collections together, and how many buckets are open.
-    pub fn totals(&self) -> (BucketCounters, usize) {
+    /// The counters of all collections together, those dropped since included.
+    pub fn totals(&self) -> BucketCounters {
         let totals = BucketCounters::default();
+        totals.add(&self.of_dropped);
         let known = self.counters.read().unwrap_or_else(PoisonError::into_inner);
         known.values().for_each(|counters| totals.add(counters));
-        let open = self.stripes.iter().map(|stripe| {
-            let stripe = stripe.lock().unwrap_or_else(PoisonError::into_inner);
-            stripe
-                .values()
-                .filter(|series| series.open.is_some())
-                .count()
-        });
-        (totals, open.sum())
+        totals
     }
 
-    fn stripe(&self, key: &SeriesKey) -> MutexGuard<'_, Stripe> {
+    fn stripe(&self, key: &SeriesKey) -> &StripeLock {
         let at = self.hasher.hash_one(key) as usize % STRIPES;
-        self.stripes[at]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        &self.stripes[at]
+    }
+
+    /// The share of the cache that each active bucket has now, in bytes.
+    fn derived_bytes(&self) -> usize {
+        let bytes_min = self.bytes_min.load(Ordering::Relaxed);
+        self.limits.derived_bytes(self.active_buckets(), bytes_min)
     }
 
     /// Puts the tail entries for one series' measurements into `batch`, in the order given.
     ///
     /// Whatever happens, the entries staged so far are in `in_flight` and must be finished.
-    // long function: one pass over the measurements under the stripe's lock, with all it borrows
     pub(crate) fn stage<'a>(
         &self,
         collection: &Collection,
@@ -251,17 +196,23 @@ impl BucketCatalog {
             meta,
         });
         let counters = self.counters(collection.uuid);
-        let mut stripe = self.stripe(&key);
-        let series = stripe.entry(key.clone()).or_default();
-        let mut stage = Stage::default();
-        let mut fields = Vec::new();
+        let derived_bytes = || self.derived_bytes();
+        let is_frozen = |id| self.is_frozen(collection.uuid, id);
+        let freeze = |id| self.freeze(collection.uuid, id);
         let check = Check {
             limits: &self.limits,
+            bytes_min: self.bytes_min.load(Ordering::Relaxed),
+            derived_bytes: &derived_bytes,
+            is_frozen: &is_frozen,
+            freeze: &freeze,
             options,
             storage,
             counters: &counters,
-            memory: &self.memory,
+            usage: &self.usage,
+            era: self.era.load(Ordering::Relaxed),
         };
+        let mut stripe = self.stripe(&key).lock();
+        let series = stripe.series.entry(key.clone()).or_default();
         let mut sink = Sink {
             key: &key,
             tail,
@@ -270,84 +221,75 @@ impl BucketCatalog {
             batch,
             in_flight,
         };
+        let mut current = series.open.take();
+        let staged = self.stage_all(series, &mut current, &mut sink, measurements, &check);
+        if let Some(bucket) = current {
+            if staged.is_ok() {
+                series.open = Some(bucket);
+            } else {
+                // It counts measurements that are in no entry.
+                series.let_go(bucket);
+            }
+        }
+        staged
+    }
+
+    /// Puts measurements into `current` or what comes after it. Whatever happens, a bucket that may
+    /// have entries in flight is in `current` or in the series.
+    fn stage_all<'a>(
+        &self,
+        series: &mut Series,
+        current: &mut Option<Box<OpenBucket>>,
+        sink: &mut Sink<'_>,
+        measurements: &[Measurement<'a>],
+        check: &Check<'_>,
+    ) -> Result<()> {
+        let mut stage = Stage::default();
+        let mut fields = Vec::new();
+        let meta_bytes = sink.key.meta.len();
         for measurement in measurements {
-            let had_open = series.open.is_some();
-            if let Some(mut bucket) = series.open.take() {
-                let rollover = check.run(&mut bucket, measurement, stage.rows(), &mut fields)?;
+            let had_open = current.is_some();
+            if let Some(bucket) = current {
+                let rollover = check.run(bucket, measurement, stage.rows(), &mut fields)?;
                 let Some(reason) = rollover else {
-                    stage.push(&mut bucket, measurement, &fields);
-                    series.open = Some(bucket);
+                    stage.push(bucket, measurement, &fields);
                     continue;
                 };
-                sink.flush(&mut stage, &mut bucket)?;
-                counters.count_rollover(reason);
-                if reason == Rollover::TimeBackward {
-                    archive(series, bucket);
+                sink.flush(&mut stage, bucket)?;
+                check.counters.count_rollover(reason);
+            }
+            if let Some(bucket) = current.take() {
+                let backward = measurement.time_ms < bucket.start_ms;
+                if backward && !(check.is_frozen)(bucket.id) {
+                    series.archive(bucket, meta_bytes);
                 } else {
                     series.close(bucket);
                 }
             }
-            let mut bucket = match reopening::reopen(series, &key.meta, measurement, &check)? {
+            let mut bucket = match reopening::reopen(series, &sink.key.meta, measurement, check)? {
                 Some(reopened) => reopened,
                 None => {
                     let first = i64::from(!had_open);
-                    increment(&counters.opened_due_to_metadata, first);
-                    self.open_bucket(options, measurement.time_ms, key.meta.len())
+                    increment(&check.counters.opened_due_to_metadata, first);
+                    Box::new(self.open_bucket(check, measurement.time_ms, meta_bytes))
                 }
             };
-            look_up(&bucket, options, measurement, &mut fields);
+            look_up(&bucket, check.options, measurement, &mut fields);
             stage.push(&mut bucket, measurement, &fields);
-            series.open = Some(bucket);
+            *current = Some(bucket);
         }
-        match &mut series.open {
+        match current {
             Some(bucket) => sink.flush(&mut stage, bucket),
             None => Ok(()),
         }
     }
 
-    fn open_bucket(&self, options: &TimeseriesOptions, time: i64, meta: usize) -> OpenBucket {
+    fn open_bucket(&self, check: &Check<'_>, time: i64, meta: usize) -> OpenBucket {
         let suffix = self.next_suffix.fetch_add(1, Ordering::Relaxed);
-        let memory = MemoryUse::new(self.memory.clone());
-        OpenBucket::new(suffix.to_be_bytes(), options, time, meta, memory)
-    }
-
-    /// Closes idle buckets of `collection` if all open buckets together take too much memory: some
-    /// of those under the same lock as the series just written, which is spared.
-    fn expire_idle(&self, stripe: &mut Stripe, spared: &SeriesKey, chores: &mut Vec<Chore>) {
-        if self.memory_bytes() <= self.memory_max.load(Ordering::Relaxed) {
-            return;
-        }
-        let counters = self.counters(spared.collection);
-        let is_idle = |(key, series): &(&Arc<SeriesKey>, &Series)| {
-            let mut buckets = series
-                .open
-                .iter()
-                .chain(&series.archived)
-                .chain(&series.closing);
-            key.collection == spared.collection
-                && ***key != *spared
-                && series.removing.is_empty()
-                && buckets.all(|bucket| bucket.in_flight == 0)
-        };
-        let idle = stripe.iter().filter(is_idle);
-        let idle: Vec<_> = idle
-            .take(self.limits.expiry_count_max)
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in idle {
-            let Some(series) = stripe.remove(&key) else {
-                continue;
-            };
-            let buckets = series
-                .open
-                .into_iter()
-                .chain(series.archived)
-                .chain(series.closing);
-            for bucket in buckets {
-                increment(&counters.closed_due_to_memory_threshold, 1);
-                chores.push(Chore::Seal(bucket.id));
-            }
-        }
+        let memory = MemoryUse::new(self.usage.clone());
+        let mut bucket = OpenBucket::new(suffix.to_be_bytes(), check.options, time, meta, memory);
+        bucket.era = check.era;
+        bucket
     }
 
     /// Reports the end of a commit and collects what is to be done about the buckets.
@@ -357,12 +299,15 @@ impl BucketCatalog {
         let mut chores = Vec::new();
         for InFlight { key, entry } in in_flight {
             let counters = self.counters(key.collection);
-            let mut stripe = self.stripe(&key);
-            let Some(series) = stripe.get_mut(&key) else {
+            let lock = self.stripe(&key);
+            let mut stripe = lock.lock();
+            let Some(series) = stripe.series.get_mut(&key) else {
                 continue;
             };
+            lock.tell();
             if !committed {
                 series.abandon(entry.bucket);
+                stripe.tidy(&key);
                 continue;
             }
             increment(&counters.commits, 1);
@@ -397,10 +342,12 @@ impl BucketCatalog {
             series.closing.retain(|bucket| {
                 let done = bucket.in_flight == 0;
                 if done {
-                    chores.push(Chore::Seal(bucket.id));
+                    chores.push(Chore::Seal(key.collection, bucket.id));
                 }
                 !done
             });
+            stripe.tidy(&key);
+            stripe.queue(&key);
             self.expire_idle(&mut stripe, &key, &mut chores);
         }
         chores
@@ -408,8 +355,9 @@ impl BucketCatalog {
 
     /// If nothing of the bucket is in flight: the sequence number up to which its tail may be folded.
     pub(crate) fn begin_fold(&self, key: &SeriesKey, id: [u8; 12]) -> Option<u32> {
-        let stripe = self.stripe(key);
+        let stripe = self.stripe(key).lock();
         let bucket = stripe
+            .series
             .get(key)?
             .open
             .as_ref()
@@ -419,8 +367,9 @@ impl BucketCatalog {
 
     /// Reports that the bucket's document was written with `rows` measurements in `bytes`.
     pub(crate) fn end_fold(&self, key: &SeriesKey, id: [u8; 12], rows: usize, bytes: usize) {
-        let mut stripe = self.stripe(key);
-        let open = stripe.get_mut(key).and_then(|series| series.open.as_mut());
+        let mut stripe = self.stripe(key).lock();
+        let series = stripe.series.get_mut(key);
+        let open = series.and_then(|series| series.open.as_mut());
         if let Some(bucket) = open.filter(|bucket| bucket.id == id) {
             bucket.folded_count = rows;
             if rows == bucket.count {
@@ -428,66 +377,6 @@ impl BucketCatalog {
                 bucket.unmeasured_bytes = 0;
             }
         }
-    }
-
-    /// Forgets one bucket so that it can be removed from storage, and keeps it from being reopened
-    /// until [`BucketCatalog::release`]. `None` if it is being written to.
-    pub(crate) fn evict(
-        &self,
-        collection: [u8; 16],
-        meta: SeriesMeta,
-        id: [u8; 12],
-    ) -> Option<Evicted> {
-        let key = SeriesKey { collection, meta };
-        let mut stripe = self.stripe(&key);
-        let key = Arc::new(key);
-        let series = stripe.entry(key.clone()).or_default();
-        let mut buckets = series.buckets_mut();
-        if buckets.any(|bucket| bucket.id == id && bucket.in_flight > 0) {
-            return None;
-        }
-        drop(buckets);
-        series.open.take_if(|bucket| bucket.id == id);
-        series.archived.retain(|bucket| bucket.id != id);
-        series.closing.retain(|bucket| bucket.id != id);
-        series.removing.push(id);
-        Some(Evicted { key, id })
-    }
-
-    /// Ends the removal of buckets.
-    pub(crate) fn release(&self, evicted: Vec<Evicted>) {
-        for Evicted { key, id } in evicted {
-            let mut stripe = self.stripe(&key);
-            if let Some(series) = stripe.get_mut(&key) {
-                series.removing.retain(|removing| *removing != id);
-                if series.is_idle() {
-                    stripe.remove(&key);
-                }
-            }
-        }
-    }
-
-    /// Forgets the open buckets of a collection. They stay in storage and may be taken up again.
-    pub fn clear(&self, collection: [u8; 16]) {
-        for stripe in &self.stripes {
-            let mut stripe = stripe.lock().unwrap_or_else(PoisonError::into_inner);
-            stripe.retain(|key, series| {
-                if key.collection == collection {
-                    series.clear();
-                }
-                !series.is_idle()
-            });
-        }
-    }
-
-    /// Forgets the open buckets and the counters of a collection that was dropped.
-    pub fn forget(&self, collection: [u8; 16]) {
-        self.clear(collection);
-        let mut counters = self
-            .counters
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        counters.remove(&collection);
     }
 }
 
@@ -520,16 +409,6 @@ impl Sink<'_> {
             entry,
         });
         Ok(())
-    }
-}
-
-/// Leaves a bucket for one that starts earlier; it may be needed again.
-fn archive(series: &mut Series, bucket: OpenBucket) {
-    series.archived.push(bucket);
-    series.archived.sort_by_key(|bucket| bucket.start_ms);
-    if series.archived.len() > ARCHIVED_PER_SERIES_MAX {
-        let earliest = series.archived.remove(0);
-        series.close(earliest);
     }
 }
 

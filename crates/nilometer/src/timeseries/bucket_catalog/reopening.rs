@@ -5,24 +5,27 @@
 //! must hold the same series, have room, not be closed for good, and accept the measurement's types.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::WriteBatch;
 
 use super::super::bucket_document::{BucketDocument, Version};
 use super::super::meta::SeriesMeta;
-use super::bucket::{Field, Measurement, MemoryUse, OpenBucket};
+use super::bucket::{Field, Measurement, MemoryUse, OpenBucket, Usage};
+use super::look_up;
 use super::rollover::{self, BucketLimits, Facts, Rollover};
+use super::series::Series;
 use super::stats::{BucketCounters, increment};
-use super::{Series, look_up};
 use crate::catalog::TimeseriesOptions;
-use crate::error::Result;
+use crate::error::{ErrorCode, Result};
 
 /// What the catalog asks of storage.
 pub(crate) trait BucketStorage {
     /// The size of a bucket's document with its tail folded in, in bytes.
     fn measure(&self, id: [u8; 12]) -> Result<usize>;
+
+    /// True if buckets may be searched for.
+    fn may_query(&self) -> bool;
 
     /// The buckets of a series that start in `(after_ms, until_ms]`, latest first.
     fn find(&self, meta: &SeriesMeta, after_ms: i64, until_ms: i64) -> Result<Vec<[u8; 12]>>;
@@ -43,22 +46,57 @@ pub(crate) trait BucketStorage {
 /// What decides whether a bucket takes a measurement.
 pub(super) struct Check<'c> {
     pub(super) limits: &'c BucketLimits,
+    /// A bucket of so many bytes is under every share of the cache.
+    pub(super) bytes_min: usize,
+    /// A bucket's share of the cache, in bytes.
+    pub(super) derived_bytes: &'c dyn Fn() -> usize,
+    pub(super) is_frozen: &'c dyn Fn([u8; 12]) -> bool,
+    pub(super) freeze: &'c dyn Fn([u8; 12]),
     pub(super) options: &'c TimeseriesOptions,
     pub(super) storage: &'c dyn BucketStorage,
     pub(super) counters: &'c BucketCounters,
-    /// Bytes of all open buckets.
-    pub(super) memory: &'c Arc<AtomicUsize>,
+    /// What all buckets in memory take.
+    pub(super) usage: &'c Arc<Usage>,
+    /// Clear operations so far.
+    pub(super) era: u64,
+}
+
+/// A value of storage; `None`, and the bucket is frozen, if what is stored cannot be read.
+fn readable<T>(check: &Check<'_>, id: [u8; 12], read: Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.code == ErrorCode::DataCorruptionDetected => {
+            (check.freeze)(id);
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 impl Check<'_> {
-    fn facts(&self, bucket: &OpenBucket, time_ms: i64) -> Facts {
+    fn facts(&self, bucket: &OpenBucket, measurement: &Measurement<'_>) -> Facts {
+        let bytes = bucket.bytes_bound();
+        let derived_bytes = if bytes > self.bytes_min {
+            (self.derived_bytes)()
+        } else {
+            usize::MAX
+        };
+        // A field's first appearance is stored three times.
+        let most = 3 * measurement.document.as_bytes().len();
+        let few = bucket.count < self.limits.count_min;
+        let matters = bytes + most > rollover::LARGE_BUCKET_BYTES_MAX
+            || few && bytes > self.limits.bytes_max.min(derived_bytes);
         Facts {
             start_ms: bucket.start_ms,
             span_ms: self.options.span_ms(),
-            time_ms,
+            time_ms: measurement.time_ms,
             count: bucket.count,
-            bytes: bucket.bytes_bound(),
-            measurement_bytes: 0,
+            bytes,
+            measurement_bytes: match matters {
+                true => added_bytes(bucket, self.options, measurement),
+                false => 0,
+            },
+            derived_bytes,
         }
     }
 
@@ -71,24 +109,56 @@ impl Check<'_> {
         staged: usize,
         fields: &mut Vec<(Option<usize>, Field<'a>)>,
     ) -> Result<Option<Rollover>> {
-        let time_ms = measurement.time_ms;
-        let mut reason = rollover::decide(&self.facts(bucket, time_ms), self.limits);
-        if reason == Some(Rollover::Size) && staged == 0 && bucket.in_flight == 0 {
+        if (self.is_frozen)(bucket.id) {
+            return Ok(Some(Rollover::Frozen));
+        }
+        let mut facts = self.facts(bucket, measurement);
+        let mut reason = rollover::decide(&facts, self.limits);
+        let limit = self.limits.bytes_max.min(facts.derived_bytes);
+        let by_size = matches!(reason, Some(Rollover::Size | Rollover::CachePressure))
+            || reason.is_none() && facts.bytes > limit;
+        if by_size && bucket.unmeasured_bytes > 0 && staged == 0 && bucket.in_flight == 0 {
             // The bound counts new values uncompressed; the limit is on the compressed document.
-            bucket.measured_bytes = self.storage.measure(bucket.id)?;
+            let measured = self.storage.measure(bucket.id);
+            let Some(bytes) = readable(self, bucket.id, measured)? else {
+                return Ok(Some(Rollover::Frozen));
+            };
+            bucket.measured_bytes = bytes;
             bucket.unmeasured_bytes = 0;
-            reason = rollover::decide(&self.facts(bucket, time_ms), self.limits);
+            facts = self.facts(bucket, measurement);
+            reason = rollover::decide(&facts, self.limits);
         }
         if reason.is_some() {
             return Ok(reason);
         }
-        if bucket.bytes_bound() > self.limits.bytes_max && !bucket.kept_open {
+        // A schema change is looked for also where the measurements are large.
+        if !look_up(bucket, self.options, measurement, fields) {
+            return Ok(Some(Rollover::SchemaChange));
+        }
+        if facts.bytes > limit && !bucket.kept_open {
             bucket.kept_open = true;
             increment(&self.counters.kept_open_due_to_large_measurements, 1);
         }
-        let fits = look_up(bucket, self.options, measurement, fields);
-        Ok((!fits).then_some(Rollover::SchemaChange))
+        Ok(None)
     }
+}
+
+/// Bytes a measurement adds to a bucket, uncompressed.
+fn added_bytes(
+    bucket: &OpenBucket,
+    options: &TimeseriesOptions,
+    measurement: &Measurement<'_>,
+) -> usize {
+    let mut hint = 0;
+    let fields = measurement.fields(options.meta_field.as_deref());
+    let bytes = fields.map(|field| match bucket.find_column(field.name, hint) {
+        Some(at) => {
+            hint = at + 1;
+            field.bytes
+        }
+        None => 3 * field.bytes,
+    });
+    bytes.sum()
 }
 
 /// The bucket to go on with for `measurement`, if there is one; it is out of `series` then.
@@ -97,54 +167,115 @@ pub(super) fn reopen(
     meta: &SeriesMeta,
     measurement: &Measurement<'_>,
     check: &Check<'_>,
-) -> Result<Option<OpenBucket>> {
-    let counters = check.counters;
-    let mut fields = Vec::new();
-    let span = check.options.span_ms();
-    let covers = |start: i64| {
-        start <= measurement.time_ms
-            && measurement
-                .time_ms
-                .checked_sub(start)
-                .is_some_and(|ahead| ahead < span)
-    };
+) -> Result<Option<Box<OpenBucket>>> {
+    if let Some(found) = fetch(series, meta, measurement, check)? {
+        return Ok(Some(found));
+    }
+    if !check.storage.may_query() {
+        return Ok(None);
+    }
+    query(series, meta, measurement, check)
+}
+
+/// Looks among the archived buckets.
+fn fetch(
+    series: &mut Series,
+    meta: &SeriesMeta,
+    measurement: &Measurement<'_>,
+    check: &Check<'_>,
+) -> Result<Option<Box<OpenBucket>>> {
+    let time_ms = measurement.time_ms;
     // The latest that starts early enough: later ones are behind it.
-    if let Some(at) = series
+    let behind = series
         .archived
-        .iter()
-        .rposition(|bucket| covers(bucket.start_ms))
-    {
-        let mut bucket = series.archived.remove(at);
-        match check.run(&mut bucket, measurement, 0, &mut fields)? {
-            None => {
-                increment(&counters.fetched, 1);
-                increment(&counters.reopened, 1);
-                return Ok(Some(bucket));
+        .partition_point(|bucket| bucket.start_ms <= time_ms);
+    let span = check.options.span_ms();
+    let Some(at) = behind.checked_sub(1).filter(|at| {
+        series.archived.get(*at).is_some_and(|bucket| {
+            let ahead = time_ms.checked_sub(bucket.start_ms);
+            ahead.is_some_and(|ahead| ahead < span)
+        })
+    }) else {
+        return Ok(None);
+    };
+    let archived = series.archived.remove(at);
+    let failed = || increment(&check.counters.fetches_failed, 1);
+    let mut bucket = match archived.known {
+        Some(known) => known,
+        None => {
+            let loaded = check.storage.load(archived.id);
+            let Some(Some((document, next_sequence))) = readable(check, archived.id, loaded)?
+            else {
+                failed();
+                return Ok(None);
+            };
+            match take_up(&document, next_sequence, meta, check) {
+                TakenUp::Usable(bucket) => bucket,
+                TakenUp::Unwanted => {
+                    failed();
+                    return Ok(None);
+                }
+                TakenUp::Unusable => {
+                    failed();
+                    increment(&check.counters.reopenings_failed, 1);
+                    return Ok(None);
+                }
             }
-            Some(_) => {
-                increment(&counters.fetches_failed, 1);
-                series.close(bucket);
-            }
+        }
+    };
+    match check.run(&mut bucket, measurement, 0, &mut Vec::new()) {
+        Ok(None) => {
+            increment(&check.counters.fetched, 1);
+            increment(&check.counters.reopened, 1);
+            Ok(Some(bucket))
+        }
+        Ok(Some(_)) => {
+            failed();
+            series.close(bucket);
+            Ok(None)
+        }
+        Err(error) => {
+            series.let_go(bucket);
+            Err(error)
         }
     }
-    let after = measurement.time_ms.saturating_sub(span);
+}
+
+/// Looks among all buckets of the series in storage.
+fn query(
+    series: &mut Series,
+    meta: &SeriesMeta,
+    measurement: &Measurement<'_>,
+    check: &Check<'_>,
+) -> Result<Option<Box<OpenBucket>>> {
+    let counters = check.counters;
+    let after = measurement.time_ms.saturating_sub(check.options.span_ms());
     for id in check.storage.find(meta, after, measurement.time_ms)? {
-        let known = series.buckets_mut().any(|bucket| bucket.id == id);
-        if known || series.removing.contains(&id) {
+        if series.knows(id) {
             continue;
         }
-        let Some((document, next_sequence)) = check.storage.load(id)? else {
+        if (check.is_frozen)(id) {
+            increment(&counters.reopenings_failed, 1);
             continue;
-        };
-        let found = take_up(&document, next_sequence, meta, check);
-        let Some(mut bucket) = found else {
+        }
+        let Some(loaded) = readable(check, id, check.storage.load(id))? else {
             increment(&counters.reopenings_failed, 1);
             continue;
         };
-        if check
-            .run(&mut bucket, measurement, 0, &mut fields)?
-            .is_none()
-        {
+        let Some((document, next_sequence)) = loaded else {
+            continue;
+        };
+        let mut bucket = match take_up(&document, next_sequence, meta, check) {
+            TakenUp::Usable(bucket) => bucket,
+            TakenUp::Unwanted => continue,
+            TakenUp::Unusable => {
+                increment(&counters.reopenings_failed, 1);
+                continue;
+            }
+        };
+        let refused = check.run(&mut bucket, measurement, 0, &mut Vec::new())?;
+        if refused.is_none() {
+            series.archived.retain(|archived| archived.id != id);
             increment(&counters.queried, 1);
             increment(&counters.reopened, 1);
             return Ok(Some(bucket));
@@ -154,25 +285,37 @@ pub(super) fn reopen(
     Ok(None)
 }
 
-/// The catalog's view of a bucket document; `None` if it must not be written to.
+/// What comes of a bucket that was found.
+enum TakenUp {
+    Usable(Box<OpenBucket>),
+    /// It is of another series, full or closed for good: no search asks for it.
+    Unwanted,
+    /// It claims to be wanted, and must not be written to.
+    Unusable,
+}
+
+/// The catalog's view of a bucket document.
 fn take_up(
     document: &Document,
     next_sequence: u32,
     meta: &SeriesMeta,
     check: &Check<'_>,
-) -> Option<OpenBucket> {
+) -> TakenUp {
     let time_field = &check.options.time_field;
-    let bucket = BucketDocument::parse(document.as_ref(), time_field).ok()?;
-    if bucket.closed || SeriesMeta::of(bucket.meta) != *meta {
-        return None;
+    let Ok(bucket) = BucketDocument::parse(document.as_ref(), time_field) else {
+        return TakenUp::Unusable;
+    };
+    let full = bucket.count >= check.limits.count_max;
+    if bucket.closed || full || SeriesMeta::of(bucket.meta) != *meta {
+        return TakenUp::Unwanted;
     }
     let (ValueRef::DateTime(start_ms), ValueRef::DateTime(last_ms)) =
         (bucket.min.get(time_field), bucket.max.get(time_field))
     else {
-        return None;
+        return TakenUp::Unusable;
     };
-    let memory = MemoryUse::new(check.memory.clone());
-    let mut open = OpenBucket::new([0; 8], check.options, start_ms, 0, memory);
+    let memory = MemoryUse::new(check.usage.clone());
+    let mut open = OpenBucket::new([0; 8], check.options, start_ms, meta.len(), memory);
     open.id = bucket.id;
     open.start_ms = start_ms;
     open.last_ms = last_ms;
@@ -182,14 +325,20 @@ fn take_up(
     open.next_sequence = next_sequence;
     open.header_committed = true;
     open.measured_bytes = document.as_bytes().len();
-    open.columns.clear();
-    for element in bucket.data {
-        let name = element.name();
-        open.restore_column(name, bucket.min.get(name), bucket.max.get(name))?;
+    open.era = check.era;
+    if bucket.data.get(time_field).is_missing() {
+        return TakenUp::Unusable;
     }
-    let time_first = open
-        .columns
-        .first()
-        .is_some_and(|column| *column.name == **time_field);
-    time_first.then_some(open)
+    // The time column comes first, as in a bucket that is folded.
+    let (times, others): (Vec<_>, Vec<_>) =
+        bucket.data.iter().partition(|e| *e.name() == **time_field);
+    open.columns.clear();
+    for element in times.into_iter().chain(others) {
+        let name = element.name();
+        let restored = open.restore_column(name, bucket.min.get(name), bucket.max.get(name));
+        if restored.is_none() {
+            return TakenUp::Unusable;
+        }
+    }
+    TakenUp::Usable(Box::new(open))
 }

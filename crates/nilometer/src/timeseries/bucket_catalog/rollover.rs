@@ -2,6 +2,15 @@
 //!
 //! A pure decision: facts about the bucket and the measurement in, a reason or none out. The order
 //! of the checks is the order in which MongoDB names reasons: time, count, size, schema.
+//!
+//! The limit of a bucket's bytes is dynamic: the more buckets are active, the less of the cache
+//! there is for each.
+//!
+//! ```text
+//! derived = max(cache / (2 × active buckets), timeseriesBucketMinSize)
+//! limit   = min(timeseriesBucketMaxSize, derived)         above it a bucket closes, …
+//! ceiling = min(12 MiB, derived)                          … with few large measurements above this
+//! ```
 
 /// Limits of buckets, from the server parameters of the same names.
 #[derive(Clone, Copy, Debug)]
@@ -12,8 +21,12 @@ pub struct BucketLimits {
     pub bytes_max: usize,
     /// `timeseriesBucketMinCount`: below this a large bucket stays open.
     pub count_min: usize,
+    /// `timeseriesBucketMinSize`: the dynamic limit never falls below it.
+    pub bytes_min: usize,
     /// `timeseriesIdleBucketExpiryMaxCountPerAttempt`: series closed at most when memory is short.
     pub expiry_count_max: usize,
+    /// Bytes of cache that active buckets share; 0 for no dynamic limit.
+    pub cache_bytes: u64,
 }
 
 impl Default for BucketLimits {
@@ -22,7 +35,22 @@ impl Default for BucketLimits {
             count_max: 1000,
             bytes_max: 128_000,
             count_min: 10,
+            bytes_min: 5120,
             expiry_count_max: 3,
+            cache_bytes: 0,
+        }
+    }
+}
+
+impl BucketLimits {
+    /// Bytes a bucket may have for its share of the cache when so many are active.
+    pub(crate) fn derived_bytes(&self, active: usize, bytes_min: usize) -> usize {
+        let shares = u64::try_from(active).unwrap_or(u64::MAX).saturating_mul(2);
+        match self.cache_bytes.checked_div(shares) {
+            Some(share) if self.cache_bytes > 0 => {
+                usize::try_from(share).unwrap_or(usize::MAX).max(bytes_min)
+            }
+            _ => usize::MAX,
         }
     }
 }
@@ -37,12 +65,16 @@ pub(crate) enum Rollover {
     Count,
     /// It is as large as it may be.
     Size,
+    /// It is as large as it may be while so many others are active.
+    CachePressure,
     /// The measurement is later than its span allows.
     TimeForward,
     /// The measurement is earlier than its start.
     TimeBackward,
     /// A field of the measurement has another canonical type.
     SchemaChange,
+    /// It cannot be read.
+    Frozen,
 }
 
 /// What is asked about a bucket.
@@ -58,8 +90,10 @@ pub(crate) struct Facts {
     pub(crate) count: usize,
     /// Bytes of the bucket.
     pub(crate) bytes: usize,
-    /// Bytes the measurement adds.
+    /// Bytes the measurement adds; may be 0 if together they are under every limit.
     pub(crate) measurement_bytes: usize,
+    /// The bucket's share of the cache, in bytes.
+    pub(crate) derived_bytes: usize,
 }
 
 /// The reason to close the bucket rather than add the measurement, schema aside.
@@ -78,12 +112,22 @@ pub(crate) fn decide(facts: &Facts, limits: &BucketLimits) -> Option<Rollover> {
     if facts.count >= limits.count_max {
         return Some(Rollover::Count);
     }
-    let bytes = facts.bytes.saturating_add(facts.measurement_bytes);
-    let over = bytes > limits.bytes_max && facts.count >= limits.count_min;
-    if over || bytes > LARGE_BUCKET_BYTES_MAX && facts.count > 0 {
-        return Some(Rollover::Size);
+    let with_it = facts.bytes.saturating_add(facts.measurement_bytes);
+    let over = |bytes: usize, of_all: usize| match bytes {
+        bytes if bytes > of_all => Some(Rollover::Size),
+        bytes if bytes > facts.derived_bytes => Some(Rollover::CachePressure),
+        _ => None,
+    };
+    if facts.count >= limits.count_min {
+        let too_large = with_it > LARGE_BUCKET_BYTES_MAX;
+        over(facts.bytes, limits.bytes_max).or(too_large.then_some(Rollover::Size))
+    } else if facts.count > 0 && facts.bytes > limits.bytes_max.min(facts.derived_bytes) {
+        over(with_it, LARGE_BUCKET_BYTES_MAX)
+    } else if facts.count > 0 && with_it > LARGE_BUCKET_BYTES_MAX {
+        Some(Rollover::Size)
+    } else {
+        None
     }
-    None
 }
 
 #[cfg(test)]
@@ -98,17 +142,20 @@ mod tests {
             count: 500,
             bytes: 1000,
             measurement_bytes: 100,
+            derived_bytes: usize::MAX,
         }
+    }
+
+    fn check(limits: &BucketLimits, change: fn(&mut Facts), expected: Option<Rollover>) {
+        let mut facts = facts();
+        change(&mut facts);
+        assert_eq!(decide(&facts, limits), expected, "{facts:?}");
     }
 
     #[test]
     fn each_reason_at_its_edge() {
         let limits = BucketLimits::default();
-        let check = |change: fn(&mut Facts), expected| {
-            let mut facts = facts();
-            change(&mut facts);
-            assert_eq!(decide(&facts, &limits), expected, "{facts:?}");
-        };
+        let check = |change, expected| check(&limits, change, expected);
         check(|_| (), None);
         check(|f| f.time_ms = 3_599_999, None);
         check(|f| f.time_ms = 3_600_000, Some(Rollover::TimeForward));
@@ -119,9 +166,80 @@ mod tests {
         );
         check(|f| f.count = 999, None);
         check(|f| f.count = 1000, Some(Rollover::Count));
-        check(|f| f.bytes = 127_900, None);
-        check(|f| f.bytes = 127_901, Some(Rollover::Size));
-        check(|f| (f.bytes, f.count) = (1 << 20, 9), None);
-        check(|f| (f.bytes, f.count) = (12 << 20, 3), Some(Rollover::Size));
+        check(|f| f.bytes = 128_000, None);
+        check(|f| f.bytes = 128_001, Some(Rollover::Size));
+    }
+
+    #[test]
+    fn few_large_measurements_have_another_limit() {
+        let limits = BucketLimits::default();
+        check(&limits, |f| (f.bytes, f.count) = (1 << 20, 9), None);
+        check(
+            &limits,
+            |f| (f.bytes, f.count) = (1 << 20, 10),
+            Some(Rollover::Size),
+        );
+        check(
+            &limits,
+            |f| (f.bytes, f.count, f.measurement_bytes) = (10 << 20, 3, 2 << 20),
+            None,
+        );
+        check(
+            &limits,
+            |f| (f.bytes, f.count, f.measurement_bytes) = (10 << 20, 3, (2 << 20) + 1),
+            Some(Rollover::Size),
+        );
+        check(
+            &limits,
+            |f| (f.bytes, f.count, f.measurement_bytes) = (1000, 3, 15 << 20),
+            Some(Rollover::Size),
+        );
+        let switched_off = BucketLimits {
+            count_min: 1,
+            ..limits
+        };
+        check(
+            &switched_off,
+            |f| (f.bytes, f.count) = (1 << 20, 1),
+            Some(Rollover::Size),
+        );
+    }
+
+    #[test]
+    fn many_active_buckets_press_on_the_cache() {
+        let limits = BucketLimits {
+            cache_bytes: 256_000_000,
+            ..BucketLimits::default()
+        };
+        assert_eq!(limits.derived_bytes(0, 5120), usize::MAX);
+        assert_eq!(limits.derived_bytes(1000, 5120), 128_000);
+        assert_eq!(limits.derived_bytes(2000, 5120), 64_000);
+        assert_eq!(limits.derived_bytes(1_000_000, 5120), 5120);
+        check(
+            &limits,
+            |f| (f.bytes, f.derived_bytes) = (64_001, 64_000),
+            Some(Rollover::CachePressure),
+        );
+        check(
+            &limits,
+            |f| (f.bytes, f.derived_bytes) = (64_000, 64_000),
+            None,
+        );
+        check(
+            &limits,
+            |f| (f.bytes, f.derived_bytes) = (128_001, 64_000),
+            Some(Rollover::Size),
+        );
+        // Few large measurements: what they are spared by the count, the cache takes back.
+        check(
+            &limits,
+            |f| (f.bytes, f.count, f.derived_bytes) = (64_001, 2, 64_000),
+            Some(Rollover::CachePressure),
+        );
+        check(
+            &limits,
+            |f| (f.bytes, f.count, f.derived_bytes) = (200_000, 2, 1 << 20),
+            None,
+        );
     }
 }

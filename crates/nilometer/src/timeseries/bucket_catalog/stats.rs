@@ -6,6 +6,9 @@ use nilometer_bson::DocumentBuilder;
 
 use super::rollover::Rollover;
 
+/// The counter behind which the average is shown.
+const AVERAGE_BEHIND: &str = "numMeasurementsCommitted";
+
 macro_rules! counters {
     ($($field:ident => $name:literal;)*) => {
         /// What happened to the buckets of a collection; names as in `collStats`.
@@ -14,20 +17,37 @@ macro_rules! counters {
             $(#[doc = $name] pub(crate) $field: AtomicI64,)*
         }
 
+        /// The names of all counters.
+        #[cfg(test)]
+        pub(crate) const COUNTER_NAMES: &[&str] = &[$($name,)*];
+
         impl BucketCounters {
             /// Adds another collection's counters to these.
             pub(crate) fn add(&self, other: &Self) {
                 $(self.$field.fetch_add(other.$field.load(Ordering::Relaxed), Ordering::Relaxed);)*
             }
 
-            /// Appends every counter under its name.
+            /// Appends every counter under its name, and the average of measurements per commit
+            /// once there was one.
             pub(crate) fn append(&self, out: &mut DocumentBuilder) {
-                $(out.append($name, self.$field.load(Ordering::Relaxed));)*
+                $(
+                    out.append($name, self.$field.load(Ordering::Relaxed));
+                    if $name == AVERAGE_BEHIND {
+                        out.append(
+                            "avgNumMeasurementsPerCommit",
+                            self.average_measurements_per_commit(),
+                        );
+                    }
+                )*
             }
         }
     };
 }
 
+// Those that nothing counts stay 0 and say so: inserts append to a bucket side by side and never
+// wait for each other or share a commit; a bucket is compressed from its first measurement; one that
+// is left for an earlier one is archived; and one series has one open bucket, which leaves by itself
+// before another is taken up.
 counters! {
     bucket_inserts => "numBucketInserts";
     bucket_updates => "numBucketUpdates";
@@ -36,19 +56,32 @@ counters! {
     closed_due_to_schema_change => "numBucketsClosedDueToSchemaChange";
     closed_due_to_size => "numBucketsClosedDueToSize";
     closed_due_to_time_forward => "numBucketsClosedDueToTimeForward";
-    archived_due_to_time_backward => "numBucketsArchivedDueToTimeBackward";
+    closed_due_to_time_backward => "numBucketsClosedDueToTimeBackward";
     closed_due_to_memory_threshold => "numBucketsClosedDueToMemoryThreshold";
+    commits => "numCommits";
+    measurements_group_committed => "numMeasurementsGroupCommitted";
+    waits => "numWaits";
+    measurements_committed => "numMeasurementsCommitted";
     closed_due_to_reopening => "numBucketsClosedDueToReopening";
+    archived_due_to_memory_threshold => "numBucketsArchivedDueToMemoryThreshold";
+    archived_due_to_time_backward => "numBucketsArchivedDueToTimeBackward";
     reopened => "numBucketsReopened";
+    kept_open_due_to_large_measurements => "numBucketsKeptOpenDueToLargeMeasurements";
+    closed_due_to_cache_pressure => "numBucketsClosedDueToCachePressure";
+    frozen => "numBucketsFrozen";
+    converted_to_unsorted => "numCompressedBucketsConvertedToUnsorted";
     fetched => "numBucketsFetched";
-    fetches_failed => "numBucketFetchesFailed";
     queried => "numBucketsQueried";
+    fetches_failed => "numBucketFetchesFailed";
     queries_failed => "numBucketQueriesFailed";
     reopenings_failed => "numBucketReopeningsFailed";
-    commits => "numCommits";
-    measurements_committed => "numMeasurementsCommitted";
-    converted_to_unsorted => "numCompressedBucketsConvertedToUnsorted";
-    kept_open_due_to_large_measurements => "numBucketsKeptOpenDueToLargeMeasurements";
+    duplicates_reopened => "numDuplicateBucketsReopened";
+    bytes_uncompressed => "numBytesUncompressed";
+    bytes_compressed => "numBytesCompressed";
+    sub_object_restarts => "numSubObjCompressionRestart";
+    compressed_buckets => "numCompressedBuckets";
+    uncompressed_buckets => "numUncompressedBuckets";
+    failed_decompress_buckets => "numFailedDecompressBuckets";
 }
 
 impl BucketCounters {
@@ -57,9 +90,12 @@ impl BucketCounters {
         let counter = match reason {
             Rollover::Count => &self.closed_due_to_count,
             Rollover::Size => &self.closed_due_to_size,
+            Rollover::CachePressure => &self.closed_due_to_cache_pressure,
             Rollover::TimeForward => &self.closed_due_to_time_forward,
             Rollover::TimeBackward => &self.archived_due_to_time_backward,
             Rollover::SchemaChange => &self.closed_due_to_schema_change,
+            // Counted when it was found out.
+            Rollover::Frozen => return,
         };
         increment(counter, 1);
     }

@@ -52,6 +52,8 @@ pub struct BucketRewriter {
     pub max_span_seconds: i64,
     /// Some date lies outside what bucket ids can say.
     pub extended_range: bool,
+    /// Bounds of a measurement field may be of different types, so that they say nothing.
+    pub mixed_schema: bool,
     /// Strings compare otherwise than by bytes, so that bounds say nothing of them.
     pub has_collation: bool,
     /// For filters on metadata.
@@ -359,7 +361,8 @@ impl BucketRewriter {
 
     /// A path whose bounds are those of a measurement field.
     fn is_measurement_path(&self, path: &str) -> bool {
-        !self.is_meta_path(path)
+        !self.mixed_schema
+            && !self.is_meta_path(path)
             && !is_at_or_below(path, &self.time_field)
             // A number may pick an array element; bounds of arrays are not looked into.
             && !path

@@ -108,7 +108,7 @@ fn may_use(
     let Some(shape) = shape_of(&kept, collation) else {
         return Ok(false);
     };
-    if !index.measurements().is_empty() && input.source.may_have_mixed_schema() {
+    if !index.is_static() && input.source.options().mixed_schema {
         return Ok(false);
     }
     let only_time = kept.parts().len() == 1 && index.time_part() == Some(0);

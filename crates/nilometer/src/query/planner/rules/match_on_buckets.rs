@@ -52,6 +52,7 @@ pub(super) fn rewriter_of(input: &BucketInput, settings: &ExecSettings) -> Bucke
         meta_field: options.meta_field.clone(),
         max_span_seconds: options.bucket_max_span_seconds,
         extended_range: options.extended_range,
+        mixed_schema: options.mixed_schema,
         has_collation: settings.collator.is_some(),
         context: FilterContext {
             now_ms: settings.now_ms,
