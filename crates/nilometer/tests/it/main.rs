@@ -2,6 +2,7 @@
 
 mod change_commands;
 mod golden;
+mod indexed_answers;
 mod query_commands;
 mod random;
 mod same_answers;

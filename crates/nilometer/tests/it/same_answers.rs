@@ -117,7 +117,7 @@ fn meta(random: &mut Random) -> Value {
     }
 }
 
-fn documents(random: &mut Random) -> Vec<Document> {
+pub(crate) fn documents(random: &mut Random) -> Vec<Document> {
     let kinds: Vec<u64> = (0..4).map(|_| random.below(12)).collect();
     let one_day = random.below(3) == 0;
     // Buckets have fields of these names, too.
@@ -163,7 +163,7 @@ fn documents(random: &mut Random) -> Vec<Document> {
 
 /// How answers are compared.
 #[derive(Clone, Copy, PartialEq)]
-enum Compare {
+pub(crate) enum Compare {
     /// As sets of exact documents.
     Set,
     /// As sequences of exact documents.
@@ -172,9 +172,9 @@ enum Compare {
     Values,
 }
 
-struct Question {
-    compare: Compare,
-    command: Document,
+pub(crate) struct Question {
+    pub(crate) compare: Compare,
+    pub(crate) command: Document,
 }
 
 fn path(random: &mut Random) -> String {
@@ -380,7 +380,7 @@ fn stages(random: &mut Random) -> (Compare, Vec<Value>) {
     }
 }
 
-fn question(random: &mut Random) -> Question {
+pub(crate) fn question(random: &mut Random) -> Question {
     match random.below(10) {
         0..=3 => find(random),
         4 => Question {
@@ -437,7 +437,7 @@ fn canonical(document: &Document, compare: Compare) -> String {
 }
 
 /// What a collection answers, as text: documents, values, a number or an error code.
-fn answer(fixture: &mut Fixture, collection: &str, question: &Question) -> Vec<String> {
+pub(crate) fn answer(fixture: &mut Fixture, collection: &str, question: &Question) -> Vec<String> {
     let mut command = DocumentBuilder::new();
     for (at, element) in question.command.iter().enumerate() {
         if at == 0 {
