@@ -5,6 +5,10 @@
 
 mod buckets;
 mod collections;
+mod index_builds;
+#[cfg(test)]
+mod index_tests;
+mod plain;
 mod statistics;
 
 use std::path::Path;
@@ -27,6 +31,7 @@ use crate::timeseries::{BUCKET_CATALOG_BYTES_MAX, BucketLimits, Timeseries};
 use crate::write::Records;
 
 pub(crate) use collections::StoredCollections;
+use index_builds::{IndexBuilder, ResumedBuilds};
 
 /// The folder in a database's directory for what queries cannot hold in memory. Its files have no
 /// names and are gone when they are closed.
@@ -43,6 +48,8 @@ pub struct Database {
     query: QueryServices,
     /// Ended with the database.
     _background: Background,
+    /// Ended with the database.
+    _resumed_builds: ResumedBuilds,
 }
 
 impl Database {
@@ -80,7 +87,7 @@ impl Database {
         let bucket_seed = services.ids.random();
         let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, bucket_seed));
         obey_parameters(&services, &timeseries);
-        let records = Arc::new(Records::new(engine.clone()));
+        let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
         for collection in catalog.collections() {
             timeseries.seal_leftovers(&collection)?;
         }
@@ -107,7 +114,14 @@ impl Database {
                 cursors.expire(now, idle);
             }),
         })
-        .map_err(|e| Error::new(ErrorCode::InternalError, format!("no thread: {e}")))?;
+        .map_err(no_thread)?;
+        let resumed_builds = ResumedBuilds::start(IndexBuilder {
+            services: services.clone(),
+            engine: engine.clone(),
+            catalog: catalog.clone(),
+            records: records.clone(),
+        })
+        .map_err(no_thread)?;
         Ok(Self {
             services,
             engine,
@@ -117,6 +131,7 @@ impl Database {
             collections,
             query,
             _background: background,
+            _resumed_builds: resumed_builds,
         })
     }
 
@@ -184,6 +199,10 @@ impl Database {
     pub(crate) fn queries(&self) -> &QueryServices {
         &self.query
     }
+}
+
+fn no_thread(error: std::io::Error) -> Error {
+    Error::new(ErrorCode::InternalError, format!("no thread: {error}"))
 }
 
 /// The limits of buckets the start-up parameters ask for.

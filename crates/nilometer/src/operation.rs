@@ -11,8 +11,8 @@
 //! The database has no clock of its own: whoever opens it passes a [`Clock`].
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nilometer_bson::document::Elements;
@@ -254,6 +254,37 @@ impl KillSwitch {
     }
 }
 
+/// How far long work has come, as `currentOp` shows it. Copies share it.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<ProgressState>);
+
+#[derive(Debug, Default)]
+struct ProgressState {
+    message: OnceLock<String>,
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Progress {
+    /// Names the work and says how much there is; the first name stays.
+    pub fn begin(&self, message: &str, total: u64) {
+        self.0.message.get_or_init(|| message.to_owned());
+        self.0.total.store(total, Ordering::Relaxed);
+    }
+
+    /// So much of it is done.
+    pub fn advance(&self, by: u64) {
+        self.0.done.fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// What the work is called, what of it is done, and how much there is; none if it has not begun.
+    pub fn now(&self) -> Option<(&str, u64, u64)> {
+        let message = self.0.message.get()?;
+        let done = self.0.done.load(Ordering::Relaxed);
+        Some((message, done, self.0.total.load(Ordering::Relaxed)))
+    }
+}
+
 /// What a command does to data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -306,6 +337,7 @@ pub struct OperationContext {
     /// Compared with the clock's monotonic time.
     pub(crate) deadline: Option<Duration>,
     pub(crate) kill: KillSwitch,
+    pub(crate) progress: Progress,
 }
 
 impl OperationContext {
@@ -323,6 +355,7 @@ impl OperationContext {
             clock,
             deadline: None,
             kill: KillSwitch::new(),
+            progress: Progress::default(),
         }
     }
 
@@ -346,6 +379,11 @@ impl OperationContext {
     /// The switch that ends this operation.
     pub fn kill_switch(&self) -> &KillSwitch {
         &self.kill
+    }
+
+    /// Where long work says how far it is.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Moves the deadline to `time` from now, or takes it away.

@@ -17,6 +17,14 @@ pub struct Validation {
 }
 
 impl Validation {
+    /// Notes what is wrong with an entry of an index.
+    pub(crate) fn add_about_entry(&mut self, problem: Option<String>) {
+        self.invalid += u64::from(problem.is_some());
+        if self.problems.len() < PROBLEMS_TOLD_MAX {
+            self.problems.extend(problem);
+        }
+    }
+
     /// Notes what is wrong with one bucket or record.
     pub(crate) fn add(&mut self, problems: Vec<String>) {
         self.checked += 1;

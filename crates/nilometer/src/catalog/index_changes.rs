@@ -21,6 +21,9 @@ use crate::error::{Error, ErrorCode, Result};
 /// In front of the keys under which builds keep their progress. No name starts with FF.
 pub(super) const PROGRESS_PREFIX: &[u8] = b"\xFFbuild\0";
 
+/// In place of the progress of a build that cannot succeed. No record has an empty key.
+const FAILED: &[u8] = b"";
+
 impl Catalog {
     /// Adds the indexes `choose` asks for when it is shown those there are; it may refuse. They are
     /// maintained by every writer when this returns, and have no entries for older documents yet.
@@ -65,6 +68,13 @@ impl Catalog {
     /// Adds to `batch` that the build of `index` has dealt with all records up to `after`.
     pub fn put_build_progress(&self, batch: &mut WriteBatch, index: &StoredIndex, after: &[u8]) {
         batch.put(self.keyspace, progress_key(index.keyspace), after.to_vec());
+    }
+
+    /// Remembers that `index` cannot be completed, for instance because it is unique and a writer
+    /// has stored a duplicate; also across a crash, once `batch` is committed.
+    pub fn fail_build(&self, batch: &mut WriteBatch, index: &StoredIndex, failure: Error) {
+        batch.put(self.keyspace, progress_key(index.keyspace), FAILED.to_vec());
+        index.set_build_failure(failure);
     }
 
     /// Removes the indexes `choose` picks from those there are, with their entries.
@@ -156,6 +166,12 @@ impl Catalog {
                 .iter()
                 .find(|index| progress_key(index.keyspace) == *key);
             if let Some(index) = found {
+                if after[..] == *FAILED {
+                    index.set_build_failure(Error::new(
+                        ErrorCode::OperationFailed,
+                        "a document that was written during the build cannot be indexed",
+                    ));
+                }
                 index.set_resume_after(after.to_vec());
             }
         }

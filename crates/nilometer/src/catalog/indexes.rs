@@ -27,6 +27,7 @@ use nilometer_bson::{Array, DocRef, Value, ValueRef, doc};
 use nilometer_storage::KeyspaceId;
 
 use super::index_spec::IndexSpec;
+use crate::error::Error;
 
 /// An index of a collection.
 pub struct StoredIndex {
@@ -49,6 +50,8 @@ struct State {
     stored: Mutex<Durable>,
     /// Where an interrupted build goes on.
     resume_after: Mutex<Option<Vec<u8>>>,
+    /// Why the build cannot succeed any more.
+    failure: Mutex<Option<Error>>,
 }
 
 /// The part of the state that survives.
@@ -79,6 +82,7 @@ impl StoredIndex {
                 since_ms,
                 stored: Mutex::new(durable),
                 resume_after: Mutex::default(),
+                failure: Mutex::default(),
             }),
             compiled: OnceLock::new(),
         }
@@ -92,6 +96,15 @@ impl StoredIndex {
             state: self.state.clone(),
             compiled: OnceLock::new(),
         }
+    }
+
+    /// An index that no collection has, to compute keys with.
+    pub fn detached(spec: IndexSpec) -> Self {
+        let durable = Durable {
+            ready: true,
+            multikey: 0,
+        };
+        Self::with_state(spec, KeyspaceId(0), durable, 0)
     }
 
     /// True once it has an entry for every document.
@@ -132,6 +145,15 @@ impl StoredIndex {
 
     pub(super) fn set_resume_after(&self, after: Vec<u8>) {
         *lock(&self.state.resume_after) = Some(after);
+    }
+
+    /// Why the build of this index must fail, if a writer has found a reason.
+    pub fn build_failure(&self) -> Option<Error> {
+        lock(&self.state.failure).clone()
+    }
+
+    pub(super) fn set_build_failure(&self, failure: Error) {
+        lock(&self.state.failure).get_or_insert(failure);
     }
 
     /// Room for what is made of the definition once and kept with it.

@@ -244,7 +244,9 @@ impl Catalog {
         )?;
         for (_, entry) in found {
             if let CatalogEntry::Collection(dropped) = entry {
-                for keyspace in dropped.keyspaces() {
+                let keyspaces = dropped.keyspaces();
+                dropped.indexes.set(Arc::default());
+                for keyspace in keyspaces {
                     self.engine.drop_keyspace(keyspace)?;
                 }
             }

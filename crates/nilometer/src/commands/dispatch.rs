@@ -12,7 +12,7 @@ use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find, generi
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
-use crate::operation::{KillSwitch, OperationContext, Request};
+use crate::operation::{KillSwitch, OperationContext, Progress, Request};
 use crate::services::{LatencyClass, OperationEntry, Services};
 use crate::session::ClientSession;
 
@@ -69,6 +69,7 @@ fn run_known(
         clock: services.clock.clone(),
         deadline: None,
         kill: KillSwitch::new(),
+        progress: Progress::default(),
     };
     let limit = u64::try_from(generic.max_time_ms).unwrap_or(0);
     operation.set_time_limit((limit > 0).then(|| Duration::from_millis(limit)));
@@ -85,6 +86,7 @@ fn run_known(
         started_ms: now_ms,
         started,
         kill: operation.kill.clone(),
+        progress: operation.progress.clone(),
     });
     let mut context = CommandContext {
         operation,

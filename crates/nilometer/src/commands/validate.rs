@@ -66,19 +66,15 @@ fn run(
     let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let errors = found.problems.iter().map(Value::from).collect::<Array>();
     let mut keys = nilometer_bson::DocumentBuilder::new();
-    if !is_bucketed {
-        keys.append("_id_", count(found.checked));
-    }
     for (name, entries) in &found.keys_per_index {
         keys.append(name, count(*entries));
     }
-    let indexes = found.keys_per_index.len() + usize::from(!is_bucketed);
     Ok(doc! {
         "ns": collection.namespace.to_string(),
         "nInvalidDocuments": count(found.invalid),
         "nNonCompliantDocuments": 0i64,
         "nrecords": count(found.checked),
-        "nIndexes": i32::try_from(indexes).unwrap_or(i32::MAX),
+        "nIndexes": i32::try_from(found.keys_per_index.len()).unwrap_or(i32::MAX),
         "keysPerIndex": keys.finish(),
         "valid": found.invalid == 0,
         "repaired": false,

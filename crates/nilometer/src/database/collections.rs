@@ -8,7 +8,6 @@ use nilometer_storage::Engine;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
-use super::buckets::Buckets;
 use crate::query::source::{
     Collections, Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved,
     ViewDefinition,
@@ -17,6 +16,9 @@ use crate::services::Services;
 use crate::services::describe::{self, Shown};
 use crate::timeseries::Timeseries;
 use crate::write::Records;
+
+use super::buckets::Buckets;
+use super::plain::Plain;
 
 /// All collections of a database.
 pub(crate) struct StoredCollections {
@@ -207,34 +209,5 @@ impl RecordSource for Fixed {
 
     fn count_estimate(&self) -> Result<u64> {
         Ok(self.0.len() as u64)
-    }
-}
-
-/// An ordinary collection.
-struct Plain {
-    records: Arc<Records>,
-    collection: Arc<Collection>,
-}
-
-impl RecordSource for Plain {
-    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
-        let backward = scan.direction == Direction::Backward;
-        Ok(Box::new(self.records.scan(
-            &self.collection,
-            backward,
-            scan.start_after.clone(),
-        )?))
-    }
-
-    fn count_estimate(&self) -> Result<u64> {
-        self.records.count(&self.collection)
-    }
-
-    fn has_id_index(&self) -> bool {
-        true
-    }
-
-    fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
-        Some(self.records.find_by_id(&self.collection, id))
     }
 }

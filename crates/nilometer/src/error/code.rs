@@ -80,6 +80,8 @@ codes! {
     OptionNotSupportedOnView = 167;
     InvalidPipelineOperator = 168;
     CannotIndexParallelArrays = 171;
+    QueryPlanKilled = 175;
+    IndexBuildAborted = 276;
     InvalidViewDefinition = 182;
     IncompatibleCollationVersion = 161;
     InvalidIndexSpecificationOption = 197;

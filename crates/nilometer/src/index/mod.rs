@@ -17,9 +17,11 @@
 //! buckets.
 
 pub mod buckets;
+mod build;
 mod compile;
 pub mod entry;
 mod keys;
+mod unique;
 
 use std::sync::Arc;
 
@@ -30,9 +32,11 @@ use crate::catalog::StoredIndex;
 use crate::eval::Collation;
 use crate::eval::matcher::MatchExpression;
 
+pub use build::{Build, BuildSource, Chunk};
 pub use compile::WildcardFields;
 pub use entry::{KeyRange, delete_entries, diff_entries, put_entries};
 pub use keys::{IndexKey, KEY_BYTES_MAX, Keys};
+pub use unique::{PendingKeys, duplicate_key};
 
 /// What an index keeps of one field.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,3 +159,6 @@ impl Index {
         self.is_wildcard() && self.parts().len() > 1
     }
 }
+
+#[cfg(test)]
+mod tests;

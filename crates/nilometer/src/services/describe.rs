@@ -79,8 +79,15 @@ fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> 
         .append("microsecs_running", micros)
         .append("op", kind(operation.command_name))
         .append("ns", operation.namespace.as_str())
-        .append("command", command)
-        .append("killPending", operation.kill.reason().map(|_| true));
+        .append("command", command);
+    if let Some((message, done, total)) = operation.progress.now() {
+        let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let percent = (100 * done).checked_div(total).unwrap_or(100).min(100);
+        out.append("msg", format!("{message}: {done}/{total} {percent}%"));
+        let progress = doc! { "done": count(done), "total": count(total) };
+        out.append("progress", progress);
+    }
+    out.append("killPending", operation.kill.reason().map(|_| true));
     out.finish()
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use nilometer_bson::Document;
 
 use crate::error::ErrorCode;
-use crate::operation::{Access, KillSwitch};
+use crate::operation::{Access, KillSwitch, Progress};
 use crate::session::{ClientMetadata, SessionId};
 
 /// The table is split so that commands on many connections do not wait for one lock.
@@ -43,6 +43,8 @@ pub struct OperationEntry {
     pub started: Duration,
     /// Ends it.
     pub kill: KillSwitch,
+    /// How far it is.
+    pub progress: Progress,
 }
 
 type Shard = Mutex<HashMap<i32, Arc<OperationEntry>>>;
@@ -146,6 +148,7 @@ mod tests {
             started_ms: 0,
             started: Duration::ZERO,
             kill: kill.clone(),
+            progress: Progress::default(),
         });
         assert_eq!(operations.list().len(), 1);
         assert!(operations.kill(id));

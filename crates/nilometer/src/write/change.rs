@@ -17,15 +17,14 @@
 //! A command of one change waits for the disk in its commit, together with other writers; a command of
 //! many commits them without waiting and calls [`Records::sync`] once, before it answers.
 
-use std::sync::PoisonError;
-
 use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
-use nilometer_storage::{Durability, KeyspaceId, WriteBatch};
+use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
+use super::maintenance::Maintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
 use crate::catalog::Collection;
-use crate::error::{ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::{SortKey, SortPattern};
@@ -165,7 +164,7 @@ impl Records {
                 Some(failed)
                     if failed.error.code == ErrorCode::DuplicateKey
                         && tries < UPSERT_RETRIES_MAX
-                        && self.finds_rival(collection, selection)? =>
+                        && self.finds_rival(collection, selection, &failed.error)? =>
                 {
                     tries += 1;
                 }
@@ -174,8 +173,20 @@ impl Records {
         }
     }
 
-    /// True if another writer has inserted the document an upsert looked for by its `_id`.
-    fn finds_rival(&self, collection: &Collection, selection: Selection<'_>) -> Result<bool> {
+    /// True if another writer may have inserted the very document an upsert looked for: by its
+    /// `_id`, or by all fields of a unique index.
+    fn finds_rival(
+        &self,
+        collection: &Collection,
+        selection: Selection<'_>,
+        duplicate: &Error,
+    ) -> Result<bool> {
+        let pattern = duplicate.details.as_ref().map(|d| d.get("keyPattern"));
+        if let Some(ValueRef::Document(pattern)) = pattern
+            && !pattern.contains("_id")
+        {
+            return Ok(asks_for_exactly(selection.filter, pattern));
+        }
         let ids = ids_of(selection.filter).unwrap_or_default();
         let [id] = *ids else {
             return Ok(false);
@@ -228,12 +239,11 @@ impl Records {
         if !selection.multi && selection.sort.is_some() {
             return self.change_first(collection, selection, decide);
         }
-        let keyspaces = keyspaces(collection)?;
         let state = self.state(collection);
         let mut after: Option<Vec<u8>> = None;
         loop {
             (selection.check_interrupt)()?;
-            let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _writing = state.lock();
             let chunk = self
                 .scan(collection, selection.backward, after.take())?
                 .next_chunk()?;
@@ -241,7 +251,7 @@ impl Records {
                 return Ok(());
             };
             after = Some(last.clone());
-            if self.change_chunk(&state, keyspaces, selection, chunk, decide)? {
+            if self.change_chunk(&state, collection, selection, chunk, decide)? {
                 return Ok(());
             }
         }
@@ -254,16 +264,15 @@ impl Records {
         ids: &[ValueRef<'_>],
         decide: &mut Decide<'_>,
     ) -> Result<()> {
-        let keyspaces = keyspaces(collection)?;
         let state = self.state(collection);
         for some in ids.chunks(IDS_PER_LOCK) {
             (selection.check_interrupt)()?;
-            let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _writing = state.lock();
             let mut found = Vec::with_capacity(some.len());
             for id in some {
                 found.extend(self.find_by_id(collection, *id)?);
             }
-            if self.change_chunk(&state, keyspaces, selection, found, decide)? {
+            if self.change_chunk(&state, collection, selection, found, decide)? {
                 return Ok(());
             }
         }
@@ -280,9 +289,8 @@ impl Records {
         let Some(pattern) = selection.sort else {
             return Ok(());
         };
-        let keyspaces = keyspaces(collection)?;
         let state = self.state(collection);
-        let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = state.lock();
         let mut best: Option<(SortKey, (Vec<u8>, Document))> = None;
         let mut scan = self.scan(collection, selection.backward, None)?;
         loop {
@@ -310,7 +318,7 @@ impl Records {
         let Some((_, found)) = best else {
             return Ok(());
         };
-        self.change_chunk(&state, keyspaces, selection, vec![found], decide)?;
+        self.change_chunk(&state, collection, selection, vec![found], decide)?;
         Ok(())
     }
 
@@ -319,17 +327,22 @@ impl Records {
     fn change_chunk(
         &self,
         state: &CollectionState,
-        keyspaces: (KeyspaceId, KeyspaceId),
+        collection: &Collection,
         selection: Selection<'_>,
         chunk: Vec<(Vec<u8>, Document)>,
         decide: &mut Decide<'_>,
     ) -> Result<bool> {
-        let mut batch = WriteBatch::new();
+        let mut writer = Writer {
+            keyspaces: keyspaces(collection)?,
+            maintenance: Maintenance::of(self, collection)?,
+            snapshot: self.engine.snapshot()?,
+            batch: WriteBatch::new(),
+        };
         let mut bytes = 0;
         let mut removed = 0;
         let mut outcome = Ok(false);
         for (key, document) in chunk {
-            match change_record(keyspaces, selection, key, &document, decide, &mut batch) {
+            match writer.change_record(selection, key, &document, decide) {
                 Ok(None) => continue,
                 Ok(Some(Written::Removal)) => removed += 1,
                 Ok(Some(Written::Bytes(written))) => bytes += written,
@@ -343,14 +356,11 @@ impl Records {
                 break;
             }
             if bytes > BATCH_BYTES_MAX {
-                let full = std::mem::take(&mut batch);
-                self.engine.commit(full, selection.durability)?;
+                writer.commit(self, selection.durability)?;
                 bytes = 0;
             }
         }
-        if !batch.is_empty() {
-            self.engine.commit(batch, selection.durability)?;
-        }
+        writer.commit(self, selection.durability)?;
         state.count.add(-removed);
         outcome
     }
@@ -362,33 +372,63 @@ enum Written {
     Removal,
 }
 
-/// Decides about one record: none if it is not selected, else what went into the batch.
-fn change_record(
-    (records, id_index): (KeyspaceId, KeyspaceId),
-    selection: Selection<'_>,
-    key: Vec<u8>,
-    document: &Document,
-    decide: &mut Decide<'_>,
-    batch: &mut WriteBatch,
-) -> Result<Option<Written>> {
-    let (matches, position) = selection
-        .filter
-        .matches_with_position(document.as_ref(), &selection.eval)?;
-    if !matches {
-        return Ok(None);
+/// What gathers the changes of a chunk.
+struct Writer<'c> {
+    keyspaces: (KeyspaceId, KeyspaceId),
+    maintenance: Maintenance<'c>,
+    /// The state before the batch.
+    snapshot: Box<dyn Snapshot>,
+    batch: WriteBatch,
+}
+
+impl Writer<'_> {
+    /// Decides about one record: none if it is not selected, else what went into the batch.
+    fn change_record(
+        &mut self,
+        selection: Selection<'_>,
+        key: Vec<u8>,
+        document: &Document,
+        decide: &mut Decide<'_>,
+    ) -> Result<Option<Written>> {
+        let (matches, position) = selection
+            .filter
+            .matches_with_position(document.as_ref(), &selection.eval)?;
+        if !matches {
+            return Ok(None);
+        }
+        let (records, id_index) = self.keyspaces;
+        match decide(document, position)? {
+            Change::Keep => Ok(Some(Written::Bytes(0))),
+            Change::Replace(after) => {
+                self.entries(&key, document, Some(&after))?;
+                let bytes = after.as_bytes().len();
+                self.batch.put(records, key, after.into_bytes());
+                Ok(Some(Written::Bytes(bytes)))
+            }
+            Change::Remove => {
+                self.entries(&key, document, None)?;
+                self.batch.delete(id_index, id_key(document.get("_id")));
+                self.batch.delete(records, key);
+                Ok(Some(Written::Removal))
+            }
+        }
     }
-    match decide(document, position)? {
-        Change::Keep => Ok(Some(Written::Bytes(0))),
-        Change::Replace(after) => {
-            let bytes = after.as_bytes().len();
-            batch.put(records, key, after.into_bytes());
-            Ok(Some(Written::Bytes(bytes)))
+
+    fn entries(&mut self, key: &[u8], before: &Document, after: Option<&Document>) -> Result<()> {
+        let before = Some(before.as_ref());
+        let after = after.map(Document::as_ref);
+        self.maintenance
+            .change(&mut self.batch, &*self.snapshot, key, before, after)
+    }
+
+    /// Commits what was gathered.
+    fn commit(&mut self, records: &Records, durability: Durability) -> Result<()> {
+        if !self.batch.is_empty() {
+            let batch = std::mem::take(&mut self.batch);
+            self.maintenance.commit(records, batch, durability)?;
+            self.snapshot = records.engine.snapshot()?;
         }
-        Change::Remove => {
-            batch.delete(id_index, id_key(document.get("_id")));
-            batch.delete(records, key);
-            Ok(Some(Written::Removal))
-        }
+        Ok(())
     }
 }
 
@@ -410,6 +450,20 @@ pub(crate) fn new_document(
         out.append_element(element);
     }
     Ok(out.finish())
+}
+
+/// True when the filter is an equality on each field of `pattern` and nothing else.
+fn asks_for_exactly(filter: &MatchExpression, pattern: DocRef<'_>) -> bool {
+    let single = std::slice::from_ref(filter);
+    let arms = match filter {
+        MatchExpression::And(arms) => arms,
+        _ => single,
+    };
+    let asked = |arm: &MatchExpression| match arm {
+        MatchExpression::Compare(c) => c.op == CompareOp::Eq && pattern.contains(c.path.as_str()),
+        _ => false,
+    };
+    arms.len() == pattern.iter().count() && arms.iter().all(asked)
 }
 
 /// The values of which `_id` must be one, each once, if the filter says so.

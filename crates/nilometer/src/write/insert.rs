@@ -1,12 +1,12 @@
 //! Inserting documents into an ordinary collection.
 
 use std::collections::HashSet;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef, doc};
 use nilometer_storage::{Direction, WriteBatch};
 
+use super::maintenance::Maintenance;
 use super::records::{Records, id_key, keyspaces};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
@@ -70,7 +70,7 @@ impl Records {
     ) -> Result<InsertOutcome> {
         let (records, id_index) = keyspaces(collection)?;
         let state = self.state(collection);
-        let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = state.lock();
         let snapshot = self.engine.snapshot()?;
         let mut last = state.last_id.load(Ordering::Acquire);
         if last == 0 {
@@ -82,6 +82,7 @@ impl Records {
         let mut outcome = InsertOutcome::default();
         let mut batch = WriteBatch::new();
         let mut fresh: HashSet<Vec<u8>> = HashSet::new();
+        let mut maintenance = Maintenance::of(self, collection)?;
         for (index, document) in documents.enumerate() {
             let document = with_id_first(document, options.new_id);
             let id = document.get("_id");
@@ -89,10 +90,11 @@ impl Records {
             let checked = check(&document).and_then(|()| {
                 let taken = fresh.contains(&key) || snapshot.get(id_index, &key)?.is_some();
                 if taken {
-                    Err(duplicate(collection, id))
-                } else {
-                    Ok(())
+                    return Err(duplicate(collection, id));
                 }
+                let record = (last + 1).to_be_bytes();
+                let document = Some(document.as_ref());
+                maintenance.change(&mut batch, &*snapshot, &record, None, document)
             });
             if let Err(error) = checked {
                 outcome.errors.push(WriteError { index, error });
@@ -108,7 +110,7 @@ impl Records {
             outcome.inserted += 1;
         }
         if !batch.is_empty() {
-            self.engine.commit(batch, options.durability)?;
+            maintenance.commit(self, batch, options.durability)?;
         }
         state.last_id.store(last, Ordering::Release);
         state

@@ -1,27 +1,26 @@
 //! Where the records of ordinary collections are, and reading them.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::key_string::{self, KeyOrder};
 use nilometer_bson::{Document, ValueRef};
-use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId};
+use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot};
 
-use crate::catalog::{Collection, Storage};
+use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
-use crate::validation::Validation;
 
 /// Records read under one snapshot.
-const CHUNK_RECORDS_MAX: usize = 1024;
+pub(super) const CHUNK_RECORDS_MAX: usize = 1024;
 
 /// Bytes read under one snapshot.
-const CHUNK_BYTES_MAX: usize = 4 << 20;
+pub(super) const CHUNK_BYTES_MAX: usize = 4 << 20;
 
 /// The records of all ordinary collections of a database.
 pub struct Records {
     pub(super) engine: Arc<dyn Engine>,
+    pub(super) catalog: Arc<Catalog>,
     collections: Mutex<HashMap<[u8; 16], Arc<CollectionState>>>,
 }
 
@@ -29,10 +28,27 @@ pub struct Records {
 #[derive(Debug, Default)]
 pub(super) struct CollectionState {
     /// Held from the check for duplicates to the end of the commit.
-    pub(super) writing: Mutex<()>,
+    writing: Mutex<()>,
+    /// How many wait for it.
+    waiting: AtomicUsize,
     /// The last record id given out; 0 before the first look.
     pub(super) last_id: AtomicU64,
     pub(super) count: KnownCount,
+}
+
+impl CollectionState {
+    /// Keeps other writers out.
+    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        writing
+    }
+
+    /// Whether anybody waits for the lock.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
 }
 
 /// The number of records, once somebody has asked and they were counted.
@@ -48,10 +64,11 @@ impl KnownCount {
 }
 
 impl Records {
-    /// The records kept by `engine`.
-    pub fn new(engine: Arc<dyn Engine>) -> Self {
+    /// The records kept by `engine`, of the collections in `catalog`.
+    pub fn new(engine: Arc<dyn Engine>, catalog: Arc<Catalog>) -> Self {
         Self {
             engine,
+            catalog,
             collections: Mutex::default(),
         }
     }
@@ -118,7 +135,7 @@ impl Records {
     pub fn count(&self, collection: &Collection) -> Result<u64> {
         let (_, id_index) = keyspaces(collection)?;
         let state = self.state(collection);
-        let _writing = state.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = state.lock();
         let mut known = state.count.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = match *known {
             Some(count) => count,
@@ -133,49 +150,6 @@ impl Records {
             }
         };
         Ok(u64::try_from(count).unwrap_or(0))
-    }
-
-    /// Checks every record: a document, found under its `_id`, by exactly one index entry.
-    pub fn validate(
-        &self,
-        collection: &Collection,
-        check_interrupt: &dyn Fn() -> Result<()>,
-    ) -> Result<Validation> {
-        let (_, id_index) = keyspaces(collection)?;
-        let mut found = Validation::default();
-        for (at, record) in self.scan(collection, false, None)?.enumerate() {
-            if at % CHUNK_RECORDS_MAX == 0 {
-                check_interrupt()?;
-            }
-            let problems = match record {
-                Err(error) => vec![error.message],
-                Ok((key, document)) => {
-                    let id = document.get("_id");
-                    let entry = self.engine.snapshot()?.get(id_index, &id_key(id))?;
-                    match entry.as_deref() == Some(&key[..]) {
-                        true => Vec::new(),
-                        false => vec![format!(
-                            "the _id index does not lead to the record with _id {}",
-                            value_to_relaxed(id)
-                        )],
-                    }
-                }
-            };
-            found.add(problems);
-        }
-        let mut entries = 0;
-        let snapshot = self.engine.snapshot()?;
-        for item in snapshot.scan(id_index, &[], None, Direction::Forward)? {
-            item?;
-            entries += 1;
-        }
-        if entries > found.checked {
-            found.invalid += entries - found.checked;
-            found
-                .problems
-                .push("the _id index has entries without a record".to_owned());
-        }
-        Ok(found)
     }
 }
 
@@ -192,9 +166,35 @@ pub(super) fn keyspaces(collection: &Collection) -> Result<(KeyspaceId, Keyspace
     }
 }
 
-fn document(bytes: &[u8]) -> Result<Document> {
+pub(super) fn document(bytes: &[u8]) -> Result<Document> {
     Document::from_bytes(bytes.to_vec())
         .ok_or_else(|| Error::new(ErrorCode::DataCorruptionDetected, "a record is no document"))
+}
+
+/// The keys and values of a keyspace behind `after` (before it, if backward), as many as a chunk has.
+pub(super) fn read_chunk(
+    snapshot: &dyn Snapshot,
+    keyspace: KeyspaceId,
+    after: Option<&[u8]>,
+    backward: bool,
+) -> Result<Vec<(Bytes, Bytes)>> {
+    let (start, end, direction) = match (after, backward) {
+        (None, false) => (Vec::new(), None, Direction::Forward),
+        (None, true) => (Vec::new(), None, Direction::Backward),
+        (Some(after), false) => ([after, &[0][..]].concat(), None, Direction::Forward),
+        (Some(after), true) => (Vec::new(), Some(after), Direction::Backward),
+    };
+    let mut chunk = Vec::new();
+    let mut bytes = 0;
+    for item in snapshot.scan(keyspace, &start, end, direction)? {
+        let (key, value) = item?;
+        bytes += value.len();
+        chunk.push((key, value));
+        if chunk.len() >= CHUNK_RECORDS_MAX || bytes >= CHUNK_BYTES_MAX {
+            break;
+        }
+    }
+    Ok(chunk)
 }
 
 /// A scan of an ordinary collection. A snapshot lives for one chunk of it.
@@ -220,25 +220,9 @@ impl RecordScan {
     }
 
     fn refill(&mut self) -> Result<()> {
-        let (start, end, direction) = match (&self.after, self.backward) {
-            (None, false) => (Vec::new(), None, Direction::Forward),
-            (None, true) => (Vec::new(), None, Direction::Backward),
-            (Some(after), false) => ([after, &[0][..]].concat(), None, Direction::Forward),
-            (Some(after), true) => (Vec::new(), Some(after.clone()), Direction::Backward),
-        };
-        let scan = self
-            .engine
-            .snapshot()?
-            .scan(self.records, &start, end.as_deref(), direction)?;
-        let mut bytes = 0;
-        for item in scan {
-            let (key, value) = item?;
-            bytes += value.len();
-            self.ready.push_back((key, value));
-            if self.ready.len() >= CHUNK_RECORDS_MAX || bytes >= CHUNK_BYTES_MAX {
-                break;
-            }
-        }
+        let snapshot = self.engine.snapshot()?;
+        let after = self.after.as_deref();
+        self.ready = read_chunk(&*snapshot, self.records, after, self.backward)?.into();
         match self.ready.back() {
             Some((key, _)) => self.after = Some(key.to_vec()),
             None => self.done = true,

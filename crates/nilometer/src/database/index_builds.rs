@@ -1,0 +1,234 @@
+//! Building indexes: in the command that asks for them, and at start those a crash interrupted.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use nilometer_bson::{Array, Document, Value, doc};
+use nilometer_storage::Engine;
+use tracing::{info, warn};
+
+use super::Database;
+use crate::catalog::{Catalog, Collection, IndexSpec, Storage, StoredIndex};
+use crate::error::{Error, ErrorCode, Result};
+use crate::index::{Build, BuildSource};
+use crate::operation::{Access, KillSwitch, OperationContext};
+use crate::services::{OperationEntry, Services};
+use crate::write::Records;
+
+/// What a build needs of the database.
+#[derive(Clone)]
+pub(super) struct IndexBuilder {
+    pub(super) services: Arc<Services>,
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) records: Arc<Records>,
+}
+
+#[allow(dead_code, reason = "for `createIndexes`")]
+impl Database {
+    /// Adds the indexes `choose` asks for, when it is shown those there are, and fills them. What
+    /// fails leaves none of them.
+    pub(crate) fn create_indexes(
+        &self,
+        collection: &Collection,
+        operation: &OperationContext,
+        choose: impl FnOnce(&[Arc<StoredIndex>]) -> Result<Vec<IndexSpec>>,
+    ) -> Result<Vec<Arc<StoredIndex>>> {
+        let added = self
+            .catalog
+            .add_indexes(collection, self.services.clock.now_ms(), choose)?;
+        if !added.is_empty() {
+            self.index_builder().build(collection, &added, operation)?;
+        }
+        Ok(added)
+    }
+
+    fn index_builder(&self) -> IndexBuilder {
+        IndexBuilder {
+            services: self.services.clone(),
+            engine: self.engine.clone(),
+            catalog: self.catalog.clone(),
+            records: self.records.clone(),
+        }
+    }
+}
+
+impl IndexBuilder {
+    fn build(
+        &self,
+        collection: &Collection,
+        indexes: &[Arc<StoredIndex>],
+        operation: &OperationContext,
+    ) -> Result<()> {
+        let walk;
+        let source: &dyn BuildSource = match collection.storage {
+            Storage::Records { .. } => {
+                walk = self.records.walk(collection);
+                &walk
+            }
+            Storage::Buckets { .. } => {
+                return Err(Error::new(
+                    ErrorCode::CommandNotSupported,
+                    "indexes on time-series collections are not supported",
+                ));
+            }
+        };
+        let names: Vec<&str> = indexes.iter().map(|i| &*i.spec.name).collect();
+        let (namespace, names) = (collection.namespace.to_string(), names.join(", "));
+        info!(
+            c = "INDEX",
+            id = 20_438,
+            namespace,
+            indexes = names,
+            "Index build: starting"
+        );
+        let begun = self.services.clock.monotonic();
+        let build = Build {
+            catalog: &self.catalog,
+            engine: &*self.engine,
+            collection,
+            indexes,
+            source,
+            operation,
+        };
+        let outcome = build.run();
+        let took = self.services.clock.monotonic().saturating_sub(begun);
+        let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        match &outcome {
+            Ok(documents) => info!(
+                c = "INDEX",
+                id = 20_663,
+                namespace,
+                indexes = names,
+                documents,
+                durationMillis = ms,
+                "Index build: completed"
+            ),
+            Err(error) => warn!(
+                c = "INDEX",
+                id = 20_649,
+                namespace,
+                indexes = names,
+                error = %error,
+                durationMillis = ms,
+                "Index build: failed"
+            ),
+        }
+        outcome.map(drop)
+    }
+
+    /// Goes on with the builds of one collection that were interrupted.
+    fn resume(&self, collection: &Collection, stop: &Stop) -> Result<()> {
+        let unfinished = self.catalog.unfinished_indexes(collection);
+        let services = &self.services;
+        let mut operation =
+            OperationContext::internal(services.clock.clone(), &collection.namespace.database);
+        operation.id = services.operations.next_id();
+        stop.watch(operation.kill_switch());
+        let specs = unfinished.iter().map(|i| Value::from(i.spec.to_document()));
+        let _running = services.operations.begin(OperationEntry {
+            id: operation.id,
+            connection_id: 0,
+            client: Arc::default(),
+            command_name: "createIndexes",
+            command: command(collection, specs.collect()),
+            access: Access::Write,
+            namespace: collection.namespace.to_string(),
+            lsid: None,
+            started_ms: operation.now_ms,
+            started: services.clock.monotonic(),
+            kill: operation.kill_switch().clone(),
+            progress: operation.progress().clone(),
+        });
+        // One walk for those of one command would be enough; they are not told apart any more, and
+        // may have come differently far.
+        unfinished
+            .iter()
+            .try_for_each(|index| self.build(collection, std::slice::from_ref(index), &operation))
+    }
+}
+
+fn command(collection: &Collection, indexes: Array) -> Document {
+    doc! {
+        "createIndexes": collection.namespace.collection.as_str(),
+        "indexes": indexes,
+        "$db": collection.namespace.database.as_str(),
+    }
+}
+
+/// Ends the builds of the thread below.
+#[derive(Default)]
+struct Stop {
+    stopping: AtomicBool,
+    running: Mutex<Option<KillSwitch>>,
+}
+
+impl Stop {
+    fn watch(&self, running: &KillSwitch) {
+        let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(running.clone());
+        if self.is_stopping() {
+            running.kill(ErrorCode::InterruptedAtShutdown);
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    fn stop(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        self.stopping.store(true, Ordering::Release);
+        if let Some(running) = &*running {
+            running.kill(ErrorCode::InterruptedAtShutdown);
+        }
+    }
+}
+
+/// The thread that goes on with interrupted builds. Dropping it interrupts it again.
+pub(super) struct ResumedBuilds {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ResumedBuilds {
+    /// Starts the thread, if there is anything to go on with.
+    pub(super) fn start(builder: IndexBuilder) -> std::io::Result<Self> {
+        let stop = Arc::new(Stop::default());
+        let mut collections = builder.catalog.collections();
+        collections.retain(|c| !builder.catalog.unfinished_indexes(c).is_empty());
+        if collections.is_empty() {
+            return Ok(Self { stop, thread: None });
+        }
+        let work = {
+            let stop = stop.clone();
+            move || {
+                for collection in collections {
+                    if stop.is_stopping() {
+                        return;
+                    }
+                    // A failure has been logged, and the index is gone.
+                    let _ = builder.resume(&collection, &stop);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("index-builds".into())
+            .spawn(work)?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for ResumedBuilds {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic in the thread has been reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! An ordinary collection as queries see it.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Document, ValueRef};
+
+use crate::catalog::Collection;
+use crate::error::Result;
+use crate::index::Index;
+use crate::query::source::{
+    Direction, IndexEntry, IndexIter, IndexScan, RecordIter, RecordKey, RecordScan, RecordSource,
+};
+use crate::write::Records;
+
+/// An ordinary collection.
+pub(super) struct Plain {
+    pub(super) records: Arc<Records>,
+    pub(super) collection: Arc<Collection>,
+}
+
+impl RecordSource for Plain {
+    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+        let backward = scan.direction == Direction::Backward;
+        Ok(Box::new(self.records.scan(
+            &self.collection,
+            backward,
+            scan.start_after.clone(),
+        )?))
+    }
+
+    fn count_estimate(&self) -> Result<u64> {
+        self.records.count(&self.collection)
+    }
+
+    fn has_id_index(&self) -> bool {
+        true
+    }
+
+    fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
+        Some(self.records.find_by_id(&self.collection, id))
+    }
+
+    fn indexes(&self) -> Result<Vec<Arc<Index>>> {
+        let all = self.collection.indexes.all();
+        let usable = all.iter().filter(|index| index.is_usable());
+        usable.map(Index::of).collect()
+    }
+
+    fn index_scan(&self, scan: &IndexScan) -> Result<IndexIter> {
+        let found = self.records.index_scan(
+            &self.collection,
+            scan.index.clone(),
+            scan.ranges.clone(),
+            scan.direction == Direction::Backward,
+            scan.start_after.clone(),
+            scan.documents,
+        )?;
+        Ok(Box::new(found.map(|entry| {
+            let entry = entry?;
+            Ok(IndexEntry {
+                key: entry.key,
+                type_bits: entry.type_bits,
+                record: entry.record,
+                document: entry.document,
+            })
+        })))
+    }
+
+    fn fetch(&self, key: &RecordKey) -> Result<Option<Document>> {
+        self.records.fetch(&self.collection, key)
+    }
+}

@@ -1,0 +1,257 @@
+//! Filling new indexes from what a collection already holds, beside readers and writers.
+//!
+//! ```text
+//! Catalog::add_indexes        from here on every writer makes entries
+//!   │  chunk ── lock ── documents ── keys ── entries + progress ── one batch ── unlock ─┐
+//!   │    ▲                                                                               │
+//!   │    └──────────── let writers in, as long as the chunk took ◀───────────────────────┘
+//! Catalog::finish_index       queries may use it
+//! ```
+//!
+//! All indexes of one command are filled in one walk. An entry that a writer has made already is made
+//! again, to no effect. After a crash the walk goes on behind the progress last stored. A build that
+//! fails removes its indexes; one that the end of the process interrupts leaves them to the next start.
+//!
+//! What is walked, and how writers are kept out of a chunk, is the [`BuildSource`]'s business:
+//! ordinary collections have records, time-series collections buckets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nilometer_bson::Document;
+use nilometer_storage::{Durability, Engine, Snapshot, WriteBatch};
+use tracing::info;
+
+use super::unique::{PendingKeys, duplicate_key};
+use super::{Index, Keys, put_entries};
+use crate::catalog::{Catalog, Collection, StoredIndex};
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::OperationContext;
+
+/// Longest pause between two chunks.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// How often the log tells how far a build is.
+const TELL_EVERY: Duration = Duration::from_secs(3);
+
+/// Documents with their record keys, in the order of these.
+pub type Chunk = Vec<(Vec<u8>, Document)>;
+
+/// What a build walks.
+pub trait BuildSource {
+    /// Runs `work` while no document of the collection changes.
+    fn exclusively(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+
+    /// The next documents behind a record, as the snapshot has them; none at the end. They are few
+    /// enough that writers can wait for all of them.
+    fn documents_after(&self, snapshot: &dyn Snapshot, after: Option<&[u8]>) -> Result<Chunk>;
+
+    /// How many documents there are, for the progress.
+    fn document_count(&self) -> Result<u64>;
+
+    /// Whether writers wait for the build.
+    fn has_waiting_writers(&self) -> bool;
+}
+
+/// The building of some indexes of one collection.
+pub struct Build<'b> {
+    /// Where they are defined.
+    pub catalog: &'b Catalog,
+    /// Where entries go.
+    pub engine: &'b dyn Engine,
+    /// Whose they are.
+    pub collection: &'b Collection,
+    /// Which: added, not finished.
+    pub indexes: &'b [Arc<StoredIndex>],
+    /// Its documents.
+    pub source: &'b dyn BuildSource,
+    /// What interrupts the build and shows its progress.
+    pub operation: &'b OperationContext,
+}
+
+/// One index and what the chunk does to it.
+struct Filling {
+    index: Arc<Index>,
+    multikey: u32,
+    pending: PendingKeys,
+}
+
+impl Build<'_> {
+    /// Fills the indexes and lets queries use them, or removes them. Returns how many documents
+    /// were walked.
+    pub fn run(&self) -> Result<u64> {
+        let outcome = self.walk();
+        let Err(error) = outcome else {
+            return outcome;
+        };
+        if error.code == ErrorCode::InterruptedAtShutdown {
+            return Err(error);
+        }
+        let mine = |keyspace| self.indexes.iter().any(|i| i.keyspace == keyspace);
+        let dropped = self.catalog.drop_indexes(self.collection, |there| {
+            let keyspaces = there.iter().map(|index| index.keyspace);
+            Ok(keyspaces.filter(|keyspace| mine(*keyspace)).collect())
+        });
+        match dropped {
+            // The collection may be gone, and the indexes with it.
+            Err(gone) if gone.code == ErrorCode::NamespaceNotFound => Err(self.aborted()),
+            Err(worse) => Err(worse),
+            Ok(()) => Err(error),
+        }
+    }
+
+    fn walk(&self) -> Result<u64> {
+        let mut filling = Vec::with_capacity(self.indexes.len());
+        for stored in self.indexes {
+            filling.push(Filling {
+                index: Index::of(stored)?,
+                multikey: 0,
+                pending: PendingKeys::default(),
+            });
+        }
+        // Indexes built together have come equally far.
+        let mut after = self.indexes.iter().filter_map(|i| i.resume_after()).min();
+        if self.indexes.iter().any(|i| i.resume_after().is_none()) {
+            after = None;
+        }
+        let progress = self.operation.progress();
+        progress.begin(
+            "Index Build: scanning collection",
+            self.source.document_count()?,
+        );
+        let clock = self.operation.clock();
+        let mut told = clock.monotonic();
+        let mut walked = 0;
+        let mut more = true;
+        while more {
+            self.operation.check_interrupt()?;
+            let begun = clock.monotonic();
+            let mut done = 0;
+            self.source.exclusively(&mut || {
+                (done, after) = self.fill_chunk(&mut filling, after.take())?;
+                if done == 0 {
+                    self.finish()?;
+                }
+                Ok(())
+            })?;
+            more = done > 0;
+            walked += done;
+            progress.advance(done);
+            if begun.saturating_sub(told) >= TELL_EVERY {
+                told = begun;
+                self.tell_progress();
+            }
+            if more && self.source.has_waiting_writers() {
+                let took = clock.monotonic().saturating_sub(begun);
+                std::thread::sleep(took.min(PAUSE_MAX));
+            }
+        }
+        Ok(walked)
+    }
+
+    fn tell_progress(&self) {
+        if let Some((_, done, total)) = self.operation.progress().now() {
+            let namespace = self.collection.namespace.to_string();
+            info!(
+                c = "INDEX",
+                id = 51_773,
+                namespace,
+                done,
+                total,
+                "Index build: progress"
+            );
+        }
+    }
+
+    /// Makes the entries of one chunk; tells how many documents there were and which is the last.
+    fn fill_chunk(
+        &self,
+        filling: &mut [Filling],
+        after: Option<Vec<u8>>,
+    ) -> Result<(u64, Option<Vec<u8>>)> {
+        self.check_not_aborted()?;
+        let snapshot = self.engine.snapshot()?;
+        let chunk = self.source.documents_after(&*snapshot, after.as_deref())?;
+        let Some((last, _)) = chunk.last() else {
+            return Ok((0, after));
+        };
+        let mut batch = WriteBatch::new();
+        for (record, document) in &chunk {
+            for one in filling.iter_mut() {
+                one.add(self.collection, &*snapshot, &mut batch, record, document)?;
+            }
+        }
+        for one in filling.iter_mut() {
+            let stored = &one.index.stored;
+            self.catalog
+                .mark_multikey(self.collection, stored, one.multikey)?;
+            self.catalog.put_build_progress(&mut batch, stored, last);
+            one.pending.clear();
+        }
+        // What is lost in a crash is done again: the progress is lost with it.
+        let committed = self.engine.commit(batch, Durability::Buffered);
+        if let Err(error) = committed {
+            self.check_not_aborted()?;
+            return Err(error.into());
+        }
+        Ok((chunk.len() as u64, Some(last.clone())))
+    }
+
+    /// To be called while no document changes.
+    fn finish(&self) -> Result<()> {
+        self.check_not_aborted()?;
+        for stored in self.indexes {
+            self.catalog.finish_index(self.collection, stored)?;
+        }
+        Ok(())
+    }
+
+    /// Fails if a writer has made the build impossible, or somebody has dropped an index or all.
+    fn check_not_aborted(&self) -> Result<()> {
+        let there = self.collection.indexes.all();
+        for stored in self.indexes {
+            if let Some(failure) = stored.build_failure() {
+                return Err(failure);
+            }
+            if !there.iter().any(|i| i.keyspace == stored.keyspace) {
+                return Err(self.aborted());
+            }
+        }
+        Ok(())
+    }
+
+    fn aborted(&self) -> Error {
+        Error::new(
+            ErrorCode::IndexBuildAborted,
+            format!(
+                "the index build on {} was ended: an index or the collection was dropped",
+                self.collection.namespace
+            ),
+        )
+    }
+}
+
+impl Filling {
+    fn add(
+        &mut self,
+        collection: &Collection,
+        snapshot: &dyn Snapshot,
+        batch: &mut WriteBatch,
+        record: &[u8],
+        document: &Document,
+    ) -> Result<()> {
+        let keys = self.index.keys(document.as_ref())?;
+        if self.index.stored.spec.unique {
+            let pending = &self.pending;
+            if let Some(key) = pending.find_duplicate(&self.index, snapshot, record, &keys)? {
+                let namespace = &collection.namespace;
+                let document = Some(document.as_ref());
+                return Err(duplicate_key(namespace, &self.index, key, document));
+            }
+            self.pending.change(record, &Keys::default(), &keys);
+        }
+        self.multikey |= keys.multikey;
+        put_entries(batch, &self.index, &keys, record);
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Keys that may exist once: comparing new ones with what is stored and what a batch holds.
+
+use std::collections::{HashMap, HashSet};
+
+use nilometer_bson::key_string::{self, prefix_end};
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::path::keys::plain_value;
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, doc, extjson};
+use nilometer_storage::{Direction, Snapshot};
+
+use super::{Index, IndexKey, Keys, entry};
+use crate::catalog::Namespace;
+use crate::error::{Error, ErrorCode, Result};
+
+/// What a batch that is not yet committed does to a unique index.
+#[derive(Debug, Default)]
+pub struct PendingKeys {
+    /// Key strings it adds, with their records.
+    added: HashMap<Vec<u8>, Vec<u8>>,
+    /// Entries it removes.
+    removed: HashSet<Vec<u8>>,
+}
+
+impl PendingKeys {
+    /// Notes that the keys of a record change. Keys that stay are in both.
+    pub fn change(&mut self, record: &[u8], before: &Keys, after: &Keys) {
+        for key in &before.keys {
+            self.removed.insert(entry::key(key, record));
+            self.added.remove(&key.key);
+        }
+        for key in &after.keys {
+            self.removed.remove(&entry::key(key, record));
+            self.added.insert(key.key.clone(), record.to_vec());
+        }
+    }
+
+    /// Forgets everything: the batch is committed.
+    pub fn clear(&mut self) {
+        self.added.clear();
+        self.removed.clear();
+    }
+
+    /// The first of `keys` that another record has, in the batch or in the snapshot before it.
+    pub fn find_duplicate<'k>(
+        &self,
+        index: &Index,
+        snapshot: &dyn Snapshot,
+        record: &[u8],
+        keys: &'k Keys,
+    ) -> Result<Option<&'k IndexKey>> {
+        for key in &keys.keys {
+            let in_batch = self.added.get(&key.key).is_some_and(|by| by != record);
+            if in_batch || self.is_stored(index, snapshot, record, key)? {
+                return Ok(Some(key));
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_stored(
+        &self,
+        index: &Index,
+        snapshot: &dyn Snapshot,
+        record: &[u8],
+        key: &IndexKey,
+    ) -> Result<bool> {
+        let end = prefix_end(key.key.clone());
+        let keyspace = index.stored.keyspace;
+        for item in snapshot.scan(keyspace, &key.key, end.as_deref(), Direction::Forward)? {
+            let (found, _) = item?;
+            let other = found.get(key.key.len()..) != Some(record);
+            if other && !self.removed.contains(&found[..]) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Code 11000 for a key that another record has. `document` is the one refused, if it is at hand.
+pub fn duplicate_key(
+    namespace: &Namespace,
+    index: &Index,
+    key: &IndexKey,
+    document: Option<DocRef<'_>>,
+) -> Error {
+    let spec = &index.stored.spec;
+    let values = key_values(index, key, document);
+    let shown: Vec<String> = values
+        .iter()
+        .map(|e| format!("{}: {}", e.name(), extjson::value_to_relaxed(e.value())))
+        .collect();
+    Error::new(
+        ErrorCode::DuplicateKey,
+        format!(
+            "E11000 duplicate key error collection: {namespace} index: {} dup key: {{ {} }}",
+            spec.name,
+            shown.join(", ")
+        ),
+    )
+    .with_details(doc! { "keyPattern": spec.key.clone(), "keyValue": values })
+}
+
+/// The values of a key by the names of their fields. A collated key cannot be read; what the
+/// document has there is shown for it.
+fn key_values(index: &Index, key: &IndexKey, document: Option<DocRef<'_>>) -> Document {
+    let decoded = key_string::decode(&key.key, index.order(), index.components(), &key.type_bits);
+    let values = decoded.map(|(values, _)| values).unwrap_or_default();
+    let of_document = |path: &FieldPath| {
+        document
+            .and_then(|document| plain_value(path, document))
+            .map_or(Value::Null, |value| value.to_value())
+    };
+    let mut out = DocumentBuilder::new();
+    for part in index.parts() {
+        let value = match (values.get(part.component), &part.path) {
+            (Some(value), _) => value.clone(),
+            (None, Some(path)) => of_document(path),
+            (None, None) => Value::Null,
+        };
+        out.append(part.name(), value);
+    }
+    out.finish()
+}

@@ -1,0 +1,52 @@
+//! The records of an ordinary collection as an index build walks them.
+
+use std::sync::Arc;
+
+use nilometer_storage::Snapshot;
+
+use super::records::{CollectionState, Records, document, keyspaces, read_chunk};
+use crate::catalog::Collection;
+use crate::error::Result;
+use crate::index::{BuildSource, Chunk};
+
+/// Walks the records of a collection in the order of their ids.
+pub struct RecordWalk<'r> {
+    records: &'r Records,
+    collection: &'r Collection,
+    state: Arc<CollectionState>,
+}
+
+impl Records {
+    /// The records of `collection`, for a build.
+    pub fn walk<'r>(&'r self, collection: &'r Collection) -> RecordWalk<'r> {
+        RecordWalk {
+            records: self,
+            collection,
+            state: self.state(collection),
+        }
+    }
+}
+
+impl BuildSource for RecordWalk<'_> {
+    fn exclusively(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let _writing = self.state.lock();
+        work()
+    }
+
+    fn documents_after(&self, snapshot: &dyn Snapshot, after: Option<&[u8]>) -> Result<Chunk> {
+        let (records, _) = keyspaces(self.collection)?;
+        let chunk = read_chunk(snapshot, records, after, false)?;
+        chunk
+            .into_iter()
+            .map(|(key, value)| Ok((key.to_vec(), document(&value)?)))
+            .collect()
+    }
+
+    fn document_count(&self) -> Result<u64> {
+        self.records.count(self.collection)
+    }
+
+    fn has_waiting_writers(&self) -> bool {
+        self.state.has_waiting()
+    }
+}

@@ -1,0 +1,178 @@
+//! Keeping the indexes of an ordinary collection in step with its records.
+//!
+//! ```text
+//! writing lock ──▶ hold the list ──▶ for each record: keys before, keys after, duplicates?
+//!                                       └─▶ entries into the batch of the record ──▶ commit
+//! ```
+//!
+//! A [`Maintenance`] lives for one engine batch, or for several committed one after the other under
+//! one writing lock, and holds the list of indexes until the last is committed. What it has put into
+//! the batch and what is stored together are what a new key is compared with.
+//!
+//! An index that is being built does not refuse a document: what it cannot hold makes the build
+//! fail, as if the walk had found it.
+
+use std::sync::Arc;
+
+use nilometer_bson::DocRef;
+use nilometer_storage::{Durability, Snapshot, WriteBatch};
+
+use super::records::Records;
+use crate::catalog::{Catalog, Collection, IndexListGuard};
+use crate::error::{Error, Result};
+use crate::index::{self, Index, Keys, PendingKeys, duplicate_key};
+
+/// The indexes of a collection in the hands of a writer.
+pub(super) struct Maintenance<'c> {
+    catalog: &'c Catalog,
+    collection: &'c Collection,
+    indexes: Vec<Maintained>,
+    _held: IndexListGuard<'c>,
+}
+
+/// One index and what the batch does to it.
+struct Maintained {
+    index: Arc<Index>,
+    /// Parts found to be arrays, to be stored before the batch is committed.
+    multikey: u32,
+    /// For a unique index, what the batch does to it.
+    pending: PendingKeys,
+}
+
+/// What becomes of the entries of one record in one index.
+struct Change {
+    before: Keys,
+    after: Keys,
+    /// Why the index, which is being built, cannot hold the record.
+    failure: Option<Error>,
+}
+
+impl<'c> Maintenance<'c> {
+    /// To be called with the writing lock of the collection held.
+    pub(super) fn of(records: &'c Records, collection: &'c Collection) -> Result<Self> {
+        let held = collection.indexes.hold();
+        let indexes = held
+            .iter()
+            .map(|stored| {
+                Ok(Maintained {
+                    index: Index::of(stored)?,
+                    multikey: 0,
+                    pending: PendingKeys::default(),
+                })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            catalog: &records.catalog,
+            collection,
+            indexes,
+            _held: held,
+        })
+    }
+
+    /// Adds to `batch` what turns the entries of `record` from those of `before` into those of
+    /// `after`. On an error the batch is as it was.
+    pub(super) fn change(
+        &mut self,
+        batch: &mut WriteBatch,
+        snapshot: &dyn Snapshot,
+        record: &[u8],
+        before: Option<DocRef<'_>>,
+        after: Option<DocRef<'_>>,
+    ) -> Result<()> {
+        let mut changes = Vec::with_capacity(self.indexes.len());
+        for maintained in &self.indexes {
+            changes.push(self.plan(maintained, snapshot, record, before, after)?);
+        }
+        for (maintained, change) in self.indexes.iter_mut().zip(changes) {
+            maintained.apply(batch, record, &change);
+            if let Some(failure) = change.failure {
+                let stored = &maintained.index.stored;
+                self.catalog.fail_build(batch, stored, failure);
+            }
+        }
+        Ok(())
+    }
+
+    fn plan(
+        &self,
+        maintained: &Maintained,
+        snapshot: &dyn Snapshot,
+        record: &[u8],
+        before: Option<DocRef<'_>>,
+        after: Option<DocRef<'_>>,
+    ) -> Result<Change> {
+        let index = &*maintained.index;
+        // A document that has no keys because of an error never got entries.
+        let before = before.map_or_else(Keys::default, |document| {
+            index.keys(document).unwrap_or_default()
+        });
+        let Some(document) = after else {
+            return Ok(Change {
+                before,
+                after: Keys::default(),
+                failure: None,
+            });
+        };
+        let after = index.keys(document).and_then(|after| {
+            let pending = &maintained.pending;
+            if index.stored.spec.unique
+                && let Some(key) = pending.find_duplicate(index, snapshot, record, &after)?
+            {
+                let namespace = &self.collection.namespace;
+                return Err(duplicate_key(namespace, index, key, Some(document)));
+            }
+            Ok(after)
+        });
+        let (after, failure) = match after {
+            Ok(after) => (after, None),
+            Err(error) if index.stored.is_ready() => return Err(error),
+            Err(error) => (Keys::default(), Some(error)),
+        };
+        Ok(Change {
+            before,
+            after,
+            failure,
+        })
+    }
+
+    /// To be called before a batch is committed: makes durable which indexes are multikey now.
+    pub(super) fn before_commit(&mut self) -> Result<()> {
+        for maintained in &mut self.indexes {
+            let stored = &maintained.index.stored;
+            self.catalog
+                .mark_multikey(self.collection, stored, maintained.multikey)?;
+        }
+        Ok(())
+    }
+
+    /// To be called after a batch was committed, if another follows with a new snapshot.
+    pub(super) fn after_commit(&mut self) {
+        for maintained in &mut self.indexes {
+            maintained.pending.clear();
+        }
+    }
+
+    /// Commits a batch with what belongs before and behind.
+    pub(super) fn commit(
+        &mut self,
+        records: &Records,
+        batch: WriteBatch,
+        durability: Durability,
+    ) -> Result<()> {
+        self.before_commit()?;
+        records.engine.commit(batch, durability)?;
+        self.after_commit();
+        Ok(())
+    }
+}
+
+impl Maintained {
+    fn apply(&mut self, batch: &mut WriteBatch, record: &[u8], change: &Change) {
+        let Change { before, after, .. } = change;
+        self.multikey |= after.multikey;
+        index::diff_entries(batch, &self.index, before, after, record);
+        if self.index.stored.spec.unique {
+            self.pending.change(record, before, after);
+        }
+    }
+}

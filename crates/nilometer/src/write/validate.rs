@@ -1,0 +1,188 @@
+//! Do the records of an ordinary collection and its indexes agree?
+//!
+//! Both ways: every record has the entries its document asks for, and every entry leads to a record
+//! whose document asks for it. Each chunk is checked under one snapshot, so that writers at work make
+//! nothing look wrong.
+
+use std::sync::Arc;
+
+use nilometer_bson::Document;
+use nilometer_bson::extjson::value_to_relaxed;
+use nilometer_storage::{KeyspaceId, Snapshot};
+
+use super::records::{Records, document, id_key, keyspaces, read_chunk};
+use crate::catalog::Collection;
+use crate::error::Result;
+use crate::index::{Index, entry};
+use crate::validation::Validation;
+
+/// What a check of one collection carries around.
+struct Check<'c> {
+    records: KeyspaceId,
+    id_index: KeyspaceId,
+    indexes: Vec<Arc<Index>>,
+    check_interrupt: &'c dyn Fn() -> Result<()>,
+}
+
+/// What is done with each key and value, and the snapshot they come from.
+type Each<'e> = dyn FnMut(&dyn Snapshot, &[u8], &[u8]) -> Result<()> + 'e;
+
+impl Records {
+    /// Checks every record and every entry of every index that is complete.
+    pub fn validate(
+        &self,
+        collection: &Collection,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<Validation> {
+        let (records, id_index) = keyspaces(collection)?;
+        let stored = collection.indexes.all();
+        let ready = stored.iter().filter(|index| index.is_ready());
+        let check = Check {
+            records,
+            id_index,
+            indexes: ready.map(Index::of).collect::<Result<_>>()?,
+            check_interrupt,
+        };
+        let mut found = Validation::default();
+        self.each_chunk(records, &check, &mut |snapshot, key, value| {
+            found.add(check.record(snapshot, key, value)?);
+            Ok(())
+        })?;
+        let mut entries = 0;
+        self.each_chunk(id_index, &check, &mut |snapshot, key, record| {
+            entries += 1;
+            found.add_about_entry(check.id_entry(snapshot, key, record)?);
+            Ok(())
+        })?;
+        found.keys_per_index.push(("_id_".to_owned(), entries));
+        for index in &check.indexes {
+            let mut entries = 0;
+            self.each_chunk(index.stored.keyspace, &check, &mut |snapshot, key, bits| {
+                entries += 1;
+                found.add_about_entry(check.entry(index, snapshot, key, bits)?);
+                Ok(())
+            })?;
+            let name = index.stored.spec.name.clone();
+            found.keys_per_index.push((name, entries));
+        }
+        Ok(found)
+    }
+
+    fn each_chunk(
+        &self,
+        keyspace: KeyspaceId,
+        check: &Check<'_>,
+        each: &mut Each<'_>,
+    ) -> Result<()> {
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            (check.check_interrupt)()?;
+            let snapshot = self.engine.snapshot()?;
+            let chunk = read_chunk(&*snapshot, keyspace, after.as_deref(), false)?;
+            let Some((last, _)) = chunk.last() else {
+                return Ok(());
+            };
+            after = Some(last.to_vec());
+            for (key, value) in &chunk {
+                each(&*snapshot, key, value)?;
+            }
+        }
+    }
+}
+
+impl Check<'_> {
+    /// What is wrong with a record: no document, or entries are missing.
+    fn record(&self, snapshot: &dyn Snapshot, key: &[u8], value: &[u8]) -> Result<Vec<String>> {
+        let document = match document(value) {
+            Ok(document) => document,
+            Err(error) => return Ok(vec![error.message]),
+        };
+        let id = document.get("_id");
+        let mut problems = Vec::new();
+        let leads = snapshot.get(self.id_index, &id_key(id))?;
+        if leads.as_deref() != Some(key) {
+            problems.push(format!(
+                "the _id index does not lead to the record with _id {}",
+                value_to_relaxed(id)
+            ));
+        }
+        for index in &self.indexes {
+            if let Some(problem) = missing_entry(index, snapshot, key, &document)? {
+                problems.push(format!("{problem} with _id {}", value_to_relaxed(id)));
+            }
+        }
+        Ok(problems)
+    }
+
+    fn id_entry(
+        &self,
+        snapshot: &dyn Snapshot,
+        key: &[u8],
+        record: &[u8],
+    ) -> Result<Option<String>> {
+        let found = snapshot.get(self.records, record)?;
+        let found = found.and_then(|bytes| document(&bytes).ok());
+        let agrees = found.is_some_and(|found| id_key(found.get("_id")) == key);
+        Ok((!agrees).then(|| "the _id index has an entry without a record".to_owned()))
+    }
+
+    /// What is wrong with an entry: it cannot be read, or its record does not ask for it.
+    fn entry(
+        &self,
+        index: &Index,
+        snapshot: &dyn Snapshot,
+        found: &[u8],
+        type_bits: &[u8],
+    ) -> Result<Option<String>> {
+        let name = &index.stored.spec.name;
+        let Ok((key, record)) = entry::split(found, index.order(), index.components()) else {
+            return Ok(Some(format!("an entry of the index {name} is damaged")));
+        };
+        let asks = match snapshot.get(self.records, record)? {
+            None => {
+                return Ok(Some(format!(
+                    "the index {name} has an entry without a record"
+                )));
+            }
+            Some(bytes) => document(&bytes).and_then(|d| index.keys(d.as_ref())),
+        };
+        let agrees = asks.is_ok_and(|asks| {
+            let mut keys = asks.keys.iter();
+            keys.any(|k| k.key == key && k.type_bits == type_bits)
+        });
+        Ok((!agrees).then(|| format!("the index {name} has an entry its record does not ask for")))
+    }
+}
+
+/// What an index lacks of a record.
+fn missing_entry(
+    index: &Index,
+    snapshot: &dyn Snapshot,
+    record: &[u8],
+    document: &Document,
+) -> Result<Option<String>> {
+    let name = &index.stored.spec.name;
+    let keys = match index.keys(document.as_ref()) {
+        Ok(keys) => keys,
+        Err(error) => {
+            return Ok(Some(format!(
+                "the index {name} cannot hold the record ({})",
+                error.message
+            )));
+        }
+    };
+    if index.stored.multikey() & keys.multikey != keys.multikey {
+        return Ok(Some(format!(
+            "the index {name} is not marked as multikey for the record"
+        )));
+    }
+    for key in &keys.keys {
+        let stored = snapshot.get(index.stored.keyspace, &entry::key(key, record))?;
+        if stored.as_deref() != Some(&key.type_bits[..]) {
+            return Ok(Some(format!(
+                "the index {name} lacks an entry of the record"
+            )));
+        }
+    }
+    Ok(None)
+}
