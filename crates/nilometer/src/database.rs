@@ -24,6 +24,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::query::cursor::{CursorLimits, CursorRegistry};
 use crate::query::exec::ExecLimits;
+use crate::query::planner::access::cache::PlanCache;
 use crate::query::{Entropy, QueryServices};
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, SessionId};
@@ -91,12 +92,14 @@ impl Database {
         for collection in catalog.collections() {
             timeseries.seal_leftovers(&collection)?;
         }
+        let plans = Arc::<PlanCache>::default();
         let collections = Arc::new(StoredCollections {
             services: services.clone(),
             engine: engine.clone(),
             catalog: catalog.clone(),
             timeseries: timeseries.clone(),
             records: records.clone(),
+            plans: plans.clone(),
         });
         let query = QueryServices {
             collections: collections.clone(),
@@ -104,6 +107,7 @@ impl Database {
             limits: ExecLimits::default(),
             spill,
             entropy: entropy.clone(),
+            plans: plans.clone(),
         };
         let cursors = query.cursors.clone();
         let background = Background::start(Needs {
@@ -120,6 +124,7 @@ impl Database {
             engine: engine.clone(),
             catalog: catalog.clone(),
             records: records.clone(),
+            timeseries: timeseries.clone(),
         })
         .map_err(no_thread)?;
         Ok(Self {

@@ -409,7 +409,7 @@ fn reply(
         &QueryOptions::parse(&none, operation)?,
         None,
         vec![given_documents(results)],
-        Needs::All,
+        Needs::All.into(),
         |_| Ok(()),
     )?;
     let planned = Planned {

@@ -10,7 +10,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::args::Args;
 use super::find::apply_hint;
-use super::query::{self, Planned, QueryOptions, check_collection_name, namespace_of};
+use super::query::{self, Planned, QueryOptions, Wanted, check_collection_name, namespace_of};
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result};
@@ -136,7 +136,10 @@ pub(super) fn plan(
         &options,
         Some(collection),
         stages,
-        wanted,
+        Wanted {
+            needs: wanted,
+            distinct: Some(key),
+        },
         |input| apply_hint(input, hint),
     )?;
     if !builder.settings.options.no_rules {

@@ -8,6 +8,7 @@ use nilometer_storage::Engine;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
+use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
     Collections, Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved,
     ViewDefinition,
@@ -27,6 +28,7 @@ pub(crate) struct StoredCollections {
     pub(super) catalog: Arc<Catalog>,
     pub(super) timeseries: Arc<Timeseries>,
     pub(super) records: Arc<Records>,
+    pub(super) plans: Arc<PlanCache>,
 }
 
 impl Collections for StoredCollections {

@@ -151,8 +151,38 @@ impl IndexEntry {
 /// A scan of an index.
 pub type IndexIter = Box<dyn Iterator<Item = Result<IndexEntry>> + Send>;
 
+/// Entries of an index as a view gives them.
+pub type EntryIter = Box<dyn Iterator<Item = Result<IndexEntry>> + Send>;
+
+/// An ordinary collection and its indexes at one moment: entries and records agree. Whoever takes one
+/// lets go of it soon, as it keeps what is overwritten from being forgotten.
+pub trait RecordView: Send {
+    /// Entries of `index`, without documents, whose bytes (key string and record key) are from
+    /// `start` on and below `end`; the entries are read as they are asked for.
+    fn entries(
+        &self,
+        index: &Index,
+        start: &[u8],
+        end: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<EntryIter>;
+
+    /// The record with this key.
+    fn record(&self, key: &[u8]) -> Result<Option<Document>>;
+}
+
 /// An ordinary collection.
 pub trait RecordSource: Send + Sync {
+    /// What is stored now; `None` where nothing is read by index.
+    fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
+        Ok(None)
+    }
+
+    /// All indexes that are complete, hidden ones and that of `_id` included, for hints.
+    fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
+        self.indexes()
+    }
+
     /// Reads records in key order.
     fn scan(&self, scan: &RecordScan) -> Result<RecordIter>;
 

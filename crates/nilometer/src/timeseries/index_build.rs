@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::{Document, ValueRef};
-use nilometer_storage::{Direction, Durability, WriteBatch};
+use nilometer_storage::{Direction, Durability, Snapshot, WriteBatch};
 
 use super::Timeseries;
 use super::bucket_document::damaged;
@@ -24,6 +24,7 @@ use super::sealed::{self, Stored};
 use super::tail;
 use crate::catalog::{Catalog, Collection, StoredIndex};
 use crate::error::{Error, Result};
+use crate::index::{self, Build, BuildSource};
 
 /// Buckets dealt with at a time: a few milliseconds during which nothing is folded.
 const CHUNK_BUCKETS_MAX: usize = 512;
@@ -31,37 +32,53 @@ const CHUNK_BUCKETS_MAX: usize = 512;
 /// Bytes of documents after which a chunk ends early.
 const CHUNK_BYTES_MAX: usize = 8 << 20;
 
-/// What is asked and told between two chunks.
-pub trait BuildWatch {
-    /// Ends the build from outside.
-    fn check_interrupt(&self) -> Result<()>;
+/// The buckets of a collection as a build walks them.
+pub struct BucketWalk<'w> {
+    timeseries: &'w Timeseries,
+    collection: &'w Collection,
+}
 
-    /// So many buckets have been dealt with in this run.
-    fn progress(&self, buckets: u64);
+impl BuildSource for BucketWalk<'_> {
+    /// Each chunk keeps others out by itself.
+    fn exclusively(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        work()
+    }
+
+    fn documents_after(&self, _: &dyn Snapshot, _: Option<&[u8]>) -> Result<index::Chunk> {
+        Ok(Vec::new())
+    }
+
+    fn document_count(&self) -> Result<u64> {
+        self.timeseries.bucket_count(self.collection)
+    }
+
+    /// Folding does; inserts do not.
+    fn has_waiting_writers(&self) -> bool {
+        true
+    }
+
+    fn fill(
+        &self,
+        build: &Build<'_>,
+        after: Option<&[u8]>,
+    ) -> Option<Result<(u64, Option<Vec<u8>>)>> {
+        let from = after.and_then(|key| key.try_into().ok());
+        let filled = self
+            .timeseries
+            .build_chunk(build.catalog, self.collection, build.indexes, from);
+        Some(filled.map(|chunk| match chunk.last {
+            Some(last) => (chunk.buckets, Some(last.to_vec())),
+            None => (0, None),
+        }))
+    }
 }
 
 impl Timeseries {
-    /// Makes the entries of `indexes`, which all writers keep in step already, for the buckets there
-    /// are. Goes on where an interrupted build of theirs has ended. Nothing is made ready.
-    pub fn build_indexes(
-        &self,
-        catalog: &Catalog,
-        collection: &Arc<Collection>,
-        indexes: &[Arc<StoredIndex>],
-        watch: &dyn BuildWatch,
-    ) -> Result<()> {
-        let from = indexes.iter().map(|index| index.resume_after()).min();
-        let mut after: Option<[u8; 12]> = from.flatten().and_then(|key| key.try_into().ok());
-        let mut done = 0;
-        loop {
-            watch.check_interrupt()?;
-            let chunk = self.build_chunk(catalog, collection, indexes, after)?;
-            done += chunk.buckets;
-            watch.progress(done);
-            match chunk.last {
-                Some(last) => after = Some(last),
-                None => return Ok(()),
-            }
+    /// The buckets of a collection, for building indexes over them.
+    pub fn walk<'w>(&'w self, collection: &'w Collection) -> BucketWalk<'w> {
+        BucketWalk {
+            timeseries: self,
+            collection,
         }
     }
 
@@ -92,7 +109,6 @@ impl Timeseries {
         for _ in 0..CHUNK_BUCKETS_MAX {
             let ids = [&open, &sealed, &tails].map(Cursor::id);
             let Some(id) = ids.into_iter().flatten().min() else {
-                chunk.last = None;
                 break;
             };
             let from_open = open.take(id)?;
@@ -145,7 +161,7 @@ impl Timeseries {
 #[derive(Default)]
 struct Chunk {
     buckets: u64,
-    /// The last bucket; none if there are no more behind this chunk.
+    /// The last bucket; none if there was none any more.
     last: Option<[u8; 12]>,
 }
 

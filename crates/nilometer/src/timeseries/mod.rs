@@ -53,7 +53,7 @@ pub use bucket_catalog::{
     BUCKET_CATALOG_BYTES_MAX, BucketCatalog, BucketCounters, BucketLimits, Gauges,
 };
 pub use distinct_metas::MetaPage;
-pub use index_build::BuildWatch;
+pub use index_build::BucketWalk;
 pub use index_scan::{CANDIDATES_MAX, Found, Stream};
 pub use metrics::TimeseriesMetrics;
 pub use raw::{BucketFate, RawChange};

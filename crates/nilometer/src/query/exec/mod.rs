@@ -22,6 +22,9 @@ pub mod documents;
 pub mod facet;
 pub mod filter;
 pub mod group;
+pub mod index_read;
+pub mod index_scan;
+pub mod index_union;
 pub mod limit;
 pub mod lookup;
 pub mod memory;
@@ -31,6 +34,7 @@ pub mod sample;
 pub mod scan;
 pub mod set_window_fields;
 pub mod sort;
+pub mod sort_merge;
 mod spill;
 pub mod union_with;
 pub mod unwind;
@@ -38,6 +42,8 @@ pub mod unwind;
 #[cfg(test)]
 pub(crate) mod testing;
 
+#[cfg(test)]
+mod index_tests;
 #[cfg(test)]
 mod random_tests;
 
@@ -54,6 +60,7 @@ use crate::eval::variables::SharedCollator;
 use crate::operation::OperationContext;
 use crate::query::Entropy;
 use crate::query::batch::Batch;
+use crate::query::planner::access::cache::PlanCache;
 
 /// Rows in a batch made of rows.
 pub const ROWS_PER_BATCH: usize = 128;
@@ -87,6 +94,8 @@ pub struct ExecSettings {
     pub limits: ExecLimits,
     /// Where a stage above its limit may write; none if it may not.
     pub spill: Option<Arc<Path>>,
+    /// Which indexes served queries of a shape best.
+    pub plans: Arc<PlanCache>,
     /// Switches for tests and diagnosis.
     pub options: ExecOptions,
 }

@@ -71,7 +71,8 @@ impl RecordScan {
                 }
                 (None, None)
             }
-            AccessPath::CollectionScan => (None, None),
+            // Reading by index is an operator of its own.
+            AccessPath::CollectionScan | AccessPath::Index(_) => (None, None),
             AccessPath::ClusteredScan { min, max } => (min.clone(), max.clone()),
         };
         let scan = source::RecordScan {
@@ -123,7 +124,7 @@ impl Operator for RecordScan {
     }
 }
 
-fn with_record_id(document: &Document, id: nilometer_bson::Value) -> Document {
+pub(super) fn with_record_id(document: &Document, id: nilometer_bson::Value) -> Document {
     let mut out = DocumentBuilder::with_capacity(document.as_bytes().len() + 32);
     for element in document.iter() {
         out.append_element(element);

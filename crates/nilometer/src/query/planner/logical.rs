@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use nilometer_bson::Value;
 
+use super::access::hint::Forced;
+use super::access::{Choice, IndexAccess};
 use super::needs::Needs;
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::FieldSet;
@@ -24,6 +26,8 @@ pub struct LogicalPlan {
     pub stages: Vec<Stage>,
     /// What is wanted of what comes out: everything, unless whoever asked only counts, say.
     pub wanted: Needs,
+    /// The path whose different values are all that is wanted of what comes out.
+    pub distinct: Option<Arc<str>>,
     /// Names of the rules that fired, in order.
     pub fired: Vec<&'static str>,
 }
@@ -58,6 +62,8 @@ pub enum AccessPath {
     },
     /// The one with this `_id`.
     IdLookup(Value),
+    /// Those an index leads to.
+    Index(Box<IndexAccess>),
 }
 
 /// Reading an ordinary collection.
@@ -75,6 +81,14 @@ pub struct RecordInput {
     pub filter: Option<MatchExpression>,
     /// Add the record's key as `$recordId`.
     pub show_record_id: bool,
+    /// The direction was asked for: no index is used.
+    pub is_natural: bool,
+    /// The index that was asked for.
+    pub forced: Option<Forced>,
+    /// No more rows than this are asked for.
+    pub limit: Option<u64>,
+    /// How the access path was chosen.
+    pub choice: Arc<Choice>,
 }
 
 /// Reading a time-series collection.
@@ -173,6 +187,7 @@ impl LogicalPlan {
             input,
             stages,
             wanted: Needs::All,
+            distinct: None,
             fired: Vec::new(),
         }
     }

@@ -97,6 +97,10 @@ fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
         direction: Direction::Forward,
         filter: None,
         show_record_id: false,
+        is_natural: false,
+        forced: None,
+        limit: None,
+        choice: Arc::default(),
     }
 }
 

@@ -17,9 +17,11 @@ use nilometer_bson::Value;
 use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder, KeyStringError, Side};
 
 use super::{IndexBounds, IndexShape, Interval, PartBounds};
+use crate::index::KeyRange;
+use crate::index::entry::END_OF_KEYS;
 
 /// Most ranges [`KeyBounds::ranges`] gives; with more it gives fewer, wider ones.
-pub const RANGES_MAX: usize = 1000;
+const RANGES_MAX: usize = 1000;
 
 /// The keys of one interval: `low <= key < high`; `high` none to the end.
 #[derive(Clone, Debug)]
@@ -86,10 +88,7 @@ impl KeyBounds {
             let last = part.spans.last()?;
             match &last.high {
                 // A single value: what follows it is bounded by the next part.
-                Some(high) if is_value(last) => {
-                    prefix.extend_from_slice(&last.low);
-                    let _ = high;
-                }
+                Some(_) if is_value(last) => prefix.extend_from_slice(&last.low),
                 Some(high) => {
                     prefix.extend_from_slice(high);
                     return Some(prefix);
@@ -169,7 +168,14 @@ impl KeyBounds {
     /// Ranges `start <= key < end` that hold every key inside, in order: exactly those of the leading
     /// single values and the first wider part; what later parts say is left out. Many ranges become
     /// fewer and wider.
-    pub fn ranges(&self) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    pub fn ranges(&self) -> Vec<KeyRange> {
+        let ranges = self.open_ranges().into_iter();
+        ranges
+            .map(|(start, end)| (start, end.unwrap_or_else(|| vec![END_OF_KEYS])))
+            .collect()
+    }
+
+    fn open_ranges(&self) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         if self.is_empty() {
             return Vec::new();
         }

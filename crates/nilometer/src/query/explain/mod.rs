@@ -10,6 +10,8 @@
 //! Names are honest: a stage is called what MongoDB calls the one that does the same. Figures are
 //! counted while the query really runs; nothing is estimated.
 
+mod by_index;
+
 use std::sync::atomic::Ordering;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
@@ -17,6 +19,8 @@ use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 use crate::query::batch::FieldSet;
 use crate::query::exec::OperatorStats;
 use crate::query::pipeline::Stage;
+use crate::query::planner::access::choose::explain_hashes;
+use crate::query::planner::access::{ID_INDEX, IndexAccess};
 use crate::query::planner::physical::Trace;
 use crate::index::buckets::BucketIndex;
 use crate::query::planner::{
@@ -33,6 +37,8 @@ pub struct Execution<'a> {
     pub returned: u64,
     /// Milliseconds it took.
     pub millis: i64,
+    /// Tell of the candidates that were tried, too.
+    pub all_plans: bool,
 }
 
 /// The explanation of a plan, without what only a server knows (host, version, command).
@@ -46,7 +52,7 @@ pub fn explain(
 ) -> Document {
     let mut out = DocumentBuilder::new();
     out.append("explainVersion", "1");
-    match as_find_tree(plan) {
+    match as_find_tree(plan, top, execution) {
         Some(steps) => {
             planner_and_stats(&mut out, plan, namespace, &steps, top, execution);
         }
@@ -72,10 +78,14 @@ struct Step {
 }
 
 /// The plan as the tree of a `find`, lowest step first; `None` if it has other stages.
-fn as_find_tree(plan: &LogicalPlan) -> Option<Vec<Step>> {
+fn as_find_tree(
+    plan: &LogicalPlan,
+    top: Option<&str>,
+    execution: Option<Execution<'_>>,
+) -> Option<Vec<Step>> {
     let base = match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
-        Input::Records(input) => record_step(input),
+        Input::Records(input) => record_step(input, top == Some("COUNT"), execution),
         Input::FirstStage | Input::Buckets(_) | Input::Metas(_) => return None,
     };
     let mut steps = vec![Step {
@@ -102,7 +112,9 @@ fn as_find_tree(plan: &LogicalPlan) -> Option<Vec<Step>> {
             }
             Stage::Project(project) if project.name() == "$project" => {
                 let simple = project.narrows(&FieldSet::All).is_some();
-                let name = if simple {
+                let name = if index_access(plan).is_some_and(|a| a.covering.is_some()) {
+                    "PROJECTION_COVERED"
+                } else if simple {
                     "PROJECTION_SIMPLE"
                 } else {
                     "PROJECTION_DEFAULT"
@@ -119,9 +131,27 @@ fn as_find_tree(plan: &LogicalPlan) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-fn record_step(input: &RecordInput) -> Document {
+fn index_access(plan: &LogicalPlan) -> Option<&IndexAccess> {
+    match &plan.input {
+        Input::Records(input) => match &input.access {
+            AccessPath::Index(access) => Some(access),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn record_step(
+    input: &RecordInput,
+    counts: bool,
+    execution: Option<Execution<'_>>,
+) -> Document {
     let mut out = DocumentBuilder::new();
     match &input.access {
+        AccessPath::Index(access) => {
+            let stats = execution.map(|e| &e.trace.access);
+            return by_index::tree(access, counts, stats);
+        }
         AccessPath::IdLookup(_) => {
             out.append("stage", "EXPRESS_IXSCAN");
             out.append("keyPattern", doc! {"_id": 1});
@@ -232,11 +262,11 @@ fn bucket_step(input: &BucketInput) -> Document {
     out.finish()
 }
 
-fn input_step(plan: &LogicalPlan) -> Document {
+fn input_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
     match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
         Input::FirstStage => doc! {"stage": "VIRTUAL_SCAN"},
-        Input::Records(input) => record_step(input),
+        Input::Records(input) => record_step(input, false, execution),
         Input::Buckets(input) => bucket_step(input),
         Input::Metas(input) => meta_step(input),
     }
@@ -264,17 +294,40 @@ fn parsed_query(plan: &LogicalPlan) -> Document {
 }
 
 fn query_planner(plan: &LogicalPlan, namespace: &str, winning: Document) -> Document {
-    doc! {
-        "namespace": stored_namespace(plan, namespace),
-        "parsedQuery": parsed_query(plan),
-        "indexFilterSet": false,
-        "maxIndexedOrSolutionsReached": false,
-        "maxIndexedAndSolutionsReached": false,
-        "maxScansToExplodeReached": false,
-        "rulesApplied": plan.fired.iter().map(|name| Value::from(*name)).collect::<Vec<_>>(),
-        "winningPlan": winning,
-        "rejectedPlans": Vec::<Value>::new(),
+    let mut out = DocumentBuilder::new();
+    out.append("namespace", stored_namespace(plan, namespace));
+    out.append("parsedQuery", parsed_query(plan));
+    out.append("indexFilterSet", false);
+    let choice = match &plan.input {
+        Input::Records(input) => Some(&*input.choice),
+        _ => None,
+    };
+    if let Some(choice) = choice {
+        explain_hashes(choice, &mut out);
     }
+    out.append("maxIndexedOrSolutionsReached", false);
+    out.append("maxIndexedAndSolutionsReached", false);
+    out.append("maxScansToExplodeReached", false);
+    let fired = plan.fired.iter().map(|name| Value::from(*name));
+    out.append("rulesApplied", fired.collect::<Vec<_>>());
+    match (index_access(plan), choice) {
+        (Some(_), Some(choice)) => {
+            out.begin_document("winningPlan");
+            out.append("isCached", choice.is_cached);
+            for element in winning.iter() {
+                out.append_element(element);
+            }
+            out.end();
+        }
+        _ => {
+            out.append("winningPlan", winning);
+        }
+    }
+    out.append(
+        "rejectedPlans",
+        choice.map(by_index::rejected).unwrap_or_default(),
+    );
+    out.finish()
 }
 
 /// The steps as a tree: the last is the root, each has the one below as `inputStage`.
@@ -312,7 +365,8 @@ fn planner_and_stats(
     top: Option<&str>,
     execution: Option<Execution<'_>>,
 ) {
-    let winning = tree(steps, top, |_, _| {});
+    let plain = as_find_tree(plan, top, None).unwrap_or_default();
+    let winning = tree(&plain, top, |_, _| {});
     out.append("queryPlanner", query_planner(plan, namespace, winning));
     if let Some(execution) = execution {
         let trace = execution.trace;
@@ -322,12 +376,13 @@ fn planner_and_stats(
                     step_figures(out, stats);
                 }
             }
+            None if index_access(plan).is_some() => {}
             None => {
                 step_figures(out, &trace.input);
                 out.append("docsExamined", examined(trace).1);
             }
         });
-        out.append("executionStats", execution_stats(execution, stages));
+        out.append("executionStats", execution_stats(plan, execution, stages));
     }
 }
 
@@ -352,30 +407,48 @@ fn examined(trace: &Trace) -> (i64, i64) {
     (read(&trace.scan.keys), read(&trace.scan.documents))
 }
 
-fn execution_stats(execution: Execution<'_>, stages: Document) -> Document {
+fn execution_stats(plan: &LogicalPlan, execution: Execution<'_>, stages: Document) -> Document {
     let (keys, documents) = examined(execution.trace);
-    doc! {
-        "executionSuccess": true,
-        "nReturned": i64::try_from(execution.returned).unwrap_or(i64::MAX),
-        "executionTimeMillis": execution.millis,
-        "totalKeysExamined": keys,
-        "totalDocsExamined": documents,
-        "executionStages": stages,
+    let mut out = DocumentBuilder::new();
+    out.append("executionSuccess", true);
+    out.append(
+        "nReturned",
+        i64::try_from(execution.returned).unwrap_or(i64::MAX),
+    );
+    out.append("executionTimeMillis", execution.millis);
+    out.append("totalKeysExamined", keys);
+    out.append("totalDocsExamined", documents);
+    out.append("executionStages", stages);
+    if execution.all_plans {
+        let all = match (&plan.input, index_access(plan)) {
+            (Input::Records(input), Some(_)) => {
+                let chosen = record_step(input, false, None);
+                by_index::all_plans(&input.choice, &chosen)
+            }
+            _ => Vec::new(),
+        };
+        out.append("allPlansExecution", all);
     }
+    out.finish()
 }
 
 fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution<'_>>) -> Document {
     let mut cursor = DocumentBuilder::new();
-    let step = input_step(plan);
-    cursor.append("queryPlanner", query_planner(plan, namespace, step.clone()));
+    let step = input_step(plan, None);
+    cursor.append("queryPlanner", query_planner(plan, namespace, step));
     if let Some(execution) = execution {
+        let step = input_step(plan, Some(execution));
         let steps = [Step {
             document: step,
             stats: None,
         }];
         let trace = execution.trace;
         let is_buckets = matches!(plan.input, Input::Buckets(_) | Input::Metas(_));
+        let by_index = index_access(plan).is_some();
         let stages = tree(&steps, None, |_, out| {
+            if by_index {
+                return;
+            }
             let returned = if is_buckets {
                 &trace.scan.returned
             } else {
@@ -389,7 +462,7 @@ fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution
                 out.append("keysExamined", keys);
             }
         });
-        cursor.append("executionStats", execution_stats(execution, stages));
+        cursor.append("executionStats", execution_stats(plan, execution, stages));
     }
     let document = doc! {"$cursor": cursor.finish()};
     with_stats(document, None)
