@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::Database;
 use crate::catalog::{Catalog, Collection, IndexSpec, Storage, StoredIndex};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{ErrorCode, Result};
 use crate::index::{Build, BuildSource};
 use crate::operation::{Access, KillSwitch, OperationContext};
 use crate::services::{OperationEntry, Services};

@@ -2,7 +2,6 @@
 
 mod change_commands;
 mod golden;
-mod indexed_answers;
 mod query_commands;
 mod random;
 mod same_answers;
