@@ -82,7 +82,7 @@ impl Timeseries {
         }
     }
 
-    fn build_chunk(
+    pub(super) fn build_chunk(
         &self,
         catalog: &Catalog,
         collection: &Collection,
@@ -159,10 +159,10 @@ impl Timeseries {
 }
 
 #[derive(Default)]
-struct Chunk {
+pub(super) struct Chunk {
     buckets: u64,
     /// The last bucket; none if there was none any more.
-    last: Option<[u8; 12]>,
+    pub(super) last: Option<[u8; 12]>,
 }
 
 /// A stored document, with lengths in place of its columns unless those are needed.
