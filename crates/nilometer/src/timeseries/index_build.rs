@@ -130,6 +130,9 @@ impl Timeseries {
                 }
             }
             let document = document.as_ref().map(Document::as_ref);
+            if let (Some(document), true) = (document, made.may_take_buckets_later()) {
+                made.check_document(document)?;
+            }
             match fold::opened_as(document, &entries, &options.time_field) {
                 Some((meta, start_ms)) => {
                     made.bucket_found(&mut batch, id, document, meta.as_ref(), start_ms)?;

@@ -121,10 +121,17 @@ impl<'c> Maintained<'c> {
         self.indexes.iter().any(|index| !index.points().is_empty())
     }
 
-    /// Refuses what an index cannot take of a bucket.
+    /// True if some index is partial and made of what stored documents hold: a bucket it leaves out
+    /// now may belong into it when more has been added.
+    pub(crate) fn may_take_buckets_later(&self) -> bool {
+        let mut indexes = self.indexes.iter();
+        indexes.any(|index| !index.is_static() && index.partial_filter().is_some())
+    }
+
+    /// Refuses what an index cannot take of a bucket, whether a partial filter picks it or not.
     pub(crate) fn check_document(&self, document: DocRef<'_>) -> Result<()> {
         for index in &self.indexes {
-            self.keys_if_any(index, Some(document))?;
+            all_keys(index, document)?;
         }
         Ok(())
     }
@@ -170,7 +177,7 @@ impl<'c> Maintained<'c> {
                 put_entries(batch, &index.unfiltered(), &keys, &id);
             } else if has_arrays {
                 // Entries come with the document; that they will have arrays is known now.
-                self.remember_arrays(index, &index.keys(opened.as_ref())?);
+                self.remember_arrays(index, &all_keys(index, opened.as_ref())?);
             }
         }
         Ok(())
@@ -291,13 +298,7 @@ impl<'c> Maintained<'c> {
         if !self.belongs_into(index, document, header)? {
             return Ok(Keys::default());
         }
-        index.keys(document).map_err(|error| {
-            let on_measurements = !index.measurements().is_empty();
-            match error.code {
-                ErrorCode::CannotIndexParallelArrays if on_measurements => is_array(&error.message),
-                _ => error,
-            }
-        })
+        all_keys(index, document)
     }
 
     /// Whether a partial index has the bucket: if its filter on buckets says so, or if the bounds do
@@ -397,6 +398,17 @@ impl<'c> Maintained<'c> {
         }
         Ok(())
     }
+}
+
+/// The keys of a bucket, whatever a partial filter says of it.
+fn all_keys(index: &BucketIndex, document: DocRef<'_>) -> Result<Keys> {
+    index.keys(document).map_err(|error| {
+        let on_measurements = !index.measurements().is_empty();
+        match error.code {
+            ErrorCode::CannotIndexParallelArrays if on_measurements => is_array(&error.message),
+            _ => error,
+        }
+    })
 }
 
 /// A bucket document as the rewriting of predicates sees it.
