@@ -384,7 +384,17 @@ impl Case {
         let mut asked = vec![question.clone()];
         if !self.whole.is_empty() {
             let (name, key) = self.random.pick(&self.whole).clone();
-            for hint in [Value::from(name), key.into()] {
+            // A key that several indexes have names none of them.
+            let options = collection(&self.database).timeseries.clone().unwrap();
+            let all = collection(&self.database).indexes.all();
+            let same = all
+                .iter()
+                .filter(|i| to_user(&options, &i.spec).is_some_and(|user| user.key == key));
+            let mut hints = vec![Value::from(name)];
+            if same.count() == 1 {
+                hints.push(key.into());
+            }
+            for hint in hints {
                 let mut hinted = DocumentBuilder::new();
                 question.iter().for_each(|element| {
                     hinted.append_element(element);

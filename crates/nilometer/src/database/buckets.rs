@@ -10,7 +10,7 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, ValueRef};
 
 use crate::catalog::{Collection, StoredIndex};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::buckets::{BucketIndex, WantedKeys};
 use crate::query::source::{
     Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions, BucketScan,
@@ -185,7 +185,10 @@ impl BucketSource for Buckets {
             return Ok(None);
         };
         let all = self.collection.indexes.all();
-        let named = all.iter().filter(|index| index.is_usable()).find(|index| {
+        let mut named = all.iter().filter(|index| {
+            if !index.is_usable() {
+                return false;
+            }
             let Some(user) = index_conversion::to_user(options, &index.spec) else {
                 return false;
             };
@@ -195,7 +198,12 @@ impl BucketSource for Buckets {
                 _ => false,
             }
         });
-        named.map(|index| self.index(index)).transpose()
+        match (named.next(), named.next()) {
+            (Some(_), Some(_)) => Err(Error::bad_value(
+                "Hint matched multiple indexes, must hint by index name",
+            )),
+            (found, _) => found.map(|index| self.index(index)).transpose(),
+        }
     }
 
     fn count_keys(

@@ -193,9 +193,17 @@ impl<'c> Maintained<'c> {
     ) -> Result<()> {
         let dynamic = self.indexes.iter().filter(|index| !index.is_static());
         for index in dynamic {
-            let old = self.keys_if_any(index, before)?;
-            let new = self.keys_if_any(index, Some(after))?;
-            diff_entries(batch, &index.unfiltered(), &old, &new, &id);
+            let (old, new) = (
+                self.keys_if_any(index, before),
+                self.keys_if_any(index, Some(after)),
+            );
+            match (old, new) {
+                (Ok(old), Ok(new)) => diff_entries(batch, &index.unfiltered(), &old, &new, &id),
+                // What was there before the index may be nothing it can take: then its build finds
+                // the bucket and fails, and the bucket is none the worse for it.
+                (Err(_), _) | (_, Err(_)) if !index.stored.is_ready() => {}
+                (Err(error), _) | (_, Err(error)) => return Err(error),
+            }
         }
         Ok(())
     }

@@ -155,7 +155,12 @@ impl Case {
             let at = self.random.below(self.whole.len() as u64) as usize;
             let (name, key) = self.whole[at].clone();
             asked.push(("hint by name", with_hint(&question.command, name.into())));
-            asked.push(("hint by key", with_hint(&question.command, key.into())));
+            // A key that several indexes have names none of them.
+            let same = self.fixture.all(doc! {"listIndexes": "ts"});
+            let same = same.iter().filter(|index| index.get("key").as_document().map(|k| k.to_document()) == Some(key.clone()));
+            if same.count() == 1 {
+                asked.push(("hint by key", with_hint(&question.command, key.into())));
+            }
         }
         for (what, command) in asked {
             let asked = Question {
