@@ -12,6 +12,8 @@
 //!
 //! Does not know queries or commands.
 
+#[cfg(test)]
+mod behaviour_tests;
 mod bucket_cache;
 mod bucket_catalog;
 mod bucket_document;
@@ -34,6 +36,8 @@ mod meta;
 mod metrics;
 mod min_max;
 mod raw;
+#[cfg(test)]
+mod raw_tests;
 mod read;
 pub mod rewrite;
 mod schema;

@@ -282,7 +282,7 @@ impl Simulation {
     }
 
     fn run(mut self) {
-        for _ in 0..self.draw.below(60) + 10 {
+        for _ in 0..self.draw.below(48) + 8 {
             match self.draw.below(40) {
                 0..=23 => self.write(),
                 24..=28 => self.chore(),
@@ -297,7 +297,6 @@ impl Simulation {
             }
         }
         self.engine.faults.store(0, Ordering::Relaxed);
-        self.check();
         for at in 0..WRITERS {
             while !matches!(self.writers[at], Writer::Idle) {
                 self.step(at);
@@ -310,7 +309,6 @@ impl Simulation {
         let found = self.timeseries.validate(&self.collection, &|| Ok(()));
         assert_eq!(found.unwrap().problems, Vec::<String>::new());
         self.crash();
-        self.check();
         for _ in 0..1000 {
             self.chore();
         }

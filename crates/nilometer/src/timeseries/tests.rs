@@ -11,25 +11,32 @@ use super::{BucketLimits, BucketRange, StoredBucket, Timeseries};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
 use crate::insertion::{InsertOptions, InsertOutcome};
 
-struct Fixture {
-    engine: Arc<dyn Engine>,
-    catalog: Catalog,
-    timeseries: Arc<Timeseries>,
-    collection: Arc<Collection>,
+pub(super) struct Fixture {
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) catalog: Catalog,
+    pub(super) timeseries: Arc<Timeseries>,
+    pub(super) collection: Arc<Collection>,
     ids: Cell<u32>,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
+        Self::with(
+            BucketLimits::default(),
+            doc! { "timeField": "t", "metaField": "m" },
+        )
+    }
+
+    /// A collection with these limits and time-series options.
+    pub(super) fn with(limits: BucketLimits, options: Document) -> Self {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine.clone()).unwrap();
-        let options =
-            TimeseriesOptions::parse(doc! { "timeField": "t", "metaField": "m" }.as_ref());
+        let options = TimeseriesOptions::parse(options.as_ref());
         let name = Namespace::new("db", "ts").unwrap();
         let collection = catalog
             .create_timeseries(name, [1; 16], doc! {}, options.unwrap())
             .unwrap();
-        let timeseries = Arc::new(Timeseries::new(engine.clone(), BucketLimits::default(), 7));
+        let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, 7));
         Self {
             engine,
             catalog,
@@ -41,7 +48,7 @@ impl Fixture {
 
     /// The same storage with nothing in memory, as after a crash. Bucket ids start anew somewhere
     /// else, as random ones do.
-    fn reopened(self) -> Self {
+    pub(super) fn reopened(self) -> Self {
         self.ids.set(self.ids.get() + 1);
         let timeseries = Arc::new(Timeseries::new(
             self.engine.clone(),
@@ -51,7 +58,7 @@ impl Fixture {
         Self { timeseries, ..self }
     }
 
-    fn insert(&self, documents: &[Document], ordered: bool) -> InsertOutcome {
+    pub(super) fn insert(&self, documents: &[Document], ordered: bool) -> InsertOutcome {
         let new_id = || {
             self.ids.set(self.ids.get() + 1);
             let mut id = [0; 12];
@@ -69,7 +76,7 @@ impl Fixture {
             .unwrap()
     }
 
-    fn buckets(&self, backward: bool) -> Vec<Arc<StoredBucket>> {
+    pub(super) fn buckets(&self, backward: bool) -> Vec<Arc<StoredBucket>> {
         let range = BucketRange {
             backward,
             ..BucketRange::default()
@@ -81,7 +88,7 @@ impl Fixture {
             .collect()
     }
 
-    fn counter(&self, name: &str) -> i64 {
+    pub(super) fn counter(&self, name: &str) -> i64 {
         let mut out = DocumentBuilder::new();
         self.timeseries
             .bucket_catalog
@@ -91,7 +98,7 @@ impl Fixture {
     }
 }
 
-fn at(seconds: i64, meta: &str, value: impl Into<Value>) -> Document {
+pub(super) fn at(seconds: i64, meta: &str, value: impl Into<Value>) -> Document {
     doc! { "_id": 1, "t": Value::DateTime(seconds * 1000), "m": meta, "v": value.into() }
 }
 

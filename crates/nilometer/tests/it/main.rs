@@ -5,4 +5,5 @@ mod golden;
 mod query_commands;
 mod random;
 mod same_answers;
+mod statistics;
 mod support;

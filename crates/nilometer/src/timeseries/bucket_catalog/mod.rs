@@ -36,8 +36,6 @@ pub use memory::Gauges;
 pub use rollover::BucketLimits;
 pub(crate) use series::SeriesKey;
 pub use stats::BucketCounters;
-#[cfg(test)]
-pub(crate) use stats::COUNTER_NAMES;
 pub(crate) use stats::increment;
 
 use bucket::{Field, MemoryUse, OpenBucket, Usage};

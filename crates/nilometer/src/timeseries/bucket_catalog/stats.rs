@@ -17,10 +17,6 @@ macro_rules! counters {
             $(#[doc = $name] pub(crate) $field: AtomicI64,)*
         }
 
-        /// The names of all counters.
-        #[cfg(test)]
-        pub(crate) const COUNTER_NAMES: &[&str] = &[$($name,)*];
-
         impl BucketCounters {
             /// Adds another collection's counters to these.
             pub(crate) fn add(&self, other: &Self) {
