@@ -244,8 +244,11 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
                 min: None,
                 max: None,
             });
-            // What has no indexes to look through knows what it serves itself.
-            if input.source.view()?.is_some() {
+            // What has no indexes to look through knows what it serves itself, and so does what is
+            // clustered by `_id`.
+            if input.source.is_clustered() && input.source.knows_index(hint) {
+                true
+            } else if input.source.view()?.is_some() {
                 input.forced = forced;
                 true
             } else {

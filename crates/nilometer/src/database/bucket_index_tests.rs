@@ -18,7 +18,7 @@ use crate::services::Environment;
 use crate::session::ClientSession;
 use crate::timeseries::index_conversion::{CollationOrigin, to_buckets, to_user};
 
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 40;
 
 /// A SplitMix64 generator.
 struct Random(u64);
@@ -424,6 +424,52 @@ impl Case {
         }
     }
 
+    /// Buckets read as documents: by index as by a scan.
+    fn ask_raw(&mut self) {
+        let random = &mut self.random;
+        let path = *random.pick(&[
+            "meta.x", "meta", "control.min.t", "control.min.a", "control.max.a", "control.max.c",
+        ]);
+        let operand: Value = match path {
+            "control.min.t" => ordinary_time(random),
+            "meta" => doc! {"x": random.int(4), "y": "a"}.into(),
+            _ => Value::Int32(random.int(12)),
+        };
+        let operator = *random.pick(&["$eq", "$gte", "$lte"]);
+        let mut comparison = DocumentBuilder::new();
+        comparison.append(operator, operand);
+        let mut filter = DocumentBuilder::new();
+        filter.append(path, comparison.finish());
+        let mut find = doc! {"find": "system.buckets.ts", "filter": filter.finish(), "batchSize": 10_000};
+        if random.below(2) == 0 {
+            let mut sorted = DocumentBuilder::new();
+            find.iter().for_each(|element| {
+                sorted.append_element(element);
+            });
+            sorted.append("sort", doc! {"control.min.t": 1, "_id": 1});
+            find = sorted.finish();
+        }
+        let mut natural = DocumentBuilder::new();
+        find.iter().for_each(|element| {
+            natural.append_element(element);
+        });
+        natural.append("hint", doc! {"$natural": 1});
+        let mut answers = [find.clone(), natural.finish()].map(|command| all(&self.database, command));
+        if find.get("sort").is_missing() {
+            for answer in &mut answers {
+                answer.sort_by_key(|bucket| show(bucket));
+            }
+        }
+        let [by_index, scanned] = answers;
+        if by_index != scanned {
+            let explain = doc! {"explain": find, "verbosity": "executionStats"};
+            let lost: Vec<_> = scanned.iter().filter(|d| !by_index.contains(d)).map(show).collect();
+            let extra: Vec<_> = by_index.iter().filter(|d| !scanned.contains(d)).map(show).collect();
+            let explained = show(&run(&self.database, explain));
+            panic!("seed {}: {explained}\n lost {lost:#?} extra {extra:#?}", self.seed);
+        }
+    }
+
     fn validate(&self) {
         let reply = must(&self.database, doc! {"validate": "system.buckets.ts"});
         let valid = matches!(reply.get("valid"), ValueRef::Bool(true));
@@ -474,6 +520,7 @@ fn check(seed: u64) {
         }
         if case.random.below(2) == 0 {
             case.ask();
+            case.ask_raw();
         }
     }
     case.create_index();
@@ -485,6 +532,9 @@ fn check(seed: u64) {
     }
     for _ in 0..25 {
         case.ask();
+    }
+    for _ in 0..5 {
+        case.ask_raw();
     }
     case.validate();
     drop(case);

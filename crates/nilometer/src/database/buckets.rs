@@ -11,13 +11,16 @@ use nilometer_bson::{Document, DocumentBuilder, ObjectId, ValueRef};
 
 use crate::catalog::{Collection, StoredIndex};
 use crate::error::{Error, Result};
+use crate::index::Index;
 use crate::index::buckets::{BucketIndex, WantedKeys};
 use crate::query::source::{
     Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions, BucketScan,
-    BucketSource, Direction, RecordIter, RecordKey, RecordScan, RecordSource, ScanCounters,
+    BucketSource, Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan,
+    RecordSource, RecordView, ScanCounters,
 };
 use crate::timeseries::{
-    BucketRange, BucketScan as StoredBuckets, StoredBucket, Stream, Timeseries, index_conversion,
+    BucketRange, BucketScan as StoredBuckets, BucketView, StoredBucket, Stream, Timeseries,
+    index_conversion,
 };
 
 /// Different metadata read from an index at a time.
@@ -129,6 +132,24 @@ impl RecordSource for Buckets {
         Ok(count)
     }
 
+    fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
+        let view = self.timeseries.view(&self.collection)?;
+        Ok(Some(Box::new(RawView(view))))
+    }
+
+    fn indexes(&self) -> Result<Vec<Arc<Index>>> {
+        let all = RecordSource::all_indexes(self)?;
+        Ok(all.into_iter().filter(|i| i.stored.is_usable()).collect())
+    }
+
+    fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
+        let all = self.collection.indexes.all();
+        let complete = all.iter().filter(|index| index.is_ready());
+        complete
+            .map(|index| Ok(Arc::new(self.index(index)?.index())))
+            .collect()
+    }
+
     fn clustered_key(&self, id: ValueRef<'_>) -> Option<RecordKey> {
         match id {
             ValueRef::ObjectId(id) => Some(id.0.to_vec()),
@@ -138,6 +159,41 @@ impl RecordSource for Buckets {
 
     fn is_clustered(&self) -> bool {
         true
+    }
+}
+
+/// Bucket documents and their indexes at one moment.
+struct RawView(BucketView);
+
+impl RecordView for RawView {
+    fn entries(
+        &self,
+        index: &Index,
+        start: &[u8],
+        end: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<EntryIter> {
+        let direction = match direction {
+            Direction::Forward => nilometer_storage::Direction::Forward,
+            Direction::Backward => nilometer_storage::Direction::Backward,
+        };
+        let entries = self.0.entries(&index.stored, start, end, direction)?;
+        Ok(Box::new(entries.map(|entry| {
+            let (key, type_bits, id) = entry?;
+            Ok(IndexEntry {
+                key,
+                type_bits,
+                record: id.to_vec(),
+                document: None,
+            })
+        })))
+    }
+
+    fn record(&self, key: &[u8]) -> Result<Option<Document>> {
+        match key.try_into() {
+            Ok(id) => self.0.document(id),
+            Err(_) => Ok(None),
+        }
     }
 }
 

@@ -31,6 +31,7 @@ pub mod index_conversion;
 pub(crate) mod index_maintenance;
 mod index_scan;
 mod index_validate;
+mod index_view;
 mod insert;
 mod meta;
 mod metrics;
@@ -60,6 +61,7 @@ pub use bucket_catalog::{
 };
 pub use distinct_metas::MetaPage;
 pub use index_build::BucketWalk;
+pub use index_view::BucketView;
 pub use index_scan::{CANDIDATES_MAX, Found, Stream};
 pub use metrics::TimeseriesMetrics;
 pub use raw::{BucketFate, RawChange};
