@@ -12,6 +12,7 @@ import bson
 from bson import Decimal128, Int64, ObjectId, Regex
 from bson.codec_options import CodecOptions
 from pymongo import ASCENDING, DESCENDING, InsertOne, MongoClient, errors
+from pymongo.collation import Collation, CollationStrength
 from pymongo.write_concern import WriteConcern
 
 URI = os.environ["NILOMETER_URI"]
@@ -176,6 +177,22 @@ def ordinary_collection():
     equal([d["_id"] for d in plain.find({"tags": "b"}, sort=[("_id", 1)])], [2, 5])
     equal(code_of(lambda: plain.insert_one({"_id": 3})), 11000)
     plain.drop()
+    follow_collations()
+
+
+def follow_collations():
+    folding = Collation("en", strength=CollationStrength.SECONDARY)
+    names = db.create_collection("names", collation=folding)
+    names.insert_many([{"_id": i, "name": n} for i, n in enumerate(["b", "A", "a", "\u00e1"])])
+    equal(names.count_documents({"name": "a"}), 2)
+    equal(names.count_documents({"name": "a"}, collation=Collation("simple")), 1)
+    primary = Collation("en", strength=CollationStrength.PRIMARY)
+    equal([d["_id"] for d in names.find({"name": "A"}).collation(primary)], [1, 2, 3])
+    equal([d["_id"] for d in names.find().sort([("name", 1), ("_id", 1)])], [1, 2, 3, 0])
+    equal(names.update_many({"name": "B"}, {"$set": {"seen": True}}).modified_count, 1)
+    equal(names.options()["collation"]["version"], "57.1")
+    equal(code_of(lambda: names.find_one(collation=Collation("xx"))), 2)
+    names.drop()
 
 
 def unacknowledged_write():

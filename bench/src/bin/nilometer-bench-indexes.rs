@@ -94,7 +94,11 @@ fn load(database: &Database, series: u64, ticks: u64) -> Outcome {
         insert(database, batch)?;
     }
     let rate = (series * ticks) as f64 / waiting.as_secs_f64();
-    println!("loaded {} in {:.0?}, {rate:.0} a second", series * ticks, from.elapsed());
+    println!(
+        "loaded {} in {:.0?}, {rate:.0} a second",
+        series * ticks,
+        from.elapsed()
+    );
     Ok(())
 }
 
@@ -105,7 +109,8 @@ fn median(mut all: Vec<Duration>) -> Duration {
 
 /// What a reply holds, in an order of its own.
 fn answer(reply: &Document) -> Vec<String> {
-    let shown = |value: nilometer_bson::ValueRef<'_>| nilometer_bson::extjson::value_to_relaxed(value);
+    let shown =
+        |value: nilometer_bson::ValueRef<'_>| nilometer_bson::extjson::value_to_relaxed(value);
     let values = match reply.get("values").as_array() {
         Some(values) => Some(values),
         None => {
@@ -163,7 +168,8 @@ fn questions(database: &Database, series: u64, ticks: u64) -> Outcome {
     let hours = (ticks as i64 * INTERVAL_MS / 3_600_000).max(1) as u64;
     ask(database, "one series, one hour", DRAWS, 3, &|seed| {
         let from = FROM_MS + draw(seed + 1000, hours) as i64 * 3_600_000;
-        let within = doc! { "$gte": Value::DateTime(from), "$lt": Value::DateTime(from + 3_600_000) };
+        let within =
+            doc! { "$gte": Value::DateTime(from), "$lt": Value::DateTime(from + 3_600_000) };
         let filter = doc! { "m": meta(draw(seed, series)), "t": within };
         doc! { "find": "ts", "filter": filter, "batchSize": 100_000 }
     })?;
@@ -172,12 +178,25 @@ fn questions(database: &Database, series: u64, ticks: u64) -> Outcome {
         doc! { "find": "ts", "filter": filter, "sort": doc! { "t": -1 }, "limit": 1 }
     })?;
     ask(database, "newest of every series", 3, 2, &|_| {
-        let newest = doc! { "$top": doc! { "sortBy": doc! { "t": -1 }, "output": array!["$t", "$v"] } };
+        let newest =
+            doc! { "$top": doc! { "sortBy": doc! { "t": -1 }, "output": array!["$t", "$v"] } };
         let group = doc! { "$group": doc! { "_id": "$m", "newest": newest } };
         doc! { "aggregate": "ts", "pipeline": array![group], "cursor": doc! { "batchSize": 100_000 } }
     })?;
-    ask(database, "distinct m", 5, 2, &|_| doc! { "distinct": "ts", "key": "m" })?;
-    ask(database, "distinct m.host", 5, 2, &|_| doc! { "distinct": "ts", "key": "m.host" })?;
+    ask(
+        database,
+        "distinct m",
+        5,
+        2,
+        &|_| doc! { "distinct": "ts", "key": "m" },
+    )?;
+    ask(
+        database,
+        "distinct m.host",
+        5,
+        2,
+        &|_| doc! { "distinct": "ts", "key": "m.host" },
+    )?;
     ask(database, "group by m.region", 5, 2, &|_| {
         let group = doc! { "$group": doc! { "_id": "$m.region", "a": doc! { "$min": "$m.host" } } };
         doc! { "aggregate": "ts", "pipeline": array![group], "cursor": doc! { "batchSize": 100_000 } }
@@ -209,7 +228,10 @@ fn build(database: &Database, series: u64, ticks: u64) -> Outcome {
         let from = written.load(Ordering::Relaxed);
         let began = Instant::now();
         let index = doc! { "key": doc! { "v": 1 }, "name": "v_1" };
-        let made = call(database, &doc! { "createIndexes": "ts", "indexes": array![index] });
+        let made = call(
+            database,
+            &doc! { "createIndexes": "ts", "indexes": array![index] },
+        );
         let took = began.elapsed().as_secs_f64();
         let beside = (written.load(Ordering::Relaxed) - from) as f64 / took;
         stop.store(true, Ordering::Relaxed);

@@ -10,6 +10,7 @@ mod collections;
 mod index_builds;
 #[cfg(test)]
 mod index_tests;
+mod outputs;
 mod plain;
 mod statistics;
 
@@ -116,6 +117,7 @@ impl Database {
             services: services.clone(),
             catalog: catalog.clone(),
             timeseries: timeseries.clone(),
+            records: records.clone(),
             expire_cursors: Box::new(move |now, idle| {
                 cursors.expire(now, idle);
             }),

@@ -106,6 +106,8 @@ macro_rules! parameters {
 const INT_MAX: i64 = i32::MAX as i64;
 
 parameters! {
+    allow_disk_use_by_default = "allowDiskUseByDefault", Bool, Any, 1, 0, 1,
+        "True to let queries that do not say otherwise write to disk what memory does not hold.";
     cursor_timeout_millis = "cursorTimeoutMillis", Long, Any, 600_000, 1, i64::MAX,
         "Milliseconds after which a cursor nobody asks is closed.";
     enable_test_commands = "enableTestCommands", Bool, Never, 0, 0, 1,
@@ -114,6 +116,8 @@ parameters! {
         "Bytes a sort may hold before it spills to disk or fails.";
     internal_document_source_group_max_memory_bytes = "internalDocumentSourceGroupMaxMemoryBytes", Long, Any, 104_857_600, 1, i64::MAX,
         "Bytes a group may hold before it spills to disk or fails.";
+    internal_query_max_allowed_densify_docs = "internalQueryMaxAllowedDensifyDocs", Long, Any, 500_000, 0, i64::MAX,
+        "Documents a $densify may make.";
     max_sessions = "maxSessions", Int, Startup, 1_000_000, 1, INT_MAX,
         "Logical sessions that may be open at a time.";
     quiet = "quiet", Bool, Any, 0, 0, 1,

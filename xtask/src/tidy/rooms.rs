@@ -186,8 +186,10 @@ pub(crate) const RULES: &[Rule] = &[
         rooms: Some(&[
             "background",
             "catalog",
+            "index",
             "services",
             "timeseries",
+            "write",
             "config",
             "operation",
             "stats",

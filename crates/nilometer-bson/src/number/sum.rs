@@ -18,6 +18,24 @@ pub struct DoubleSum {
     seen_special: bool,
 }
 
+impl DoubleSum {
+    /// All there is to it, as numbers: what [`DoubleSum::from_parts`] makes the same sum of.
+    pub fn to_parts(&self) -> [f64; 4] {
+        let seen = f64::from(u8::from(self.seen_special));
+        [self.sum, self.rest, self.special, seen]
+    }
+
+    /// The sum these parts were taken from.
+    pub fn from_parts([sum, rest, special, seen]: [f64; 4]) -> Self {
+        Self {
+            sum,
+            rest,
+            special,
+            seen_special: seen != 0.0,
+        }
+    }
+}
+
 /// `a + b` as the rounded sum and its error, exactly.
 fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;

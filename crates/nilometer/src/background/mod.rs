@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::catalog::Catalog;
 use crate::services::Services;
 use crate::timeseries::Timeseries;
+use crate::write::Records;
 
 use ttl::TtlMonitor;
 
@@ -21,6 +22,7 @@ pub(crate) struct Needs {
     pub(crate) services: Arc<Services>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) timeseries: Arc<Timeseries>,
+    pub(crate) records: Arc<Records>,
     /// Closes cursors nobody has asked for too long: the monotonic time now, and how long that is.
     pub(crate) expire_cursors: Box<dyn Fn(Duration, Duration) + Send>,
 }
@@ -61,6 +63,6 @@ fn run(needs: &Needs, stopped: &Receiver<()>) {
         let idle = needs.services.parameters.cursor_timeout_millis();
         let idle = Duration::from_millis(u64::try_from(idle).unwrap_or(0));
         (needs.expire_cursors)(needs.services.clock.monotonic(), idle);
-        ttl.tick(&needs.services, &needs.catalog, &needs.timeseries);
+        ttl.tick(needs, stopped);
     }
 }

@@ -13,6 +13,7 @@ mod index_changes;
 mod index_spec;
 mod indexes;
 mod namespace;
+mod replacement;
 mod timeseries_options;
 
 use std::collections::{BTreeMap, BTreeSet};

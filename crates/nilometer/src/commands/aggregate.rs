@@ -105,7 +105,7 @@ pub(super) fn plan(
             "aggregate option 'rawData' is not supported",
         ));
     }
-    let options = QueryOptions::parse(args, operation)?;
+    let options = QueryOptions::parse(database, operation, args, collection)?;
     let pipeline = args.required_array("pipeline")?;
     let mut documents = Vec::new();
     for value in pipeline.iter() {

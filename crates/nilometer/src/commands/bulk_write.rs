@@ -139,7 +139,7 @@ fn run(
         operation,
         namespaces,
         ops,
-        options: QueryOptions::parse(&args, operation)?,
+        options: QueryOptions::parse(database, operation, &args, None)?,
         ordered: args.boolean("ordered")?.unwrap_or(true),
         errors_only: args.boolean("errorsOnly")?.unwrap_or(false),
         totals: Totals::default(),
@@ -406,7 +406,7 @@ fn reply(
     let (builder, plan) = query::plan(
         database,
         operation,
-        &QueryOptions::parse(&none, operation)?,
+        &QueryOptions::parse(database, operation, &none, None)?,
         None,
         vec![given_documents(results)],
         Needs::All.into(),

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use nilometer_bson::order::Collator;
 use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::Durability;
 
 use super::args::Args;
 use super::find::natural_direction_of;
 use super::insert::{WRITE_BATCH_MAX, write_error};
-use super::query::{QueryOptions, check_collation};
+use super::query::{QueryOptions, default_collation, given_collation};
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -70,7 +71,7 @@ pub(super) struct Selected {
 }
 
 impl Selected {
-    /// Reads `sort`, `hint` and `collation` of a statement beside its filter.
+    /// Reads `sort` and `hint` of a statement beside its filter.
     pub(super) fn parse(
         database: &Database,
         namespace: &Namespace,
@@ -78,9 +79,6 @@ impl Selected {
         filter: DocRef<'_>,
         expressions: &ParseContext,
     ) -> Result<Self> {
-        if let Some(collation) = statement.document("collation")? {
-            check_collation(collation)?;
-        }
         let mut backward = is_backward(database, namespace, statement.value("hint"))?;
         let mut sort = None;
         if let Some(pattern) = statement.document("sort")?.filter(|d| !d.is_empty()) {
@@ -152,10 +150,12 @@ pub(super) fn eval_context<'a>(
     database: &'a Database,
     operation: &OperationContext,
     variables: &'a [Value],
+    expressions: &'a ParseContext,
 ) -> EvalContext<'a> {
     EvalContext {
         now_ms: operation.now_ms,
         variables,
+        collator: expressions.collator().map(|c| &**c as &dyn Collator),
         random: Some(&*database.queries().entropy),
         ..EvalContext::default()
     }
@@ -198,6 +198,7 @@ impl<'r> Statements<'r> {
         command: &'static str,
         field: &str,
         known: &[&str],
+        database: &Database,
         operation: &OperationContext,
         request: &'r Request,
     ) -> Result<Self> {
@@ -224,7 +225,7 @@ impl<'r> Statements<'r> {
         }
         Ok(Self {
             namespace,
-            options: QueryOptions::parse(&args, operation)?,
+            options: QueryOptions::parse(database, operation, &args, None)?,
             documents,
             ordered,
         })
@@ -276,12 +277,28 @@ pub(super) fn count_value(count: u64) -> Value {
     }
 }
 
+/// What expressions of a statement refer to, under its collation, or else the collection's.
+pub(super) fn expressions_of(place: Place<'_>, statement: &Args<'_>) -> Result<ParseContext> {
+    let Namespace {
+        database,
+        collection,
+    } = place.namespace;
+    let collation = match given_collation(statement)? {
+        Some(given) => given,
+        None => default_collation(place.database, database, collection)?,
+    };
+    let expressions = place.options.expressions.clone();
+    Ok(expressions.with_collator(collation.shared()))
+}
+
 /// The constants of a statement (`c`), added to the variables of the command.
 pub(super) fn with_constants(
-    options: &QueryOptions,
+    place: Place<'_>,
+    statement: &Args<'_>,
     constants: Option<DocRef<'_>>,
 ) -> Result<(ParseContext, Vec<Value>)> {
-    let mut expressions = options.expressions.clone();
+    let mut expressions = expressions_of(place, statement)?;
+    let options = place.options;
     let mut variables = options.variables.to_vec();
     for element in constants.into_iter().flatten() {
         crate::eval::variables::check_user_name(element.name())?;

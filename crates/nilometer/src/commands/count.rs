@@ -88,7 +88,7 @@ pub(super) fn plan(
     args: &Args<'_>,
 ) -> Result<Planned> {
     let collection = check_collection_name(args, "count")?;
-    let options = QueryOptions::parse(args, operation)?;
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     args.value("fields");
     let mut stages = Vec::new();
     if let Some(query) = args.document("query")? {

@@ -7,7 +7,7 @@ use super::{Access, CommandContext, CommandSpec, Fields};
 use crate::catalog::{BUCKETS_PREFIX, CatalogEntry, Namespace, TimeseriesOptions, View};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::ParseContext;
+use crate::eval::{Collation, ParseContext};
 use crate::operation::Request;
 use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
 use crate::query::planner::resolve::VIEW_DEPTH_MAX;
@@ -51,7 +51,6 @@ const EXPIRE_AFTER_SECONDS_MAX: i64 = i64::MAX / 1000;
 /// Options no kind of collection takes yet.
 const UNSUPPORTED: &[&str] = &[
     "clusteredIndex",
-    "collation",
     "validator",
     "validationLevel",
     "validationAction",
@@ -168,13 +167,26 @@ pub(super) fn check_expire_after(seconds: i64) -> Result<()> {
     Ok(())
 }
 
-/// Options that have no effect here but are kept and shown, as MongoDB does.
+/// Options that are kept and shown: those without effect here, as MongoDB does, and the collation.
 fn kept_options(args: &Args<'_>) -> Result<Document> {
     let mut kept = DocumentBuilder::new();
     for name in ["storageEngine", "indexOptionDefaults"] {
         if let Some(value) = args.document(name)? {
             kept.append(name, value);
         }
+    }
+    for element in collation_option(args)?.iter() {
+        kept.append_element(element);
+    }
+    Ok(kept.finish())
+}
+
+/// The option `collation` with every field, as it is kept; empty for the order of bytes.
+fn collation_option(args: &Args<'_>) -> Result<Document> {
+    let mut kept = DocumentBuilder::new();
+    if let Some(spec) = args.document("collation")? {
+        let collation = Collation::parse(spec, "create.collation")?;
+        kept.append("collation", collation.to_document());
     }
     Ok(kept.finish())
 }
@@ -226,10 +238,13 @@ fn create_view(
     args: &Args<'_>,
 ) -> Result<Document> {
     Namespace::new(&namespace.database, view_on)?;
+    let options = collation_option(args)?;
+    let collation = Collation::of_stored(options.as_ref())?;
+    let expressions = ParseContext::new().with_collator(collation.shared());
     let mut pipeline = Vec::new();
     if let Some(stages) = args.array("pipeline")? {
         // Parsed for the errors alone: a view is stored as it was given.
-        let context = PipelineContext::top(ParseContext::new());
+        let context = PipelineContext::view(expressions);
         parse_pipeline_value(&context, "'pipeline'", ValueRef::Array(stages))?;
         pipeline.extend(
             stages
@@ -242,11 +257,12 @@ fn create_view(
         namespace: namespace.clone(),
         view_on: view_on.to_owned(),
         pipeline,
-        options: Document::new(),
+        options,
     };
     match database.catalog().get(&namespace) {
         None => {
             refuse_ring(database, &view)?;
+            refuse_other_collation(database, &view, &collation)?;
             database.catalog().create_view(view)?;
         }
         Some(CatalogEntry::View(known)) if *known == view => {}
@@ -276,6 +292,26 @@ fn refuse_ring(database: &Database, view: &View) -> Result<()> {
         ErrorCode::ViewDepthLimitExceeded,
         format!("views may stand on one another {VIEW_DEPTH_MAX} deep at most"),
     ))
+}
+
+/// A view on a view has its collation.
+fn refuse_other_collation(database: &Database, view: &View, collation: &Collation) -> Result<()> {
+    let below = Namespace::new(&view.namespace.database, &view.view_on)?;
+    match database.catalog().get(&below) {
+        Some(CatalogEntry::View(next))
+            if !next.is_timeseries()
+                && Collation::of_stored(next.options.as_ref())? != *collation =>
+        {
+            Err(Error::new(
+                ErrorCode::OptionNotSupportedOnView,
+                format!(
+                    "View {} has conflicting collation with view {below}",
+                    view.namespace
+                ),
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn create_collection(

@@ -7,7 +7,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder};
 use super::args::Args;
 use super::change::{
     Place, Selected, Statements, append_errors, count_value, durability, eval_context,
-    make_durable, target,
+    expressions_of, make_durable, target,
 };
 use super::raw_change::Buckets;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
@@ -35,7 +35,8 @@ fn run(
     request: &Request,
 ) -> Result<Document> {
     let operation = &context.operation;
-    let statements = Statements::parse("delete", "deletes", STATEMENT, operation, request)?;
+    let statements =
+        Statements::parse("delete", "deletes", STATEMENT, database, operation, request)?;
     for document in statements.documents.clone() {
         let statement = Args::new("delete.deletes", document);
         statement.required_document("q")?;
@@ -82,13 +83,13 @@ pub(super) fn one(
         options,
         durability,
     } = place;
-    let expressions = &options.expressions;
+    let expressions = &expressions_of(place, statement)?;
     let selected = Selected::parse(database, namespace, statement, filter, expressions)?;
     let Some(collection) = target(database, namespace, "delete")? else {
         return Ok(0);
     };
     let check_interrupt = || operation.check_interrupt();
-    let eval = eval_context(database, operation, &options.variables);
+    let eval = eval_context(database, operation, &options.variables, expressions);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);
     let (deleted, _) = apply(database, &collection, selection)?;
     database.services().counters.documents.deleted.add(deleted);

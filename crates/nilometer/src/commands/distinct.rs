@@ -5,8 +5,7 @@
 
 use std::collections::HashSet;
 
-use nilometer_bson::order::OrdValue;
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::args::Args;
 use super::find::apply_hint;
@@ -14,6 +13,8 @@ use super::query::{self, Planned, QueryOptions, Wanted, check_collection_name, n
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
+use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
 use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::{MatchStage, Stage};
@@ -46,8 +47,8 @@ fn run(
     let args = Args::new("distinct", request.body.as_ref());
     let path = MatchPath::new(args.required_string("key")?);
     let planned = plan(database, &context.operation, &args)?;
+    let mut values = Values::new(Collation::from(planned.builder.settings.collator.clone()));
     let mut executor = planned.executor()?;
-    let mut values = Values::default();
     while let Some(rows) = executor.next_rows(&context.operation)? {
         for row in &rows {
             values.collect(&path, row.as_ref())?;
@@ -58,22 +59,22 @@ fn run(
 }
 
 struct Values {
-    seen: HashSet<OrdValue>,
+    seen: HashSet<CollatedValue>,
+    collation: Collation,
     out: DocumentBuilder,
 }
 
-impl Default for Values {
-    fn default() -> Self {
+impl Values {
+    fn new(collation: Collation) -> Self {
         let mut out = DocumentBuilder::new();
         out.begin_array("values");
         Self {
             seen: HashSet::new(),
+            collation,
             out,
         }
     }
-}
 
-impl Values {
     fn collect(&mut self, path: &MatchPath, document: DocRef<'_>) -> Result<()> {
         let root = ValueRef::Document(document);
         path.visit(root, LeafArrays::Whole, &mut |value, _| {
@@ -92,12 +93,11 @@ impl Values {
     }
 
     fn add(&mut self, value: ValueRef<'_>) -> Result<()> {
-        let value: Value = value.to_value();
-        if self.seen.contains(&OrdValue(value.clone())) {
+        let count = self.seen.len();
+        if !self.seen.insert(self.collation.key(value.to_value())) {
             return Ok(());
         }
-        self.out.append_indexed(self.seen.len(), value.as_ref());
-        self.seen.insert(OrdValue(value));
+        self.out.append_indexed(count, value);
         if self.out.len() > DISTINCT_BYTES_MAX {
             return Err(Error::location(
                 DISTINCT_TOO_BIG,
@@ -116,7 +116,7 @@ pub(super) fn plan(
 ) -> Result<Planned> {
     let collection = check_collection_name(args, "distinct")?;
     let key = args.required_string("key")?;
-    let options = QueryOptions::parse(args, operation)?;
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     let mut stages = Vec::new();
     if let Some(query) = args.document("query")? {
         let filter = MatchExpression::parse(query, &options.expressions)?.simplify();

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::query::exec::Executor;
 use crate::query::explain::{Execution, explain};
+use crate::query::pipeline::Stage;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
@@ -34,6 +35,9 @@ const GENERIC_FIELDS: &[&str] = &[
     "apiStrict",
     "apiDeprecationErrors",
 ];
+
+/// An explanation that would have to write.
+const WRITES_NOT_EXECUTED: i32 = 51_029;
 
 /// How much is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +140,12 @@ fn explained_with(
         builder,
         plan,
     } = planned;
+    if verbosity == Verbosity::ExecutionStats && plan.stages.iter().any(Stage::writes) {
+        return Err(Error::location(
+            WRITES_NOT_EXECUTED,
+            "explain of an aggregate with $out or $merge only tells the plan: use the verbosity 'queryPlanner'",
+        ));
+    }
     let explanation = match verbosity {
         Verbosity::QueryPlanner => explain(&plan, &namespace, top, None),
         Verbosity::ExecutionStats | Verbosity::AllPlansExecution => {

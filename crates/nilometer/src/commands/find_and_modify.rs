@@ -74,7 +74,7 @@ fn run(
         // Both say how to treat documents that validators or the server would change; there are none.
         args.lenient_boolean(name)?;
     }
-    let options = QueryOptions::parse(&args, operation)?;
+    let options = QueryOptions::parse(database, operation, &args, Some(name))?;
     let form = form(&args, &options)?;
     target(database, &namespace, "findAndModify")?;
     let filter = args.document("query")?.unwrap_or(DocRef::EMPTY);
@@ -85,7 +85,7 @@ fn run(
         None => None,
     };
     let check_interrupt = || operation.check_interrupt();
-    let eval = eval_context(database, operation, &options.variables);
+    let eval = eval_context(database, operation, &options.variables, expressions);
     let selection = selected.selection(false, durability(operation, true), eval, &check_interrupt);
     let done = perform(database, operation, &namespace, selection, &form)
         .map_err(|error| error.context("Plan executor error during findAndModify"))?;

@@ -5,7 +5,7 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 use super::args::Args;
 use super::query::{listing_batch_size, open_listing};
 use super::{Access, CommandContext, CommandSpec, Fields};
-use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, Storage, pipeline_value};
+use crate::catalog::{CatalogEntry, Collection, Namespace, SYSTEM_VIEWS, Storage, pipeline_value};
 use crate::database::Database;
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
@@ -109,10 +109,7 @@ fn describe(
                 let info = doc! { "readOnly": false, "uuid": collection.uuid_value() };
                 out.append("info", info);
                 if matches!(collection.storage, Storage::Records { .. }) {
-                    out.append(
-                        "idIndex",
-                        doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" },
-                    );
+                    out.append("idIndex", id_index(collection));
                 }
             }
         }
@@ -131,6 +128,7 @@ fn describe(
                     doc! {
                         "viewOn": view.view_on.as_str(),
                         "pipeline": pipeline_value(&view.pipeline),
+                        "collation": view.options.get("collation").to_value(),
                     },
                 );
                 out.append("info", doc! { "readOnly": true });
@@ -138,6 +136,16 @@ fn describe(
         }
     }
     out.finish()
+}
+
+/// The definition of the `_id` index, which has the collection's collation.
+pub(super) fn id_index(collection: &Collection) -> Document {
+    doc! {
+        "v": 2,
+        "key": doc! { "_id": 1 },
+        "name": "_id_",
+        "collation": collection.options.get("collation").to_value(),
+    }
 }
 
 fn timeseries_options(database: &Database, namespace: &Namespace) -> Document {

@@ -1,8 +1,9 @@
 //! `listIndexes`.
 
-use nilometer_bson::{Document, doc};
+use nilometer_bson::Document;
 
 use super::args::Args;
+use super::list_collections::id_index;
 use super::query::{listing_batch_size, open_listing};
 use super::{Access, CommandContext, CommandSpec, Fields};
 use crate::catalog::{CatalogEntry, Namespace, Storage};
@@ -29,10 +30,9 @@ fn run(
     )?;
     let batch_size = listing_batch_size(&args)?;
     let catalog = database.catalog();
-    let id_index = doc! { "v": 2, "key": doc! { "_id": 1 }, "name": "_id_" };
     let indexes = match catalog.get(&namespace) {
         Some(CatalogEntry::Collection(found)) => match found.storage {
-            Storage::Records { .. } => vec![id_index],
+            Storage::Records { .. } => vec![id_index(&found)],
             // Buckets are clustered by `_id`, which is no index of its own.
             Storage::Buckets { .. } => Vec::new(),
         },

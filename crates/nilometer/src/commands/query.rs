@@ -7,14 +7,16 @@ use std::time::Duration;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::args::Args;
+use crate::catalog::{CatalogEntry, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::{EvalContext, Expression, ParseContext};
+use crate::eval::{Collation, EvalContext, Expression, ParseContext};
 use crate::operation::OperationContext;
 use crate::query::cursor::{BatchRequest, Cursor};
 use crate::query::exec::documents::GivenDocuments;
 use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::query::pipeline::{PipelineContext, Stage};
+use crate::query::planner::near;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::resolve::resolve;
 use crate::query::planner::{Builder, Input, LogicalPlan, access, rules};
@@ -25,25 +27,43 @@ pub(super) struct QueryOptions {
     pub(super) expressions: ParseContext,
     /// The values of `let`.
     pub(super) variables: Arc<[Value]>,
-    /// Stages above their memory limit may write to disk.
-    pub(super) allow_disk_use: bool,
+    /// Whether stages above their memory limit may write to disk; if not said, a parameter decides.
+    pub(super) allow_disk_use: Option<bool>,
 }
 
 impl QueryOptions {
-    /// Reads `let`, `collation` and `allowDiskUse`, which is true unless it is refused.
-    pub(super) fn parse(args: &Args<'_>, operation: &OperationContext) -> Result<Self> {
-        if let Some(collation) = args.document("collation")? {
-            check_collation(collation)?;
-        }
-        let mut expressions = ParseContext::new();
+    /// Reads `let`, `collation` and `allowDiskUse`. Without a collation that of `collection` goes.
+    pub(super) fn parse(
+        database: &Database,
+        operation: &OperationContext,
+        args: &Args<'_>,
+        collection: Option<&str>,
+    ) -> Result<Self> {
+        let collation = match (given_collation(args)?, collection) {
+            (Some(given), _) => given,
+            (None, None) => Collation::SIMPLE,
+            (None, Some(name)) => default_collation(database, &operation.database, name)?,
+        };
+        Self::with_collation(operation, args, &collation)
+    }
+
+    /// Like [`QueryOptions::parse`], under this collation whatever is given.
+    pub(super) fn with_collation(
+        operation: &OperationContext,
+        args: &Args<'_>,
+        collation: &Collation,
+    ) -> Result<Self> {
+        let constant = ParseContext::new().with_collator(collation.shared());
+        let mut expressions = constant.clone();
         let mut variables = Vec::new();
         if let Some(list) = args.document("let")? {
             for element in list {
                 crate::eval::variables::check_user_name(element.name())?;
                 // Values are constants: they see neither documents nor each other.
-                let value = Expression::parse(element.value(), &ParseContext::new())?;
+                let value = Expression::parse(element.value(), &constant)?;
                 let cx = EvalContext {
                     now_ms: operation.now_ms,
+                    collator: collation.collator(),
                     ..EvalContext::default()
                 };
                 variables.push(value.evaluate(DocRef::EMPTY, &cx)?);
@@ -53,30 +73,33 @@ impl QueryOptions {
         Ok(Self {
             expressions,
             variables: variables.into(),
-            allow_disk_use: args.lenient_boolean("allowDiskUse")?.unwrap_or(true),
+            allow_disk_use: args.lenient_boolean("allowDiskUse")?,
         })
     }
 }
 
-/// Only the simple collation, for now; any other would answer wrongly if it were ignored.
-pub(super) fn check_collation(collation: DocRef<'_>) -> Result<()> {
-    if collation.is_empty() {
-        return Ok(());
+/// The `collation` a command or statement gives; an empty one is none.
+pub(super) fn given_collation(args: &Args<'_>) -> Result<Option<Collation>> {
+    match args.document("collation")? {
+        Some(spec) if !spec.is_empty() => Collation::parse(spec, "collation").map(Some),
+        _ => Ok(None),
     }
-    match collation.get("locale") {
-        ValueRef::String("simple") => Ok(()),
-        ValueRef::String(locale) => Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            format!("collation with locale '{locale}' is not supported by this version"),
-        )),
-        ValueRef::Missing => Err(Error::new(
-            ErrorCode::IDLFailedToParse,
-            "BSON field 'collation.locale' is missing but a required field",
-        )),
-        other => Err(Error::type_mismatch(format!(
-            "BSON field 'collation.locale' is the wrong type '{}', expected type 'string'",
-            other.type_name()
-        ))),
+}
+
+/// The collation a collection, view or time-series collection was created with.
+pub(super) fn default_collation(database: &Database, db: &str, name: &str) -> Result<Collation> {
+    let catalog = database.catalog();
+    let namespace = Namespace {
+        database: db.to_owned(),
+        collection: name.to_owned(),
+    };
+    if let Some(buckets) = catalog.timeseries(&namespace) {
+        return Collation::of_stored(buckets.options.as_ref());
+    }
+    match catalog.get(&namespace) {
+        Some(CatalogEntry::Collection(found)) => Collation::of_stored(found.options.as_ref()),
+        Some(CatalogEntry::View(view)) => Collation::of_stored(view.options.as_ref()),
+        None => Ok(Collation::SIMPLE),
     }
 }
 
@@ -127,23 +150,26 @@ fn settings(
     database: &Database,
     operation: &OperationContext,
     variables: Arc<[Value]>,
-    allow_disk_use: bool,
+    allow_disk_use: Option<bool>,
+    collation: &Collation,
 ) -> ExecSettings {
     let services = database.queries();
     let given = &database.services().parameters;
+    let may_spill = allow_disk_use.unwrap_or_else(|| given.allow_disk_use_by_default() != 0);
     // The table of parameters keeps them from being negative.
-    let bytes = |limit: i64| u64::try_from(limit).unwrap_or(0);
+    let most = |limit: i64| u64::try_from(limit).unwrap_or(0);
     ExecSettings {
         now_ms: operation.now_ms,
         variables,
-        collator: None,
+        collator: collation.shared(),
         entropy: Arc::clone(&services.entropy),
         limits: ExecLimits {
-            group_bytes_max: bytes(given.internal_document_source_group_max_memory_bytes()),
-            sort_bytes_max: bytes(given.internal_query_max_blocking_sort_memory_usage_bytes()),
+            group_bytes_max: most(given.internal_document_source_group_max_memory_bytes()),
+            sort_bytes_max: most(given.internal_query_max_blocking_sort_memory_usage_bytes()),
+            densify_documents_max: most(given.internal_query_max_allowed_densify_docs()),
             ..services.limits
         },
-        spill: services.spill.clone().filter(|_| allow_disk_use),
+        spill: services.spill.clone().filter(|_| may_spill),
         // What is explained is tried anew.
         plans: if operation.is_explain {
             Arc::default()
@@ -187,6 +213,7 @@ pub(super) fn plan(
         operation,
         Arc::clone(&options.variables),
         options.allow_disk_use,
+        &Collation::of(&options.expressions),
     ));
     let builder = Builder {
         collections: Arc::clone(&services.collections),
@@ -204,6 +231,7 @@ pub(super) fn plan(
             adjust(&mut input)?;
             let mut all = resolved.view_stages;
             all.extend(stages);
+            let all = near::settle(&input, all, &settings)?;
             LogicalPlan::new(input, all)
         }
     };
@@ -256,7 +284,13 @@ pub(super) fn open_listing(
     command: &Document,
 ) -> Result<Document> {
     let root = Box::new(GivenDocuments::new(documents));
-    let settings = Arc::new(settings(database, operation, Arc::from([]), false));
+    let settings = Arc::new(settings(
+        database,
+        operation,
+        Arc::from([]),
+        None,
+        &Collation::SIMPLE,
+    ));
     let first = FirstBatch {
         // A listing comes whole unless the client asks for pieces.
         documents: batch_size.unwrap_or(u64::MAX),

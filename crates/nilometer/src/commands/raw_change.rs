@@ -16,6 +16,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use crate::catalog::Collection;
 use crate::database::Database;
 use crate::error::Result;
+use crate::eval::Collation;
 use crate::eval::sort_key::SortKey;
 use crate::insertion::InsertOptions;
 use crate::operation::OperationContext;
@@ -219,7 +220,8 @@ type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<BucketFate> + 'd
 /// Where the selected buckets are: by their ids if the filter says them.
 fn ranges(selection: Selection<'_>) -> Vec<BucketRange> {
     let backward = selection.backward;
-    match ids_of(selection.filter) {
+    // Bucket ids are no text: they compare alike under any collation.
+    match ids_of(selection.filter, &Collation::SIMPLE) {
         Some(ids) => ids
             .into_iter()
             .filter_map(|id| match id {

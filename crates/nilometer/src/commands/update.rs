@@ -74,7 +74,8 @@ fn run(
     request: &Request,
 ) -> Result<Document> {
     let operation = &context.operation;
-    let statements = Statements::parse("update", "updates", STATEMENT, operation, request)?;
+    let statements =
+        Statements::parse("update", "updates", STATEMENT, database, operation, request)?;
     let args = Args::new("update", request.body.as_ref());
     args.boolean("bypassEmptyTsReplacement")?;
     for document in statements.documents.clone() {
@@ -140,7 +141,7 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
             "Cannot specify sort with multi=true",
         ));
     }
-    let (expressions, variables) = with_constants(place.options, constants)?;
+    let (expressions, variables) = with_constants(place, statement, constants)?;
     let filter = statement.required_document(names.filter)?;
     let Place {
         database,
@@ -157,7 +158,7 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
     )?;
     check_combination(&update, multi, constants.is_some())?;
     let check_interrupt = || operation.check_interrupt();
-    let eval = eval_context(database, operation, &variables);
+    let eval = eval_context(database, operation, &variables, &expressions);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);
     let updated = apply(
         database, operation, namespace, selection, &update, upsert, supplied,

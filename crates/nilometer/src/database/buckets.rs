@@ -11,6 +11,7 @@ use nilometer_bson::{Document, DocumentBuilder, ObjectId, ValueRef};
 
 use crate::catalog::{Collection, StoredIndex};
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::index::Index;
 use crate::index::buckets::{BucketIndex, WantedKeys};
 use crate::query::source::{
@@ -34,7 +35,7 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    pub(super) fn new(timeseries: Arc<Timeseries>, collection: Arc<Collection>) -> Self {
+    pub(super) fn new(timeseries: Arc<Timeseries>, collection: Arc<Collection>) -> Result<Self> {
         let known = collection.timeseries.as_ref();
         let options = BucketOptions {
             time_field: known.map_or("", |t| &*t.time_field).into(),
@@ -44,13 +45,13 @@ impl Buckets {
             extended_range: collection.has_extended_range(),
             mixed_schema: collection.may_have_mixed_schema(),
             fixed_buckets: collection.has_fixed_buckets(),
-            collation: Document::new(),
+            collation: Collation::of_stored(collection.options.as_ref())?,
         };
-        Self {
+        Ok(Self {
             timeseries,
             collection,
             options,
-        }
+        })
     }
 
     fn index(&self, stored: &Arc<StoredIndex>) -> Result<Arc<BucketIndex>> {
@@ -262,12 +263,7 @@ impl BucketSource for Buckets {
         }
     }
 
-    fn count_keys(
-        &self,
-        index: &BucketIndex,
-        wanted: &dyn WantedKeys,
-        limit: u64,
-    ) -> Result<u64> {
+    fn count_keys(&self, index: &BucketIndex, wanted: &dyn WantedKeys, limit: u64) -> Result<u64> {
         self.timeseries.count_keys(index, wanted, limit)
     }
 

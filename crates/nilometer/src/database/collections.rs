@@ -8,9 +8,10 @@ use nilometer_storage::Engine;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
-    Collections, Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved,
+    Collections, Direction, Outputs, RecordIter, RecordKey, RecordScan, RecordSource, Resolved,
     ViewDefinition,
 };
 use crate::services::Services;
@@ -38,24 +39,29 @@ impl Collections for StoredCollections {
             collection: coll.to_owned(),
         };
         if let Some(buckets) = self.catalog.timeseries(&namespace) {
-            return Ok(Resolved::TimeSeries(Arc::new(self.buckets(buckets))));
+            return Ok(Resolved::TimeSeries(Arc::new(self.buckets(buckets)?)));
         }
         Ok(match self.catalog.get(&namespace) {
             Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
-                Resolved::Ordinary(Arc::new(self.buckets(found)))
+                Resolved::Ordinary(Arc::new(self.buckets(found)?))
             }
             Some(CatalogEntry::Collection(collection)) => Resolved::Ordinary(Arc::new(Plain {
                 records: self.records.clone(),
+                collation: Collation::of_stored(collection.options.as_ref())?,
                 collection,
             })),
             Some(CatalogEntry::View(view)) => Resolved::View(ViewDefinition {
                 on: view.view_on.clone(),
                 pipeline: view.pipeline.clone(),
-                collation: Document::new(),
+                collation: Collation::of_stored(view.options.as_ref())?,
             }),
             None if coll == SYSTEM_VIEWS => self.system_views(db),
             None => Resolved::Absent,
         })
+    }
+
+    fn outputs(&self) -> Option<&dyn Outputs> {
+        Some(self)
     }
 
     fn introspect(
@@ -140,7 +146,7 @@ fn local_sessions(services: &Services, argument: DocRef<'_>) -> Result<Vec<Docum
 }
 
 impl StoredCollections {
-    fn buckets(&self, collection: Arc<Collection>) -> Buckets {
+    fn buckets(&self, collection: Arc<Collection>) -> Result<Buckets> {
         Buckets::new(self.timeseries.clone(), collection)
     }
 
@@ -182,6 +188,7 @@ fn view_definition(
         "_id": namespace.to_string(),
         "viewOn": view.view_on.as_str(),
         "pipeline": crate::catalog::pipeline_value(&pipeline),
+        "collation": view.options.get("collation").to_value(),
     }
 }
 

@@ -67,7 +67,7 @@ impl IndexBuilder {
         let (records, buckets);
         let source: &dyn BuildSource = match collection.storage {
             Storage::Records { .. } => {
-                records = self.records.walk(collection);
+                records = self.records.walk(collection)?;
                 &records
             }
             Storage::Buckets { .. } => {

@@ -6,6 +6,7 @@ use nilometer_bson::{Document, ValueRef};
 
 use crate::catalog::{Collection, Storage, StoredIndex};
 use crate::error::Result;
+use crate::eval::Collation;
 use crate::index::Index;
 use crate::query::source::{
     Direction, EntryIter, IndexEntry, IndexIter, IndexScan, RecordIter, RecordKey, RecordScan,
@@ -17,6 +18,7 @@ use crate::write::{CollectionView, Records};
 pub(super) struct Plain {
     pub(super) records: Arc<Records>,
     pub(super) collection: Arc<Collection>,
+    pub(super) collation: Collation,
 }
 
 impl RecordSource for Plain {
@@ -35,6 +37,10 @@ impl RecordSource for Plain {
 
     fn has_id_index(&self) -> bool {
         true
+    }
+
+    fn collation(&self) -> Collation {
+        self.collation.clone()
     }
 
     fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {

@@ -72,6 +72,7 @@ codes! {
     NotExactValueField = 111;
     WriteConflict = 112;
     CommandNotSupported = 115;
+    CommandFailed = 125;
     DocumentValidationFailure = 121;
     KeyTooLong = 17280;
     ExceededMemoryLimit = 146;
@@ -93,6 +94,7 @@ codes! {
     NotImplemented = 238;
     ConversionFailure = 241;
     NoSuchTransaction = 251;
+    NoQueryExecutionPlans = 291;
     CursorInUse = 12051;
     TooManyLogicalSessions = 261;
     QueryExceededMemoryLimitNoDiskUseAllowed = 292;

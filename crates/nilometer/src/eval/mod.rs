@@ -24,7 +24,7 @@ pub mod sort_key;
 pub mod variables;
 pub mod window;
 
-mod collation;
+pub mod collation;
 mod memory;
 
 use std::collections::BTreeSet;

@@ -87,6 +87,18 @@ impl SortKey {
         }
     }
 
+    /// The key with these values.
+    pub(crate) fn from_values(values: impl Iterator<Item = Value>) -> Self {
+        let mut values: Vec<Value> = values.collect();
+        match (values.len(), values.pop()) {
+            (1, Some(only)) => Self::One(only),
+            (_, last) => {
+                values.extend(last);
+                Self::Many(values.into())
+            }
+        }
+    }
+
     /// The array `{$meta: "sortKey"}` shows.
     pub fn to_array(&self) -> Value {
         Value::from(self.values().to_vec())

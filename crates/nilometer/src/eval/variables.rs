@@ -14,6 +14,7 @@ use std::sync::Arc;
 use nilometer_bson::Value;
 use nilometer_bson::order::Collator;
 
+use super::collation::LocaleOrder;
 use crate::error::{Error, ErrorCode, Result};
 
 /// Where randomness comes from; `$rand` is the only reader.
@@ -23,7 +24,7 @@ pub trait Random {
 }
 
 /// A collation shared between threads.
-pub type SharedCollator = Arc<dyn Collator + Send + Sync>;
+pub type SharedCollator = Arc<LocaleOrder>;
 
 /// What an expression may refer to while it is parsed.
 #[derive(Clone, Default)]

@@ -250,7 +250,11 @@ fn is_at_or_below(path: &str, prefix: &str) -> bool {
 }
 
 /// What static indexes read of a bucket: for one that has no document yet.
-pub fn opening_document(meta: nilometer_bson::ValueRef<'_>, time_field: &str, start_ms: i64) -> Document {
+pub fn opening_document(
+    meta: nilometer_bson::ValueRef<'_>,
+    time_field: &str,
+    start_ms: i64,
+) -> Document {
     let mut out = DocumentBuilder::with_capacity(128);
     out.begin_document("control");
     out.begin_document("min");
@@ -300,10 +304,16 @@ mod tests {
         let is_static = |key, filter| made(key, filter).is_static;
         assert!(is_static(doc! { "meta.a": 1, "control.min.t": 1 }, None));
         assert!(!is_static(doc! { "meta.a": 1, "control.max.t": 1 }, None));
-        assert!(!is_static(doc! { "control.max.t": 1, "control.min.t": 1 }, None));
+        assert!(!is_static(
+            doc! { "control.max.t": 1, "control.min.t": 1 },
+            None
+        ));
         assert!(!is_static(doc! { "metadata": 1 }, None));
         assert!(!is_static(doc! { "data.x": "2dsphere_bucket" }, None));
-        assert!(is_static(doc! { "meta": "hashed" }, Some(doc! { "meta.a": 1 })));
+        assert!(is_static(
+            doc! { "meta": "hashed" },
+            Some(doc! { "meta.a": 1 })
+        ));
         let bounded = doc! { "control.min.x": doc! { "$_internalExprLt": 5 } };
         assert!(!is_static(doc! { "meta": 1 }, Some(bounded)));
         let both = made(

@@ -178,12 +178,8 @@ fn two_d(options: &Document) -> PartKind {
 /// How the strings of an index compare.
 fn collation_of(spec: &IndexSpec) -> Result<Collation> {
     match &spec.collation {
-        None => Ok(Collation::default()),
-        Some(given) if given.get("locale").as_str() == Some("simple") => Ok(Collation::default()),
-        Some(_) => Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            "indexes with a collation are not supported",
-        )),
+        None => Ok(Collation::SIMPLE),
+        Some(given) => Collation::parse(given.as_ref(), "collation"),
     }
 }
 

@@ -90,15 +90,23 @@ pub fn duplicate_key(
         .iter()
         .map(|e| format!("{}: {}", e.name(), extjson::value_to_relaxed(e.value())))
         .collect();
+    let by = index
+        .collation()
+        .to_text()
+        .map_or_else(String::new, |text| format!("collation: {text} "));
     Error::new(
         ErrorCode::DuplicateKey,
         format!(
-            "E11000 duplicate key error collection: {namespace} index: {} dup key: {{ {} }}",
+            "E11000 duplicate key error collection: {namespace} index: {} {by}dup key: {{ {} }}",
             spec.name,
             shown.join(", ")
         ),
     )
-    .with_details(doc! { "keyPattern": spec.key.clone(), "keyValue": values })
+    .with_details(doc! {
+        "keyPattern": spec.key.clone(),
+        "keyValue": values,
+        "collation": index.collation().to_document(),
+    })
 }
 
 /// The values of a key by the names of their fields. A collated key cannot be read; what the

@@ -18,12 +18,18 @@
 use std::sync::Arc;
 
 use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::{DocRef, Document, Value, ValueRef};
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 
+use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::{Collation, EvalContext};
 use crate::index::buckets::{BucketIndex, WantedKeys};
 use crate::index::{Index, KeyRange};
+use crate::operation::OperationContext;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
+use crate::write::update::Update;
 
 /// The key of a record within its collection: bytes that order as the records do.
 pub type RecordKey = Vec<u8>;
@@ -59,6 +65,11 @@ pub trait Collections: Send + Sync {
     /// What `db.coll` is. `system.buckets.x` is an ordinary source of bucket documents.
     fn resolve(&self, db: &str, coll: &str) -> Result<Resolved>;
 
+    /// Where `$out` and `$merge` write, if they may.
+    fn outputs(&self) -> Option<&dyn Outputs> {
+        None
+    }
+
     /// Answers a stage that reads the server instead of documents (`$collStats`, `$currentOp` …):
     /// its name, its argument, and the collection the aggregate names, if any.
     fn introspect(
@@ -74,6 +85,78 @@ pub trait Collections: Send + Sync {
             format!("{stage} is not supported by this version"),
         ))
     }
+}
+
+/// Where the results of `$out` and `$merge` go. Behind this trait lies `write`, and for time series one
+/// day `timeseries`; this room only says what shall be written.
+pub trait Outputs: Send + Sync {
+    /// Tells whether [`Outputs::replace`] would be refused.
+    fn check_replaceable(
+        &self,
+        target: &Namespace,
+        timeseries: Option<&TimeseriesOptions>,
+    ) -> Result<()>;
+
+    /// Begins to replace the contents of a collection, which keeps its options and indexes. One that is
+    /// not there is made when the replacement is finished. `timeseries` asks for a time series.
+    fn replace(
+        &self,
+        target: &Namespace,
+        timeseries: Option<&TimeseriesOptions>,
+    ) -> Result<Box<dyn Replacement>>;
+
+    /// A collection to merge into. One that is not there is made by the first document inserted.
+    fn merge_into(&self, target: &Namespace) -> Result<Box<dyn MergeTarget>>;
+}
+
+/// The coming contents of a collection. Dropped before it is finished, it leaves nothing behind.
+pub trait Replacement: Send {
+    /// Adds documents.
+    fn insert(&mut self, documents: &[Document], operation: &OperationContext) -> Result<()>;
+
+    /// Puts them in the place of what was there, at once.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// A collection that is merged into.
+pub trait MergeTarget: Send {
+    /// Whether no two documents can have the same values in exactly these fields, in any order: a unique
+    /// index that is not partial and compares as the query does.
+    fn has_unique_index_on(&self, fields: &[FieldPath], collation: &Collation) -> Result<bool>;
+
+    /// An `_id` for a document that has none.
+    fn new_id(&self, operation: &OperationContext) -> ObjectId;
+
+    /// Inserts a document.
+    fn insert(&mut self, document: DocRef<'_>, operation: &OperationContext) -> Result<()>;
+
+    /// Changes the one document a filter is about, or inserts another; true if it was there.
+    fn change(&mut self, change: Change<'_>, operation: &OperationContext) -> Result<bool>;
+
+    /// Makes what was written as durable as the operation wants it.
+    fn finish(&mut self, operation: &OperationContext) -> Result<()>;
+}
+
+/// A change `$merge` makes.
+pub struct Change<'a> {
+    /// Finds the document.
+    pub wanted: &'a MatchExpression,
+    /// What becomes of it.
+    pub update: &'a Update,
+    /// What is inserted if it is not there.
+    pub otherwise: Option<DocRef<'a>>,
+    /// What filter and update read.
+    pub eval: EvalContext<'a>,
+}
+
+/// The outputs of collections that have any.
+pub fn outputs_of(collections: &dyn Collections) -> Result<&dyn Outputs> {
+    collections.outputs().ok_or_else(|| {
+        Error::new(
+            ErrorCode::CommandNotSupported,
+            "nothing can be written here",
+        )
+    })
 }
 
 /// What a namespace holds.
@@ -96,8 +179,8 @@ pub struct ViewDefinition {
     pub on: String,
     /// The stages applied to it.
     pub pipeline: Vec<Document>,
-    /// The view's collation; empty for the simple one.
-    pub collation: Document,
+    /// The view's collation.
+    pub collation: Collation,
 }
 
 /// What to read of an ordinary collection.
@@ -211,6 +294,11 @@ pub trait RecordSource: Send + Sync {
         None
     }
 
+    /// The collation of the `_id` index, which is the collection's.
+    fn collation(&self) -> Collation {
+        Collation::SIMPLE
+    }
+
     /// The indexes a query may use: complete and not hidden. That of `_id` is not among them.
     fn indexes(&self) -> Result<Vec<Arc<Index>>> {
         Ok(Vec::new())
@@ -284,8 +372,8 @@ pub struct BucketOptions {
     pub mixed_schema: bool,
     /// Span equals rounding and always did: every bucket lies within one period.
     pub fixed_buckets: bool,
-    /// Default collation of the collection; empty for the simple one.
-    pub collation: Document,
+    /// Default collation of the collection: bounds compare strings by it.
+    pub collation: Collation,
 }
 
 /// What to read of a time-series collection.

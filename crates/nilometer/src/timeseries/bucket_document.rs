@@ -20,7 +20,9 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef
 
 use super::min_max::{Extreme, Side};
 use super::tail::{self, Header};
+use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 
 /// BSON binary subtype of a compressed column.
 pub(crate) const COLUMN_SUBTYPE: u8 = 7;
@@ -183,6 +185,25 @@ pub(crate) fn plain_values(entries: DocRef<'_>, count: usize) -> Option<Vec<Valu
     Some(values)
 }
 
+/// What folding must know of a collection.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout<'c> {
+    /// Name of the time field.
+    pub(crate) time_field: &'c str,
+    /// How bounds compare strings.
+    pub(crate) collation: Collation,
+}
+
+impl<'c> Layout<'c> {
+    /// Of the collection with these options, which are the stored ones.
+    pub(crate) fn of(collection: &Collection, options: &'c TimeseriesOptions) -> Result<Self> {
+        Ok(Self {
+            time_field: &options.time_field,
+            collation: Collation::of_stored(collection.options.as_ref())?,
+        })
+    }
+}
+
 /// A bucket as columns of values: what is folded into a document.
 #[derive(Debug)]
 pub(crate) struct BucketImage {
@@ -193,6 +214,7 @@ pub(crate) struct BucketImage {
     sorted: bool,
     closed: bool,
     columns: Vec<ImageColumn>,
+    collation: Collation,
 }
 
 #[derive(Debug)]
@@ -219,7 +241,7 @@ impl ImageColumn {
     }
 
     /// Appends values at `row`, missing ones before them; true if times do not go back.
-    fn append(&mut self, row: usize, values: &[Value]) -> Result<bool> {
+    fn append(&mut self, row: usize, values: &[Value], collation: &Collation) -> Result<bool> {
         for _ in self.rows..row {
             self.builder.skip();
         }
@@ -227,8 +249,8 @@ impl ImageColumn {
         for value in values {
             let value = value.as_ref();
             tail::append_value(&mut self.builder, value)?;
-            self.min.update(value, Side::Min);
-            self.max.update(value, Side::Max);
+            self.min.update(value, Side::Min, collation);
+            self.max.update(value, Side::Max, collation);
             if let ValueRef::DateTime(time) = value {
                 ascending &= time >= self.last;
                 self.last = time;
@@ -241,7 +263,7 @@ impl ImageColumn {
 
 impl BucketImage {
     /// An empty bucket. Its first column is the time field.
-    pub(crate) fn new(id: [u8; 12], header: &Header, time_field: &str) -> Self {
+    pub(crate) fn new(id: [u8; 12], header: &Header, layout: &Layout<'_>) -> Self {
         Self {
             id,
             start_ms: header.start_ms,
@@ -249,18 +271,19 @@ impl BucketImage {
             rows: 0,
             sorted: true,
             closed: false,
-            columns: vec![ImageColumn::new(time_field.into())],
+            columns: vec![ImageColumn::new(layout.time_field.into())],
+            collation: layout.collation.clone(),
         }
     }
 
     /// The measurements of an existing bucket document.
-    pub(crate) fn from_document(document: DocRef<'_>, time_field: &str) -> Result<Self> {
-        let bucket = BucketDocument::parse(document, time_field)?;
+    pub(crate) fn from_document(document: DocRef<'_>, layout: &Layout<'_>) -> Result<Self> {
+        let bucket = BucketDocument::parse(document, layout.time_field)?;
         let header = Header {
-            start_ms: bucket.start_ms(time_field)?,
+            start_ms: bucket.start_ms(layout.time_field)?,
             meta: bucket.meta.to_value(),
         };
-        let mut image = Self::new(bucket.id, &header, time_field);
+        let mut image = Self::new(bucket.id, &header, layout);
         for element in bucket.data {
             let at = image.column(element.name());
             let values = bucket.values(element)?;
@@ -295,7 +318,7 @@ impl BucketImage {
 
     fn append(&mut self, at: usize, row: usize, values: &[Value]) -> Result<()> {
         if let Some(column) = self.columns.get_mut(at) {
-            self.sorted &= column.append(row, values)?;
+            self.sorted &= column.append(row, values, &self.collation)?;
         }
         Ok(())
     }

@@ -31,10 +31,10 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef, doc};
 use nilometer_storage::{Durability, WriteBatch};
 
 use super::bucket_catalog::Evicted;
-use super::bucket_document::BucketDocument;
+use super::bucket_document::{BucketDocument, Layout};
 use super::fold::{self, BucketKeyspaces, Parts};
-use super::insert::in_ordinary_range;
 use super::index_maintenance::Maintained;
+use super::insert::in_ordinary_range;
 use super::meta::SeriesMeta;
 use super::{Timeseries, sealed, series_index};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
@@ -124,6 +124,10 @@ impl BucketChanges<'_> {
         self.claim_with(id, false)
     }
 
+    fn layout(&self) -> Result<Layout<'_>> {
+        Layout::of(self.collection, self.options)
+    }
+
     fn read(&self, id: [u8; 12]) -> Result<Parts> {
         fold::read_parts(
             &*self.timeseries.engine.snapshot()?,
@@ -137,7 +141,7 @@ impl BucketChanges<'_> {
     /// is taken away from the writers.
     fn claim_with(&mut self, id: [u8; 12], wait: bool) -> Result<Claim> {
         if let Some(known) = self.claimed.get(&id) {
-            let document = known.parts.document(id, &self.options.time_field)?;
+            let document = known.parts.document(id, &self.layout()?)?;
             return Ok(document.map_or(Claim::Absent, Claim::Taken));
         }
         let parts = self.read(id)?;
@@ -156,7 +160,7 @@ impl BucketChanges<'_> {
         self.evicted.push(evicted);
         // Read again: what was on its way has arrived.
         let parts = self.read(id)?;
-        let Some(document) = parts.document(id, &self.options.time_field)? else {
+        let Some(document) = parts.document(id, &self.layout()?)? else {
             return Ok(Claim::Absent);
         };
         let claimed = Claimed {

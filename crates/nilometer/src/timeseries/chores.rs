@@ -12,6 +12,7 @@ use nilometer_storage::{Direction, Engine};
 
 use super::Timeseries;
 use super::bucket_catalog::{BucketCatalog, Chore};
+use super::bucket_document::Layout;
 use super::fold::{self, BucketKeyspaces, Target};
 use super::index_maintenance::Maintained;
 use super::tail;
@@ -104,7 +105,7 @@ impl Worker {
         else {
             return Ok(());
         };
-        let time_field = &options.time_field;
+        let layout = &Layout::of(collection, options)?;
         let indexes = Maintained::hold(collection)?;
         match chore {
             Chore::Seal(_, id) => {
@@ -114,7 +115,7 @@ impl Worker {
                     &indexes,
                     *id,
                     None,
-                    time_field,
+                    layout,
                     Target::Sealed,
                 )?;
             }
@@ -128,7 +129,7 @@ impl Worker {
                     &indexes,
                     *id,
                     Some(upto),
-                    time_field,
+                    layout,
                     Target::Open,
                 )?;
                 if let Some((rows, bytes)) = folded {
@@ -299,7 +300,8 @@ impl Timeseries {
             return Ok(0);
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
-        let document = parts.document(id, &options.time_field)?;
+        let layout = Layout::of(collection, options)?;
+        let document = parts.document(id, &layout)?;
         Ok(document.map_or(0, |document| document.as_bytes().len()))
     }
 

@@ -47,7 +47,12 @@ impl Timeseries {
         at_most: usize,
     ) -> Result<MetaPage> {
         let (keyspace, shape) = (index.stored.keyspace, index.index());
-        let paths: Vec<&str> = shape.parts().iter().take(components).map(|p| p.name()).collect();
+        let paths: Vec<&str> = shape
+            .parts()
+            .iter()
+            .take(components)
+            .map(|p| p.name())
+            .collect();
         let snapshot = self.engine.snapshot()?;
         let mut page = MetaPage::default();
         let mut scan = snapshot.scan(keyspace, from, None, Direction::Forward)?;
@@ -82,7 +87,11 @@ impl Timeseries {
             if values.iter().any(|value| matches!(value, Value::Null)) {
                 self.ask_buckets(&*snapshot, collection, index, &paths, &values_at, &mut page)?;
             } else {
-                let parts: Vec<_> = paths.iter().map(|p| p.split('.').collect()).zip(&values).collect();
+                let parts: Vec<_> = paths
+                    .iter()
+                    .map(|p| p.split('.').collect())
+                    .zip(&values)
+                    .collect();
                 page.metas.push(nested(&parts, 0));
             }
             current = Some(values_at);

@@ -53,7 +53,10 @@ impl Timeseries {
         let mut removed = 0;
         let mut doomed = Vec::new();
         let expired = |bucket: &BucketDocument<'_>, _: DocRef<'_>| {
-            Ok(is_expired(bucket.min.get(&options.time_field), latest_start))
+            Ok(is_expired(
+                bucket.min.get(&options.time_field),
+                latest_start,
+            ))
         };
         for bucket in self.scan(collection, range)? {
             let bucket = bucket?;
@@ -102,7 +105,10 @@ impl Timeseries {
         index: &BucketIndex,
         latest_start: i64,
     ) -> Result<usize> {
-        let time_field = collection.timeseries.as_ref().map_or("", |t| &*t.time_field);
+        let time_field = collection
+            .timeseries
+            .as_ref()
+            .map_or("", |t| &*t.time_field);
         let kept = index.index();
         let expired = |bucket: &BucketDocument<'_>, document: DocRef<'_>| {
             let picked = match kept.partial_filter() {

@@ -7,7 +7,7 @@
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 use nilometer_storage::{Bytes, Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
 
-use super::bucket_document::{BucketDocument, BucketImage, damaged};
+use super::bucket_document::{BucketDocument, BucketImage, Layout, damaged};
 use super::index_maintenance::Maintained;
 use super::meta::SeriesMeta;
 use super::sealed;
@@ -119,21 +119,21 @@ impl Parts {
     }
 
     /// The bucket with its tail folded in; `None` if there is nothing of it.
-    pub(crate) fn image(&self, id: [u8; 12], time_field: &str) -> Result<Option<BucketImage>> {
+    pub(crate) fn image(&self, id: [u8; 12], layout: &Layout<'_>) -> Result<Option<BucketImage>> {
         let document = self.stored.as_deref().map(sealed::load).transpose()?;
         image(
             document.as_ref().map(Document::as_ref),
             &self.tail,
             id,
-            time_field,
+            layout,
         )
     }
 
     /// The bucket document: as it was written if there is no tail, else with the tail folded in.
-    pub(crate) fn document(&self, id: [u8; 12], time_field: &str) -> Result<Option<Document>> {
+    pub(crate) fn document(&self, id: [u8; 12], layout: &Layout<'_>) -> Result<Option<Document>> {
         match &self.stored {
             Some(stored) if self.tail.is_empty() => sealed::load(stored).map(Some),
-            _ => Ok(self.image(id, time_field)?.map(BucketImage::into_document)),
+            _ => Ok(self.image(id, layout)?.map(BucketImage::into_document)),
         }
     }
 }
@@ -165,17 +165,17 @@ pub(crate) fn image(
     document: Option<DocRef<'_>>,
     tail: &[(Vec<u8>, Entry)],
     id: [u8; 12],
-    time_field: &str,
+    layout: &Layout<'_>,
 ) -> Result<Option<BucketImage>> {
     let mut image = match document {
-        Some(document) => BucketImage::from_document(document, time_field)?,
+        Some(document) => BucketImage::from_document(document, layout)?,
         None => {
             if tail.is_empty() {
                 return Ok(None);
             }
             let header = tail.iter().find_map(|(_, entry)| entry.header.as_ref());
             let header = header.ok_or_else(|| without_header(id))?;
-            BucketImage::new(id, header, time_field)
+            BucketImage::new(id, header, layout)
         }
     };
     for (_, entry) in tail {
@@ -201,7 +201,7 @@ pub(crate) fn fold(
     indexes: &Maintained<'_>,
     id: [u8; 12],
     upto: Option<u32>,
-    time_field: &str,
+    layout: &Layout<'_>,
     target: Target,
 ) -> Result<Option<(usize, usize)>> {
     let parts = read_parts(&*engine.snapshot()?, keyspaces, id, upto)?;
@@ -214,7 +214,7 @@ pub(crate) fn fold(
         }
         return Ok(None);
     }
-    let Some(image) = parts.image(id, time_field)? else {
+    let Some(image) = parts.image(id, layout)? else {
         return Ok(None);
     };
     let rows = image.rows();

@@ -16,7 +16,7 @@ use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Direction, Durability, Snapshot, WriteBatch};
 
 use super::Timeseries;
-use super::bucket_document::damaged;
+use super::bucket_document::{Layout, damaged};
 use super::fold::{self, BucketKeyspaces};
 use super::index_maintenance::Maintained;
 use super::read::{Cursor, behind};
@@ -63,9 +63,9 @@ impl BuildSource for BucketWalk<'_> {
         after: Option<&[u8]>,
     ) -> Option<Result<(u64, Option<Vec<u8>>)>> {
         let from = after.and_then(|key| key.try_into().ok());
-        let filled = self
-            .timeseries
-            .build_chunk(build.catalog, self.collection, build.indexes, from);
+        let filled =
+            self.timeseries
+                .build_chunk(build.catalog, self.collection, build.indexes, from);
         Some(filled.map(|chunk| match chunk.last {
             Some(last) => (chunk.buckets, Some(last.to_vec())),
             None => (0, None),
@@ -94,6 +94,7 @@ impl Timeseries {
         else {
             return Err(Error::bad_value("not a bucket collection"));
         };
+        let layout = &Layout::of(collection, options)?;
         let _alone = self.chores.exclusive();
         let made = Maintained::only(collection, indexes)?;
         let snapshot = self.engine.snapshot()?;
@@ -125,7 +126,7 @@ impl Timeseries {
             if made.needs_documents() && !entries.is_empty() {
                 let whole = stored.as_deref().map(sealed::load).transpose()?;
                 let whole = whole.as_ref().map(Document::as_ref);
-                if let Some(image) = fold::image(whole, &entries, id, &options.time_field)? {
+                if let Some(image) = fold::image(whole, &entries, id, layout)? {
                     made.check_document(image.into_document().as_ref())?;
                 }
             }

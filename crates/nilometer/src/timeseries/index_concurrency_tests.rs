@@ -111,7 +111,12 @@ impl Shared {
     }
 
     /// Makes an index over what is there, as `createIndexes` does.
-    fn create_index(&self, name: &str, key: Document, filter: Option<Document>) -> Arc<StoredIndex> {
+    fn create_index(
+        &self,
+        name: &str,
+        key: Document,
+        filter: Option<Document>,
+    ) -> Arc<StoredIndex> {
         let options = self.collection.timeseries.as_ref().unwrap();
         let user = IndexSpec {
             key,
@@ -133,7 +138,9 @@ impl Shared {
         {
             after = Some(last);
         }
-        self.catalog.finish_index(&self.collection, &added[0]).unwrap();
+        self.catalog
+            .finish_index(&self.collection, &added[0])
+            .unwrap();
         added[0].clone()
     }
 

@@ -47,7 +47,7 @@ use super::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContex
 use crate::catalog::{Catalog, Collection, IndexListGuard, StoredIndex, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
-use crate::eval::{EvalContext, ParseContext};
+use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::index::buckets::{BucketIndex, opening_document};
 use crate::index::{KEY_BYTES_MAX, Keys, delete_entries, diff_entries, put_entries};
 
@@ -239,7 +239,10 @@ impl<'c> Maintained<'c> {
         id: [u8; 12],
         document: DocRef<'_>,
     ) -> Result<()> {
-        let keys = self.indexes.iter().map(|index| self.keys_if_any(index, Some(document)));
+        let keys = self
+            .indexes
+            .iter()
+            .map(|index| self.keys_if_any(index, Some(document)));
         // All or none: one that is refused must leave nothing in the batch.
         let keys = keys.collect::<Result<Vec<_>>>()?;
         for (index, keys) in self.indexes.iter().zip(&keys) {
@@ -357,7 +360,7 @@ impl<'c> Maintained<'c> {
             // The keys of a bucket depend on the bucket alone, not on a flag of its collection; no use
             // is made of indexes over measurements where types may be mixed.
             mixed_schema: false,
-            has_collation: collation.collator().is_some(),
+            bounds_collation: Collation::of_stored(self.collection.options.as_ref())?,
             context: FilterContext {
                 collator: collation.shared(),
                 ..FilterContext::default()

@@ -76,9 +76,9 @@ impl<'w> IndexWalk<'w> {
     /// Goes on at `key`.
     fn jump(&mut self, key: &[u8]) -> Result<()> {
         self.seek = None;
-        self.scan = self
-            .snapshot
-            .scan(self.keyspace, key, self.end.as_deref(), Direction::Forward)?;
+        self.scan =
+            self.snapshot
+                .scan(self.keyspace, key, self.end.as_deref(), Direction::Forward)?;
         Ok(())
     }
 
@@ -147,7 +147,7 @@ pub struct Found {
 }
 
 /// Which buckets a scan reads.
-pub enum Candidates {
+pub(super) enum Candidates {
     /// All in its range.
     All,
     /// These; the next one last.
@@ -338,9 +338,8 @@ impl Timeseries {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
             return Ok(0);
         };
-        let keys = |keyspace| {
-            Ok::<_, Error>(self.engine.keyspace_statistics(keyspace)?.keys_estimate)
-        };
+        let keys =
+            |keyspace| Ok::<_, Error>(self.engine.keyspace_statistics(keyspace)?.keys_estimate);
         let all = keys(keyspaces.series)?;
         if id_min.is_none() && id_max.is_none() {
             return Ok(all);

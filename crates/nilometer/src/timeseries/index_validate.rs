@@ -83,7 +83,8 @@ impl Timeseries {
                     });
                     if !should_be {
                         let id = nilometer_bson::ObjectId(id).to_hex();
-                        let problem = format!("the index '{name}' has a wrong entry for bucket {id}");
+                        let problem =
+                            format!("the index '{name}' has a wrong entry for bucket {id}");
                         found.note(problem);
                     }
                     from = [&*entry, &[0]].concat();

@@ -13,6 +13,7 @@ use nilometer_bson::Document;
 use nilometer_storage::{Direction, Scan, Snapshot};
 
 use super::Timeseries;
+use super::bucket_document::Layout;
 use super::fold::{self, BucketKeyspaces};
 use super::index_maintenance::Maintained;
 use super::index_scan::{buckets_with_tail, split};
@@ -54,7 +55,10 @@ impl BucketView {
     /// A bucket's document with its tail folded in.
     pub fn document(&self, id: [u8; 12]) -> Result<Option<Document>> {
         let parts = fold::read_parts(&*self.snapshot, self.keyspaces, id, None)?;
-        parts.document(id, &self.time_field)
+        match &self.collection.timeseries {
+            Some(options) => parts.document(id, &Layout::of(&self.collection, options)?),
+            None => Ok(None),
+        }
     }
 
     /// Entries from `start` on and below `end`.
@@ -65,9 +69,7 @@ impl BucketView {
         end: Option<&[u8]>,
         direction: Direction,
     ) -> Result<BucketEntries> {
-        let scan = self
-            .snapshot
-            .scan(index.keyspace, start, end, direction)?;
+        let scan = self.snapshot.scan(index.keyspace, start, end, direction)?;
         let mut folded = BTreeMap::new();
         let mut with_tail = HashSet::new();
         if !BucketIndex::of(index, &self.time_field)?.is_static() {
@@ -76,9 +78,7 @@ impl BucketView {
                 with_tail.insert(id);
             })?;
             self.fold_in(index, &with_tail, &mut folded)?;
-            folded.retain(|key, _| {
-                &**key >= start && end.is_none_or(|end| key.as_slice() < end)
-            });
+            folded.retain(|key, _| &**key >= start && end.is_none_or(|end| key.as_slice() < end));
         }
         let folded: Vec<Pair> = match direction {
             Direction::Forward => folded.into_iter().collect(),

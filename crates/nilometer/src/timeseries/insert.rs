@@ -214,7 +214,8 @@ impl BucketStorage for Stored<'_> {
         start_ms: i64,
         id: [u8; 12],
     ) -> Result<()> {
-        self.indexes.bucket_opened(batch, meta.value(), start_ms, id)
+        self.indexes
+            .bucket_opened(batch, meta.value(), start_ms, id)
     }
 }
 
@@ -240,8 +241,7 @@ impl Timeseries {
         let indexes = Maintained::hold(collection)?;
         let (mut staged, ready) =
             self.stage_insert(catalog, collection, &indexes, documents, options)?;
-        let committed =
-            ready.and_then(|()| self.commit_insert(&mut staged, options.durability));
+        let committed = ready.and_then(|()| self.commit_insert(&mut staged, options.durability));
         // A chore that is done at the end holds the list itself.
         drop(indexes);
         self.finish_insert(staged, committed)

@@ -1,12 +1,14 @@
 //! `control.min` and `control.max`: the extremes of each field of a bucket.
 //!
-//! Scalars compare in BSON order and the winner keeps its own type; of equals the first stays.
+//! Scalars compare in BSON order, strings by the collation of the collection, and the winner keeps its own type; of equals the first stays.
 //! Objects are merged field by field and arrays position by position, so the minimum of `{x:1,y:2}`
 //! and `{x:2,y:1}` is `{x:1,y:1}`: a bound of every path, not the least document.
 
 use std::cmp::Ordering;
 
-use nilometer_bson::{Array, DocumentBuilder, Value, ValueRef, order};
+use nilometer_bson::{Array, DocumentBuilder, Value, ValueRef};
+
+use crate::eval::Collation;
 
 /// Which extreme is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,14 +50,14 @@ impl Extreme {
     }
 
     /// Takes one more value into account; a missing value changes nothing.
-    pub(crate) fn update(&mut self, value: ValueRef<'_>, side: Side) {
+    pub(crate) fn update(&mut self, value: ValueRef<'_>, side: Side, collation: &Collation) {
         match (&mut *self, value) {
             (_, ValueRef::Missing) => {}
             (Self::Scalar(Value::Missing), value) => *self = Self::of(value),
             (Self::Object(known), ValueRef::Document(fields)) => {
                 for element in fields {
                     match known.iter_mut().find(|(name, _)| **name == *element.name()) {
-                        Some((_, extreme)) => extreme.update(element.value(), side),
+                        Some((_, extreme)) => extreme.update(element.value(), side, collation),
                         None => known.push((element.name().into(), Self::of(element.value()))),
                     }
                 }
@@ -63,14 +65,14 @@ impl Extreme {
             (Self::Array(known), ValueRef::Array(values)) => {
                 for (at, value) in values.iter().enumerate() {
                     match known.get_mut(at) {
-                        Some(extreme) => extreme.update(value, side),
+                        Some(extreme) => extreme.update(value, side, collation),
                         None => known.push(Self::of(value)),
                     }
                 }
             }
             (known, value) => {
                 // Unlike kinds meet only in buckets that were written raw with a mixed schema.
-                let found = order::compare(value, known.to_value().as_ref());
+                let found = collation.compare(value, known.to_value().as_ref());
                 let wanted = if side == Side::Min {
                     Ordering::Less
                 } else {
@@ -104,13 +106,17 @@ impl Extreme {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nilometer_bson::{array, doc};
+    use nilometer_bson::{array, doc, order};
 
     fn extremes(values: &[Value]) -> (Value, Value) {
+        extremes_by(values, &Collation::SIMPLE)
+    }
+
+    fn extremes_by(values: &[Value], collation: &Collation) -> (Value, Value) {
         let (mut min, mut max) = (Extreme::none(), Extreme::none());
         for value in values {
-            min.update(value.as_ref(), Side::Min);
-            max.update(value.as_ref(), Side::Max);
+            min.update(value.as_ref(), Side::Min, collation);
+            max.update(value.as_ref(), Side::Max, collation);
         }
         (min.to_value(), max.to_value())
     }
@@ -139,6 +145,25 @@ mod tests {
         assert!(same(&min, &array![1, 1, 9]) && same(&max, &array![2, 2, 9]));
         let (min, _) = extremes(&[doc! {}.into(), doc! { "a": 1 }.into()]);
         assert!(same(&min, &doc! { "a": 1 }.into()));
+    }
+
+    #[test]
+    fn strings_compare_by_the_collation() {
+        let by = |spec: nilometer_bson::Document, values: &[Value]| {
+            let collation = Collation::parse(spec.as_ref(), "collation").unwrap();
+            extremes_by(values, &collation)
+        };
+        let numbers = [Value::from("10"), "5".into(), "7".into()];
+        let (min, max) = by(doc! { "locale": "en", "numericOrdering": true }, &numbers);
+        assert!(same(&min, &"5".into()) && same(&max, &"10".into()));
+        let (min, max) = extremes(&numbers);
+        assert!(same(&min, &"10".into()) && same(&max, &"7".into()));
+        let folded = doc! { "locale": "en", "strength": 1 };
+        let (min, max) = by(
+            folded,
+            &["B".into(), "b".into(), "\u{e1}".into(), "A".into()],
+        );
+        assert!(same(&min, &"\u{e1}".into()) && same(&max, &"B".into()));
     }
 
     #[test]

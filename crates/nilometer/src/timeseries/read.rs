@@ -18,13 +18,14 @@ use nilometer_storage::{Bytes, Direction, Scan};
 
 use super::Timeseries;
 use super::bucket_cache;
-use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Version, damaged};
+use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Layout, Version, damaged};
 use super::fold::{self, BucketKeyspaces};
 use super::index_scan::{Candidates, Stream};
 use super::sealed::{self, Stored};
 use super::tail;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 
 /// Buckets looked at under one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
@@ -356,7 +357,7 @@ impl Timeseries {
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
         let next_sequence = parts.next_sequence()?;
-        let document = parts.document(id, &options.time_field)?;
+        let document = parts.document(id, &Layout::of(collection, options)?)?;
         Ok(document.map(|document| (document, next_sequence)))
     }
 }
@@ -535,7 +536,11 @@ impl BucketScan {
                 for (key, value) in tail {
                     entries.push((key.to_vec(), tail::decode(&value)?));
                 }
-                let image = fold::image(document, &entries, id, time_field)?;
+                let layout = Layout {
+                    time_field,
+                    collation: Collation::of_stored(self.collection.options.as_ref())?,
+                };
+                let image = fold::image(document, &entries, id, &layout)?;
                 let image = image.ok_or_else(|| {
                     damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
                 })?;

@@ -13,6 +13,7 @@ use super::read::{BucketRange, StoredBucket};
 use super::{fold, series_index};
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::validation::Validation;
 
 /// Entries of the series index looked at under one snapshot.
@@ -31,6 +32,7 @@ impl Timeseries {
         else {
             return Err(Error::bad_value("not a bucket collection"));
         };
+        let collation = Collation::of_stored(collection.options.as_ref())?;
         let mut found = Validation::default();
         for bucket in self.scan(collection, BucketRange::default())? {
             check_interrupt()?;
@@ -41,7 +43,7 @@ impl Timeseries {
                     continue;
                 }
             };
-            let mut problems = match problems_of(&bucket, options) {
+            let mut problems = match problems_of(&bucket, options, &collation) {
                 Ok(problems) => problems,
                 Err(error) => vec![error.message],
             };
@@ -123,7 +125,11 @@ impl Timeseries {
     }
 }
 
-fn problems_of(bucket: &StoredBucket, options: &TimeseriesOptions) -> Result<Vec<String>> {
+fn problems_of(
+    bucket: &StoredBucket,
+    options: &TimeseriesOptions,
+    collation: &Collation,
+) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for name in bucket.columns() {
         let Some(column) = bucket.column(name)? else {
@@ -131,8 +137,8 @@ fn problems_of(bucket: &StoredBucket, options: &TimeseriesOptions) -> Result<Vec
         };
         let (mut min, mut max) = (Extreme::none(), Extreme::none());
         for value in column.iter() {
-            min.update(value, Side::Min);
-            max.update(value, Side::Max);
+            min.update(value, Side::Min, collation);
+            max.update(value, Side::Max, collation);
         }
         if **name == *options.time_field {
             let times = column.to_values();

@@ -18,12 +18,12 @@ pub struct RecordWalk<'r> {
 
 impl Records {
     /// The records of `collection`, for a build.
-    pub fn walk<'r>(&'r self, collection: &'r Collection) -> RecordWalk<'r> {
-        RecordWalk {
+    pub fn walk<'r>(&'r self, collection: &'r Collection) -> Result<RecordWalk<'r>> {
+        Ok(RecordWalk {
             records: self,
             collection,
-            state: self.state(collection),
-        }
+            state: self.state(collection)?,
+        })
     }
 }
 

@@ -25,9 +25,10 @@ use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::EvalContext;
+use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::eval::{Collation, EvalContext};
 use crate::insertion::InsertOptions;
 
 /// Times an upsert is tried again when another writer has inserted what it looked for.
@@ -84,14 +85,14 @@ pub struct Changed {
 }
 
 /// What to do with a record.
-enum Change {
+pub(super) enum Change {
     Keep,
     Replace(Document),
     Remove,
 }
 
 /// Decides about a record; the position is the array element the filter matched.
-type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<Change> + 'd;
+pub(super) type Decide<'d> = dyn FnMut(&Document, Option<usize>) -> Result<Change> + 'd;
 
 impl Records {
     /// Updates what is selected.
@@ -187,7 +188,7 @@ impl Records {
         {
             return Ok(asks_for_exactly(selection.filter, pattern));
         }
-        let ids = ids_of(selection.filter).unwrap_or_default();
+        let ids = ids_of(selection.filter, &self.state(collection)?.collation).unwrap_or_default();
         let [id] = *ids else {
             return Ok(false);
         };
@@ -231,7 +232,7 @@ impl Records {
         selection: Selection<'_>,
         decide: &mut Decide<'_>,
     ) -> Result<()> {
-        if let Some(ids) = ids_of(selection.filter)
+        if let Some(ids) = ids_of(selection.filter, &self.state(collection)?.collation)
             && (selection.sort.is_none() || ids.len() == 1)
         {
             return self.change_by_ids(collection, selection, &ids, decide);
@@ -239,7 +240,7 @@ impl Records {
         if !selection.multi && selection.sort.is_some() {
             return self.change_first(collection, selection, decide);
         }
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let mut after: Option<Vec<u8>> = None;
         loop {
             (selection.check_interrupt)()?;
@@ -264,7 +265,7 @@ impl Records {
         ids: &[ValueRef<'_>],
         decide: &mut Decide<'_>,
     ) -> Result<()> {
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         for some in ids.chunks(IDS_PER_LOCK) {
             (selection.check_interrupt)()?;
             let _writing = state.lock();
@@ -289,7 +290,7 @@ impl Records {
         let Some(pattern) = selection.sort else {
             return Ok(());
         };
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let _writing = state.lock();
         let mut best: Option<(SortKey, (Vec<u8>, Document))> = None;
         let mut scan = self.scan(collection, selection.backward, None)?;
@@ -324,7 +325,7 @@ impl Records {
 
     /// Decides about the records of a chunk and commits what comes of it; true when the one record
     /// that was meant has been found. What was decided before an error stays decided.
-    fn change_chunk(
+    pub(super) fn change_chunk(
         &self,
         state: &CollectionState,
         collection: &Collection,
@@ -333,6 +334,7 @@ impl Records {
         decide: &mut Decide<'_>,
     ) -> Result<bool> {
         let mut writer = Writer {
+            state,
             keyspaces: keyspaces(collection)?,
             maintenance: Maintenance::of(self, collection)?,
             snapshot: self.engine.snapshot()?,
@@ -374,6 +376,7 @@ enum Written {
 
 /// What gathers the changes of a chunk.
 struct Writer<'c> {
+    state: &'c CollectionState,
     keyspaces: (KeyspaceId, KeyspaceId),
     maintenance: Maintenance<'c>,
     /// The state before the batch.
@@ -407,7 +410,8 @@ impl Writer<'_> {
             }
             Change::Remove => {
                 self.entries(&key, document, None)?;
-                self.batch.delete(id_index, id_key(document.get("_id")));
+                self.batch
+                    .delete(id_index, id_key(document.get("_id"), &self.state.collation));
                 self.batch.delete(records, key);
                 Ok(Some(Written::Removal))
             }
@@ -467,20 +471,26 @@ fn asks_for_exactly(filter: &MatchExpression, pattern: DocRef<'_>) -> bool {
 }
 
 /// The values of which `_id` must be one, each once, if the filter says so.
-pub(crate) fn ids_of(filter: &MatchExpression) -> Option<Vec<ValueRef<'_>>> {
+///
+/// The index tells only what compares as the filter does: all values if the collations are the same,
+/// else those without text.
+pub(crate) fn ids_of<'f>(
+    filter: &'f MatchExpression,
+    index: &Collation,
+) -> Option<Vec<ValueRef<'f>>> {
     match filter {
-        MatchExpression::And(arms) => arms.iter().find_map(ids_of),
+        MatchExpression::And(arms) => arms.iter().find_map(|arm| ids_of(arm, index)),
         MatchExpression::Compare(comparison)
             if comparison.op == CompareOp::Eq
                 && comparison.path.as_str() == "_id"
-                && comparison.collation.collator().is_none() =>
+                && (comparison.collation == *index || !has_text(&comparison.value)) =>
         {
             Some(vec![comparison.value.as_ref()])
         }
         MatchExpression::In(list)
             if list.path.as_str() == "_id"
                 && list.patterns().is_empty()
-                && list.collation().collator().is_none() =>
+                && (list.collation() == index || !list.values().iter().any(has_text)) =>
         {
             Some(list.values().iter().map(Value::as_ref).collect())
         }

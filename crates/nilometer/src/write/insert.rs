@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef, doc};
 use nilometer_storage::{Direction, WriteBatch};
 
@@ -10,6 +11,7 @@ use super::maintenance::Maintenance;
 use super::records::{Records, id_key, keyspaces};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
 
 /// The largest document, in bytes.
@@ -48,16 +50,20 @@ fn check(document: &Document) -> Result<()> {
     super::update::check::id(document.get("_id"))
 }
 
-fn duplicate(collection: &Collection, id: ValueRef<'_>) -> Error {
-    let shown = nilometer_bson::extjson::value_to_relaxed(id);
+fn duplicate(collection: &Collection, id: ValueRef<'_>, collation: &Collation) -> Error {
+    let order = collation.to_document();
+    let by = collation
+        .to_text()
+        .map_or_else(String::new, |text| format!("collation: {text} "));
+    let shown = value_to_relaxed(id);
     Error::new(
         ErrorCode::DuplicateKey,
         format!(
-            "E11000 duplicate key error collection: {} index: _id_ dup key: {{ _id: {shown} }}",
+            "E11000 duplicate key error collection: {} index: _id_ {by}dup key: {{ _id: {shown} }}",
             collection.namespace
         ),
     )
-    .with_details(doc! { "keyPattern": doc! { "_id": 1 }, "keyValue": doc! { "_id": id } })
+    .with_details(doc! { "keyPattern": doc! { "_id": 1 }, "keyValue": doc! { "_id": id }, "collation": order })
 }
 
 impl Records {
@@ -69,7 +75,7 @@ impl Records {
         options: InsertOptions<'_>,
     ) -> Result<InsertOutcome> {
         let (records, id_index) = keyspaces(collection)?;
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let _writing = state.lock();
         let snapshot = self.engine.snapshot()?;
         let mut last = state.last_id.load(Ordering::Acquire);
@@ -86,11 +92,11 @@ impl Records {
         for (index, document) in documents.enumerate() {
             let document = with_id_first(document, options.new_id);
             let id = document.get("_id");
-            let key = id_key(id);
+            let key = id_key(id, &state.collation);
             let checked = check(&document).and_then(|()| {
                 let taken = fresh.contains(&key) || snapshot.get(id_index, &key)?.is_some();
                 if taken {
-                    return Err(duplicate(collection, id));
+                    return Err(duplicate(collection, id, &state.collation));
                 }
                 let record = (last + 1).to_be_bytes();
                 let document = Some(document.as_ref());

@@ -11,6 +11,7 @@
 
 mod build;
 mod change;
+mod expire;
 mod index_scan;
 mod insert;
 mod maintenance;

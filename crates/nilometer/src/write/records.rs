@@ -4,12 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nilometer_bson::key_string::{self, KeyOrder};
+use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot};
 
 use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 
 /// Records read under one snapshot.
 pub(super) const CHUNK_RECORDS_MAX: usize = 1024;
@@ -27,6 +28,8 @@ pub struct Records {
 /// What is kept in memory of one collection.
 #[derive(Debug, Default)]
 pub(super) struct CollectionState {
+    /// How the `_id` index compares strings.
+    pub(super) collation: Collation,
     /// Held from the check for duplicates to the end of the commit.
     writing: Mutex<()>,
     /// How many wait for it.
@@ -73,12 +76,20 @@ impl Records {
         }
     }
 
-    pub(super) fn state(&self, collection: &Collection) -> Arc<CollectionState> {
+    pub(super) fn state(&self, collection: &Collection) -> Result<Arc<CollectionState>> {
         let mut known = self
             .collections
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        known.entry(collection.uuid).or_default().clone()
+        if let Some(state) = known.get(&collection.uuid) {
+            return Ok(state.clone());
+        }
+        let state = Arc::new(CollectionState {
+            collation: Collation::of_stored(collection.options.as_ref())?,
+            ..CollectionState::default()
+        });
+        known.insert(collection.uuid, state.clone());
+        Ok(state)
     }
 
     /// Forgets what is in memory of a dropped collection.
@@ -115,8 +126,9 @@ impl Records {
         id: ValueRef<'_>,
     ) -> Result<Option<(Vec<u8>, Document)>> {
         let (records, id_index) = keyspaces(collection)?;
+        let state = self.state(collection)?;
         let snapshot = self.engine.snapshot()?;
-        let Some(key) = snapshot.get(id_index, &id_key(id))? else {
+        let Some(key) = snapshot.get(id_index, &id_key(id, &state.collation))? else {
             return Ok(None);
         };
         let found = snapshot.get(records, &key)?.ok_or_else(|| {
@@ -134,7 +146,7 @@ impl Records {
     /// Number of records. The first time they are counted by walking the `_id` index.
     pub fn count(&self, collection: &Collection) -> Result<u64> {
         let (_, id_index) = keyspaces(collection)?;
-        let state = self.state(collection);
+        let state = self.state(collection)?;
         let _writing = state.lock();
         let mut known = state.count.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = match *known {
@@ -154,8 +166,10 @@ impl Records {
 }
 
 /// The key of an `_id` in the index.
-pub(super) fn id_key(id: ValueRef<'_>) -> Vec<u8> {
-    key_string::encode([id], KeyOrder::ASCENDING).0
+pub(super) fn id_key(id: ValueRef<'_>, collation: &Collation) -> Vec<u8> {
+    let mut key = KeyBuilder::with_collator(KeyOrder::ASCENDING, collation.collator());
+    key.push(id);
+    key.finish().0
 }
 
 /// Record and index keyspace of an ordinary collection.

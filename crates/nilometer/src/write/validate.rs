@@ -10,7 +10,7 @@ use nilometer_bson::Document;
 use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_storage::{KeyspaceId, Snapshot};
 
-use super::records::{Records, document, id_key, keyspaces, read_chunk};
+use super::records::{CollectionState, Records, document, id_key, keyspaces, read_chunk};
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::index::{Index, entry};
@@ -20,6 +20,7 @@ use crate::validation::Validation;
 struct Check<'c> {
     records: KeyspaceId,
     id_index: KeyspaceId,
+    state: Arc<CollectionState>,
     indexes: Vec<Arc<Index>>,
     check_interrupt: &'c dyn Fn() -> Result<()>,
 }
@@ -40,6 +41,7 @@ impl Records {
         let check = Check {
             records,
             id_index,
+            state: self.state(collection)?,
             indexes: ready.map(Index::of).collect::<Result<_>>()?,
             check_interrupt,
         };
@@ -99,7 +101,7 @@ impl Check<'_> {
         };
         let id = document.get("_id");
         let mut problems = Vec::new();
-        let leads = snapshot.get(self.id_index, &id_key(id))?;
+        let leads = snapshot.get(self.id_index, &id_key(id, &self.state.collation))?;
         if leads.as_deref() != Some(key) {
             problems.push(format!(
                 "the _id index does not lead to the record with _id {}",
@@ -122,7 +124,8 @@ impl Check<'_> {
     ) -> Result<Option<String>> {
         let found = snapshot.get(self.records, record)?;
         let found = found.and_then(|bytes| document(&bytes).ok());
-        let agrees = found.is_some_and(|found| id_key(found.get("_id")) == key);
+        let agrees =
+            found.is_some_and(|found| id_key(found.get("_id"), &self.state.collation) == key);
         Ok((!agrees).then(|| "the _id index has an entry without a record".to_owned()))
     }
 

@@ -87,15 +87,23 @@ impl Case {
             // Arrays there already, kinds of keys that do not go together.
             let code = reply.get("code").as_exact_i64().unwrap_or(0);
             let expected = [67, 72, 85, 86, 171, 5_930_501, 16_766, 7_246_201];
-            assert!(expected.contains(&code), "{} for {}", show(&reply), show(&index));
+            assert!(
+                expected.contains(&code),
+                "{} for {}",
+                show(&reply),
+                show(&index)
+            );
             return;
         }
-        let leaves_out = index.get("sparse").is_missing()
-            && index.get("partialFilterExpression").is_missing();
+        let leaves_out =
+            index.get("sparse").is_missing() && index.get("partialFilterExpression").is_missing();
         let key = index.get("key").as_document().unwrap().to_document();
-        let is_plain = key.iter().all(|part| part.value().is_number() && !part.name().ends_with('*'));
+        let is_plain = key
+            .iter()
+            .all(|part| part.value().is_number() && !part.name().ends_with('*'));
         if leaves_out && is_plain {
-            self.whole.push((index.get("name").as_str().unwrap().to_owned(), key));
+            self.whole
+                .push((index.get("name").as_str().unwrap().to_owned(), key));
         }
     }
 
@@ -117,14 +125,22 @@ impl Case {
         if let Some(errors) = reply.get("writeErrors").as_array() {
             for error in errors.iter().filter_map(ValueRef::as_document) {
                 let code = error.get("code").as_exact_i64().unwrap_or(0);
-                assert!([171, 5_930_501, 16_766].contains(&code), "{}", show(&error.to_document()));
+                assert!(
+                    [171, 5_930_501, 16_766].contains(&code),
+                    "{}",
+                    show(&error.to_document())
+                );
                 refused.push(error.get("index").as_exact_i64().unwrap() as usize);
             }
         }
-        let taken = documents.iter().enumerate().filter(|(at, _)| !refused.contains(at));
+        let taken = documents
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !refused.contains(at));
         let taken: Vec<Value> = taken.map(|(_, d)| d.clone().into()).collect();
         if !taken.is_empty() {
-            self.fixture.run(doc! {"insert": "plain", "documents": taken});
+            self.fixture
+                .run(doc! {"insert": "plain", "documents": taken});
         }
     }
 
@@ -157,7 +173,9 @@ impl Case {
             asked.push(("hint by name", with_hint(&question.command, name.into())));
             // A key that several indexes have names none of them.
             let same = self.fixture.all(doc! {"listIndexes": "ts"});
-            let same = same.iter().filter(|index| index.get("key").as_document().map(|k| k.to_document()) == Some(key.clone()));
+            let same = same.iter().filter(|index| {
+                index.get("key").as_document().map(|k| k.to_document()) == Some(key.clone())
+            });
             if same.count() == 1 {
                 asked.push(("hint by key", with_hint(&question.command, key.into())));
             }
@@ -170,7 +188,11 @@ impl Case {
             let got = answer(&mut self.fixture, "ts", &asked);
             if got != expected {
                 let few = |a: &[String], b: &[String]| {
-                    a.iter().filter(|d| !b.contains(d)).take(3).cloned().collect::<Vec<_>>()
+                    a.iter()
+                        .filter(|d| !b.contains(d))
+                        .take(3)
+                        .cloned()
+                        .collect::<Vec<_>>()
                 };
                 failures.push(format!(
                     "seed {seed}, {what}: {}\n  {} for {}, extra {:?}, lost {:?}\n  indexes {}",
@@ -224,7 +246,8 @@ fn check_database(seed: u64, failures: &mut Vec<String>) {
         0 => doc! {"timeField": "t", "metaField": "m", "granularity": "hours"},
         _ => doc! {"timeField": "t", "metaField": "m"},
     };
-    case.fixture.run(doc! {"create": "ts", "timeseries": options});
+    case.fixture
+        .run(doc! {"create": "ts", "timeseries": options});
     case.fixture.run(doc! {"create": "plain"});
     let mut rest = &documents[..];
     while !rest.is_empty() {
@@ -261,7 +284,10 @@ fn check_database(seed: u64, failures: &mut Vec<String>) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "failures are told at once, for long runs")]
+#[expect(
+    clippy::print_stdout,
+    reason = "failures are told at once, for long runs"
+)]
 fn indexes_change_no_answer() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>());
     let databases = match number("NILOMETER_SOAK") {
@@ -276,7 +302,14 @@ fn indexes_change_no_answer() {
     for seed in first..first + databases {
         let before = failures.len();
         check_database(seed, &mut failures);
-        failures[before..].iter().for_each(|failure| println!("{failure}"));
+        failures[before..]
+            .iter()
+            .for_each(|failure| println!("{failure}"));
     }
-    assert!(failures.is_empty(), "{} differ:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} differ:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }

@@ -1,6 +1,8 @@
 //! What a client sees: commands in, replies out.
 
 mod change_commands;
+mod collations;
+mod geo;
 mod golden;
 mod query_commands;
 mod random;

@@ -87,6 +87,10 @@ impl ValueSet {
         }
     }
 
+    pub(super) fn save(&self) -> Value {
+        self.values.clone().into()
+    }
+
     /// The values as an array.
     pub fn finish(self) -> Value {
         self.values.into()

@@ -3,7 +3,7 @@
 //! sample's null; of none both are null.
 
 use nilometer_bson::number::Number;
-use nilometer_bson::{Value, ValueRef};
+use nilometer_bson::{Value, ValueRef, array};
 
 /// A running mean and spread.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +46,24 @@ impl Deviation {
         let both = self.count as f64;
         self.mean += apart * there / both;
         self.squares += other.squares + apart * apart * here * there / both;
+    }
+
+    pub(super) fn save(&self) -> Value {
+        let count = i64::try_from(self.count).unwrap_or(i64::MAX);
+        array![count, self.mean, self.squares]
+    }
+
+    pub(super) fn restore(saved: ValueRef<'_>) -> Option<Self> {
+        let parts = saved.as_array()?;
+        let number = |at: usize| match parts.get(at) {
+            ValueRef::Double(number) => Some(number),
+            _ => None,
+        };
+        Some(Self {
+            count: u64::try_from(parts.get(0).as_exact_i64()?).ok()?,
+            mean: number(1)?,
+            squares: number(2)?,
+        })
     }
 
     /// How many numbers there are.

@@ -137,6 +137,10 @@ impl Bounded {
         self.values = values;
     }
 
+    pub(super) fn save(&self) -> Value {
+        self.values.clone().into()
+    }
+
     pub(super) fn merge(&mut self, later: Self) {
         for value in &later.values {
             self.add(value.as_ref());

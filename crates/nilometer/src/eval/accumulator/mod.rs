@@ -14,7 +14,9 @@
 //! decimals as decimals, each apart; they meet only in [`AccumulatorSpec::finish`].
 //!
 //! **The table** is in [`registry`]; what the operators do with null, missing and other types stands
-//! with each family. Spilling is the executor's business: [`State::memory_bytes`] tells it when.
+//! with each family. Spilling is the executor's business: [`State::memory_bytes`] tells it when, [`saved`]
+//! how a state becomes a value that can be laid aside. Accumulators that keep what they see have a limit of
+//! their own ([`ACCUMULATOR_BYTES_MAX`]), which no disk lifts: error 146.
 //!
 //! JavaScript (`$accumulator`) is refused.
 
@@ -26,6 +28,7 @@ mod ordered;
 mod parse;
 pub mod percentile;
 mod registry;
+mod saved;
 mod total;
 
 #[cfg(test)]
@@ -40,12 +43,15 @@ pub use percentile::{Percentile, PercentileList};
 pub use registry::{ACCUMULATORS, AccumulatorRow};
 pub use total::Total;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::eval::{Collation, Dependencies, EvalContext, Expression};
 use collect::Pushed;
 use merge_objects::Merged;
 use ordered::{FirstN, LastN, Ranked};
+
+/// Bytes the state of one accumulator that keeps values may hold.
+pub const ACCUMULATOR_BYTES_MAX: usize = 100 << 20;
 
 /// Which accumulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -266,6 +272,7 @@ impl AccumulatorSpec {
                 if ranked.wants(&key, sort) {
                     let output = self.argument.evaluate(doc, ctx)?;
                     ranked.add(key, output, sort);
+                    self.check_bytes(ranked.memory_bytes())?;
                 }
             }
             (state, _) => {
@@ -291,18 +298,47 @@ impl AccumulatorSpec {
                 }
             }
             State::Last(last) => *last = Some(value.to_value()),
-            State::Push(pushed) => pushed.add(value),
-            State::AddToSet(set) => set.add(value),
+            State::Push(pushed) => {
+                pushed.add(value);
+                return self.check_bytes(pushed.memory_bytes());
+            }
+            State::AddToSet(set) => {
+                set.add(value);
+                return self.check_bytes(set.memory_bytes());
+            }
             State::Count(count) => *count += 1,
             State::MergeObjects(merged) => merged.add(value)?,
             State::StdDevPop(deviation) | State::StdDevSamp(deviation) => deviation.add(value),
-            State::FirstN(first) => first.add(value),
-            State::LastN(last) => last.add(value),
-            State::Bounded(bounded) => bounded.add(value),
+            State::FirstN(first) => {
+                first.add(value);
+                return self.check_bytes(first.memory_bytes());
+            }
+            State::LastN(last) => {
+                last.add(value);
+                return self.check_bytes(last.memory_bytes());
+            }
+            State::Bounded(bounded) => {
+                bounded.add(value);
+                return self.check_bytes(bounded.memory_bytes());
+            }
             State::Percentile(percentile) => percentile.add(value),
             State::Ranked(_) => {}
         }
         Ok(())
+    }
+
+    /// Error 146 if one state holds more than any may, wherever it is kept.
+    fn check_bytes(&self, bytes: usize) -> Result<()> {
+        if bytes <= ACCUMULATOR_BYTES_MAX {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorCode::ExceededMemoryLimit,
+            format!(
+                "{} used too much memory and cannot spill to disk. Used: {bytes} bytes. Memory limit: {ACCUMULATOR_BYTES_MAX} bytes",
+                self.name()
+            ),
+        ))
     }
 
     /// Adds a value with its sort key, for `$top` and its sisters.
@@ -432,6 +468,15 @@ impl AccumulatorSpec {
     /// Adds what another part of the input came to; for order-dependent accumulators that part must
     /// follow this one.
     pub fn merge(&self, state: &mut State, later: State) -> Result<()> {
+        self.merge_unchecked(state, later);
+        match state {
+            State::Push(pushed) => self.check_bytes(pushed.memory_bytes()),
+            State::AddToSet(set) => self.check_bytes(set.memory_bytes()),
+            _ => Ok(()),
+        }
+    }
+
+    fn merge_unchecked(&self, state: &mut State, later: State) {
         match (state, later) {
             (State::Sum(total), State::Sum(other)) => total.merge(&other),
             (State::Avg(total, count), State::Avg(other, more)) => {
@@ -472,7 +517,6 @@ impl AccumulatorSpec {
             // Both states come from this specification.
             _ => debug_assert!(false, "states of different accumulators"),
         }
-        Ok(())
     }
 
     /// The result.

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use nilometer_bson::{Value, ValueRef};
+use nilometer_bson::{Value, ValueRef, array};
 
 use super::or_null;
 use crate::eval::memory_bytes;
@@ -49,6 +49,12 @@ impl FirstN {
     }
 }
 
+impl FirstN {
+    pub(super) fn save(&self) -> Value {
+        self.values.clone().into()
+    }
+}
+
 /// The last values.
 #[derive(Clone, Debug)]
 pub struct LastN {
@@ -89,6 +95,12 @@ impl LastN {
 
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes + self.values.capacity() * size_of::<Value>()
+    }
+}
+
+impl LastN {
+    pub(super) fn save(&self) -> Value {
+        Value::from(Vec::from(self.values.clone()))
     }
 }
 
@@ -177,6 +189,23 @@ impl Ranked {
         for (key, output) in later.entries {
             self.add(key, output, sort);
         }
+    }
+
+    pub(super) fn save(&self) -> Value {
+        let entry = |(key, output): &(SortKey, Value)| -> Value {
+            let key: Vec<Value> = key.values().iter().cloned().map(or_null).collect();
+            array![key, output.clone()]
+        };
+        Value::from(self.entries.iter().map(entry).collect::<Vec<_>>())
+    }
+
+    pub(super) fn restore(&mut self, saved: ValueRef<'_>, sort: &SortPattern) -> Option<()> {
+        for entry in saved.as_array()?.iter() {
+            let entry = entry.as_array()?;
+            let key = SortKey::from_values(entry.get(0).as_array()?.iter().map(ValueRef::to_value));
+            self.add(key, entry.get(1).to_value(), sort);
+        }
+        Some(())
     }
 
     pub(super) fn finish(mut self, sort: &SortPattern) -> Value {

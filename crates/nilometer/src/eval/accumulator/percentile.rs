@@ -10,6 +10,7 @@ use std::sync::Arc;
 use nilometer_bson::number::Number;
 use nilometer_bson::{DocRef, Value, ValueRef};
 
+use super::saved;
 use crate::error::{Error, Result};
 use crate::eval::{EvalContext, Expression};
 
@@ -99,6 +100,15 @@ impl Percentile {
         {
             self.numbers.push(number);
         }
+    }
+
+    pub(super) fn save(&self) -> Value {
+        saved::f64s(&self.numbers)
+    }
+
+    pub(super) fn restore(&mut self, saved: ValueRef<'_>) -> Option<()> {
+        self.numbers = saved::as_f64s(saved)?;
+        Some(())
     }
 
     pub(super) fn merge(&mut self, later: Self) {

@@ -4,8 +4,10 @@
 //! among its numbers; ints that overflow give long, longs that overflow double. An average is a
 //! double, or a decimal if a decimal was among the numbers, and null of none.
 
-use nilometer_bson::ValueRef;
 use nilometer_bson::number::{DoubleSum, Number, NumberSum};
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+
+use super::saved;
 
 /// A running total. Integers, doubles and decimals are kept apart until the end, each without loss,
 /// so that their order and the way they came in do not matter.
@@ -92,6 +94,38 @@ impl Total {
         if let Some(decimals) = &other.decimals {
             self.decimals.get_or_insert_default().merge(decimals);
         }
+    }
+
+    /// The total as bytes that can be laid aside.
+    pub(super) fn save(&self) -> Value {
+        let mut out = DocumentBuilder::new();
+        out.append("whole", saved::bytes(self.whole.to_le_bytes().to_vec()));
+        out.append("long", self.has_long);
+        if self.has_double {
+            out.append("double", saved::f64s(&self.doubles.to_parts()));
+        }
+        if let Some(decimals) = &self.decimals {
+            out.append("decimal", Value::from(decimals.total()));
+        }
+        out.finish().into()
+    }
+
+    /// The total that was laid aside.
+    pub(super) fn restore(saved: ValueRef<'_>) -> Option<Self> {
+        let saved = saved.as_document()?;
+        let mut total = Self {
+            whole: i128::from_le_bytes(saved::as_bytes(saved.get("whole"))?.try_into().ok()?),
+            has_long: matches!(saved.get("long"), ValueRef::Bool(true)),
+            ..Self::default()
+        };
+        if let Some(parts) = saved::as_f64s(saved.get("double")) {
+            total.doubles = DoubleSum::from_parts(parts.try_into().ok()?);
+            total.has_double = true;
+        }
+        if let Some(number) = Number::of(saved.get("decimal")) {
+            total.decimals.get_or_insert_default().add(number);
+        }
+        Some(total)
     }
 
     /// The total.

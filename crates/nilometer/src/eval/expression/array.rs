@@ -17,15 +17,14 @@
 use nilometer_bson::value::Array;
 use nilometer_bson::{ArrayRef, DocumentBuilder, Value, ValueRef};
 
+use super::VALUE_BYTES_MAX;
 use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
 use super::operation::{Call, arg};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 
-/// Most bytes an array made by `$range` may take: as much as one operator may hold.
-pub(super) const RANGE_BYTES_MAX: usize = 100 << 20;
-
-/// Collects values into an array.
+/// Collects values into an array. Beyond the size a value may have it takes no more; whoever evaluates the
+/// operator refuses what it has become then.
 #[derive(Default)]
 pub(super) struct ArrayBuilder {
     out: DocumentBuilder,
@@ -35,8 +34,15 @@ pub(super) struct ArrayBuilder {
 impl ArrayBuilder {
     /// Appends an element; missing becomes null.
     pub(super) fn push(&mut self, value: ValueRef<'_>) {
-        self.out.append_indexed(self.count, value);
-        self.count += 1;
+        if !self.is_full() {
+            self.out.append_indexed(self.count, value);
+            self.count += 1;
+        }
+    }
+
+    /// True if nothing more is taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.out.len() > VALUE_BYTES_MAX
     }
 
     pub(super) fn finish<'s>(self) -> Evaluated<'s> {
@@ -275,13 +281,8 @@ pub(super) fn range<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
     let mut at = start;
     while if step > 0 { at < end } else { at > end } {
         out.push(ValueRef::Int32(i32::try_from(at).unwrap_or_default()));
-        if out.out.len() > RANGE_BYTES_MAX {
-            return Err(Error::new(
-                ErrorCode::ExceededMemoryLimit,
-                format!(
-                    "$range would use too much memory and cannot spill: {RANGE_BYTES_MAX} bytes"
-                ),
-            ));
+        if out.is_full() {
+            break;
         }
         at += step;
     }

@@ -93,11 +93,25 @@ pub use variable::{Variable, VariablePath};
 
 use super::Dependencies;
 use super::variables::{EvalContext, ParseContext};
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 
 /// How deep expressions may nest. MongoDB's bound is that of documents (200 levels); two levels of
 /// a document make one of most expressions.
 pub const EXPRESSION_DEPTH_MAX: usize = 150;
+
+/// Bytes a string, array or object that an expression computes may take.
+pub const VALUE_BYTES_MAX: usize = 100 << 20;
+
+/// Error 146 for a value larger than any may be.
+fn check_bytes(bytes: usize, name: &str) -> Result<()> {
+    if bytes <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::ExceededMemoryLimit,
+        format!("{name} would use too much memory and cannot spill: {VALUE_BYTES_MAX} bytes"),
+    ))
+}
 
 /// A parsed expression.
 #[derive(Clone, Debug)]
@@ -272,6 +286,7 @@ fn evaluate_object<'s>(
     let mut out = DocumentBuilder::new();
     for (name, field) in fields {
         out.append_ref(name, field.eval(scope)?.as_ref());
+        check_bytes(out.len(), "an object")?;
     }
     Ok(Evaluated::Owned(Value::Document(out.finish())))
 }
@@ -280,6 +295,7 @@ fn evaluate_array<'s>(elements: &'s [Expression], scope: &Scope<'s>) -> Result<E
     let mut out = DocumentBuilder::new();
     for (at, element) in elements.iter().enumerate() {
         out.append_indexed(at, element.eval(scope)?.as_ref());
+        check_bytes(out.len(), "an array")?;
     }
     Ok(Evaluated::Owned(Value::Array(Array::from_document(
         out.finish(),

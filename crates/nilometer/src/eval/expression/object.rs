@@ -14,12 +14,12 @@ use std::collections::HashMap;
 
 use nilometer_bson::{DocRef, DocumentBuilder, Element, ValueRef};
 
-use super::Expression;
 use super::evaluated::Evaluated;
 use super::operation::{Call, Operation, arg};
 use super::parse::Parser;
 use super::registry::{NamedArguments, OperatorSpec, required};
 use super::scope::Scope;
+use super::{Expression, check_bytes};
 use crate::error::{Error, Result};
 
 /// Arguments of the operation: field, input.
@@ -164,7 +164,7 @@ pub(super) fn merge<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<
         check_element(element, call.name)?;
         objects.extend(element.as_document());
     }
-    Ok(merged(&objects))
+    merged(&objects, call.name)
 }
 
 fn check_element(value: ValueRef<'_>, name: &str) -> Result<()> {
@@ -182,7 +182,7 @@ fn check_element(value: ValueRef<'_>, name: &str) -> Result<()> {
 }
 
 /// Fields keep the place of their first occurrence and have the value of their last.
-fn merged<'s>(objects: &[DocRef<'_>]) -> Evaluated<'s> {
+fn merged<'s>(objects: &[DocRef<'_>], name: &str) -> Result<Evaluated<'s>> {
     let mut fields: Vec<Element<'_>> = Vec::new();
     let mut positions: HashMap<&[u8], usize> = HashMap::new();
     for element in objects.iter().flat_map(|object| object.iter()) {
@@ -201,8 +201,9 @@ fn merged<'s>(objects: &[DocRef<'_>]) -> Evaluated<'s> {
     let mut out = DocumentBuilder::new();
     for field in fields {
         out.append_element(field);
+        check_bytes(out.len(), name)?;
     }
-    Evaluated::Owned(out.finish().into())
+    Ok(Evaluated::Owned(out.finish().into()))
 }
 
 #[cfg(test)]

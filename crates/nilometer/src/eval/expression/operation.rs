@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::Expression;
 use super::evaluated::Evaluated;
 use super::registry::{Evaluator, OperatorSpec};
 use super::scope::Scope;
+use super::{Expression, check_bytes};
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::memory_bytes;
 
 /// What an operator made of its constant arguments ahead: a compiled pattern, a parsed zone, a set.
 pub(crate) type Prepared = Arc<dyn Any + Send + Sync>;
@@ -87,14 +88,20 @@ impl Operation {
 
     /// The value in a scope.
     pub(crate) fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Evaluated<'s>> {
-        match self.spec.evaluator {
-            Evaluator::Eager(function) => self.evaluate_eager(function, scope),
-            Evaluator::Lazy(function) => function(self, scope),
-            Evaluator::None => Err(Error::new(
-                ErrorCode::InternalError,
-                format!("{} has no evaluator", self.spec.name),
-            )),
+        let value = match self.spec.evaluator {
+            Evaluator::Eager(function) => self.evaluate_eager(function, scope)?,
+            Evaluator::Lazy(function) => function(self, scope)?,
+            Evaluator::None => {
+                return Err(Error::new(
+                    ErrorCode::InternalError,
+                    format!("{} has no evaluator", self.spec.name),
+                ));
+            }
+        };
+        if let Evaluated::Owned(owned) = &value {
+            check_bytes(memory_bytes(owned), self.spec.name)?;
         }
+        Ok(value)
     }
 
     /// All arguments first, on the stack where there are few.

@@ -12,12 +12,14 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
+use super::check_bytes;
 use super::evaluated::Evaluated;
 use super::operation::{Operation, Prepared};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result};
 use crate::eval::matcher::regex::Pattern;
+use crate::eval::memory_bytes;
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     not_object: 51103,
@@ -143,7 +145,10 @@ pub(super) fn regex<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<E
         (_, Some((text, pattern))) => {
             let mut finder = Finder::new(text, pattern);
             let mut found = Vec::new();
+            let mut bytes = 0;
             while let Some(value) = finder.next()? {
+                bytes += memory_bytes(&value) + size_of::<Value>();
+                check_bytes(bytes, operation.name())?;
                 found.push(value);
             }
             Ok(Evaluated::from(found))

@@ -14,9 +14,11 @@
 
 use std::borrow::Cow;
 
+use nilometer_bson::ValueRef;
 use nilometer_bson::number::format_f64;
-use nilometer_bson::{Value, ValueRef};
 
+use super::array::ArrayBuilder;
+use super::check_bytes;
 use super::evaluated::Evaluated;
 use super::operation::{Call, arg};
 use super::registry::{NamedArguments, required};
@@ -48,11 +50,14 @@ pub(super) fn coerce_to_string(value: ValueRef<'_>) -> Result<Cow<'_, str>> {
     })
 }
 
-pub(super) fn concat<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
+pub(super) fn concat<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Result<Evaluated<'s>> {
     let mut out = String::new();
     for value in values {
         match value.as_ref() {
-            ValueRef::String(text) => out.push_str(text),
+            ValueRef::String(text) => {
+                check_bytes(out.len().saturating_add(text.len()), call.name)?;
+                out.push_str(text);
+            }
             value if value.is_nullish() => return Ok(Evaluated::NULL),
             other => {
                 return Err(Error::location(
@@ -145,8 +150,11 @@ pub(super) fn split<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
             "$split requires a non-empty separator",
         ));
     }
-    let parts: Vec<Value> = text.split(delimiter).map(Value::from).collect();
-    Ok(Evaluated::from(parts))
+    let mut parts = ArrayBuilder::default();
+    for part in text.split(delimiter) {
+        parts.push(ValueRef::String(part));
+    }
+    Ok(parts.finish())
 }
 
 pub(super) const REPLACE: NamedArguments = NamedArguments {
@@ -203,15 +211,22 @@ fn replace<'s>(
         return Ok(Evaluated::NULL);
     }
     let [input, find, replacement] = texts;
+    if replacement.len() > find.len() {
+        let most = match call.name {
+            "$replaceOne" => 1,
+            _ => input.matches(find).count(),
+        };
+        let grown = (replacement.len() - find.len()).saturating_mul(most);
+        check_bytes(input.len().saturating_add(grown), call.name)?;
+    }
     Ok(Evaluated::from(replace(input, find, replacement)))
 }
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{array, doc};
+    use nilometer_bson::{Value, array, doc};
 
     use super::super::testing::{check_exact, eval_code, parse_code};
-    use super::*;
 
     #[test]
     fn values() {

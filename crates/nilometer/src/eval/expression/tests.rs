@@ -271,3 +271,35 @@ fn deep_bindings_fit_the_stack() {
     }
     check(&doc, expression, array![1]);
 }
+
+/// What doubles with each step is stopped long before memory is.
+#[test]
+fn no_value_grows_without_a_limit() {
+    let reduced = |step: Value, from: Value| -> Value {
+        let steps = doc! {"$range": array![0, 60]};
+        let reduce = doc! {"input": steps, "initialValue": from, "in": step};
+        doc! {"$reduce": reduce}.into()
+    };
+    let twice = || array!["$$value", "$$value"];
+    let long = Value::from("x".repeat(1 << 20));
+    let replace = doc! {"input": long.clone(), "find": "x", "replacement": long.clone()};
+    let grow: Vec<Value> = vec![
+        reduced(doc! {"$concat": twice()}.into(), long.clone()),
+        reduced(doc! {"$concatArrays": twice()}.into(), array![long.clone()]),
+        reduced(twice(), array![long.clone()]),
+        reduced(doc! {"a": "$$value", "b": "$$value"}.into(), long.clone()),
+        reduced(
+            doc! {"$zip": doc! {"inputs": array![twice(), twice()]}}.into(),
+            array![1],
+        ),
+        doc! {"$replaceAll": replace}.into(),
+    ];
+    for expression in grow {
+        let context = ParseContext::new();
+        // Folding, or at the latest evaluating, runs into the limit.
+        let outcome = Expression::parse(expression.as_ref(), &context)
+            .and_then(|e| e.evaluate(DocRef::EMPTY, &EvalContext::default()));
+        let code = outcome.map_or_else(|error| error.code.0, |_| 0);
+        assert_eq!(code, ErrorCode::ExceededMemoryLimit.0, "{expression:?}");
+    }
+}

@@ -19,32 +19,32 @@
 //! length for every document; nothing can be done about that.
 //!
 //! Not here: sorting, finding where partitions end ([`SetWindowFields::partition_key`] helps), and the
-//! memory limit; a partition is in memory while it is worked on.
+//! memory limit. Of a partition what functions read is in memory while it is worked on
+//! ([`PartitionColumns`]), its documents need not be.
 
 mod calculus;
 mod fill;
 mod frame;
 mod parse;
+mod partition;
 mod rank;
 mod sliding;
 
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
-
 use nilometer_bson::number::Number;
-use nilometer_bson::path::FieldPath;
 use nilometer_bson::{Document, Value};
 
 pub use frame::{Bound, Bounds};
 pub use parse::WINDOW_FUNCTION_NAMES;
+pub use partition::{PartitionColumns, PartitionResults};
 
 use crate::error::{Error, Result};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::date::Unit;
 use crate::eval::projection::FieldWriter;
-use crate::eval::sort_key::SortPattern;
+use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::eval::{Dependencies, EvalContext, Expression};
 
 /// A parsed `$setWindowFields`.
@@ -139,35 +139,6 @@ impl WindowFunction {
     }
 }
 
-/// One partition, sorted.
-struct Partition<'a> {
-    docs: &'a [Document],
-    sort_by: Option<&'a SortPattern>,
-    ctx: &'a EvalContext<'a>,
-}
-
-impl Partition<'_> {
-    /// The argument for every document.
-    fn column(&self, argument: &Expression) -> Result<Vec<Value>> {
-        self.docs
-            .iter()
-            .map(|doc| argument.evaluate(doc.as_ref(), self.ctx))
-            .collect()
-    }
-
-    /// The value of the single sort field for every document; empty without such a field.
-    fn sort_values(&self) -> Vec<Value> {
-        let Some((path, _)) = self.sort_by.and_then(SortPattern::single_field) else {
-            return Vec::new();
-        };
-        let path: &FieldPath = path;
-        self.docs
-            .iter()
-            .map(|doc| path.get(doc.as_ref()).into_value())
-            .collect()
-    }
-}
-
 impl SetWindowFields {
     /// What separates the partitions, if anything does.
     pub fn partition_by(&self) -> Option<&Expression> {
@@ -223,70 +194,68 @@ impl SetWindowFields {
         }
     }
 
+    /// The results for the documents of one partition, which were taken in order.
+    pub fn compute(
+        &self,
+        mut columns: PartitionColumns,
+        ctx: &EvalContext<'_>,
+    ) -> Result<PartitionResults> {
+        let mut results = Vec::with_capacity(self.outputs.len());
+        for (at, output) in self.outputs.iter().enumerate() {
+            let argument = columns.arguments.get_mut(at).map(std::mem::take);
+            let keys = columns.keys.get_mut(at).map(std::mem::take);
+            let own = (argument.unwrap_or_default(), keys.unwrap_or_default());
+            results.push(evaluate_output(output, own, &columns, ctx)?);
+        }
+        Ok(PartitionResults(results))
+    }
+
     /// The documents of one partition, in order, with the output fields.
     pub fn evaluate_partition(
         &self,
         docs: &[Document],
         ctx: &EvalContext<'_>,
     ) -> Result<Vec<Document>> {
-        let partition = Partition {
-            docs,
-            sort_by: self.sort_by.as_ref(),
-            ctx,
-        };
-        let columns = self
-            .outputs
-            .iter()
-            .map(|output| evaluate_output(output, &partition))
-            .collect::<Result<Vec<_>>>()?;
-        let mut row = vec![Value::Missing; columns.len()];
+        let mut columns = PartitionColumns::default();
+        for doc in docs {
+            columns.add(self, doc, ctx)?;
+        }
+        let results = self.compute(columns, ctx)?;
         docs.iter()
             .enumerate()
-            .map(|(at, doc)| {
-                for (slot, column) in row.iter_mut().zip(&columns) {
-                    *slot = column.get(at).cloned().unwrap_or(Value::Null);
-                }
-                self.writer.apply(doc.as_ref(), &row, ctx)
-            })
+            .map(|(at, doc)| self.with_fields(doc, at, &results, ctx))
             .collect()
     }
 }
 
 /// One value for every document of the partition.
-fn evaluate_output(output: &WindowOutput, partition: &Partition<'_>) -> Result<Vec<Value>> {
-    let column = || -> Result<Vec<Value>> {
-        match output.function.argument() {
-            Some(argument) => partition.column(argument),
-            None => Ok(Vec::new()),
-        }
-    };
-    let frames = || -> Result<Vec<Range<usize>>> {
-        let sort_values = if output.bounds.needs_sort_values() {
-            partition.sort_values()
-        } else {
-            Vec::new()
-        };
-        output.bounds.frames(partition.docs.len(), &sort_values)
-    };
+fn evaluate_output(
+    output: &WindowOutput,
+    (column, keys): (Vec<Value>, Vec<SortKey>),
+    partition: &PartitionColumns,
+    ctx: &EvalContext<'_>,
+) -> Result<Vec<Value>> {
+    let places = &partition.sort_values;
+    let frames = || output.bounds.frames(partition.length, places);
     match &output.function {
-        WindowFunction::Accumulator(spec) => sliding::accumulate(spec, partition, &frames()?),
+        WindowFunction::Accumulator(spec) => {
+            sliding::accumulate(spec, &column, &keys, &frames()?, ctx)
+        }
         WindowFunction::Covariance { sample, .. } => {
-            Ok(calculus::covariance(&column()?, &frames()?, *sample))
+            Ok(calculus::covariance(&column, &frames()?, *sample))
         }
         WindowFunction::Derivative { unit, .. } => {
-            calculus::derivative(&column()?, &partition.sort_values(), &frames()?, *unit)
+            calculus::derivative(&column, places, &frames()?, *unit)
         }
         WindowFunction::Integral { unit, .. } => {
-            calculus::integral(&column()?, &partition.sort_values(), &frames()?, *unit)
+            calculus::integral(&column, places, &frames()?, *unit)
         }
-        WindowFunction::ExpMovingAvg { alpha, .. } => {
-            Ok(calculus::exp_moving_avg(&column()?, *alpha))
-        }
-        WindowFunction::Shift { by, default, .. } => Ok(fill::shift(&column()?, *by, default)),
-        WindowFunction::LastCarriedForward(_) => Ok(fill::last_carried_forward(column()?)),
-        WindowFunction::LinearFill(_) => fill::linear(&column()?, &partition.sort_values()),
-        WindowFunction::Rank => rank::rank(partition),
-        WindowFunction::DenseRank => rank::dense_rank(partition),
-        WindowFunction::DocumentNumber => Ok(rank::document_number(partition.docs.len())),
+        WindowFunction::ExpMovingAvg { alpha, .. } => Ok(calculus::exp_moving_avg(&column, *alpha)),
+        WindowFunction::Shift { by, default, .. } => Ok(fill::shift(&column, *by, default)),
+        WindowFunction::LastCarriedForward(_) => Ok(fill::last_carried_forward(column)),
+        WindowFunction::LinearFill(_) => fill::linear(&column, places),
+        WindowFunction::Rank => Ok(rank::rank(&partition.ties)),
+        WindowFunction::DenseRank => Ok(rank::dense_rank(&partition.ties)),
+        WindowFunction::DocumentNumber => Ok(rank::document_number(partition.length)),
     }
 }

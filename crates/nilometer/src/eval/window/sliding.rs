@@ -16,7 +16,6 @@ use std::ops::Range;
 use nilometer_bson::Value;
 use nilometer_bson::number::Number;
 
-use super::Partition;
 use crate::error::Result;
 use crate::eval::accumulator::{
     AccumulatorKind as Kind, AccumulatorSpec, State, ValueSet, percentile,
@@ -163,11 +162,12 @@ impl Aggregate for Accumulated<'_> {
 /// The accumulator's answer for every frame.
 pub(super) fn accumulate(
     spec: &AccumulatorSpec,
-    partition: &Partition<'_>,
+    column: &[Value],
+    keys: &[SortKey],
     frames: &[Range<usize>],
+    ctx: &EvalContext<'_>,
 ) -> Result<Vec<Value>> {
-    let column = partition.column(spec.argument())?;
-    let empty = spec.new_state(&Value::Null, partition.ctx)?;
+    let empty = spec.new_state(&Value::Null, ctx)?;
     let each = |answer: &dyn Fn(&[Value]) -> Value| {
         let of_frame = |frame: &Range<usize>| answer(column.get(frame.clone()).unwrap_or_default());
         by_frame(frames, of_frame)
@@ -195,21 +195,13 @@ pub(super) fn accumulate(
             Value::Array(values.iter().skip(skipped).map(or_null).collect())
         }),
         Kind::Count => each(&|values| crate::eval::accumulator::count_value(values.len() as u64)),
-        Kind::Percentile | Kind::Median => percentiles(spec, &column, frames, partition.ctx)?,
+        Kind::Percentile | Kind::Median => percentiles(spec, column, frames, ctx)?,
         _ => {
-            let keys = match spec.sort() {
-                Some(sort) => partition
-                    .docs
-                    .iter()
-                    .map(|doc| sort.extract(doc.as_ref(), partition.ctx))
-                    .collect::<Result<Vec<_>>>()?,
-                None => Vec::new(),
-            };
             let aggregate = Accumulated {
                 spec,
                 empty,
-                column: &column,
-                keys: &keys,
+                column,
+                keys,
             };
             slide(aggregate, frames, |state| spec.finish(state))?
         }

@@ -1,11 +1,12 @@
-//! `$facet`: the input is gathered once; each pipeline then reads it from the start.
+//! `$facet`: the input is gathered once, on disk if it is too much for memory; each pipeline then reads it
+//! from the start.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::memory::MemoryGauge;
+use super::spill::{Run, RunWriter};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::batch::Batch;
@@ -18,11 +19,81 @@ const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Several pipelines over one input.
 pub struct Facet {
     input: Option<BoxOperator>,
-    facets: Vec<(Arc<str>, BoxOperator, SharedQueue)>,
+    gathered: Shared,
+    facets: Vec<(Arc<str>, BoxOperator)>,
 }
 
-/// Documents on their way to one of the pipelines.
-type SharedQueue = Arc<Mutex<VecDeque<Document>>>;
+/// The input, as one pipeline after the other reads it.
+type Shared = Arc<Mutex<Gathered>>;
+
+/// The whole input.
+#[derive(Default)]
+struct Gathered {
+    rows: Vec<Document>,
+    /// How many of the rows have been read.
+    at: usize,
+    /// All of it instead, if it was too much.
+    file: Option<Run>,
+}
+
+impl Gathered {
+    fn read(input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Self> {
+        let mut memory = MemoryGauge::gather("$facet", cx);
+        let mut gathered = Self::default();
+        let mut file: Option<RunWriter> = None;
+        while let Some(batch) = next_filled(input, cx)? {
+            for row in batch.into_rows()? {
+                if let Some(file) = &mut file {
+                    file.push(&row)?;
+                    continue;
+                }
+                let counted = memory.add(row.as_bytes().len());
+                gathered.rows.push(row);
+                match (counted, &cx.settings.spill) {
+                    (Ok(()), _) => {}
+                    (Err(exceeded), None) => return Err(exceeded),
+                    (Err(_), Some(folder)) => {
+                        let mut writer = RunWriter::new(folder)?;
+                        for row in gathered.rows.drain(..) {
+                            writer.push(&row)?;
+                        }
+                        file = Some(writer);
+                    }
+                }
+            }
+        }
+        gathered.file = file.map(RunWriter::finish).transpose()?;
+        Ok(gathered)
+    }
+
+    fn rewind(&mut self) -> Result<()> {
+        self.at = 0;
+        match &mut self.file {
+            Some(file) => file.rewind(),
+            None => Ok(()),
+        }
+    }
+
+    fn take(&mut self, most: usize) -> Result<Vec<Document>> {
+        let Some(file) = &mut self.file else {
+            let rest = self.rows.get(self.at..).unwrap_or_default();
+            let rows: Vec<Document> = rest.iter().take(most).cloned().collect();
+            self.at += rows.len();
+            return Ok(rows);
+        };
+        let mut rows = Vec::with_capacity(most);
+        while rows.len() < most
+            && let Some(row) = file.next()?
+        {
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+}
+
+fn lock(gathered: &Shared) -> MutexGuard<'_, Gathered> {
+    gathered.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Facet {
     /// The operators of `facets` over what `input` gives.
@@ -31,27 +102,26 @@ impl Facet {
         facets: Vec<(Arc<str>, Vec<Stage>)>,
         builder: &Builder,
     ) -> Result<BoxOperator> {
+        let gathered = Shared::default();
         let mut built = Vec::new();
         for (name, stages) in facets {
-            let queue = SharedQueue::default();
-            let reader = Box::new(Queue(Arc::clone(&queue)));
-            built.push((name, builder.over(reader, stages)?, queue));
+            let reader = Box::new(Reader(Arc::clone(&gathered)));
+            built.push((name, builder.over(reader, stages)?));
         }
         Ok(Box::new(Self {
             input: Some(input),
+            gathered,
             facets: built,
         }))
     }
 }
 
-/// Gives what was put into a queue.
-struct Queue(SharedQueue);
+/// Gives the input from where the last reader was rewound to.
+struct Reader(Shared);
 
-impl Operator for Queue {
+impl Operator for Reader {
     fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
-        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = queue.len().min(ROWS_PER_BATCH);
-        let rows: Vec<Document> = queue.drain(..most).collect();
+        let rows = lock(&self.0).take(ROWS_PER_BATCH)?;
         Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
     }
 }
@@ -61,21 +131,11 @@ impl Operator for Facet {
         let Some(mut input) = self.input.take() else {
             return Ok(None);
         };
-        let mut memory = MemoryGauge::gather("$facet", cx);
-        let mut all = Vec::new();
-        while let Some(batch) = next_filled(&mut input, cx)? {
-            for row in batch.into_rows()? {
-                memory.add(row.as_bytes().len())?;
-                all.push(row);
-            }
-        }
+        *lock(&self.gathered) = Gathered::read(&mut input, cx)?;
         drop(input);
         let mut out = DocumentBuilder::new();
-        for (name, pipeline, queue) in &mut self.facets {
-            {
-                let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-                queue.extend(all.iter().cloned());
-            }
+        for (name, pipeline) in &mut self.facets {
+            lock(&self.gathered).rewind()?;
             out.begin_array(name);
             let mut at = 0;
             while let Some(batch) = next_filled(pipeline, cx)? {

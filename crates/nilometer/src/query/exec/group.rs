@@ -5,10 +5,13 @@
 //! ```
 //!
 //! Keys that compare equal are one group, shown as first met; null and missing are one. Groups come
-//! out in the order in which they were first met. Rows are added one by one ([`Table::add_row`]);
+//! out in the order in which they were first met. A table above its limit is written to disk in the order
+//! of its keys, groups as values ([`crate::eval::accumulator`]), and begun anew; in the end all are merged,
+//! and groups come out in the order of their keys. Rows are added one by one ([`Table::add_row`]);
 //! blocks whose key is constant or follows time go through [`super::block::group`], and add to the
 //! same states by the same steps.
 
+use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
@@ -18,6 +21,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::block::group::BlockGroup;
 use super::memory::MemoryGauge;
+use super::sorter::{RowOrder, Sorted, Sorter};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, State};
@@ -33,7 +37,13 @@ const GROUP_OVERHEAD: usize = 64;
 pub struct Group {
     input: Option<BoxOperator>,
     stage: GroupStage,
-    finished: Finished,
+    finished: Groups,
+}
+
+/// Groups on their way out.
+enum Groups {
+    InMemory(Finished),
+    OnDisk(Merged),
 }
 
 impl Group {
@@ -43,54 +53,80 @@ impl Group {
         Self {
             input: Some(input),
             stage,
-            finished: Finished {
+            finished: Groups::InMemory(Finished {
                 fields,
                 keys: Vec::new().into_iter(),
                 states: Vec::new().into_iter(),
-            },
+            }),
         }
     }
 
-    fn gather(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Table> {
+    fn gather(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Groups> {
         let mut table = Table::new(&self.stage, cx);
         let mut blocks = BlockGroup::new(&self.stage);
+        let mut spilled: Option<Sorter<ByKey>> = None;
         while let Some(batch) = next_filled(&mut input, cx)? {
             match batch {
                 Batch::Block(block) => {
                     if !blocks.add(&block, &mut table, cx)? {
                         for row in block.to_rows()? {
                             table.add_row(&row, cx)?;
+                            table.spill_if_full(&mut spilled, cx)?;
                         }
+                    }
+                    if table.spill_if_full(&mut spilled, cx)? {
+                        // It knows groups by their numbers, which are void now.
+                        blocks = BlockGroup::new(&self.stage);
                     }
                 }
                 Batch::Rows(rows) => {
                     for row in &rows {
                         table.add_row(row, cx)?;
+                        table.spill_if_full(&mut spilled, cx)?;
                     }
                 }
             }
         }
-        Ok(table)
+        let fields = Arc::clone(&self.stage.fields);
+        let Some(mut spilled) = spilled else {
+            return Ok(Groups::InMemory(Finished {
+                fields,
+                keys: table.keys.into_iter(),
+                states: table.states.into_iter(),
+            }));
+        };
+        table.spill(&mut spilled, cx)?;
+        let mut sorted = spilled.finish(cx)?;
+        Ok(Groups::OnDisk(Merged {
+            fields,
+            waiting: sorted.next(cx)?,
+            sorted,
+        }))
     }
 }
 
 impl Operator for Group {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         if let Some(input) = self.input.take() {
-            let table = self.gather(input, cx)?;
-            self.finished.keys = table.keys.into_iter();
-            self.finished.states = table.states.into_iter();
+            self.finished = self.gather(input, cx)?;
         }
-        let rows: Vec<Document> = self.finished.by_ref().take(ROWS_PER_BATCH).collect();
+        let rows = match &mut self.finished {
+            Groups::InMemory(groups) => groups.by_ref().take(ROWS_PER_BATCH).collect(),
+            Groups::OnDisk(groups) => groups.take(ROWS_PER_BATCH, cx)?,
+        };
         Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
     }
 
     fn is_exhausted(&self) -> bool {
-        self.input.is_none() && self.finished.keys.len() == 0
+        let is_empty = match &self.finished {
+            Groups::InMemory(groups) => groups.keys.len() == 0,
+            Groups::OnDisk(groups) => groups.waiting.is_none(),
+        };
+        self.input.is_none() && is_empty
     }
 }
 
-/// Groups on their way out.
+/// Groups that were never written out.
 struct Finished {
     fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
     keys: std::vec::IntoIter<Key>,
@@ -111,6 +147,78 @@ impl Iterator for Finished {
     }
 }
 
+/// Name of the key of a group that is written out.
+const SAVED_KEY: &str = "k";
+/// Name of its states.
+const SAVED_STATES: &str = "s";
+
+/// The order of keys. Parts of one group come out in the order in which they were written.
+struct ByKey;
+
+impl RowOrder for ByKey {
+    type Key = Value;
+
+    fn key(&self, row: &Document, _: &ExecContext<'_>) -> Result<Value> {
+        Ok(row.get(SAVED_KEY).to_value())
+    }
+
+    fn compare(&self, a: &Value, b: &Value, cx: &ExecContext<'_>) -> Ordering {
+        compare_with(a.as_ref(), b.as_ref(), cx.eval.collator)
+    }
+
+    fn key_bytes(&self, _: &Value) -> usize {
+        size_of::<Value>()
+    }
+}
+
+/// Groups that were written out in parts.
+struct Merged {
+    fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    sorted: Sorted<ByKey>,
+    /// The first part of the next group.
+    waiting: Option<(Value, Document)>,
+}
+
+impl Merged {
+    fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
+        let mut out = Vec::with_capacity(rows);
+        while out.len() < rows
+            && let Some((key, part)) = self.waiting.take()
+        {
+            let mut states = self.restore(&key, &part, cx)?;
+            loop {
+                self.waiting = self.sorted.next(cx)?;
+                let Some((next, part)) = &self.waiting else {
+                    break;
+                };
+                if compare_with(next.as_ref(), key.as_ref(), cx.eval.collator).is_ne() {
+                    break;
+                }
+                let later = self.restore(&key, part, cx)?;
+                for (((_, spec), state), later) in self.fields.iter().zip(&mut states).zip(later) {
+                    spec.merge(state, later)?;
+                }
+            }
+            let mut row = DocumentBuilder::new();
+            row.append("_id", key);
+            for ((name, spec), state) in self.fields.iter().zip(states) {
+                row.append(name, spec.finish(state));
+            }
+            out.push(row.finish());
+        }
+        Ok(out)
+    }
+
+    fn restore(&self, key: &Value, part: &Document, cx: &ExecContext<'_>) -> Result<Vec<State>> {
+        let saved = part.get(SAVED_STATES).as_array();
+        let saved = saved.iter().flat_map(|array| array.iter());
+        let fields = self.fields.iter().zip(saved);
+        fields
+            .map(|((_, spec), saved)| spec.restore(key, saved, &cx.eval))
+            .collect()
+    }
+}
+
 struct Key {
     hash: u64,
     value: Value,
@@ -127,6 +235,8 @@ pub(crate) struct Table {
     keys: Vec<Key>,
     states: Vec<State>,
     memory: MemoryGauge,
+    /// Above its limit the table is written out instead of refused.
+    may_spill: bool,
 }
 
 impl Table {
@@ -141,7 +251,43 @@ impl Table {
             keys: Vec::new(),
             states: Vec::new(),
             memory: MemoryGauge::new("$group", cx.settings.limits.group_bytes_max),
+            may_spill: cx.settings.spill.is_some(),
         }
+    }
+
+    /// Writes everything out if it has become too much; true if it has.
+    fn spill_if_full(
+        &mut self,
+        spilled: &mut Option<Sorter<ByKey>>,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        if !self.memory.is_exceeded() {
+            return Ok(false);
+        }
+        let gauge = MemoryGauge::new("$group", cx.settings.limits.group_bytes_max);
+        let sorter = spilled.get_or_insert_with(|| Sorter::new(ByKey, gauge));
+        self.spill(sorter, cx)?;
+        Ok(true)
+    }
+
+    fn spill(&mut self, spilled: &mut Sorter<ByKey>, cx: &ExecContext<'_>) -> Result<()> {
+        cx.operation.check_interrupt()?;
+        let mut states = std::mem::take(&mut self.states).into_iter();
+        let fields = Arc::clone(&self.fields);
+        for key in std::mem::take(&mut self.keys) {
+            let mut part = DocumentBuilder::new();
+            part.append(SAVED_KEY, key.value);
+            part.begin_array(SAVED_STATES);
+            for (at, ((_, spec), state)) in fields.iter().zip(states.by_ref()).enumerate() {
+                part.append_indexed(at, spec.save(&state).as_ref());
+            }
+            part.end();
+            spilled.add(part.finish(), cx)?;
+        }
+        spilled.flush(cx)?;
+        self.numbers.clear();
+        self.memory.clear();
+        Ok(())
     }
 
     /// Adds a document.
@@ -201,7 +347,10 @@ impl Table {
             bytes += state.memory_bytes();
             self.states.push(state);
         }
-        self.memory.add(bytes)?;
+        let added = self.memory.add(bytes);
+        if !self.may_spill {
+            added?;
+        }
         self.keys.push(Key { hash, value: key });
         let keys = &self.keys;
         self.numbers.insert_unique(hash, number, |number| {
@@ -234,7 +383,10 @@ impl Table {
         change(state)?;
         let after = state.memory_bytes();
         if after > before {
-            self.memory.add(after - before)?;
+            let added = self.memory.add(after - before);
+            if !self.may_spill {
+                added?;
+            }
         } else {
             self.memory.release(before - after);
         }

@@ -12,7 +12,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use nilometer_bson::order::OrdValue;
 use nilometer_bson::{Document, Value, ValueRef};
 
 use super::documents::GivenDocuments;
@@ -20,6 +19,8 @@ use super::memory::MemoryGauge;
 use super::unwind::with_value_at;
 use super::{BoxOperator, ExecContext, ExecSettings, Operator, next_filled};
 use crate::error::Result;
+use crate::eval::Collation;
+use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{LeafArrays, MatchPath};
 use crate::query::batch::Batch;
 use crate::query::pipeline::{LookupEquality, LookupStage};
@@ -46,7 +47,9 @@ enum Others {
 struct Kept {
     documents: Vec<Document>,
     /// Positions by each value the foreign field has; nothing without an equality.
-    by_value: HashMap<OrdValue, Vec<usize>>,
+    by_value: HashMap<CollatedValue, Vec<usize>>,
+    /// How strings compare.
+    collation: Collation,
 }
 
 impl Lookup {
@@ -89,7 +92,8 @@ impl Lookup {
                     return drain(&mut pipeline, &nested);
                 };
                 let input = builder.pipeline(from, Vec::new())?;
-                let equal = Box::new(Equal::new(input, equality, row)?);
+                let collation = Collation::from(settings.collator.clone());
+                let equal = Box::new(Equal::new(input, equality, row, collation)?);
                 let mut pipeline = builder.over(equal, stage.stages.clone())?;
                 drain(&mut pipeline, &nested)
             }
@@ -99,6 +103,8 @@ impl Lookup {
     /// The settings of the pipeline for one document: its variables follow those around it.
     fn settings_for(&self, row: &Document, cx: &ExecContext<'_>) -> Result<Arc<ExecSettings>> {
         let mut variables = cx.eval.variables.to_vec();
+        // A view knows none of the variables of the query that reads it.
+        variables.truncate(self.stage.outer);
         for expression in &self.stage.variables {
             variables.push(expression.evaluate(row.as_ref(), &cx.eval)?);
         }
@@ -119,6 +125,7 @@ impl Lookup {
         let mut kept = Kept {
             documents: Vec::new(),
             by_value: HashMap::new(),
+            collation: Collation::from(cx.settings.collator.clone()),
         };
         while let Some(batch) = next_filled(&mut pipeline, cx)? {
             for document in batch.into_rows()? {
@@ -139,7 +146,7 @@ impl Kept {
     fn index(&mut self, foreign: &MatchPath, document: &Document) -> Result<()> {
         let at = self.documents.len();
         for value in foreign_values(foreign, document)? {
-            let places = self.by_value.entry(OrdValue(value)).or_default();
+            let places = self.by_value.entry(self.collation.key(value)).or_default();
             if places.last() != Some(&at) {
                 places.push(at);
             }
@@ -150,7 +157,8 @@ impl Kept {
     fn matching(&self, local: &MatchPath, row: &Document) -> Result<Vec<Document>> {
         let mut places: BTreeSet<usize> = BTreeSet::new();
         for value in local_values(local, row)? {
-            places.extend(self.by_value.get(&OrdValue(value)).into_iter().flatten());
+            let key = self.collation.key(value);
+            places.extend(self.by_value.get(&key).into_iter().flatten());
         }
         let found = places.into_iter().filter_map(|at| self.documents.get(at));
         Ok(found.cloned().collect())
@@ -161,16 +169,23 @@ impl Kept {
 struct Equal {
     input: BoxOperator,
     foreign: MatchPath,
-    wanted: BTreeSet<OrdValue>,
+    wanted: BTreeSet<CollatedValue>,
+    collation: Collation,
 }
 
 impl Equal {
-    fn new(input: BoxOperator, equality: &LookupEquality, row: &Document) -> Result<Self> {
+    fn new(
+        input: BoxOperator,
+        equality: &LookupEquality,
+        row: &Document,
+        collation: Collation,
+    ) -> Result<Self> {
         let wanted = local_values(&equality.local, row)?;
         Ok(Self {
             input,
             foreign: equality.foreign.clone(),
-            wanted: wanted.into_iter().map(OrdValue).collect(),
+            wanted: wanted.into_iter().map(|v| collation.key(v)).collect(),
+            collation,
         })
     }
 }
@@ -185,7 +200,7 @@ impl Operator for Equal {
             let values = foreign_values(&self.foreign, &document)?;
             if values
                 .into_iter()
-                .any(|v| self.wanted.contains(&OrdValue(v)))
+                .any(|v| self.wanted.contains(&self.collation.key(v)))
             {
                 rows.push(document);
             }
@@ -195,7 +210,7 @@ impl Operator for Equal {
 }
 
 /// What a local field asks for: the elements of arrays, null if there is nothing.
-fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
+pub(super) fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
     let mut values = Vec::new();
     let root = ValueRef::Document(row.as_ref());
     path.visit(root, LeafArrays::Whole, &mut |value, _| {
@@ -213,7 +228,7 @@ fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
 }
 
 /// What a foreign field answers to: its value, and the elements of an array; null if missing.
-fn foreign_values(path: &MatchPath, document: &Document) -> Result<Vec<Value>> {
+pub(super) fn foreign_values(path: &MatchPath, document: &Document) -> Result<Vec<Value>> {
     let mut values = Vec::new();
     let root = ValueRef::Document(document.as_ref());
     path.visit(root, LeafArrays::Expand, &mut |value, _| {

@@ -43,6 +43,11 @@ impl MemoryGauge {
         self.used = self.used.saturating_sub(bytes as u64);
     }
 
+    /// Counts from zero again.
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+
     /// Bytes counted now.
     pub fn used(&self) -> u64 {
         self.used

@@ -18,9 +18,13 @@
 
 pub mod block;
 pub mod bucket_auto;
+pub mod densify;
 pub mod documents;
 pub mod facet;
 pub mod filter;
+pub mod geo_near;
+pub mod granularity;
+pub mod graph_lookup;
 pub mod group;
 pub mod index_read;
 pub mod index_scan;
@@ -28,13 +32,17 @@ pub mod index_union;
 pub mod limit;
 pub mod lookup;
 pub mod memory;
+pub mod merge;
+pub mod out;
 pub mod project;
+pub mod redact;
 pub mod replace_root;
 pub mod sample;
 pub mod scan;
 pub mod set_window_fields;
 pub mod sort;
 pub mod sort_merge;
+mod sorter;
 mod spill;
 pub mod union_with;
 pub mod unwind;
@@ -46,6 +54,8 @@ pub(crate) mod testing;
 mod index_tests;
 #[cfg(test)]
 mod random_tests;
+#[cfg(test)]
+mod spill_tests;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -109,6 +119,8 @@ pub struct ExecLimits {
     pub sort_bytes_max: u64,
     /// What any other stage that gathers its input may hold.
     pub gather_bytes_max: u64,
+    /// Documents a `$densify` may make.
+    pub densify_documents_max: u64,
 }
 
 /// 100 MB: MongoDB's limit for one stage.
@@ -120,6 +132,7 @@ impl Default for ExecLimits {
             group_bytes_max: STAGE_MEMORY_MAX,
             sort_bytes_max: STAGE_MEMORY_MAX,
             gather_bytes_max: STAGE_MEMORY_MAX,
+            densify_documents_max: densify::DENSIFY_DOCUMENTS_MAX,
         }
     }
 }

@@ -1,35 +1,41 @@
-//! `$setWindowFields`: gathers its input, sorts it by partition and then as asked, and computes
-//! partition by partition.
+//! `$setWindowFields`: sorts its input by partition and then as asked, and computes partition by
+//! partition.
+//!
+//! What has no room in memory is written to disk: while sorting by the sorter, and of a partition at work
+//! its documents, of which the functions have taken what they read ([`PartitionColumns`]). That must fit.
 
-use std::collections::VecDeque;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use nilometer_bson::order::compare_with;
 use nilometer_bson::{Document, Value};
 
 use super::memory::MemoryGauge;
+use super::sorter::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
+use super::spill::{Run, RunWriter};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::Result;
 use crate::eval::memory_bytes;
 use crate::eval::sort_key::SortKey;
-use crate::eval::window::SetWindowFields;
+use crate::eval::window::{PartitionColumns, PartitionResults, SetWindowFields};
 use crate::query::batch::Batch;
-
-/// A gathered document with what it is sorted by.
-struct Row {
-    partition: Value,
-    key: Option<SortKey>,
-    document: Document,
-}
 
 /// Computes fields over windows.
 pub struct WindowFields {
     input: Option<BoxOperator>,
     spec: Arc<SetWindowFields>,
-    /// Sorted rows of the partitions to come.
-    rows: VecDeque<Row>,
-    /// Finished documents of the partition at work.
-    done: VecDeque<Document>,
+    sorted: Option<Sorted<ByPartition>>,
+    /// The first document of the next partition.
+    waiting: Option<(PartitionKey, Document)>,
+    /// The partition whose documents are being given.
+    given: Option<Given>,
+}
+
+/// A partition that has been computed.
+struct Given {
+    results: PartitionResults,
+    documents: Documents,
+    at: usize,
 }
 
 impl WindowFields {
@@ -38,77 +44,180 @@ impl WindowFields {
         Self {
             input: Some(input),
             spec,
-            rows: VecDeque::new(),
-            done: VecDeque::new(),
+            sorted: None,
+            waiting: None,
+            given: None,
         }
     }
 
-    fn gather(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<VecDeque<Row>> {
-        let mut memory = MemoryGauge::gather("$setWindowFields", cx);
-        let mut rows = Vec::new();
+    fn sort(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Sorted<ByPartition>> {
+        let order = ByPartition(Arc::clone(&self.spec));
+        let mut sorter = Sorter::new(order, MemoryGauge::gather("$setWindowFields", cx));
         while let Some(batch) = next_filled(&mut input, cx)? {
-            for document in batch.into_rows()? {
-                let partition = self.spec.partition_key(&document, &cx.eval)?;
-                let sort_by = self.spec.sort_by();
-                let key = sort_by
-                    .map(|by| by.extract(document.as_ref(), &cx.eval))
-                    .transpose()?;
-                let keys = memory_bytes(&partition) + key.as_ref().map_or(0, SortKey::memory_bytes);
-                memory.add(keys + document.as_bytes().len() + size_of::<Row>())?;
-                rows.push(Row {
-                    partition,
-                    key,
-                    document,
-                });
+            for row in batch.into_rows()? {
+                sorter.add(row, cx)?;
             }
         }
-        rows.sort_by(|a, b| {
-            let order = compare_with(a.partition.as_ref(), b.partition.as_ref(), cx.eval.collator);
-            order.then_with(|| match (self.spec.sort_by(), &a.key, &b.key) {
-                (Some(by), Some(a), Some(b)) => by.compare(a, b),
-                _ => std::cmp::Ordering::Equal,
-            })
-        });
-        Ok(rows.into())
+        sorter.finish(cx)
     }
 
-    /// Takes the next partition off the rows and computes it.
-    fn next_partition(&mut self, cx: &ExecContext<'_>) -> Result<()> {
-        let Some(first) = self.rows.pop_front() else {
-            return Ok(());
+    /// Reads the next partition and computes it; `None` when there is none.
+    fn next_partition(&mut self, cx: &ExecContext<'_>) -> Result<Option<Given>> {
+        let Some(sorted) = &mut self.sorted else {
+            return Ok(None);
         };
-        let mut documents = vec![first.document];
-        while let Some(row) = self.rows.front() {
-            let same = compare_with(
-                row.partition.as_ref(),
-                first.partition.as_ref(),
-                cx.eval.collator,
-            );
-            if same.is_ne() {
+        let Some((first, mut row)) = self.waiting.take() else {
+            return Ok(None);
+        };
+        let mut documents = Gathered::default();
+        let mut columns = PartitionColumns::default();
+        let limit = MemoryGauge::gather("$setWindowFields", cx);
+        loop {
+            columns.add(&self.spec, &row, &cx.eval)?;
+            // Counted anew each time: columns know what they hold.
+            limit.clone().add(columns.memory_bytes())?;
+            documents.add(row, &limit, cx)?;
+            if columns.len() % ROWS_PER_BATCH == 0 {
+                cx.operation.check_interrupt()?;
+            }
+            let Some((key, next)) = sorted.next(cx)? else {
+                break;
+            };
+            if first.compare_partition(&key, cx).is_ne() {
+                self.waiting = Some((key, next));
                 break;
             }
-            documents.extend(self.rows.pop_front().map(|row| row.document));
+            row = next;
         }
-        self.done = self.spec.evaluate_partition(&documents, &cx.eval)?.into();
-        Ok(())
+        let results = self.spec.compute(columns, &cx.eval)?;
+        Ok(Some(Given {
+            results,
+            documents: documents.finish()?,
+            at: 0,
+        }))
     }
 }
 
 impl Operator for WindowFields {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         if let Some(input) = self.input.take() {
-            self.rows = self.gather(input, cx)?;
+            let mut sorted = self.sort(input, cx)?;
+            self.waiting = sorted.next(cx)?;
+            self.sorted = Some(sorted);
         }
-        if self.done.is_empty() {
-            self.next_partition(cx)?;
+        let mut rows = Vec::with_capacity(ROWS_PER_BATCH);
+        while rows.len() < ROWS_PER_BATCH {
+            let Some(given) = &mut self.given else {
+                self.given = self.next_partition(cx)?;
+                if self.given.is_none() {
+                    break;
+                }
+                continue;
+            };
+            match given.documents.next()? {
+                Some(row) => {
+                    let results = &given.results;
+                    rows.push(self.spec.with_fields(&row, given.at, results, &cx.eval)?);
+                    given.at += 1;
+                }
+                None => self.given = None,
+            }
         }
-        let count = self.done.len().min(ROWS_PER_BATCH);
-        let rows: Vec<Document> = self.done.drain(..count).collect();
         Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
     }
 
     fn is_exhausted(&self) -> bool {
-        self.input.is_none() && self.rows.is_empty() && self.done.is_empty()
+        self.input.is_none() && self.waiting.is_none() && self.given.is_none()
+    }
+}
+
+/// The documents of a partition, on disk as soon as there are too many.
+#[derive(Default)]
+struct Gathered {
+    documents: Vec<Document>,
+    bytes: usize,
+    file: Option<RunWriter>,
+}
+
+impl Gathered {
+    fn add(&mut self, row: Document, limit: &MemoryGauge, cx: &ExecContext<'_>) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            return file.push(&row);
+        }
+        self.bytes += row.as_bytes().len() + ENTRY_OVERHEAD;
+        self.documents.push(row);
+        // Where nothing may be written the sorter has refused what does not fit.
+        if let (Err(_), Some(folder)) = (limit.clone().add(self.bytes), &cx.settings.spill) {
+            let mut file = RunWriter::new(folder)?;
+            for row in self.documents.drain(..) {
+                file.push(&row)?;
+            }
+            self.file = Some(file);
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Documents> {
+        Ok(match self.file {
+            Some(file) => Documents::OnDisk(file.finish()?),
+            None => Documents::InMemory(self.documents.into_iter()),
+        })
+    }
+}
+
+enum Documents {
+    InMemory(std::vec::IntoIter<Document>),
+    OnDisk(Run),
+}
+
+impl Documents {
+    fn next(&mut self) -> Result<Option<Document>> {
+        match self {
+            Self::InMemory(rows) => Ok(rows.next()),
+            Self::OnDisk(run) => run.next(),
+        }
+    }
+}
+
+/// By partition, then as the stage says.
+struct ByPartition(Arc<SetWindowFields>);
+
+struct PartitionKey {
+    partition: Value,
+    key: Option<SortKey>,
+}
+
+impl PartitionKey {
+    fn compare_partition(&self, other: &Self, cx: &ExecContext<'_>) -> Ordering {
+        let (a, b) = (self.partition.as_ref(), other.partition.as_ref());
+        compare_with(a, b, cx.eval.collator)
+    }
+}
+
+impl RowOrder for ByPartition {
+    type Key = PartitionKey;
+
+    fn key(&self, row: &Document, cx: &ExecContext<'_>) -> Result<PartitionKey> {
+        let sort_by = self.0.sort_by();
+        Ok(PartitionKey {
+            partition: self.0.partition_key(row, &cx.eval)?,
+            key: sort_by
+                .map(|by| by.extract(row.as_ref(), &cx.eval))
+                .transpose()?,
+        })
+    }
+
+    fn compare(&self, a: &PartitionKey, b: &PartitionKey, cx: &ExecContext<'_>) -> Ordering {
+        a.compare_partition(b, cx)
+            .then_with(|| match (self.0.sort_by(), &a.key, &b.key) {
+                (Some(by), Some(a), Some(b)) => by.compare(a, b),
+                _ => Ordering::Equal,
+            })
+    }
+
+    fn key_bytes(&self, key: &PartitionKey) -> usize {
+        let sort_key = key.key.as_ref().map_or(0, SortKey::memory_bytes);
+        size_of::<PartitionKey>() + memory_bytes(&key.partition) + sort_key
     }
 }
 

@@ -16,15 +16,12 @@ use nilometer_bson::Document;
 use super::block::filter::narrowed;
 use super::block::rank::SortPrefix;
 use super::memory::MemoryGauge;
-use super::spill::{RUNS_MAX, Run};
+use super::sorter::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::pipeline::SortStage;
-
-/// Bytes counted for an entry beside its key and document.
-const ENTRY_OVERHEAD: usize = 64;
 
 /// With a limit up to this, a heap of the best is kept; above it everything is sorted and cut.
 const HEAP_LIMIT_MAX: u64 = 100_000;
@@ -37,13 +34,13 @@ const LATE_ROWS_MAX: usize = 1000;
 pub struct Sort {
     input: Option<BoxOperator>,
     stage: SortStage,
-    sorted: Sorted,
+    given: Given,
 }
 
 /// What is given on.
-enum Sorted {
+enum Given {
     Rows(std::vec::IntoIter<Row>),
-    Merge(Merge),
+    Everything(Everything),
 }
 
 /// A document, or where it is.
@@ -77,7 +74,7 @@ impl Sort {
         Self {
             input: Some(input),
             stage,
-            sorted: Sorted::Rows(Vec::new().into_iter()),
+            given: Given::Rows(Vec::new().into_iter()),
         }
     }
 }
@@ -85,38 +82,37 @@ impl Sort {
 impl Operator for Sort {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         if let Some(mut input) = self.input.take() {
-            self.sorted = match self.stage.limit {
+            self.given = match self.stage.limit {
                 Some(limit) if limit <= HEAP_LIMIT_MAX => {
-                    Sorted::Rows(first_few(&mut input, &self.stage, limit, cx)?.into_iter())
+                    first_few(&mut input, &self.stage, limit, cx)?
                 }
-                limit => everything(&mut input, &self.stage.pattern, limit, cx)?,
+                limit => {
+                    let sorter = Sorter::new(ByPattern(self.stage.pattern.clone()), gauge(cx));
+                    everything(sorter, &mut input, limit, cx)?
+                }
             };
         }
-        let rows: Vec<Document> = match &mut self.sorted {
-            Sorted::Rows(rows) => {
+        let rows: Vec<Document> = match &mut self.given {
+            Given::Rows(rows) => {
                 let rows = rows.by_ref().take(ROWS_PER_BATCH);
                 rows.map(Row::into_document).collect::<Result<_>>()?
             }
-            Sorted::Merge(merge) => merge.take(ROWS_PER_BATCH, &self.stage.pattern, cx)?,
+            Given::Everything(all) => all.take(ROWS_PER_BATCH, cx)?,
         };
         Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
     }
 
     fn is_exhausted(&self) -> bool {
-        let rest = match &self.sorted {
-            Sorted::Rows(rows) => rows.len(),
-            Sorted::Merge(merge) => merge.runs.len(),
+        let is_empty = match &self.given {
+            Given::Rows(rows) => rows.len() == 0,
+            Given::Everything(all) => all.left == 0 || all.sorted.is_exhausted(),
         };
-        self.input.is_none() && rest == 0
+        self.input.is_none() && is_empty
     }
 }
 
 fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
     MemoryGauge::new("sort", cx.settings.limits.sort_bytes_max)
-}
-
-fn count(gauge: &mut MemoryGauge, bytes: usize, cx: &ExecContext<'_>) -> Result<()> {
-    gauge.add(bytes).map_err(|_| exceeded(cx))
 }
 
 fn exceeded(cx: &ExecContext<'_>) -> Error {
@@ -129,127 +125,63 @@ fn exceeded(cx: &ExecContext<'_>) -> Error {
     )
 }
 
-/// Sorts the whole input. What has no room in memory is written out as sorted runs and merged.
+/// Sorts what is in the sorter and the rest of the input.
 fn everything(
+    mut sorter: Sorter<ByPattern>,
     input: &mut BoxOperator,
-    pattern: &SortPattern,
     limit: Option<u64>,
     cx: &ExecContext<'_>,
-) -> Result<Sorted> {
-    let mut memory = gauge(cx);
-    let mut entries: Vec<(SortKey, Document)> = Vec::new();
-    let mut runs = Vec::new();
+) -> Result<Given> {
     while let Some(batch) = next_filled(input, cx)? {
         for document in batch.into_rows()? {
-            let key = pattern.extract(document.as_ref(), &cx.eval)?;
-            let bytes = key.memory_bytes() + document.as_bytes().len() + ENTRY_OVERHEAD;
-            entries.push((key, document));
-            if count(&mut memory, bytes, cx).is_ok() {
-                continue;
-            }
-            let folder = cx.settings.spill.as_deref();
-            let Some(folder) = folder.filter(|_| runs.len() < RUNS_MAX) else {
-                return Err(exceeded(cx));
-            };
-            entries.sort_by(|a, b| pattern.compare(&a.0, &b.0));
-            let documents = entries.iter().map(|(_, document)| document);
-            runs.push(Source::File(Run::write(folder, documents)?));
-            entries.clear();
-            memory = gauge(cx);
+            sorter.add(document, cx).map_err(|error| {
+                let is_limit = error.code == ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed;
+                if is_limit { exceeded(cx) } else { error }
+            })?;
         }
     }
-    entries.sort_by(|a, b| pattern.compare(&a.0, &b.0));
-    let most = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
-    if runs.is_empty() {
-        entries.truncate(most);
-        let rows = entries
-            .into_iter()
-            .map(|(_, document)| Row::Document(document));
-        return Ok(Sorted::Rows(rows.collect::<Vec<_>>().into_iter()));
-    }
-    runs.push(Source::Memory(entries.into_iter()));
-    Merge::new(runs, most, pattern, cx).map(Sorted::Merge)
+    Ok(Given::Everything(Everything {
+        sorted: sorter.finish(cx)?,
+        left: limit.unwrap_or(u64::MAX),
+    }))
 }
 
-/// A sorted run.
-enum Source {
-    File(Run),
-    Memory(std::vec::IntoIter<(SortKey, Document)>),
+/// The whole input in order, as far as it is wanted.
+struct Everything {
+    sorted: Sorted<ByPattern>,
+    left: u64,
 }
 
-impl Source {
-    fn next(
-        &mut self,
-        pattern: &SortPattern,
-        cx: &ExecContext<'_>,
-    ) -> Result<Option<(SortKey, Document)>> {
-        match self {
-            Self::Memory(rows) => Ok(rows.next()),
-            Self::File(run) => match run.next()? {
-                Some(document) => Ok(Some((
-                    pattern.extract(document.as_ref(), &cx.eval)?,
-                    document,
-                ))),
-                None => Ok(None),
-            },
-        }
-    }
-}
-
-/// Sorted runs, merged as they are read. Of equal keys the one of the earlier run comes first: it
-/// came first.
-struct Merge {
-    /// Each run with its next row; a run without one is gone.
-    runs: Vec<((SortKey, Document), Source)>,
-    left: usize,
-}
-
-impl Merge {
-    fn new(
-        sources: Vec<Source>,
-        most: usize,
-        pattern: &SortPattern,
-        cx: &ExecContext<'_>,
-    ) -> Result<Self> {
-        let mut runs = Vec::with_capacity(sources.len());
-        for mut source in sources {
-            if let Some(first) = source.next(pattern, cx)? {
-                runs.push((first, source));
-            }
-        }
-        Ok(Self { runs, left: most })
-    }
-
-    fn take(
-        &mut self,
-        rows: usize,
-        pattern: &SortPattern,
-        cx: &ExecContext<'_>,
-    ) -> Result<Vec<Document>> {
+impl Everything {
+    fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
         let mut out = Vec::with_capacity(rows);
         while out.len() < rows && self.left > 0 {
-            let least = self.runs.iter().enumerate().reduce(|best, candidate| {
-                match pattern.compare(&candidate.1.0.0, &best.1.0.0) {
-                    Ordering::Less => candidate,
-                    _ => best,
-                }
-            });
-            let Some(at) = least.map(|(at, _)| at) else {
+            let Some((_, row)) = self.sorted.next(cx)? else {
                 break;
             };
-            let Some((row, source)) = self.runs.get_mut(at) else {
-                break;
-            };
-            match source.next(pattern, cx)? {
-                Some(next) => out.push(std::mem::replace(row, next).1),
-                None => out.push(self.runs.remove(at).0.1),
-            }
+            out.push(row);
             self.left -= 1;
         }
-        if self.left == 0 {
-            self.runs.clear();
-        }
         Ok(out)
+    }
+}
+
+/// The order of a pattern.
+struct ByPattern(SortPattern);
+
+impl RowOrder for ByPattern {
+    type Key = SortKey;
+
+    fn key(&self, row: &Document, cx: &ExecContext<'_>) -> Result<SortKey> {
+        self.0.extract(row.as_ref(), &cx.eval)
+    }
+
+    fn compare(&self, a: &SortKey, b: &SortKey, _: &ExecContext<'_>) -> Ordering {
+        self.0.compare(a, b)
+    }
+
+    fn key_bytes(&self, key: &SortKey) -> usize {
+        key.memory_bytes()
     }
 }
 
@@ -309,12 +241,13 @@ impl Prefixes {
     }
 }
 
+/// The first few rows. If even they are too much for memory, everything is sorted with the help of the disk.
 fn first_few(
     input: &mut BoxOperator,
     stage: &SortStage,
     limit: u64,
     cx: &ExecContext<'_>,
-) -> Result<Vec<Row>> {
+) -> Result<Given> {
     let mut best = Best {
         stage,
         limit: usize::try_from(limit).unwrap_or(usize::MAX),
@@ -337,9 +270,18 @@ fn first_few(
                 }
             }
         }
+        if best.memory.is_exceeded() {
+            let mut sorter = Sorter::new(ByPattern(stage.pattern.clone()), gauge(cx));
+            // In order, so that of equal keys the earlier stays the first.
+            for entry in best.heap.into_sorted_vec() {
+                sorter.add(entry.row.into_document()?, cx)?;
+            }
+            return everything(sorter, input, Some(limit), cx);
+        }
     }
     let sorted = best.heap.into_sorted_vec();
-    Ok(sorted.into_iter().map(|entry| entry.row).collect())
+    let rows: Vec<Row> = sorted.into_iter().map(|entry| entry.row).collect();
+    Ok(Given::Rows(rows.into_iter()))
 }
 
 /// The best rows so far.
@@ -377,8 +319,10 @@ impl<'p> Best<'p> {
             }
         }
         let row = row();
-        let bytes = row.memory_bytes() + key.memory_bytes();
-        count(&mut self.memory, bytes, cx)?;
+        let counted = self.memory.add(row.memory_bytes() + key.memory_bytes());
+        if counted.is_err() && cx.settings.spill.is_none() {
+            return Err(exceeded(cx));
+        }
         self.heap.push(Entry {
             pattern,
             key,
@@ -468,9 +412,9 @@ mod tests {
     fn what_does_not_fit_is_merged_from_disk_in_the_same_order() {
         let folder = tempfile::tempdir().unwrap();
         let large = 200_000;
-        for limit in [None, Some(large), Some(HEAP_LIMIT_MAX + 1)] {
+        for limit in [None, Some(large), Some(HEAP_LIMIT_MAX + 1), Some(700)] {
             let expected = sorted(limit, 1 << 30, folder.path()).unwrap();
-            assert_eq!(expected.len(), 2000);
+            assert_eq!(expected.len(), if limit == Some(700) { 700 } else { 2000 });
             for bytes in [3_000, 50_000] {
                 let found = sorted(limit, bytes, folder.path()).unwrap();
                 assert!(found == expected, "{limit:?} {bytes}");

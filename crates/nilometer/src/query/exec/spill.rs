@@ -12,17 +12,18 @@ use nilometer_bson::Document;
 use crate::error::{Error, ErrorCode, Result};
 
 /// Bytes read or written at a time.
-const BUFFER_BYTES: usize = 256 << 10;
+const BUFFER_BYTES: usize = 128 << 10;
 
 /// The largest document a run may hold, in bytes: far above what a stage can make.
 const DOCUMENT_BYTES_MAX: u32 = 1 << 30;
 
-/// Files one stage may have open at once.
-pub(crate) const RUNS_MAX: usize = 512;
+/// Files one stage may have open at once; beyond that they are merged into one.
+pub(crate) const RUNS_MAX: usize = 128;
 
 /// Documents in a file, in the order they were written.
 pub(crate) struct Run {
     reader: BufReader<File>,
+    count: u64,
     left: u64,
 }
 
@@ -39,32 +40,56 @@ fn failed(error: &io::Error) -> Error {
     )
 }
 
-impl Run {
-    /// Writes documents to a file without a name in `folder`, which is made if it is not there.
-    pub(crate) fn write<'d>(
-        folder: &Path,
-        documents: impl Iterator<Item = &'d Document>,
-    ) -> Result<Self> {
-        Self::try_write(folder, documents).map_err(|error| failed(&error))
+/// Documents on their way into a file.
+pub(crate) struct RunWriter {
+    writer: BufWriter<File>,
+    count: u64,
+}
+
+impl RunWriter {
+    /// A file without a name in `folder`, which is made if it is not there.
+    pub(crate) fn new(folder: &Path) -> Result<Self> {
+        let file = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+        let file = file.map_err(|error| failed(&error))?;
+        Ok(Self {
+            writer: BufWriter::with_capacity(BUFFER_BYTES, file),
+            count: 0,
+        })
     }
 
-    fn try_write<'d>(
-        folder: &Path,
-        documents: impl Iterator<Item = &'d Document>,
-    ) -> io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        let mut writer = BufWriter::with_capacity(BUFFER_BYTES, tempfile::tempfile_in(folder)?);
-        let mut left = 0;
-        for document in documents {
-            writer.write_all(document.as_bytes())?;
-            left += 1;
-        }
-        let mut file = writer
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)?;
-        file.seek(SeekFrom::Start(0))?;
-        let reader = BufReader::with_capacity(BUFFER_BYTES, file);
-        Ok(Self { reader, left })
+    /// Writes a document behind the others.
+    pub(crate) fn push(&mut self, document: &Document) -> Result<()> {
+        self.count += 1;
+        let written = self.writer.write_all(document.as_bytes());
+        written.map_err(|error| failed(&error))
+    }
+
+    /// What was written, to be read from the start.
+    pub(crate) fn finish(self) -> Result<Run> {
+        let rewound = || -> io::Result<File> {
+            let mut file = self
+                .writer
+                .into_inner()
+                .map_err(io::IntoInnerError::into_error)?;
+            file.seek(SeekFrom::Start(0))?;
+            Ok(file)
+        };
+        let file = rewound().map_err(|error| failed(&error))?;
+        Ok(Run {
+            reader: BufReader::with_capacity(BUFFER_BYTES, file),
+            count: self.count,
+            left: self.count,
+        })
+    }
+}
+
+impl Run {
+    /// Goes back to the first document.
+    pub(crate) fn rewind(&mut self) -> Result<()> {
+        let rewound = self.reader.seek(SeekFrom::Start(0));
+        rewound.map_err(|error| failed(&error))?;
+        self.left = self.count;
+        Ok(())
     }
 
     /// The next document.
@@ -106,11 +131,17 @@ mod tests {
         let given: Vec<Document> = (0..1000)
             .map(|i| doc! { "i": i, "s": "x".repeat(i as usize) })
             .collect();
-        let mut run = Run::write(&folder.path().join("spill"), given.iter()).unwrap();
+        let mut writer = RunWriter::new(&folder.path().join("spill")).unwrap();
+        for document in &given {
+            writer.push(document).unwrap();
+        }
+        let mut run = writer.finish().unwrap();
         for document in &given {
             assert_eq!(run.next().unwrap().as_ref(), Some(document));
         }
         assert!(run.next().unwrap().is_none());
+        run.rewind().unwrap();
+        assert_eq!(run.next().unwrap().as_ref(), given.first());
         // Nothing is left behind by name.
         assert_eq!(
             std::fs::read_dir(folder.path().join("spill"))

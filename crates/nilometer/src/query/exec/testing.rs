@@ -9,6 +9,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRe
 
 use super::{ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::error::Result;
+use crate::eval::Collation;
 use crate::eval::ParseContext;
 use crate::operation::{OperationContext, SystemClock};
 use crate::query::Entropy;
@@ -129,7 +130,7 @@ impl MemoryBuckets {
                 extended_range,
                 mixed_schema: false,
                 fixed_buckets: false,
-                collation: Document::new(),
+                collation: Collation::SIMPLE,
             },
             buckets: buckets
                 .map(|(at, (meta, _, list))| Arc::new(bucket(at, meta, &list)))
@@ -333,9 +334,18 @@ pub(crate) fn run_limited(
     options: ExecOptions,
     limits: ExecLimits,
 ) -> Result<Vec<Document>> {
+    run_with(collections, stages, settings(options, limits))
+}
+
+/// Runs a pipeline over the collection "c" with settings.
+pub(crate) fn run_with(
+    collections: &Arc<dyn Collections>,
+    stages: &Value,
+    settings: ExecSettings,
+) -> Result<Vec<Document>> {
     let cx = PipelineContext::top(ParseContext::new());
     let stages = parse_pipeline_value(&cx, "pipeline", stages.as_ref())?;
-    let settings = Arc::new(settings(options, limits));
+    let settings = Arc::new(settings);
     let builder = Builder {
         collections: Arc::clone(collections),
         database: "test".into(),
@@ -345,6 +355,20 @@ pub(crate) fn run_limited(
     };
     let root = builder.pipeline(Some("c"), stages)?;
     Executor::new(root, settings).drain(&operation())
+}
+
+/// Runs a pipeline over documents with limits, writing what does not fit to `folder`.
+pub(crate) fn run_spilling(
+    stages: &Value,
+    documents: Vec<Document>,
+    limits: ExecLimits,
+    folder: &std::path::Path,
+) -> Result<Vec<Document>> {
+    let source = Resolved::Ordinary(Arc::new(MemoryRecords(documents)));
+    let collections = MemoryCollections::of(source);
+    let mut settings = settings(ExecOptions::default(), limits);
+    settings.spill = Some(folder.into());
+    run_with(&collections, stages, settings)
 }
 
 /// Runs a pipeline over documents.

@@ -20,11 +20,7 @@ const INDEX_VERSION: i32 = 2;
 
 /// The tree of a read by index, with figures if it was run. `counts` tells that a count is all that is
 /// asked for.
-pub(super) fn tree(
-    access: &IndexAccess,
-    counts: bool,
-    stats: Option<&AccessStats>,
-) -> Document {
+pub(super) fn tree(access: &IndexAccess, counts: bool, stats: Option<&AccessStats>) -> Document {
     let fetches = access.covering.is_none();
     let keys = key_tree(access, counts, stats);
     if !fetches {
@@ -126,7 +122,10 @@ fn scan_step(scan: &IndexScanPlan, name: &str, stats: Option<&KeyStats>) -> Docu
                 "direction",
                 if scan.backward { "backward" } else { "forward" },
             );
-            out.append("indexBounds", scan.bounds.explain(&scan.shape, scan.backward))
+            out.append(
+                "indexBounds",
+                scan.bounds.explain(&scan.shape, scan.backward),
+            )
         }
     };
     if let Some(stats) = stats {

@@ -16,16 +16,14 @@ use std::sync::atomic::Ordering;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
+use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
 use crate::query::exec::OperatorStats;
 use crate::query::pipeline::Stage;
 use crate::query::planner::access::choose::explain_hashes;
 use crate::query::planner::access::{ID_INDEX, IndexAccess};
 use crate::query::planner::physical::Trace;
-use crate::index::buckets::BucketIndex;
-use crate::query::planner::{
-    AccessPath, BucketInput, Input, LogicalPlan, MetaInput, RecordInput,
-};
+use crate::query::planner::{AccessPath, BucketInput, Input, LogicalPlan, MetaInput, RecordInput};
 use crate::query::source::{BucketEntries, BucketPredicate, highest_id, lowest_id};
 
 /// Figures of a finished run.
@@ -141,11 +139,7 @@ fn index_access(plan: &LogicalPlan) -> Option<&IndexAccess> {
     }
 }
 
-fn record_step(
-    input: &RecordInput,
-    counts: bool,
-    execution: Option<Execution<'_>>,
-) -> Document {
+fn record_step(input: &RecordInput, counts: bool, execution: Option<Execution<'_>>) -> Document {
     let mut out = DocumentBuilder::new();
     match &input.access {
         AccessPath::Index(access) => {

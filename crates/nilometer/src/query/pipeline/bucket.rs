@@ -8,11 +8,12 @@
 
 use std::cmp::Ordering;
 
-use nilometer_bson::order::{canonical_type, compare};
+use nilometer_bson::order::canonical_type;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::{PipelineContext, Stage, group, sort};
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::eval::Expression;
 
 /// Parses `$bucket`.
@@ -57,7 +58,7 @@ pub(super) fn parse(
         ));
     };
     if let Some(default) = &default {
-        check_default(default, &boundaries)?;
+        check_default(default, &boundaries, &Collation::of(&cx.expressions))?;
     }
     let key = switch(group_by, &boundaries, default);
     let group = group_spec(key.into(), output);
@@ -126,6 +127,7 @@ fn parse_boundaries(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Vec<Val
             ),
         ));
     }
+    let collation = Collation::of(&cx.expressions);
     for pair in boundaries.windows(2) {
         let [low, high] = pair else { continue };
         if canonical_type(low.as_ref()) != canonical_type(high.as_ref()) {
@@ -138,7 +140,7 @@ fn parse_boundaries(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Vec<Val
                 ),
             ));
         }
-        if compare(low.as_ref(), high.as_ref()) != Ordering::Less {
+        if collation.compare(low.as_ref(), high.as_ref()) != Ordering::Less {
             return Err(Error::location(
                 40_194,
                 "The 'boundaries' option to $bucket must be sorted in ascending order",
@@ -152,13 +154,13 @@ fn parse_default(cx: &PipelineContext, value: ValueRef<'_>) -> Result<Value> {
     constant(cx, value, 40_195, "'default' field")
 }
 
-fn check_default(default: &Value, boundaries: &[Value]) -> Result<()> {
+fn check_default(default: &Value, boundaries: &[Value], collation: &Collation) -> Result<()> {
     let (Some(low), Some(high)) = (boundaries.first(), boundaries.last()) else {
         return Ok(());
     };
     let default = default.as_ref();
-    let below = compare(default, low.as_ref()).is_lt();
-    let above = compare(default, high.as_ref()).is_ge();
+    let below = collation.compare(default, low.as_ref()).is_lt();
+    let above = collation.compare(default, high.as_ref()).is_ge();
     if below || above {
         Ok(())
     } else {

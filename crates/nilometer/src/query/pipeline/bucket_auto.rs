@@ -7,11 +7,12 @@ use nilometer_bson::{DocumentBuilder, Value, ValueRef, doc};
 
 use super::group::parse_field;
 use super::{OtherStage, PipelineContext, Stage};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression};
 use crate::query::exec::BoxOperator;
 use crate::query::exec::bucket_auto::BucketAuto;
+use crate::query::exec::granularity::Granularity;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 
@@ -24,6 +25,8 @@ pub struct BucketAutoStage {
     pub buckets: usize,
     /// Output fields besides `_id`.
     pub fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    /// What bounds are rounded to.
+    pub granularity: Option<Granularity>,
     source: Value,
 }
 
@@ -91,6 +94,7 @@ pub(super) fn parse(
         group_by,
         buckets,
         fields: fields.into(),
+        granularity: options.granularity,
         source: value.to_value(),
     })));
     Ok(())
@@ -101,6 +105,7 @@ struct Options {
     group_by: Option<Expression>,
     buckets: Option<usize>,
     output: Option<Vec<(Arc<str>, AccumulatorSpec)>>,
+    granularity: Option<Granularity>,
 }
 
 impl Options {
@@ -109,11 +114,8 @@ impl Options {
             ("groupBy", value) => self.group_by = Some(parse_group_by(cx, value)?),
             ("buckets", value) => self.buckets = Some(parse_buckets(value)?),
             ("output", value) => self.output = Some(parse_output(cx, value)?),
-            ("granularity", ValueRef::String(_)) => {
-                return Err(Error::new(
-                    ErrorCode::CommandNotSupported,
-                    "$bucketAuto with 'granularity' is not supported by this version",
-                ));
+            ("granularity", ValueRef::String(name)) => {
+                self.granularity = Some(Granularity::parse(name)?);
             }
             ("granularity", other) => {
                 return Err(Error::location(
@@ -231,6 +233,8 @@ mod tests {
         let with = |field| auto(&[by.clone(), two.clone(), field]);
         assert_eq!(with(("output", 1.into())), 40_244);
         assert_eq!(with(("granularity", 1.into())), 40_261);
+        assert_eq!(with(("granularity", "R7".into())), 40_257);
+        assert_eq!(with(("granularity", "R5".into())), 0);
         assert_eq!(with(("what", 1.into())), 40_245);
     }
 }

@@ -27,6 +27,8 @@ pub struct LookupStage {
     pub equality: Option<LookupEquality>,
     /// Variables for the pipeline, in the order of their slots, which follow those around it.
     pub variables: Vec<Expression>,
+    /// How many variables are around the stage.
+    pub outer: usize,
     /// What is done to the other documents.
     pub stages: Vec<Stage>,
     depth: usize,
@@ -96,7 +98,7 @@ pub(super) fn parse(
         inner.define(name);
         variables.push(variable.clone());
     }
-    let nested = cx.nested(Place::Joined, inner)?;
+    let nested = cx.nested(Place::Lookup, inner)?;
     let stages = match &fields.pipeline {
         Some(pipeline) => parse_pipeline_value(&nested, "pipeline", pipeline.as_ref())?,
         None => Vec::new(),
@@ -127,6 +129,7 @@ pub(super) fn parse(
         target: parse_path(&target)?,
         equality,
         variables,
+        outer: cx.expressions.variable_count(),
         stages,
         depth: nested.depth,
         source: value.to_value(),

@@ -14,14 +14,21 @@
 mod bucket;
 mod bucket_auto;
 mod count;
+mod densify;
 mod documents;
 mod facet;
+mod fill;
+mod geo_near;
+mod graph_lookup;
 mod group;
 mod introspection;
 mod limit;
 mod lookup;
 mod match_;
+mod merge;
+mod out;
 mod project;
+mod redact;
 mod replace_root;
 mod sample;
 mod set_window_fields;
@@ -42,12 +49,19 @@ use crate::query::planner::needs::Needs;
 use crate::query::planner::physical::Builder;
 
 pub use bucket_auto::BucketAutoStage;
+pub use densify::{DensifyBounds, DensifyStage, DensifyStep};
 pub use documents::given as given_documents;
 pub(crate) use documents::not_an_array as documents_not_an_array;
+pub(crate) use geo_near::not_first as geo_near_not_first;
+pub use geo_near::{GeoDistanceStage, GeoNearOutput, GeoNearStage, NearFrom};
+pub use graph_lookup::GraphLookupStage;
 pub use group::GroupStage;
 pub use lookup::{LookupEquality, LookupStage};
 pub use match_::MatchStage;
+pub use merge::{MergeStage, WhenMatched, WhenNotMatched};
+pub use out::OutStage;
 pub use project::{ProjectKind, ProjectStage};
+pub use redact::{REDACT_ANSWERS, RedactStage};
 pub use replace_root::ReplaceRootStage;
 pub use sort::{BucketArrival, SortStage};
 pub use unwind::UnwindStage;
@@ -61,12 +75,16 @@ pub const PIPELINE_DEPTH_MAX: usize = 20;
 /// Where a pipeline stands; some stages are not allowed everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The pipeline of the command, or of a view.
+    /// The pipeline of the command.
     Top,
+    /// The pipeline of a view.
+    View,
     /// A pipeline of `$facet`.
     Facet,
-    /// The pipeline of `$lookup` or `$unionWith`.
-    Joined,
+    /// The pipeline of `$lookup`.
+    Lookup,
+    /// The pipeline of `$unionWith`.
+    Union,
 }
 
 /// What parsing a stage may refer to.
@@ -81,6 +99,14 @@ pub struct PipelineContext {
 }
 
 impl PipelineContext {
+    /// The pipeline of a view.
+    pub fn view(expressions: ParseContext) -> Self {
+        Self {
+            place: Place::View,
+            ..Self::top(expressions)
+        }
+    }
+
     /// The pipeline of a command.
     pub fn top(expressions: ParseContext) -> Self {
         Self {
@@ -152,6 +178,16 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         false
     }
 
+    /// True if it writes its input somewhere and gives nothing on.
+    fn writes(&self) -> bool {
+        false
+    }
+
+    /// The stage as a `$geoNear` that waits to be settled.
+    fn as_geo_near(&self) -> Option<&GeoNearStage> {
+        None
+    }
+
     /// True if each output document stands for one input document and nothing is reordered.
     fn is_one_to_one(&self) -> bool {
         false
@@ -204,9 +240,22 @@ impl Stage {
         out.finish()
     }
 
+    /// The stage as a `$geoNear` that waits to be settled.
+    pub fn as_geo_near(&self) -> Option<&GeoNearStage> {
+        match self {
+            Self::Other(stage) => stage.as_geo_near(),
+            _ => None,
+        }
+    }
+
     /// True if the stage makes its documents itself.
     pub fn is_source(&self) -> bool {
         matches!(self, Self::Other(stage) if stage.is_source())
+    }
+
+    /// True if the stage writes its input somewhere: `$out` and `$merge`.
+    pub fn writes(&self) -> bool {
+        matches!(self, Self::Other(stage) if stage.writes())
     }
 }
 
@@ -232,6 +281,8 @@ pub struct StageEntry {
     pub name: &'static str,
     /// Must stand first.
     pub first: bool,
+    /// Must stand last, in the pipeline of a command.
+    pub last: bool,
     /// May stand inside `$facet`.
     pub in_facet: bool,
     /// Whether it is there.
@@ -242,6 +293,7 @@ const fn stage(name: &'static str, parse: ParseStage) -> StageEntry {
     StageEntry {
         name,
         first: false,
+        last: false,
         in_facet: true,
         support: Support::Yes(parse),
     }
@@ -251,6 +303,17 @@ const fn source(name: &'static str, parse: ParseStage) -> StageEntry {
     StageEntry {
         name,
         first: true,
+        last: false,
+        in_facet: false,
+        support: Support::Yes(parse),
+    }
+}
+
+const fn sink(name: &'static str, parse: ParseStage) -> StageEntry {
+    StageEntry {
+        name,
+        first: false,
+        last: true,
         in_facet: false,
         support: Support::Yes(parse),
     }
@@ -260,6 +323,7 @@ const fn refused(name: &'static str, code: i32, reason: &'static str) -> StageEn
     StageEntry {
         name,
         first: false,
+        last: false,
         in_facet: false,
         support: Support::Refused(code, reason),
     }
@@ -269,6 +333,7 @@ const fn not_yet(name: &'static str) -> StageEntry {
     StageEntry {
         name,
         first: false,
+        last: false,
         in_facet: true,
         support: Support::NotYet,
     }
@@ -298,15 +363,15 @@ pub static STAGES: &[StageEntry] = &[
     source("$collStats", introspection::parse),
     stage("$count", count::parse),
     source("$currentOp", introspection::parse),
-    not_yet("$densify"),
+    stage("$densify", densify::parse),
     source("$documents", documents::parse),
     StageEntry {
         in_facet: false,
         ..stage("$facet", facet::parse)
     },
-    not_yet("$fill"),
-    not_yet("$geoNear"),
-    not_yet("$graphLookup"),
+    stage("$fill", fill::parse),
+    source("$geoNear", geo_near::parse),
+    stage("$graphLookup", graph_lookup::parse),
     stage("$group", group::parse),
     source("$indexStats", introspection::parse),
     stage("$limit", limit::parse_limit),
@@ -325,13 +390,13 @@ pub static STAGES: &[StageEntry] = &[
     source("$listSessions", introspection::parse),
     stage("$lookup", lookup::parse),
     stage("$match", match_::parse),
-    not_yet("$merge"),
-    not_yet("$out"),
+    sink("$merge", merge::parse),
+    sink("$out", out::parse),
     source("$planCacheStats", introspection::parse),
     stage("$project", project::parse_project),
     not_yet("$querySettings"),
     not_yet("$queryStats"),
-    not_yet("$redact"),
+    stage("$redact", redact::parse),
     stage("$replaceRoot", replace_root::parse_replace_root),
     stage("$replaceWith", replace_root::parse_replace_with),
     stage("$sample", sample::parse),
@@ -371,14 +436,19 @@ pub fn parse_pipeline<'a>(
     stages: impl IntoIterator<Item = DocRef<'a>>,
 ) -> Result<Vec<Stage>> {
     let mut out = Vec::new();
-    for (at, document) in stages.into_iter().enumerate() {
+    let mut stages = stages.into_iter().enumerate().peekable();
+    while let Some((at, document)) = stages.next() {
         if at >= PIPELINE_STAGES_MAX {
             return Err(Error::location(
                 7_749_501,
                 format!("Pipeline length must be no longer than {PIPELINE_STAGES_MAX} stages"),
             ));
         }
-        parse_stage(cx, document, at == 0, &mut out)?;
+        let position = Position {
+            is_first: at == 0,
+            is_last: stages.peek().is_none(),
+        };
+        parse_stage(cx, document, position, &mut out)?;
     }
     Ok(out)
 }
@@ -404,10 +474,17 @@ pub fn parse_pipeline_value(
     parse_pipeline(cx, documents)
 }
 
+/// Where in its pipeline a stage stands.
+#[derive(Clone, Copy)]
+struct Position {
+    is_first: bool,
+    is_last: bool,
+}
+
 fn parse_stage(
     cx: &PipelineContext,
     document: DocRef<'_>,
-    is_first: bool,
+    position: Position,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
     let mut elements = document.iter();
@@ -435,20 +512,48 @@ fn parse_stage(
             format!("{name} is not supported by this version"),
         )),
         Support::Yes(parse) => {
-            if cx.place == Place::Facet && !entry.in_facet {
-                return Err(Error::location(
-                    40_600,
-                    format!("{name} is not allowed to be used within a $facet stage"),
-                ));
-            }
-            if entry.first && !is_first {
-                return Err(Error::location(
-                    40_602,
-                    format!("{name} is only valid as the first stage in a pipeline"),
-                ));
-            }
+            check_place(cx.place, entry, position)?;
             parse(cx, entry.name, element.value(), out)
         }
+    }
+}
+
+/// Refuses a stage where it may not stand.
+fn check_place(place: Place, entry: &StageEntry, position: Position) -> Result<()> {
+    let name = entry.name;
+    if place == Place::Facet && !entry.in_facet {
+        return Err(Error::location(
+            40_600,
+            format!("{name} is not allowed to be used within a $facet stage"),
+        ));
+    }
+    if entry.first && !position.is_first {
+        return Err(Error::location(
+            40_602,
+            format!("{name} is only valid as the first stage in a pipeline"),
+        ));
+    }
+    if !entry.last {
+        return Ok(());
+    }
+    match place {
+        Place::Top | Place::Facet if position.is_last => Ok(()),
+        Place::Top | Place::Facet => Err(Error::location(
+            40_601,
+            format!("{name} can only be the final stage in the pipeline"),
+        )),
+        Place::View => Err(Error::new(
+            ErrorCode::OptionNotSupportedOnView,
+            format!("{name} cannot be used in a view"),
+        )),
+        Place::Lookup => Err(Error::location(
+            51_047,
+            format!("{name} is not allowed within a $lookup's sub-pipeline"),
+        )),
+        Place::Union => Err(Error::location(
+            31_441,
+            format!("{name} is not allowed within a $unionWith's sub-pipeline"),
+        )),
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) fn parse(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let nested = cx.nested(Place::Joined, cx.expressions.clone())?;
+    let nested = cx.nested(Place::Union, cx.expressions.clone())?;
     let mut collection = None;
     let mut stages = Vec::new();
     match value {

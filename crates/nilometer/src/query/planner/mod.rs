@@ -18,6 +18,7 @@
 pub mod access;
 pub mod bounds;
 pub mod logical;
+pub mod near;
 pub mod needs;
 pub mod physical;
 pub mod resolve;

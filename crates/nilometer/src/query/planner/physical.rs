@@ -6,6 +6,7 @@ use nilometer_bson::{DocRef, Document};
 
 use super::access::choose::choose;
 use super::logical::{AccessPath, Input, LogicalPlan};
+use super::near;
 use super::resolve::resolve;
 use super::rules;
 use crate::error::Result;
@@ -79,12 +80,13 @@ impl Builder {
                     .with_collator(self.settings.collator.as_ref().map(Arc::clone));
                 let cx = PipelineContext {
                     expressions,
-                    place: Place::Joined,
+                    place: Place::Lookup,
                     depth: self.depth,
                 };
                 let resolved = resolve(&*self.collections, &self.database, name, &cx)?;
                 let mut all = resolved.view_stages;
                 all.extend(stages);
+                let all = near::settle(&resolved.input, all, &self.settings)?;
                 LogicalPlan::new(resolved.input, all)
             }
         };

@@ -9,9 +9,11 @@ use nilometer_bson::Document;
 
 use super::logical::{BucketChoice, BucketInput, Input, RecordInput, Unpack};
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::ParseContext;
+use crate::eval::{Collation, ParseContext};
 use crate::query::pipeline::{PipelineContext, Place, Stage, parse_pipeline};
-use crate::query::source::{BucketSource, Collections, Direction, RecordSource, Resolved};
+use crate::query::source::{
+    BucketSource, Collections, Direction, RecordSource, Resolved, ViewDefinition,
+};
 
 /// How many views may stand on each other.
 pub const VIEW_DEPTH_MAX: usize = 20;
@@ -27,8 +29,6 @@ pub struct ResolvedInput {
     pub view_stages: Vec<Stage>,
     /// The views on the way, outermost first, and what they stand on.
     pub chain: Vec<String>,
-    /// The collation of the innermost collection or view that names one; empty for the simple one.
-    pub collation: Document,
 }
 
 /// Follows `db.coll` to what is read.
@@ -41,7 +41,6 @@ pub fn resolve(
     let mut name = coll.to_owned();
     let mut chain = Vec::new();
     let mut view_stages: Vec<Stage> = Vec::new();
-    let mut collation = Document::new();
     loop {
         chain.push(name.clone());
         if chain.len() > VIEW_DEPTH_MAX {
@@ -58,20 +57,15 @@ pub fn resolve(
                 Input::Records(Box::new(records(source, format!("{db}.{name}"))))
             }
             Resolved::TimeSeries(source) => {
-                if chain.len() == 1 {
-                    collation = source.options().collation.clone();
-                }
                 let namespace = format!("{db}.{BUCKETS_PREFIX}{name}");
                 Input::Buckets(Box::new(buckets(source, namespace)))
             }
             Resolved::View(view) => {
-                if chain.len() == 1 {
-                    collation = view.collation.clone();
-                }
+                check_collation(cx, &view, &format!("{db}.{name}"))?;
                 // A view's stages know no variable of the query.
                 let expressions =
                     ParseContext::new().with_collator(cx.expressions.collator().map(Arc::clone));
-                let nested = cx.nested(Place::Joined, expressions)?;
+                let nested = cx.nested(Place::View, expressions)?;
                 let stages = view.pipeline.iter().map(Document::as_ref);
                 let mut stages = parse_pipeline(&nested, stages)?;
                 stages.append(&mut view_stages);
@@ -84,9 +78,19 @@ pub fn resolve(
             input,
             view_stages,
             chain,
-            collation,
         });
     }
+}
+
+/// A view's stages were written for its own collation, and run under no other.
+fn check_collation(cx: &PipelineContext, view: &ViewDefinition, namespace: &str) -> Result<()> {
+    if view.collation == Collation::of(&cx.expressions) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::OptionNotSupportedOnView,
+        format!("Cannot override the collation of the view {namespace}"),
+    ))
 }
 
 fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {

@@ -106,11 +106,7 @@ fn check_meta_part(part: Element<'_>) -> Result<()> {
     }
 }
 
-fn add_measurement_part(
-    out: &mut DocumentBuilder,
-    part: Element<'_>,
-    is_time: bool,
-) -> Result<()> {
+fn add_measurement_part(out: &mut DocumentBuilder, part: Element<'_>, is_time: bool) -> Result<()> {
     let path = part.name();
     if path == WILDCARD || path.ends_with(".$**") {
         return Err(refused(

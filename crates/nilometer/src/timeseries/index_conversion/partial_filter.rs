@@ -147,7 +147,10 @@ fn convert_field(
     };
     let operators = match value {
         ValueRef::Document(found)
-            if found.iter().next().is_some_and(|e| e.name().starts_with('$')) =>
+            if found
+                .iter()
+                .next()
+                .is_some_and(|e| e.name().starts_with('$')) =>
         {
             found
         }
@@ -191,7 +194,10 @@ impl Field<'_> {
         let mut comparison = DocumentBuilder::new();
         comparison.append_ref(op.expr_name(), value);
         let mut out = DocumentBuilder::new();
-        out.append(&format!("control.{side}.{}", self.path), comparison.finish());
+        out.append(
+            &format!("control.{side}.{}", self.path),
+            comparison.finish(),
+        );
         out.finish()
     }
 
@@ -227,7 +233,9 @@ impl Field<'_> {
     fn compare(&self, op: CompareOp, value: ValueRef<'_>, into: &mut Vec<Clause>) -> Result<()> {
         if self.is_time {
             let ValueRef::DateTime(at) = value else {
-                return Err(unsupported("the time compared with something that is no date"));
+                return Err(unsupported(
+                    "the time compared with something that is no date",
+                ));
             };
             into.extend(self.time_bounds(op, at).into_iter().map(Clause::Time));
             return Ok(());

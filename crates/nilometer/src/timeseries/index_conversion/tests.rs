@@ -73,7 +73,10 @@ const KEYS: &[(&str, &str)] = &[
     ("{x: 1}", "{'control.min.x': 1, 'control.max.x': 1}"),
     ("{x: -1}", "{'control.max.x': -1, 'control.min.x': -1}"),
     ("{'x.y': 1}", "{'control.min.x.y': 1, 'control.max.x.y': 1}"),
-    ("{'x.y': -1}", "{'control.max.x.y': -1, 'control.min.x.y': -1}"),
+    (
+        "{'x.y': -1}",
+        "{'control.max.x.y': -1, 'control.min.x.y': -1}",
+    ),
     ("{_id: 1}", "{'control.min._id': 1, 'control.max._id': 1}"),
     ("{mm: 1}", "{'control.min.mm': 1, 'control.max.mm': 1}"),
     ("{x: '2dsphere'}", "{'data.x': '2dsphere_bucket'}"),
@@ -145,7 +148,10 @@ fn keys_no_user_could_have_asked_for_are_left_out() {
         "{'control.min.t': 1}",
         "{metadata: 1}",
     ] {
-        assert!(to_user(&options(), &spec(json(buckets))).is_none(), "{buckets}");
+        assert!(
+            to_user(&options(), &spec(json(buckets))).is_none(),
+            "{buckets}"
+        );
     }
     let no_meta = TimeseriesOptions::parse(doc! { "timeField": "t" }.as_ref()).unwrap();
     assert!(to_user(&no_meta, &spec(json("{meta: 1}"))).is_none());
@@ -229,14 +235,20 @@ fn original_specifications() {
             continue;
         };
         assert!(kept, "{key}");
-        let key = original.get("key").as_document().map(|key| key.to_document());
+        let key = original
+            .get("key")
+            .as_document()
+            .map(|key| key.to_document());
         assert_eq!(key.as_ref(), Some(&user.key));
         assert_eq!(original.get("name").as_str(), Some("i"));
         assert_eq!(original.get("v").as_exact_i64(), Some(2));
         assert!(original.get("collation").as_document().is_some());
         let filter = original.get("partialFilterExpression").as_document();
         assert_eq!(filter.map(|f| f.to_document()), user.partial_filter);
-        assert_eq!(to_user(&options(), &made).unwrap().partial_filter, user.partial_filter);
+        assert_eq!(
+            to_user(&options(), &made).unwrap().partial_filter,
+            user.partial_filter
+        );
     }
 }
 
@@ -360,7 +372,9 @@ fn partial_filters() {
         assert_eq!(made.partial_filter, Some(json(buckets)), "{user}");
     }
     let mut pattern = spec(json("{x: 1}"));
-    pattern.partial_filter = Some(json("{x: {$eq: {$regularExpression: {pattern: 'a', options: ''}}}}"));
+    pattern.partial_filter = Some(json(
+        "{x: {$eq: {$regularExpression: {pattern: 'a', options: ''}}}}",
+    ));
     assert!(convert(&pattern).is_ok());
 }
 
@@ -412,7 +426,11 @@ fn ttl_indexes() {
         ("{t: 1}", None, Some(72)),
         ("{t: 1}", Some("{}"), Some(72)),
         ("{t: 1}", Some("{x: 1}"), Some(72)),
-        ("{t: 1}", Some("{t: {$gt: {$date: {$numberLong: '0'}}}}"), Some(72)),
+        (
+            "{t: 1}",
+            Some("{t: {$gt: {$date: {$numberLong: '0'}}}}"),
+            Some(72),
+        ),
         ("{t: 1}", Some("{m: 1, x: 1}"), Some(72)),
         ("{m: 1}", None, Some(72)),
         ("{m: 1}", Some("{m: 1}"), Some(72)),
@@ -435,14 +453,19 @@ fn the_default_index() {
     let catalog = Catalog::open(engine).unwrap();
     let create = |name: &str, options: TimeseriesOptions| {
         let name = Namespace::new("db", name).unwrap();
-        catalog.create_timeseries(name, [name_byte(); 16], doc! {}, options).unwrap()
+        catalog
+            .create_timeseries(name, [name_byte(); 16], doc! {}, options)
+            .unwrap()
     };
     let made = create("ts", options()).indexes.all();
     assert_eq!(made.len(), 1);
     assert!(made[0].is_usable());
     let spec = &made[0].spec;
     assert_eq!(spec.name, "m_1_t_1");
-    assert_eq!(spec.key, convert(&self::spec(json("{m: 1, t: 1}"))).unwrap().key);
+    assert_eq!(
+        spec.key,
+        convert(&self::spec(json("{m: 1, t: 1}"))).unwrap().key
+    );
     assert_eq!(to_user(&options(), spec).unwrap().key, json("{m: 1, t: 1}"));
     assert!(spec.original_spec.is_none());
     let no_meta = TimeseriesOptions::parse(doc! { "timeField": "t" }.as_ref()).unwrap();

@@ -4,6 +4,7 @@
 //! {v: {$gt: 5}}                 some measurement matches  ⇒  control.max.v > 5        (loose)
 //! {t: {$gte: d}}                every measurement matches ⇐  control.min.t >= d       (whole)
 //! {t: {$gte: a, $lt: b}}        bucket _id between a - maxSpan and b                  (bounds)
+//! {p: {$geoWithin: …}}          the box between control.min.p and control.max.p meets the shape
 //! ```
 //!
 //! A bucket's bounds are weaker than they look, and each weakness is a reason to say "unknown":
@@ -14,6 +15,8 @@
 //!   below and above arrays may have one between them;
 //! - `control.min` of the time field is rounded towards 1970: down after it, but *up* before it, so
 //!   at or below 1970 it is no lower bound;
+//! - strings in bounds compare by the collation of the collection, so they say nothing of strings that an
+//!   operation compares otherwise;
 //! - the seconds in `_id` wrap for dates outside 1970…2038, so a collection that holds any has no
 //!   bounds on `_id`.
 //!
@@ -30,10 +33,11 @@ use nilometer_bson::Value;
 use nilometer_bson::order::{CanonicalType, canonical_type};
 
 pub use predicate::{
-    BoundTest, BucketHeader, BucketPredicate, FilterContext, MetaTest, Side, Truth,
+    BoundTest, BucketHeader, BucketPredicate, FilterContext, GeoBoundTest, MetaTest, Side, Truth,
 };
 pub use time_range::{IdBounds, TimeRange};
 
+use crate::eval::Collation;
 use crate::eval::expression::{ComparisonOperator, Expression};
 use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
@@ -54,8 +58,9 @@ pub struct BucketRewriter {
     pub extended_range: bool,
     /// Bounds of a measurement field may be of different types, so that they say nothing.
     pub mixed_schema: bool,
-    /// Strings compare otherwise than by bytes, so that bounds say nothing of them.
-    pub has_collation: bool,
+    /// How the collection's bounds compare strings: they say something of a comparison only if it
+    /// compares strings alike.
+    pub bounds_collation: Collation,
     /// For filters on metadata.
     pub context: FilterContext,
 }
@@ -102,15 +107,20 @@ impl BucketRewriter {
             MatchExpression::Compare(comparison) => self.loose_comparison(comparison),
             MatchExpression::In(list) if list.patterns().is_empty() => {
                 let path = list.path.to_shared();
-                let has_collation = list.collation().collator().is_some();
                 BucketPredicate::any(
                     list.values().iter().map(|value| {
-                        self.loose_compare(&path, CompareOp::Eq, value, has_collation)
+                        self.loose_compare(&path, CompareOp::Eq, value, list.collation())
                     }),
                 )
             }
             MatchExpression::Exists(path) if self.is_measurement_path(path.as_str()) => {
                 self.loose_exists(path.as_str())
+            }
+            MatchExpression::Geo { path, test } if self.is_measurement_path(path.as_str()) => {
+                BucketPredicate::Geo(GeoBoundTest {
+                    path: path.to_shared(),
+                    test: Arc::clone(test),
+                })
             }
             MatchExpression::Expr(test) => self.loose_expression(&test.expression),
             _ => BucketPredicate::Always,
@@ -122,7 +132,7 @@ impl BucketRewriter {
             &comparison.path.to_shared(),
             comparison.op,
             &comparison.value,
-            comparison.collation.collator().is_some(),
+            &comparison.collation,
         )
     }
 
@@ -131,12 +141,12 @@ impl BucketRewriter {
         path: &Arc<str>,
         op: CompareOp,
         operand: &Value,
-        has_collation: bool,
+        collation: &Collation,
     ) -> BucketPredicate {
         if **path == *self.time_field {
             return self.loose_time(op, operand);
         }
-        if !self.is_measurement_path(path) || !has_ordered_bounds(operand, has_collation) {
+        if !self.is_measurement_path(path) || !self.has_ordered_bounds(operand, collation) {
             return BucketPredicate::Always;
         }
         self.bounds_of(path, op, operand, false)
@@ -157,6 +167,7 @@ impl BucketRewriter {
                 op,
                 operand: operand.clone(),
                 is_time,
+                collation: self.bounds_collation.clone(),
             })
         };
         match op {
@@ -191,6 +202,7 @@ impl BucketRewriter {
             op: CompareOp::Gte,
             operand: Value::MinKey,
             is_time: false,
+            collation: Collation::SIMPLE,
         })
     }
 
@@ -216,7 +228,7 @@ impl BucketRewriter {
                 }
                 let says_something = matches!(op, CompareOp::Eq | CompareOp::Gt | CompareOp::Gte)
                     && self.is_measurement_path(&path)
-                    && has_ordered_bounds(operand, self.has_collation);
+                    && self.has_ordered_bounds(operand, &self.context.collation());
                 if says_something {
                     self.bounds_of(&path, op, operand, false)
                 } else {
@@ -266,6 +278,7 @@ impl BucketRewriter {
                 op,
                 operand: operand.clone(),
                 is_time: true,
+                collation: Collation::SIMPLE,
             })
         };
         Some(match op {
@@ -370,25 +383,25 @@ impl BucketRewriter {
                 .skip(1)
                 .any(|part| part.bytes().all(|b| b.is_ascii_digit()))
     }
+
+    /// Operands whose order among scalars is that of the bounds, and which missing does not equal.
+    fn has_ordered_bounds(&self, operand: &Value, collation: &Collation) -> bool {
+        match canonical_type(operand.as_ref()) {
+            CanonicalType::Number => !is_nan(operand.as_ref()),
+            CanonicalType::String => *collation == self.bounds_collation,
+            CanonicalType::Bool
+            | CanonicalType::Date
+            | CanonicalType::ObjectId
+            | CanonicalType::Timestamp
+            | CanonicalType::Binary => true,
+            _ => false,
+        }
+    }
 }
 
 fn is_at_or_below(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-/// Operands whose order among scalars is that of the bounds, and which missing does not equal.
-fn has_ordered_bounds(operand: &Value, has_collation: bool) -> bool {
-    match canonical_type(operand.as_ref()) {
-        CanonicalType::Number => !is_nan(operand.as_ref()),
-        CanonicalType::String => !has_collation,
-        CanonicalType::Bool
-        | CanonicalType::Date
-        | CanonicalType::ObjectId
-        | CanonicalType::Timestamp
-        | CanonicalType::Binary => true,
-        _ => false,
-    }
 }
 
 /// `field <op> constant`, whichever way round it is written.

@@ -107,6 +107,13 @@ impl Update {
         Ok(Self { kind })
     }
 
+    /// The replacement by a document, whatever its first name looks like.
+    pub fn replacement(document: DocRef<'_>) -> Result<Self> {
+        Ok(Self {
+            kind: Kind::Replacement(replacement::parse(document)?),
+        })
+    }
+
     /// True for a replacement document, which one document at most may be updated by.
     pub fn is_replacement(&self) -> bool {
         matches!(self.kind, Kind::Replacement(_))

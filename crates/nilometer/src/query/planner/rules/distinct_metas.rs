@@ -142,7 +142,10 @@ fn values_in_front(index: &BucketIndex, paths: &[String]) -> Option<usize> {
         }
         // Of two parts, one below the other, the values could not be put into one document.
         let other_names = kept.parts().iter().take(at).map(|other| other.name());
-        if other_names.clone().any(|other| is_at_or_below(name, other) || is_at_or_below(other, name)) {
+        if other_names
+            .clone()
+            .any(|other| is_at_or_below(name, other) || is_at_or_below(other, name))
+        {
             return None;
         }
         open.retain(|path| !is_at_or_below(path, name));
@@ -190,11 +193,7 @@ impl Rule for NewestByIndex {
     }
 }
 
-fn newest(
-    input: &BucketInput,
-    group: &GroupStage,
-    settings: &ExecSettings,
-) -> Option<IndexChoice> {
+fn newest(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> Option<IndexChoice> {
     let options = input.source.options();
     let unfiltered = input.unpack.event_filter.is_none()
         && input.unpack.fields == FieldSet::All
@@ -246,6 +245,6 @@ fn read_by(
             Some(())
         }
         P::All(parts) | P::Any(parts) => parts.iter().try_for_each(|part| read_by(part, into)),
-        P::Bound(_) => None,
+        P::Bound(_) | P::Geo(_) => None,
     }
 }

@@ -68,8 +68,9 @@ fn choose(input: &BucketInput, settings: &ExecSettings) -> Result<Option<IndexCh
     let collation = Collation::from(settings.collator.clone());
     let conjuncts = bucket_conjuncts(input, &collation);
     if let Some(hinted) = &input.hint {
-        return Ok(candidate(input, hinted, &conjuncts, &collation)
-            .or_else(|| whole(hinted, &collation)));
+        return Ok(
+            candidate(input, hinted, &conjuncts, &collation).or_else(|| whole(hinted, &collation))
+        );
     }
     let scan = input
         .source
@@ -204,7 +205,10 @@ fn is_in_id_order(
         && index.stored.multikey() == 0
         && shape.parts.get(time).is_some_and(|part| !part.descending)
         && bounds.leading_points(&shape.collation) >= time
-        && bounds.parts.get(time).is_some_and(|part| part.intervals.len() == 1)
+        && bounds
+            .parts
+            .get(time)
+            .is_some_and(|part| part.intervals.len() == 1)
 }
 
 /// What is asked of measurements, in the user's names.
@@ -268,12 +272,14 @@ fn starts(times: TimeRange, span_seconds: i64) -> (Option<i64>, Option<i64>) {
 fn on_documents(predicate: &BucketPredicate, collation: &Collation) -> Option<MatchExpression> {
     match predicate {
         BucketPredicate::Never => Some(MatchExpression::AlwaysFalse),
-        BucketPredicate::Always => None,
+        BucketPredicate::Always | BucketPredicate::Geo(_) => None,
         BucketPredicate::Meta(test) => test.filter.renamed(&test.field, "meta"),
         BucketPredicate::Bound(test) if test.is_time => None,
         BucketPredicate::Bound(test) => Some(bound(test, collation)),
         BucketPredicate::All(parts) => {
-            let parts = parts.iter().filter_map(|part| on_documents(part, collation));
+            let parts = parts
+                .iter()
+                .filter_map(|part| on_documents(part, collation));
             Some(MatchExpression::and(parts.collect()))
         }
         BucketPredicate::Any(parts) => {

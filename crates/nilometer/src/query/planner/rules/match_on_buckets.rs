@@ -53,7 +53,7 @@ pub(super) fn rewriter_of(input: &BucketInput, settings: &ExecSettings) -> Bucke
         max_span_seconds: options.bucket_max_span_seconds,
         extended_range: options.extended_range,
         mixed_schema: options.mixed_schema,
-        has_collation: settings.collator.is_some(),
+        bounds_collation: options.collation.clone(),
         context: FilterContext {
             now_ms: settings.now_ms,
             variables: Arc::clone(&settings.variables),

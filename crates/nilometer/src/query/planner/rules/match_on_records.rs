@@ -1,9 +1,11 @@
 //! A leading `$match` on an ordinary collection becomes the filter of its scan.
 
-use nilometer_bson::{Value, ValueRef};
+use nilometer_bson::ValueRef;
 
 use super::Rule;
 use super::matches::take_leading_match;
+use crate::eval::Collation;
+use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::query::exec::ExecSettings;
 use crate::query::planner::logical::{AccessPath, Input, LogicalPlan, RecordInput};
@@ -48,7 +50,10 @@ fn choose_access(input: &mut RecordInput, conjuncts: &[MatchExpression]) {
     if !matches!(input.access, AccessPath::CollectionScan) {
         return;
     }
-    let ids = conjuncts.iter().filter_map(id_comparison);
+    let collation = input.source.collation();
+    let ids = conjuncts
+        .iter()
+        .filter_map(|conjunct| id_comparison(conjunct, &collation));
     if input.source.is_clustered() {
         let (mut min, mut max) = (None, None);
         for (op, value) in ids {
@@ -97,22 +102,17 @@ fn is_plain(value: ValueRef<'_>) -> bool {
     )
 }
 
-fn id_comparison(filter: &MatchExpression) -> Option<(CompareOp, ValueRef<'_>)> {
+fn id_comparison<'f>(
+    filter: &'f MatchExpression,
+    index: &Collation,
+) -> Option<(CompareOp, ValueRef<'f>)> {
     match filter {
         MatchExpression::Compare(comparison)
             if comparison.path.as_str() == "_id"
-                && (comparison.collation.collator().is_none() || !has_text(&comparison.value)) =>
+                && (comparison.collation == *index || !has_text(&comparison.value)) =>
         {
             Some((comparison.op, comparison.value.as_ref()))
         }
         _ => None,
     }
-}
-
-/// True if a collation may have a say in comparisons with the value.
-fn has_text(value: &Value) -> bool {
-    matches!(
-        value,
-        Value::String(_) | Value::Symbol(_) | Value::Document(_) | Value::Array(_)
-    )
 }

@@ -1,0 +1,169 @@
+//! Replacing a collection by another that was filled out of sight.
+//!
+//! ```text
+//! prepare ──► keyspaces without a name ── filled ──► install: the name changes hands in one commit
+//!                                          └──► discard
+//! ```
+//!
+//! Until it is installed no entry names the new keyspaces, so a crash leaves nothing: they are dropped when
+//! the catalog is opened again.
+
+use std::sync::{Arc, PoisonError};
+
+use super::index_spec::IndexSpec;
+use super::indexes::StoredIndex;
+use super::{Catalog, CatalogEntry, Collection, Namespace};
+use crate::error::{Error, ErrorCode, Result};
+
+impl Catalog {
+    /// An ordinary collection with the name, options and indexes of `target`, or of one that is not there
+    /// yet. It is nobody's until it is installed. Its indexes are complete, as it is empty: whoever inserts
+    /// keeps them up to date.
+    pub fn prepare_replacement(
+        &self,
+        target: &Namespace,
+        uuid: [u8; 16],
+        now_ms: i64,
+    ) -> Result<(Collection, Option<Arc<Collection>>)> {
+        let replaced = match self.get(target) {
+            None => None,
+            Some(CatalogEntry::Collection(found)) if found.timeseries.is_none() => Some(found),
+            Some(_) => return Err(changed(target)),
+        };
+        let options = replaced.as_ref().map(|c| c.options.clone());
+        let storage = self.create_storage(uuid, false)?;
+        let fresh = Collection::new(
+            target.clone(),
+            uuid,
+            options.unwrap_or_default(),
+            None,
+            storage,
+        );
+        if let Some(replaced) = &replaced {
+            let mut indexes = Vec::new();
+            for known in replaced.indexes.all().iter() {
+                let keyspace = self.create_index_keyspace(&fresh)?;
+                let index = StoredIndex::building(known.spec.clone(), keyspace, now_ms);
+                index.stored().ready = true;
+                index.publish();
+                indexes.push(Arc::new(index));
+            }
+            fresh.indexes.set(indexes.into());
+        }
+        Ok((fresh, replaced))
+    }
+
+    /// Gives a prepared collection its name, and drops what had it. Fails if the name stands for something
+    /// else by now, or for a collection of other options, than when it was prepared.
+    pub fn install_replacement(
+        &self,
+        fresh: &Arc<Collection>,
+        replaced: Option<&Collection>,
+    ) -> Result<()> {
+        // Nobody adds an index to what is about to go.
+        let _closed = replaced.map(|old| old.indexes.close());
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = &fresh.namespace;
+        let now = match self.get(target) {
+            None => None,
+            Some(CatalogEntry::Collection(found)) => Some(found),
+            Some(CatalogEntry::View(_)) => return Err(changed(target)),
+        };
+        let known = |c: &Collection| {
+            let indexes = c.indexes.all();
+            let specs: Vec<IndexSpec> = indexes.iter().map(|i| i.spec.clone()).collect();
+            (c.uuid, c.options.clone(), specs)
+        };
+        let is_as_prepared = replaced.is_none_or(|old| known(old).2 == known(fresh).2);
+        if now.as_deref().map(known) != replaced.map(known) || !is_as_prepared {
+            return Err(changed(target));
+        }
+        self.store(vec![(
+            target.clone(),
+            Some(CatalogEntry::Collection(Arc::clone(fresh))),
+        )])?;
+        match now {
+            Some(old) => self.discard(&old),
+            None => Ok(()),
+        }
+    }
+
+    /// Drops the keyspaces of a collection that no entry names.
+    pub fn discard(&self, collection: &Collection) -> Result<()> {
+        for keyspace in collection.keyspaces() {
+            self.engine.drop_keyspace(keyspace)?;
+        }
+        Ok(())
+    }
+}
+
+fn changed(target: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::CommandFailed,
+        format!("collection {target} changed while it was being replaced"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::doc;
+    use nilometer_storage::{Engine, MemoryEngine};
+
+    #[test]
+    fn the_name_changes_hands_and_nothing_is_left_over() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let catalog = Catalog::open(engine.clone()).unwrap();
+        let name = Namespace::new("db", "c").unwrap();
+        let options = doc! { "storageEngine": doc! {} };
+        catalog
+            .create_collection(name.clone(), [1; 16], options.clone(), None)
+            .unwrap();
+        let target = catalog.collection(&name).unwrap();
+        let spec = IndexSpec {
+            key: doc! { "x": 1 },
+            name: "x_1".into(),
+            ..IndexSpec::default()
+        };
+        catalog
+            .add_indexes(&target, 0, |_| Ok(vec![spec.clone()]))
+            .unwrap();
+        let before = engine.keyspaces().len();
+
+        let (fresh, replaced) = catalog.prepare_replacement(&name, [2; 16], 0).unwrap();
+        assert_eq!(catalog.collection(&name).unwrap().uuid, [1; 16]);
+        let fresh = Arc::new(fresh);
+        catalog
+            .install_replacement(&fresh, replaced.as_deref())
+            .unwrap();
+        let found = catalog.collection(&name).unwrap();
+        assert_eq!((found.uuid, &found.options), ([2; 16], &options));
+        let index = found.indexes.named("x_1").unwrap();
+        assert!(index.is_usable() && index.spec == spec);
+        assert_eq!(engine.keyspaces().len(), before);
+
+        // What is not installed is gone after a crash.
+        catalog.prepare_replacement(&name, [3; 16], 0).unwrap();
+        assert_ne!(engine.keyspaces().len(), before);
+        let again = Catalog::open(engine.clone()).unwrap();
+        assert_eq!(engine.keyspaces().len(), before);
+        assert_eq!(again.collection(&name).unwrap().uuid, [2; 16]);
+    }
+
+    #[test]
+    fn a_name_that_has_changed_is_left_alone() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let catalog = Catalog::open(engine).unwrap();
+        let name = Namespace::new("db", "c").unwrap();
+        let (fresh, replaced) = catalog.prepare_replacement(&name, [2; 16], 0).unwrap();
+        assert!(replaced.is_none());
+        catalog
+            .create_collection(name.clone(), [1; 16], doc! {}, None)
+            .unwrap();
+        let error = catalog
+            .install_replacement(&Arc::new(fresh), None)
+            .unwrap_err();
+        assert_eq!(error.code, ErrorCode::CommandFailed);
+        assert_eq!(catalog.collection(&name).unwrap().uuid, [1; 16]);
+    }
+}

@@ -1,0 +1,210 @@
+//! States laid aside and taken up again: how a group is written to disk while others are gathered.
+//!
+//! What is restored goes on exactly as if it had never been away. The values are nobody's format: they are
+//! read by the process that wrote them.
+
+use nilometer_bson::{Binary, Value, ValueRef, array};
+
+use super::{AccumulatorSpec, State, or_null};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::EvalContext;
+
+impl AccumulatorSpec {
+    /// The state as a value that can be laid aside.
+    pub fn save(&self, state: &State) -> Value {
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        match state {
+            State::Sum(total) => total.save(),
+            State::Avg(total, numbers) => array![total.save(), count(*numbers)],
+            State::Min(extreme) | State::Max(extreme) => match extreme.value() {
+                ValueRef::Missing => array![],
+                value => array![value.to_value()],
+            },
+            State::First(value) | State::Last(value) => match value {
+                None => array![],
+                Some(value) => array![or_null(value.clone())],
+            },
+            State::Push(pushed) => pushed.as_ref().clone().finish(),
+            State::AddToSet(set) => set.save(),
+            State::Count(number) => count(*number).into(),
+            State::MergeObjects(merged) => merged.as_ref().clone().finish(),
+            State::StdDevPop(deviation) | State::StdDevSamp(deviation) => deviation.save(),
+            State::FirstN(first) => first.save(),
+            State::LastN(last) => last.save(),
+            State::Bounded(bounded) => bounded.save(),
+            State::Ranked(ranked) => ranked.save(),
+            State::Percentile(percentile) => percentile.save(),
+        }
+    }
+
+    /// The state of the group with the key `group` that was laid aside as `saved`.
+    pub fn restore(
+        &self,
+        group: &Value,
+        saved: ValueRef<'_>,
+        ctx: &EvalContext<'_>,
+    ) -> Result<State> {
+        let mut state = self.new_state(group, ctx)?;
+        match self.fill(&mut state, saved) {
+            Some(()) => Ok(state),
+            None => Err(Error::new(
+                ErrorCode::InternalError,
+                "a group that was written to disk cannot be read back",
+            )),
+        }
+    }
+
+    fn fill(&self, state: &mut State, saved: ValueRef<'_>) -> Option<()> {
+        let number = |value: ValueRef<'_>| u64::try_from(value.as_exact_i64()?).ok();
+        match state {
+            State::Sum(total) => *total = super::Total::restore(saved)?,
+            State::Avg(total, numbers) => {
+                let parts = saved.as_array()?;
+                *total = super::Total::restore(parts.get(0))?;
+                *numbers = number(parts.get(1))?;
+            }
+            State::Count(count) => *count = number(saved)?,
+            State::StdDevPop(deviation) | State::StdDevSamp(deviation) => {
+                *deviation = super::Deviation::restore(saved)?;
+            }
+            State::Ranked(ranked) => ranked.restore(saved, self.sort.as_ref()?)?,
+            State::Percentile(percentile) => percentile.restore(saved)?,
+            State::MergeObjects(_) => self.add_value(state, saved).ok()?,
+            // What these have seen, in order, makes them what they were.
+            State::Min(_)
+            | State::Max(_)
+            | State::First(_)
+            | State::Last(_)
+            | State::Push(_)
+            | State::AddToSet(_)
+            | State::FirstN(_)
+            | State::LastN(_)
+            | State::Bounded(_) => {
+                for value in saved.as_array()?.iter() {
+                    self.add_value(state, value).ok()?;
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// Bytes as a value.
+pub(super) fn bytes(bytes: Vec<u8>) -> Value {
+    Value::Binary(Binary {
+        subtype: 0,
+        bytes: bytes.into(),
+    })
+}
+
+pub(super) fn as_bytes(value: ValueRef<'_>) -> Option<&[u8]> {
+    match value {
+        ValueRef::Binary { bytes, .. } => Some(bytes),
+        _ => None,
+    }
+}
+
+/// Doubles as a value, bit for bit.
+pub(super) fn f64s(numbers: &[f64]) -> Value {
+    bytes(numbers.iter().flat_map(|n| n.to_le_bytes()).collect())
+}
+
+pub(super) fn as_f64s(value: ValueRef<'_>) -> Option<Vec<f64>> {
+    let (numbers, []) = as_bytes(value)?.as_chunks::<8>() else {
+        return None;
+    };
+    Some(numbers.iter().map(|n| f64::from_le_bytes(*n)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval::ParseContext;
+    use nilometer_bson::testing::awkward_values;
+    use nilometer_bson::{Document, doc};
+
+    /// Every accumulator over the field `a`.
+    fn specs() -> Vec<AccumulatorSpec> {
+        let n = |name: &str| (name.to_owned(), Value::from(doc! {"input": "$a", "n": 3}));
+        let plain = |name: &str| (name.to_owned(), Value::from("$a"));
+        let sorted = doc! {"sortBy": doc! {"k": -1, "a": 1}, "output": "$a"};
+        let sorted_n = doc! {"sortBy": doc! {"k": 1}, "output": "$a", "n": 2};
+        let percentile = doc! {"input": "$a", "p": array![0.1, 0.9], "method": "approximate"};
+        let median = doc! {"input": "$a", "method": "approximate"};
+        let mut all: Vec<(String, Value)> = [
+            "$sum",
+            "$avg",
+            "$min",
+            "$max",
+            "$first",
+            "$last",
+            "$push",
+            "$addToSet",
+            "$stdDevPop",
+            "$stdDevSamp",
+        ]
+        .map(plain)
+        .to_vec();
+        all.extend(["$firstN", "$lastN", "$minN", "$maxN"].map(n));
+        all.push(("$count".into(), doc! {}.into()));
+        all.push(("$mergeObjects".into(), "$o".into()));
+        all.push(("$top".into(), sorted.clone().into()));
+        all.push(("$bottom".into(), sorted.into()));
+        all.push(("$topN".into(), sorted_n.clone().into()));
+        all.push(("$bottomN".into(), sorted_n.into()));
+        all.push(("$percentile".into(), percentile.into()));
+        all.push(("$median".into(), median.into()));
+        let known = super::super::ACCUMULATORS
+            .iter()
+            .filter(|row| row.kind.is_some());
+        assert_eq!(all.len(), known.count());
+        let cx = ParseContext::new();
+        let parse = |(name, argument): &(String, Value)| {
+            AccumulatorSpec::parse(name, argument.as_ref(), &cx).unwrap()
+        };
+        all.iter().map(parse).collect()
+    }
+
+    #[test]
+    fn what_was_laid_aside_goes_on_as_if_it_had_stayed() {
+        let mut values: Vec<Value> = awkward_values().into_iter().map(|(_, v)| v).collect();
+        values.extend([0.1, 0.2, 1e16, -1e16, 3.0].map(Value::Double));
+        values.extend([
+            Value::Int64(i64::MAX),
+            Value::Int64(i64::MAX),
+            Value::Missing,
+        ]);
+        let documents: Vec<Document> = values
+            .iter()
+            .enumerate()
+            .map(|(at, value)| {
+                let at = at as i32;
+                doc! {"k": at * 7 % 5, "a": value.clone(), "o": doc! {"x": at, "y": value.clone()}}
+            })
+            .collect();
+        let ctx = EvalContext::default();
+        for spec in specs() {
+            for cut in [0, 1, 5, documents.len()] {
+                let mut stayed = spec.new_state(&Value::Null, &ctx).unwrap();
+                let mut away = stayed.clone();
+                for (at, document) in documents.iter().enumerate() {
+                    if at == cut {
+                        let saved = spec.save(&away);
+                        away = spec.restore(&Value::Null, saved.as_ref(), &ctx).unwrap();
+                    }
+                    spec.add(&mut stayed, document.as_ref(), &ctx).unwrap();
+                    spec.add(&mut away, document.as_ref(), &ctx).unwrap();
+                }
+                let saved = spec.save(&away);
+                let away = spec.restore(&Value::Null, saved.as_ref(), &ctx).unwrap();
+                let (stayed, away) = (spec.finish(stayed), spec.finish(away));
+                assert_eq!(
+                    doc! {"v": stayed},
+                    doc! {"v": away},
+                    "{} {cut}",
+                    spec.name()
+                );
+            }
+        }
+    }
+}

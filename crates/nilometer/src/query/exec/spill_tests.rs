@@ -1,0 +1,208 @@
+//! Random pipelines that have room, and the same ones that must write to disk: always the same answer.
+
+use nilometer_bson::order::compare;
+use nilometer_bson::testing::awkward_values;
+use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+
+use super::ExecLimits;
+use super::testing::{run_spilling, run_stages};
+use crate::eval::memory_bytes;
+
+/// A small generator of numbers: the same on every machine, for every seed.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())].clone()
+    }
+}
+
+/// Documents of some hundred bytes with places `t`, numbers `v`, keys `p` and anything in `a`.
+fn documents(draw: &mut Draw, awkward: &[Value]) -> Vec<Document> {
+    let count = 50 + draw.below(150);
+    (0..count)
+        .map(|at| {
+            let mut out = DocumentBuilder::new();
+            out.append("_id", at as i32);
+            out.append("t", (at * 7919 % count) as i32 * 2);
+            if draw.below(4) > 0 {
+                let quarters = draw.below(80) as f64 / 4.0;
+                out.append(
+                    "v",
+                    draw.pick(&[quarters.into(), Value::Int32(draw.0 as i32 % 9)]),
+                );
+            }
+            out.append("p", draw.pick(&["a", "b", "c"]));
+            out.append("a", draw.pick(awkward));
+            out.append("pad", "x".repeat(200 + draw.below(300)));
+            out.finish()
+        })
+        .collect()
+}
+
+fn accumulators(draw: &mut Draw, into: &mut DocumentBuilder) {
+    for at in 0..1 + draw.below(4) {
+        let n = |argument: &str| doc! {"input": argument, "n": 3};
+        let ranked = doc! {"sortBy": doc! {"v": -1, "_id": 1}, "output": "$a"};
+        let field = draw.pick(&["$v", "$a", "$t", "$$ROOT"]);
+        let percentile = doc! {"input": "$v", "p": array![0.5], "method": "approximate"};
+        let accumulator = match draw.below(14) {
+            0 => doc! {"$sum": "$v"},
+            1 => doc! {"$avg": "$v"},
+            2 => doc! {"$min": field},
+            3 => doc! {"$max": field},
+            4 => doc! {"$first": field},
+            5 => doc! {"$last": field},
+            6 => doc! {"$push": field},
+            7 => doc! {"$addToSet": "$a"},
+            8 => doc! {"$count": doc! {}},
+            9 => doc! {"$firstN": n("$a")},
+            10 => doc! {"$lastN": n("$v")},
+            11 => doc! {"$maxN": n(field)},
+            12 => doc! {"$top": ranked},
+            _ => doc! {"$percentile": percentile},
+        };
+        into.append(&format!("f{at}"), accumulator);
+    }
+}
+
+fn window(draw: &mut Draw) -> Document {
+    let bounds = draw.pick(&[
+        doc! {"documents": array![-3, "current"]},
+        doc! {"range": array![-10, 10]},
+        doc! {},
+    ]);
+    let output = draw.pick(&[
+        doc! {"o": doc! {"$sum": "$v", "window": bounds.clone()}},
+        doc! {"o": doc! {"$rank": doc! {}}, "n": doc! {"$documentNumber": doc! {}}},
+        doc! {"v": doc! {"$locf": "$v"}},
+        doc! {"o": doc! {"$shift": doc! {"output": "$a", "by": -1}}},
+        doc! {"o": doc! {"$max": "$a", "window": bounds}},
+    ]);
+    let mut spec = DocumentBuilder::new();
+    if draw.below(2) == 0 {
+        spec.append("partitionBy", "$p");
+    }
+    spec.append("sortBy", doc! {"t": 1})
+        .append("output", output);
+    spec.finish()
+}
+
+fn stage(draw: &mut Draw) -> Document {
+    match draw.below(8) {
+        0 | 1 => {
+            let mut group = DocumentBuilder::new();
+            group.append("_id", draw.pick(&["$p", "$a", "$v", "$none"]));
+            accumulators(draw, &mut group);
+            doc! {"$group": group.finish()}
+        }
+        2 | 3 => doc! {"$setWindowFields": window(draw)},
+        4 => {
+            let mut output = DocumentBuilder::new();
+            accumulators(draw, &mut output);
+            let buckets = 1 + draw.below(9) as i32;
+            let by = draw.pick(&["$v", "$a", "$t"]);
+            doc! {"$bucketAuto": doc! {"groupBy": by, "buckets": buckets, "output": output.finish()}}
+        }
+        5 => {
+            let bounds: Value = draw.pick(&["full".into(), "partition".into(), array![-5, 50]]);
+            let range = doc! {"step": 1 + draw.below(3) as i32, "bounds": bounds};
+            doc! {"$densify": doc! {"field": "t", "partitionByFields": array!["p"], "range": range}}
+        }
+        6 => doc! {"$sort": doc! {"a": draw.pick(&[1, -1]), "_id": 1}},
+        _ => {
+            let output = doc! {"v": doc! {"method": "linear"}, "w": doc! {"value": "$v"}};
+            doc! {"$fill": doc! {"sortBy": doc! {"t": 1}, "output": output}}
+        }
+    }
+}
+
+/// Groups come out in any order.
+fn in_order(stage: &Document, mut rows: Vec<Document>) -> Vec<Document> {
+    if stage.as_ref().contains("$group") {
+        rows.sort_by(|a, b| compare(a.get("_id"), b.get("_id")));
+    }
+    rows
+}
+
+#[test]
+fn what_must_write_to_disk_answers_the_same() {
+    let awkward: Vec<Value> = awkward_values()
+        .into_iter()
+        .map(|(_, value)| value)
+        .filter(|value| !matches!(value, Value::Missing | Value::Undefined))
+        // Windows must hold what they read, so that may not be all of a document.
+        .filter(|value| memory_bytes(value) < 200)
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 1..120 {
+        let draw = &mut Draw(seed * 2 + 0x9E37_79B9_7F4A_7C15);
+        let documents = documents(draw, &awkward);
+        let bytes: usize = documents.iter().map(|d| d.as_bytes().len()).sum();
+        let limits = ExecLimits {
+            group_bytes_max: 1 + draw.below(20_000) as u64,
+            sort_bytes_max: 1 + draw.below(20_000) as u64,
+            // What windows read of the documents must fit, the documents themselves must not.
+            gather_bytes_max: bytes as u64 * 3 / 4,
+            ..ExecLimits::default()
+        };
+        let stage = stage(draw);
+        let facet =
+            doc! {"$facet": doc! {"one": array![stage.clone()], "n": array![doc! {"$count": "n"}]}};
+        for (stages, stage) in [
+            (array![stage.clone()], &stage),
+            (array![facet.clone()], &facet),
+        ] {
+            let roomy = run_stages(stages.clone(), documents.clone());
+            let tight = run_spilling(&stages, documents.clone(), limits, folder.path());
+            match (roomy, tight) {
+                (Ok(roomy), Ok(tight)) if stage.as_ref().contains("$facet") => {
+                    // Groups within a facet are in any order; how many there are is not.
+                    let sizes = |rows: &[Document]| {
+                        let arrays = rows.iter().flat_map(Document::iter);
+                        arrays
+                            .map(|e| e.value().as_array().unwrap().len())
+                            .collect::<Vec<_>>()
+                    };
+                    assert_eq!(sizes(&roomy), sizes(&tight), "seed {seed} {stages:?}");
+                }
+                (Ok(roomy), Ok(tight)) => {
+                    let (roomy, tight) = (in_order(stage, roomy), in_order(stage, tight));
+                    assert!(!roomy.is_empty());
+                    assert!(roomy == tight, "seed {seed} {stages:?}");
+                }
+                (roomy, tight) => {
+                    let code = |r: crate::Result<Vec<Document>>| r.map_or_else(|e| e.code.0, |_| 0);
+                    assert_eq!(code(roomy), code(tight), "seed {seed} {stages:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn many_groups_of_many_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let documents: Vec<Document> = (0..5000)
+        .map(|at| doc! {"_id": at, "k": at % 700, "v": at})
+        .collect();
+    let group = doc! {"_id": "$k", "n": doc! {"$sum": 1}, "all": doc! {"$push": "$v"}};
+    let stages = array![doc! {"$group": group}, doc! {"$sort": doc! {"_id": 1}}];
+    let expected = run_stages(stages.clone(), documents.clone()).unwrap();
+    assert_eq!(expected.len(), 700);
+    for group_bytes_max in [1, 1000, 50_000] {
+        let limits = ExecLimits {
+            group_bytes_max,
+            ..ExecLimits::default()
+        };
+        let found = run_spilling(&stages, documents.clone(), limits, folder.path()).unwrap();
+        assert!(found == expected, "{group_bytes_max}");
+    }
+}

@@ -1,0 +1,455 @@
+//! `$merge`: what comes in is written, document by document, into a collection.
+//!
+//! | option | says | unless it is given |
+//! |---|---|---|
+//! | `into` | which collection | |
+//! | `on` | which fields make two documents the same; there must be a unique index on them | `_id` |
+//! | `whenMatched` | what becomes of a document that is there | `merge` |
+//! | `let` | variables for the pipeline of `whenMatched` | |
+//! | `whenNotMatched` | what becomes of one that is not | `insert` |
+
+use std::sync::Arc;
+
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef, array, doc};
+
+use super::{OtherStage, PipelineContext, Stage};
+use crate::catalog::Namespace;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::expression::parse_path;
+use crate::eval::variables::check_user_name;
+use crate::eval::{Expression, ParseContext};
+use crate::query::exec::BoxOperator;
+use crate::query::exec::merge::Merge;
+use crate::query::planner::Builder;
+use crate::query::planner::needs::Needs;
+use crate::write::update::Update;
+
+/// Neither a name nor an object.
+const NOT_A_TARGET: i32 = 51_182;
+/// Modes that do not go together.
+const MODES: i32 = 51_189;
+/// `whenMatched` neither a string nor a pipeline.
+const MATCHED_TYPE: i32 = 51_191;
+/// Variables where nothing can read them.
+const LET_WITHOUT_PIPELINE: i32 = 51_199;
+/// `on` neither a string nor an array.
+const ON_TYPE: i32 = 51_186;
+/// `on` without a field.
+const ON_EMPTY: i32 = 51_187;
+/// A field of `on` that is no string.
+const ON_ELEMENT: i32 = 51_134;
+/// A field named twice in `on`.
+const ON_TWICE: i32 = 31_465;
+/// A collection of the server's own.
+const SPECIAL_COLLECTION: i32 = 31_319;
+
+/// `$merge`, parsed.
+#[derive(Clone, Debug)]
+pub struct MergeStage {
+    /// The database, if it is not that of the command.
+    pub database: Option<Arc<str>>,
+    /// The collection.
+    pub collection: Arc<str>,
+    /// The fields that make two documents the same.
+    pub on: Arc<[FieldPath]>,
+    /// What becomes of a document that is there.
+    pub matched: WhenMatched,
+    /// What becomes of one that is not.
+    pub not_matched: WhenNotMatched,
+    /// Variables of the update behind `$$new`.
+    pub variables: Arc<[Expression]>,
+    /// How many variables are around the stage; `$$new` and the others follow.
+    pub outer: usize,
+    source: Value,
+}
+
+/// What becomes of a document that is there.
+#[derive(Clone, Debug)]
+pub enum WhenMatched {
+    /// It is replaced.
+    Replace,
+    /// It stays.
+    Keep,
+    /// The operation fails.
+    Fail,
+    /// It is changed: merged with the new one, or as a pipeline says. `$$new` is the incoming document.
+    Update(Arc<Update>),
+}
+
+/// What becomes of a document that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenNotMatched {
+    /// It is inserted.
+    Insert,
+    /// Nothing.
+    Discard,
+    /// The operation fails.
+    Fail,
+}
+
+impl MergeStage {
+    /// The collection that is written to by a command on `database`.
+    pub fn target(&self, database: &str) -> Result<Namespace> {
+        let database = self.database.as_deref().unwrap_or(database);
+        Namespace::new(database, &self.collection)
+    }
+}
+
+impl OtherStage for MergeStage {
+    fn name(&self) -> &'static str {
+        "$merge"
+    }
+
+    fn explain(&self, name: &str, out: &mut DocumentBuilder) {
+        out.append(name, self.source.clone());
+    }
+
+    fn needs(&self, _: &Needs) -> Needs {
+        Needs::All
+    }
+
+    fn writes(&self) -> bool {
+        true
+    }
+
+    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
+        Ok(Box::new(Merge::new(input, self.clone(), builder)?))
+    }
+}
+
+/// Parses `$merge`.
+pub(super) fn parse(
+    cx: &PipelineContext,
+    name: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let mut options = Options::default();
+    let (database, collection) = match value {
+        ValueRef::String(collection) => (None, collection),
+        ValueRef::Document(spec) => {
+            for element in spec {
+                options.read(element.name(), element.value())?;
+            }
+            match spec.get("into") {
+                ValueRef::String(collection) => (None, collection),
+                ValueRef::Document(into) => parse_namespace("$merge.into", into, &[])?,
+                ValueRef::Missing => return Err(missing("$merge.into")),
+                other => return Err(wrong_type("$merge.into", other, "object")),
+            }
+        }
+        other => {
+            return Err(Error::location(
+                NOT_A_TARGET,
+                format!(
+                    "{name} requires a string or object argument, but found {}",
+                    other.type_name()
+                ),
+            ));
+        }
+    };
+    if collection.starts_with("system.") {
+        return Err(Error::location(
+            SPECIAL_COLLECTION,
+            format!("Cannot $merge to special collection: {collection}"),
+        ));
+    }
+    let (matched, variables) = options.when_matched(&cx.expressions)?;
+    check_modes(&matched, options.not_matched)?;
+    out.push(Stage::Other(Arc::new(MergeStage {
+        database: database.map(Arc::from),
+        collection: collection.into(),
+        on: match options.on {
+            Some(on) => on.into(),
+            None => [parse_path("_id")?].into(),
+        },
+        matched,
+        not_matched: options.not_matched.unwrap_or(WhenNotMatched::Insert),
+        variables: variables.into(),
+        outer: cx.expressions.variable_count(),
+        source: value.to_value(),
+    })));
+    Ok(())
+}
+
+/// `{db, coll}`, and names of further options the object may have.
+pub(super) fn parse_namespace<'a>(
+    name: &str,
+    spec: DocRef<'a>,
+    more: &[&str],
+) -> Result<(Option<&'a str>, &'a str)> {
+    let (mut db, mut coll) = (None, None);
+    for element in spec {
+        match (element.name(), element.value()) {
+            ("db", ValueRef::String(given)) => db = Some(given),
+            ("coll", ValueRef::String(given)) => coll = Some(given),
+            (field @ ("db" | "coll"), other) => {
+                return Err(wrong_type(&format!("{name}.{field}"), other, "string"));
+            }
+            (field, _) if more.contains(&field) => {}
+            (field, _) => return Err(unknown(&format!("{name}.{field}"))),
+        }
+    }
+    match (db, coll, name) {
+        (_, None, _) => Err(missing(&format!("{name}.coll"))),
+        // `$merge` takes the database of the command; `$out` wants it said.
+        (None, Some(_), "$out") => Err(missing(&format!("{name}.db"))),
+        (db, Some(coll), _) => Ok((db, coll)),
+    }
+}
+
+#[derive(Default)]
+struct Options {
+    on: Option<Vec<FieldPath>>,
+    variables: Option<Value>,
+    matched: Option<Value>,
+    not_matched: Option<WhenNotMatched>,
+}
+
+impl Options {
+    fn read(&mut self, name: &str, value: ValueRef<'_>) -> Result<()> {
+        match (name, value) {
+            ("into", _) => {}
+            ("on", value) => self.on = Some(parse_on(value)?),
+            ("let", ValueRef::Document(_)) => self.variables = Some(value.to_value()),
+            ("let", other) => return Err(wrong_type("$merge.let", other, "object")),
+            ("whenMatched", ValueRef::String(_) | ValueRef::Array(_)) => {
+                self.matched = Some(value.to_value());
+            }
+            ("whenMatched", other) => {
+                return Err(Error::location(
+                    MATCHED_TYPE,
+                    format!(
+                        "$merge 'whenMatched' must be a string or an array, but found {}",
+                        other.type_name()
+                    ),
+                ));
+            }
+            ("whenNotMatched", ValueRef::String(mode)) => {
+                self.not_matched = Some(match mode {
+                    "insert" => WhenNotMatched::Insert,
+                    "discard" => WhenNotMatched::Discard,
+                    "fail" => WhenNotMatched::Fail,
+                    other => return Err(unknown_mode("whenNotMatched", other)),
+                });
+            }
+            ("whenNotMatched", other) => {
+                return Err(wrong_type("$merge.whenNotMatched", other, "string"));
+            }
+            (other, _) => return Err(unknown(&format!("$merge.{other}"))),
+        }
+        Ok(())
+    }
+
+    /// The mode, and the expressions of the variables it reads.
+    fn when_matched(&self, outer: &ParseContext) -> Result<(WhenMatched, Vec<Expression>)> {
+        let mut inner = outer.clone();
+        inner.define("new");
+        let mut variables = Vec::new();
+        let given = self.variables.as_ref().map(Value::as_ref);
+        let given = given
+            .and_then(ValueRef::as_document)
+            .unwrap_or(DocRef::EMPTY);
+        for element in given {
+            check_user_name(element.name())?;
+            variables.push(Expression::parse(element.value(), outer)?);
+            inner.define(element.name());
+        }
+        let matched = self.matched.as_ref().map(Value::as_ref);
+        let mode = match matched {
+            Some(ValueRef::Array(stages)) => {
+                let update = Update::parse(ValueRef::Array(stages), None, &inner)?;
+                return Ok((WhenMatched::Update(Arc::new(update)), variables));
+            }
+            Some(ValueRef::String(mode)) => mode,
+            _ => "merge",
+        };
+        if self.variables.is_some() {
+            return Err(Error::location(
+                LET_WITHOUT_PIPELINE,
+                format!("Cannot use 'let' variables with 'whenMatched: {mode}' mode"),
+            ));
+        }
+        let matched = match mode {
+            "replace" => WhenMatched::Replace,
+            "keepExisting" => WhenMatched::Keep,
+            "fail" => WhenMatched::Fail,
+            "merge" => {
+                let merged = doc! {"$mergeObjects": array!["$$ROOT", "$$new"]};
+                let stages = array![doc! {"$replaceWith": merged}];
+                let update = Update::parse(stages.as_ref(), None, &inner)?;
+                WhenMatched::Update(Arc::new(update))
+            }
+            other => return Err(unknown_mode("whenMatched", other)),
+        };
+        Ok((matched, Vec::new()))
+    }
+}
+
+fn check_modes(matched: &WhenMatched, not_matched: Option<WhenNotMatched>) -> Result<()> {
+    let needs_insert = matches!(matched, WhenMatched::Keep | WhenMatched::Fail);
+    match not_matched {
+        Some(mode @ (WhenNotMatched::Discard | WhenNotMatched::Fail)) if needs_insert => {
+            Err(Error::location(
+                MODES,
+                format!(
+                    "Combination of $merge modes 'whenMatched: {}' and 'whenNotMatched: {}' is not supported",
+                    if matches!(matched, WhenMatched::Keep) {
+                        "keepExisting"
+                    } else {
+                        "fail"
+                    },
+                    if mode == WhenNotMatched::Discard {
+                        "discard"
+                    } else {
+                        "fail"
+                    },
+                ),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn parse_on(value: ValueRef<'_>) -> Result<Vec<FieldPath>> {
+    let mut on: Vec<FieldPath> = Vec::new();
+    match value {
+        ValueRef::String(path) => on.push(parse_path(path)?),
+        ValueRef::Array(paths) => {
+            if paths.is_empty() {
+                return Err(Error::location(
+                    ON_EMPTY,
+                    "If explicitly specifying $merge 'on', must include at least one field",
+                ));
+            }
+            for path in paths.iter() {
+                let Some(path) = path.as_str() else {
+                    return Err(Error::location(
+                        ON_ELEMENT,
+                        format!(
+                            "$merge 'on' array elements must be strings, but found {}",
+                            path.type_name()
+                        ),
+                    ));
+                };
+                let path = parse_path(path)?;
+                if on.contains(&path) {
+                    return Err(Error::location(
+                        ON_TWICE,
+                        format!(
+                            "Found a duplicate field in the $merge.on list: '{}'",
+                            path.as_str()
+                        ),
+                    ));
+                }
+                on.push(path);
+            }
+        }
+        other => {
+            return Err(Error::location(
+                ON_TYPE,
+                format!(
+                    "$merge 'on' field must be either a string or an array of strings, but found {}",
+                    other.type_name()
+                ),
+            ));
+        }
+    }
+    Ok(on)
+}
+
+fn unknown_mode(field: &str, mode: &str) -> Error {
+    Error::bad_value(format!(
+        "Enumeration value '{mode}' for field '$merge.{field}' is not a valid value."
+    ))
+}
+
+fn missing(name: &str) -> Error {
+    Error::new(
+        ErrorCode::IDLFailedToParse,
+        format!("BSON field '{name}' is missing but a required field"),
+    )
+}
+
+fn unknown(name: &str) -> Error {
+    Error::new(
+        ErrorCode::IDLUnknownField,
+        format!("BSON field '{name}' is an unknown field."),
+    )
+}
+
+fn wrong_type(name: &str, value: ValueRef<'_>, wanted: &str) -> Error {
+    Error::type_mismatch(format!(
+        "BSON field '{name}' is the wrong type '{}', expected type '{wanted}'",
+        value.type_name()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::code;
+    use super::*;
+
+    fn merge(field: &str, value: Value) -> i32 {
+        let mut spec = DocumentBuilder::new();
+        spec.append("into", "c").append(field, value);
+        code(array![doc! {"$merge": spec.finish()}])
+    }
+
+    #[test]
+    fn targets_are_checked() {
+        let into = |into: Value| code(array![doc! {"$merge": doc! {"into": into}}]);
+        assert_eq!(code(array![doc! {"$merge": "c"}]), 0);
+        assert_eq!(code(array![doc! {"$merge": 1}]), NOT_A_TARGET);
+        assert_eq!(code(array![doc! {"$merge": doc! {}}]), 40_414);
+        assert_eq!(into("c".into()), 0);
+        assert_eq!(into(doc! {"coll": "c"}.into()), 0);
+        assert_eq!(into(doc! {"db": "d"}.into()), 40_414);
+        assert_eq!(into(doc! {"coll": "c", "x": 1}.into()), 40_415);
+        assert_eq!(into(1.into()), 14);
+        assert_eq!(into("system.views".into()), SPECIAL_COLLECTION);
+    }
+
+    #[test]
+    fn on_is_checked() {
+        assert_eq!(merge("on", "a.b".into()), 0);
+        assert_eq!(merge("on", 1.into()), ON_TYPE);
+        assert_eq!(merge("on", array![]), ON_EMPTY);
+        assert_eq!(merge("on", array![1]), ON_ELEMENT);
+        assert_eq!(merge("on", array!["a", "a"]), ON_TWICE);
+        assert_eq!(merge("on", "$a".into()), 16_410);
+    }
+
+    #[test]
+    fn modes_are_checked() {
+        assert_eq!(merge("whenMatched", 1.into()), MATCHED_TYPE);
+        assert_eq!(merge("whenMatched", "lose".into()), 2);
+        assert_eq!(merge("whenNotMatched", "lose".into()), 2);
+        assert_eq!(merge("whenNotMatched", 1.into()), 14);
+        assert_eq!(merge("what", 1.into()), 40_415);
+        assert_eq!(merge("let", 1.into()), 14);
+        assert_eq!(merge("let", doc! {"x": 1}.into()), LET_WITHOUT_PIPELINE);
+        let set = |value: &str| array![doc! {"$set": doc! {"a": value}}];
+        assert_eq!(merge("whenMatched", set("$$new.a")), 0);
+        assert_eq!(merge("whenMatched", set("$$old.a")), 17_276);
+        assert_eq!(merge("whenMatched", array![doc! {"$limit": 1}]), 72);
+        for (matched, fits) in [
+            ("replace", true),
+            ("merge", true),
+            ("keepExisting", false),
+            ("fail", false),
+        ] {
+            for not_matched in ["insert", "discard", "fail"] {
+                let spec =
+                    doc! {"into": "c", "whenMatched": matched, "whenNotMatched": not_matched};
+                let expected = if fits || not_matched == "insert" {
+                    0
+                } else {
+                    MODES
+                };
+                assert_eq!(code(array![doc! {"$merge": spec}]), expected);
+            }
+        }
+    }
+}

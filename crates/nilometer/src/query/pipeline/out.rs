@@ -1,0 +1,168 @@
+//! `$out`: what comes in becomes the contents of a collection.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+
+use super::{OtherStage, PipelineContext, Stage};
+use crate::catalog::{BUCKETS_PREFIX, Namespace, TimeseriesOptions};
+use crate::error::{Error, ErrorCode, Result};
+use crate::query::exec::BoxOperator;
+use crate::query::exec::out::Out;
+use crate::query::planner::Builder;
+use crate::query::planner::needs::Needs;
+
+/// Neither a name nor an object.
+const NOT_A_TARGET: i32 = 16_990;
+/// A collection of the server's own.
+const SPECIAL_COLLECTION: i32 = 17_385;
+
+/// `$out`, parsed.
+#[derive(Clone, Debug)]
+pub struct OutStage {
+    /// The database, if it is not that of the command.
+    pub database: Option<Arc<str>>,
+    /// The collection.
+    pub collection: Arc<str>,
+    /// The options of a time-series collection to be made.
+    pub timeseries: Option<TimeseriesOptions>,
+    source: Value,
+}
+
+impl OutStage {
+    /// The collection that is replaced by a command on `database`.
+    pub fn target(&self, database: &str) -> Result<Namespace> {
+        let database = self.database.as_deref().unwrap_or(database);
+        Namespace::new(database, &self.collection)
+    }
+}
+
+impl OtherStage for OutStage {
+    fn name(&self) -> &'static str {
+        "$out"
+    }
+
+    fn explain(&self, name: &str, out: &mut DocumentBuilder) {
+        out.append(name, self.source.clone());
+    }
+
+    fn needs(&self, _: &Needs) -> Needs {
+        Needs::All
+    }
+
+    fn writes(&self) -> bool {
+        true
+    }
+
+    fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
+        let target = self.target(&builder.database)?;
+        Ok(Box::new(Out::new(
+            input,
+            target,
+            self.timeseries.clone(),
+            builder,
+        )?))
+    }
+}
+
+/// Parses `$out`.
+pub(super) fn parse(
+    _: &PipelineContext,
+    name: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let mut timeseries = None;
+    let (database, collection) = match value {
+        ValueRef::String(collection) => (None, collection),
+        ValueRef::Document(spec) => {
+            if let Some(options) = parse_target(name, spec.get("timeseries"))? {
+                timeseries = Some(TimeseriesOptions::parse(options)?);
+            }
+            super::merge::parse_namespace(name, spec, &["timeseries"])?
+        }
+        other => {
+            return Err(Error::location(
+                NOT_A_TARGET,
+                format!(
+                    "$out only supports a string or object argument, but found {}",
+                    other.type_name()
+                ),
+            ));
+        }
+    };
+    if collection.starts_with("system.") {
+        let buckets = collection.starts_with(BUCKETS_PREFIX);
+        let what = if buckets {
+            "the buckets of a time series"
+        } else {
+            "special collection"
+        };
+        return Err(Error::location(
+            SPECIAL_COLLECTION,
+            format!("Can't $out to {what}: {collection}"),
+        ));
+    }
+    out.push(Stage::Other(Arc::new(OutStage {
+        database: database.map(Arc::from),
+        collection: collection.into(),
+        timeseries,
+        source: value.to_value(),
+    })));
+    Ok(())
+}
+
+fn parse_target<'a>(name: &str, value: ValueRef<'a>) -> Result<Option<nilometer_bson::DocRef<'a>>> {
+    match value {
+        ValueRef::Missing => Ok(None),
+        ValueRef::Document(options) => Ok(Some(options)),
+        other => Err(Error::new(
+            ErrorCode::TypeMismatch,
+            format!(
+                "BSON field '{name}.timeseries' is the wrong type '{}', expected type 'object'",
+                other.type_name()
+            ),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::code;
+    use super::*;
+    use nilometer_bson::{array, doc};
+
+    #[test]
+    fn arguments_are_checked() {
+        let out = |spec: Value| code(array![doc! {"$out": spec}]);
+        assert_eq!(out("c".into()), 0);
+        assert_eq!(out(doc! {"db": "d", "coll": "c"}.into()), 0);
+        assert_eq!(out(1.into()), NOT_A_TARGET);
+        assert_eq!(out(doc! {"db": "d"}.into()), 40_414);
+        assert_eq!(out(doc! {"coll": "c"}.into()), 40_414);
+        assert_eq!(out(doc! {"db": "d", "coll": 1}.into()), 14);
+        assert_eq!(out(doc! {"db": "d", "coll": "c", "x": 1}.into()), 40_415);
+        assert_eq!(out("system.views".into()), SPECIAL_COLLECTION);
+        assert_eq!(out("system.buckets.x".into()), SPECIAL_COLLECTION);
+        let series = |options: nilometer_bson::Document| {
+            out(doc! {"db": "d", "coll": "c", "timeseries": options}.into())
+        };
+        assert_eq!(series(doc! {"timeField": "t"}), 0);
+        assert_eq!(series(doc! {"timeField": "t", "x": 1}), 40_415);
+    }
+
+    #[test]
+    fn it_stands_last_in_the_pipeline_of_a_command() {
+        let last = doc! {"$out": "c"};
+        let limit = doc! {"$limit": 1};
+        assert_eq!(code(array![limit.clone(), last.clone()]), 0);
+        assert_eq!(code(array![last.clone(), limit]), 40_601);
+        let inner = array![last];
+        let facet = doc! {"$facet": doc! {"a": inner.clone()}};
+        assert_eq!(code(array![facet]), 40_600);
+        let lookup = doc! {"from": "c", "pipeline": inner.clone(), "as": "x"};
+        assert_eq!(code(array![doc! {"$lookup": lookup}]), 51_047);
+        let union = doc! {"coll": "c", "pipeline": inner};
+        assert_eq!(code(array![doc! {"$unionWith": union}]), 31_441);
+    }
+}

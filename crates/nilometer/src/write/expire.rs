@@ -1,0 +1,85 @@
+//! Removing the records whose date under an index is old enough.
+//!
+//! The index leads to them: its dates up to the limit are a range, and nothing but dates lies in it.
+//! A record with several dates, in an array, goes when the earliest is old enough. Between batches
+//! other writers come in.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nilometer_bson::ValueRef;
+use nilometer_bson::key_string::{KeyBuilder, prefix_end};
+use nilometer_storage::Durability;
+
+use super::change::{Change, Selection};
+use super::records::Records;
+use crate::catalog::Collection;
+use crate::error::Result;
+use crate::eval::EvalContext;
+use crate::eval::matcher::MatchExpression;
+use crate::index::{Index, KeyRange};
+
+/// Records removed in one engine batch.
+const BATCH_RECORDS_MAX: usize = 1000;
+
+impl Records {
+    /// Removes the records whose earliest date in `index`, which has one part, is not after
+    /// `limit_ms`. Tells how many went.
+    pub fn expire(
+        &self,
+        collection: &Collection,
+        index: &Arc<Index>,
+        limit_ms: i64,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<u64> {
+        let filter = MatchExpression::AlwaysTrue;
+        let selection = Selection {
+            filter: &filter,
+            sort: None,
+            multi: true,
+            backward: false,
+            durability: Durability::Buffered,
+            eval: EvalContext::default(),
+            check_interrupt,
+        };
+        let ranges: Arc<[KeyRange]> = [dates_up_to(index, limit_ms)].into();
+        let state = self.state(collection)?;
+        let mut removed = 0;
+        loop {
+            check_interrupt()?;
+            let _writing = state.lock();
+            let scan =
+                self.index_scan(collection, index.clone(), ranges.clone(), false, None, true)?;
+            let mut known = BTreeSet::new();
+            let mut batch = Vec::new();
+            for entry in scan.take(BATCH_RECORDS_MAX) {
+                let entry = entry?;
+                if known.insert(entry.record.clone()) {
+                    batch.extend(entry.document.map(|document| (entry.record, document)));
+                }
+            }
+            if batch.is_empty() {
+                return Ok(removed);
+            }
+            removed += batch.len() as u64;
+            self.change_chunk(&state, collection, selection, batch, &mut |_, _| {
+                Ok(Change::Remove)
+            })?;
+        }
+    }
+}
+
+/// The key strings of the dates up to a limit.
+fn dates_up_to(index: &Index, limit_ms: i64) -> KeyRange {
+    let key = |ms: i64| {
+        let mut builder = KeyBuilder::new(index.order());
+        builder.push(ValueRef::DateTime(ms));
+        builder.finish().0
+    };
+    let (earliest, limit) = (key(i64::MIN), key(limit_ms));
+    let (low, high) = match index.order().is_descending(0) {
+        false => (earliest, limit),
+        true => (limit, earliest),
+    };
+    (low, prefix_end(high).unwrap_or_default())
+}
