@@ -24,6 +24,9 @@ use crate::timeseries::{
     index_conversion,
 };
 
+/// What a plan relied on is no longer so.
+const QUERY_PLAN_KILLED: i32 = 175;
+
 /// Different metadata read from an index at a time.
 const METAS_PER_PAGE: usize = 1024;
 
@@ -77,14 +80,23 @@ impl Buckets {
                 return timeseries.scan_streamed(collection, stream, range);
             }
             BucketEntries::Within(wanted) => {
-                timeseries.candidates(collection, &scan.index, &**wanted, range)?
+                timeseries.candidates(collection, &scan.index, &**wanted, range)
             }
             BucketEntries::Newest(components) => {
-                timeseries.newest_candidates(collection, &scan.index, *components)?
+                timeseries.newest_candidates(collection, &scan.index, *components)
             }
         };
-        let Some(found) = found else {
-            return timeseries.scan(collection, range);
+        let dropped = || {
+            let all = collection.indexes.all();
+            !all.iter()
+                .any(|index| index.keyspace == scan.index.stored.keyspace)
+        };
+        let found = match found {
+            Ok(Some(found)) => found,
+            // Too many, or the index has gone since the query was planned.
+            Ok(None) => return timeseries.scan(collection, range),
+            Err(_) if dropped() => return timeseries.scan(collection, range),
+            Err(error) => return Err(error),
         };
         counters
             .keys
@@ -289,6 +301,13 @@ impl BucketSource for Buckets {
             from,
             METAS_PER_PAGE,
         )?;
+        // It is marked before any such entry is there.
+        if index.stored.multikey() != 0 {
+            return Err(Error::location(
+                QUERY_PLAN_KILLED,
+                "the index was found to hold elements of arrays while it was read",
+            ));
+        }
         let count = |into: &std::sync::atomic::AtomicU64, n| into.fetch_add(n, Ordering::Relaxed);
         count(&counters.keys, page.keys_examined);
         count(&counters.documents, page.documents_examined);

@@ -13,23 +13,33 @@
 //!
 //! The key of a record is the bucket's id (12 bytes).
 //!
+//! An index on the points of a measurement field keeps the cells that cover the box around all points of
+//! the bucket, in place of the column; a bucket without points is not in it.
+//!
 //! Partial filters are not applied by [`BucketIndex::keys`]: which buckets may hold a measurement
 //! that a filter picks is more than a comparison of bounds can say, and is decided by the
 //! time-series room.
 
 use std::sync::Arc;
 
-use nilometer_bson::key_string::COMPONENTS_MAX;
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Element};
+use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef, column};
 
 use super::compile::Compiled;
 use super::{Index, Keys, PartKind};
 use crate::catalog::{IndexSpec, StoredIndex};
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
+use crate::geo::{CellRange, bucket_cells};
 
 /// The metadata of a bucket.
 const META: &str = "meta";
+
+/// Where the cells of points stand while keys are made.
+const POINTS: &str = "points";
+
+/// Measurements of a bucket that are decoded at most.
+const MEASUREMENTS_MAX: usize = 1 << 20;
 
 /// An index of a bucket collection, ready to say which keys buckets have.
 #[derive(Clone, Debug)]
@@ -71,7 +81,9 @@ struct Made {
     unfiltered: Arc<Compiled>,
     is_static: bool,
     measurements: Vec<String>,
+    /// Paths of points below `data`, and which parts they are.
     points: Vec<String>,
+    point_parts: u32,
     /// The part that stands for both bounds of the time.
     time_part: Option<usize>,
 }
@@ -116,7 +128,44 @@ impl BucketIndex {
 
     /// The keys of a bucket, whatever the partial filter says of it.
     pub fn keys(&self, bucket: DocRef<'_>) -> Result<Keys> {
-        self.unfiltered().keys(bucket)
+        if self.made.points.is_empty() {
+            return self.unfiltered().keys(bucket);
+        }
+        let mut with_cells = DocumentBuilder::new();
+        for element in bucket {
+            if element.name() != "data" {
+                with_cells.append_element(element);
+            }
+        }
+        with_cells.begin_document(POINTS);
+        for (number, path) in self.made.points.iter().enumerate() {
+            let cells = bucket_cells(points_of(bucket, path)?.iter().map(Value::as_ref))?;
+            if cells.is_empty() {
+                return Ok(Keys::default());
+            }
+            let cells: Vec<Value> = cells.iter().map(|cell| Value::Int64(cell.0)).collect();
+            with_cells.append(&number.to_string(), cells);
+        }
+        with_cells.end();
+        let mut keys = self.unfiltered().keys(with_cells.finish().as_ref())?;
+        // That there are several cells says nothing of arrays in documents.
+        keys.multikey &= !self.made.point_parts;
+        Ok(keys)
+    }
+
+    /// The key strings of cells from the first to the last, both included, in an index that begins
+    /// with points; `None` for any other.
+    pub fn cell_keys(&self, range: CellRange) -> Option<(Vec<u8>, Vec<u8>)> {
+        let first = self.made.whole.parts.first()?;
+        (first.kind == PartKind::TwoDSphereBucket).then(|| {
+            let key = |cell: i64| {
+                let mut builder = KeyBuilder::new(KeyOrder::ASCENDING);
+                builder.push(ValueRef::Int64(cell));
+                builder.finish().0
+            };
+            let end = key_string::prefix_end(key(range.max.0));
+            (key(range.min.0), end.unwrap_or_default())
+        })
     }
 
     /// The index without its filter: what entries are written with.
@@ -168,30 +217,33 @@ impl Made {
         let mut parts = spec.key.iter().peekable();
         let (mut is_static, mut time_part) = (true, None);
         let (mut measurements, mut points) = (Vec::new(), Vec::new());
-        let mut place = 0;
+        let mut point_parts = 0;
+        let mut place = 0u32;
         while let Some(part) = parts.next() {
             let name = part.name();
             let follows = parts.peek().copied();
             if follows.is_some_and(|next| is_pair(part, next, &bounds)) {
                 parts.next();
                 key.append_ref(&bounds[0], part.value());
-                time_part = time_part.or(Some(place));
+                time_part = time_part.or(usize::try_from(place).ok());
+            } else if let Some(path) = name.strip_prefix("data.")
+                && part.value().as_str() == Some("2dsphere_bucket")
+            {
+                key.append_ref(&format!("{POINTS}.{}", points.len()), part.value());
+                points.push(path.to_owned());
+                point_parts |= 1u32.checked_shl(place).unwrap_or(0);
+                is_static = false;
             } else {
                 key.append_element(part);
                 is_static &= name == bounds[0] || is_at_or_below(name, META);
-                if let Some(path) = measurement_of(name, &bounds) {
-                    if !measurements.contains(&path) {
-                        measurements.push(path);
-                    }
-                } else if let Some(path) = name.strip_prefix("data.")
-                    && part.value().as_str() == Some("2dsphere_bucket")
+                if let Some(path) = measurement_of(name, &bounds)
+                    && !measurements.contains(&path)
                 {
-                    points.push(path.to_owned());
+                    measurements.push(path);
                 }
             }
             place += 1;
         }
-        debug_assert!(place <= 2 * COMPONENTS_MAX);
         let kept = IndexSpec {
             key: key.finish(),
             ..spec.clone()
@@ -213,9 +265,36 @@ impl Made {
             is_static,
             measurements,
             points,
+            point_parts,
             time_part,
         })
     }
+}
+
+/// The values of a measurement field of a bucket.
+fn points_of(bucket: DocRef<'_>, path: &str) -> Result<Vec<Value>> {
+    let (field, below) = path.split_once('.').unwrap_or((path, ""));
+    let column = bucket
+        .get("data")
+        .as_document()
+        .map_or(ValueRef::Missing, |data| data.get(field));
+    let mut values = match column {
+        ValueRef::Binary { bytes, .. } => {
+            column::decode_values(bytes, MEASUREMENTS_MAX).map_err(|error| {
+                let what = format!("the column '{field}' cannot be read: {error}");
+                Error::new(ErrorCode::DataCorruptionDetected, what)
+            })?
+        }
+        ValueRef::Document(plain) => plain.iter().map(|e| e.value().to_value()).collect(),
+        _ => Vec::new(),
+    };
+    for part in below.split('.').filter(|part| !part.is_empty()) {
+        for value in &mut values {
+            let inner = value.as_ref().as_document();
+            *value = inner.map_or(Value::Missing, |inner| inner.get(part).to_value());
+        }
+    }
+    Ok(values)
 }
 
 /// Both bounds of the time in the order their direction asks for; see the time-series room, which
@@ -250,15 +329,11 @@ fn is_at_or_below(path: &str, prefix: &str) -> bool {
 }
 
 /// What static indexes read of a bucket: for one that has no document yet.
-pub fn opening_document(
-    meta: nilometer_bson::ValueRef<'_>,
-    time_field: &str,
-    start_ms: i64,
-) -> Document {
+pub fn opening_document(meta: ValueRef<'_>, time_field: &str, start_ms: i64) -> Document {
     let mut out = DocumentBuilder::with_capacity(128);
     out.begin_document("control");
     out.begin_document("min");
-    out.append_ref(time_field, nilometer_bson::ValueRef::DateTime(start_ms));
+    out.append_ref(time_field, ValueRef::DateTime(start_ms));
     out.end();
     out.end();
     out.append_ref(META, meta);
@@ -268,7 +343,7 @@ pub fn opening_document(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nilometer_bson::{Value, doc};
+    use nilometer_bson::doc;
 
     fn made(key: Document, filter: Option<Document>) -> Made {
         let spec = IndexSpec {
@@ -333,7 +408,7 @@ mod tests {
             "meta": doc! { "a": 5 },
         };
         assert_eq!(opened, expected);
-        let none = opening_document(nilometer_bson::ValueRef::Missing, "t", 0);
+        let none = opening_document(ValueRef::Missing, "t", 0);
         assert!(none.get("meta").is_missing());
     }
 }

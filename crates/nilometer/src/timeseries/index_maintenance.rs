@@ -48,6 +48,7 @@ use crate::catalog::{Catalog, Collection, IndexListGuard, StoredIndex, Timeserie
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, EvalContext, ParseContext};
+use crate::geo::bucket_cells;
 use crate::index::buckets::{BucketIndex, opening_document};
 use crate::index::{KEY_BYTES_MAX, Keys, delete_entries, diff_entries, put_entries};
 
@@ -381,6 +382,9 @@ impl<'c> Maintained<'c> {
             for path in index.measurements() {
                 bytes += weight * check_value(measurement, path)?;
             }
+            for path in index.points() {
+                bucket_cells([value_at(measurement, path)])?;
+            }
             if bytes > KEY_BYTES_MAX {
                 return Err(Error::new(
                     ErrorCode::KeyTooLong,
@@ -478,6 +482,17 @@ fn check_value(measurement: DocRef<'_>, path: &str) -> Result<usize> {
         }
     }
     Ok(bytes_of(value))
+}
+
+fn value_at<'a>(document: DocRef<'a>, path: &str) -> ValueRef<'a> {
+    let mut value = ValueRef::Document(document);
+    for part in path.split('.') {
+        value = match value {
+            ValueRef::Document(inner) => inner.get(part),
+            _ => return ValueRef::Missing,
+        };
+    }
+    value
 }
 
 /// The bytes that matter to the length of a key: those of values without a fixed length.

@@ -78,10 +78,13 @@ fn choose(input: &BucketInput, settings: &ExecSettings) -> Result<Option<IndexCh
     let mut limit = FEW_BUCKETS.max(scan / FETCH_COST);
     let mut best = None;
     for index in input.source.indexes()? {
-        if !may_use(input, &index, &conjuncts, &collation)? {
-            continue;
-        }
-        let Some(found) = candidate(input, &index, &conjuncts, &collation) else {
+        let found = if let Some(found) = by_points(input, &index) {
+            found
+        } else if may_use(input, &index, &conjuncts, &collation)?
+            && let Some(found) = candidate(input, &index, &conjuncts, &collation)
+        {
+            found
+        } else {
             continue;
         };
         let count = match &found.entries {
@@ -96,6 +99,26 @@ fn choose(input: &BucketInput, settings: &ExecSettings) -> Result<Option<IndexCh
         }
     }
     Ok(best)
+}
+
+/// An index that begins with the points a geographic test asks for: what passes the test is a point, and
+/// every bucket with a point is in it.
+fn by_points(input: &BucketInput, index: &Arc<BucketIndex>) -> Option<IndexChoice> {
+    let path = index.points().first()?;
+    let whole = index.partial_filter().is_none() && !index.stored.spec.sparse;
+    let mut tests = conjuncts_of(&input.buckets.predicate).iter();
+    let ranges = tests.find_map(|part| match part {
+        BucketPredicate::Geo(bound) if *bound.path == **path && whole => bound.test.cell_ranges(),
+        _ => None,
+    })?;
+    let ranges = ranges.into_iter().map(|range| index.cell_keys(range));
+    let keys: Arc<dyn WantedKeys> = Arc::new(WantedRanges(ranges.collect::<Option<_>>()?));
+    Some(IndexChoice {
+        index: index.clone(),
+        entries: BucketEntries::Within(keys),
+        shape: Arc::default(),
+        bounds: IndexBounds::all(0),
+    })
 }
 
 /// Whether an index nobody asked for may be used.
@@ -302,6 +325,32 @@ fn bound(test: &BoundTest, collation: &Collation) -> MatchExpression {
         value: test.operand.clone(),
         collation: collation.clone(),
     })
+}
+
+/// Ranges of key strings, ascending and apart.
+#[derive(Debug)]
+struct WantedRanges(Vec<(Vec<u8>, Vec<u8>)>);
+
+impl WantedKeys for WantedRanges {
+    fn start(&self) -> Vec<u8> {
+        self.0
+            .first()
+            .map(|(start, _)| start.clone())
+            .unwrap_or_default()
+    }
+
+    fn end(&self) -> Option<Vec<u8>> {
+        self.0.last().map(|(_, end)| end.clone())
+    }
+
+    fn position(&self, key: &[u8]) -> Result<KeyPosition> {
+        let next = self.0.partition_point(|(_, end)| end.as_slice() <= key);
+        Ok(match self.0.get(next) {
+            None => KeyPosition::Past,
+            Some((start, _)) if start.as_slice() <= key => KeyPosition::Inside,
+            Some((start, _)) => KeyPosition::Seek(start.clone()),
+        })
+    }
 }
 
 /// Bounds as whoever walks an index asks for them.
