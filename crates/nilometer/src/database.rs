@@ -10,6 +10,8 @@ mod collections;
 mod index_builds;
 #[cfg(test)]
 mod index_tests;
+pub(crate) mod indexes;
+mod list_catalog;
 mod outputs;
 mod plain;
 mod statistics;

@@ -122,6 +122,17 @@ impl Collection {
         }
     }
 
+    /// The same collection by another name.
+    pub(super) fn renamed(&self, namespace: Namespace) -> Self {
+        let mut renamed = self.modified(
+            self.options.clone(),
+            self.timeseries.clone(),
+            self.mixed_schema,
+        );
+        renamed.namespace = namespace;
+        renamed
+    }
+
     /// All its keyspaces, those of its indexes included.
     pub fn keyspaces(&self) -> Vec<KeyspaceId> {
         let mut all = self.storage.keyspaces();
@@ -263,9 +274,16 @@ impl View {
         out.finish()
     }
 
-    /// True for the view that makes a bucket collection a time-series collection.
+    /// True for a view that stands on the buckets of its own name, which is listed as a time-series
+    /// collection even while there are no such buckets.
     pub fn is_timeseries(&self) -> bool {
         self.view_on == self.namespace.buckets().collection
+    }
+
+    /// True for the view that makes a bucket collection a time-series collection. A view made by
+    /// hand with stages of its own reads the buckets as documents.
+    pub fn unpacks_buckets(&self) -> bool {
+        self.pipeline.is_empty() && self.is_timeseries()
     }
 }
 
@@ -347,7 +365,7 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
 }
 
 /// The `$jsonSchema` every bucket collection carries (shape of MongoDB 8.0).
-fn bucket_validator(time_field: &str) -> Document {
+pub fn bucket_validator(time_field: &str) -> Document {
     use nilometer_bson::{array, doc};
     let mut times = DocumentBuilder::new();
     times.append(time_field, doc! { "bsonType": "date" });

@@ -10,7 +10,7 @@ use super::change::{
     expressions_of, make_durable, target,
 };
 use super::raw_change::Buckets;
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::catalog::Collection;
 use crate::database::Database;
 use crate::error::{Error, Result};
@@ -22,7 +22,13 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     write_concern: true,
     in_api_v1: true,
     counted: Counted::Delete,
-    fields: Fields::Only(&["deletes", "ordered", "bypassDocumentValidation", "let"]),
+    fields: Fields::Only(&[
+        "deletes",
+        "ordered",
+        "bypassDocumentValidation",
+        "let",
+        collection_uuid::NAME,
+    ]),
     ..CommandSpec::new("delete", "Deletes documents.", run)
 };
 
@@ -37,6 +43,8 @@ fn run(
     let operation = &context.operation;
     let statements =
         Statements::parse("delete", "deletes", STATEMENT, database, operation, request)?;
+    let args = Args::new("delete", request.body.as_ref());
+    collection_uuid::check(database, &args, &statements.namespace)?;
     for document in statements.documents.clone() {
         let statement = Args::new("delete.deletes", document);
         statement.required_document("q")?;

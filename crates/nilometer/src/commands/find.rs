@@ -9,7 +9,7 @@ use super::args::Args;
 use super::query::{
     self, FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
 };
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
@@ -60,6 +60,7 @@ pub(super) const FIELDS: &[&str] = &[
     "rawData",
     "$_requestResumeToken",
     "$_resumeAfter",
+    collection_uuid::NAME,
 ];
 
 /// A hint that names no index there is, or `min` and `max` without a hint.
@@ -89,6 +90,7 @@ pub(super) fn plan(
     args: &Args<'_>,
 ) -> Result<Planned> {
     let collection = check_collection_name(args, "find")?;
+    collection_uuid::check_read(database, args, &operation.database, collection)?;
     refuse_unsupported(args)?;
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     let stages = stages(args, &options)?;

@@ -9,7 +9,7 @@ use super::change::{
 };
 use super::insert::ordinary;
 use super::raw_change::Buckets;
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::{OperationContext, Request};
@@ -27,6 +27,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
         "bypassDocumentValidation",
         "bypassEmptyTsReplacement",
         "let",
+        collection_uuid::NAME,
     ]),
     ..CommandSpec::new("update", "Updates documents.", run)
 };
@@ -77,6 +78,7 @@ fn run(
     let statements =
         Statements::parse("update", "updates", STATEMENT, database, operation, request)?;
     let args = Args::new("update", request.body.as_ref());
+    collection_uuid::check(database, &args, &statements.namespace)?;
     args.boolean("bypassEmptyTsReplacement")?;
     for document in statements.documents.clone() {
         let statement = Args::new("update.updates", document);

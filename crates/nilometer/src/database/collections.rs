@@ -89,6 +89,11 @@ impl Collections for StoredCollections {
                 ErrorCode::InvalidNamespace,
                 "$currentOp must be run against the 'admin' database with {aggregate: 1}",
             )),
+            ("$indexStats", Some(coll)) => self.index_stats(&Namespace {
+                database: db.to_owned(),
+                collection: coll.to_owned(),
+            }),
+            ("$listCatalog", coll) => self.list_catalog(db, coll, argument),
             ("$listLocalSessions", None) => local_sessions(&self.services, argument),
             _ => Err(Error::new(
                 ErrorCode::CommandNotSupported,
@@ -167,7 +172,7 @@ impl StoredCollections {
 }
 
 /// A view as `system.views` shows it.
-fn view_definition(
+pub(super) fn view_definition(
     catalog: &Catalog,
     namespace: &Namespace,
     view: &crate::catalog::View,
@@ -184,12 +189,14 @@ fn view_definition(
         } }],
         None => view.pipeline.clone(),
     };
-    doc! {
-        "_id": namespace.to_string(),
-        "viewOn": view.view_on.as_str(),
-        "pipeline": crate::catalog::pipeline_value(&pipeline),
-        "collation": view.options.get("collation").to_value(),
+    let mut out = nilometer_bson::DocumentBuilder::new();
+    out.append("_id", namespace.to_string());
+    out.append("viewOn", view.view_on.as_str());
+    out.append("pipeline", crate::catalog::pipeline_value(&pipeline));
+    for element in view.options.iter() {
+        out.append_element(element);
     }
+    out.finish()
 }
 
 /// Documents that are at hand.

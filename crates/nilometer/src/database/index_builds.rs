@@ -27,7 +27,6 @@ pub(super) struct IndexBuilder {
     pub(super) timeseries: Arc<Timeseries>,
 }
 
-#[allow(dead_code, reason = "for `createIndexes`")]
 impl Database {
     /// Adds the indexes `choose` asks for, when it is shown those there are, and fills them. What
     /// fails leaves none of them.

@@ -11,7 +11,7 @@
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::random::Random;
-use crate::same_answers::{Question, answer, documents, question};
+use crate::same_answers::{Fold, Question, answer, documents, question};
 use crate::support::{Fixture, TemporaryDirectory, show};
 
 /// Generated databases of a run; with NILOMETER_SOAK set, more.
@@ -165,7 +165,7 @@ impl Case {
 
     fn ask(&mut self, failures: &mut Vec<String>, seed: u64) {
         let question = question(&mut self.random);
-        let expected = answer(&mut self.fixture, "plain", &question);
+        let expected = answer(&mut self.fixture, "plain", &question, Fold::Nothing);
         let mut asked = vec![("", question.command.clone())];
         if !self.whole.is_empty() {
             let at = self.random.below(self.whole.len() as u64) as usize;
@@ -185,7 +185,7 @@ impl Case {
                 compare: question.compare,
                 command,
             };
-            let got = answer(&mut self.fixture, "ts", &asked);
+            let got = answer(&mut self.fixture, "ts", &asked, Fold::Nothing);
             if got != expected {
                 let few = |a: &[String], b: &[String]| {
                     a.iter()

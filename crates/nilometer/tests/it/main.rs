@@ -4,6 +4,7 @@ mod change_commands;
 mod collations;
 mod geo;
 mod golden;
+mod indexed_answers;
 mod query_commands;
 mod random;
 mod same_answers;
