@@ -82,6 +82,7 @@ impl Timeseries {
         }
     }
 
+    // long function: three keyspaces walked side by side, with all they share.
     pub(super) fn build_chunk(
         &self,
         catalog: &Catalog,

@@ -373,7 +373,10 @@ impl<'c> Maintained<'c> {
     /// Refuses a measurement that an index over measurements cannot take. Costs nothing where there
     /// is no such index.
     pub(crate) fn check_measurement(&self, measurement: DocRef<'_>) -> Result<()> {
-        for index in &self.indexes {
+        let over_measurements = |index: &&Arc<BucketIndex>| {
+            !index.measurements().is_empty() || !index.points().is_empty()
+        };
+        for index in self.indexes.iter().filter(over_measurements) {
             let weight = match index.index().collation().collator() {
                 None => KEY_BYTES_PER_VALUE_BYTE,
                 Some(_) => KEY_BYTES_PER_COLLATED_BYTE,
