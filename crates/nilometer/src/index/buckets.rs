@@ -23,23 +23,17 @@
 use std::sync::Arc;
 
 use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef, column};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, ValueRef};
 
 use super::compile::Compiled;
 use super::{Index, Keys, PartKind};
 use crate::catalog::{IndexSpec, StoredIndex};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
-use crate::geo::{CellRange, bucket_cells};
+use crate::geo::CellRange;
 
 /// The metadata of a bucket.
 const META: &str = "meta";
-
-/// Where the cells of points stand while keys are made.
-const POINTS: &str = "points";
-
-/// Measurements of a bucket that are decoded at most.
-const MEASUREMENTS_MAX: usize = 1 << 20;
 
 /// An index of a bucket collection, ready to say which keys buckets have.
 #[derive(Clone, Debug)]
@@ -128,26 +122,7 @@ impl BucketIndex {
 
     /// The keys of a bucket, whatever the partial filter says of it.
     pub fn keys(&self, bucket: DocRef<'_>) -> Result<Keys> {
-        if self.made.points.is_empty() {
-            return self.unfiltered().keys(bucket);
-        }
-        let mut with_cells = DocumentBuilder::new();
-        for element in bucket {
-            if element.name() != "data" {
-                with_cells.append_element(element);
-            }
-        }
-        with_cells.begin_document(POINTS);
-        for (number, path) in self.made.points.iter().enumerate() {
-            let cells = bucket_cells(points_of(bucket, path)?.iter().map(Value::as_ref))?;
-            if cells.is_empty() {
-                return Ok(Keys::default());
-            }
-            let cells: Vec<Value> = cells.iter().map(|cell| Value::Int64(cell.0)).collect();
-            with_cells.append(&number.to_string(), cells);
-        }
-        with_cells.end();
-        let mut keys = self.unfiltered().keys(with_cells.finish().as_ref())?;
+        let mut keys = self.unfiltered().keys(bucket)?;
         // That there are several cells says nothing of arrays in documents.
         keys.multikey &= !self.made.point_parts;
         Ok(keys)
@@ -229,7 +204,7 @@ impl Made {
             } else if let Some(path) = name.strip_prefix("data.")
                 && part.value().as_str() == Some("2dsphere_bucket")
             {
-                key.append_ref(&format!("{POINTS}.{}", points.len()), part.value());
+                key.append_element(part);
                 points.push(path.to_owned());
                 point_parts |= 1u32.checked_shl(place).unwrap_or(0);
                 is_static = false;
@@ -269,32 +244,6 @@ impl Made {
             time_part,
         })
     }
-}
-
-/// The values of a measurement field of a bucket.
-fn points_of(bucket: DocRef<'_>, path: &str) -> Result<Vec<Value>> {
-    let (field, below) = path.split_once('.').unwrap_or((path, ""));
-    let column = bucket
-        .get("data")
-        .as_document()
-        .map_or(ValueRef::Missing, |data| data.get(field));
-    let mut values = match column {
-        ValueRef::Binary { bytes, .. } => {
-            column::decode_values(bytes, MEASUREMENTS_MAX).map_err(|error| {
-                let what = format!("the column '{field}' cannot be read: {error}");
-                Error::new(ErrorCode::DataCorruptionDetected, what)
-            })?
-        }
-        ValueRef::Document(plain) => plain.iter().map(|e| e.value().to_value()).collect(),
-        _ => Vec::new(),
-    };
-    for part in below.split('.').filter(|part| !part.is_empty()) {
-        for value in &mut values {
-            let inner = value.as_ref().as_document();
-            *value = inner.map_or(Value::Missing, |inner| inner.get(part).to_value());
-        }
-    }
-    Ok(values)
 }
 
 /// Both bounds of the time in the order their direction asks for; see the time-series room, which
@@ -343,7 +292,7 @@ pub fn opening_document(meta: ValueRef<'_>, time_field: &str, start_ms: i64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nilometer_bson::doc;
+    use nilometer_bson::{Value, doc};
 
     fn made(key: Document, filter: Option<Document>) -> Made {
         let spec = IndexSpec {

@@ -55,6 +55,9 @@ use crate::index::{KEY_BYTES_MAX, Keys, delete_entries, diff_entries, put_entrie
 /// An indexed measurement is an array.
 const INDEXED_MEASUREMENT_IS_ARRAY: i32 = 5_930_501;
 
+/// A point lies in an array: not all such points could be found again.
+const ARRAY_ON_THE_WAY_TO_POINT: i32 = 183_934;
+
 /// Bytes of a key string that are kept free for lead bytes, ends and times.
 const KEY_BYTES_RESERVED: usize = 1_000;
 
@@ -386,7 +389,7 @@ impl<'c> Maintained<'c> {
                 bytes += weight * check_value(measurement, path)?;
             }
             for path in index.points() {
-                bucket_cells([value_at(measurement, path)])?;
+                bucket_cells([point_at(measurement, path)?])?;
             }
             if bytes > KEY_BYTES_MAX {
                 return Err(Error::new(
@@ -487,15 +490,22 @@ fn check_value(measurement: DocRef<'_>, path: &str) -> Result<usize> {
     Ok(bytes_of(value))
 }
 
-fn value_at<'a>(document: DocRef<'a>, path: &str) -> ValueRef<'a> {
-    let mut value = ValueRef::Document(document);
+/// The value at the path of an indexed point; fails if an array is on the way to it.
+fn point_at<'a>(measurement: DocRef<'a>, path: &str) -> Result<ValueRef<'a>> {
+    let mut value = ValueRef::Document(measurement);
     for part in path.split('.') {
         value = match value {
             ValueRef::Document(inner) => inner.get(part),
-            _ => return ValueRef::Missing,
+            ValueRef::Array(_) => {
+                return Err(Error::location(
+                    ARRAY_ON_THE_WAY_TO_POINT,
+                    format!("Can't extract geo keys: '{path}' leads through an array"),
+                ));
+            }
+            _ => return Ok(ValueRef::Missing),
         };
     }
-    value
+    Ok(value)
 }
 
 /// The bytes that matter to the length of a key: those of values without a fixed length.
