@@ -130,7 +130,7 @@ pub(super) fn plan(
         &options,
         collection,
         stages,
-        Needs::All,
+        Needs::All.into(),
         |input| apply_hint(input, hint),
     )?;
     Ok(Planned {

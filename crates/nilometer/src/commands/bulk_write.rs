@@ -407,7 +407,7 @@ fn reply(
         &QueryOptions::parse(database, operation, &none, None)?,
         None,
         vec![given_documents(results)],
-        Needs::All,
+        Needs::All.into(),
         |_| Ok(()),
     )?;
     let planned = Planned {

@@ -125,7 +125,7 @@ pub(super) fn plan(
         &options,
         Some(collection),
         stages,
-        Needs::none(),
+        Needs::none().into(),
         |input| apply_hint(input, hint),
     )?;
     Ok(Planned {

@@ -46,6 +46,8 @@ pub(super) enum Verbosity {
     QueryPlanner,
     /// The plan is run, and what it did is told.
     ExecutionStats,
+    /// And what the candidates did that were tried.
+    AllPlansExecution,
 }
 
 fn run(
@@ -55,7 +57,8 @@ fn run(
 ) -> Result<Document> {
     let args = Args::new("explain", request.body.as_ref());
     let verbosity = match args.string("verbosity")? {
-        None | Some("allPlansExecution" | "executionStats") => Verbosity::ExecutionStats,
+        None | Some("allPlansExecution") => Verbosity::AllPlansExecution,
+        Some("executionStats") => Verbosity::ExecutionStats,
         Some("queryPlanner") => Verbosity::QueryPlanner,
         Some(other) => {
             return Err(Error::bad_value(format!(
@@ -64,6 +67,7 @@ fn run(
         }
     };
     let command = args.required_document("explain")?;
+    context.operation.is_explain = true;
     let operation = &context.operation;
     let name = command.iter().next().map_or("", |element| element.name());
     let inner = |fields: &'static [&'static str], name: &'static str| -> Result<Args<'_>> {
@@ -144,7 +148,7 @@ fn explained_with(
     }
     let explanation = match verbosity {
         Verbosity::QueryPlanner => explain(&plan, &namespace, top, None),
-        Verbosity::ExecutionStats => {
+        Verbosity::ExecutionStats | Verbosity::AllPlansExecution => {
             let clock = operation.clock();
             let from = clock.monotonic();
             let (root, trace) = builder.build_traced(plan.clone())?;
@@ -158,6 +162,7 @@ fn explained_with(
                 trace: &trace,
                 returned,
                 millis: i64::try_from(spent.as_millis()).unwrap_or(i64::MAX),
+                all_plans: verbosity == Verbosity::AllPlansExecution,
             };
             explain(&plan, &namespace, top, Some(execution))
         }

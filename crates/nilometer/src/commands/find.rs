@@ -20,6 +20,7 @@ use crate::query::pipeline::{
     GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage,
 };
 use crate::query::planner::Input;
+use crate::query::planner::access::hint::{self, Forced, Hint};
 use crate::query::planner::needs::Needs;
 use crate::query::source::Direction;
 
@@ -106,10 +107,11 @@ pub(super) fn plan(
         &options,
         Some(collection),
         stages,
-        Needs::All,
+        Needs::All.into(),
         |input| {
             apply_hint(input, hint)?;
             apply_hint(input, order)?;
+            apply_limits(input, args)?;
             if show_record_id {
                 record_ids(input)?;
             }
@@ -219,23 +221,22 @@ fn natural_direction(value: ValueRef<'_>) -> Result<Direction> {
 
 /// Reads as the hint says, or refuses one that means nothing here.
 pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
-    let unknown = || {
-        Error::bad_value(
-            "error processing query: planner returned error :: caused by :: hint provided does not correspond to an existing index",
-        )
-    };
     match hint {
         ValueRef::Missing | ValueRef::Null => return Ok(()),
         ValueRef::Document(document) if document.is_empty() => return Ok(()),
         ValueRef::Document(document) if is_natural(document)? => {
             let direction = natural_direction(document.get("$natural"))?;
             match input {
-                Input::Records(input) => input.direction = direction,
+                Input::Records(input) => {
+                    input.direction = direction;
+                    input.is_natural = true;
+                }
                 Input::Buckets(input) => {
                     input.direction = direction;
                     input.is_direction_fixed = true;
+                    input.is_natural = true;
                 }
-                Input::Nothing | Input::FirstStage => {}
+                Input::Nothing | Input::FirstStage | Input::Metas(_) => {}
             }
             return Ok(());
         }
@@ -245,11 +246,64 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
         }
     }
     let known = match input {
-        Input::Nothing | Input::FirstStage => true,
-        Input::Records(input) => input.source.knows_index(hint),
-        Input::Buckets(input) => input.source.knows_index(hint),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => true,
+        Input::Records(input) => {
+            let forced = Hint::of(hint).map(|hint| Forced {
+                hint,
+                min: None,
+                max: None,
+            });
+            // What has no indexes to look through knows what it serves itself, and so does what is
+            // clustered by `_id`.
+            if input.source.is_clustered() && input.source.knows_index(hint) {
+                true
+            } else if input.source.view()?.is_some() {
+                input.forced = forced;
+                true
+            } else {
+                input.source.knows_index(hint)
+            }
+        }
+        Input::Buckets(input) => {
+            input.hint = input.source.hinted(hint)?;
+            input.hint.is_some()
+        }
     };
-    if known { Ok(()) } else { Err(unknown()) }
+    if known { Ok(()) } else { Err(hint::unknown()) }
+}
+
+/// Keeps to the keys between `min` and `max` of the index a hint names.
+fn apply_limits(input: &mut Input, args: &Args<'_>) -> Result<()> {
+    let bound = |name: &str| -> Result<Option<Document>> {
+        let given = args.document(name)?.filter(|bound| !bound.is_empty());
+        Ok(given.map(|bound| bound.to_document()))
+    };
+    let (min, max) = (bound("min")?, bound("max")?);
+    if min.is_none() && max.is_none() {
+        return Ok(());
+    }
+    match input {
+        Input::Records(input) => match &mut input.forced {
+            Some(forced) => {
+                forced.min = min;
+                forced.max = max;
+                Ok(())
+            }
+            None => Err(without_hint()),
+        },
+        Input::Buckets(_) => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "min and max are not supported on a time-series collection",
+        )),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
+    }
+}
+
+fn without_hint() -> Error {
+    Error::location(
+        MIN_MAX_WITHOUT_HINT,
+        "When using min()/max() a hint of which index to use must be provided",
+    )
 }
 
 fn record_ids(input: &mut Input) -> Result<()> {
@@ -262,7 +316,7 @@ fn record_ids(input: &mut Input) -> Result<()> {
             ErrorCode::InvalidPipelineOperator,
             "showRecordId is not supported on a time-series collection",
         )),
-        Input::Nothing | Input::FirstStage => Ok(()),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
     }
 }
 
@@ -280,11 +334,9 @@ fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
     }
     let bounds = ["min", "max"];
     for name in bounds {
-        if args.document(name)?.is_some_and(|d| !d.is_empty()) {
-            return Err(Error::location(
-                MIN_MAX_WITHOUT_HINT,
-                "When using min()/max() a hint of which index to use must be provided",
-            ));
+        let hinted = !matches!(args.value("hint"), ValueRef::Missing | ValueRef::Null);
+        if args.document(name)?.is_some_and(|d| !d.is_empty()) && !hinted {
+            return Err(without_hint());
         }
     }
     for name in ["$_resumeAfter", "rawData", "ntoreturn"] {

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, ValueRef};
 
-use crate::catalog::Collection;
+use crate::catalog::{Collection, Storage, StoredIndex};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::index::Index;
 use crate::query::source::{
-    Direction, IndexEntry, IndexIter, IndexScan, RecordIter, RecordKey, RecordScan, RecordSource,
+    Direction, EntryIter, IndexEntry, IndexIter, IndexScan, RecordIter, RecordKey, RecordScan,
+    RecordSource, RecordView,
 };
-use crate::write::Records;
+use crate::write::{CollectionView, Records};
 
 /// An ordinary collection.
 pub(super) struct Plain {
@@ -46,10 +47,28 @@ impl RecordSource for Plain {
         Some(self.records.find_by_id(&self.collection, id))
     }
 
+    fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
+        let view = self.records.view(&self.collection)?;
+        Ok(Some(Box::new(PlainView(view))))
+    }
+
     fn indexes(&self) -> Result<Vec<Arc<Index>>> {
         let all = self.collection.indexes.all();
         let usable = all.iter().filter(|index| index.is_usable());
         usable.map(Index::of).collect()
+    }
+
+    fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
+        let mut all = Vec::new();
+        if let Storage::Records { id_index, .. } = self.collection.storage {
+            all.push(Index::of(&Arc::new(StoredIndex::of_ids(id_index)))?);
+        }
+        for stored in self.collection.indexes.all().iter() {
+            if stored.is_ready() {
+                all.push(Index::of(stored)?);
+            }
+        }
+        Ok(all)
     }
 
     fn index_scan(&self, scan: &IndexScan) -> Result<IndexIter> {
@@ -74,5 +93,34 @@ impl RecordSource for Plain {
 
     fn fetch(&self, key: &RecordKey) -> Result<Option<Document>> {
         self.records.fetch(&self.collection, key)
+    }
+}
+
+/// An ordinary collection at one moment.
+struct PlainView(CollectionView);
+
+impl RecordView for PlainView {
+    fn entries(
+        &self,
+        index: &Index,
+        start: &[u8],
+        end: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<EntryIter> {
+        let backward = direction == Direction::Backward;
+        let entries = self.0.entries(index, start, end, backward)?;
+        Ok(Box::new(entries.map(|entry| {
+            let (key, type_bits, record) = entry?;
+            Ok(IndexEntry {
+                key,
+                type_bits,
+                record,
+                document: None,
+            })
+        })))
+    }
+
+    fn record(&self, key: &[u8]) -> Result<Option<Document>> {
+        self.0.record(key)
     }
 }

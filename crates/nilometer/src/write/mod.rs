@@ -18,9 +18,11 @@ mod maintenance;
 mod records;
 pub mod update;
 mod validate;
+mod view;
 
 pub use build::RecordWalk;
 pub use change::{Changed, Selection, Updated};
 pub(crate) use change::{ids_of, new_document};
 pub use index_scan::{FoundEntry, IndexRangeScan};
 pub use records::{RecordScan, Records};
+pub use view::{CollectionView, ViewEntry};

@@ -7,4 +7,5 @@ mod golden;
 mod query_commands;
 mod random;
 mod same_answers;
+mod statistics;
 mod support;
