@@ -37,7 +37,7 @@ const WRITERS: u64 = 5;
 const WRITING_MS_MAX: u64 = 350;
 
 /// In one of so many rounds they go on until expiry has had its turn, which is once a second.
-const EXPIRY_EVERY: u32 = 5;
+const EXPIRY_EVERY: u32 = 10;
 
 /// Until the second round of expiry, in ms.
 const EXPIRY_MS: u64 = 2200;

@@ -246,11 +246,7 @@ impl Catalog {
         )?;
         for (_, entry) in found {
             if let CatalogEntry::Collection(dropped) = entry {
-                let keyspaces = dropped.keyspaces();
-                dropped.indexes.set(Arc::default());
-                for keyspace in keyspaces {
-                    self.engine.drop_keyspace(keyspace)?;
-                }
+                self.discard(&dropped)?;
             }
         }
         Ok(())

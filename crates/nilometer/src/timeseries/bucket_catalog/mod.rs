@@ -226,7 +226,7 @@ impl BucketCatalog {
                 series.open = Some(bucket);
             } else {
                 // It counts measurements that are in no entry.
-                series.let_go(bucket);
+                series.let_go(*bucket);
             }
         }
         staged
@@ -261,7 +261,7 @@ impl BucketCatalog {
                 if backward && !(check.is_frozen)(bucket.id) {
                     series.archive(bucket, meta_bytes);
                 } else {
-                    series.close(bucket);
+                    series.close(*bucket);
                 }
             }
             let mut bucket = match reopening::reopen(series, &sink.key.meta, measurement, check)? {
