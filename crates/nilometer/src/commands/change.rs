@@ -16,24 +16,35 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
+use crate::eval::variables::SharedCollator;
 use crate::eval::{EvalContext, ParseContext};
 use crate::operation::{Documents, OperationContext, Request};
 use crate::query::source::{Collections, Direction, Resolved};
 use crate::write::Selection;
 
-/// The collection that is written to; `None` if there is nothing of that name. If its documents are
-/// buckets, [`super::raw_change`] changes them.
-pub(super) fn target(
-    database: &Database,
-    namespace: &Namespace,
-    command: &str,
-) -> Result<Option<Arc<Collection>>> {
+/// What a statement changes the documents of.
+pub(super) enum Target {
+    /// There is nothing of that name.
+    Absent,
+    /// An ordinary collection.
+    Records(Arc<Collection>),
+    /// Bucket documents, by [`super::raw_change`].
+    Buckets(Arc<Collection>),
+    /// Measurements of these buckets, by [`super::view_change`].
+    Measurements(Arc<Collection>),
+}
+
+/// What is written to under a name.
+pub(super) fn target(database: &Database, namespace: &Namespace) -> Result<Target> {
     let catalog = database.catalog();
-    if catalog.timeseries(namespace).is_some() {
-        return Err(no_timeseries(command));
+    if let Some(buckets) = catalog.timeseries(namespace) {
+        return Ok(Target::Measurements(buckets));
     }
     match catalog.get(namespace) {
-        Some(CatalogEntry::Collection(found)) => Ok(Some(found)),
+        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
+            Ok(Target::Buckets(found))
+        }
+        Some(CatalogEntry::Collection(found)) => Ok(Target::Records(found)),
         Some(CatalogEntry::View(_)) => Err(Error::new(
             ErrorCode::CommandNotSupportedOnView,
             format!("Namespace {namespace} is a view, not a collection"),
@@ -42,15 +53,8 @@ pub(super) fn target(
             ErrorCode::InvalidNamespace,
             format!("cannot write to '{namespace}'"),
         )),
-        None => Ok(None),
+        None => Ok(Target::Absent),
     }
-}
-
-/// What commands that change measurements answer.
-fn no_timeseries(command: &str) -> Error {
-    Error::invalid_options(format!(
-        "{command} on a time-series collection is not supported yet"
-    ))
 }
 
 /// Where a statement runs.
@@ -68,6 +72,7 @@ pub(super) struct Selected {
     pub(super) filter: MatchExpression,
     pub(super) sort: Option<SortPattern>,
     backward: bool,
+    collator: Option<SharedCollator>,
 }
 
 impl Selected {
@@ -94,6 +99,7 @@ impl Selected {
             filter: MatchExpression::parse(filter, expressions)?.simplify(),
             sort,
             backward,
+            collator: expressions.collator().cloned(),
         })
     }
 
@@ -112,6 +118,7 @@ impl Selected {
             backward: self.backward,
             durability,
             eval,
+            collator: self.collator.as_ref(),
             check_interrupt,
         }
     }

@@ -6,7 +6,9 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::args::Args;
 use super::query::Planned;
-use super::{Access, CommandContext, CommandSpec, Fields, aggregate, count, distinct, find};
+use super::{
+    Access, CommandContext, CommandSpec, Fields, aggregate, count, distinct, explain_change, find,
+};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
@@ -23,7 +25,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
 };
 
 /// Options every command takes, as far as a command inside `explain` may carry them.
-const GENERIC_FIELDS: &[&str] = &[
+pub(super) const GENERIC_FIELDS: &[&str] = &[
     "$db",
     "lsid",
     "comment",
@@ -85,6 +87,9 @@ fn run(
         }
         "count" => count::plan(database, operation, &inner(count::FIELDS, "count")?)?,
         "distinct" => distinct::plan(database, operation, &inner(distinct::FIELDS, "distinct")?)?,
+        "update" | "delete" | "findAndModify" | "findandmodify" => {
+            return explain_change::explained(database, operation, name, command, verbosity);
+        }
         other => {
             return Err(Error::new(
                 ErrorCode::CommandNotFound,
@@ -127,7 +132,7 @@ pub(super) fn explained(
     explained_with(database, operation, planned, verbosity, command, None)
 }
 
-fn explained_with(
+pub(super) fn explained_with(
     database: &Database,
     operation: &OperationContext,
     planned: Planned,
@@ -167,6 +172,15 @@ fn explained_with(
             explain(&plan, &namespace, top, Some(execution))
         }
     };
+    Ok(with_server(database, &explanation, command))
+}
+
+/// An explanation with what every one ends with.
+pub(super) fn with_server(
+    database: &Database,
+    explanation: &Document,
+    command: &Document,
+) -> Document {
     let host = &database.services().host;
     let mut out = DocumentBuilder::new();
     for element in explanation.iter() {
@@ -182,7 +196,7 @@ fn explained_with(
             "gitVersion": "",
         },
     );
-    Ok(out.finish())
+    out.finish()
 }
 
 /// The command as it was meant, without what belongs to the connection.

@@ -40,6 +40,7 @@ impl Records {
             backward: false,
             durability: Durability::Buffered,
             eval: EvalContext::default(),
+            collator: None,
             check_interrupt,
         };
         let ranges: Arc<[KeyRange]> = [dates_up_to(index, limit_ms)].into();

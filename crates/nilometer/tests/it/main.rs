@@ -4,6 +4,8 @@ mod change_commands;
 mod collations;
 mod geo;
 mod golden;
+mod measurement_changes;
+mod outputs;
 mod query_commands;
 mod random;
 mod same_answers;
