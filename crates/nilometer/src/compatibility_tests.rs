@@ -18,19 +18,8 @@ use crate::write::update::MODIFIER_NAMES;
 /// The page, from this crate's folder.
 const PAGE: &str = "../../COMPATIBILITY.md";
 
-/// Names that the filter table knows only to refuse them: JavaScript, text search, geometry.
-const REFUSED_IN_FILTERS: [&str; 10] = [
-    "$where",
-    "$text",
-    "$geoIntersects",
-    "$geoWithin",
-    "$within",
-    "$near",
-    "$nearSphere",
-    "$geoNear",
-    "$maxDistance",
-    "$minDistance",
-];
+/// Names that the filter table knows only to refuse them: JavaScript, text search.
+const REFUSED_IN_FILTERS: [&str; 2] = ["$where", "$text"];
 
 /// Stages that parse, and are answered with an error when they are run.
 const MAY_BE_REFUSED_LATER: [&str; 4] = [

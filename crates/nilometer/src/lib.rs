@@ -10,6 +10,7 @@ pub mod commands;
 pub mod database;
 pub mod error;
 pub mod eval;
+pub mod geo;
 pub mod index;
 pub mod insertion;
 pub mod limits;

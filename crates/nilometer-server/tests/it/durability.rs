@@ -2,7 +2,8 @@
 //!
 //! Afterwards every acknowledged document is there once, of a command that was not acknowledged
 //! there is all or nothing, there is nothing that was never sent, and the buckets agree with what
-//! they hold. What was settled after one kill stays settled after the next.
+//! they hold. What was settled after one kill stays settled after the next. Buckets are opened, taken
+//! up again, folded, sealed, expired, changed by their own name and dropped while that happens.
 //!
 //! A default run kills twenty times; with NILOMETER_SOAK=1 it does so on 25 directories.
 //! NILOMETER_SEED repeats the choices of a run, though not its timing.
@@ -34,6 +35,18 @@ const WRITERS: u64 = 5;
 
 /// How long writers write before a kill, in ms.
 const WRITING_MS_MAX: u64 = 350;
+
+/// In one of so many rounds they go on until expiry has had its turn, which is once a second.
+const EXPIRY_EVERY: u32 = 10;
+
+/// Until the second round of expiry, in ms.
+const EXPIRY_MS: u64 = 2200;
+
+/// Measurements from here on for a week have expired: September 2001.
+const EXPIRED_FROM_MS: i64 = 1_000_000_000_000;
+
+/// Collections with measurements: ordinary writes, some that expire, buckets changed by their own name.
+const SERIES: [&str; 3] = ["ts", "brief", "raw"];
 
 /// Measurements a bucket may have; more than any has.
 const COLUMN_LENGTH_MAX: usize = 100_000;
@@ -69,6 +82,8 @@ struct Sent {
     collection: &'static str,
     documents: Vec<Document>,
     fate: Fate,
+    /// The documents may be gone at any time.
+    expires: bool,
 }
 
 fn id_of(document: DocRef<'_>) -> i64 {
@@ -110,11 +125,24 @@ fn write(port: u16, seed: u64) -> Vec<Sent> {
     let mut client = Client::connect(port);
     let mut all = Vec::new();
     loop {
-        let collection = if random.below(3) == 0 { "plain" } else { "ts" };
+        let collection = match random.below(8) {
+            0..=2 => "plain",
+            3 => "brief",
+            4 => "raw",
+            _ => "ts",
+        };
+        let expires = collection == "brief" && random.below(2) == 0;
         let most = if random.below(10) == 0 { 200 } else { 12 };
         let size = 1 + random.below(most);
         let documents: Vec<Document> = (0..size)
             .map(|_| measurement(&mut random, NEXT_ID.fetch_add(1, Ordering::Relaxed)))
+            .map(|document| {
+                if expires {
+                    long_ago(&document)
+                } else {
+                    document
+                }
+            })
             .collect();
         let mut command = DocumentBuilder::new();
         command.append("insert", collection);
@@ -148,10 +176,51 @@ fn write(port: u16, seed: u64) -> Vec<Sent> {
             collection,
             documents,
             fate,
+            expires,
         });
         if reply.is_none() {
             return all;
         }
+    }
+}
+
+/// The measurement at a time that has expired.
+fn long_ago(document: &Document) -> Document {
+    let id = id_of(document.as_ref());
+    let time = Value::DateTime(EXPIRED_FROM_MS + id % 600_000 * 1000);
+    let mut out = DocumentBuilder::new();
+    out.append("t", time);
+    for element in document.iter().filter(|element| element.name() != "t") {
+        out.append_element(element);
+    }
+    out.finish()
+}
+
+/// Changes buckets by their collection's own name until the server is gone: closes them, and gives
+/// them to another series. Their measurements stay.
+fn change_buckets(port: u16, seed: u64) {
+    let mut random = Random(seed);
+    let mut client = Client::connect(port);
+    loop {
+        let series = format!("h{}", random.below(6));
+        let change = match random.below(3) {
+            0 => doc! {"$set": doc! {"control.closed": true}},
+            _ => doc! {"$set": doc! {"meta": doc! {"host": series.as_str()}}},
+        };
+        let statement = doc! {
+            "q": doc! {"meta.host": format!("h{}", random.below(6)), "control.closed": doc! {"$ne": true}},
+            "u": change,
+            "multi": true,
+        };
+        let statements = Value::Array([Value::from(statement)].into_iter().collect());
+        let command = doc! {"update": "system.buckets.raw", "updates": statements, "$db": "test"};
+        let Some(reply) = client.ask_or_lose(&op_msg(0, &[body(&command)])) else {
+            return;
+        };
+        assert!(
+            is_ok(&reply) && reply.get("writeErrors").is_missing(),
+            "{reply:?}"
+        );
     }
 }
 
@@ -177,6 +246,15 @@ fn define(port: u16, round: u32) -> Made {
         if reply.is_none() {
             return made;
         }
+        // So that there are buckets, tails and work behind the inserts when it is dropped.
+        let documents: Vec<Document> = (0..200)
+            .map(|second| doc! {"t": Value::DateTime(second * 20_000), "v": second})
+            .collect();
+        let insert = doc! {"insert": name.as_str(), "$db": "test"};
+        let insert = op_msg(0, &[body(&insert), sequence("documents", &documents)]);
+        if client.ask_or_lose(&insert).is_none() {
+            return made;
+        }
         if at % 4 == 3 {
             continue;
         }
@@ -199,8 +277,14 @@ fn by_name(document: DocRef<'_>) -> BTreeMap<&str, (u8, &[u8])> {
         .collect()
 }
 
-fn same(a: &Document, b: &Document) -> bool {
-    by_name(a.as_ref()) == by_name(b.as_ref())
+/// True if they are the same, but for metadata where buckets are given to other series.
+fn same(collection: &str, a: &Document, b: &Document) -> bool {
+    let (mut a, mut b) = (by_name(a.as_ref()), by_name(b.as_ref()));
+    if collection == "raw" {
+        a.remove("m");
+        b.remove("m");
+    }
+    a == b
 }
 
 /// Compares a collection with what was sent to it, and settles what was unknown.
@@ -221,11 +305,14 @@ fn check_documents(client: &mut Client, collection: &'static str, sent: &mut [Se
             let id = id_of(document.as_ref());
             if let Some(stored) = found.remove(&id) {
                 assert!(
-                    same(&stored, document),
+                    same(collection, &stored, document),
                     "{collection}: {stored:?} for {document:?}"
                 );
                 there += 1;
             }
+        }
+        if command.expires {
+            continue;
         }
         let all = command.documents.len();
         let first = id_of(command.documents[0].as_ref());
@@ -311,29 +398,46 @@ fn check_bucket(bucket: DocRef<'_>) -> Vec<i64> {
     columns["_id"].iter().map(id).collect()
 }
 
-/// Checks that buckets agree with themselves and with the documents.
-fn check_buckets(client: &mut Client, sent: &[Sent], total: usize) {
+/// Checks that buckets agree with themselves and with the documents, and that the server finds so too.
+fn check_buckets(client: &mut Client, collection: &str, sent: &[Sent], total: usize) {
     let mut meta_of: HashMap<i64, ValueRef<'_>> = HashMap::new();
     for document in sent
         .iter()
-        .filter(|c| c.collection == "ts")
+        .filter(|c| c.collection == collection)
         .flat_map(|c| &c.documents)
     {
         meta_of.insert(id_of(document.as_ref()), document.get("m"));
     }
     let mut measurements = 0;
-    let buckets = client.find_all("test", &doc! {"find": "system.buckets.ts"});
+    let buckets = client.find_all(
+        "test",
+        &doc! {"find": format!("system.buckets.{collection}")},
+    );
     for bucket in &buckets {
         let ids = check_bucket(bucket.as_ref());
         measurements += ids.len();
         for id in ids {
             assert!(
-                equal(meta_of[&id], bucket.get("meta")),
+                collection == "raw" || equal(meta_of[&id], bucket.get("meta")),
                 "{id} is in another series' bucket"
             );
         }
     }
-    assert_eq!(measurements, total);
+    // What expires may have done so in between.
+    assert!(measurements == total || collection == "brief" && measurements < total);
+    let found = client.run_on("test", &doc! {"validate": collection});
+    assert!(
+        matches!(found.get("valid"), ValueRef::Bool(true)),
+        "{found:?}"
+    );
+}
+
+/// Checks the collections with measurements.
+fn check_series(client: &mut Client, sent: &mut [Sent]) {
+    for collection in SERIES {
+        let total = check_documents(client, collection, sent);
+        check_buckets(client, collection, sent, total);
+    }
 }
 
 /// Checks that what was made is there whole, and what was dropped is gone whole.
@@ -392,15 +496,24 @@ fn kill_on_one_directory(seed: u64) {
         "--port",
         "0",
         "--quiet",
+        "--setParameter",
+        "ttlMonitorSleepSecs=1",
         "--dbpath",
         path.to_str().unwrap(),
     ];
     let mut server = Server::spawn(&mut nilometer(&arguments));
-    let options = doc! {"timeField": "t", "metaField": "m"};
-    let created = server
-        .connect()
-        .run_on("test", &doc! {"create": "ts", "timeseries": options});
-    assert!(is_ok(&created), "{created:?}");
+    for collection in SERIES {
+        let options = doc! {"timeField": "t", "metaField": "m"};
+        let mut create = doc! {"create": collection, "timeseries": options.clone()};
+        if collection == "brief" {
+            // Twenty years, of which only what is from 2001 has passed them.
+            create = doc! {
+                "create": collection, "timeseries": options, "expireAfterSeconds": 630_720_000i64,
+            };
+        }
+        let created = server.connect().run_on("test", &create);
+        assert!(is_ok(&created), "{created:?}");
+    }
     let mut sent: Vec<Sent> = Vec::new();
     let mut made = BTreeMap::new();
     for round in 0..KILLS {
@@ -410,12 +523,21 @@ fn kill_on_one_directory(seed: u64) {
             .map(|seed| std::thread::spawn(move || write(port, seed)))
             .collect();
         let definer = std::thread::spawn(move || define(port, round));
-        std::thread::sleep(Duration::from_millis(20 + random.below(WRITING_MS_MAX)));
+        let changes = random.below(u64::MAX);
+        let changer = std::thread::spawn(move || change_buckets(port, changes));
+        let expiry = if round % EXPIRY_EVERY == 0 {
+            EXPIRY_MS
+        } else {
+            0
+        };
+        let writing_ms = 20 + expiry + random.below(WRITING_MS_MAX);
+        std::thread::sleep(Duration::from_millis(writing_ms));
         server.signal("KILL");
         server.wait();
         for writer in writers {
             sent.extend(writer.join().expect("a writer that ends"));
         }
+        changer.join().expect("a changer that ends");
         made.extend(definer.join().expect("a definer that ends").collections);
         if round % SETTLE_EVERY == SETTLE_EVERY - 1 {
             settle(&path);
@@ -423,8 +545,7 @@ fn kill_on_one_directory(seed: u64) {
         server = Server::spawn(&mut nilometer(&arguments));
         let mut client = server.connect();
         check_documents(&mut client, "plain", &mut sent);
-        let total = check_documents(&mut client, "ts", &mut sent);
-        check_buckets(&mut client, &sent, total);
+        check_series(&mut client, &mut sent);
         check_made(&mut client, &mut made);
     }
     let known = |fate: Fate| sent.iter().filter(|c| c.fate == fate).count();
@@ -441,8 +562,7 @@ fn kill_on_one_directory(seed: u64) {
     let server = Server::spawn(&mut nilometer(&arguments));
     let mut client = server.connect();
     check_documents(&mut client, "plain", &mut sent);
-    let total = check_documents(&mut client, "ts", &mut sent);
-    check_buckets(&mut client, &sent, total);
+    check_series(&mut client, &mut sent);
     check_made(&mut client, &mut made);
 }
 

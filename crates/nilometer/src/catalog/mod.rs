@@ -51,8 +51,6 @@ pub struct Catalog {
     entries: RwLock<BTreeMap<Namespace, CatalogEntry>>,
     /// Held while a change is checked, stored and made visible.
     changes: Mutex<()>,
-    /// Collections that are being filled and have no name yet.
-    prepared: Mutex<BTreeSet<[u8; 16]>>,
 }
 
 impl Catalog {
@@ -97,7 +95,6 @@ impl Catalog {
             keyspace,
             entries: RwLock::new(entries),
             changes: Mutex::new(()),
-            prepared: Mutex::default(),
         };
         catalog.load_build_progress()?;
         Ok(catalog)
@@ -243,11 +240,7 @@ impl Catalog {
         )?;
         for (_, entry) in found {
             if let CatalogEntry::Collection(dropped) = entry {
-                let keyspaces = dropped.keyspaces();
-                dropped.indexes.set(Arc::default());
-                for keyspace in keyspaces {
-                    self.engine.drop_keyspace(keyspace)?;
-                }
+                self.discard(&dropped)?;
             }
         }
         Ok(())

@@ -16,7 +16,9 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
 use crate::operation::Request;
 use crate::query::cursor::FIRST_BATCH_DEFAULT;
-use crate::query::pipeline::{MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage};
+use crate::query::pipeline::{
+    GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage,
+};
 use crate::query::planner::Input;
 use crate::query::planner::needs::Needs;
 use crate::query::source::Direction;
@@ -129,14 +131,19 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
     let mut stages = Vec::new();
     let mut filter = None;
     if let Some(document) = args.document("filter")? {
-        let parsed = MatchExpression::parse(document, expressions)?.simplify();
-        if !matches!(parsed, MatchExpression::AlwaysTrue) {
+        let parsed = MatchExpression::parse_with_near(document, expressions)?.simplify();
+        let (near, rest) = parsed.take_near()?;
+        let is_sorted = args.document("sort")?.is_some_and(|sort| !sort.is_empty());
+        if let Some((path, query)) = near {
+            let stage = GeoNearStage::of_find(path, query, rest.clone(), !is_sorted);
+            stages.push(stage.into_stage());
+        } else if !matches!(rest, MatchExpression::AlwaysTrue) {
             stages.push(Stage::Match(MatchStage {
-                filter: parsed.clone(),
+                filter: rest.clone(),
                 source: document.to_document(),
             }));
         }
-        filter = Some(parsed);
+        filter = Some(rest);
     }
     let mut sort = None;
     if let Some(pattern) = args.document("sort")?.filter(|d| !d.is_empty())

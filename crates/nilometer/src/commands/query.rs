@@ -16,6 +16,7 @@ use crate::query::cursor::{BatchRequest, Cursor};
 use crate::query::exec::documents::GivenDocuments;
 use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::query::pipeline::{PipelineContext, Stage};
+use crate::query::planner::near;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::resolve::resolve;
 use crate::query::planner::{Builder, Input, LogicalPlan, rules};
@@ -207,6 +208,7 @@ pub(super) fn plan(
             adjust(&mut input)?;
             let mut all = resolved.view_stages;
             all.extend(stages);
+            let all = near::settle(&input, all, &settings)?;
             LogicalPlan::new(input, all)
         }
     };

@@ -94,6 +94,7 @@ codes! {
     NotImplemented = 238;
     ConversionFailure = 241;
     NoSuchTransaction = 251;
+    NoQueryExecutionPlans = 291;
     CursorInUse = 12051;
     TooManyLogicalSessions = 261;
     QueryExceededMemoryLimitNoDiskUseAllowed = 292;

@@ -27,12 +27,13 @@ enum Job {
     Barrier(SyncSender<()>),
 }
 
+type HeldChore = (Arc<Collection>, Chore);
+
 /// The queue and its thread. Dropping it ends the thread; what waits is left for the next start.
 pub(super) struct ChoreQueue {
     worker: Arc<Worker>,
-    /// For a simulation, which does chores when it likes.
-    #[cfg(test)]
-    held: Option<Mutex<Vec<(Arc<Collection>, Chore)>>>,
+    /// Where chores wait for whoever does them, if no thread shall: in simulations.
+    held: Option<Mutex<Vec<HeldChore>>>,
     sender: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -152,7 +153,6 @@ impl ChoreQueue {
         };
         Self {
             worker,
-            #[cfg(test)]
             held: None,
             sender,
             thread,
@@ -191,7 +191,6 @@ impl ChoreQueue {
     }
 
     fn add(&self, collection: &Arc<Collection>, chore: Chore) {
-        #[cfg(test)]
         if let Some(held) = &self.held {
             let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
             return held.push((collection.clone(), chore));

@@ -36,7 +36,7 @@ mod schema;
 mod sealed;
 mod series_index;
 #[cfg(test)]
-mod simulation;
+mod simulation_tests;
 mod tail;
 #[cfg(test)]
 mod tests;

@@ -2,9 +2,11 @@
 
 mod change_commands;
 mod collations;
+mod geo;
 mod golden;
 mod outputs;
 mod query_commands;
 mod random;
 mod same_answers;
+mod statistics;
 mod support;

@@ -39,6 +39,10 @@ impl MatchExpression {
                 ValueRef::Document(doc) => schema.matches(doc),
                 _ => Ok(false),
             },
+            Self::BucketGeo(test) => Ok(match root {
+                ValueRef::Document(doc) => test.matches(doc),
+                _ => true,
+            }),
             leaf => leaf
                 .visit_leaf(root, ctx, &mut |_| ())
                 .map(|found| found.is_some()),
@@ -95,7 +99,9 @@ impl MatchExpression {
             | Self::Size { path, .. }
             | Self::ElemMatchObject { path, .. }
             | Self::ElemMatchValue { path, .. }
-            | Self::Bits { path, .. } => Some(path),
+            | Self::Bits { path, .. }
+            | Self::Geo { path, .. }
+            | Self::Near { path, .. } => Some(path),
             _ => None,
         }
     }
@@ -146,6 +152,8 @@ impl MatchExpression {
                 .as_array()
                 .is_some_and(|array| i64::try_from(array.len()) == Ok(*size)),
             Self::Bits { test, .. } => test.test(value),
+            Self::Geo { test, .. } => test.test(value),
+            Self::Near { query, .. } => query.distance(value).is_some_and(|d| query.accepts(d)),
             Self::ElemMatchObject { filter, .. } => {
                 *element = first_element(value, |inner| {
                     let is_object = matches!(inner, ValueRef::Document(_) | ValueRef::Array(_));

@@ -16,11 +16,12 @@
 //! ([`path`]), which types a comparison compares ([`comparison`]), and how the patterns differ from
 //! Rust's ([`regex`]).
 //!
-//! Not here: `$where` (no JavaScript), `$text` and geospatial operators (refused when parsed).
+//! Not here: `$where` (no JavaScript) and `$text` (refused when parsed).
 
 pub mod comparison;
 mod evaluate;
 pub mod expr;
+pub mod geo;
 pub mod json_schema;
 mod operators;
 mod parse;
@@ -33,8 +34,11 @@ pub mod value_tests;
 
 use std::sync::Arc;
 
+use crate::geo::{GeoTest, NearQuery};
+
 pub use comparison::{CompareOp, Comparison, InList};
 pub use expr::ExprTest;
+pub use geo::BucketGeoTest;
 pub use json_schema::JsonSchema;
 pub use operators::{PATH_OPERATOR_NAMES, REFUSED_OPERATOR_NAMES, TOP_LEVEL_OPERATOR_NAMES};
 pub use parse::FILTER_DEPTH_MAX;
@@ -116,6 +120,22 @@ pub enum MatchExpression {
         /// The bits.
         test: BitTest,
     },
+    /// `$geoWithin`, `$geoIntersects`.
+    Geo {
+        /// Where.
+        path: MatchPath,
+        /// What the geometry there must do.
+        test: Arc<GeoTest>,
+    },
+    /// `$near` and its kin: a geometry there at a distance of interest.
+    Near {
+        /// Where.
+        path: MatchPath,
+        /// From where, and how far.
+        query: Arc<NearQuery>,
+    },
+    /// `$_internalBucketGeoWithin`: on bucket documents.
+    BucketGeo(Arc<BucketGeoTest>),
     /// `$expr`, and `$sampleRate`, which is one.
     Expr(Arc<ExprTest>),
     /// `$jsonSchema`.

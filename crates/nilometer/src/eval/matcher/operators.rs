@@ -1,7 +1,7 @@
 //! The operators of the filter language, in two tables, and how each reads its operand.
 //!
 //! A name that is not in the table is an error; a name in the table that this server cannot answer
-//! (JavaScript, text, geometry) is refused by its own row, so that the tables are the whole truth.
+//! (JavaScript, text) is refused by its own row, so that the tables are the whole truth.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::parse::{Level, Parser, is_operator_document};
 use super::path::MatchPath;
 use super::regex::Pattern;
 use super::value_tests::{BitTest, BitTestKind, ModTest, TypeSet, parse_size};
-use super::{MatchExpression, rewrite};
+use super::{MatchExpression, geo, rewrite};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::eval::expression::is_true;
@@ -45,6 +45,9 @@ const TOP_LEVEL: &[(&str, TopLevel)] = &[
     }),
     ("$alwaysFalse", |_, e| {
         constant(e, MatchExpression::AlwaysFalse)
+    }),
+    ("$_internalBucketGeoWithin", |p, e| {
+        geo::bucket(p, e).map(Some)
     }),
     ("$where", where_),
     ("$text", text),
@@ -116,14 +119,16 @@ const ON_PATH: &[(&str, OnPath)] = &[
     ("$_internalExprLte", |p, path, e, _| {
         Ok(expr_compare(p, path, e, CompareOp::Lte))
     }),
-    ("$geoIntersects", geo),
-    ("$geoWithin", geo),
-    ("$within", geo),
-    ("$near", geo),
-    ("$nearSphere", geo),
-    ("$geoNear", geo),
-    ("$maxDistance", geo),
-    ("$minDistance", geo),
+    ("$geoIntersects", |_, path, e, _| {
+        geo::intersects(path, e).map(Some)
+    }),
+    ("$geoWithin", |_, path, e, _| geo::within(path, e).map(Some)),
+    ("$within", |_, path, e, _| geo::within(path, e).map(Some)),
+    ("$near", near),
+    ("$nearSphere", near),
+    ("$geoNear", near),
+    ("$maxDistance", near_limit),
+    ("$minDistance", near_limit),
 ];
 
 const fn names<const N: usize, T>(table: &'static [(&'static str, T)]) -> [&'static str; N] {
@@ -142,19 +147,8 @@ pub const TOP_LEVEL_OPERATOR_NAMES: [&str; TOP_LEVEL.len()] = names(TOP_LEVEL);
 /// All names known on a path.
 pub const PATH_OPERATOR_NAMES: [&str; ON_PATH.len()] = names(ON_PATH);
 
-/// Names that are known and refused: no JavaScript, no text index, no geometry.
-pub const REFUSED_OPERATOR_NAMES: &[&str] = &[
-    "$where",
-    "$text",
-    "$geoIntersects",
-    "$geoWithin",
-    "$within",
-    "$near",
-    "$nearSphere",
-    "$geoNear",
-    "$maxDistance",
-    "$minDistance",
-];
+/// Names that are known and refused: no JavaScript, no text index.
+pub const REFUSED_OPERATOR_NAMES: &[&str] = &["$where", "$text"];
 
 /// An operator in the place of a field.
 pub(super) fn parse_top_level(parser: Parser<'_>, element: Element<'_>) -> Parsed {
@@ -192,7 +186,10 @@ fn logical(
         .value()
         .as_array()
         .ok_or_else(|| Error::bad_value(format!("{name} must be an array")))?;
-    let inner = parser.deeper(parser.level)?;
+    let mut inner = parser.deeper(parser.level)?;
+    if name == "$and" {
+        inner.near = parser.near;
+    }
     let mut parsed = Vec::new();
     for arm in arms.iter() {
         let arm = arm
@@ -281,14 +278,12 @@ fn text(parser: Parser<'_>, _: Element<'_>) -> Parsed {
     ))
 }
 
-fn geo(_: Parser<'_>, _: &MatchPath, element: Element<'_>, _: DocRef<'_>) -> Parsed {
-    Err(Error::new(
-        ErrorCode::NotImplemented,
-        format!(
-            "the geospatial operator {} is not available",
-            element.name()
-        ),
-    ))
+fn near(parser: Parser<'_>, path: &MatchPath, _: Element<'_>, all: DocRef<'_>) -> Parsed {
+    geo::near(parser, path, all).map(Some)
+}
+
+fn near_limit(_: Parser<'_>, _: &MatchPath, element: Element<'_>, all: DocRef<'_>) -> Parsed {
+    geo::distance_limit(element, all).map(|()| None)
 }
 
 fn not_equal(parser: Parser<'_>, path: &MatchPath, e: Element<'_>, _: DocRef<'_>) -> Parsed {

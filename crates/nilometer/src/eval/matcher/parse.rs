@@ -12,6 +12,7 @@
 use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::comparison::{CompareOp, Comparison};
+use super::geo::NearPlace;
 use super::operators;
 use super::path::MatchPath;
 use super::regex::Pattern;
@@ -36,22 +37,28 @@ pub(super) enum Level {
 pub(super) struct Parser<'c> {
     pub(super) ctx: &'c ParseContext,
     pub(super) level: Level,
+    pub(super) near: NearPlace,
     depth: usize,
 }
 
 impl MatchExpression {
     /// Parses a filter. Variables in `$expr` and the collation come from `ctx`.
     pub fn parse(filter: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
-        let parser = Parser {
-            ctx,
-            level: Level::Document,
-            depth: 0,
-        };
-        parser.document(filter)
+        Parser::new(ctx, NearPlace::Refused).document(filter)
     }
 }
 
-impl Parser<'_> {
+impl<'c> Parser<'c> {
+    /// A parser of a whole filter.
+    pub(super) fn new(ctx: &'c ParseContext, near: NearPlace) -> Self {
+        Self {
+            ctx,
+            level: Level::Document,
+            near,
+            depth: 0,
+        }
+    }
+
     /// One level further in.
     pub(super) fn deeper(self, level: Level) -> Result<Self> {
         if self.depth >= FILTER_DEPTH_MAX {
@@ -61,6 +68,7 @@ impl Parser<'_> {
         }
         Ok(Self {
             level,
+            near: self.near.deeper(),
             depth: self.depth + 1,
             ..self
         })

@@ -137,6 +137,10 @@ impl MatchExpression {
             }
             Self::Expr(test) => test.expression.dependencies(into),
             Self::JsonSchema(_) => into.whole = true,
+            Self::BucketGeo(test) => {
+                let paths = test.paths().into_iter().map(MatchPath::to_shared);
+                into.paths.extend(paths);
+            }
             Self::AlwaysTrue | Self::AlwaysFalse => {}
             leaf => {
                 if let Some(path) = leaf.leaf_path() {
@@ -164,7 +168,7 @@ impl MatchExpression {
                 ..comparison.clone()
             }),
             Self::Expr(test) => Self::Expr(Arc::new(test.renamed(from, to)?)),
-            Self::JsonSchema(_) => return None,
+            Self::JsonSchema(_) | Self::BucketGeo(_) => return None,
             leaf => leaf.at_path(leaf.leaf_path()?.renamed(from, to)?)?,
         })
     }
@@ -199,6 +203,14 @@ impl MatchExpression {
             Self::Bits { test, .. } => Self::Bits {
                 path,
                 test: test.clone(),
+            },
+            Self::Geo { test, .. } => Self::Geo {
+                path,
+                test: Arc::clone(test),
+            },
+            Self::Near { query, .. } => Self::Near {
+                path,
+                query: Arc::clone(query),
             },
             _ => return None,
         })

@@ -37,6 +37,7 @@ impl MatchExpression {
             Self::JsonSchema(schema) => {
                 out.append("$jsonSchema", schema.source().clone());
             }
+            Self::BucketGeo(test) => return test.to_document(),
             Self::ExprCompare(Comparison { path, .. }) => {
                 out.append(path.as_str(), self.operators());
             }
@@ -93,6 +94,10 @@ impl MatchExpression {
                     .map(|at| Value::from(i64::from(*at)));
                 out.append(test.kind.name(), Value::Array(positions.collect()));
             }
+            Self::Geo { test, .. } => {
+                out.append(test.name(), test.operand().clone());
+            }
+            Self::Near { query, .. } => return query.source().clone(),
             Self::Not(arm) => {
                 out.append("$not", arm.operators());
             }

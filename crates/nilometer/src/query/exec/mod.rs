@@ -22,6 +22,7 @@ pub mod densify;
 pub mod documents;
 pub mod facet;
 pub mod filter;
+pub mod geo_near;
 pub mod granularity;
 pub mod graph_lookup;
 pub mod group;

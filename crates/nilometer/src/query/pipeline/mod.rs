@@ -18,6 +18,7 @@ mod densify;
 mod documents;
 mod facet;
 mod fill;
+mod geo_near;
 mod graph_lookup;
 mod group;
 mod introspection;
@@ -51,6 +52,8 @@ pub use bucket_auto::BucketAutoStage;
 pub use densify::{DensifyBounds, DensifyStage, DensifyStep};
 pub use documents::given as given_documents;
 pub(crate) use documents::not_an_array as documents_not_an_array;
+pub(crate) use geo_near::not_first as geo_near_not_first;
+pub use geo_near::{GeoDistanceStage, GeoNearOutput, GeoNearStage, NearFrom};
 pub use graph_lookup::GraphLookupStage;
 pub use group::GroupStage;
 pub use lookup::{LookupEquality, LookupStage};
@@ -180,6 +183,11 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         false
     }
 
+    /// The stage as a `$geoNear` that waits to be settled.
+    fn as_geo_near(&self) -> Option<&GeoNearStage> {
+        None
+    }
+
     /// True if each output document stands for one input document and nothing is reordered.
     fn is_one_to_one(&self) -> bool {
         false
@@ -230,6 +238,14 @@ impl Stage {
             }
         };
         out.finish()
+    }
+
+    /// The stage as a `$geoNear` that waits to be settled.
+    pub fn as_geo_near(&self) -> Option<&GeoNearStage> {
+        match self {
+            Self::Other(stage) => stage.as_geo_near(),
+            _ => None,
+        }
     }
 
     /// True if the stage makes its documents itself.
@@ -354,7 +370,7 @@ pub static STAGES: &[StageEntry] = &[
         ..stage("$facet", facet::parse)
     },
     stage("$fill", fill::parse),
-    not_yet("$geoNear"),
+    source("$geoNear", geo_near::parse),
     stage("$graphLookup", graph_lookup::parse),
     stage("$group", group::parse),
     source("$indexStats", introspection::parse),

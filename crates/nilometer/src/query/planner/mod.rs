@@ -16,6 +16,7 @@
 //! which is how tests hold one against the other.
 
 pub mod logical;
+pub mod near;
 pub mod needs;
 pub mod physical;
 pub mod resolve;

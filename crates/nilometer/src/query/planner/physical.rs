@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document};
 
 use super::logical::{Input, LogicalPlan};
+use super::near;
 use super::resolve::resolve;
 use super::rules;
 use crate::error::Result;
@@ -81,6 +82,7 @@ impl Builder {
                 let resolved = resolve(&*self.collections, &self.database, name, &cx)?;
                 let mut all = resolved.view_stages;
                 all.extend(stages);
+                let all = near::settle(&resolved.input, all, &self.settings)?;
                 LogicalPlan::new(resolved.input, all)
             }
         };

@@ -225,7 +225,7 @@ impl BucketCatalog {
                 series.open = Some(bucket);
             } else {
                 // It counts measurements that are in no entry.
-                series.let_go(bucket);
+                series.let_go(*bucket);
             }
         }
         staged
@@ -260,7 +260,7 @@ impl BucketCatalog {
                 if backward && !(check.is_frozen)(bucket.id) {
                     series.archive(bucket, meta_bytes);
                 } else {
-                    series.close(bucket);
+                    series.close(*bucket);
                 }
             }
             let mut bucket = match reopening::reopen(series, &sink.key.meta, measurement, check)? {

@@ -221,11 +221,11 @@ fn fetch(
         }
         Ok(Some(_)) => {
             failed();
-            series.close(bucket);
+            series.close(*bucket);
             Ok(None)
         }
         Err(error) => {
-            series.let_go(bucket);
+            series.let_go(*bucket);
             Err(error)
         }
     }

@@ -68,7 +68,7 @@ pub(super) struct Series {
     pub(super) open: Option<Box<OpenBucket>>,
     /// In the order of their starts.
     pub(super) archived: Vec<ArchivedBucket>,
-    pub(super) closing: Vec<Box<OpenBucket>>,
+    pub(super) closing: Vec<OpenBucket>,
     pub(super) removing: Vec<[u8; 12]>,
     /// It stands in the stripe's queue of series that may leave memory.
     pub(super) queued: bool,
@@ -87,14 +87,14 @@ impl Series {
 
     pub(super) fn buckets(&self) -> impl Iterator<Item = &OpenBucket> {
         let archived = self.archived.iter().filter_map(|a| a.known.as_ref());
-        let all = self.open.iter().chain(archived).chain(&self.closing);
-        all.map(|bucket| &**bucket)
+        let boxed = self.open.iter().chain(archived);
+        boxed.map(|bucket| &**bucket).chain(&self.closing)
     }
 
     pub(super) fn buckets_mut(&mut self) -> impl Iterator<Item = &mut OpenBucket> {
         let archived = self.archived.iter_mut().filter_map(|a| a.known.as_mut());
-        let all = self.open.iter_mut().chain(archived);
-        all.chain(&mut self.closing).map(|bucket| &mut **bucket)
+        let boxed = self.open.iter_mut().chain(archived);
+        boxed.map(|bucket| &mut **bucket).chain(&mut self.closing)
     }
 
     /// True if an entry of any of its buckets is on its way, or somebody is alone with one.
@@ -108,14 +108,14 @@ impl Series {
     }
 
     /// Takes no more measurements into the bucket; it is written out when nothing is in flight.
-    pub(super) fn close(&mut self, mut bucket: Box<OpenBucket>) {
+    pub(super) fn close(&mut self, mut bucket: OpenBucket) {
         bucket.closing = true;
         self.closing.push(bucket);
     }
 
     /// Forgets a bucket, but not before its entries have arrived: its next sequence number is known
     /// only here, so it must not be taken up again while one of them is on its way.
-    pub(super) fn let_go(&mut self, bucket: Box<OpenBucket>) {
+    pub(super) fn let_go(&mut self, bucket: OpenBucket) {
         if bucket.in_flight > 0 {
             self.close(bucket);
         }
@@ -159,12 +159,12 @@ impl Series {
     /// Takes a bucket out of those that are offered for measurements.
     pub(super) fn remove(&mut self, id: [u8; 12]) {
         if let Some(bucket) = self.open.take_if(|bucket| bucket.id == id) {
-            self.let_go(bucket);
+            self.let_go(*bucket);
         }
         if let Some(at) = self.archived.iter().position(|a| a.id == id)
             && let Some(bucket) = self.archived.remove(at).known
         {
-            self.let_go(bucket);
+            self.let_go(*bucket);
         }
     }
 
@@ -173,7 +173,7 @@ impl Series {
         let archived = std::mem::take(&mut self.archived);
         let archived = archived.into_iter().filter_map(|a| a.known);
         for bucket in self.open.take().into_iter().chain(archived) {
-            self.let_go(bucket);
+            self.let_go(*bucket);
         }
     }
 }

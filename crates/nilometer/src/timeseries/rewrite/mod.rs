@@ -4,6 +4,7 @@
 //! {v: {$gt: 5}}                 some measurement matches  ⇒  control.max.v > 5        (loose)
 //! {t: {$gte: d}}                every measurement matches ⇐  control.min.t >= d       (whole)
 //! {t: {$gte: a, $lt: b}}        bucket _id between a - maxSpan and b                  (bounds)
+//! {p: {$geoWithin: …}}          the box between control.min.p and control.max.p meets the shape
 //! ```
 //!
 //! A bucket's bounds are weaker than they look, and each weakness is a reason to say "unknown":
@@ -32,7 +33,7 @@ use nilometer_bson::Value;
 use nilometer_bson::order::{CanonicalType, canonical_type};
 
 pub use predicate::{
-    BoundTest, BucketHeader, BucketPredicate, FilterContext, MetaTest, Side, Truth,
+    BoundTest, BucketHeader, BucketPredicate, FilterContext, GeoBoundTest, MetaTest, Side, Truth,
 };
 pub use time_range::{IdBounds, TimeRange};
 
@@ -114,6 +115,12 @@ impl BucketRewriter {
             }
             MatchExpression::Exists(path) if self.is_measurement_path(path.as_str()) => {
                 self.loose_exists(path.as_str())
+            }
+            MatchExpression::Geo { path, test } if self.is_measurement_path(path.as_str()) => {
+                BucketPredicate::Geo(GeoBoundTest {
+                    path: path.to_shared(),
+                    test: Arc::clone(test),
+                })
             }
             MatchExpression::Expr(test) => self.loose_expression(&test.expression),
             _ => BucketPredicate::Always,

@@ -9,9 +9,11 @@ use nilometer_bson::order::{CanonicalType, Collator, canonical_type};
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
 use crate::error::Result;
+use crate::eval::matcher::geo::bucket_document;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
+use crate::geo::{GeoTest, may_hold};
 
 /// What is known of a bucket before any column is read.
 pub trait BucketHeader {
@@ -63,6 +65,17 @@ pub enum BucketPredicate {
     Meta(MetaTest),
     /// A bound compares so with the operand.
     Bound(BoundTest),
+    /// The bounds of a field leave room for geometry.
+    Geo(GeoBoundTest),
+}
+
+/// `$_internalBucketGeoWithin`: whether points between the bounds of a field can pass a test.
+#[derive(Clone, Debug)]
+pub struct GeoBoundTest {
+    /// The measurement field, dotted.
+    pub path: Arc<str>,
+    /// What is asked of measurements.
+    pub test: Arc<GeoTest>,
 }
 
 /// A filter that reads the metadata only.
@@ -168,6 +181,7 @@ impl BucketPredicate {
             }
             Self::Meta(test) => Truth::of(test.test(header.meta())?),
             Self::Bound(test) => test.truth(header),
+            Self::Geo(test) => test.truth(header),
         })
     }
 
@@ -240,6 +254,7 @@ impl BucketPredicate {
                 out.append(name, list);
             }
             Self::Meta(test) => return test.to_document(),
+            Self::Geo(test) => return bucket_document(&test.test, &test.path),
             Self::Bound(test) => {
                 let side = match test.side {
                     Side::Min => "min",
@@ -299,21 +314,9 @@ impl BoundTest {
     }
 
     fn bounds<'a>(&self, header: &'a (impl BucketHeader + ?Sized)) -> Bounds<'a> {
-        let mut parts = self.path.split('.');
-        let first = parts.next().unwrap_or("");
-        let (mut min, mut max) = (header.min(first), header.max(first));
-        for part in parts {
-            match (min, max) {
-                // Objects at both ends: every value present is an object, as its type's place in
-                // the order says.
-                (ValueRef::Document(low), ValueRef::Document(high)) => {
-                    min = low.get(part);
-                    max = high.get(part);
-                }
-                (ValueRef::Missing, ValueRef::Missing) => return Bounds::Absent,
-                _ => return Bounds::Unknown,
-            }
-        }
+        let Some((min, max)) = bounds_at(&self.path, header) else {
+            return Bounds::Unknown;
+        };
         let composite = |v: ValueRef<'_>| matches!(v, ValueRef::Document(_) | ValueRef::Array(_));
         match (min, max) {
             (ValueRef::Missing, ValueRef::Missing) => Bounds::Absent,
@@ -332,4 +335,37 @@ impl BoundTest {
             (min, max) => Bounds::Between(min, max),
         }
     }
+}
+
+impl GeoBoundTest {
+    /// Never surely true: bounds tell what there is at most.
+    fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Truth {
+        match bounds_at(&self.path, header) {
+            Some((min, max)) if !may_hold(&self.test, min, max) => Truth::False,
+            _ => Truth::Unknown,
+        }
+    }
+}
+
+/// The bounds of a dotted path; both missing if no measurement has it, none if they say nothing.
+fn bounds_at<'a>(
+    path: &str,
+    header: &'a (impl BucketHeader + ?Sized),
+) -> Option<(ValueRef<'a>, ValueRef<'a>)> {
+    let mut parts = path.split('.');
+    let first = parts.next().unwrap_or("");
+    let (mut min, mut max) = (header.min(first), header.max(first));
+    for part in parts {
+        match (min, max) {
+            // Objects at both ends: every value present is an object, as its type's place in the
+            // order says.
+            (ValueRef::Document(low), ValueRef::Document(high)) => {
+                min = low.get(part);
+                max = high.get(part);
+            }
+            (ValueRef::Missing, ValueRef::Missing) => break,
+            _ => return None,
+        }
+    }
+    Some((min, max))
 }

@@ -1,0 +1,231 @@
+//! `$geoWithin`, `$geoIntersects`, `$near` and its kin, `$_internalBucketGeoWithin`: parsing, and the
+//! test of one document. What shapes mean is told in [`crate::geo`].
+//!
+//! A `$near` is two things: a test (the distance lies between the least and the largest) and an order
+//! (nearest first). The test is done here; who may ask for the order takes the `$near` out of the
+//! filter with [`MatchExpression::take_near`]. It may stand only where the order is the whole query's:
+//! in the filter of a `find`, or in an `$and` there. Everywhere else it is refused when parsed.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, Element, ValueRef, doc};
+
+use super::MatchExpression;
+use super::parse::{Level, Parser};
+use super::path::{LeafArrays, MatchPath};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::ParseContext;
+use crate::geo::{GeoTest, NearQuery, find_near_operator, may_hold};
+
+/// `$near` where nothing is sorted.
+const NEAR_NOT_ALLOWED: i32 = 5_626_500;
+
+/// Whether a `$near` may stand where a filter is being parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NearPlace {
+    /// Not in this filter.
+    Refused,
+    /// Here.
+    Here,
+    /// In this filter, but not this deep.
+    TooDeep,
+}
+
+impl NearPlace {
+    /// The place within an operator other than `$and`.
+    pub(super) fn deeper(self) -> Self {
+        match self {
+            Self::Refused => Self::Refused,
+            Self::Here | Self::TooDeep => Self::TooDeep,
+        }
+    }
+}
+
+/// `$_internalBucketGeoWithin`: a test of a bucket document by the bounds of a field.
+#[derive(Clone, Debug)]
+pub struct BucketGeoTest {
+    test: GeoTest,
+    field: Arc<str>,
+    min: MatchPath,
+    max: MatchPath,
+}
+
+impl BucketGeoTest {
+    /// A test of the bounds of `field`.
+    pub fn new(test: GeoTest, field: &str) -> Self {
+        Self {
+            test,
+            field: field.into(),
+            min: MatchPath::new(&format!("control.min.{field}")),
+            max: MatchPath::new(&format!("control.max.{field}")),
+        }
+    }
+
+    /// Whether the bucket may hold a measurement that passes.
+    pub fn matches(&self, bucket: DocRef<'_>) -> bool {
+        let bound = |path: &MatchPath| path.value_without_arrays(bucket);
+        match (bound(&self.min), bound(&self.max)) {
+            (Some(min), Some(max)) => may_hold(&self.test, min, max),
+            // The path leads into an array.
+            _ => true,
+        }
+    }
+
+    /// The paths it reads.
+    pub fn paths(&self) -> [&MatchPath; 2] {
+        [&self.min, &self.max]
+    }
+
+    /// The operator as a filter on buckets.
+    pub fn to_document(&self) -> Document {
+        bucket_document(&self.test, &self.field)
+    }
+}
+
+/// `{$_internalBucketGeoWithin: …}`.
+pub fn bucket_document(test: &GeoTest, field: &str) -> Document {
+    let operand = doc! {"withinRegion": test.operand().clone(), "field": field};
+    doc! {"$_internalBucketGeoWithin": operand}
+}
+
+/// A field, and from where and how far to measure it.
+pub type NearAt = (MatchPath, Arc<NearQuery>);
+
+impl MatchExpression {
+    /// Parses a filter in which a `$near` may order the answer.
+    pub fn parse_with_near(filter: DocRef<'_>, ctx: &ParseContext) -> Result<Self> {
+        Parser::new(ctx, NearPlace::Here).document(filter)
+    }
+
+    /// Takes the `$near` out of the filter: where it measures and how, and what is left.
+    pub fn take_near(self) -> Result<(Option<NearAt>, Self)> {
+        let mut near = None;
+        let mut rest = Vec::new();
+        for conjunct in self.into_conjuncts() {
+            match conjunct {
+                Self::Near { path, query } => {
+                    if near.replace((path, query)).is_some() {
+                        return Err(Error::bad_value("Too many geoNear expressions"));
+                    }
+                }
+                other => rest.push(other),
+            }
+        }
+        Ok((near, super::rewrite::and(rest)))
+    }
+}
+
+/// The smallest distance of a value at the path that is of interest.
+pub fn near_distance(
+    path: &MatchPath,
+    query: &NearQuery,
+    root: ValueRef<'_>,
+) -> Result<Option<(f64, nilometer_bson::Value)>> {
+    let mut nearest: Option<(f64, nilometer_bson::Value)> = None;
+    path.visit(root, LeafArrays::Expand, &mut |value, _| {
+        let distance = query.distance(value).filter(|d| query.accepts(*d));
+        if let Some(distance) = distance
+            && nearest.as_ref().is_none_or(|(known, _)| distance < *known)
+        {
+            nearest = Some((distance, value.to_value()));
+        }
+        Ok(false)
+    })?;
+    Ok(nearest)
+}
+
+/// `$geoWithin` and its old name.
+pub(super) fn within(path: &MatchPath, element: Element<'_>) -> Result<MatchExpression> {
+    Ok(MatchExpression::Geo {
+        path: path.clone(),
+        test: Arc::new(GeoTest::within(element.value())?),
+    })
+}
+
+/// `$geoIntersects`.
+pub(super) fn intersects(path: &MatchPath, element: Element<'_>) -> Result<MatchExpression> {
+    Ok(MatchExpression::Geo {
+        path: path.clone(),
+        test: Arc::new(GeoTest::intersects(element.value())?),
+    })
+}
+
+/// `$near` and its kin, with all operators beside it.
+pub(super) fn near(
+    parser: Parser<'_>,
+    path: &MatchPath,
+    operators: DocRef<'_>,
+) -> Result<MatchExpression> {
+    match parser.near {
+        NearPlace::Refused => Err(Error::location(
+            NEAR_NOT_ALLOWED,
+            "$geoNear, $near, and $nearSphere are not allowed in this context, as these operators \
+             require sorting geospatial data. If you do not need sort, consider using $geoWithin \
+             instead.",
+        )),
+        NearPlace::TooDeep => Err(Error::bad_value("geoNear must be top-level expr")),
+        NearPlace::Here => Ok(MatchExpression::Near {
+            path: path.clone(),
+            query: Arc::new(NearQuery::parse(operators)?),
+        }),
+    }
+}
+
+/// `$minDistance`, `$maxDistance`: read together with the `$near` they stand beside.
+pub(super) fn distance_limit(element: Element<'_>, operators: DocRef<'_>) -> Result<()> {
+    match find_near_operator(operators) {
+        Some(_) => Ok(()),
+        None => Err(Error::bad_value(format!(
+            "{} is only valid beside $near or $nearSphere",
+            element.name()
+        ))),
+    }
+}
+
+/// `$_internalBucketGeoWithin: {withinRegion, field}`.
+pub(super) fn bucket(parser: Parser<'_>, element: Element<'_>) -> Result<MatchExpression> {
+    const NAME: &str = "$_internalBucketGeoWithin";
+    if parser.level == Level::Element {
+        return Err(Error::new(
+            ErrorCode::QueryFeatureNotAllowed,
+            format!("{NAME} is not allowed within $elemMatch"),
+        ));
+    }
+    let operand = element
+        .value()
+        .as_document()
+        .ok_or_else(|| Error::type_mismatch(format!("{NAME} must be an object")))?;
+    let (mut region, mut field) = (None, None);
+    for element in operand {
+        match (element.name(), element.value()) {
+            ("withinRegion", value @ ValueRef::Document(_)) => region = Some(value),
+            ("field", ValueRef::String(name)) => field = Some(name),
+            (name @ ("withinRegion" | "field"), value) => {
+                return Err(Error::type_mismatch(format!(
+                    "{NAME}: '{name}' must not be of type {}",
+                    value.type_name()
+                )));
+            }
+            (name, _) => {
+                return Err(Error::failed_to_parse(format!(
+                    "{NAME}: unknown parameter '{name}'"
+                )));
+            }
+        }
+    }
+    let (Some(region), Some(field)) = (region, field) else {
+        return Err(Error::failed_to_parse(format!(
+            "{NAME} needs 'withinRegion' and 'field'"
+        )));
+    };
+    let test = match GeoTest::within(region) {
+        // The form of a `$geoIntersects` with lines or points.
+        Err(_) if matches!(region, ValueRef::Document(d) if d.contains("$geometry")) => {
+            GeoTest::intersects(region)?
+        }
+        parsed => parsed?,
+    };
+    Ok(MatchExpression::BucketGeo(Arc::new(BucketGeoTest::new(
+        test, field,
+    ))))
+}

@@ -1,0 +1,275 @@
+//! Keys of `2dsphere` indexes: cells of S2.
+//!
+//! ```text
+//! S2 cell id (64 bits)   3 bits face, 2 bits for each level down to 30, a 1, zeros
+//!                        every id of a cell's inside lies between its range_min and range_max
+//! CellKey                the id as a signed number with the highest bit flipped, so that keys
+//!                        order as ids do and are stored as longs
+//!
+//! stored point           one key: its leaf cell (level 30)
+//! stored line, polygon   keys of a covering: at most CELLS_PER_PART_MAX cells for each part, none
+//!                        finer than FINEST_LEVEL
+//! query region           ranges of keys: for each cell of its covering all ids inside it, and each
+//!                        of its ancestors exactly (a stored cell may be larger than a queried one)
+//! ```
+//!
+//! The promise: if a stored geometry and a region have a point in common, some key of the first lies
+//! in some range of the second. The other way round nothing is promised: whoever reads the index
+//! asks the geometry again.
+
+use nilometer_bson::ValueRef;
+use s2rst::s2::region_coverer::RegionCoverer;
+use s2rst::s2::{CellId, Level};
+
+use super::bucket::BucketPoints;
+use super::coordinates::LngLat;
+use super::parse::{Geometry, ParsePurpose};
+use super::query::{GeoKind, GeoTest, Region};
+use super::sphere::{Covered, Disc, SphereGeometry, SphereRegion};
+use crate::error::{Error, Result};
+
+/// Cells in the covering of one stored line or polygon.
+const CELLS_PER_PART_MAX: usize = 20;
+
+/// The finest level of a covering: cells of about a metre across.
+const FINEST_LEVEL: u8 = 23;
+
+/// Cells in the covering of a region that is asked for.
+const CELLS_PER_QUERY_MAX: usize = 20;
+
+/// Geometry that cannot be indexed: code of `2dsphere` indexes.
+const NOT_INDEXABLE: i32 = 16_755;
+
+/// Geometry in a measurement that cannot be read: code of `2dsphere_bucket` indexes.
+const BUCKET_MALFORMED: i32 = 183_934;
+
+/// Geometry in a measurement that is no point: code of `2dsphere_bucket` indexes.
+const BUCKET_NOT_A_POINT: i32 = 183_493;
+
+/// A cell as an index stores it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CellKey(pub i64);
+
+/// Keys from the first to the last, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellRange {
+    /// First.
+    pub min: CellKey,
+    /// Last.
+    pub max: CellKey,
+}
+
+impl CellKey {
+    fn of(id: CellId) -> Self {
+        Self(ordered_long(id.id()))
+    }
+}
+
+/// An unsigned number as a signed one of the same place in the order: the highest bit is flipped.
+pub fn ordered_long(number: u64) -> i64 {
+    (number ^ (1 << 63)) as i64
+}
+
+impl CellRange {
+    /// Whether a key lies in the range.
+    pub fn contains(self, key: CellKey) -> bool {
+        self.min <= key && key <= self.max
+    }
+}
+
+fn coverer(cells: usize) -> RegionCoverer {
+    let finest = Level::try_from(FINEST_LEVEL).unwrap_or(Level::MAX);
+    RegionCoverer::new().max_level(finest).max_cells(cells)
+}
+
+/// The key of a point.
+pub fn point_cells(place: LngLat) -> CellKey {
+    CellKey::of(CellId::from_point(&place.to_unit()))
+}
+
+/// The keys of a value under a `2dsphere` index, ascending, none twice. A missing value, null, an
+/// empty array or an empty object has none; an array that is no legacy pair has those of all its
+/// elements; anything that is no geometry is refused with 16755.
+pub fn index_cells(value: ValueRef<'_>) -> Result<Vec<CellKey>> {
+    if let ValueRef::Array(array) = value
+        && matches!(array.get(0), ValueRef::Array(_) | ValueRef::Document(_))
+    {
+        let mut keys = Vec::new();
+        for element in array.iter() {
+            keys.extend(cells_of_one(element)?);
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        return Ok(keys);
+    }
+    cells_of_one(value)
+}
+
+fn cells_of_one(value: ValueRef<'_>) -> Result<Vec<CellKey>> {
+    let has_none = match value {
+        ValueRef::Missing | ValueRef::Null | ValueRef::Undefined => true,
+        ValueRef::Array(array) => array.is_empty(),
+        ValueRef::Document(document) => document.is_empty(),
+        _ => {
+            let kind = value.type_name();
+            return Err(Error::location(
+                NOT_INDEXABLE,
+                format!("geo element must be an array or object, not {kind}"),
+            ));
+        }
+    };
+    if has_none {
+        return Ok(Vec::new());
+    }
+    let geometry = Geometry::parse(value, ParsePurpose::Stored).map_err(|error| {
+        Error::location(
+            NOT_INDEXABLE,
+            format!("Can't extract geo keys: {}", error.message),
+        )
+    })?;
+    let pair = geometry.plane_point();
+    let shape = geometry.into_sphere().ok_or_else(|| {
+        let (x, y) = pair.map_or((f64::NAN, f64::NAN), |p| (p.x, p.y));
+        Error::location(
+            NOT_INDEXABLE,
+            format!(
+                "Can't extract geo keys: longitude/latitude is out of bounds, lng: {x} lat: {y}"
+            ),
+        )
+    })?;
+    Ok(keys_of(&shape))
+}
+
+fn keys_of(shape: &SphereGeometry) -> Vec<CellKey> {
+    let mut keys: Vec<CellKey> = shape.points.iter().map(|p| point_cells(*p)).collect();
+    let coverer = coverer(CELLS_PER_PART_MAX);
+    for part in shape.covered() {
+        keys.extend(
+            coverer
+                .covering(&part)
+                .cell_ids()
+                .iter()
+                .map(|id| CellKey::of(*id)),
+        );
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// The ranges of keys in which every geometry that touches the region has one, ascending and apart.
+pub fn query_cells(region: &SphereRegion) -> Vec<CellRange> {
+    ranges_of(region.covered())
+}
+
+impl SphereGeometry {
+    /// The ranges of keys in which every geometry that touches this one has one.
+    pub fn query_cells(&self) -> Vec<CellRange> {
+        // A disc without a radius to speak of stands for a point: its border is as thick as any.
+        let points = self.points.iter().map(|center| {
+            SphereRegion::Disc(Disc {
+                center: *center,
+                radius: 0.0,
+            })
+        });
+        let points: Vec<SphereRegion> = points.collect();
+        let discs = points.iter().flat_map(SphereRegion::covered);
+        ranges_of(discs.chain(self.covered()).collect())
+    }
+}
+
+fn ranges_of(parts: Vec<Covered<'_>>) -> Vec<CellRange> {
+    let coverer = coverer(CELLS_PER_QUERY_MAX);
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for part in parts {
+        for &cell in coverer.covering(&part).cell_ids() {
+            ranges.push((cell.range_min().id(), cell.range_max().id()));
+            let mut up = cell;
+            while !up.is_face() {
+                up = up.parent();
+                ranges.push((up.id(), up.id()));
+            }
+        }
+    }
+    ranges.sort_unstable();
+    let mut apart: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+    for (min, max) in ranges {
+        match apart.last_mut() {
+            Some(last) if min <= last.1.saturating_add(1) => last.1 = last.1.max(max),
+            _ => apart.push((min, max)),
+        }
+    }
+    apart
+        .into_iter()
+        .map(|(min, max)| CellRange {
+            min: CellKey::of(CellId(min)),
+            max: CellKey::of(CellId(max)),
+        })
+        .collect()
+}
+
+/// The keys of a bucket under a `2dsphere_bucket` index.
+///
+/// `values` are the values of the field in the bucket's measurements. Each must be a point or absent
+/// (missing, null): what cannot be read is refused with 183934, what is no point with 183493. The keys
+/// cover the box of latitudes and longitudes around all points, so that they stay few however many
+/// measurements there are; a single point has its leaf cell.
+pub fn bucket_cells<'v>(values: impl IntoIterator<Item = ValueRef<'v>>) -> Result<Vec<CellKey>> {
+    let mut points: Option<BucketPoints> = None;
+    for value in values {
+        if value.is_nullish() {
+            continue;
+        }
+        let malformed = |reason: &str| {
+            Error::location(
+                BUCKET_MALFORMED,
+                format!("Can't extract geo keys: {reason}"),
+            )
+        };
+        let geometry = Geometry::parse(value, ParsePurpose::Stored)
+            .map_err(|error| malformed(&error.message))?;
+        if matches!(geometry, Geometry::Shape(_)) {
+            return Err(Error::location(
+                BUCKET_NOT_A_POINT,
+                "Time-series collections '2dsphere' indexes only support point data",
+            ));
+        }
+        let place = geometry
+            .place()
+            .ok_or_else(|| malformed("longitude/latitude is out of bounds"))?;
+        match &mut points {
+            Some(points) => points.add(place),
+            None => points = Some(BucketPoints::of(place)),
+        }
+    }
+    Ok(points.map_or_else(Vec::new, |points| points.cells()))
+}
+
+impl BucketPoints {
+    /// The keys that cover the box around the points.
+    pub fn cells(&self) -> Vec<CellKey> {
+        if self.low() == self.high() {
+            return vec![point_cells(self.low())];
+        }
+        let covering = coverer(CELLS_PER_PART_MAX).covering(&self.rect());
+        covering
+            .cell_ids()
+            .iter()
+            .map(|id| CellKey::of(*id))
+            .collect()
+    }
+}
+
+impl GeoTest {
+    /// The ranges of a `2dsphere` index in which every stored value that passes has a key; none if such
+    /// an index does not serve the test, which is one on the plane.
+    pub fn cell_ranges(&self) -> Option<Vec<CellRange>> {
+        match self.kind() {
+            GeoKind::Within(Region::Sphere(region)) | GeoKind::Reach(_, Region::Sphere(region)) => {
+                Some(query_cells(region))
+            }
+            GeoKind::Intersects(geometry) => Some(geometry.query_cells()),
+            GeoKind::Within(Region::Plane(_)) | GeoKind::Reach(_, Region::Plane(_)) => None,
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Keys of `2d` indexes: the bits of both coordinates, one from each in turn.
+//!
+//! ```text
+//! cell of x      floor((x - min) / (max - min) · 2^bits)        a number of `bits` bits, x in [min, max)
+//! hash           x y x y … from the highest bits down: 2·bits bits, in the low end of a u64
+//! key            the hash as a long of the same order: its highest bit flipped
+//! ```
+//!
+//! A square of cells whose side is a power of two, at a multiple of that side, is one range of hashes;
+//! a box is covered with such squares, larger ones inside and as small ones as may be at its border.
+
+use std::collections::BinaryHeap;
+
+use nilometer_bson::ValueRef;
+
+use super::cells::ordered_long;
+use super::coordinates::PlanePoint;
+use super::parse::Geometry;
+use super::plane::PlaneRegion;
+use super::query::{GeoKind, GeoTest, Region};
+use crate::error::{Error, Result};
+
+/// Bits of each coordinate unless an index says otherwise.
+pub const BITS_DEFAULT: u32 = 26;
+
+/// The most bits of each coordinate.
+pub const BITS_MAX: u32 = 32;
+
+/// Ranges a covering may have before squares are no longer split.
+const RANGES_MAX: usize = 32;
+
+/// A point that lies outside of what an index covers.
+const OUT_OF_BOUNDS: i32 = 13_027;
+
+/// A value that is no point.
+const NOT_A_POINT: i32 = 13_026;
+
+/// What a `2d` index covers and how finely.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlaneGrid {
+    bits: u32,
+    min: f64,
+    max: f64,
+}
+
+/// Hashes from the first to the last, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HashRange {
+    /// First.
+    pub min: u64,
+    /// Last.
+    pub max: u64,
+}
+
+impl HashRange {
+    /// The first and the last key.
+    pub fn keys(self) -> (i64, i64) {
+        (ordered_long(self.min), ordered_long(self.max))
+    }
+}
+
+impl Default for PlaneGrid {
+    fn default() -> Self {
+        Self {
+            bits: BITS_DEFAULT,
+            min: -180.0,
+            max: 180.0,
+        }
+    }
+}
+
+impl PlaneGrid {
+    /// A grid; code 72 for bits outside 1 to 32 or an empty or infinite interval.
+    pub fn new(bits: u32, min: f64, max: f64) -> Result<Self> {
+        if !(1..=BITS_MAX).contains(&bits) {
+            return Err(Error::invalid_options(format!(
+                "bits for hash must be > 0 and <= {BITS_MAX}, but {bits} bits were specified"
+            )));
+        }
+        let is_interval = min.is_finite() && max.is_finite() && min < max;
+        if !is_interval || !(max - min).is_finite() {
+            return Err(Error::invalid_options(
+                "region for hash must be valid and have positive area",
+            ));
+        }
+        Ok(Self { bits, min, max })
+    }
+
+    /// Cells on one side.
+    fn side(&self) -> u64 {
+        1u64 << self.bits
+    }
+
+    /// The cell a coordinate lies in; one outside is moved to the nearest.
+    fn cell(&self, coordinate: f64) -> u64 {
+        let scaled = (coordinate - self.min) / (self.max - self.min) * self.side() as f64;
+        // A cast cuts at both ends and takes NaN as 0.
+        (scaled.floor() as u64).min(self.side() - 1)
+    }
+
+    /// The hash of a point; code 13027 if it lies outside.
+    pub fn hash(&self, point: PlanePoint) -> Result<u64> {
+        let inside = |v: f64| self.min <= v && v < self.max;
+        // The upper end itself is taken too: 180 degrees east is a place people store.
+        if !(inside(point.x) || point.x == self.max) || !(inside(point.y) || point.y == self.max) {
+            return Err(Error::location(
+                OUT_OF_BOUNDS,
+                format!(
+                    "point not in interval of [ {}, {} ] :: caused by :: {{ : {}, : {} }}",
+                    self.min, self.max, point.x, point.y
+                ),
+            ));
+        }
+        Ok(interleave(
+            self.cell(point.x),
+            self.cell(point.y),
+            self.bits,
+        ))
+    }
+
+    /// The keys of a value under a `2d` index, ascending, none twice. A missing value, null, an empty
+    /// array or an empty object has none; an array that is no pair has those of all its elements; what
+    /// is no point is refused with 13026, a point outside with 13027.
+    pub fn index_keys(&self, value: ValueRef<'_>) -> Result<Vec<i64>> {
+        if let ValueRef::Array(array) = value
+            && matches!(array.get(0), ValueRef::Array(_) | ValueRef::Document(_))
+        {
+            let mut keys = Vec::new();
+            for element in array.iter() {
+                keys.extend(self.key_of_one(element)?);
+            }
+            keys.sort_unstable();
+            keys.dedup();
+            return Ok(keys);
+        }
+        Ok(self.key_of_one(value)?.into_iter().collect())
+    }
+
+    fn key_of_one(&self, value: ValueRef<'_>) -> Result<Option<i64>> {
+        let has_none = match value {
+            ValueRef::Missing | ValueRef::Null | ValueRef::Undefined => true,
+            ValueRef::Array(array) => array.is_empty(),
+            ValueRef::Document(document) => document.is_empty(),
+            _ => false,
+        };
+        if has_none {
+            return Ok(None);
+        }
+        let point = Geometry::stored(value).and_then(|geometry| geometry.plane_point());
+        let point = point.ok_or_else(|| {
+            Error::location(
+                NOT_A_POINT,
+                "geo values must be 'legacy coordinate pairs' for 2d indexes",
+            )
+        })?;
+        self.hash(point).map(|hash| Some(ordered_long(hash)))
+    }
+
+    /// The ranges of the index in which every stored value that passes has its hash; none if such an
+    /// index does not serve the test, which is one on the sphere.
+    pub fn test_ranges(&self, test: &GeoTest) -> Option<Vec<HashRange>> {
+        match test.kind() {
+            GeoKind::Within(Region::Plane(region)) | GeoKind::Reach(_, Region::Plane(region)) => {
+                Some(self.covering(region))
+            }
+            _ => None,
+        }
+    }
+
+    /// Ranges of hashes in which every point of the region has its hash, ascending and apart.
+    pub fn covering(&self, region: &PlaneRegion) -> Vec<HashRange> {
+        let (low, high) = region.bound();
+        // A cell of margin: the edges of cells are computed, and so are those of regions.
+        let first = (
+            self.cell(low.x).saturating_sub(1),
+            self.cell(low.y).saturating_sub(1),
+        );
+        let last_cell = self.side() - 1;
+        let last = (
+            (self.cell(high.x) + 1).min(last_cell),
+            (self.cell(high.y) + 1).min(last_cell),
+        );
+        let whole = Square {
+            level: self.bits,
+            x: 0,
+            y: 0,
+        };
+        let mut open = BinaryHeap::from([whole]);
+        let mut done: Vec<Square> = Vec::new();
+        while let Some(square) = open.pop() {
+            let splits = square.level > 0 && open.len() + done.len() + 4 <= RANGES_MAX;
+            if square.is_within(first, last) || !splits {
+                done.push(square);
+                continue;
+            }
+            open.extend(
+                square
+                    .quarters()
+                    .into_iter()
+                    .filter(|q| q.meets(first, last)),
+            );
+        }
+        let mut ranges: Vec<HashRange> = done.iter().map(|s| s.range(self.bits)).collect();
+        ranges.sort_unstable();
+        let mut apart: Vec<HashRange> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            match apart.last_mut() {
+                Some(last) if range.min <= last.max.saturating_add(1) => {
+                    last.max = last.max.max(range.max);
+                }
+                _ => apart.push(range),
+            }
+        }
+        apart
+    }
+}
+
+/// A square of `2^level` cells a side; the larger come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Square {
+    level: u32,
+    x: u64,
+    y: u64,
+}
+
+impl Square {
+    fn last(self) -> (u64, u64) {
+        let reach = (1u64 << self.level) - 1;
+        (self.x + reach, self.y + reach)
+    }
+
+    fn is_within(self, first: (u64, u64), last: (u64, u64)) -> bool {
+        let end = self.last();
+        first.0 <= self.x && first.1 <= self.y && end.0 <= last.0 && end.1 <= last.1
+    }
+
+    fn meets(self, first: (u64, u64), last: (u64, u64)) -> bool {
+        let end = self.last();
+        self.x <= last.0 && self.y <= last.1 && first.0 <= end.0 && first.1 <= end.1
+    }
+
+    fn quarters(self) -> [Self; 4] {
+        let level = self.level - 1;
+        let half = 1u64 << level;
+        [(0, 0), (half, 0), (0, half), (half, half)].map(|(x, y)| Self {
+            level,
+            x: self.x + x,
+            y: self.y + y,
+        })
+    }
+
+    fn range(self, bits: u32) -> HashRange {
+        let min = interleave(self.x, self.y, bits);
+        let (x, y) = self.last();
+        HashRange {
+            min,
+            max: interleave(x, y, bits),
+        }
+    }
+}
+
+/// The low `bits` bits of both, x first.
+fn interleave(x: u64, y: u64, bits: u32) -> u64 {
+    (0..bits).rev().fold(0, |hash, bit| {
+        (hash << 2) | ((x >> bit & 1) << 1) | (y >> bit & 1)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn p(x: f64, y: f64) -> PlanePoint {
+        PlanePoint { x, y }
+    }
+
+    #[test]
+    fn bits_take_turns() {
+        let grid = PlaneGrid::new(2, 0.0, 4.0).unwrap();
+        let hash = |x, y| grid.hash(p(x, y)).unwrap();
+        assert_eq!(hash(0.0, 0.0), 0);
+        assert_eq!(hash(0.5, 1.5), 0b0001);
+        assert_eq!(hash(1.5, 0.5), 0b0010);
+        assert_eq!(hash(2.5, 3.5), 0b1101);
+        assert_eq!(hash(4.0, 4.0), 0b1111, "the end itself is the last cell");
+        assert_eq!(grid.hash(p(4.1, 0.0)).unwrap_err().code.0, OUT_OF_BOUNDS);
+        assert_eq!(grid.hash(p(-0.1, 0.0)).unwrap_err().code.0, OUT_OF_BOUNDS);
+    }
+
+    #[test]
+    fn grids_are_checked() {
+        for (bits, min, max) in [
+            (0, 0.0, 1.0),
+            (33, 0.0, 1.0),
+            (5, 1.0, 1.0),
+            (5, f64::NAN, 1.0),
+        ] {
+            assert_eq!(PlaneGrid::new(bits, min, max).unwrap_err().code.0, 72);
+        }
+        let full = PlaneGrid::new(32, -180.0, 180.0).unwrap();
+        assert_eq!(full.hash(p(180.0, 180.0)).unwrap(), u64::MAX);
+    }
+
+    #[test]
+    fn values_have_keys_in_the_order_of_hashes() {
+        use nilometer_bson::{Value, array, doc};
+        let grid = PlaneGrid::default();
+        let keys = |value: Value| grid.index_keys(value.as_ref());
+        assert_eq!(keys(array![-180, -180]).unwrap(), [i64::MIN]);
+        assert_eq!(keys(Value::Null).unwrap(), [0i64; 0]);
+        let point = doc! {"type": "Point", "coordinates": array![1, 2]};
+        assert_eq!(keys(point.into()).unwrap(), keys(array![1, 2]).unwrap());
+        let two = keys(array![array![1, 2], array![-1, 2]]).unwrap();
+        assert!(two.len() == 2 && two[0] < two[1]);
+        assert_eq!(keys("x".into()).unwrap_err().code.0, NOT_A_POINT);
+        assert_eq!(keys(array![181, 0]).unwrap_err().code.0, OUT_OF_BOUNDS);
+    }
+
+    #[test]
+    fn coverings_hold_every_point() {
+        let mut draw = super::super::testing::Draw::new(7);
+        for bits in [1, 5, 26, 32] {
+            let grid = PlaneGrid::new(bits, -180.0, 180.0).unwrap();
+            for _ in 0..300 {
+                let a = p(draw.within(-200.0, 200.0), draw.within(-200.0, 200.0));
+                let size = 10f64.powf(draw.within(-6.0, 2.0));
+                let region = PlaneRegion::Circle {
+                    center: a,
+                    radius: size,
+                };
+                let ranges = grid.covering(&region);
+                assert!(ranges.len() <= RANGES_MAX);
+                assert!(ranges.windows(2).all(|w| w[0].max < w[1].min));
+                for _ in 0..20 {
+                    let at = p(
+                        a.x + draw.within(-size, size),
+                        a.y + draw.within(-size, size),
+                    );
+                    let Ok(hash) = grid.hash(at) else { continue };
+                    if region.covers(at) {
+                        let found = ranges.iter().any(|r| (r.min..=r.max).contains(&hash));
+                        assert!(found, "{at:?} in {region:?} with {bits} bits");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Polygons on the sphere: one outer ring, and holes in it.
+//!
+//! A ring splits the sphere in two; the smaller part is meant, whichever way round its points are
+//! given. Only with strict winding (big polygons) the part to the left of the points is meant, of
+//! whatever size.
+//!
+//! ```text
+//! covers (point)    inside, or on a ring
+//! covers (arc)      the arc, cut wherever rings meet it: the middles of all pieces, and its ends
+//! covers (polygon)  its rings, one point of its inside, and no ring of ours inside it
+//! touches           some arcs touch, or one polygon has a corner of the other
+//! ```
+
+use std::collections::HashSet;
+
+use s2rst::s2::{Cell, Loop, Point, Rect, Region};
+
+use super::edge::{Edge, any_has, any_pair, by_latitude, chain, middle, widened};
+
+/// Points so near to opposite each other count as such: six millimetres on the ground.
+const OPPOSITE_RADIANS: f64 = 1e-9;
+
+/// Why points make no polygon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RingFault {
+    /// Fewer than three different points.
+    TooFewPoints,
+    /// One place is visited twice.
+    DuplicateVertices,
+    /// Two neighbours lie opposite each other on the globe: which arc is meant is unknown.
+    OppositeNeighbours,
+    /// Two arcs cross or touch.
+    EdgesCross,
+    /// A further ring is not a hole in the first.
+    NotAHole,
+}
+
+impl RingFault {
+    /// A clause that says so.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::TooFewPoints => "Loop must have at least 3 different vertices",
+            Self::DuplicateVertices => "Duplicate vertices",
+            Self::OppositeNeighbours => "Adjacent vertices are antipodal",
+            Self::EdgesCross => "Edges cross",
+            Self::NotAHole => {
+                "Secondary loops not contained by first exterior loop - secondary loops must be holes"
+            }
+        }
+    }
+}
+
+/// A closed chain of arcs and what lies within it.
+#[derive(Clone, Debug)]
+pub(super) struct Ring {
+    inside: Loop,
+    pub(super) edges: Vec<Edge>,
+    bound: Rect,
+}
+
+impl Ring {
+    /// A ring around the smaller part of the sphere, or with `strict` around what is to its left.
+    /// `points` does not repeat the first at the end.
+    pub(super) fn new(mut points: Vec<Point>, strict: bool) -> Result<Self, RingFault> {
+        points.dedup();
+        while points.len() > 1 && points.first() == points.last() {
+            points.pop();
+        }
+        if points.len() < 3 {
+            return Err(RingFault::TooFewPoints);
+        }
+        let bits = |p: &Point| [p.x(), p.y(), p.z()].map(|v| (v + 0.0).to_bits());
+        let different: HashSet<[u64; 3]> = points.iter().map(bits).collect();
+        if different.len() < points.len() {
+            return Err(RingFault::DuplicateVertices);
+        }
+        let mut closed = points.clone();
+        closed.extend(points.first());
+        if has_opposite_neighbours(&closed) {
+            return Err(RingFault::OppositeNeighbours);
+        }
+        let edges = chain(&closed);
+        if crosses_itself(&edges) {
+            return Err(RingFault::EdgesCross);
+        }
+        let mut inside = Loop::new(points);
+        if !strict {
+            inside.normalize();
+        }
+        let bound = widened(inside.bound());
+        Ok(Self {
+            inside,
+            edges,
+            bound,
+        })
+    }
+
+    fn contains(&self, point: Point) -> bool {
+        self.bound.contains_point(point) && self.inside.contains_point(&point)
+    }
+
+    fn has_on_edge(&self, point: Point) -> bool {
+        self.bound.contains_point(point) && any_has(&self.edges, point)
+    }
+
+    fn vertices(&self) -> &[Point] {
+        self.inside.vertices()
+    }
+}
+
+/// Whether two points in a row lie opposite each other on the globe.
+pub(super) fn has_opposite_neighbours(points: &[Point]) -> bool {
+    points.windows(2).any(|pair| match pair {
+        // Nearer than this to opposite, the arc between them is a matter of rounding.
+        [a, b] => (a.0 + b.0).norm() < OPPOSITE_RADIANS,
+        _ => false,
+    })
+}
+
+/// Whether arcs that are no neighbours touch. Arcs are met by rising latitude, so that only those
+/// at common latitudes are compared.
+fn crosses_itself(edges: &[Edge]) -> bool {
+    let mut active: Vec<(usize, &Edge)> = Vec::new();
+    for (at, edge) in by_latitude(edges.iter().enumerate()) {
+        active.retain(|(_, other)| other.bound.lat.hi >= edge.bound.lat.lo);
+        let meets = |(other, met): &(usize, &Edge)| {
+            let apart = at.abs_diff(*other);
+            if apart == 1 || apart == edges.len() - 1 {
+                folds_back(edge, met)
+            } else {
+                edge.touches(met)
+            }
+        };
+        if active.iter().any(meets) {
+            return true;
+        }
+        active.push((at, edge));
+    }
+    false
+}
+
+/// Whether two arcs with a common end run over each other.
+fn folds_back(x: &Edge, y: &Edge) -> bool {
+    let (own, other) = if x.a == y.b { (x.b, y.a) } else { (x.a, y.b) };
+    x.has(other) || y.has(own)
+}
+
+/// A polygon with holes.
+#[derive(Clone, Debug)]
+pub(super) struct SpherePolygon {
+    shell: Ring,
+    holes: Vec<Ring>,
+}
+
+impl SpherePolygon {
+    /// A polygon of these rings, the first of which is the outer one.
+    pub(super) fn new(shell: Ring, holes: Vec<Ring>) -> Result<Self, RingFault> {
+        for (at, hole) in holes.iter().enumerate() {
+            let others = holes.iter().take(at).chain([&shell]);
+            for other in others {
+                if any_pair(&hole.edges, &other.edges, Edge::crosses) {
+                    return Err(RingFault::EdgesCross);
+                }
+            }
+            let lies_in = |p: &Point| shell.contains(*p) || shell.has_on_edge(*p);
+            if !hole.vertices().iter().all(lies_in) {
+                return Err(RingFault::NotAHole);
+            }
+            let overlaps = holes.iter().take(at).any(|other| {
+                let strictly = |of: &Ring, p: &Point| of.contains(*p) && !of.has_on_edge(*p);
+                hole.vertices().iter().any(|p| strictly(other, p))
+                    || other.vertices().iter().any(|p| strictly(hole, p))
+            });
+            if overlaps {
+                return Err(RingFault::NotAHole);
+            }
+        }
+        Ok(Self { shell, holes })
+    }
+
+    /// The rectangle around it.
+    pub(super) fn bound(&self) -> Rect {
+        self.shell.bound
+    }
+
+    fn rings(&self) -> impl Iterator<Item = &Ring> {
+        std::iter::once(&self.shell).chain(&self.holes)
+    }
+
+    /// All arcs.
+    pub(super) fn edges(&self) -> impl Iterator<Item = &Edge> {
+        self.rings().flat_map(|ring| &ring.edges)
+    }
+
+    /// A corner of the outer ring.
+    pub(super) fn corner(&self) -> Option<Point> {
+        self.shell.vertices().first().copied()
+    }
+
+    fn contains(&self, point: Point) -> bool {
+        self.shell.contains(point) && !self.holes.iter().any(|hole| hole.contains(point))
+    }
+
+    fn has_on_edge(&self, point: Point) -> bool {
+        self.rings().any(|ring| ring.has_on_edge(point))
+    }
+
+    /// Whether the point lies in it or on a ring.
+    pub(super) fn covers(&self, point: Point) -> bool {
+        self.bound().contains_point(point) && (self.contains(point) || self.has_on_edge(point))
+    }
+
+    fn has_strictly_inside(&self, point: Point) -> bool {
+        self.contains(point) && !self.has_on_edge(point)
+    }
+
+    /// Whether all of the arc lies in it.
+    pub(super) fn covers_edge(&self, edge: &Edge) -> bool {
+        self.covers(edge.a)
+            && self.covers(edge.b)
+            && edge
+                .middles(self.edges())
+                .into_iter()
+                .all(|middle| self.covers(middle))
+    }
+
+    /// Whether all of another polygon lies in it.
+    pub(super) fn covers_polygon(&self, other: &SpherePolygon) -> bool {
+        if !other.edges().all(|edge| self.covers_edge(edge)) {
+            return false;
+        }
+        let reaches_inside = |edge: &Edge| {
+            other.has_strictly_inside(edge.a)
+                || (edge.bound.intersects(other.bound())
+                    && edge
+                        .middles(other.edges())
+                        .into_iter()
+                        .any(|middle| other.has_strictly_inside(middle)))
+        };
+        if self.edges().any(reaches_inside) {
+            return false;
+        }
+        other.inner_point().is_none_or(|point| self.covers(point))
+    }
+
+    /// A point of the inside, away from the rings; none for a sliver that has none to speak of.
+    fn inner_point(&self) -> Option<Point> {
+        // Steps to either side of each arc, from a third of its length down.
+        for edge in self.edges() {
+            let across = edge.a.point_cross(edge.b).0.normalize();
+            let length = (edge.b.0 - edge.a.0).norm();
+            for step in [0.3, 0.03, 1e-3, 1e-6] {
+                for side in [1.0, -1.0] {
+                    let from = middle(edge.a, edge.b).0;
+                    let point = Point((from + across * (side * step * length)).normalize());
+                    if self.has_strictly_inside(point) {
+                        return Some(point);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether the arc and the polygon have a point in common.
+    pub(super) fn touches_edge(&self, edge: &Edge) -> bool {
+        edge.bound.intersects(self.bound())
+            && (self.contains(edge.a) || self.edges().any(|own| own.touches(edge)))
+    }
+
+    /// Whether two polygons have a point in common.
+    pub(super) fn touches_polygon(&self, other: &SpherePolygon) -> bool {
+        if !self.bound().intersects(other.bound()) {
+            return false;
+        }
+        let has_corner = |of: &SpherePolygon, from: &SpherePolygon| {
+            from.corner().is_some_and(|corner| of.contains(corner))
+        };
+        has_corner(self, other)
+            || has_corner(other, self)
+            || self.rings().any(|mine| {
+                let meets = |theirs: &Ring| any_pair(&mine.edges, &theirs.edges, Edge::touches);
+                other.rings().any(meets)
+            })
+    }
+
+    /// The distance of a point in radians; 0 within.
+    pub(super) fn distance(&self, point: Point) -> f64 {
+        if self.covers(point) {
+            return 0.0;
+        }
+        nearest(self.edges(), point)
+    }
+
+    /// Whether a cell and the polygon may have a point in common; surely if they have.
+    pub(super) fn may_touch_cell(&self, cell: &Cell) -> bool {
+        let bound = widened(cell.rect_bound());
+        if !self.bound().intersects(bound) {
+            return false;
+        }
+        self.contains(cell.center())
+            || self
+                .edges()
+                .any(|edge| edge.bound.intersects(bound) && edge_touches_cell(edge, cell))
+    }
+
+    /// Whether a cell surely lies in the polygon.
+    pub(super) fn surely_covers_cell(&self, cell: &Cell) -> bool {
+        let bound = widened(cell.rect_bound());
+        self.contains(cell.center())
+            && !self
+                .edges()
+                .any(|edge| edge.bound.intersects(bound) && edge_touches_cell(edge, cell))
+    }
+}
+
+/// Whether an arc comes as near to a cell as to touch it.
+pub(super) fn edge_touches_cell(edge: &Edge, cell: &Cell) -> bool {
+    // Twice the thickness of borders, squared, as S2 measures; with room for its own rounding.
+    cell.distance_to_edge(edge.a, edge.b).length2() <= 1e-24
+}
+
+/// The smallest distance of a point from any of the arcs.
+pub(super) fn nearest<'e>(edges: impl Iterator<Item = &'e Edge>, point: Point) -> f64 {
+    edges
+        .map(|edge| edge.distance(point))
+        .fold(f64::INFINITY, f64::min)
+}

@@ -1,0 +1,328 @@
+//! Shapes on the sphere together: what lies within what, what touches, how far apart.
+//!
+//! A geometry is a bag of points, lines and polygons. It lies *within* a region when each of its
+//! parts lies within one part of the region; it *intersects* when any two parts have a point in
+//! common. Distances are to the nearest part, in radians.
+
+use std::f64::consts::PI;
+
+use s2rst::s1::{self, Angle};
+use s2rst::s2::{Cap, Cell, CellId, LatLng, Point, Rect, Region};
+
+use super::coordinates::LngLat;
+use super::edge::{Edge, ON_EDGE_RADIANS, angle, any_has, any_pair, widened};
+use super::polygon::{SpherePolygon, edge_touches_cell, nearest};
+
+/// What GeoJSON says, in parts.
+#[derive(Clone, Debug, Default)]
+pub struct SphereGeometry {
+    pub(super) points: Vec<LngLat>,
+    pub(super) lines: Vec<Line>,
+    pub(super) polygons: Vec<SpherePolygon>,
+}
+
+/// A chain of arcs, at least one.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) edges: Vec<Edge>,
+}
+
+/// A circle on the globe and what is in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Disc {
+    /// Its middle.
+    pub center: LngLat,
+    /// Its radius in radians.
+    pub radius: f64,
+}
+
+/// What `$geoWithin` looks into.
+#[derive(Clone, Debug)]
+pub enum SphereRegion {
+    /// Polygons: `$geometry`.
+    Polygons(SphereGeometry),
+    /// A disc: `$centerSphere`.
+    Disc(Disc),
+}
+
+impl SphereGeometry {
+    /// One point.
+    pub fn point(at: LngLat) -> Self {
+        Self {
+            points: vec![at],
+            ..Self::default()
+        }
+    }
+
+    /// True when it has no part.
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty() && self.lines.is_empty() && self.polygons.is_empty()
+    }
+
+    /// Whether the two have a point in common.
+    pub fn intersects(&self, other: &SphereGeometry) -> bool {
+        self.points.iter().any(|p| other.touches_point(p.to_unit()))
+            || self.lines.iter().any(|l| other.touches_line(l))
+            || self.polygons.iter().any(|p| other.touches_polygon(p))
+    }
+
+    /// Whether a point lies on or in some part.
+    pub(super) fn touches_point(&self, point: Point) -> bool {
+        let near = |other: &LngLat| angle(other.to_unit(), point) <= ON_EDGE_RADIANS;
+        self.points.iter().any(near)
+            || self.lines.iter().any(|line| line.has(point))
+            || self.polygons.iter().any(|polygon| polygon.covers(point))
+    }
+
+    fn touches_line(&self, line: &Line) -> bool {
+        self.points.iter().any(|p| line.has(p.to_unit()))
+            || self.lines.iter().any(|own| own.touches(line))
+            || self
+                .polygons
+                .iter()
+                .any(|own| line.edges.iter().any(|edge| own.touches_edge(edge)))
+    }
+
+    fn touches_polygon(&self, polygon: &SpherePolygon) -> bool {
+        self.points.iter().any(|p| polygon.covers(p.to_unit()))
+            || self
+                .lines
+                .iter()
+                .any(|own| own.edges.iter().any(|edge| polygon.touches_edge(edge)))
+            || self.polygons.iter().any(|own| own.touches_polygon(polygon))
+    }
+
+    /// The distance of the nearest part from a point, in radians; none if there is no part.
+    pub fn distance(&self, from: LngLat) -> Option<f64> {
+        let from = from.to_unit();
+        let points = self.points.iter().map(|p| angle(p.to_unit(), from));
+        let lines = self.lines.iter().map(|l| nearest(l.edges.iter(), from));
+        let polygons = self.polygons.iter().map(|p| p.distance(from));
+        points.chain(lines).chain(polygons).reduce(f64::min)
+    }
+
+    /// The rectangles around its parts.
+    pub(super) fn bounds(&self) -> impl Iterator<Item = Rect> {
+        let points = self.points.iter().map(|p| point_bound(p.to_unit()));
+        let lines = self.lines.iter().map(Line::bound);
+        let polygons = self.polygons.iter().map(SpherePolygon::bound);
+        points.chain(lines).chain(polygons)
+    }
+}
+
+fn point_bound(point: Point) -> Rect {
+    widened(Rect::from_lat_lng(LatLng::from_point(point)))
+}
+
+impl Line {
+    fn has(&self, point: Point) -> bool {
+        any_has(&self.edges, point)
+    }
+
+    fn touches(&self, other: &Line) -> bool {
+        any_pair(&self.edges, &other.edges, Edge::touches)
+    }
+
+    fn bound(&self) -> Rect {
+        let bounds = self.edges.iter().map(|edge| edge.bound);
+        bounds.fold(Rect::empty(), Rect::union)
+    }
+}
+
+impl Disc {
+    /// True when it is the whole sphere.
+    pub fn is_everything(&self) -> bool {
+        self.radius >= PI
+    }
+
+    /// Whether a place lies in it.
+    pub fn covers(&self, place: LngLat) -> bool {
+        self.is_everything() || angle(self.center.to_unit(), place.to_unit()) <= self.radius
+    }
+
+    /// True only if another disc lies in it.
+    pub(super) fn covers_disc(&self, other: &Disc) -> bool {
+        let apart = angle(self.center.to_unit(), other.center.to_unit());
+        self.is_everything() || apart + other.radius + ON_EDGE_RADIANS <= self.radius
+    }
+
+    /// Whether an arc lies in it: no point of the arc comes nearer to the opposite of the middle
+    /// than the disc does.
+    fn covers_edge(&self, edge: &Edge) -> bool {
+        self.is_everything() || edge.distance(self.opposite()) >= PI - self.radius
+    }
+
+    fn covers_polygon(&self, polygon: &SpherePolygon) -> bool {
+        self.is_everything()
+            || (polygon.edges().all(|edge| self.covers_edge(edge))
+                && !polygon.covers(self.opposite()))
+    }
+
+    fn opposite(&self) -> Point {
+        Point(-self.center.to_unit().0)
+    }
+
+    fn cap(&self) -> Cap {
+        if self.is_everything() {
+            return Cap::full();
+        }
+        // A little wider, so that what lies on the border is in.
+        let radius = (self.radius + 100.0 * ON_EDGE_RADIANS).min(PI);
+        Cap::from_center_angle(self.center.to_unit(), Angle::from_radians(radius))
+    }
+}
+
+impl SphereRegion {
+    /// Whether all of a geometry lies in the region.
+    pub fn covers(&self, geometry: &SphereGeometry) -> bool {
+        if geometry.is_empty() {
+            return false;
+        }
+        geometry.points.iter().all(|p| self.covers_point(*p))
+            && geometry.lines.iter().all(|line| self.covers_line(line))
+            && geometry.polygons.iter().all(|p| self.covers_polygon(p))
+    }
+
+    /// Whether a place lies in the region.
+    pub fn covers_point(&self, place: LngLat) -> bool {
+        match self {
+            Self::Disc(disc) => disc.covers(place),
+            Self::Polygons(area) => {
+                let point = place.to_unit();
+                area.polygons.iter().any(|polygon| polygon.covers(point))
+            }
+        }
+    }
+
+    fn covers_line(&self, line: &Line) -> bool {
+        match self {
+            Self::Disc(disc) => line.edges.iter().all(|edge| disc.covers_edge(edge)),
+            Self::Polygons(area) => area
+                .polygons
+                .iter()
+                .any(|polygon| line.edges.iter().all(|edge| polygon.covers_edge(edge))),
+        }
+    }
+
+    fn covers_polygon(&self, polygon: &SpherePolygon) -> bool {
+        match self {
+            Self::Disc(disc) => disc.covers_polygon(polygon),
+            Self::Polygons(area) => area.polygons.iter().any(|own| own.covers_polygon(polygon)),
+        }
+    }
+
+    /// Whether the region may have a place with a longitude and a latitude in these ranges of
+    /// degrees; surely if it has one.
+    pub(super) fn may_touch_rect(&self, low: LngLat, high: LngLat) -> bool {
+        may_touch_bounds(self.bounds(), low, high)
+            && match self {
+                Self::Disc(disc) if !disc.is_everything() => {
+                    let center = LatLng::from_degrees(disc.center.lat(), disc.center.lng());
+                    let distance = rect(low, high).get_distance_to_latlng(center);
+                    distance.radians() <= disc.radius + 1e-9
+                }
+                _ => true,
+            }
+    }
+
+    fn bounds(&self) -> Vec<Rect> {
+        match self {
+            Self::Disc(disc) => vec![widened(disc.cap().rect_bound())],
+            Self::Polygons(area) => area.bounds().collect(),
+        }
+    }
+}
+
+/// Whether any of the rectangles meets the one between two corners.
+pub(super) fn may_touch_bounds(
+    bounds: impl IntoIterator<Item = Rect>,
+    low: LngLat,
+    high: LngLat,
+) -> bool {
+    let rect = widened(rect(low, high));
+    bounds.into_iter().any(|bound| bound.intersects(rect))
+}
+
+/// All places with a longitude and a latitude between those of two corners. It never goes across
+/// the date line, as the numbers themselves do not.
+fn rect(low: LngLat, high: LngLat) -> Rect {
+    let lat = s2rst::r1::Interval::new(low.lat().to_radians(), high.lat().to_radians());
+    let whole_turn = high.lng() - low.lng() >= 360.0 - 1e-9;
+    let lng = if whole_turn {
+        s1::Interval::full()
+    } else {
+        s1::Interval::new(low.lng().to_radians(), high.lng().to_radians())
+    };
+    Rect::new(lat, lng).polar_closure()
+}
+
+/// A shape that S2 can cover with cells.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Covered<'g> {
+    Line(&'g Line),
+    Polygon(&'g SpherePolygon),
+    Disc(Cap),
+}
+
+impl SphereRegion {
+    /// The parts to be covered with cells.
+    pub(super) fn covered(&self) -> Vec<Covered<'_>> {
+        match self {
+            Self::Disc(disc) => vec![Covered::Disc(disc.cap())],
+            Self::Polygons(area) => area.covered().collect(),
+        }
+    }
+}
+
+impl SphereGeometry {
+    /// Its lines and polygons, to be covered with cells.
+    pub(super) fn covered(&self) -> impl Iterator<Item = Covered<'_>> {
+        let lines = self.lines.iter().map(Covered::Line);
+        lines.chain(self.polygons.iter().map(Covered::Polygon))
+    }
+}
+
+impl Region for Covered<'_> {
+    fn cap_bound(&self) -> Cap {
+        match self {
+            Self::Disc(cap) => *cap,
+            _ => self.rect_bound().cap_bound(),
+        }
+    }
+
+    fn rect_bound(&self) -> Rect {
+        match self {
+            Self::Line(line) => line.bound(),
+            Self::Polygon(polygon) => polygon.bound(),
+            Self::Disc(cap) => cap.rect_bound(),
+        }
+    }
+
+    fn cell_union_bound(&self) -> Vec<CellId> {
+        self.cap_bound().cell_union_bound()
+    }
+
+    fn contains_cell(&self, cell: &Cell) -> bool {
+        match self {
+            Self::Line(_) => false,
+            Self::Polygon(polygon) => polygon.surely_covers_cell(cell),
+            Self::Disc(cap) => Region::contains_cell(cap, cell),
+        }
+    }
+
+    fn intersects_cell(&self, cell: &Cell) -> bool {
+        match self {
+            Self::Line(line) => line.edges.iter().any(|edge| edge_touches_cell(edge, cell)),
+            Self::Polygon(polygon) => polygon.may_touch_cell(cell),
+            Self::Disc(cap) => Region::intersects_cell(cap, cell),
+        }
+    }
+
+    fn contains_point(&self, point: &Point) -> bool {
+        match self {
+            Self::Line(line) => line.has(*point),
+            Self::Polygon(polygon) => polygon.covers(*point),
+            Self::Disc(cap) => Cap::contains_point(*cap, *point),
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! `$geoNear`, and the order a `$near` asks of a `find`.
+//!
+//! ```text
+//! {$geoNear: {near, distanceField, …}}  ── parse ──►   GeoNearStage     what was asked
+//!                                       ── settle ─►   $match of `query` and of the reach
+//!                                                      GeoDistance: distance and place written
+//!                                                      $sort by the distance
+//! ```
+//!
+//! Only when the collection is known is it known which field is meant and whether its indexes allow it;
+//! [`settle`](crate::query::planner::near::settle) does that. A `find` with a `$near` is the same
+//! without fields being written: then [`GeoDistance`] itself puts documents in order.
+
+use std::sync::Arc;
+
+use nilometer_bson::number::Number;
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+
+use super::{OtherStage, PipelineContext, Stage};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::expression::parse_path;
+use crate::eval::matcher::{MatchExpression, MatchPath};
+use crate::eval::{Dependencies, Expression, ParseContext};
+use crate::geo::NearQuery;
+use crate::query::exec::BoxOperator;
+use crate::query::exec::geo_near::GeoDistance;
+use crate::query::planner::Builder;
+use crate::query::planner::needs::Needs;
+
+/// No `near`.
+const NEAR_MISSING: i32 = 5_860_400;
+/// `near` reads documents.
+const NEAR_NOT_CONSTANT: i32 = 5_860_401;
+/// No `distanceField`, or no string.
+const DISTANCE_FIELD_NO_STRING: i32 = 16_606;
+/// `includeLocs` is no string.
+const INCLUDE_LOCS_NO_STRING: i32 = 16_607;
+/// `minDistance` reads documents.
+const MIN_NOT_CONSTANT: i32 = 7_555_701;
+/// `maxDistance` reads documents.
+const MAX_NOT_CONSTANT: i32 = 7_555_702;
+/// The stage stands behind others.
+const NOT_FIRST: i32 = 40_603;
+/// Options that are no more, with their codes.
+const GONE: [(&str, i32); 3] = [("start", 50_856), ("num", 50_857), ("limit", 50_858)];
+
+/// From where to measure.
+#[derive(Clone, Debug)]
+pub enum NearFrom {
+    /// The stage: constants, variables among them.
+    Stage {
+        /// The point.
+        near: Expression,
+        /// A pair is a place on the globe.
+        spherical: bool,
+        /// Smallest distance.
+        min: Option<Expression>,
+        /// Largest distance.
+        max: Option<Expression>,
+    },
+    /// The filter of a `find`.
+    Find(Arc<NearQuery>),
+}
+
+/// What was asked, before the collection is known.
+#[derive(Clone, Debug)]
+pub struct GeoNearStage {
+    /// From where.
+    pub from: NearFrom,
+    /// The field with the geometry.
+    pub key: Option<MatchPath>,
+    /// What else documents must pass.
+    pub query: Option<MatchExpression>,
+    /// What is written and in which order documents come.
+    pub output: GeoNearOutput,
+}
+
+/// What becomes of the distance.
+#[derive(Clone, Debug)]
+pub struct GeoNearOutput {
+    /// Where the distance is written.
+    pub distance_field: Option<Arc<str>>,
+    /// Where the place measured to is written.
+    pub include_locs: Option<Arc<str>>,
+    /// What the distance is multiplied with.
+    pub multiplier: f64,
+    /// Documents come nearest first without a `$sort`.
+    pub is_ordered: bool,
+    source: Value,
+}
+
+impl GeoNearStage {
+    /// The `$near` of a `find` with the rest of its filter; `is_ordered` unless the `find` names
+    /// another order.
+    pub fn of_find(
+        path: MatchPath,
+        near: Arc<NearQuery>,
+        rest: MatchExpression,
+        is_ordered: bool,
+    ) -> Self {
+        Self {
+            output: GeoNearOutput {
+                distance_field: None,
+                include_locs: None,
+                multiplier: 1.0,
+                is_ordered,
+                source: near.source().clone().into(),
+            },
+            from: NearFrom::Find(near),
+            key: Some(path),
+            query: Some(rest).filter(|rest| !matches!(rest, MatchExpression::AlwaysTrue)),
+        }
+    }
+
+    /// As a stage.
+    pub fn into_stage(self) -> Stage {
+        Stage::Other(Arc::new(self))
+    }
+}
+
+impl OtherStage for GeoNearStage {
+    fn name(&self) -> &'static str {
+        "$geoNear"
+    }
+
+    fn explain(&self, name: &str, out: &mut DocumentBuilder) {
+        out.append(name, self.output.source.clone());
+    }
+
+    fn needs(&self, _: &Needs) -> Needs {
+        Needs::All
+    }
+
+    fn as_geo_near(&self) -> Option<&GeoNearStage> {
+        Some(self)
+    }
+
+    /// Whoever gets here has put something in front of it.
+    fn build(&self, _: BoxOperator, _: &Builder) -> Result<BoxOperator> {
+        Err(not_first())
+    }
+}
+
+/// The error of a `$geoNear` behind other stages.
+pub(crate) fn not_first() -> Error {
+    Error::location(
+        NOT_FIRST,
+        "$geoNear was not the first stage in the pipeline after optimization. Is optimization \
+         disabled or inhibited?",
+    )
+}
+
+/// A settled `$geoNear`: measures, leaves out what is not of interest, writes or orders.
+#[derive(Clone, Debug)]
+pub struct GeoDistanceStage {
+    /// The field with the geometry.
+    pub path: MatchPath,
+    /// From where.
+    pub query: Arc<NearQuery>,
+    /// What becomes of the distance.
+    pub output: GeoNearOutput,
+}
+
+impl OtherStage for GeoDistanceStage {
+    fn name(&self) -> &'static str {
+        "$geoNear"
+    }
+
+    fn explain(&self, name: &str, out: &mut DocumentBuilder) {
+        out.append(name, self.output.source.clone());
+    }
+
+    fn needs(&self, after: &Needs) -> Needs {
+        let mut needs = after.clone();
+        needs.add_path(self.path.as_str());
+        // A dotted field is written into what is there.
+        let written = [&self.output.distance_field, &self.output.include_locs];
+        for field in written.into_iter().flatten() {
+            needs.add_path(field);
+        }
+        needs
+    }
+
+    fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
+        Ok(Box::new(GeoDistance::new(input, self.clone())?))
+    }
+}
+
+#[derive(Default)]
+struct Options<'a> {
+    near: Option<ValueRef<'a>>,
+    distance_field: Option<&'a str>,
+    include_locs: Option<&'a str>,
+    key: Option<&'a str>,
+    spherical: bool,
+    query: Option<ValueRef<'a>>,
+    min: Option<ValueRef<'a>>,
+    max: Option<ValueRef<'a>>,
+    multiplier: Option<f64>,
+}
+
+impl<'a> Options<'a> {
+    fn read(&mut self, name: &str, value: ValueRef<'a>) -> Result<()> {
+        match name {
+            "near" => self.near = Some(value),
+            "distanceField" => {
+                self.distance_field =
+                    Some(string(value, name, ErrorCode(DISTANCE_FIELD_NO_STRING))?);
+            }
+            "includeLocs" => {
+                self.include_locs = Some(string(value, name, ErrorCode(INCLUDE_LOCS_NO_STRING))?);
+            }
+            "key" => {
+                let key = string(value, name, ErrorCode::TypeMismatch)?;
+                if key.is_empty() {
+                    return Err(Error::bad_value(
+                        "$geoNear parameter 'key' cannot be the empty string",
+                    ));
+                }
+                self.key = Some(key);
+            }
+            "spherical" => self.spherical = crate::eval::expression::is_true(value),
+            "query" => match value {
+                ValueRef::Document(_) => self.query = Some(value),
+                _ => return Err(Error::type_mismatch("$geoNear 'query' must be an object")),
+            },
+            "minDistance" => self.min = Some(value),
+            "maxDistance" => self.max = Some(value),
+            "distanceMultiplier" => self.multiplier = Some(multiplier(value)?),
+            // Has had no effect for many versions.
+            "uniqueDocs" => {}
+            name => {
+                if let Some((_, code)) = GONE.iter().find(|(gone, _)| *gone == name) {
+                    return Err(Error::location(
+                        *code,
+                        format!(
+                            "$geoNear no longer supports the '{name}' parameter. Use a $limit stage instead."
+                        ),
+                    ));
+                }
+                return Err(Error::new(
+                    ErrorCode::IDLUnknownField,
+                    format!("BSON field '$geoNear.{name}' is an unknown field."),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn string<'a>(value: ValueRef<'a>, name: &str, code: ErrorCode) -> Result<&'a str> {
+    value.as_str().ok_or_else(|| {
+        Error::new(
+            code,
+            format!(
+                "$geoNear requires that '{name}' is a string, found {}",
+                value.type_name()
+            ),
+        )
+    })
+}
+
+fn multiplier(value: ValueRef<'_>) -> Result<f64> {
+    let number = Number::of(value)
+        .map(Number::to_f64)
+        .ok_or_else(|| Error::type_mismatch("$geoNear 'distanceMultiplier' must be a number"))?;
+    if number.is_nan() || number < 0.0 {
+        return Err(Error::bad_value(
+            "$geoNear 'distanceMultiplier' must be nonnegative",
+        ));
+    }
+    Ok(number)
+}
+
+/// An expression that reads no document.
+fn constant(value: ValueRef<'_>, cx: &ParseContext, name: &str, code: i32) -> Result<Expression> {
+    let expression = Expression::parse(value, cx)?;
+    let mut dependencies = Dependencies::default();
+    expression.dependencies(&mut dependencies);
+    if !dependencies.reads_nothing() || dependencies.random {
+        return Err(Error::location(
+            code,
+            format!("$geoNear requires '{name}' to be a constant expression"),
+        ));
+    }
+    Ok(expression)
+}
+
+/// Parses `$geoNear`.
+pub(super) fn parse(
+    cx: &PipelineContext,
+    _: &'static str,
+    value: ValueRef<'_>,
+    out: &mut Vec<Stage>,
+) -> Result<()> {
+    let Some(spec) = value.as_document() else {
+        return Err(Error::location(
+            10_065,
+            "invalid parameter: expected an object ($geoNear)",
+        ));
+    };
+    let mut options = Options::default();
+    for element in spec {
+        options.read(element.name(), element.value())?;
+    }
+    let near = options
+        .near
+        .ok_or_else(|| Error::location(NEAR_MISSING, "$geoNear requires a 'near' argument"))?;
+    let distance_field = options.distance_field.ok_or_else(|| {
+        Error::location(
+            DISTANCE_FIELD_NO_STRING,
+            "$geoNear requires a 'distanceField' option as a String",
+        )
+    })?;
+    parse_path(distance_field)?;
+    if let Some(path) = options.include_locs {
+        parse_path(path)?;
+    }
+    let expressions = &cx.expressions;
+    let limit = |value: Option<ValueRef<'_>>, name, code| {
+        let parsed = value.map(|value| constant(value, expressions, name, code));
+        parsed.transpose()
+    };
+    let query = match options.query {
+        Some(ValueRef::Document(query)) => {
+            Some(MatchExpression::parse(query, expressions)?.simplify())
+        }
+        _ => None,
+    };
+    let stage = GeoNearStage {
+        from: NearFrom::Stage {
+            near: constant(near, expressions, "near", NEAR_NOT_CONSTANT)?,
+            spherical: options.spherical,
+            min: limit(options.min, "minDistance", MIN_NOT_CONSTANT)?,
+            max: limit(options.max, "maxDistance", MAX_NOT_CONSTANT)?,
+        },
+        key: options.key.map(MatchPath::new),
+        query,
+        output: GeoNearOutput {
+            distance_field: Some(distance_field.into()),
+            include_locs: options.include_locs.map(Arc::from),
+            multiplier: options.multiplier.unwrap_or(1.0),
+            is_ordered: false,
+            source: value.to_value(),
+        },
+    };
+    out.push(stage.into_stage());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::code;
+    use nilometer_bson::{Value, array, doc};
+
+    #[test]
+    fn arguments_are_checked() {
+        let of = |spec: nilometer_bson::Document| code(array![doc! {"$geoNear": spec}]);
+        let near = array![1, 2];
+        assert_eq!(of(doc! {"near": near.clone(), "distanceField": "d"}), 0);
+        let mut full = nilometer_bson::DocumentBuilder::new();
+        for (name, value) in [
+            ("near", near.clone()),
+            ("distanceField", "a.d".into()),
+            ("key", "loc".into()),
+            ("spherical", true.into()),
+            ("minDistance", 1.into()),
+            ("maxDistance", doc! {"$add": array![1, 2]}.into()),
+            ("query", doc! {"a": 1}.into()),
+            ("distanceMultiplier", 2.into()),
+            ("includeLocs", "l".into()),
+        ] {
+            full.append(name, value);
+        }
+        assert_eq!(of(full.finish()), 0);
+        assert_eq!(code(array![doc! {"$geoNear": 1}]), 10_065);
+        assert_eq!(of(doc! {"distanceField": "d"}), super::NEAR_MISSING);
+        assert_eq!(of(doc! {"near": near.clone()}), 16_606);
+        for (name, value, expected) in [
+            ("distanceField", Value::from(1), 16_606),
+            ("includeLocs", 1.into(), 16_607),
+            ("key", 1.into(), 14),
+            ("key", "".into(), 2),
+            ("query", 1.into(), 14),
+            (
+                "query",
+                doc! {"l": doc! {"$near": array![1, 2]}}.into(),
+                5_626_500,
+            ),
+            ("minDistance", "$a".into(), 7_555_701),
+            ("maxDistance", "$a".into(), 7_555_702),
+            ("distanceMultiplier", (-1).into(), 2),
+            ("distanceMultiplier", "x".into(), 14),
+            ("num", 1.into(), 50_857),
+            ("limit", 1.into(), 50_858),
+            ("foo", 1.into(), 40_415),
+        ] {
+            let mut spec = nilometer_bson::DocumentBuilder::new();
+            spec.append("near", near.clone());
+            if name != "distanceField" {
+                spec.append("distanceField", "d");
+            }
+            spec.append(name, value);
+            assert_eq!(of(spec.finish()), expected, "{name}");
+        }
+        let behind = array![
+            doc! {"$limit": 1},
+            doc! {"$geoNear": doc! {"near": near, "distanceField": "d"}}
+        ];
+        assert_eq!(code(behind), 40_602);
+    }
+}

@@ -1,0 +1,303 @@
+//! Settling a `$geoNear`, or the `$near` of a `find`, once it is known what is read.
+//!
+//! | read | which field | condition |
+//! |---|---|---|
+//! | ordinary collection | `key`, else the only geographic index | an index on it that measures so |
+//! | time series, `key` in the metadata | `key` | an index on it |
+//! | time series, any other `key` | `key` | none; no `query`, no `includeLocs` |
+//! | nothing | any | |
+//!
+//! MongoDB answers a `$near` from its index alone, so without one there is no answer, and which
+//! collections have one is part of what clients see. Here the index decides *whether* there is an
+//! answer; the distances are measured on what the plan reads.
+
+use std::sync::Arc;
+
+use nilometer_bson::order::Collator;
+use nilometer_bson::{DocRef, Value};
+
+use super::logical::Input;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::{MatchExpression, MatchPath};
+use crate::eval::sort_key::SortPattern;
+use crate::eval::{EvalContext, Expression, ParseContext};
+use crate::geo::{GeoTest, Metric, NearQuery, read_distance};
+use crate::index::{Index, PartKind};
+use crate::query::exec::ExecSettings;
+use crate::query::pipeline::{
+    GeoDistanceStage, GeoNearStage, MatchStage, NearFrom, SortStage, Stage, geo_near_not_first,
+};
+use crate::query::source::BucketOptions;
+
+/// On a time-series collection: no `key`.
+const KEY_MISSING: i32 = 5_860_206;
+/// On measurements: `query`.
+const QUERY_REFUSED: i32 = 5_860_207;
+/// On measurements: `includeLocs`.
+const INCLUDE_LOCS_REFUSED: i32 = 5_860_208;
+/// The point is no point at all.
+const NEAR_NO_POINT: i32 = 5_860_402;
+/// `$near` where nothing is sorted.
+const NEAR_NOT_ALLOWED: i32 = 5_626_500;
+
+/// Puts stages that measure and order in the place of a `$geoNear` at the front of `stages`.
+pub fn settle(input: &Input, stages: Vec<Stage>, settings: &ExecSettings) -> Result<Vec<Stage>> {
+    let is_near = |stage: &Stage| stage.as_geo_near().is_some();
+    let Some(at) = stages.iter().position(is_near) else {
+        return Ok(stages);
+    };
+    let Some(asked) = stages.get(at).and_then(Stage::as_geo_near) else {
+        return Ok(stages);
+    };
+    let is_find = matches!(asked.from, NearFrom::Find(_));
+    if is_find && (at > 0 || matches!(input, Input::Buckets(_))) {
+        return Err(Error::location(
+            NEAR_NOT_ALLOWED,
+            "$geoNear, $near, and $nearSphere are not allowed on a view or a time-series collection",
+        ));
+    }
+    if at > 0 {
+        return Err(geo_near_not_first());
+    }
+    let mut settled = settled(input, asked, settings)?;
+    settled.extend(stages.into_iter().skip(1));
+    Ok(settled)
+}
+
+fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Result<Vec<Stage>> {
+    let query = Arc::new(near_query(asked, settings)?);
+    let path = match input {
+        Input::Records(records) => {
+            let indexes = records.source.indexes()?;
+            on_records(asked, &measured_paths(&indexes, query.metric()))?
+        }
+        Input::Buckets(buckets) => {
+            let options = buckets.source.options();
+            on_buckets(asked, options, || {
+                Ok(measured_paths(&buckets.source.indexes()?, query.metric()))
+            })?
+        }
+        // There is nothing to measure, whatever the field.
+        Input::Nothing | Input::FirstStage => {
+            asked.key.clone().unwrap_or_else(|| MatchPath::new(""))
+        }
+    };
+    let mut stages = Vec::new();
+    let mut filters: Vec<MatchExpression> = asked.query.iter().cloned().collect();
+    if matches!(input, Input::Buckets(_)) {
+        // Rules out buckets by their bounds or their metadata.
+        filters.push(MatchExpression::Geo {
+            path: path.clone(),
+            test: Arc::new(GeoTest::reach(&query)),
+        });
+    }
+    if !filters.is_empty() {
+        stages.push(Stage::Match(MatchStage::new(MatchExpression::and(filters))));
+    }
+    let order = asked.output.distance_field.clone();
+    stages.push(Stage::Other(Arc::new(GeoDistanceStage {
+        path,
+        query,
+        output: asked.output.clone(),
+    })));
+    if let Some(field) = order {
+        let pattern = SortPattern::by_field(&field, false, &ParseContext::new())?;
+        stages.push(Stage::Sort(SortStage::new(pattern)));
+    }
+    Ok(stages)
+}
+
+fn near_query(asked: &GeoNearStage, settings: &ExecSettings) -> Result<NearQuery> {
+    let (near, spherical, min, max) = match &asked.from {
+        NearFrom::Find(query) => return Ok((**query).clone()),
+        NearFrom::Stage {
+            near,
+            spherical,
+            min,
+            max,
+        } => (near, *spherical, min, max),
+    };
+    let cx = EvalContext {
+        now_ms: settings.now_ms,
+        variables: &settings.variables,
+        collator: settings.collator.as_deref().map(|c| c as &dyn Collator),
+        ..EvalContext::default()
+    };
+    let near = near.evaluate(DocRef::EMPTY, &cx)?;
+    if !matches!(near, Value::Document(_) | Value::Array(_)) {
+        return Err(Error::location(
+            NEAR_NO_POINT,
+            "$geoNear requires near argument to be a GeoJSON object or an array",
+        ));
+    }
+    let limit = |name: &str, expression: &Option<Expression>| -> Result<Option<f64>> {
+        let Some(expression) = expression else {
+            return Ok(None);
+        };
+        let value = expression.evaluate(DocRef::EMPTY, &cx)?;
+        read_distance(name, value.as_ref()).map(Some)
+    };
+    let mut query = NearQuery::from_point(near.as_ref(), spherical)?;
+    query.min = limit("minDistance", min)?.unwrap_or(query.min);
+    query.max = limit("maxDistance", max)?.unwrap_or(query.max);
+    Ok(query)
+}
+
+/// The paths of geographic indexes that measure as asked, each once.
+fn measured_paths(indexes: &[Arc<Index>], metric: Metric) -> Vec<String> {
+    let mut paths = Vec::new();
+    for part in indexes.iter().flat_map(|index| index.parts()) {
+        let measures = match part.kind {
+            PartKind::TwoD { .. } => metric != Metric::Meters,
+            PartKind::TwoDSphere => metric != Metric::Plane,
+            _ => false,
+        };
+        if measures && !paths.iter().any(|known| known == part.name()) {
+            paths.push(part.name().to_owned());
+        }
+    }
+    paths
+}
+
+fn no_index() -> Error {
+    Error::new(
+        ErrorCode::NoQueryExecutionPlans,
+        "error processing query: planner returned error :: caused by :: unable to find index for \
+         $geoNear query",
+    )
+}
+
+/// The field meant on an ordinary collection, of those that indexes measure.
+fn on_records(asked: &GeoNearStage, paths: &[String]) -> Result<MatchPath> {
+    if let Some(key) = &asked.key {
+        let found = paths.iter().any(|path| path == key.as_str());
+        return if found {
+            Ok(key.clone())
+        } else {
+            Err(no_index())
+        };
+    }
+    match paths {
+        [only] => Ok(MatchPath::new(only)),
+        [] => Err(Error::new(
+            ErrorCode::IndexNotFound,
+            "$geoNear requires a 2d or 2dsphere index, but none were found",
+        )),
+        _ => Err(Error::new(
+            ErrorCode::IndexNotFound,
+            "There is more than one 2d or 2dsphere index; unsure which to use for $geoNear",
+        )),
+    }
+}
+
+/// The field meant on a time-series collection; `paths` are those of buckets that indexes measure.
+fn on_buckets(
+    asked: &GeoNearStage,
+    options: &BucketOptions,
+    paths: impl FnOnce() -> Result<Vec<String>>,
+) -> Result<MatchPath> {
+    let Some(key) = &asked.key else {
+        return Err(Error::location(
+            KEY_MISSING,
+            "Must specify 'key' option for $geoNear on a time-series collection",
+        ));
+    };
+    let meta = options.meta_field.as_deref();
+    let in_meta = meta.filter(|meta| key.is_at_or_below(meta));
+    if let Some(renamed) = in_meta.and_then(|meta| key.renamed(meta, "meta")) {
+        if !paths()?.iter().any(|path| path == renamed.as_str()) {
+            return Err(no_index());
+        }
+        return Ok(key.clone());
+    }
+    if asked.query.is_some() {
+        return Err(Error::location(
+            QUERY_REFUSED,
+            "$geoNear 'query' is not supported on a measurement of a time-series collection; use a \
+             $match stage instead",
+        ));
+    }
+    if asked.output.include_locs.is_some() {
+        return Err(Error::location(
+            INCLUDE_LOCS_REFUSED,
+            "$geoNear 'includeLocs' is not supported on a measurement of a time-series collection",
+        ));
+    }
+    Ok(key.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{Document, array, doc};
+
+    use super::*;
+    use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
+
+    fn asked(spec: Document) -> Vec<Stage> {
+        let cx = PipelineContext::top(ParseContext::new());
+        let pipeline = array![doc! {"$geoNear": spec}];
+        parse_pipeline_value(&cx, "pipeline", pipeline.as_ref()).unwrap()
+    }
+
+    fn options() -> BucketOptions {
+        BucketOptions {
+            time_field: "t".into(),
+            meta_field: Some("m".into()),
+            bucket_max_span_seconds: 3600,
+            bucket_rounding_seconds: 60,
+            extended_range: false,
+            fixed_buckets: true,
+            mixed_schema: false,
+            collation: crate::eval::Collation::default(),
+        }
+    }
+
+    fn outcome(found: Result<MatchPath>) -> (String, i32) {
+        match found {
+            Ok(path) => (path.as_str().to_owned(), 0),
+            Err(error) => (String::new(), error.code.0),
+        }
+    }
+
+    #[test]
+    fn ordinary_collections_need_an_index_on_the_field() {
+        let near = array![1, 2];
+        let with_key = asked(doc! {"near": near.clone(), "distanceField": "d", "key": "a"});
+        let without = asked(doc! {"near": near, "distanceField": "d"});
+        let of = |stages: &[Stage], paths: &[&str]| {
+            let paths: Vec<String> = paths.iter().map(|p| (*p).to_owned()).collect();
+            outcome(on_records(stages[0].as_geo_near().unwrap(), &paths))
+        };
+        assert_eq!(of(&with_key, &["b", "a"]), ("a".into(), 0));
+        assert_eq!(of(&with_key, &["b"]), (String::new(), 291));
+        assert_eq!(of(&without, &["b"]), ("b".into(), 0));
+        assert_eq!(of(&without, &[]), (String::new(), 27));
+        assert_eq!(of(&without, &["a", "b"]), (String::new(), 27));
+    }
+
+    #[test]
+    fn time_series_need_one_for_metadata_alone() {
+        let of = |extra: &[(&str, Value)], paths: &[&str]| {
+            let mut spec = nilometer_bson::DocumentBuilder::new();
+            spec.append("near", array![1, 2]);
+            spec.append("distanceField", "d");
+            for (name, value) in extra {
+                spec.append(name, value.clone());
+            }
+            let stages = asked(spec.finish());
+            let paths: Vec<String> = paths.iter().map(|p| (*p).to_owned()).collect();
+            let asked = stages[0].as_geo_near().unwrap();
+            outcome(on_buckets(asked, &options(), || Ok(paths)))
+        };
+        let key = |name: &str| ("key", Value::from(name));
+        let query = ("query", Value::from(doc! {"v": 1}));
+        let locs = ("includeLocs", Value::from("l"));
+        assert_eq!(of(&[], &[]).1, KEY_MISSING);
+        assert_eq!(of(&[key("m.p")], &[]).1, 291);
+        assert_eq!(of(&[key("m.p")], &["meta.p"]), ("m.p".into(), 0));
+        assert_eq!(of(&[key("m.p"), query.clone()], &["meta.p"]).1, 0);
+        assert_eq!(of(&[key("p")], &[]), ("p".into(), 0));
+        assert_eq!(of(&[key("p"), query], &[]).1, QUERY_REFUSED);
+        assert_eq!(of(&[key("p"), locs], &[]).1, INCLUDE_LOCS_REFUSED);
+    }
+}
