@@ -52,8 +52,6 @@ pub struct Catalog {
     entries: RwLock<BTreeMap<Namespace, CatalogEntry>>,
     /// Held while a change is checked, stored and made visible.
     changes: Mutex<()>,
-    /// Collections that are being filled and have no name yet.
-    prepared: Mutex<BTreeSet<[u8; 16]>>,
 }
 
 impl Catalog {
@@ -98,7 +96,6 @@ impl Catalog {
             keyspace,
             entries: RwLock::new(entries),
             changes: Mutex::new(()),
-            prepared: Mutex::default(),
         };
         catalog.load_build_progress()?;
         Ok(catalog)

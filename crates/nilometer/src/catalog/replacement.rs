@@ -8,8 +8,7 @@
 //! Until it is installed no entry names the new keyspaces, so a crash leaves nothing: they are dropped when
 //! the catalog is opened again.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use nilometer_bson::Document;
 
@@ -34,7 +33,6 @@ impl Catalog {
             Some(CatalogEntry::Collection(found)) if found.timeseries == timeseries => Some(found),
             Some(_) => return Err(changed(target)),
         };
-        self.lock_prepared().insert(uuid);
         let options = replaced.as_ref().map(|c| c.options.clone());
         let storage = self.create_storage(uuid, timeseries.is_some())?;
         let fresh = Collection::new(
@@ -102,25 +100,14 @@ impl Catalog {
             changes.push((name.clone(), Some(CatalogEntry::View(Arc::new(view)))));
         }
         self.store(changes)?;
-        self.lock_prepared().remove(&fresh.uuid);
         match now {
             Some(old) => self.discard(&old),
             None => Ok(()),
         }
     }
 
-    /// True for a collection that waits for its name.
-    pub(super) fn is_prepared(&self, collection: &Collection) -> bool {
-        self.lock_prepared().contains(&collection.uuid)
-    }
-
-    fn lock_prepared(&self) -> MutexGuard<'_, BTreeSet<[u8; 16]>> {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Drops the keyspaces of a collection that no entry names. Builds of its indexes find them gone.
     pub fn discard(&self, collection: &Collection) -> Result<()> {
-        self.lock_prepared().remove(&collection.uuid);
         let keyspaces = collection.keyspaces();
         collection.indexes.set(Arc::default());
         for keyspace in keyspaces {
