@@ -36,6 +36,42 @@ async function codeOf(action) {
   throw new Error("no error");
 }
 
+async function defineIndexes() {
+  const indexed = db.collection("indexed");
+  assert.equal(await indexed.createIndex({ a: 1, b: -1 }), "a_1_b_-1");
+  await indexed.insertMany(range(0, 30).map((i) => ({ _id: i, a: i % 3, b: i })));
+  const made = await indexed.createIndexes([
+    { key: { b: 1 }, name: "one_of_a_kind", unique: true },
+    { key: { d: 1 }, expireAfterSeconds: 3600 },
+  ]);
+  assert.deepEqual(made, ["one_of_a_kind", "d_1"]);
+  const names = (await indexed.indexes()).map((index) => index.name);
+  assert.deepEqual(names, ["_id_", "a_1_b_-1", "one_of_a_kind", "d_1"]);
+  assert.equal(await codeOf(() => indexed.insertOne({ _id: 100, b: 5 })), 11000);
+  assert.equal(await codeOf(() => indexed.createIndex({ d: 1 }, { name: "other" })), 85);
+  assert.equal(await codeOf(() => indexed.createIndex({ c: "text" })), 67);
+  await indexed.dropIndex("a_1_b_-1");
+  assert.equal(await codeOf(() => indexed.dropIndex("absent")), 27);
+  assert.equal(await indexed.indexExists("d_1"), true);
+  await indexed.dropIndexes();
+  assert.equal((await indexed.listIndexes().toArray()).length, 1);
+  await indexed.drop();
+  assert.equal(await readings.createIndex({ value: 1 }), "value_1");
+  const buckets = await db.collection("system.buckets.readings").indexes();
+  const found = buckets.find((index) => index.name === "value_1");
+  assert.deepEqual(found.key, { "control.min.value": 1, "control.max.value": 1 });
+  await readings.dropIndex("value_1");
+}
+
+async function rename() {
+  const first = db.collection("first");
+  await first.insertOne({ _id: 1 });
+  const second = await first.rename("second");
+  assert.equal(await second.countDocuments(), 1);
+  assert.equal(await codeOf(() => readings.rename("other")), 166);
+  await second.drop();
+}
+
 const checks = {
   async connect_and_ping() {
     await client.connect();
@@ -170,6 +206,8 @@ const checks = {
     assert.deepEqual(found.map((d) => d._id), [2, 5]);
     assert.equal(await codeOf(() => plain.insertOne({ _id: 3 })), 11000);
     await plain.drop();
+    await defineIndexes();
+    await rename();
   },
 
   async unacknowledged_write() {

@@ -11,7 +11,7 @@ import traceback
 import bson
 from bson import Decimal128, Int64, ObjectId, Regex
 from bson.codec_options import CodecOptions
-from pymongo import ASCENDING, DESCENDING, InsertOne, MongoClient, errors
+from pymongo import ASCENDING, DESCENDING, IndexModel, InsertOne, MongoClient, errors
 from pymongo.collation import Collation, CollationStrength
 from pymongo.write_concern import WriteConcern
 
@@ -178,6 +178,50 @@ def ordinary_collection():
     equal(code_of(lambda: plain.insert_one({"_id": 3})), 11000)
     plain.drop()
     follow_collations()
+    define_indexes()
+    rename()
+
+
+def define_indexes():
+    indexed = db["indexed"]
+    equal(indexed.create_index([("a", ASCENDING), ("b", DESCENDING)]), "a_1_b_-1")
+    indexed.insert_many([{"_id": i, "a": i % 3, "b": i} for i in range(30)])
+    unique = IndexModel([("b", ASCENDING)], name="one_of_a_kind", unique=True)
+    partial = IndexModel([("a", 1)], partialFilterExpression={"b": {"$gt": 10}}, sparse=False)
+    equal(indexed.create_indexes([unique, partial]), ["one_of_a_kind", "a_1"])
+    equal(sorted(indexed.index_information()), ["_id_", "a_1", "a_1_b_-1", "one_of_a_kind"])
+    equal(indexed.index_information()["one_of_a_kind"]["unique"], True)
+    equal(code_of(lambda: indexed.insert_one({"_id": 100, "b": 5})), 11000)
+    equal(code_of(lambda: indexed.create_index([("b", 1)], name="another", unique=True)), 85)
+    equal(code_of(lambda: indexed.create_index([("c", 1)], name="a_1")), 86)
+    equal(code_of(lambda: indexed.create_index([("c", "text")])), 67)
+    indexed.drop_index([("a", ASCENDING), ("b", DESCENDING)])
+    equal(code_of(lambda: indexed.drop_index("absent")), 27)
+    indexed.drop_indexes()
+    equal([d["name"] for d in indexed.list_indexes()], ["_id_"])
+    indexed.drop()
+    # On a time series: the user's keys on one side, the buckets' on the other.
+    equal(readings.create_index([("value", DESCENDING)]), "value_-1")
+    buckets = db["system.buckets.readings"].index_information()
+    equal(buckets["value_-1"]["key"], [("control.max.value", -1), ("control.min.value", -1)])
+    equal(readings.index_information()["value_-1"]["key"], [("value", -1)])
+    equal(code_of(lambda: readings.create_index("value", unique=True)), 72)
+    readings.drop_index("value_-1")
+    equal("value_-1" in readings.index_information(), False)
+
+
+def rename():
+    first, second = db["first"], db["second"]
+    first.insert_one({"_id": 1})
+    first.create_index("a")
+    second.insert_one({"_id": 2})
+    equal(code_of(lambda: first.rename("second")), 48)
+    first.rename("second", dropTarget=True)
+    equal(list(second.find()), [{"_id": 1}])
+    equal(sorted(second.index_information()), ["_id_", "a_1"])
+    equal(code_of(lambda: first.rename("third")), 26)
+    equal(code_of(lambda: readings.rename("other")), 166)
+    second.drop()
 
 
 def follow_collations():

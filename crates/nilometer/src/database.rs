@@ -3,10 +3,15 @@
 //! Opening it ties the rooms together: engine, catalog, time series, records, cursors. Closing it
 //! (or dropping it) ends its threads and releases the directory.
 
+#[cfg(test)]
+mod bucket_index_tests;
+mod buckets;
 mod collections;
 mod index_builds;
 #[cfg(test)]
 mod index_tests;
+pub(crate) mod indexes;
+mod list_catalog;
 mod outputs;
 mod plain;
 mod statistics;
@@ -24,6 +29,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::query::cursor::{CursorLimits, CursorRegistry};
 use crate::query::exec::ExecLimits;
+use crate::query::planner::access::cache::PlanCache;
 use crate::query::{Entropy, QueryServices};
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, SessionId};
@@ -91,12 +97,14 @@ impl Database {
         for collection in catalog.collections() {
             timeseries.seal_leftovers(&collection)?;
         }
+        let plans = Arc::<PlanCache>::default();
         let collections = Arc::new(StoredCollections {
             services: services.clone(),
             engine: engine.clone(),
             catalog: catalog.clone(),
             timeseries: timeseries.clone(),
             records: records.clone(),
+            plans: plans.clone(),
         });
         let query = QueryServices {
             collections: collections.clone(),
@@ -104,6 +112,7 @@ impl Database {
             limits: ExecLimits::default(),
             spill,
             entropy: entropy.clone(),
+            plans: plans.clone(),
         };
         let cursors = query.cursors.clone();
         let background = Background::start(Needs {
@@ -121,6 +130,7 @@ impl Database {
             engine: engine.clone(),
             catalog: catalog.clone(),
             records: records.clone(),
+            timeseries: timeseries.clone(),
         })
         .map_err(no_thread)?;
         Ok(Self {

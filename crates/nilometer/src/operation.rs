@@ -333,6 +333,8 @@ pub struct OperationContext {
     pub write_concern: WriteConcern,
     /// `maxTimeMS` as given; 0 is none.
     pub max_time_ms: i64,
+    /// The command only tells how it would be done: nothing is taken from the plan cache.
+    pub is_explain: bool,
     pub(crate) clock: Arc<dyn Clock>,
     /// Compared with the clock's monotonic time.
     pub(crate) deadline: Option<Duration>,
@@ -352,6 +354,7 @@ impl OperationContext {
             client: Arc::default(),
             write_concern: WriteConcern::default(),
             max_time_ms: 0,
+            is_explain: false,
             clock,
             deadline: None,
             kill: KillSwitch::new(),

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nilometer_bson::{Array, Binary, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::KeyspaceId;
 
+use super::index_spec::IndexSpec;
 use super::indexes::{self, IndexList, StoredIndex};
 use super::namespace::Namespace;
 use super::timeseries_options::TimeseriesOptions;
@@ -121,11 +122,40 @@ impl Collection {
         }
     }
 
+    /// The same collection by another name.
+    pub(super) fn renamed(&self, namespace: Namespace) -> Self {
+        let mut renamed = self.modified(
+            self.options.clone(),
+            self.timeseries.clone(),
+            self.mixed_schema,
+        );
+        renamed.namespace = namespace;
+        renamed
+    }
+
     /// All its keyspaces, those of its indexes included.
     pub fn keyspaces(&self) -> Vec<KeyspaceId> {
         let mut all = self.storage.keyspaces();
         all.extend(self.indexes.keyspaces());
         all
+    }
+
+    /// The index a time-series collection with metadata is created with: metadata and time, under
+    /// the collection's collation.
+    pub(super) fn default_index(&self) -> Option<IndexSpec> {
+        let timeseries = self.timeseries.as_ref()?;
+        let (meta, time) = (timeseries.meta_field.as_deref()?, &timeseries.time_field);
+        let mut key = DocumentBuilder::new();
+        key.append("meta", 1);
+        key.append(&format!("control.min.{time}"), 1);
+        key.append(&format!("control.max.{time}"), 1);
+        let collation = self.options.get("collation").as_document();
+        Some(IndexSpec {
+            key: key.finish(),
+            name: format!("{meta}_1_{time}_1"),
+            collation: collation.map(DocRef::to_document),
+            ..IndexSpec::default()
+        })
     }
 
     /// True when every bucket there is begins and ends on multiples of its span.
@@ -244,9 +274,16 @@ impl View {
         out.finish()
     }
 
-    /// True for the view that makes a bucket collection a time-series collection.
+    /// True for a view that stands on the buckets of its own name, which is listed as a time-series
+    /// collection even while there are no such buckets.
     pub fn is_timeseries(&self) -> bool {
         self.view_on == self.namespace.buckets().collection
+    }
+
+    /// True for the view that makes a bucket collection a time-series collection. A view made by
+    /// hand with stages of its own reads the buckets as documents.
+    pub fn unpacks_buckets(&self) -> bool {
+        self.pipeline.is_empty() && self.is_timeseries()
     }
 }
 
@@ -328,7 +365,7 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
 }
 
 /// The `$jsonSchema` every bucket collection carries (shape of MongoDB 8.0).
-fn bucket_validator(time_field: &str) -> Document {
+pub fn bucket_validator(time_field: &str) -> Document {
     use nilometer_bson::{array, doc};
     let mut times = DocumentBuilder::new();
     times.append(time_field, doc! { "bsonType": "date" });

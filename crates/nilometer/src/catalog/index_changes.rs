@@ -128,7 +128,7 @@ impl Catalog {
     }
 
     /// Stores that documents had arrays at the parts in `bits`. Durable when it returns, so that
-    /// the entries may be committed.
+    /// the entries may be committed. A collection nobody can see yet is stored when it is installed.
     pub fn mark_multikey(
         &self,
         collection: &Collection,
@@ -139,9 +139,10 @@ impl Catalog {
             return Ok(());
         }
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.same_collection(collection)?;
         index.stored().multikey |= bits;
-        self.store_indexes(&now, now.indexes.all().to_vec(), WriteBatch::new())?;
+        if let Ok(now) = self.same_collection(collection) {
+            self.store_indexes(&now, now.indexes.all().to_vec(), WriteBatch::new())?;
+        }
         index.publish();
         Ok(())
     }

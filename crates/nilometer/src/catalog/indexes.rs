@@ -23,7 +23,7 @@ use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-use nilometer_bson::{Array, DocRef, Value, ValueRef, doc};
+use nilometer_bson::{Array, DocRef, Document, Value, ValueRef, doc};
 use nilometer_storage::KeyspaceId;
 
 use super::index_spec::IndexSpec;
@@ -69,6 +69,32 @@ impl StoredIndex {
             multikey: 0,
         };
         Self::with_state(spec, keyspace, durable, since_ms)
+    }
+
+    /// The index of `_id` of an ordinary collection, which is not in the list: its entries are the
+    /// collection's own, and its collation is that of the collection.
+    pub fn of_ids(keyspace: KeyspaceId, collation: Option<Document>) -> Self {
+        let spec = IndexSpec {
+            key: doc! { "_id": 1 },
+            name: "_id_".to_owned(),
+            collation,
+            ..IndexSpec::default()
+        };
+        let durable = Durable {
+            ready: true,
+            multikey: 0,
+        };
+        Self::with_state(spec, keyspace, durable, 0)
+    }
+
+    /// An index of nothing that is stored.
+    #[cfg(test)]
+    pub(crate) fn for_tests(spec: IndexSpec, keyspace: KeyspaceId, multikey: u32) -> Self {
+        let durable = Durable {
+            ready: true,
+            multikey,
+        };
+        Self::with_state(spec, keyspace, durable, 0)
     }
 
     fn with_state(spec: IndexSpec, keyspace: KeyspaceId, durable: Durable, since_ms: i64) -> Self {
@@ -267,6 +293,18 @@ impl IndexList {
     pub(super) fn keyspaces(&self) -> Vec<KeyspaceId> {
         self.all().iter().map(|index| index.keyspace).collect()
     }
+}
+
+/// The list of a collection that is just made: an index of nothing is complete.
+pub(super) fn complete(spec: IndexSpec, keyspace: KeyspaceId) -> Indexes {
+    let durable = Durable {
+        ready: true,
+        multikey: 0,
+    };
+    [Arc::new(StoredIndex::with_state(
+        spec, keyspace, durable, 0,
+    ))]
+    .into()
 }
 
 /// A list as the catalog stores it.

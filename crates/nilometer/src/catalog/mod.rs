@@ -13,6 +13,7 @@ mod index_changes;
 mod index_spec;
 mod indexes;
 mod namespace;
+mod rename;
 mod replacement;
 mod timeseries_options;
 
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use nilometer_bson::Document;
 use nilometer_storage::{Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
-pub use collection::{Collection, Storage, View, pipeline_value};
+pub use collection::{Collection, Storage, View, bucket_validator, pipeline_value};
 pub use index_spec::IndexSpec;
 pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
 pub use namespace::{BUCKETS_PREFIX, Namespace, SYSTEM_VIEWS, check_database_name};
@@ -116,7 +117,7 @@ impl Catalog {
     /// The bucket collection behind the time-series collection called `namespace`.
     pub fn timeseries(&self, namespace: &Namespace) -> Option<Arc<Collection>> {
         match self.get(namespace) {
-            Some(CatalogEntry::View(view)) if view.is_timeseries() => self
+            Some(CatalogEntry::View(view)) if view.unpacks_buckets() => self
                 .collection(&namespace.buckets())
                 .filter(|c| c.timeseries.is_some()),
             _ => None,
@@ -175,7 +176,8 @@ impl Catalog {
         Ok(created)
     }
 
-    /// Creates a time-series collection: its buckets, unless they exist already, and the view.
+    /// Creates a time-series collection: its buckets with the default index, unless they exist
+    /// already, and the view.
     pub fn create_timeseries(
         &self,
         namespace: Namespace,
@@ -198,6 +200,10 @@ impl Catalog {
                 let storage = self.create_storage(uuid, true)?;
                 let created =
                     Collection::new(buckets.clone(), uuid, options, Some(timeseries), storage);
+                if let Some(spec) = created.default_index() {
+                    let keyspace = self.create_index_keyspace(&created)?;
+                    created.indexes.set(indexes::complete(spec, keyspace));
+                }
                 let created = Arc::new(created);
                 changes.push((
                     buckets.clone(),
@@ -240,11 +246,7 @@ impl Catalog {
         )?;
         for (_, entry) in found {
             if let CatalogEntry::Collection(dropped) = entry {
-                let keyspaces = dropped.keyspaces();
-                dropped.indexes.set(Arc::default());
-                for keyspace in keyspaces {
-                    self.engine.drop_keyspace(keyspace)?;
-                }
+                self.discard(&dropped)?;
             }
         }
         Ok(())
@@ -259,19 +261,15 @@ impl Catalog {
         mixed_schema: bool,
     ) -> Result<()> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let namespace = collection.namespace.clone();
-        let Some(now) = self
-            .collection(&namespace)
-            .filter(|now| now.uuid == collection.uuid)
-        else {
+        let Some(now) = self.now(collection) else {
             return Err(Error::new(
                 ErrorCode::NamespaceNotFound,
-                format!("ns does not exist: {namespace}"),
+                format!("ns does not exist: {}", collection.namespace),
             ));
         };
-        let changed =
-            CatalogEntry::Collection(Arc::new(now.modified(options, timeseries, mixed_schema)));
-        self.store(vec![(namespace, Some(changed))])
+        let changed = Arc::new(now.modified(options, timeseries, mixed_schema));
+        let namespace = changed.namespace.clone();
+        self.store(vec![(namespace, Some(CatalogEntry::Collection(changed)))])
     }
 
     /// Stores that `collection` holds measurements outside 1970..2038. Durable when it returns.
@@ -279,15 +277,22 @@ impl Catalog {
         if !collection.has_extended_range() {
             let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
             collection.set_extended_range();
-            // The caller's may be from before a change of options.
-            let now = self.collection(&collection.namespace);
-            if let Some(now) = now.filter(|now| now.uuid == collection.uuid) {
+            // The caller's may be from before a change of options, or of name.
+            if let Some(now) = self.now(collection) {
                 now.set_extended_range();
-                let entry = CatalogEntry::Collection(now);
-                self.store(vec![(collection.namespace.clone(), Some(entry))])?;
+                self.store_again(now)?;
             }
         }
         Ok(())
+    }
+
+    /// Stores a collection whose flags have changed.
+    fn store_again(&self, collection: Arc<Collection>) -> Result<()> {
+        let namespace = collection.namespace.clone();
+        self.store(vec![(
+            namespace,
+            Some(CatalogEntry::Collection(collection)),
+        )])
     }
 
     fn create_storage(&self, uuid: [u8; 16], buckets: bool) -> Result<Storage> {

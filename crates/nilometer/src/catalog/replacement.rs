@@ -106,9 +106,11 @@ impl Catalog {
         }
     }
 
-    /// Drops the keyspaces of a collection that no entry names.
+    /// Drops the keyspaces of a collection that no entry names. Builds of its indexes find them gone.
     pub fn discard(&self, collection: &Collection) -> Result<()> {
-        for keyspace in collection.keyspaces() {
+        let keyspaces = collection.keyspaces();
+        collection.indexes.set(Arc::default());
+        for keyspace in keyspaces {
             self.engine.drop_keyspace(keyspace)?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use super::find::apply_hint;
 use super::query::{
     self, FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
 };
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
@@ -38,6 +38,7 @@ pub(super) const FIELDS: &[&str] = &[
     "let",
     "isMapReduceCommand",
     "rawData",
+    collection_uuid::NAME,
 ];
 
 fn run(
@@ -98,6 +99,9 @@ pub(super) fn plan(
             ));
         }
     };
+    if let Some(name) = collection {
+        collection_uuid::check_read(database, args, &operation.database, name)?;
+    }
     args.lenient_boolean("bypassDocumentValidation")?;
     if args.lenient_boolean("rawData")?.unwrap_or(false) {
         return Err(Error::new(
@@ -126,7 +130,7 @@ pub(super) fn plan(
         &options,
         collection,
         stages,
-        Needs::All,
+        Needs::All.into(),
         |input| apply_hint(input, hint),
     )?;
     Ok(Planned {

@@ -172,6 +172,15 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// The text in the first field, which is the command's own whichever of its names it has.
+    pub fn command_target(&self, name: &str) -> Result<&'a str> {
+        match self.document.iter().next().map(|first| first.value()) {
+            Some(ValueRef::String(text)) => Ok(text),
+            Some(other) => Err(self.wrong_type(name, other, "string")),
+            None => Err(self.missing(name)),
+        }
+    }
+
     /// A document.
     pub fn document(&self, name: &str) -> Result<Option<DocRef<'a>>> {
         match self.present(name) {

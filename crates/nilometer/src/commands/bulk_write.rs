@@ -17,7 +17,9 @@ use super::change::{Place, count_value, make_durable};
 use super::insert::{WRITE_BATCH_MAX, insert_documents};
 use super::query::{self, FirstBatch, Planned, QueryOptions, open_cursor};
 use super::update::Names;
-use super::{Access, CommandContext, CommandSpec, Counted, Fields, delete, update};
+use super::{
+    Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid, delete, update,
+};
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -128,7 +130,7 @@ fn run(
     // These say how to treat documents that validators or the server would change; there are none.
     args.lenient_boolean("bypassDocumentValidation")?;
     args.boolean("bypassEmptyTsReplacement")?;
-    let namespaces = namespaces(&args, request)?;
+    let namespaces = namespaces(database, &args, request)?;
     let ops = ops(&args, request, namespaces.len())?;
     let batch_size = match args.nested("cursor", &["batchSize"])? {
         Some(cursor) => cursor.integer_at_least("batchSize", 0)?,
@@ -153,20 +155,14 @@ fn run(
     reply(database, operation, totals, results, batch_size, request)
 }
 
-fn namespaces(args: &Args<'_>, request: &Request) -> Result<Vec<Namespace>> {
+fn namespaces(stored: &Database, args: &Args<'_>, request: &Request) -> Result<Vec<Namespace>> {
     let infos = request
         .documents("bulkWrite", "nsInfo")?
         .ok_or_else(|| args.missing("nsInfo"))?;
     let mut out: Vec<Namespace> = Vec::new();
     for info in infos {
         let info = Args::new("bulkWrite.nsInfo", info);
-        info.check_names(&["ns", "collectionUUID"])?;
-        if !info.value("collectionUUID").is_missing() {
-            return Err(Error::new(
-                ErrorCode::CommandNotSupported,
-                "bulkWrite does not take a collectionUUID in this version",
-            ));
-        }
+        info.check_names(&["ns", collection_uuid::NAME])?;
         let name = info.required_string("ns")?;
         let (database, collection) = name.split_once('.').ok_or_else(|| {
             Error::new(
@@ -174,7 +170,9 @@ fn namespaces(args: &Args<'_>, request: &Request) -> Result<Vec<Namespace>> {
                 format!("Invalid namespace specified '{name}'"),
             )
         })?;
-        out.push(Namespace::new(database, collection)?);
+        let namespace = Namespace::new(database, collection)?;
+        collection_uuid::check(stored, &info, &namespace)?;
+        out.push(namespace);
     }
     Ok(out)
 }
@@ -409,7 +407,7 @@ fn reply(
         &QueryOptions::parse(database, operation, &none, None)?,
         None,
         vec![given_documents(results)],
-        Needs::All,
+        Needs::All.into(),
         |_| Ok(()),
     )?;
     let planned = Planned {

@@ -1,13 +1,20 @@
-//! `collMod`: the bucketing parameters and the expiry of a time-series collection.
+//! `collMod`: the bucketing parameters and the expiry of a time-series collection, the definition of
+//! a view, and what may be changed of an index.
 
-use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+mod index;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+
+use index::IndexChange;
 
 use super::args::Args;
-use super::create::check_expire_after;
-use super::{Access, CommandContext, CommandSpec, Fields};
-use crate::catalog::{CatalogEntry, Collection, Namespace, TimeseriesOptions};
+use super::create::{check_expire_after, check_graph, parse_pipeline};
+use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
+use crate::catalog::{CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
 use crate::database::Database;
+use crate::database::indexes::IndexSide;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
 use crate::operation::Request;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
@@ -28,11 +35,19 @@ const FIELDS: &[&str] = &[
     "validationAction",
     "viewOn",
     "pipeline",
-    MIXED_SCHEMA,
+    "timeseriesBucketsMayHaveMixedSchemaData",
+    "changeStreamPreAndPostImages",
+    "cappedSize",
+    "cappedMax",
+    "dryRun",
+    collection_uuid::NAME,
 ];
 
-/// Buckets may bound a field by values of different types.
-const MIXED_SCHEMA: &str = "timeseriesBucketsMayHaveMixedSchemaData";
+/// What only views can change.
+const OF_VIEWS: &[&str] = &["viewOn", "pipeline"];
+
+/// What documents must be like.
+const OF_VALIDATION: &[&str] = &["validator", "validationLevel", "validationAction"];
 
 /// What only other kinds of collections can change.
 const NOT_FOR_TIMESERIES: &[&str] = &[
@@ -41,10 +56,13 @@ const NOT_FOR_TIMESERIES: &[&str] = &[
     "validationAction",
     "viewOn",
     "pipeline",
+    "changeStreamPreAndPostImages",
+    "cappedSize",
+    "cappedMax",
+    "dryRun",
 ];
 
-/// What cannot be changed yet.
-const UNSUPPORTED: &[&str] = &["index"];
+const MIXED_SCHEMA: &str = "timeseriesBucketsMayHaveMixedSchemaData";
 
 fn run(
     database: &Database,
@@ -54,55 +72,166 @@ fn run(
     let body = request.body.as_ref();
     let args = Args::new("collMod", body);
     let namespace = Namespace::new(context.database_name(), args.required_string("collMod")?)?;
-    let given = |names: &[&'static str]| names.iter().copied().find(|name| body.contains(name));
-    let unsupported = |name: &str| {
-        Error::new(
-            ErrorCode::CommandNotSupported,
-            format!("the option 'collMod.{name}' is not supported yet"),
-        )
+    collection_uuid::check(database, &args, &namespace)?;
+    let change = Change {
+        database,
+        args: &args,
+        body,
+        namespace,
     };
     let catalog = database.catalog();
-    let Some(buckets) = catalog.timeseries(&namespace) else {
-        let changes = body.iter().skip(1).map(|e| e.name());
-        let mut changes = changes.filter(|name| FIELDS.contains(name));
-        return match (catalog.get(&namespace), changes.next()) {
-            (None, _) => Err(Error::new(
-                ErrorCode::NamespaceNotFound,
-                format!("ns does not exist: {namespace}"),
-            )),
-            (Some(CatalogEntry::Collection(found)), Some(_)) if found.timeseries.is_some() => {
-                Err(Error::new(
-                    ErrorCode::InvalidNamespace,
-                    format!("collMod on {namespace}: change the time-series collection instead"),
-                ))
-            }
-            (Some(_), Some(name @ ("timeseries" | "expireAfterSeconds" | MIXED_SCHEMA))) => {
-                Err(Error::invalid_options(format!(
-                    "'{name}' is only for time-series and clustered collections"
-                )))
-            }
-            (Some(_), Some(name)) => Err(unsupported(name)),
-            (Some(_), None) => Ok(Document::new()),
+    if let Some(buckets) = catalog.timeseries(&change.namespace) {
+        return change.timeseries(&buckets);
+    }
+    match catalog.get(&change.namespace) {
+        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
+            change.buckets(&found)
+        }
+        Some(CatalogEntry::Collection(found)) => change.ordinary(&found),
+        Some(CatalogEntry::View(found)) => change.view(&found),
+        None => Err(Error::new(
+            ErrorCode::NamespaceNotFound,
+            format!("ns does not exist: {}", change.namespace),
+        )),
+    }
+}
+
+/// One `collMod`.
+struct Change<'a> {
+    database: &'a Database,
+    args: &'a Args<'a>,
+    body: DocRef<'a>,
+    namespace: Namespace,
+}
+
+impl Change<'_> {
+    /// The first of `names` that was given.
+    fn given<'n>(&self, names: &[&'n str]) -> Option<&'n str> {
+        names.iter().copied().find(|name| self.body.contains(name))
+    }
+
+    fn refuse(&self, names: &[&str], kind: &str) -> Result<()> {
+        match self.given(names) {
+            Some(name) => Err(Error::invalid_options(format!(
+                "option not supported on a {kind}: {name}"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn timeseries(&self, buckets: &Collection) -> Result<Document> {
+        let args = self.args;
+        self.refuse(NOT_FOR_TIMESERIES, "time-series collection")?;
+        // Each of these is a change of its own.
+        if let Some(alone) = self.given(&["timeseries", MIXED_SCHEMA])
+            && let Some(other) = self.given(&["index", "expireAfterSeconds"])
+        {
+            return Err(Error::invalid_options(format!(
+                "'{alone}' cannot be changed together with '{other}'"
+            )));
+        }
+        let catalog = self.database.catalog();
+        let timeseries = match (args.document("timeseries")?, &buckets.timeseries) {
+            (Some(change), Some(now)) => Some(now.modified(change)?),
+            _ => buckets.timeseries.clone(),
         };
-    };
-    if let Some(name) = given(NOT_FOR_TIMESERIES) {
-        return Err(Error::invalid_options(format!(
-            "option not supported on a time-series collection: {name}"
-        )));
+        let options = with_expiry(buckets, args.value("expireAfterSeconds"), args)?;
+        let index = index::parse(args, buckets, IndexSide::User)?;
+        let widths = buckets.timeseries != timeseries;
+        let mixed_schema = mixed_schema(buckets, args)?;
+        catalog.modify(buckets, options, timeseries, mixed_schema)?;
+        if widths {
+            // Buckets opened from now on have the new widths; open ones are taken up again under them.
+            self.database
+                .timeseries()
+                .bucket_catalog
+                .clear(buckets.uuid);
+        }
+        self.change_index(buckets, index)
     }
-    if let Some(name) = given(UNSUPPORTED) {
-        return Err(unsupported(name));
+
+    fn change_index(
+        &self,
+        collection: &Collection,
+        index: Option<IndexChange>,
+    ) -> Result<Document> {
+        match index {
+            Some(change) => change.apply(self.database, collection),
+            None => Ok(Document::new()),
+        }
     }
-    let timeseries = match (args.document("timeseries")?, &buckets.timeseries) {
-        (Some(change), Some(now)) => Some(now.modified(change)?),
-        _ => buckets.timeseries.clone(),
-    };
-    let options = with_expiry(&buckets, args.value("expireAfterSeconds"), &args)?;
-    let mixed_schema = mixed_schema(&buckets, &args)?;
-    catalog.modify(&buckets, options, timeseries, mixed_schema)?;
-    // Buckets opened from now on have the new widths; open ones are taken up again under them.
-    database.timeseries().bucket_catalog.clear(buckets.uuid);
-    Ok(Document::new())
+
+    /// Buckets named themselves: what describes the collection is changed through it.
+    fn buckets(&self, buckets: &Collection) -> Result<Document> {
+        let of_collection = [&["timeseries"], OF_VALIDATION].concat();
+        if self.given(&of_collection).is_some() {
+            return Err(Error::new(
+                ErrorCode::InvalidNamespace,
+                format!(
+                    "collMod on {}: change the time-series collection instead",
+                    self.namespace
+                ),
+            ));
+        }
+        self.refuse(NOT_FOR_TIMESERIES, "collection of buckets")?;
+        let options = with_expiry(buckets, self.args.value("expireAfterSeconds"), self.args)?;
+        let index = index::parse(self.args, buckets, IndexSide::Stored)?;
+        let mixed_schema = mixed_schema(buckets, self.args)?;
+        let timeseries = buckets.timeseries.clone();
+        self.database
+            .catalog()
+            .modify(buckets, options, timeseries, mixed_schema)?;
+        self.change_index(buckets, index)
+    }
+
+    fn ordinary(&self, collection: &Collection) -> Result<Document> {
+        self.refuse(OF_VIEWS, "collection")?;
+        if let Some(name) = self.given(&["timeseries", "expireAfterSeconds", MIXED_SCHEMA]) {
+            return Err(Error::invalid_options(format!(
+                "'{name}' is only for time-series and clustered collections"
+            )));
+        }
+        if let Some(name) = self.given(&["cappedSize", "cappedMax"]) {
+            return Err(Error::invalid_options(format!(
+                "'{name}' is only for capped collections"
+            )));
+        }
+        if let Some(name) = self
+            .given(OF_VALIDATION)
+            .or(self.given(&["changeStreamPreAndPostImages", "dryRun"]))
+        {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                format!("the option 'collMod.{name}' is not supported yet"),
+            ));
+        }
+        let index = index::parse(self.args, collection, IndexSide::Stored)?;
+        self.change_index(collection, index)
+    }
+
+    /// A view may be given another collection to stand on, other stages, or both.
+    fn view(&self, view: &View) -> Result<Document> {
+        let own = [OF_VIEWS, &[collection_uuid::NAME]].concat();
+        let mut others = FIELDS.iter().copied().filter(|name| !own.contains(name));
+        if let Some(name) = others.find(|name| self.body.contains(name)) {
+            return Err(Error::invalid_options(format!(
+                "option not supported on a view: {name}"
+            )));
+        }
+        let mut changed = view.clone();
+        if let Some(view_on) = self.args.string("viewOn")? {
+            view_on.clone_into(&mut changed.view_on);
+        }
+        if let Some(stages) = self.args.array("pipeline")? {
+            let collation = Collation::of_stored(view.options.as_ref())?;
+            changed.pipeline = parse_pipeline(stages, &collation)?;
+        }
+        if changed != *view {
+            check_graph(self.database, &changed)?;
+            self.database.catalog().modify_view(changed)?;
+        }
+        Ok(Document::new())
+    }
 }
 
 /// The flag once set stays: buckets that need it may be there.

@@ -5,7 +5,7 @@ use nilometer_bson::{Document, Value, doc};
 use super::args::Args;
 use super::find::apply_hint;
 use super::query::{self, Planned, QueryOptions, check_collection_name, namespace_of};
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
@@ -24,7 +24,15 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
 };
 
 /// What `count` takes; also read by `explain`.
-pub(super) const FIELDS: &[&str] = &["query", "limit", "skip", "hint", "collation", "fields"];
+pub(super) const FIELDS: &[&str] = &[
+    "query",
+    "limit",
+    "skip",
+    "hint",
+    "collation",
+    "fields",
+    collection_uuid::NAME,
+];
 
 fn run(
     database: &Database,
@@ -88,6 +96,7 @@ pub(super) fn plan(
     args: &Args<'_>,
 ) -> Result<Planned> {
     let collection = check_collection_name(args, "count")?;
+    collection_uuid::check_read(database, args, &operation.database, collection)?;
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     args.value("fields");
     let mut stages = Vec::new();
@@ -116,7 +125,7 @@ pub(super) fn plan(
         &options,
         Some(collection),
         stages,
-        Needs::none(),
+        Needs::none().into(),
         |input| apply_hint(input, hint),
     )?;
     Ok(Planned {

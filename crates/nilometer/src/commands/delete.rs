@@ -9,14 +9,21 @@ use super::change::{
 };
 use super::raw_change::Buckets;
 use super::view_change::Measurements;
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::operation::Request;
 use crate::write::{Changed, Selection};
 
 /// The options of the command.
-pub(super) const FIELDS: &[&str] = &["deletes", "ordered", "bypassDocumentValidation", "let"];
+pub(super) const FIELDS: &[&str] = &[
+    "deletes",
+    "ordered",
+    "bypassDocumentValidation",
+    "let",
+    collection_uuid::NAME,
+];
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -38,6 +45,8 @@ fn run(
     let operation = &context.operation;
     let statements =
         Statements::parse("delete", "deletes", STATEMENT, database, operation, request)?;
+    let args = Args::new("delete", request.body.as_ref());
+    collection_uuid::check(database, &args, &statements.namespace)?;
     for document in statements.documents.clone() {
         let statement = Args::new("delete.deletes", document);
         statement.required_document("q")?;
@@ -85,8 +94,16 @@ pub(super) fn one(
         durability,
     } = place;
     let expressions = &expressions_of(place, statement)?;
-    let selected = Selected::parse(database, namespace, statement, filter, expressions)?;
+    let mut selected = Selected::parse(database, namespace, statement, filter, expressions)?;
     let target = target(database, namespace)?;
+    let collation = Collation::of(expressions);
+    selected.find_targets(
+        database,
+        operation,
+        namespace,
+        &options.variables,
+        &collation,
+    )?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables, expressions);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);

@@ -66,6 +66,7 @@ fn run_known(
         client: session.client.clone(),
         write_concern: generic.write_concern,
         max_time_ms: generic.max_time_ms,
+        is_explain: false,
         clock: services.clock.clone(),
         deadline: None,
         kill: KillSwitch::new(),

@@ -9,7 +9,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::args::Args;
 use super::find::apply_hint;
-use super::query::{self, Planned, QueryOptions, check_collection_name, namespace_of};
+use super::query::{self, Planned, QueryOptions, Wanted, check_collection_name, namespace_of};
 use super::{Access, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result};
@@ -19,6 +19,7 @@ use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
 use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::{MatchStage, Stage};
 use crate::query::planner::needs::Needs;
+use crate::query::planner::rules::distinct_values;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
@@ -129,15 +130,21 @@ pub(super) fn plan(
     let mut wanted = Needs::none();
     wanted.add_path(key);
     let hint = args.value("hint");
-    let (builder, plan) = query::plan(
+    let (builder, mut plan) = query::plan(
         database,
         operation,
         &options,
         Some(collection),
         stages,
-        wanted,
+        Wanted {
+            needs: wanted,
+            distinct: Some(key),
+        },
         |input| apply_hint(input, hint),
     )?;
+    if !builder.settings.options.no_rules {
+        distinct_values(&mut plan, key);
+    }
     Ok(Planned {
         namespace: namespace_of(operation, collection),
         builder,

@@ -3,16 +3,17 @@
 use nilometer_bson::{Document, DocumentBuilder, doc};
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec};
-use crate::catalog::{CatalogEntry, Namespace};
+use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid, indexes};
+use crate::catalog::{CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::database::Database;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 
 pub(super) const DROP: CommandSpec = CommandSpec {
     access: Access::Write,
     write_concern: true,
     in_api_v1: true,
+    fields: Fields::Only(&[collection_uuid::NAME]),
     ..CommandSpec::new("drop", "Removes a collection or a view.", drop_collection)
 };
 
@@ -34,12 +35,12 @@ fn drop_collection(
 ) -> Result<Document> {
     let args = Args::new("drop", request.body.as_ref());
     let namespace = Namespace::new(context.database_name(), args.required_string("drop")?)?;
+    collection_uuid::check(database, &args, &namespace)?;
     let catalog = database.catalog();
     let mut doomed = vec![namespace.clone()];
-    let mut has_indexes = true;
     match catalog.get(&namespace) {
         Some(CatalogEntry::View(view)) if view.is_timeseries() => doomed.push(namespace.buckets()),
-        Some(CatalogEntry::View(_)) => has_indexes = false,
+        Some(CatalogEntry::View(_)) => {}
         Some(_) => {
             // Dropping the buckets takes along the view that makes them a collection.
             if let Some(view) = namespace.view_of_buckets()
@@ -48,20 +49,39 @@ fn drop_collection(
                 doomed.push(view);
             }
         }
-        None => {
-            if catalog.collection(&namespace.buckets()).is_none() {
-                return Ok(Document::new());
-            }
+        None if namespace.collection == SYSTEM_VIEWS => doomed = all_views(database, &namespace)?,
+        None if catalog.collection(&namespace.buckets()).is_some() => {
             doomed.push(namespace.buckets());
         }
+        None => doomed.clear(),
     }
-    remove(database, &doomed)?;
+    if doomed.is_empty() {
+        return Ok(Document::new());
+    }
     let mut reply = DocumentBuilder::new();
-    if has_indexes {
-        reply.append("nIndexesWas", 1);
-    }
+    let collection = doomed.iter().find_map(|n| catalog.collection(n));
+    reply.append("nIndexesWas", collection.map(|c| indexes::count(&c)));
+    remove(database, &doomed)?;
     reply.append("ns", namespace.to_string());
     Ok(reply.finish())
+}
+
+/// Dropping `system.views` drops the views; those of time-series collections are not for that.
+fn all_views(database: &Database, namespace: &Namespace) -> Result<Vec<Namespace>> {
+    let mut views = Vec::new();
+    for (name, entry) in database.catalog().list(&namespace.database) {
+        match entry {
+            CatalogEntry::View(view) if view.is_timeseries() => {
+                return Err(Error::new(
+                    ErrorCode::IllegalOperation,
+                    format!("cannot drop {namespace} while there are time-series collections"),
+                ));
+            }
+            CatalogEntry::View(_) => views.push(name),
+            CatalogEntry::Collection(_) => {}
+        }
+    }
+    Ok(views)
 }
 
 fn drop_database(
@@ -96,13 +116,23 @@ fn remove(database: &Database, namespaces: &[Namespace]) -> Result<()> {
         .collect();
     catalog.remove(namespaces)?;
     for collection in dropped {
-        database.timeseries().forget(collection.uuid);
-        database.records().forget(collection.uuid);
+        forget(database, &collection);
     }
+    end_cursors(database, namespaces);
+    Ok(())
+}
+
+/// Forgets what is in memory of a collection that was dropped.
+pub(super) fn forget(database: &Database, collection: &Collection) {
+    database.timeseries().forget(collection.uuid);
+    database.records().forget(collection.uuid);
+}
+
+/// Ends the cursors over these names.
+pub(super) fn end_cursors(database: &Database, namespaces: &[Namespace]) {
     let names: Vec<String> = namespaces.iter().map(Namespace::to_string).collect();
     database
         .queries()
         .cursors
         .kill_where(|ns, _| names.iter().any(|name| name == ns));
-    Ok(())
 }

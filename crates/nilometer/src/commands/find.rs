@@ -9,7 +9,7 @@ use super::args::Args;
 use super::query::{
     self, FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
 };
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
@@ -19,8 +19,9 @@ use crate::query::cursor::FIRST_BATCH_DEFAULT;
 use crate::query::pipeline::{
     GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage,
 };
-use crate::query::planner::Input;
+use crate::query::planner::access::hint::{self, Forced, Hint};
 use crate::query::planner::needs::Needs;
+use crate::query::planner::{AccessPath, Input, LogicalPlan};
 use crate::query::source::Direction;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
@@ -59,6 +60,7 @@ pub(super) const FIELDS: &[&str] = &[
     "rawData",
     "$_requestResumeToken",
     "$_resumeAfter",
+    collection_uuid::NAME,
 ];
 
 /// A hint that names no index there is, or `min` and `max` without a hint.
@@ -88,6 +90,7 @@ pub(super) fn plan(
     args: &Args<'_>,
 ) -> Result<Planned> {
     let collection = check_collection_name(args, "find")?;
+    collection_uuid::check_read(database, args, &operation.database, collection)?;
     refuse_unsupported(args)?;
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     let stages = stages(args, &options)?;
@@ -104,10 +107,11 @@ pub(super) fn plan(
         &options,
         Some(collection),
         stages,
-        Needs::All,
+        Needs::All.into(),
         |input| {
             apply_hint(input, hint)?;
             apply_hint(input, order)?;
+            apply_limits(input, args)?;
             if show_record_id {
                 record_ids(input)?;
             }
@@ -115,14 +119,64 @@ pub(super) fn plan(
         },
     )?;
     if args.lenient_boolean("returnKey")?.unwrap_or(false) {
-        // No index is read, so no key is known: the documents are empty, as MongoDB's are then.
-        plan.stages
-            .push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
+        return_keys(&mut plan);
     }
     Ok(Planned {
         namespace: namespace_of(operation, collection),
         builder,
         plan,
+    })
+}
+
+/// Makes the rows the keys they were found by. Without an index no key is known, and behind a sort it
+/// is not known any more: the documents are empty, as MongoDB's are then.
+fn return_keys(plan: &mut LogicalPlan) {
+    plan.stages
+        .retain(|stage| !matches!(stage, Stage::Project(_)));
+    let sorts = plan.stages.iter().any(|s| matches!(s, Stage::Sort(_)));
+    if let Input::Records(input) = &mut plan.input
+        && let AccessPath::Index(access) = &mut input.access
+        && !sorts
+    {
+        access.gives_keys = true;
+        return;
+    }
+    plan.stages
+        .push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
+}
+
+/// The hash of the shape of the query that `query`, `sort` and `projection` describe.
+pub(super) fn query_hash(
+    database: &Database,
+    operation: &crate::operation::OperationContext,
+    args: &Args<'_>,
+    collection: &str,
+) -> Result<Option<u32>> {
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
+    let mut as_find = nilometer_bson::DocumentBuilder::new();
+    for (own, name) in [
+        ("query", "filter"),
+        ("sort", "sort"),
+        ("projection", "projection"),
+    ] {
+        if let Some(document) = args.document(own)? {
+            as_find.append(name, document.to_document());
+        }
+    }
+    let as_find = as_find.finish();
+    let stages = stages(&Args::new("find", as_find.as_ref()), &options)?;
+    let (_, plan) = query::plan(
+        database,
+        operation,
+        &options,
+        Some(collection),
+        stages,
+        Needs::All.into(),
+        |_| Ok(()),
+    )?;
+    Ok(match &plan.input {
+        Input::Records(input) => input.choice.query_hash,
+        _ => None,
     })
 }
 
@@ -217,23 +271,22 @@ fn natural_direction(value: ValueRef<'_>) -> Result<Direction> {
 
 /// Reads as the hint says, or refuses one that means nothing here.
 pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
-    let unknown = || {
-        Error::bad_value(
-            "error processing query: planner returned error :: caused by :: hint provided does not correspond to an existing index",
-        )
-    };
     match hint {
         ValueRef::Missing | ValueRef::Null => return Ok(()),
         ValueRef::Document(document) if document.is_empty() => return Ok(()),
         ValueRef::Document(document) if is_natural(document)? => {
             let direction = natural_direction(document.get("$natural"))?;
             match input {
-                Input::Records(input) => input.direction = direction,
+                Input::Records(input) => {
+                    input.direction = direction;
+                    input.is_natural = true;
+                }
                 Input::Buckets(input) => {
                     input.direction = direction;
                     input.is_direction_fixed = true;
+                    input.is_natural = true;
                 }
-                Input::Nothing | Input::FirstStage => {}
+                Input::Nothing | Input::FirstStage | Input::Metas(_) => {}
             }
             return Ok(());
         }
@@ -243,11 +296,64 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
         }
     }
     let known = match input {
-        Input::Nothing | Input::FirstStage => true,
-        Input::Records(input) => input.source.knows_index(hint),
-        Input::Buckets(input) => input.source.knows_index(hint),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => true,
+        Input::Records(input) => {
+            let forced = Hint::of(hint).map(|hint| Forced {
+                hint,
+                min: None,
+                max: None,
+            });
+            // What has no indexes to look through knows what it serves itself, and so does what is
+            // clustered by `_id`.
+            if input.source.is_clustered() && input.source.knows_index(hint) {
+                true
+            } else if input.source.view()?.is_some() {
+                input.forced = forced;
+                true
+            } else {
+                input.source.knows_index(hint)
+            }
+        }
+        Input::Buckets(input) => {
+            input.hint = input.source.hinted(hint)?;
+            input.hint.is_some()
+        }
     };
-    if known { Ok(()) } else { Err(unknown()) }
+    if known { Ok(()) } else { Err(hint::unknown()) }
+}
+
+/// Keeps to the keys between `min` and `max` of the index a hint names.
+fn apply_limits(input: &mut Input, args: &Args<'_>) -> Result<()> {
+    let bound = |name: &str| -> Result<Option<Document>> {
+        let given = args.document(name)?.filter(|bound| !bound.is_empty());
+        Ok(given.map(|bound| bound.to_document()))
+    };
+    let (min, max) = (bound("min")?, bound("max")?);
+    if min.is_none() && max.is_none() {
+        return Ok(());
+    }
+    match input {
+        Input::Records(input) => match &mut input.forced {
+            Some(forced) => {
+                forced.min = min;
+                forced.max = max;
+                Ok(())
+            }
+            None => Err(without_hint()),
+        },
+        Input::Buckets(_) => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "min and max are not supported on a time-series collection",
+        )),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
+    }
+}
+
+fn without_hint() -> Error {
+    Error::location(
+        MIN_MAX_WITHOUT_HINT,
+        "When using min()/max() a hint of which index to use must be provided",
+    )
 }
 
 fn record_ids(input: &mut Input) -> Result<()> {
@@ -260,7 +366,7 @@ fn record_ids(input: &mut Input) -> Result<()> {
             ErrorCode::InvalidPipelineOperator,
             "showRecordId is not supported on a time-series collection",
         )),
-        Input::Nothing | Input::FirstStage => Ok(()),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
     }
 }
 
@@ -278,11 +384,9 @@ fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
     }
     let bounds = ["min", "max"];
     for name in bounds {
-        if args.document(name)?.is_some_and(|d| !d.is_empty()) {
-            return Err(Error::location(
-                MIN_MAX_WITHOUT_HINT,
-                "When using min()/max() a hint of which index to use must be provided",
-            ));
+        let hinted = !matches!(args.value("hint"), ValueRef::Missing | ValueRef::Null);
+        if args.document(name)?.is_some_and(|d| !d.is_empty()) && !hinted {
+            return Err(without_hint());
         }
     }
     for name in ["$_resumeAfter", "rawData", "ntoreturn"] {

@@ -6,7 +6,7 @@ use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -26,6 +26,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
         "ordered",
         "bypassDocumentValidation",
         "bypassEmptyTsReplacement",
+        collection_uuid::NAME,
     ]),
     ..CommandSpec::new("insert", "Inserts documents.", run)
 };
@@ -37,6 +38,7 @@ fn run(
 ) -> Result<Document> {
     let args = Args::new("insert", request.body.as_ref());
     let namespace = Namespace::new(context.database_name(), args.required_string("insert")?)?;
+    collection_uuid::check(database, &args, &namespace)?;
     let ordered = args.boolean("ordered")?.unwrap_or(true);
     // Both say how to treat documents that validators or the server would change; there are none.
     args.lenient_boolean("bypassDocumentValidation")?;

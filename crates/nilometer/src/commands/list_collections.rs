@@ -5,8 +5,9 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 use super::args::Args;
 use super::query::{listing_batch_size, open_listing};
 use super::{Access, CommandContext, CommandSpec, Fields};
-use crate::catalog::{CatalogEntry, Collection, Namespace, SYSTEM_VIEWS, Storage, pipeline_value};
+use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, pipeline_value};
 use crate::database::Database;
+use crate::database::indexes::id_index;
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{EvalContext, ParseContext};
@@ -108,9 +109,7 @@ fn describe(
                 out.append("options", collection.listed_options());
                 let info = doc! { "readOnly": false, "uuid": collection.uuid_value() };
                 out.append("info", info);
-                if matches!(collection.storage, Storage::Records { .. }) {
-                    out.append("idIndex", id_index(collection));
-                }
+                out.append("idIndex", id_index(collection));
             }
         }
         CatalogEntry::View(view) if view.is_timeseries() => {
@@ -123,29 +122,18 @@ fn describe(
         CatalogEntry::View(view) => {
             out.append("type", "view");
             if !name_only {
-                out.append(
-                    "options",
-                    doc! {
-                        "viewOn": view.view_on.as_str(),
-                        "pipeline": pipeline_value(&view.pipeline),
-                        "collation": view.options.get("collation").to_value(),
-                    },
-                );
+                out.begin_document("options");
+                out.append("viewOn", view.view_on.as_str());
+                out.append("pipeline", pipeline_value(&view.pipeline));
+                for element in view.options.iter() {
+                    out.append_element(element);
+                }
+                out.end();
                 out.append("info", doc! { "readOnly": true });
             }
         }
     }
     out.finish()
-}
-
-/// The definition of the `_id` index, which has the collection's collation.
-pub(super) fn id_index(collection: &Collection) -> Document {
-    doc! {
-        "v": 2,
-        "key": doc! { "_id": 1 },
-        "name": "_id_",
-        "collation": collection.options.get("collation").to_value(),
-    }
 }
 
 fn timeseries_options(database: &Database, namespace: &Namespace) -> Document {

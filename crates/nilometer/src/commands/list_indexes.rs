@@ -3,12 +3,12 @@
 use nilometer_bson::Document;
 
 use super::args::Args;
-use super::list_collections::id_index;
 use super::query::{listing_batch_size, open_listing};
-use super::{Access, CommandContext, CommandSpec, Fields};
-use crate::catalog::{CatalogEntry, Namespace, Storage};
+use super::{Access, CommandContext, CommandSpec, Fields, indexes};
+use crate::catalog::Namespace;
 use crate::database::Database;
-use crate::error::{Error, ErrorCode, Result};
+use crate::database::indexes::{id_index, shown_indexes};
+use crate::error::Result;
 use crate::operation::Request;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
@@ -29,33 +29,16 @@ fn run(
         args.required_string("listIndexes")?,
     )?;
     let batch_size = listing_batch_size(&args)?;
-    let catalog = database.catalog();
-    let indexes = match catalog.get(&namespace) {
-        Some(CatalogEntry::Collection(found)) => match found.storage {
-            Storage::Records { .. } => vec![id_index(&found)],
-            // Buckets are clustered by `_id`, which is no index of its own.
-            Storage::Buckets { .. } => Vec::new(),
-        },
-        Some(CatalogEntry::View(view)) if view.is_timeseries() => Vec::new(),
-        Some(CatalogEntry::View(_)) => {
-            return Err(Error::new(
-                ErrorCode::CommandNotSupportedOnView,
-                format!("Namespace {namespace} is a view, not a collection"),
-            ));
-        }
-        None => {
-            return Err(Error::new(
-                ErrorCode::NamespaceNotFound,
-                format!("ns does not exist: {namespace}"),
-            ));
-        }
-    };
+    let (collection, side) = indexes::collection(database, &namespace, "ns does not exist:")?;
+    let mut listed: Vec<Document> = id_index(&collection).into_iter().collect();
+    let others = shown_indexes(&collection, side);
+    listed.extend(others.iter().map(|index| index.spec.to_document()));
     let (operation, namespace) = (&context.operation, namespace.to_string());
     open_listing(
         database,
         operation,
         namespace,
-        indexes,
+        listed,
         batch_size,
         &request.body,
     )

@@ -18,16 +18,20 @@ mod build_info;
 mod bulk_write;
 mod change;
 mod coll_mod;
+mod collection_uuid;
 mod connection_status;
 mod count;
 mod create;
+mod create_indexes;
 mod current_op;
 mod delete;
 mod dispatch;
 mod distinct;
 mod drop;
+mod drop_indexes;
 mod explain;
 mod explain_change;
+mod explain_write;
 mod find;
 mod find_and_modify;
 mod fsync;
@@ -38,19 +42,24 @@ mod get_more;
 mod get_parameter;
 mod hello;
 mod host_info;
+mod indexes;
 mod insert;
 mod kill_cursors;
 mod list_collections;
 mod list_commands;
 mod list_indexes;
+mod maintenance;
 mod ping;
+mod plan_cache;
 mod query;
 mod raw_change;
+mod rename_collection;
 mod replication;
 mod server_status;
 mod sessions;
 mod shutdown;
 mod stats;
+mod targets;
 mod top;
 mod update;
 mod users;
@@ -181,17 +190,22 @@ pub static COMMANDS: &[CommandSpec] = &[
     aggregate::SPEC,
     build_info::SPEC,
     bulk_write::SPEC,
+    maintenance::CLONE_AS_CAPPED,
     coll_mod::SPEC,
     stats::COLL_STATS,
+    maintenance::COMPACT,
     connection_status::STATUS,
+    maintenance::CONVERT_TO_CAPPED,
     count::SPEC,
     create::SPEC,
+    create_indexes::SPEC,
     current_op::CURRENT_OP,
     stats::DB_STATS,
     delete::SPEC,
     distinct::SPEC,
     drop::DROP,
     drop::DROP_DATABASE,
+    drop_indexes::SPEC,
     sessions::END,
     explain::SPEC,
     find::SPEC,
@@ -217,7 +231,10 @@ pub static COMMANDS: &[CommandSpec] = &[
     list_indexes::SPEC,
     users::LOGOUT,
     ping::SPEC,
+    plan_cache::CLEAR,
+    maintenance::RE_INDEX,
     sessions::REFRESH,
+    rename_collection::SPEC,
     replication::CONFIG,
     replication::STATUS,
     users::ROLES_INFO,
@@ -226,6 +243,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     server_status::SPEC,
     get_parameter::SET,
     shutdown::SPEC,
+    maintenance::SPLIT_VECTOR,
     sessions::START,
     top::SPEC,
     update::SPEC,

@@ -19,7 +19,7 @@ use crate::query::pipeline::{PipelineContext, Stage};
 use crate::query::planner::near;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::resolve::resolve;
-use crate::query::planner::{Builder, Input, LogicalPlan, rules};
+use crate::query::planner::{Builder, Input, LogicalPlan, access, rules};
 
 /// Options of every query.
 pub(super) struct QueryOptions {
@@ -146,7 +146,7 @@ impl Planned {
     }
 }
 
-fn settings(
+pub(super) fn settings(
     database: &Database,
     operation: &OperationContext,
     variables: Arc<[Value]>,
@@ -170,7 +170,30 @@ fn settings(
             ..services.limits
         },
         spill: services.spill.clone().filter(|_| may_spill),
+        // What is explained is tried anew.
+        plans: if operation.is_explain {
+            Arc::default()
+        } else {
+            Arc::clone(&services.plans)
+        },
         options: ExecOptions::default(),
+    }
+}
+
+/// What a command wants of the documents its stages give.
+pub(super) struct Wanted<'a> {
+    /// Which fields.
+    pub(super) needs: Needs,
+    /// Only the different values of this path.
+    pub(super) distinct: Option<&'a str>,
+}
+
+impl From<Needs> for Wanted<'_> {
+    fn from(needs: Needs) -> Self {
+        Self {
+            needs,
+            distinct: None,
+        }
     }
 }
 
@@ -181,7 +204,7 @@ pub(super) fn plan(
     options: &QueryOptions,
     collection: Option<&str>,
     stages: Vec<Stage>,
-    wanted: Needs,
+    wanted: Wanted<'_>,
     adjust: impl FnOnce(&mut Input) -> Result<()>,
 ) -> Result<(Builder, LogicalPlan)> {
     let services = database.queries();
@@ -212,8 +235,10 @@ pub(super) fn plan(
             LogicalPlan::new(input, all)
         }
     };
-    plan.wanted = wanted;
+    plan.wanted = wanted.needs;
+    plan.distinct = wanted.distinct.map(Arc::from);
     rules::apply_all(&mut plan, &settings);
+    access::choose::choose(&mut plan, &settings, Some(operation))?;
     Ok((builder, plan))
 }
 

@@ -46,7 +46,7 @@ fn coll_stats(
     request: &Request,
 ) -> Result<Document> {
     let args = Args::new("collStats", request.body.as_ref());
-    let namespace = Namespace::new(context.database_name(), args.required_string("collStats")?)?;
+    let namespace = Namespace::new(context.database_name(), args.command_target("collStats")?)?;
     let stats = database
         .collections()
         .storage_stats(&namespace, scale(&args)?)?;

@@ -10,10 +10,11 @@ use tracing::{info, warn};
 
 use super::Database;
 use crate::catalog::{Catalog, Collection, IndexSpec, Storage, StoredIndex};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{ErrorCode, Result};
 use crate::index::{Build, BuildSource};
 use crate::operation::{Access, KillSwitch, OperationContext};
 use crate::services::{OperationEntry, Services};
+use crate::timeseries::Timeseries;
 use crate::write::Records;
 
 /// What a build needs of the database.
@@ -23,9 +24,9 @@ pub(super) struct IndexBuilder {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) records: Arc<Records>,
+    pub(super) timeseries: Arc<Timeseries>,
 }
 
-#[allow(dead_code, reason = "for `createIndexes`")]
 impl Database {
     /// Adds the indexes `choose` asks for, when it is shown those there are, and fills them. What
     /// fails leaves none of them.
@@ -50,6 +51,7 @@ impl Database {
             engine: self.engine.clone(),
             catalog: self.catalog.clone(),
             records: self.records.clone(),
+            timeseries: self.timeseries.clone(),
         }
     }
 }
@@ -61,17 +63,15 @@ impl IndexBuilder {
         indexes: &[Arc<StoredIndex>],
         operation: &OperationContext,
     ) -> Result<()> {
-        let walk;
+        let (records, buckets);
         let source: &dyn BuildSource = match collection.storage {
             Storage::Records { .. } => {
-                walk = self.records.walk(collection)?;
-                &walk
+                records = self.records.walk(collection)?;
+                &records
             }
             Storage::Buckets { .. } => {
-                return Err(Error::new(
-                    ErrorCode::CommandNotSupported,
-                    "indexes on time-series collections are not supported",
-                ));
+                buckets = self.timeseries.walk(collection);
+                &buckets
             }
         };
         let names: Vec<&str> = indexes.iter().map(|i| &*i.spec.name).collect();

@@ -3,10 +3,12 @@
 //! Whether entries are right is asked of `validate`, which computes them again from the documents.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::{Engine, MemoryEngine};
 
 use super::Database;
 use crate::catalog::{Collection, IndexSpec, Namespace, StoredIndex};
@@ -14,8 +16,8 @@ use crate::error::Result;
 use crate::index::{Index, KeyRange};
 use crate::operation::{OperationContext, Request};
 use crate::query::source::{Collections, Direction, IndexScan, RecordSource, Resolved};
+use crate::services::Environment;
 use crate::session::ClientSession;
-use std::sync::Arc;
 
 /// Documents of the build a crash interrupts.
 const CRASH_DOCUMENTS: i32 = 20_000;
@@ -121,11 +123,11 @@ fn random_document(seed: u64) -> Document {
         6 => Value::from("text"),
         _ => Value::from(at(salt + 3) & 7),
     };
-    let mut out = doc! { "a": value(20), "h": at(11) & 15 };
-    if at(7) & 1 == 0 {
-        out = doc! { "a": value(20), "b": at(13) & 3, "h": at(11) & 15 };
+    let place = array![at(9) & 63, at(17) & 63];
+    match at(7) & 1 {
+        0 => doc! { "a": value(20), "b": at(13) & 3, "h": at(11) & 15, "p": place },
+        _ => doc! { "a": value(20), "h": at(11) & 15 },
     }
-    out
 }
 
 fn kinds() -> Vec<IndexSpec> {
@@ -134,6 +136,8 @@ fn kinds() -> Vec<IndexSpec> {
         spec(doc! { "b": -1, "a.c": 1 }),
         spec(doc! { "h": "hashed" }),
         spec(doc! { "$**": 1 }),
+        spec(doc! { "p": "2dsphere", "a": 1 }),
+        spec(doc! { "p": "2d", "h": -1 }),
         IndexSpec {
             sparse: true,
             ..spec(doc! { "a.c": 1, "x": 1 })
@@ -317,6 +321,80 @@ fn a_build_that_fails_leaves_nothing() {
 }
 
 #[test]
+fn what_a_writer_stores_against_an_index_being_built_fails_the_build() {
+    let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+    let open = || Database::with_engine(engine.clone(), Environment::default()).unwrap();
+    let database = open();
+    run(&database, doc! { "create": "c" });
+    let add = |database: &Database| {
+        let specs = |_: &[Arc<StoredIndex>]| Ok(vec![unique(doc! { "a": 1, "b": 1 })]);
+        let added = database
+            .catalog()
+            .add_indexes(&collection(database), 0, specs);
+        added.unwrap().remove(0)
+    };
+    let index = add(&database);
+    insert(&database, [doc! { "a": 1 }, doc! { "a": 1 }]);
+    assert_eq!(index.build_failure().unwrap().code.0, 11000);
+    drop(database);
+    // The reason outlives the process, and the index goes.
+    let wait = |database: &Database| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !database
+            .catalog()
+            .unfinished_indexes(&collection(database))
+            .is_empty()
+        {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    let database = open();
+    wait(&database);
+    assert!(collection(&database).indexes.all().is_empty());
+    let one = doc! { "q": doc! {}, "limit": 1 };
+    run(&database, doc! { "delete": "c", "deletes": array![one] });
+    // Without a reason it is built.
+    add(&database);
+    drop(database);
+    let database = open();
+    wait(&database);
+    assert_eq!(validate(&database), [1]);
+}
+
+#[test]
+fn a_build_ends_when_its_index_is_dropped() {
+    let database = with_indexes(Vec::new());
+    insert(&database, (0..5000).map(|i| doc! { "_id": i, "a": i }));
+    let keyspaces = database.engine().keyspaces().len();
+    let clock = database.services().clock.clone();
+    let operation = OperationContext::internal(clock, "db");
+    let collection = collection(&database);
+    let outcome = std::thread::scope(|scope| {
+        let building = scope.spawn(|| {
+            database.create_indexes(&collection, &operation, |_| Ok(vec![spec(doc! { "a": 1 })]))
+        });
+        while operation
+            .progress()
+            .now()
+            .is_none_or(|(_, done, _)| done == 0)
+        {
+            std::thread::yield_now();
+        }
+        let dropped = database.catalog().drop_indexes(&collection, |there| {
+            Ok(there.iter().map(|index| index.keyspace).collect())
+        });
+        dropped.unwrap();
+        building.join().unwrap()
+    });
+    // It may have been done just before.
+    assert!(outcome.is_ok() || outcome.is_err_and(|e| e.code.0 == 276));
+    assert!(collection.indexes.all().is_empty());
+    assert_eq!(database.engine().keyspaces().len(), keyspaces);
+    assert_eq!(validate(&database), [0; 0]);
+}
+
+#[test]
 fn writers_go_on_while_indexes_are_built() {
     let database = with_indexes(Vec::new());
     for chunk in 0..4u64 {
@@ -353,7 +431,74 @@ fn writers_go_on_while_indexes_are_built() {
         second.join().unwrap();
         built.store(true, Ordering::Release);
     });
-    assert_eq!(validate(&database).len(), 6);
+    assert_eq!(validate(&database).len(), kinds().len());
+}
+
+#[test]
+fn what_out_and_merge_write_is_indexed() {
+    let database = with_indexes(kinds());
+    insert(&database, (0..50).map(random_document));
+    let from = doc! { "insert": "from", "documents": (100..400)
+    .map(random_document).map(Value::from).collect::<Array>() };
+    run(&database, from);
+    let write = |stage: Document| {
+        let pipeline = array![stage];
+        run(
+            &database,
+            doc! { "aggregate": "from", "pipeline": pipeline, "cursor": doc! {} },
+        );
+    };
+    write(doc! { "$out": "c" });
+    let counts = validate(&database);
+    assert!(
+        counts.len() == kinds().len() && counts[2] == 300,
+        "{counts:?}"
+    );
+    run(
+        &database,
+        doc! { "update": "from", "updates": array![doc! { "q": doc! {}, "multi": true,
+        "u": doc! { "$set": doc! { "a": array![5, 6, 7] } } }] },
+    );
+    write(doc! { "$merge": "c" });
+    assert!(validate(&database)[0] == 900);
+}
+
+#[test]
+fn an_index_with_a_collation_compares_by_it() {
+    let collation = doc! { "locale": "en", "strength": 2 };
+    let database = with_indexes(vec![IndexSpec {
+        collation: Some(collation),
+        ..unique(doc! { "a": 1 })
+    }]);
+    insert(&database, ["b", "a", "C"].map(|a| doc! { "a": a }));
+    insert(
+        &database,
+        [
+            doc! { "a": 1 },
+            doc! { "a": array!["x", doc! { "y": "z" }] },
+        ],
+    );
+    let documents = array![doc! { "a": "c" }];
+    let (code, error) = write_error(&database, doc! { "insert": "c", "documents": documents });
+    assert_eq!(code, 11000);
+    assert_eq!(
+        error
+            .get("keyValue")
+            .as_document()
+            .unwrap()
+            .get("a")
+            .as_str(),
+        Some("c")
+    );
+    let all = scan(
+        &database,
+        "a",
+        vec![(vec![], vec![0xFF])],
+        Direction::Forward,
+    );
+    let texts: Vec<_> = all.iter().filter_map(|d| d.get("a").as_str()).collect();
+    assert_eq!(texts, ["a", "b", "C"]);
+    assert_eq!(validate(&database), [6]);
 }
 
 /// The entries in ranges of the index called `name`, with documents.

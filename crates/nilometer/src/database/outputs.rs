@@ -312,6 +312,7 @@ impl MergeTarget for Target {
             sort: None,
             multi: false,
             backward: false,
+            candidates: None,
             durability: Durability::Buffered,
             eval: change.eval,
             collator: None,
@@ -337,5 +338,89 @@ impl MergeTarget for Target {
             self.records.sync()?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{DocumentBuilder, Value, array, doc};
+
+    use super::*;
+    use crate::database::Database;
+    use crate::operation::Request;
+    use crate::session::ClientSession;
+
+    fn run(database: &Database, command: &Document) -> Document {
+        let mut body = DocumentBuilder::new();
+        for element in command.iter() {
+            body.append_element(element);
+        }
+        body.append("$db", "db");
+        let mut session = ClientSession::embedded();
+        database.run_command(&mut session, &Request::new(body.finish()))
+    }
+
+    fn code(database: &Database, stages: Value) -> i64 {
+        let command = doc! {"aggregate": "c", "pipeline": stages, "cursor": doc! {}};
+        let reply = run(database, &command);
+        reply.get("code").as_exact_i64().unwrap_or(0)
+    }
+
+    #[test]
+    fn indexes_are_kept_and_say_what_is_unique() {
+        let database = Database::in_memory().unwrap();
+        let catalog = database.catalog();
+        let name = Namespace::new("db", "to").unwrap();
+        let target = catalog
+            .create_collection(name.clone(), [7; 16], doc! {}, None)
+            .unwrap();
+        let spec = |field: &str, unique| {
+            let mut key = DocumentBuilder::new();
+            key.append(field, 1);
+            IndexSpec {
+                key: key.finish(),
+                name: field.to_owned(),
+                unique,
+                ..IndexSpec::default()
+            }
+        };
+        let specs = vec![spec("k", true), spec("tags", false)];
+        let added = catalog.add_indexes(&target, 0, |_| Ok(specs)).unwrap();
+        for index in &added {
+            catalog.finish_index(&target, index).unwrap();
+        }
+        let documents: Vec<Value> = (0..20)
+            .map(|at| doc! {"_id": at, "k": at, "tags": array![at, "x"]}.into())
+            .collect();
+        run(&database, &doc! {"insert": "c", "documents": documents});
+
+        // The arrays make the index of the collection to come a multikey one.
+        assert_eq!(code(&database, array![doc! {"$out": "to"}]), 0);
+        let fresh = catalog.collection(&name).unwrap();
+        assert_ne!(fresh.uuid, [7; 16]);
+        assert_ne!(fresh.indexes.named("tags").unwrap().multikey(), 0);
+        assert_eq!(fresh.indexes.all().len(), 2);
+        let validated = run(&database, &doc! {"validate": "to"});
+        assert_eq!(validated.get("nrecords").as_exact_i64(), Some(20));
+        assert!(validated.get("errors").as_array().unwrap().is_empty());
+
+        // What a unique index forbids leaves the target as it was.
+        let same = doc! {"$set": doc! {"k": 1}};
+        assert_eq!(code(&database, array![same, doc! {"$out": "to"}]), 11_000);
+        assert_eq!(catalog.collection(&name).unwrap().uuid, fresh.uuid);
+
+        // Merging goes by what is unique.
+        let merged = |field: &str| {
+            let key = doc! {"$project": doc! {"_id": 0, "k": 1, "tags.x": 1, "seen": "yes"}};
+            let merge = doc! {"$merge": doc! {"into": "to", "on": field}};
+            code(&database, array![key, merge])
+        };
+        assert_eq!(merged("k"), 0);
+        let seen = run(
+            &database,
+            &doc! {"count": "to", "query": doc! {"seen": "yes"}},
+        );
+        assert_eq!(seen.get("n").as_exact_i64(), Some(20));
+        assert_eq!(merged("tags"), 51_183);
     }
 }

@@ -28,14 +28,11 @@ impl StoredCollections {
     pub(crate) fn sizes(&self, collection: &Collection) -> Result<CollectionSizes> {
         let mut sizes = CollectionSizes::default();
         match collection.storage {
-            Storage::Records { records, id_index } => {
+            Storage::Records { records, .. } => {
                 let data = self.engine.keyspace_statistics(records)?;
-                let index = self.engine.keyspace_statistics(id_index)?;
                 sizes.count = self.records.count(collection)?;
                 sizes.data_bytes = data.disk_bytes + data.memory_bytes;
                 sizes.storage_bytes = data.disk_bytes;
-                sizes.index_bytes = index.disk_bytes;
-                sizes.indexes = 1;
             }
             Storage::Buckets {
                 open,
@@ -51,7 +48,27 @@ impl StoredCollections {
                 }
             }
         }
+        for (_, bytes) in self.index_sizes(collection)? {
+            sizes.index_bytes += bytes;
+            sizes.indexes += 1;
+        }
         Ok(sizes)
+    }
+
+    /// The indexes of a collection with the bytes of their files.
+    fn index_sizes(&self, collection: &Collection) -> Result<Vec<(String, u64)>> {
+        let mut indexes = Vec::new();
+        if let Storage::Records { id_index, .. } = collection.storage {
+            indexes.push(("_id_".to_owned(), id_index));
+        }
+        for index in collection.indexes.all().iter() {
+            indexes.push((index.spec.name.clone(), index.keyspace));
+        }
+        let sized = indexes.into_iter().map(|(name, keyspace)| {
+            let bytes = self.engine.keyspace_statistics(keyspace)?.disk_bytes;
+            Ok((name, bytes))
+        });
+        sized.collect()
     }
 
     /// The `storageStats` of a collection or of a time-series view; sizes divided by `scale`.
@@ -93,11 +110,16 @@ impl StoredCollections {
         out.append("storageSize", scaled(sizes.storage_bytes));
         out.append("totalIndexSize", scaled(sizes.index_bytes));
         out.append("totalSize", scaled(sizes.storage_bytes + sizes.index_bytes));
+        let index_sizes = match &collection {
+            Some(collection) => self.index_sizes(collection)?,
+            None => Vec::new(),
+        };
         out.begin_document("indexSizes");
-        if sizes.indexes > 0 {
-            out.append("_id_", scaled(sizes.index_bytes));
+        for (name, bytes) in &index_sizes {
+            out.append(name, scaled(*bytes));
         }
         out.end();
+        append_index_details(&mut out, collection.as_deref(), &index_sizes);
         out.append("freeStorageSize", 0i64);
         out.append("nindexes", i64::try_from(sizes.indexes).unwrap_or(0));
         out.append("capped", false);
@@ -236,6 +258,23 @@ impl StoredCollections {
             "scaleFactor": scale,
         })
     }
+}
+
+/// `indexDetails`, and the names of those that are still being built.
+fn append_index_details(
+    out: &mut DocumentBuilder,
+    collection: Option<&Collection>,
+    sizes: &[(String, u64)],
+) {
+    out.begin_document("indexDetails");
+    for (name, _) in sizes {
+        out.append(name, Document::new());
+    }
+    out.end();
+    let all = collection.map(|c| c.indexes.all()).unwrap_or_default();
+    let building = all.iter().filter(|index| !index.is_ready());
+    let names = building.map(|index| Value::from(index.spec.name.as_str()));
+    out.append("indexBuilds", Value::Array(names.collect::<Array>()));
 }
 
 /// Operations on a collection and what they took, by class.

@@ -72,8 +72,8 @@ codes! {
     NotExactValueField = 111;
     WriteConflict = 112;
     CommandNotSupported = 115;
-    CommandFailed = 125;
     DocumentValidationFailure = 121;
+    CommandFailed = 125;
     KeyTooLong = 17280;
     ExceededMemoryLimit = 146;
     ViewDepthLimitExceeded = 165;
@@ -81,6 +81,7 @@ codes! {
     OptionNotSupportedOnView = 167;
     InvalidPipelineOperator = 168;
     CannotIndexParallelArrays = 171;
+    AmbiguousIndexKeyPattern = 181;
     QueryPlanKilled = 175;
     IndexBuildAborted = 276;
     InvalidViewDefinition = 182;

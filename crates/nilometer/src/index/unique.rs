@@ -2,9 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use nilometer_bson::key_string::{self, prefix_end};
-use nilometer_bson::path::FieldPath;
-use nilometer_bson::path::keys::plain_value;
+use nilometer_bson::key_string::{decode, prefix_end};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, doc, extjson};
 use nilometer_storage::{Direction, Snapshot};
 
@@ -109,24 +107,17 @@ pub fn duplicate_key(
     })
 }
 
-/// The values of a key by the names of their fields. A collated key cannot be read; what the
-/// document has there is shown for it.
+/// The values of a key by the names of their fields.
 fn key_values(index: &Index, key: &IndexKey, document: Option<DocRef<'_>>) -> Document {
-    let decoded = key_string::decode(&key.key, index.order(), index.components(), &key.type_bits);
-    let values = decoded.map(|(values, _)| values).unwrap_or_default();
-    let of_document = |path: &FieldPath| {
-        document
-            .and_then(|document| plain_value(path, document))
-            .map_or(Value::Null, |value| value.to_value())
+    let values = match document {
+        Some(document) if !index.collation().is_simple() => index.values_of(document, key),
+        _ => decode(&key.key, index.order(), index.components(), &key.type_bits)
+            .map_or_else(|_| Vec::new(), |(values, _)| values),
     };
     let mut out = DocumentBuilder::new();
     for part in index.parts() {
-        let value = match (values.get(part.component), &part.path) {
-            (Some(value), _) => value.clone(),
-            (None, Some(path)) => of_document(path),
-            (None, None) => Value::Null,
-        };
-        out.append(part.name(), value);
+        let value = values.get(part.component).cloned();
+        out.append(part.name(), value.unwrap_or(Value::Null));
     }
     out.finish()
 }

@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::eval::Random;
 use cursor::CursorRegistry;
 use exec::ExecLimits;
+use planner::access::cache::PlanCache;
 use source::Collections;
 
 /// What query commands need of a database.
@@ -46,6 +47,8 @@ pub struct QueryServices {
     pub spill: Option<Arc<Path>>,
     /// Where cursor ids, `$sample` and `$rand` draw from.
     pub entropy: Arc<Entropy>,
+    /// Which indexes served queries of a shape best.
+    pub plans: Arc<PlanCache>,
 }
 
 /// Numbers nobody outside the process can guess: a counter under a keyed hash whose key the

@@ -20,6 +20,7 @@ use super::Timeseries;
 use super::bucket_cache;
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Layout, Version, damaged};
 use super::fold::{self, BucketKeyspaces};
+use super::index_scan::{Candidates, Stream};
 use super::sealed::{self, Stored};
 use super::tail;
 use crate::catalog::Collection;
@@ -28,6 +29,12 @@ use crate::eval::Collation;
 
 /// Buckets looked at under one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
+
+/// Buckets an index has found that are fetched under one snapshot at most.
+const CHUNK_CANDIDATES_MAX: usize = 64;
+
+/// Buckets fetched under the first one: a reader may want no more than the newest.
+const FIRST_CANDIDATES: usize = 2;
 
 /// A bucket as read: its header at hand, its columns decoded when asked for.
 pub struct StoredBucket {
@@ -235,12 +242,22 @@ pub struct BucketRange {
     pub backward: bool,
 }
 
+impl BucketRange {
+    /// True if the id lies between the bounds.
+    pub fn contains(&self, id: [u8; 12]) -> bool {
+        self.min.is_none_or(|min| min <= id) && self.max.is_none_or(|max| id <= max)
+    }
+}
+
 /// A scan of a bucket collection.
 pub struct BucketScan {
     timeseries: Arc<Timeseries>,
     collection: Arc<Collection>,
     keyspaces: BucketKeyspaces,
     range: BucketRange,
+    candidates: Candidates,
+    /// Candidates fetched under the next snapshot.
+    chunk: usize,
     /// The last id of the chunk before.
     after: Option<[u8; 12]>,
     ready: VecDeque<Result<Arc<StoredBucket>>>,
@@ -262,11 +279,40 @@ impl Timeseries {
             collection: collection.clone(),
             keyspaces,
             range,
+            candidates: Candidates::All,
+            chunk: FIRST_CANDIDATES,
             after: None,
             ready: VecDeque::new(),
             done: false,
             last: None,
         })
+    }
+
+    /// Reads those of the buckets called `ids`, ascending, that are there.
+    pub fn scan_listed(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        mut ids: Vec<[u8; 12]>,
+        range: BucketRange,
+    ) -> Result<BucketScan> {
+        if !range.backward {
+            ids.reverse();
+        }
+        let mut scan = self.scan(collection, range)?;
+        scan.candidates = Candidates::Listed(ids);
+        Ok(scan)
+    }
+
+    /// Reads the buckets an index names, as it names them.
+    pub fn scan_streamed(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        stream: Stream,
+        range: BucketRange,
+    ) -> Result<BucketScan> {
+        let mut scan = self.scan(collection, range)?;
+        scan.candidates = Candidates::Streamed(stream);
+        Ok(scan)
     }
 
     /// How many buckets there are: those with a document as the engine estimates it, and those
@@ -322,17 +368,27 @@ impl Timeseries {
     }
 }
 
+/// Every key of a bucket, tail keys too, is below this.
+pub(super) fn behind(id: [u8; 12]) -> Vec<u8> {
+    [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
+}
+
 /// Bucket id, key and value of an entry.
 type KeyedEntry = ([u8; 12], Bytes, Bytes);
 
 /// One keyspace of a scan, with its next entry looked at.
-struct Cursor {
+pub(super) struct Cursor {
     scan: Scan,
     next: Option<KeyedEntry>,
 }
 
 impl Cursor {
-    fn new(mut scan: Scan) -> Result<Self> {
+    /// The bucket the next entry belongs to.
+    pub(super) fn id(&self) -> Option<[u8; 12]> {
+        self.next.as_ref().map(|(id, ..)| *id)
+    }
+
+    pub(super) fn new(mut scan: Scan) -> Result<Self> {
         let next = Self::pull(&mut scan)?;
         Ok(Self { scan, next })
     }
@@ -352,7 +408,7 @@ impl Cursor {
     }
 
     /// The next entry if it belongs to `id`.
-    fn take(&mut self, id: [u8; 12]) -> Result<Option<(Bytes, Bytes)>> {
+    pub(super) fn take(&mut self, id: [u8; 12]) -> Result<Option<(Bytes, Bytes)>> {
         match self.next.take_if(|(next, ..)| *next == id) {
             Some((_, key, value)) => {
                 self.next = Self::pull(&mut self.scan)?;
@@ -366,10 +422,6 @@ impl Cursor {
 impl BucketScan {
     /// Bounds of keys still to be read: `start` inclusive, `end` exclusive.
     fn bounds(&self) -> (Vec<u8>, Option<Vec<u8>>) {
-        let behind = |id: [u8; 12]| {
-            // Every key of this bucket, tail keys too, is below its id with this appended.
-            [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
-        };
         let mut start = self.range.min.map(|id| id.to_vec()).unwrap_or_default();
         let mut end = self.range.max.map(behind);
         match (self.after, self.range.backward) {
@@ -380,7 +432,45 @@ impl BucketScan {
         (start, end)
     }
 
+    /// Reads the next of the buckets an index has found. Those that were removed since are left out.
+    fn refill_from_index(&mut self) -> Result<()> {
+        let snapshot = self.timeseries.engine.snapshot()?;
+        let ids = match &mut self.candidates {
+            Candidates::All => Vec::new(),
+            Candidates::Listed(ids) => {
+                let mut next = ids.split_off(ids.len().saturating_sub(self.chunk));
+                next.reverse();
+                next
+            }
+            Candidates::Streamed(stream) => stream.next(&*snapshot, self.chunk)?,
+        };
+        self.done = ids.len() < self.chunk;
+        self.chunk = (self.chunk * 2).min(CHUNK_CANDIDATES_MAX);
+        for id in ids {
+            let stored = match snapshot.get(self.keyspaces.open, &id)? {
+                Some(found) => Some(found),
+                None => snapshot.get(self.keyspaces.sealed, &id)?,
+            };
+            let (start, end) = (tail::key(id, 0), behind(id));
+            let scan =
+                snapshot.scan(self.keyspaces.tail, &start, Some(&end), Direction::Forward)?;
+            let tail = scan.collect::<Result<Vec<_>, _>>()?;
+            if stored.is_none() && tail.is_empty() {
+                continue;
+            }
+            let bucket = self.assemble(id, stored, tail);
+            if let Ok(bucket) = &bucket {
+                self.last = Some(bucket.clone());
+            }
+            self.ready.push_back(bucket);
+        }
+        Ok(())
+    }
+
     fn refill(&mut self) -> Result<()> {
+        if !matches!(self.candidates, Candidates::All) {
+            return self.refill_from_index();
+        }
         let (start, end) = self.bounds();
         if end.as_ref().is_some_and(|end| *end <= start) {
             self.done = true;

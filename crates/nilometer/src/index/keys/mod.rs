@@ -4,19 +4,21 @@
 //! 1, -1       the value; one key for each element of an array; see nilometer_bson::path::keys
 //! "hashed"    the hash of the value as a long; arrays are refused
 //! $**         path and value of every leaf
+//! "2d" …      cells and hashes of geometry; see geo
 //! ```
 //!
 //! A document a partial filter does not match has no keys, nor has one a sparse index finds none of
 //! its fields in.
 
+mod geo;
 mod ordinary;
 mod wildcard;
 
 use std::cmp::Ordering;
 
 use nilometer_bson::key_string::KeyBuilder;
-use nilometer_bson::path::keys::KeyError;
-use nilometer_bson::{DocRef, ValueRef};
+use nilometer_bson::path::keys::{KeyError, visit_keys};
+use nilometer_bson::{DocRef, Value, ValueRef};
 
 use super::Index;
 use crate::error::{Error, ErrorCode, Result};
@@ -61,6 +63,8 @@ impl Index {
         let mut out = Keys::default();
         if self.is_wildcard() {
             wildcard::keys(self, document, &mut out)?;
+        } else if self.parts().iter().any(geo::is_geo) {
+            geo::keys(self, document, &mut out)?;
         } else {
             ordinary::keys(self, document, &mut out)?;
         }
@@ -71,12 +75,33 @@ impl Index {
         Ok(out)
     }
 
+    /// The values of a document that a key was made from: that of a collated index cannot be read.
+    pub(super) fn values_of(&self, document: DocRef<'_>, key: &IndexKey) -> Vec<Value> {
+        let mut found = Vec::new();
+        // An error would have been one before there were keys.
+        let _ = visit_keys(self.paths(), document, &mut |values| {
+            let same = self.encode(values.iter().copied());
+            if same.is_ok_and(|same| same.key == key.key) {
+                found = values.iter().map(|value| value.to_value()).collect();
+            }
+        });
+        found
+    }
+
     /// The key of these component values. Missing ones are null.
     fn encode<'v>(&self, values: impl Iterator<Item = ValueRef<'v>>) -> Result<IndexKey> {
-        let mut builder = KeyBuilder::with_collator(self.order(), self.collation().collator());
+        let mut builder = self.key_builder();
         for value in values {
             builder.push(or_null(value));
         }
+        self.finish_key(builder)
+    }
+
+    fn key_builder(&self) -> KeyBuilder<'_> {
+        KeyBuilder::with_collator(self.order(), self.collation().collator())
+    }
+
+    fn finish_key(&self, builder: KeyBuilder<'_>) -> Result<IndexKey> {
         let (key, type_bits) = builder.finish();
         if key.len() > KEY_BYTES_MAX {
             return Err(Error::new(

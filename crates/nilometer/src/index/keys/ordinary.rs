@@ -6,7 +6,7 @@ use nilometer_bson::path::FieldPath;
 use nilometer_bson::path::keys::{plain_value, visit_keys_with_gaps};
 use nilometer_bson::{DocRef, Value, ValueRef};
 
-use super::{Keys, refused};
+use super::{IndexKey, Keys, or_null, refused};
 use crate::error::{Error, Result};
 use crate::eval::expression::hashed_index_key;
 use crate::index::{Index, PartKind};
@@ -26,12 +26,8 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Resul
     }
     let hash = |at: usize| hashes.get(at).copied().flatten().map(ValueRef::Int64);
     let sparse = index.stored.spec.sparse;
-    if let Some((found, all)) = plain_key(index.paths(), document) {
-        if found || !sparse {
-            let values = all.enumerate();
-            let values = values.map(|(at, value)| hash(at).unwrap_or(value));
-            out.keys.push(index.encode(values)?);
-        }
+    if let Some(key) = plain_key(index, document, &hash) {
+        out.keys.extend(key?);
         return Ok(());
     }
     let mut failed = None;
@@ -53,19 +49,25 @@ pub(super) fn keys(index: &Index, document: DocRef<'_>, out: &mut Keys) -> Resul
     failed.map_or(Ok(()), Err)
 }
 
-/// The values of a document without arrays in the way, and whether any is there.
-fn plain_key<'a>(
-    paths: &'a [FieldPath],
-    document: DocRef<'a>,
-) -> Option<(bool, impl Iterator<Item = ValueRef<'a>>)> {
+/// The one key of a document without arrays in the way, or none if a sparse index leaves it out. `None`
+/// if there is an array.
+fn plain_key<'v>(
+    index: &Index,
+    document: DocRef<'v>,
+    hash: &impl Fn(usize) -> Option<ValueRef<'v>>,
+) -> Option<Result<Option<IndexKey>>> {
     let mut found = false;
-    for path in paths {
-        found |= !plain_value(path, document)?.is_missing();
+    let mut builder = index.key_builder();
+    for (at, path) in index.paths().iter().enumerate() {
+        let value = plain_value(path, document)?;
+        found |= !value.is_missing();
+        builder.push(or_null(hash(at).unwrap_or(value)));
     }
-    let values = paths
-        .iter()
-        .map(move |path| plain_value(path, document).unwrap_or(ValueRef::Missing));
-    Some((found, values))
+    let is_left_out = index.stored.spec.sparse && !found;
+    Some(match is_left_out {
+        true => Ok(None),
+        false => index.finish_key(builder).map(Some),
+    })
 }
 
 /// For each part its hash, if it is hashed.

@@ -26,6 +26,9 @@ pub mod geo_near;
 pub mod granularity;
 pub mod graph_lookup;
 pub mod group;
+pub mod index_read;
+pub mod index_scan;
+pub mod index_union;
 pub mod limit;
 pub mod lookup;
 pub mod memory;
@@ -38,6 +41,7 @@ pub mod sample;
 pub mod scan;
 pub mod set_window_fields;
 pub mod sort;
+pub mod sort_merge;
 mod sorter;
 mod spill;
 pub mod union_with;
@@ -46,6 +50,8 @@ pub mod unwind;
 #[cfg(test)]
 pub(crate) mod testing;
 
+#[cfg(test)]
+mod index_tests;
 #[cfg(test)]
 mod random_tests;
 #[cfg(test)]
@@ -64,6 +70,7 @@ use crate::eval::variables::SharedCollator;
 use crate::operation::OperationContext;
 use crate::query::Entropy;
 use crate::query::batch::Batch;
+use crate::query::planner::access::cache::PlanCache;
 
 /// Rows in a batch made of rows.
 pub const ROWS_PER_BATCH: usize = 128;
@@ -97,6 +104,8 @@ pub struct ExecSettings {
     pub limits: ExecLimits,
     /// Where a stage above its limit may write; none if it may not.
     pub spill: Option<Arc<Path>>,
+    /// Which indexes served queries of a shape best.
+    pub plans: Arc<PlanCache>,
     /// Switches for tests and diagnosis.
     pub options: ExecOptions,
 }

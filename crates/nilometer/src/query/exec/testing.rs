@@ -307,6 +307,7 @@ pub(crate) fn operation() -> OperationContext {
 /// Settings with a fixed time.
 pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings {
     ExecSettings {
+        plans: Arc::default(),
         now_ms: 1_700_000_000_000,
         variables: Arc::new([]),
         collator: None,

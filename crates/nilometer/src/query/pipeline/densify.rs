@@ -245,26 +245,7 @@ fn parse_bounds(
             "A bounding array in a range statement must have exactly two elements",
         ));
     }
-    let (low, high) = match (pair.get(0), pair.get(1)) {
-        (ValueRef::DateTime(low), ValueRef::DateTime(high)) => {
-            (Point::Date(low), Point::Date(high))
-        }
-        (ValueRef::DateTime(_), _) => {
-            return Err(invalid(
-                "A bounding array must contain two dates or two numbers",
-            ));
-        }
-        (low, high) => match (Number::of(low), Number::of(high)) {
-            (Some(low), Some(high)) => (Point::Number(low), Point::Number(high)),
-            (Some(_), None) => {
-                return Err(Error::location(
-                    BOUNDS_MIXED,
-                    "Numeric bounds must both be numeric",
-                ));
-            }
-            _ => return Err(invalid("Bounds must be numbers or dates")),
-        },
-    };
+    let (low, high) = parse_pair(pair)?;
     match (low, unit) {
         (Point::Number(_), Some(_)) => {
             return Err(Error::location(
@@ -290,6 +271,31 @@ fn parse_bounds(
         ));
     }
     Ok(DensifyBounds::Between(low, high))
+}
+
+/// Two dates or two numbers.
+fn parse_pair(pair: ArrayRef<'_>) -> Result<(Point, Point)> {
+    let invalid = |text: &str| Error::location(BOUNDS_INVALID, text);
+    Ok(match (pair.get(0), pair.get(1)) {
+        (ValueRef::DateTime(low), ValueRef::DateTime(high)) => {
+            (Point::Date(low), Point::Date(high))
+        }
+        (ValueRef::DateTime(_), _) => {
+            return Err(invalid(
+                "A bounding array must contain two dates or two numbers",
+            ));
+        }
+        (low, high) => match (Number::of(low), Number::of(high)) {
+            (Some(low), Some(high)) => (Point::Number(low), Point::Number(high)),
+            (Some(_), None) => {
+                return Err(Error::location(
+                    BOUNDS_MIXED,
+                    "Numeric bounds must both be numeric",
+                ));
+            }
+            _ => return Err(invalid("Bounds must be numbers or dates")),
+        },
+    })
 }
 
 fn missing(name: &str) -> Error {

@@ -70,17 +70,7 @@ pub(super) fn parse(
             "The output field must contain at least one field to fill",
         ));
     }
-    let partition_by = match (partition_by, by_fields) {
-        (Some(_), Some(_)) => {
-            return Err(Error::location(
-                TWO_PARTITIONS,
-                "Maximum one of 'partitionBy' and 'partitionByFields' can be specified in '$fill'",
-            ));
-        }
-        (Some(by), None) => Some(by),
-        (None, Some(fields)) => compound_key(fields)?,
-        (None, None) => None,
-    };
+    let partition_by = partition(partition_by, by_fields)?;
     let (by_method, by_value) = split(output)?;
     if let Some(fields) = by_method {
         let mut window = DocumentBuilder::new();
@@ -100,6 +90,24 @@ pub(super) fn parse(
         project::parse_add_fields(cx, "$addFields", fields, out)?;
     }
     Ok(())
+}
+
+/// What separates the partitions, whichever way it was given.
+fn partition(
+    partition_by: Option<Value>,
+    by_fields: Option<ArrayRef<'_>>,
+) -> Result<Option<Value>> {
+    Ok(match (partition_by, by_fields) {
+        (Some(_), Some(_)) => {
+            return Err(Error::location(
+                TWO_PARTITIONS,
+                "Maximum one of 'partitionBy' and 'partitionByFields' can be specified in '$fill'",
+            ));
+        }
+        (Some(by), None) => Some(by),
+        (None, Some(fields)) => compound_key(fields)?,
+        (None, None) => None,
+    })
 }
 
 /// The fields as an object expression, whose member names do not matter.

@@ -4,11 +4,18 @@ use std::sync::Arc;
 
 use nilometer_bson::Value;
 
+use super::access::hint::Forced;
+use super::access::{Choice, IndexAccess};
 use super::needs::Needs;
 use crate::eval::matcher::MatchExpression;
+use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
 use crate::query::pipeline::Stage;
-use crate::query::source::{BucketPredicate, BucketSource, Direction, RecordKey, RecordSource};
+use crate::query::planner::bounds::{IndexBounds, IndexShape};
+use crate::query::source::{
+    BucketEntries, BucketPredicate, BucketSource, Direction, RecordKey, RecordSource,
+};
+use crate::timeseries::rewrite::TimeRange;
 
 /// What is read and what is done to it.
 #[derive(Clone)]
@@ -19,6 +26,8 @@ pub struct LogicalPlan {
     pub stages: Vec<Stage>,
     /// What is wanted of what comes out: everything, unless whoever asked only counts, say.
     pub wanted: Needs,
+    /// The path whose different values are all that is wanted of what comes out.
+    pub distinct: Option<Arc<str>>,
     /// Names of the rules that fired, in order.
     pub fired: Vec<&'static str>,
 }
@@ -34,6 +43,8 @@ pub enum Input {
     Records(Box<RecordInput>),
     /// The measurements of a time-series collection.
     Buckets(Box<BucketInput>),
+    /// The different metadata of a time-series collection.
+    Metas(Box<MetaInput>),
 }
 
 /// How records are reached.
@@ -51,6 +62,8 @@ pub enum AccessPath {
     },
     /// The one with this `_id`.
     IdLookup(Value),
+    /// Those an index leads to.
+    Index(Box<IndexAccess>),
 }
 
 /// Reading an ordinary collection.
@@ -68,6 +81,14 @@ pub struct RecordInput {
     pub filter: Option<MatchExpression>,
     /// Add the record's key as `$recordId`.
     pub show_record_id: bool,
+    /// The direction was asked for: no index is used.
+    pub is_natural: bool,
+    /// The index that was asked for.
+    pub forced: Option<Forced>,
+    /// No more rows than this are asked for.
+    pub limit: Option<u64>,
+    /// How the access path was chosen.
+    pub choice: Arc<Choice>,
 }
 
 /// Reading a time-series collection.
@@ -81,6 +102,10 @@ pub struct BucketInput {
     pub direction: Direction,
     /// The direction was asked for.
     pub is_direction_fixed: bool,
+    /// The order of ids was asked for: no index is used.
+    pub is_natural: bool,
+    /// The index that was asked for.
+    pub hint: Option<Arc<BucketIndex>>,
     /// Which buckets are read.
     pub buckets: BucketChoice,
     /// What becomes of them.
@@ -96,6 +121,36 @@ pub struct BucketChoice {
     pub id_max: Option<u32>,
     /// What a bucket's header must not contradict.
     pub predicate: BucketPredicate,
+    /// Between which times every match lies.
+    pub times: TimeRange,
+    /// The index that leads to them; none if all between the ids are looked at.
+    pub index: Option<IndexChoice>,
+}
+
+/// Which entries of which index lead to the buckets.
+#[derive(Clone, Debug)]
+pub struct IndexChoice {
+    /// Which index.
+    pub index: Arc<BucketIndex>,
+    /// Which entries.
+    pub entries: BucketEntries,
+    /// Its parts as bounds see them.
+    pub shape: Arc<IndexShape>,
+    /// The bounds, for explain.
+    pub bounds: IndexBounds,
+}
+
+/// Reading metadata from an index, without its buckets: documents that show nothing else.
+#[derive(Clone)]
+pub struct MetaInput {
+    /// The collection.
+    pub source: Arc<dyn BucketSource>,
+    /// `db.system.buckets.coll`, for explain.
+    pub namespace: String,
+    /// Which index; its first parts are metadata.
+    pub index: Arc<BucketIndex>,
+    /// How many parts: one document comes for each combination of their values.
+    pub components: usize,
 }
 
 impl Default for BucketChoice {
@@ -104,6 +159,8 @@ impl Default for BucketChoice {
             id_min: None,
             id_max: None,
             predicate: BucketPredicate::Always,
+            times: TimeRange::ALL,
+            index: None,
         }
     }
 }
@@ -130,6 +187,7 @@ impl LogicalPlan {
             input,
             stages,
             wanted: Needs::All,
+            distinct: None,
             fired: Vec::new(),
         }
     }

@@ -15,6 +15,8 @@
 //! fire otherwise. [`ExecOptions::no_rules`](crate::query::exec::ExecOptions) leaves them all out,
 //! which is how tests hold one against the other.
 
+pub mod access;
+pub mod bounds;
 pub mod logical;
 pub mod near;
 pub mod needs;
@@ -22,5 +24,7 @@ pub mod physical;
 pub mod resolve;
 pub mod rules;
 
-pub use logical::{AccessPath, BucketInput, Input, LogicalPlan, RecordInput, Unpack};
+pub use logical::{
+    AccessPath, BucketInput, IndexChoice, Input, LogicalPlan, MetaInput, RecordInput, Unpack,
+};
 pub use physical::Builder;

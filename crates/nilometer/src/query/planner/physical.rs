@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document};
 
-use super::logical::{Input, LogicalPlan};
+use super::access::choose::choose;
+use super::logical::{AccessPath, Input, LogicalPlan};
 use super::near;
 use super::resolve::resolve;
 use super::rules;
@@ -12,10 +13,11 @@ use crate::error::Result;
 use crate::eval::ParseContext;
 use crate::query::exec::filter::Filter;
 use crate::query::exec::group::Group;
+use crate::query::exec::index_read::{AccessStats, IndexRead};
 use crate::query::exec::limit::{Limit, Skip};
 use crate::query::exec::project::Project;
 use crate::query::exec::replace_root::ReplaceRoot;
-use crate::query::exec::scan::{BucketScan, Nothing, RecordScan};
+use crate::query::exec::scan::{BucketScan, MetaScan, Nothing, RecordScan};
 use crate::query::exec::sort::Sort;
 use crate::query::exec::unwind::Unwind;
 use crate::query::exec::{BoxOperator, Counted, ExecSettings, OperatorStats};
@@ -42,6 +44,8 @@ pub struct Builder {
 pub struct Trace {
     /// What the scan touched.
     pub scan: Arc<ScanCounters>,
+    /// What a read by index did.
+    pub access: AccessStats,
     /// What the scan gave on.
     pub input: Arc<OperatorStats>,
     /// What each stage gave on, in order.
@@ -87,6 +91,8 @@ impl Builder {
             }
         };
         rules::apply_all(&mut plan, &self.settings);
+        // Pipelines within pipelines are planned often: nothing is tried.
+        choose(&mut plan, &self.settings, None)?;
         Ok(plan)
     }
 
@@ -97,14 +103,14 @@ impl Builder {
 
     /// The operators of a plan.
     pub fn build(&self, plan: LogicalPlan) -> Result<BoxOperator> {
-        let input = Self::input(plan.input, Arc::default());
+        let input = Self::input(plan.input, &mut Trace::default());
         self.over(input, plan.stages)
     }
 
     /// The operators of a plan, each counted.
     pub fn build_traced(&self, plan: LogicalPlan) -> Result<(BoxOperator, Trace)> {
         let mut trace = Trace::default();
-        let input = Self::input(plan.input, Arc::clone(&trace.scan));
+        let input = Self::input(plan.input, &mut trace);
         let mut top: BoxOperator = Box::new(Counted::new(input, Arc::clone(&trace.input)));
         for stage in plan.stages {
             let stats = Arc::<OperatorStats>::default();
@@ -114,11 +120,23 @@ impl Builder {
         Ok((top, trace))
     }
 
-    fn input(input: Input, counters: Arc<ScanCounters>) -> BoxOperator {
+    fn input(input: Input, trace: &mut Trace) -> BoxOperator {
+        let counters = Arc::clone(&trace.scan);
         match input {
             Input::Nothing | Input::FirstStage => Box::new(Nothing),
-            Input::Records(input) => Box::new(RecordScan::new(*input, counters)),
+            Input::Records(mut input) => match std::mem::take(&mut input.access) {
+                AccessPath::Index(access) => {
+                    let stats = AccessStats::of(&access);
+                    trace.access = stats.clone();
+                    Box::new(IndexRead::new(*input, *access, counters, stats))
+                }
+                other => {
+                    input.access = other;
+                    Box::new(RecordScan::new(*input, counters))
+                }
+            },
             Input::Buckets(input) => Box::new(BucketScan::new(*input, counters)),
+            Input::Metas(input) => Box::new(MetaScan::new(*input, counters)),
         }
     }
 

@@ -93,7 +93,8 @@ fn check_collation(cx: &PipelineContext, view: &ViewDefinition, namespace: &str)
     ))
 }
 
-fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
+/// All records of an ordinary collection.
+pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
     RecordInput {
         source,
         namespace,
@@ -101,6 +102,10 @@ fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
         direction: Direction::Forward,
         filter: None,
         show_record_id: false,
+        is_natural: false,
+        forced: None,
+        limit: None,
+        choice: Arc::default(),
     }
 }
 
@@ -110,6 +115,8 @@ fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput {
         namespace,
         direction: Direction::Forward,
         is_direction_fixed: false,
+        is_natural: false,
+        hint: None,
         buckets: BucketChoice::default(),
         unpack: Unpack::default(),
     }

@@ -298,7 +298,7 @@ fn ids_bound_the_scan_of_a_clustered_collection() {
             Input::Records(input) => match input.access {
                 AccessPath::ClusteredScan { min, max } => (min, max),
                 AccessPath::CollectionScan => (None, None),
-                AccessPath::IdLookup(_) => panic!("there is no index"),
+                AccessPath::IdLookup(_) | AccessPath::Index(_) => panic!("there is no index"),
             },
             _ => panic!("no records are read"),
         }

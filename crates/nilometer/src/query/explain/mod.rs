@@ -10,16 +10,21 @@
 //! Names are honest: a stage is called what MongoDB calls the one that does the same. Figures are
 //! counted while the query really runs; nothing is estimated.
 
+mod by_index;
+
 use std::sync::atomic::Ordering;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
+use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
 use crate::query::exec::OperatorStats;
 use crate::query::pipeline::Stage;
+use crate::query::planner::access::choose::explain_hashes;
+use crate::query::planner::access::{ID_INDEX, IndexAccess};
 use crate::query::planner::physical::Trace;
-use crate::query::planner::{AccessPath, BucketInput, Input, LogicalPlan, RecordInput};
-use crate::query::source::{BucketPredicate, highest_id, lowest_id};
+use crate::query::planner::{AccessPath, BucketInput, Input, LogicalPlan, MetaInput, RecordInput};
+use crate::query::source::{BucketEntries, BucketPredicate, highest_id, lowest_id};
 
 /// Figures of a finished run.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +35,17 @@ pub struct Execution<'a> {
     pub returned: u64,
     /// Milliseconds it took.
     pub millis: i64,
+    /// Tell of the candidates that were tried, too.
+    pub all_plans: bool,
+}
+
+/// A command's own last step.
+#[derive(Clone, Copy, Debug)]
+pub struct Top<'a> {
+    /// `COUNT`, `UPDATE`, `DELETE`.
+    pub name: &'static str,
+    /// What it did, or would have done.
+    pub figures: Option<&'a Document>,
 }
 
 /// The explanation of a plan, without what only a server knows (host, version, command).
@@ -38,12 +54,12 @@ pub struct Execution<'a> {
 pub fn explain(
     plan: &LogicalPlan,
     namespace: &str,
-    top: Option<&'static str>,
+    top: Option<Top<'_>>,
     execution: Option<Execution<'_>>,
 ) -> Document {
     let mut out = DocumentBuilder::new();
     out.append("explainVersion", "1");
-    match as_find_tree(plan) {
+    match as_find_tree(plan, top, execution) {
         Some(steps) => {
             planner_and_stats(&mut out, plan, namespace, &steps, top, execution);
         }
@@ -69,11 +85,17 @@ struct Step {
 }
 
 /// The plan as the tree of a `find`, lowest step first; `None` if it has other stages.
-fn as_find_tree(plan: &LogicalPlan) -> Option<Vec<Step>> {
+fn as_find_tree(
+    plan: &LogicalPlan,
+    top: Option<Top<'_>>,
+    execution: Option<Execution<'_>>,
+) -> Option<Vec<Step>> {
     let base = match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
-        Input::Records(input) => record_step(input),
-        Input::FirstStage | Input::Buckets(_) => return None,
+        Input::Records(input) => {
+            record_step(input, top.is_some_and(|top| top.name == "COUNT"), execution)
+        }
+        Input::FirstStage | Input::Buckets(_) | Input::Metas(_) => return None,
     };
     let mut steps = vec![Step {
         document: base,
@@ -99,7 +121,9 @@ fn as_find_tree(plan: &LogicalPlan) -> Option<Vec<Step>> {
             }
             Stage::Project(project) if project.name() == "$project" => {
                 let simple = project.narrows(&FieldSet::All).is_some();
-                let name = if simple {
+                let name = if index_access(plan).is_some_and(|a| a.covering.is_some()) {
+                    "PROJECTION_COVERED"
+                } else if simple {
                     "PROJECTION_SIMPLE"
                 } else {
                     "PROJECTION_DEFAULT"
@@ -116,9 +140,23 @@ fn as_find_tree(plan: &LogicalPlan) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-fn record_step(input: &RecordInput) -> Document {
+fn index_access(plan: &LogicalPlan) -> Option<&IndexAccess> {
+    match &plan.input {
+        Input::Records(input) => match &input.access {
+            AccessPath::Index(access) => Some(access),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn record_step(input: &RecordInput, counts: bool, execution: Option<Execution<'_>>) -> Document {
     let mut out = DocumentBuilder::new();
     match &input.access {
+        AccessPath::Index(access) => {
+            let stats = execution.map(|e| &e.trace.access);
+            return by_index::tree(access, counts, stats);
+        }
         AccessPath::IdLookup(_) => {
             out.append("stage", "EXPRESS_IXSCAN");
             out.append("keyPattern", doc! {"_id": 1});
@@ -154,9 +192,59 @@ fn record_id(key: &[u8]) -> Value {
     }
 }
 
+/// An index over buckets: the key as listed, and the bounds of what is kept of it.
+fn bucket_index_step(stage: &str, index: &BucketIndex, bounds: Option<Document>) -> Document {
+    let mut out = DocumentBuilder::new();
+    let spec = &index.stored.spec;
+    out.append("stage", stage);
+    out.append("keyPattern", spec.key.clone());
+    out.append("indexName", spec.name.as_str());
+    out.append("collation", spec.collation.clone());
+    out.append("isMultiKey", index.stored.multikey() != 0);
+    out.append("isUnique", false);
+    out.append("isSparse", spec.sparse);
+    out.append("isPartial", spec.partial_filter.is_some());
+    out.append("indexVersion", 2);
+    out.append("direction", "forward");
+    if let Some(bounds) = bounds {
+        out.begin_document("indexBounds");
+        // Of the two bounds of the time the start alone is kept.
+        for part in spec.key.iter() {
+            match bounds.get(part.name()) {
+                nilometer_bson::ValueRef::Missing => {
+                    out.append(part.name(), vec![Value::from("[MinKey, MaxKey]")]);
+                }
+                known => {
+                    out.append_ref(part.name(), known);
+                }
+            }
+        }
+        out.end();
+    }
+    out.finish()
+}
+
+fn meta_step(input: &MetaInput) -> Document {
+    bucket_index_step("DISTINCT_SCAN", &input.index, None)
+}
+
 fn bucket_step(input: &BucketInput) -> Document {
     let mut out = DocumentBuilder::new();
     let buckets = &input.buckets;
+    if let Some(choice) = &buckets.index {
+        let stage = match choice.entries {
+            BucketEntries::Newest(_) => "DISTINCT_SCAN",
+            BucketEntries::Within(_) | BucketEntries::InIdOrder(_) => "IXSCAN",
+        };
+        let bounds = choice.bounds.explain(&choice.shape, false);
+        out.append("stage", "FETCH");
+        if !buckets.predicate.is_always() {
+            out.append("filter", buckets.predicate.to_document());
+        }
+        let below = bucket_index_step(stage, &choice.index, Some(bounds));
+        out.append("inputStage", below);
+        return out.finish();
+    }
     let bounded = buckets.id_min.is_some() || buckets.id_max.is_some();
     out.append(
         "stage",
@@ -179,12 +267,13 @@ fn bucket_step(input: &BucketInput) -> Document {
     out.finish()
 }
 
-fn input_step(plan: &LogicalPlan) -> Document {
+fn input_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
     match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
         Input::FirstStage => doc! {"stage": "VIRTUAL_SCAN"},
-        Input::Records(input) => record_step(input),
+        Input::Records(input) => record_step(input, false, execution),
         Input::Buckets(input) => bucket_step(input),
+        Input::Metas(input) => meta_step(input),
     }
 }
 
@@ -192,6 +281,7 @@ fn stored_namespace<'a>(plan: &'a LogicalPlan, namespace: &'a str) -> &'a str {
     match &plan.input {
         Input::Records(input) => &input.namespace,
         Input::Buckets(input) => &input.namespace,
+        Input::Metas(input) => &input.namespace,
         Input::Nothing | Input::FirstStage => namespace,
     }
 }
@@ -204,28 +294,51 @@ fn parsed_query(plan: &LogicalPlan) -> Document {
             .as_ref()
             .map_or_else(Document::new, |filter| filter.to_document()),
         Input::Buckets(input) => input.buckets.predicate.to_document(),
-        Input::Nothing | Input::FirstStage => Document::new(),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Document::new(),
     }
 }
 
 fn query_planner(plan: &LogicalPlan, namespace: &str, winning: Document) -> Document {
-    doc! {
-        "namespace": stored_namespace(plan, namespace),
-        "parsedQuery": parsed_query(plan),
-        "indexFilterSet": false,
-        "maxIndexedOrSolutionsReached": false,
-        "maxIndexedAndSolutionsReached": false,
-        "maxScansToExplodeReached": false,
-        "rulesApplied": plan.fired.iter().map(|name| Value::from(*name)).collect::<Vec<_>>(),
-        "winningPlan": winning,
-        "rejectedPlans": Vec::<Value>::new(),
+    let mut out = DocumentBuilder::new();
+    out.append("namespace", stored_namespace(plan, namespace));
+    out.append("parsedQuery", parsed_query(plan));
+    out.append("indexFilterSet", false);
+    let choice = match &plan.input {
+        Input::Records(input) => Some(&*input.choice),
+        _ => None,
+    };
+    if let Some(choice) = choice {
+        explain_hashes(choice, &mut out);
     }
+    out.append("maxIndexedOrSolutionsReached", false);
+    out.append("maxIndexedAndSolutionsReached", false);
+    out.append("maxScansToExplodeReached", false);
+    let fired = plan.fired.iter().map(|name| Value::from(*name));
+    out.append("rulesApplied", fired.collect::<Vec<_>>());
+    match (index_access(plan), choice) {
+        (Some(_), Some(choice)) => {
+            out.begin_document("winningPlan");
+            out.append("isCached", choice.is_cached);
+            for element in winning.iter() {
+                out.append_element(element);
+            }
+            out.end();
+        }
+        _ => {
+            out.append("winningPlan", winning);
+        }
+    }
+    out.append(
+        "rejectedPlans",
+        choice.map(by_index::rejected).unwrap_or_default(),
+    );
+    out.finish()
 }
 
 /// The steps as a tree: the last is the root, each has the one below as `inputStage`.
 fn tree(
     steps: &[Step],
-    top: Option<&str>,
+    top: Option<Top<'_>>,
     figures: impl Fn(&Step, &mut DocumentBuilder),
 ) -> Document {
     let mut below: Option<Document> = None;
@@ -243,10 +356,16 @@ fn tree(
         below = Some(out.finish());
     }
     let below = below.unwrap_or_default();
-    match top {
-        Some(name) => doc! {"stage": name, "inputStage": below},
-        None => below,
+    let Some(top) = top else {
+        return below;
+    };
+    let mut out = DocumentBuilder::new();
+    out.append("stage", top.name);
+    for element in top.figures.iter().flat_map(|figures| figures.iter()) {
+        out.append_element(element);
     }
+    out.append("inputStage", below);
+    out.finish()
 }
 
 fn planner_and_stats(
@@ -254,10 +373,15 @@ fn planner_and_stats(
     plan: &LogicalPlan,
     namespace: &str,
     steps: &[Step],
-    top: Option<&str>,
+    top: Option<Top<'_>>,
     execution: Option<Execution<'_>>,
 ) {
-    let winning = tree(steps, top, |_, _| {});
+    let plain = as_find_tree(plan, top, None).unwrap_or_default();
+    let bare = top.map(|top| Top {
+        figures: None,
+        ..top
+    });
+    let winning = tree(&plain, bare, |_, _| {});
     out.append("queryPlanner", query_planner(plan, namespace, winning));
     if let Some(execution) = execution {
         let trace = execution.trace;
@@ -267,12 +391,13 @@ fn planner_and_stats(
                     step_figures(out, stats);
                 }
             }
+            None if index_access(plan).is_some() => {}
             None => {
                 step_figures(out, &trace.input);
                 out.append("docsExamined", examined(trace).1);
             }
         });
-        out.append("executionStats", execution_stats(execution, stages));
+        out.append("executionStats", execution_stats(plan, execution, stages));
     }
 }
 
@@ -297,30 +422,48 @@ fn examined(trace: &Trace) -> (i64, i64) {
     (read(&trace.scan.keys), read(&trace.scan.documents))
 }
 
-fn execution_stats(execution: Execution<'_>, stages: Document) -> Document {
+fn execution_stats(plan: &LogicalPlan, execution: Execution<'_>, stages: Document) -> Document {
     let (keys, documents) = examined(execution.trace);
-    doc! {
-        "executionSuccess": true,
-        "nReturned": i64::try_from(execution.returned).unwrap_or(i64::MAX),
-        "executionTimeMillis": execution.millis,
-        "totalKeysExamined": keys,
-        "totalDocsExamined": documents,
-        "executionStages": stages,
+    let mut out = DocumentBuilder::new();
+    out.append("executionSuccess", true);
+    out.append(
+        "nReturned",
+        i64::try_from(execution.returned).unwrap_or(i64::MAX),
+    );
+    out.append("executionTimeMillis", execution.millis);
+    out.append("totalKeysExamined", keys);
+    out.append("totalDocsExamined", documents);
+    out.append("executionStages", stages);
+    if execution.all_plans {
+        let all = match (&plan.input, index_access(plan)) {
+            (Input::Records(input), Some(_)) => {
+                let chosen = record_step(input, false, None);
+                by_index::all_plans(&input.choice, &chosen)
+            }
+            _ => Vec::new(),
+        };
+        out.append("allPlansExecution", all);
     }
+    out.finish()
 }
 
 fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution<'_>>) -> Document {
     let mut cursor = DocumentBuilder::new();
-    let step = input_step(plan);
-    cursor.append("queryPlanner", query_planner(plan, namespace, step.clone()));
+    let step = input_step(plan, None);
+    cursor.append("queryPlanner", query_planner(plan, namespace, step));
     if let Some(execution) = execution {
+        let step = input_step(plan, Some(execution));
         let steps = [Step {
             document: step,
             stats: None,
         }];
         let trace = execution.trace;
-        let is_buckets = matches!(plan.input, Input::Buckets(_));
+        let is_buckets = matches!(plan.input, Input::Buckets(_) | Input::Metas(_));
+        let by_index = index_access(plan).is_some();
         let stages = tree(&steps, None, |_, out| {
+            if by_index {
+                return;
+            }
             let returned = if is_buckets {
                 &trace.scan.returned
             } else {
@@ -328,9 +471,13 @@ fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution
             };
             let returned = returned.load(Ordering::Relaxed);
             out.append("nReturned", i64::try_from(returned).unwrap_or(i64::MAX));
-            out.append("docsExamined", examined(trace).1);
+            let (keys, documents) = examined(trace);
+            out.append("docsExamined", documents);
+            if keys > 0 {
+                out.append("keysExamined", keys);
+            }
         });
-        cursor.append("executionStats", execution_stats(execution, stages));
+        cursor.append("executionStats", execution_stats(plan, execution, stages));
     }
     let document = doc! {"$cursor": cursor.finish()};
     with_stats(document, None)

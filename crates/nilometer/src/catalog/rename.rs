@@ -1,0 +1,125 @@
+//! Other names for what exists, and other definitions of views.
+//!
+//! Renaming moves an entry, never data: the keyspaces of a collection are found through the entry,
+//! whatever it is called. One batch removes the old name and whatever the new one stood for and
+//! puts the entry under its new name, so that a crash leaves all of it or nothing.
+
+use std::sync::{Arc, PoisonError};
+
+use super::{Catalog, CatalogEntry, Collection, Namespace, View, taken};
+use crate::error::{Error, ErrorCode, Result};
+
+impl Catalog {
+    /// The collection that has this UUID, whatever it is called by now.
+    pub fn by_uuid(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
+        self.read(|entries| {
+            entries.values().find_map(|entry| match entry {
+                CatalogEntry::Collection(found) if found.uuid == uuid => Some(found.clone()),
+                _ => None,
+            })
+        })
+    }
+
+    /// What `collection` has become: it may have other options or another name by now.
+    pub(super) fn now(&self, collection: &Collection) -> Option<Arc<Collection>> {
+        self.collection(&collection.namespace)
+            .filter(|now| now.uuid == collection.uuid)
+            .or_else(|| self.by_uuid(collection.uuid))
+    }
+
+    /// Calls the collection `from` by the name `to`. A collection that has this name is dropped if
+    /// `replace` allows it (given its UUID); the answer is what was dropped.
+    pub fn rename(
+        &self,
+        from: &Namespace,
+        to: &Namespace,
+        replace: &dyn Fn(&Collection) -> Result<bool>,
+    ) -> Result<Option<Arc<Collection>>> {
+        let changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(source) = self.collection(from) else {
+            return Err(Error::new(
+                ErrorCode::NamespaceNotFound,
+                format!("Source collection {from} does not exist"),
+            ));
+        };
+        let replaced = match self.get(to) {
+            None => None,
+            Some(CatalogEntry::Collection(there)) if replace(&there)? => Some(there),
+            Some(CatalogEntry::Collection(_)) => {
+                return Err(Error::new(
+                    ErrorCode::NamespaceExists,
+                    "target namespace exists",
+                ));
+            }
+            Some(CatalogEntry::View(_)) => {
+                return Err(Error::new(
+                    ErrorCode::NamespaceExists,
+                    format!("a view already exists with that name: {to}"),
+                ));
+            }
+        };
+        let renamed = CatalogEntry::Collection(Arc::new(source.renamed(to.clone())));
+        self.store(vec![(from.clone(), None), (to.clone(), Some(renamed))])?;
+        drop(changing);
+        if let Some(dropped) = &replaced {
+            for keyspace in dropped.keyspaces() {
+                self.engine.drop_keyspace(keyspace)?;
+            }
+        }
+        Ok(replaced)
+    }
+
+    /// Gives a view that exists another definition.
+    pub fn modify_view(&self, view: View) -> Result<()> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.get(&view.namespace) {
+            Some(CatalogEntry::View(_)) => {
+                let namespace = view.namespace.clone();
+                self.store(vec![(namespace, Some(CatalogEntry::View(Arc::new(view))))])
+            }
+            Some(_) => Err(taken(&view.namespace)),
+            None => Err(Error::new(
+                ErrorCode::NamespaceNotFound,
+                format!("ns does not exist: {}", view.namespace),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::doc;
+    use nilometer_storage::{Engine, MemoryEngine};
+
+    #[test]
+    fn renaming_keeps_identity_and_storage_and_outlives_reopening() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let catalog = Catalog::open(engine.clone()).unwrap();
+        let name = |db: &str, c: &str| Namespace::new(db, c).unwrap();
+        let create = |n: &Namespace, uuid: u8| {
+            catalog
+                .create_collection(n.clone(), [uuid; 16], doc! {}, None)
+                .unwrap()
+        };
+        let (a, b) = (name("db", "a"), name("other", "b"));
+        let first = create(&a, 1);
+        let second = create(&b, 2);
+        let refused = catalog.rename(&a, &b, &|_| Ok(false)).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::NamespaceExists);
+        let dropped = catalog.rename(&a, &b, &|_| Ok(true)).unwrap().unwrap();
+        assert_eq!(dropped.uuid, second.uuid);
+        assert_eq!(
+            catalog.rename(&a, &b, &|_| Ok(true)).unwrap_err().code,
+            ErrorCode::NamespaceNotFound
+        );
+        // Who still holds the old entry finds what it has become.
+        assert_eq!(catalog.now(&first).unwrap().namespace, b);
+        let keyspaces = engine.keyspaces().len();
+        let again = Catalog::open(engine.clone()).unwrap();
+        assert!(again.get(&a).is_none());
+        let found = again.collection(&b).unwrap();
+        assert_eq!((found.uuid, found.storage), (first.uuid, first.storage));
+        assert_eq!(engine.keyspaces().len(), keyspaces);
+    }
+}

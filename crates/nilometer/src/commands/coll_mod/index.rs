@@ -1,0 +1,144 @@
+//! `collMod` with `index`: hiding it, and after how many seconds it lets documents expire.
+
+use nilometer_bson::number::Number;
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+
+use super::super::args::{Args, truncated_i64};
+use super::super::indexes;
+use crate::catalog::Collection;
+use crate::database::Database;
+use crate::database::indexes::{IndexSide, ShownIndex};
+use crate::error::{Error, ErrorCode, Result};
+
+/// What may be said of an index.
+const FIELDS: &[&str] = &[
+    "name",
+    "keyPattern",
+    "hidden",
+    "expireAfterSeconds",
+    "unique",
+    "prepareUnique",
+];
+
+/// Checks what the command wants of an index, if it names one.
+pub(super) fn parse(
+    args: &Args<'_>,
+    collection: &Collection,
+    side: IndexSide,
+) -> Result<Option<IndexChange>> {
+    let Some(given) = args.nested("index", FIELDS)? else {
+        return Ok(None);
+    };
+    let which = match (given.string("name")?, given.document("keyPattern")?) {
+        (Some(_), Some(_)) => {
+            return Err(Error::invalid_options(
+                "Cannot specify both key pattern and name.",
+            ));
+        }
+        (None, None) => {
+            return Err(Error::invalid_options(
+                "Must specify either index name or key pattern.",
+            ));
+        }
+        (Some(name), None) => ValueRef::String(name),
+        (None, Some(key)) => ValueRef::Document(key),
+    };
+    let hidden = given.lenient_boolean("hidden")?;
+    let expiry = given.value("expireAfterSeconds");
+    let unique = given.boolean("unique")?.is_some();
+    let prepare_unique = given.boolean("prepareUnique")?.is_some();
+    if hidden.is_none() && expiry.is_missing() && !unique && !prepare_unique {
+        return Err(Error::invalid_options(
+            "no expireAfterSeconds, hidden, unique, or prepareUnique field",
+        ));
+    }
+    if indexes::is_id_index(collection, which) {
+        return Err(match hidden {
+            Some(true) => Error::bad_value("can't hide _id index"),
+            _ => Error::invalid_options("the _id index cannot be changed"),
+        });
+    }
+    let index = match which {
+        ValueRef::String(name) => indexes::named(collection, side, name)?,
+        ValueRef::Document(key) => indexes::with_key(collection, side, key)?,
+        _ => return Ok(None),
+    };
+    if unique || prepare_unique {
+        return Err(if collection.timeseries.is_some() {
+            Error::invalid_options("unique indexes are not for time-series collections")
+        } else {
+            Error::new(
+                ErrorCode::CommandNotSupported,
+                "collMod to a unique index is not supported: drop the index and create it again",
+            )
+        });
+    }
+    let expire_after_seconds = match expiry {
+        ValueRef::Missing => None,
+        value => Some(seconds(value, collection, &index)?),
+    };
+    Ok(Some(IndexChange {
+        index,
+        hidden,
+        expire_after_seconds,
+    }))
+}
+
+/// The seconds an index may be given: it expires already, or it could have been made so.
+fn seconds(value: ValueRef<'_>, collection: &Collection, index: &ShownIndex) -> Result<i64> {
+    let Some(seconds) = truncated_i64(value) else {
+        return Err(Error::invalid_options(
+            "expireAfterSeconds field must be a number",
+        ));
+    };
+    let is_nan = Number::of(value).is_some_and(|n| n.to_f64().is_nan());
+    if is_nan || !(0..=i64::from(i32::MAX)).contains(&seconds) {
+        return Err(Error::invalid_options(format!(
+            "TTL index 'expireAfterSeconds' option must be within an acceptable range: {seconds}"
+        )));
+    }
+    let spec = &index.spec;
+    if spec.expire_after_seconds.is_none() {
+        let is_single = spec.key.iter().count() == 1;
+        if collection.timeseries.is_some() || !is_single {
+            return Err(Error::invalid_options(format!(
+                "TTL indexes are single-field indexes made as such; '{}' is none",
+                spec.name
+            )));
+        }
+    }
+    Ok(seconds)
+}
+
+/// What is to become of an index.
+pub(super) struct IndexChange {
+    index: ShownIndex,
+    hidden: Option<bool>,
+    expire_after_seconds: Option<i64>,
+}
+
+impl IndexChange {
+    /// Changes it, and tells what was and what is.
+    pub(super) fn apply(self, database: &Database, collection: &Collection) -> Result<Document> {
+        let spec = &self.index.spec;
+        let mut reply = DocumentBuilder::new();
+        if let Some(seconds) = self.expire_after_seconds {
+            reply.append("expireAfterSeconds_old", spec.expire_after_seconds);
+            reply.append("expireAfterSeconds_new", seconds);
+        }
+        if let Some(hidden) = self.hidden {
+            reply.append("hidden_old", spec.hidden);
+            reply.append("hidden_new", hidden);
+        }
+        let catalog = database.catalog();
+        catalog.modify_index(collection, self.index.stored.keyspace, |spec| {
+            if let Some(hidden) = self.hidden {
+                spec.hidden = hidden;
+            }
+            if self.expire_after_seconds.is_some() {
+                spec.expire_after_seconds = self.expire_after_seconds;
+            }
+        })?;
+        Ok(reply.finish())
+    }
+}

@@ -1,0 +1,81 @@
+//! Options several kinds of collections take.
+
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+
+use super::Creation;
+use crate::commands::args::Args;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
+
+/// The largest `expireAfterSeconds`: the seconds a date of 64-bit milliseconds can span.
+pub(super) const EXPIRE_AFTER_SECONDS_MAX: i64 = i64::MAX / 1000;
+
+/// Seconds after which measurements may expire: anything that can be added to a date.
+pub(in crate::commands) fn check_expire_after(seconds: i64) -> Result<()> {
+    if !(0..=EXPIRE_AFTER_SECONDS_MAX).contains(&seconds) {
+        return Err(Error::invalid_options(format!(
+            "'expireAfterSeconds' must be between 0 and {EXPIRE_AFTER_SECONDS_MAX}, got {seconds}"
+        )));
+    }
+    Ok(())
+}
+
+/// The collation a collection or view is given.
+pub(super) fn collation(args: &Args<'_>) -> Result<Collation> {
+    match args.document("collation")? {
+        None => Ok(Collation::SIMPLE),
+        Some(given) => Collation::parse(given, "create.collation"),
+    }
+}
+
+/// Options that have no effect here but are kept and shown, as MongoDB does.
+fn append_kept(args: &Args<'_>, kept: &mut DocumentBuilder) -> Result<()> {
+    for name in ["storageEngine", "indexOptionDefaults"] {
+        let Some(value) = args.document(name)? else {
+            continue;
+        };
+        for engine in value {
+            // An index default is `{storageEngine: {<engine>: {…}}}`, one level deeper.
+            let is_known = name == "storageEngine" || engine.name() == "storageEngine";
+            if !is_known {
+                return Err(Error::new(
+                    ErrorCode::IDLUnknownField,
+                    format!(
+                        "BSON field 'create.{name}.{}' is an unknown field.",
+                        engine.name()
+                    ),
+                ));
+            }
+            if !matches!(engine.value(), ValueRef::Document(_)) {
+                return Err(Error::bad_value(format!(
+                    "'{name}.{}' has to be an embedded document",
+                    engine.name()
+                )));
+            }
+        }
+        kept.append(name, value);
+    }
+    Ok(())
+}
+
+impl Creation<'_> {
+    /// The options a time-series collection keeps.
+    pub(super) fn timeseries_options(&self) -> Result<Document> {
+        let mut options = DocumentBuilder::new();
+        if let Some(seconds) = self.args.integer("expireAfterSeconds")? {
+            check_expire_after(seconds)?;
+            options.append("expireAfterSeconds", seconds);
+        }
+        append_kept(self.args, &mut options)?;
+        options.append("collation", collation(self.args)?.to_document());
+        Ok(options.finish())
+    }
+
+    /// The options an ordinary collection keeps.
+    pub(super) fn ordinary_options(&self) -> Result<Document> {
+        let mut options = DocumentBuilder::new();
+        append_kept(self.args, &mut options)?;
+        options.append("collation", collation(self.args)?.to_document());
+        Ok(options.finish())
+    }
+}

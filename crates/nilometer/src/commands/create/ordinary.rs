@@ -1,0 +1,118 @@
+//! Ordinary collections.
+
+use nilometer_bson::{DocRef, Document, ValueRef};
+
+use super::Creation;
+use crate::catalog::CatalogEntry;
+use crate::error::{Error, ErrorCode, Result};
+
+/// Options no ordinary collection takes here.
+const UNSUPPORTED: &[&str] = &[
+    "clusteredIndex",
+    "validator",
+    "validationLevel",
+    "validationAction",
+    "capped",
+    "encryptedFields",
+    "flags",
+    "temp",
+];
+
+impl Creation<'_> {
+    /// Creates an ordinary collection.
+    pub(super) fn create_ordinary(&self) -> Result<()> {
+        if let Some(expire) = self.args.integer("expireAfterSeconds")? {
+            return Err(Error::invalid_options(format!(
+                "'expireAfterSeconds' ({expire}) is only for time-series and clustered collections"
+            )));
+        }
+        if self.args.boolean("capped")? != Some(true) && self.given(&["size", "max"]).is_some() {
+            return Err(Error::invalid_options(
+                "the 'capped' field needs to be true when either the 'size' or 'max' fields are present",
+            ));
+        }
+        if let Some(option) = self.given(UNSUPPORTED) {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                format!("the option 'create.{option}' is not supported yet"),
+            ));
+        }
+        let images = self
+            .args
+            .nested("changeStreamPreAndPostImages", &["enabled"])?;
+        if let Some(images) = images
+            && images.boolean("enabled")? == Some(true)
+        {
+            return Err(Error::invalid_options(
+                "changeStreamPreAndPostImages is for members of a replica set",
+            ));
+        }
+        if self.args.boolean("autoIndexId")? == Some(false) {
+            return Err(Error::invalid_options(
+                "every collection has an index on '_id': 'autoIndexId' cannot be false",
+            ));
+        }
+        let options = self.ordinary_options()?;
+        if let Some(index) = self.args.document("idIndex")? {
+            check_id_index(index, &options)?;
+        }
+        let catalog = self.database.catalog();
+        match catalog.get(&self.namespace) {
+            None => {
+                let uuid = self.database.services().ids.uuid();
+                catalog.create_collection(self.namespace.clone(), uuid, options, None)?;
+                Ok(())
+            }
+            Some(CatalogEntry::Collection(known)) if known.options == options => Ok(()),
+            Some(_) => Err(self.exists()),
+        }
+    }
+}
+
+/// `idIndex` may describe the index there is anyway, and no other.
+fn check_id_index(index: DocRef<'_>, options: &Document) -> Result<()> {
+    let is_id = |key: DocRef<'_>| {
+        let mut parts = key.iter();
+        let first = parts.next();
+        first.is_some_and(|p| p.name() == "_id" && p.value().as_exact_i64() == Some(1))
+            && parts.next().is_none()
+    };
+    for element in index {
+        let fits = match (element.name(), element.value()) {
+            ("key", ValueRef::Document(key)) => is_id(key),
+            ("name", ValueRef::String(_)) => true,
+            ("ns", ValueRef::String(_)) => true,
+            ("v", version) => version.as_exact_i64() == Some(2),
+            ("collation", ValueRef::Document(given)) => {
+                let own = options.get("collation");
+                let own = own.as_document();
+                match given.get("locale").as_str() {
+                    Some("simple") => own.is_none(),
+                    locale => own.is_some_and(|own| own.get("locale").as_str() == locale),
+                }
+            }
+            _ => {
+                return Err(Error::new(
+                    ErrorCode::InvalidIndexSpecificationOption,
+                    format!(
+                        "The field '{}' is not valid for an _id index specification",
+                        element.name()
+                    ),
+                ));
+            }
+        };
+        if !fits {
+            return Err(Error::bad_value(format!(
+                "The field '{}' for an _id index must be that of the index every collection has",
+                element.name()
+            )));
+        }
+    }
+    if index.contains("key") {
+        Ok(())
+    } else {
+        Err(Error::failed_to_parse(
+            "The 'key' field is a required property of an index specification",
+        ))
+    }
+}

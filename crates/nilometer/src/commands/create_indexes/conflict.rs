@@ -1,0 +1,146 @@
+//! What a new index means beside those that exist: it is there already, it is new, or it conflicts.
+//!
+//! Two indexes are *the same* if key, collation, filter, uniqueness, sparseness and wildcard fields
+//! are; there is one of a kind. Names are one of a kind too. Whether an index is hidden makes no
+//! difference.
+
+use std::sync::Arc;
+
+use nilometer_bson::extjson::to_relaxed;
+use nilometer_bson::{Document, ValueRef, order};
+
+use super::key::refused;
+use crate::catalog::{IndexSpec, Namespace, StoredIndex};
+use crate::error::{Error, ErrorCode, Result};
+
+/// Indexes one collection may have, that of `_id` included.
+const INDEXES_MAX: usize = 64;
+
+/// What is to be done.
+pub(super) struct Decision {
+    /// Those that are to be made.
+    pub(super) new: Vec<IndexSpec>,
+    /// Those that are there already.
+    pub(super) known: Vec<Arc<StoredIndex>>,
+}
+
+/// Compares `wanted` with the indexes that are `there`.
+pub(super) fn decide(
+    namespace: &Namespace,
+    there: &[Arc<StoredIndex>],
+    wanted: &[IndexSpec],
+    others: usize,
+) -> Result<Decision> {
+    let mut decision = Decision {
+        new: Vec::new(),
+        known: Vec::new(),
+    };
+    for spec in wanted {
+        let mut known = None;
+        for index in there {
+            if is_there(spec, &index.spec)? {
+                known = Some(index);
+            }
+        }
+        if let Some(known) = known {
+            decision.known.push(known.clone());
+            continue;
+        }
+        for other in &decision.new {
+            if is_there(spec, other)? {
+                return Err(Error::new(
+                    ErrorCode::IndexAlreadyExists,
+                    format!("Identical index specified more than once: {}", spec.name),
+                ));
+            }
+        }
+        if others + there.len() + decision.new.len() >= INDEXES_MAX {
+            return Err(refused(format!(
+                "add index fails, too many indexes for {namespace} key:{}",
+                to_relaxed(spec.key.as_ref())
+            )));
+        }
+        decision.new.push(spec.clone());
+    }
+    Ok(decision)
+}
+
+/// True if `there` is what is wanted; an error if both cannot be.
+fn is_there(wanted: &IndexSpec, there: &IndexSpec) -> Result<bool> {
+    let shown = |spec: &IndexSpec| to_relaxed(spec.to_document().as_ref());
+    if wanted.name == there.name {
+        if !is_same(wanted, there) {
+            return Err(Error::new(
+                ErrorCode::IndexKeySpecsConflict,
+                format!(
+                    "An existing index has the same name as the requested index. When index names are not specified, they are auto generated and can cause conflicts. Requested index: {}, existing index: {}",
+                    shown(wanted),
+                    shown(there)
+                ),
+            ));
+        }
+        if !has_same_options(wanted, there) {
+            return Err(Error::new(
+                ErrorCode::IndexOptionsConflict,
+                format!(
+                    "An equivalent index already exists with the same name but different options. Requested index: {}, existing index: {}",
+                    shown(wanted),
+                    shown(there)
+                ),
+            ));
+        }
+        return Ok(true);
+    }
+    if !is_same(wanted, there) {
+        return Ok(false);
+    }
+    let message = if has_same_options(wanted, there) {
+        format!("Index already exists with a different name: {}", there.name)
+    } else {
+        format!(
+            "An equivalent index already exists with a different name and options. Requested index: {}, existing index: {}",
+            shown(wanted),
+            shown(there)
+        )
+    };
+    Err(Error::new(ErrorCode::IndexOptionsConflict, message))
+}
+
+fn is_same(a: &IndexSpec, b: &IndexSpec) -> bool {
+    let projection = |spec: &IndexSpec| spec.others.get("wildcardProjection").to_value();
+    equal_documents(Some(&a.key), Some(&b.key))
+        && equal_documents(a.collation.as_ref(), b.collation.as_ref())
+        && equal_documents(a.partial_filter.as_ref(), b.partial_filter.as_ref())
+        && (a.unique, a.sparse) == (b.unique, b.sparse)
+        && order::compare(projection(a).as_ref(), projection(b).as_ref()).is_eq()
+}
+
+fn has_same_options(a: &IndexSpec, b: &IndexSpec) -> bool {
+    const COMPARED: &[&str] = &[
+        "bits",
+        "min",
+        "max",
+        "2dsphereIndexVersion",
+        "finestIndexedLevel",
+        "coarsestIndexedLevel",
+    ];
+    a.expire_after_seconds == b.expire_after_seconds
+        && COMPARED
+            .iter()
+            .all(|name| order::compare(a.others.get(name), b.others.get(name)).is_eq())
+}
+
+/// Equal values in equal order, numbers by value.
+pub(in crate::commands) fn equal_documents(a: Option<&Document>, b: Option<&Document>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => {
+            let (a, b) = (
+                ValueRef::Document(a.as_ref()),
+                ValueRef::Document(b.as_ref()),
+            );
+            order::compare(a, b).is_eq()
+        }
+        (None, None) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,179 @@
+//! `compact`, and what is refused here: `reIndex`, `splitVector` and capped copies.
+
+use nilometer_bson::{Document, doc};
+
+use super::args::Args;
+use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
+use crate::catalog::{CatalogEntry, Collection, Namespace};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+use std::sync::Arc;
+
+pub(super) const COMPACT: CommandSpec = CommandSpec {
+    access: Access::Write,
+    fields: Fields::Only(&["force", "freeSpaceTargetMB", "dryRun"]),
+    ..CommandSpec::new(
+        "compact",
+        "Merges what is stored of a collection, so that its files shrink.",
+        compact,
+    )
+};
+
+pub(super) const RE_INDEX: CommandSpec = CommandSpec {
+    access: Access::Write,
+    ..CommandSpec::new(
+        "reIndex",
+        "Refused: drop an index and create it again instead.",
+        re_index,
+    )
+};
+
+pub(super) const SPLIT_VECTOR: CommandSpec = CommandSpec {
+    access: Access::Read,
+    fields: Fields::Only(&[
+        "keyPattern",
+        "min",
+        "max",
+        "maxChunkSize",
+        "maxChunkSizeBytes",
+        "maxSplitPoints",
+        "maxChunkObjects",
+        "force",
+    ]),
+    ..CommandSpec::new("splitVector", "Refused: nothing is sharded.", split_vector)
+};
+
+pub(super) const CONVERT_TO_CAPPED: CommandSpec = CommandSpec {
+    access: Access::Write,
+    write_concern: true,
+    fields: Fields::Only(&["size", collection_uuid::NAME]),
+    ..CommandSpec::new(
+        "convertToCapped",
+        "Refused: there are no capped collections.",
+        convert_to_capped,
+    )
+};
+
+pub(super) const CLONE_AS_CAPPED: CommandSpec = CommandSpec {
+    access: Access::Write,
+    write_concern: true,
+    fields: Fields::Only(&["toCollection", "size"]),
+    ..CommandSpec::new(
+        "cloneCollectionAsCapped",
+        "Refused: there are no capped collections.",
+        clone_as_capped,
+    )
+};
+
+/// Merges the collection's keyspaces. The engine merges all it keeps in one go, so other
+/// collections gain too; what is reported is this one's.
+fn compact(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("compact", request.body.as_ref());
+    let namespace = Namespace::new(context.database_name(), args.required_string("compact")?)?;
+    args.lenient_boolean("force")?;
+    args.integer_at_least("freeSpaceTargetMB", 1)?;
+    let dry_run = args.lenient_boolean("dryRun")?.unwrap_or(false);
+    let collection = match database.catalog().timeseries(&namespace) {
+        Some(buckets) => buckets,
+        None => ordinary(database, &namespace)?,
+    };
+    if dry_run {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "compact cannot estimate what it would free: 'dryRun' is not supported",
+        ));
+    }
+    let bytes = || -> Result<u64> {
+        let mut bytes = 0;
+        for keyspace in collection.keyspaces() {
+            bytes += database.engine().keyspace_statistics(keyspace)?.disk_bytes;
+        }
+        Ok(bytes)
+    };
+    let before = bytes()?;
+    database.engine().settle()?;
+    let freed = before.saturating_sub(bytes()?);
+    Ok(doc! { "bytesFreed": i64::try_from(freed).unwrap_or(i64::MAX) })
+}
+
+fn re_index(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("reIndex", request.body.as_ref());
+    let namespace = Namespace::new(context.database_name(), args.required_string("reIndex")?)?;
+    ordinary(database, &namespace)?;
+    Err(Error::new(
+        ErrorCode::CommandNotSupported,
+        "reIndex is not supported: indexes agree with the documents ('validate' checks it); drop one and create it again",
+    ))
+}
+
+fn split_vector(
+    database: &Database,
+    _: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("splitVector", request.body.as_ref());
+    // Unlike other commands it is given the whole namespace.
+    let name = args.required_string("splitVector")?;
+    let (db, collection) = name.split_once('.').unwrap_or((name, ""));
+    ordinary(database, &Namespace::new(db, collection)?)?;
+    Err(Error::new(
+        ErrorCode::CommandNotSupported,
+        "splitVector is not supported: nothing is sharded",
+    ))
+}
+
+fn convert_to_capped(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("convertToCapped", request.body.as_ref());
+    let name = args.required_string("convertToCapped")?;
+    let namespace = Namespace::new(context.database_name(), name)?;
+    collection_uuid::check(database, &args, &namespace)?;
+    ordinary(database, &namespace)?;
+    Err(no_capped_collections())
+}
+
+fn clone_as_capped(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("cloneCollectionAsCapped", request.body.as_ref());
+    let name = args.required_string("cloneCollectionAsCapped")?;
+    args.required_string("toCollection")?;
+    ordinary(database, &Namespace::new(context.database_name(), name)?)?;
+    Err(no_capped_collections())
+}
+
+fn no_capped_collections() -> Error {
+    Error::new(
+        ErrorCode::CommandNotSupported,
+        "capped collections are not supported: let documents expire instead",
+    )
+}
+
+/// The collection called `namespace`; a view is none.
+fn ordinary(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
+    match database.catalog().get(namespace) {
+        Some(CatalogEntry::Collection(found)) => Ok(found),
+        Some(CatalogEntry::View(_)) => Err(Error::new(
+            ErrorCode::CommandNotSupportedOnView,
+            format!("Namespace {namespace} is a view, not a collection"),
+        )),
+        None => Err(Error::new(
+            ErrorCode::NamespaceNotFound,
+            format!("ns does not exist: {namespace}"),
+        )),
+    }
+}

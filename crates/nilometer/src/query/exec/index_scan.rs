@@ -1,0 +1,215 @@
+//! Walking an index: `IXSCAN`, and with a skip behind each value `DISTINCT_SCAN`.
+//!
+//! A walk knows where it is by the bytes of the entry it stands behind, so it goes on in whatever
+//! view it is given: within one view through an open iterator, in the next from its place. A key
+//! outside the bounds tells where the next one inside can be, and the walk goes there.
+//!
+//! Of a multikey index a record comes once, with the first of its keys that is inside.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nilometer_bson::key_string;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::query::planner::access::{ID_INDEX, IndexScanPlan};
+use crate::query::planner::bounds::{KeyBounds, Position};
+use crate::query::source::{Direction, EntryIter, IndexEntry, RecordKey, RecordView};
+
+/// What one step of reading by index did, for explain.
+#[derive(Debug, Default)]
+pub struct KeyStats {
+    /// Entries looked at.
+    pub keys: AtomicU64,
+    /// Times the walk went elsewhere.
+    pub seeks: AtomicU64,
+    /// Entries given on.
+    pub returned: AtomicU64,
+    /// Entries of records that had come before.
+    pub repeated: AtomicU64,
+}
+
+impl KeyStats {
+    pub(crate) fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A view, and its number: walks keep an iterator as long as the number stays.
+#[derive(Clone, Copy)]
+pub(crate) struct ViewAt<'a> {
+    pub(crate) view: &'a dyn RecordView,
+    pub(crate) number: u64,
+}
+
+/// Keys outside the bounds, or repeated, after which a walk comes back without one: whoever asked may
+/// want to be interrupted.
+const FRUITLESS_MAX: usize = 64;
+
+/// What a look for the next entry came to.
+pub(crate) enum Next {
+    /// An entry, and the number of the walk it comes from.
+    Entry(IndexEntry, usize),
+    /// None so far.
+    NotYet,
+    /// There is none.
+    End,
+}
+
+/// Gives entries one by one.
+pub(crate) trait KeyStream: Send {
+    /// The next entry.
+    fn next(&mut self, at: ViewAt<'_>) -> Result<Next>;
+
+    /// Goes on behind all entries that agree with the last one in the first `parts` components.
+    fn skip_equal(&mut self, parts: usize) -> Result<()>;
+}
+
+/// A walk through an index.
+pub(crate) struct IndexScan {
+    plan: IndexScanPlan,
+    bounds: KeyBounds,
+    /// Forward: read from here. Backward: read what is below this; none for all.
+    place: Option<Vec<u8>>,
+    /// The bound at the other end.
+    end: Option<Vec<u8>>,
+    open: Option<(u64, EntryIter)>,
+    last_key: Vec<u8>,
+    seen: Option<HashSet<RecordKey>>,
+    stats: Arc<KeyStats>,
+    done: bool,
+}
+
+impl IndexScan {
+    pub(crate) fn new(plan: IndexScanPlan, stats: Arc<KeyStats>) -> Self {
+        let bounds = KeyBounds::new(&plan.bounds, &plan.shape);
+        let done = bounds.is_empty();
+        let start = match &plan.limits.min {
+            Some(min) => min.clone().max(bounds.start()),
+            None => bounds.start(),
+        };
+        let end = match (&plan.limits.max, bounds.end()) {
+            (Some(max), Some(end)) => Some(max.clone().min(end)),
+            (max, end) => max.clone().or(end),
+        };
+        let (place, end) = if plan.backward {
+            (end, Some(start))
+        } else {
+            (Some(start), end)
+        };
+        let multikey = plan.shape.parts.iter().any(|part| part.multikey);
+        Self {
+            bounds,
+            place,
+            end,
+            open: None,
+            last_key: Vec::new(),
+            seen: multikey.then(HashSet::new),
+            stats,
+            done,
+            plan,
+        }
+    }
+
+    fn iterator(&mut self, at: ViewAt<'_>) -> Result<&mut EntryIter> {
+        let is_open = matches!(&self.open, Some((number, _)) if *number == at.number);
+        if !is_open {
+            let place = self.place.as_deref();
+            let other = self.end.as_deref();
+            let index = &self.plan.index;
+            let iter = if self.plan.backward {
+                let start = other.unwrap_or_default();
+                at.view.entries(index, start, place, Direction::Backward)?
+            } else {
+                let start = place.unwrap_or_default();
+                at.view.entries(index, start, other, Direction::Forward)?
+            };
+            self.open = Some((at.number, iter));
+        }
+        match &mut self.open {
+            Some((_, iter)) => Ok(iter),
+            None => Err(Error::new(ErrorCode::InternalError, "an open walk is gone")),
+        }
+    }
+
+    fn go_to(&mut self, place: Vec<u8>) {
+        self.place = Some(place);
+        self.open = None;
+        KeyStats::add(&self.stats.seeks);
+    }
+
+    fn pass(&mut self, entry: &IndexEntry) {
+        // The index of `_id` has its record keys in the values.
+        let mut place = if self.plan.index.stored.spec.name == ID_INDEX {
+            entry.key.clone()
+        } else {
+            entry.position()
+        };
+        if !self.plan.backward {
+            place.push(0);
+        }
+        self.place = Some(place);
+    }
+}
+
+impl KeyStream for IndexScan {
+    fn next(&mut self, at: ViewAt<'_>) -> Result<Next> {
+        for _ in 0..FRUITLESS_MAX {
+            if self.done {
+                return Ok(Next::End);
+            }
+            let Some(entry) = self.iterator(at)?.next() else {
+                self.done = true;
+                return Ok(Next::End);
+            };
+            let entry = entry?;
+            KeyStats::add(&self.stats.keys);
+            let position = if self.plan.backward {
+                self.bounds.check_backward(&entry.key)
+            } else {
+                self.bounds.check_forward(&entry.key)
+            };
+            match position.map_err(unreadable)? {
+                Position::Inside => {
+                    self.pass(&entry);
+                    if let Some(seen) = &mut self.seen
+                        && !seen.insert(entry.record.clone())
+                    {
+                        KeyStats::add(&self.stats.repeated);
+                        continue;
+                    }
+                    KeyStats::add(&self.stats.returned);
+                    self.last_key.clone_from(&entry.key);
+                    return Ok(Next::Entry(entry, 0));
+                }
+                Position::Seek(place) => self.go_to(place),
+                Position::Past => self.done = true,
+            }
+        }
+        Ok(Next::NotYet)
+    }
+
+    fn skip_equal(&mut self, parts: usize) -> Result<()> {
+        let order = self.plan.shape.order();
+        let rest = key_string::skip(&self.last_key, order, parts).map_err(unreadable)?;
+        let length = self.last_key.len() - rest.len();
+        let prefix = self.last_key.get(..length).unwrap_or_default().to_vec();
+        if self.plan.backward {
+            self.go_to(prefix);
+        } else {
+            match key_string::prefix_end(prefix) {
+                Some(behind) => self.go_to(behind),
+                None => self.done = true,
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn unreadable(error: key_string::KeyStringError) -> Error {
+    Error::new(
+        ErrorCode::DataCorruptionDetected,
+        format!("an index entry cannot be read: {error}"),
+    )
+}

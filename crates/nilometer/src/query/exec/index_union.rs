@@ -1,0 +1,52 @@
+//! Several walks one after the other, a record once: `OR`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt};
+use crate::error::Result;
+use crate::query::source::RecordKey;
+
+/// The records of all walks.
+pub(crate) struct IndexUnion {
+    scans: Vec<IndexScan>,
+    at: usize,
+    seen: HashSet<RecordKey>,
+    stats: Arc<KeyStats>,
+}
+
+impl IndexUnion {
+    pub(crate) fn new(scans: Vec<IndexScan>, stats: Arc<KeyStats>) -> Self {
+        Self {
+            scans,
+            at: 0,
+            seen: HashSet::new(),
+            stats,
+        }
+    }
+}
+
+impl KeyStream for IndexUnion {
+    fn next(&mut self, at: ViewAt<'_>) -> Result<Next> {
+        let Some(scan) = self.scans.get_mut(self.at) else {
+            return Ok(Next::End);
+        };
+        match scan.next(at)? {
+            Next::End => self.at += 1,
+            Next::NotYet => {}
+            Next::Entry(entry, _) if self.seen.insert(entry.record.clone()) => {
+                KeyStats::add(&self.stats.returned);
+                return Ok(Next::Entry(entry, self.at));
+            }
+            Next::Entry(..) => KeyStats::add(&self.stats.repeated),
+        }
+        Ok(Next::NotYet)
+    }
+
+    fn skip_equal(&mut self, parts: usize) -> Result<()> {
+        match self.scans.get_mut(self.at) {
+            Some(scan) => scan.skip_equal(parts),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The plan cache: what a trial between candidates came to, by the shape of the query.
+//!
+//! ```text
+//! shape   the filter without its constants, the order, the projection, the collation ─► queryHash
+//!         with the indexes the query could use                                        ─► planCacheKey
+//! ```
+//!
+//! An entry holds which candidate won and how much work it took. It begins inactive; a second trial of
+//! the same shape that takes no more work makes it active, one that takes more doubles what is
+//! allowed. An active entry is used without a trial until it takes ten times its work, which starts a
+//! new trial. It is void when the collection's indexes are others.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nilometer_bson::order::canonical_type;
+use nilometer_bson::{Document, Value, doc};
+
+use super::{Candidate, KeyPlan};
+use crate::eval::matcher::MatchExpression;
+use crate::index::Index;
+
+/// Entries kept; the one unused for longest makes room.
+const ENTRIES_MAX: usize = 5000;
+
+/// Times the work of an entry after which its plan is no longer believed in.
+pub const WORSE_BEFORE_TRIAL: u64 = 10;
+
+/// Plans by namespace and shape.
+#[derive(Debug, Default)]
+pub struct PlanCache {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: HashMap<(Arc<str>, u32), Entry>,
+    clock: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    /// What the candidate reads, in words that do not name constants.
+    signature: String,
+    works: u64,
+    active: bool,
+    used: u64,
+    query_hash: u32,
+    created_from: Document,
+}
+
+/// A plan the cache believes in.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The candidate's signature.
+    pub signature: String,
+    /// Work it took.
+    pub works: u64,
+}
+
+/// The names of a query's shape.
+#[derive(Clone, Copy, Debug)]
+pub struct ShapeHashes {
+    /// Of the query alone.
+    pub query_hash: u32,
+    /// Of the query and the indexes.
+    pub plan_cache_key: u32,
+}
+
+impl PlanCache {
+    /// The plan to take for a shape, if one is known and active.
+    pub fn get(&self, namespace: &str, hashes: ShapeHashes) -> Option<Known> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.clock += 1;
+        let now = state.clock;
+        let key = (Arc::from(namespace), hashes.plan_cache_key);
+        let entry = state.entries.get_mut(&key)?;
+        entry.used = now;
+        entry.active.then(|| Known {
+            signature: entry.signature.clone(),
+            works: entry.works,
+        })
+    }
+
+    /// Remembers what a trial came to.
+    pub fn put(
+        &self,
+        namespace: &str,
+        hashes: ShapeHashes,
+        signature: String,
+        works: u64,
+        created_from: Document,
+    ) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.clock += 1;
+        let now = state.clock;
+        let key = (Arc::from(namespace), hashes.plan_cache_key);
+        if let Some(entry) = state.entries.get_mut(&key) {
+            entry.used = now;
+            if works <= entry.works || entry.active {
+                entry.active = true;
+                entry.works = works;
+                entry.signature = signature;
+            } else {
+                entry.works = entry.works.saturating_mul(2);
+            }
+            return;
+        }
+        if state.entries.len() >= ENTRIES_MAX {
+            let oldest = state.entries.iter().min_by_key(|(_, entry)| entry.used);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                state.entries.remove(&oldest);
+            }
+        }
+        let entry = Entry {
+            signature,
+            works,
+            active: false,
+            used: now,
+            query_hash: hashes.query_hash,
+            created_from,
+        };
+        state.entries.insert(key, entry);
+    }
+
+    /// A plan took far more work than it did: it is tried again.
+    pub fn deactivate(&self, namespace: &str, hashes: ShapeHashes) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (Arc::from(namespace), hashes.plan_cache_key);
+        state.entries.remove(&key);
+    }
+
+    /// Forgets the plans of a collection, or those of one shape.
+    pub fn clear(&self, namespace: &str, query_hash: Option<u32>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.entries.retain(|(own, _), entry| {
+            **own != *namespace || query_hash.is_some_and(|hash| entry.query_hash != hash)
+        });
+    }
+
+    /// The entries of a collection, as `$planCacheStats` shows them.
+    pub fn stats(&self, namespace: &str, host: &str) -> Vec<Document> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<_> = state.entries.iter().collect();
+        found.retain(|((own, _), _)| **own == *namespace);
+        found.sort_by_key(|((_, key), _)| *key);
+        let shown = found.into_iter().map(|((_, key), entry)| {
+            doc! {
+                "version": "1",
+                "queryHash": hex(entry.query_hash),
+                "planCacheShapeHash": hex(entry.query_hash),
+                "planCacheKey": hex(*key),
+                "isActive": entry.active,
+                "works": i64::try_from(entry.works).unwrap_or(i64::MAX),
+                "createdFromQuery": entry.created_from.clone(),
+                "cachedPlan": entry.signature.as_str(),
+                "host": host,
+            }
+        });
+        shown.collect()
+    }
+}
+
+/// A hash as replies show it.
+pub fn hex(hash: u32) -> String {
+    format!("{hash:08X}")
+}
+
+/// What a candidate reads: indexes, directions and how it joins them. Equal for queries of one shape.
+pub fn signature(candidate: &Candidate) -> String {
+    let keys = &candidate.access.keys;
+    let mut out = String::from(match keys {
+        KeyPlan::Scan(_) => "IXSCAN",
+        KeyPlan::Union(_) => "OR",
+        KeyPlan::Merge(..) => "SORT_MERGE",
+    });
+    let mut last = String::new();
+    for scan in keys.scans() {
+        let direction = if scan.backward { "backward" } else { "forward" };
+        let mut one = String::new();
+        let _ = write!(one, " {} {direction}", scan.index.stored.spec.name);
+        if scan.index.is_wildcard()
+            && let Some(part) = scan.shape.parts.last()
+        {
+            let _ = write!(one, " {}", part.path);
+        }
+        // As many walks as there are values make one plan.
+        if one != last {
+            out.push_str(&one);
+        }
+        last = one;
+    }
+    out
+}
+
+/// Hashes of a query's shape: `rest` stands for order, projection and collation.
+pub fn hashes(filter: Option<&MatchExpression>, rest: &str, indexes: &[Arc<Index>]) -> ShapeHashes {
+    let mut shape = String::new();
+    if let Some(filter) = filter {
+        shape_of(filter, &mut shape);
+    }
+    shape.push('|');
+    shape.push_str(rest);
+    let query_hash = hash_of(&shape);
+    for index in indexes {
+        let stored = &index.stored;
+        let _ = write!(
+            shape,
+            "|{}:{}:{}",
+            stored.spec.name,
+            stored.keyspace.0,
+            stored.multikey()
+        );
+    }
+    ShapeHashes {
+        query_hash,
+        plan_cache_key: hash_of(&shape),
+    }
+}
+
+/// FNV-1a: the same in every version, as clients keep these hashes.
+fn hash_of(text: &str) -> u32 {
+    const OFFSET: u32 = 0x811C_9DC5;
+    const PRIME: u32 = 0x0100_0193;
+    let bytes = text.bytes();
+    bytes.fold(OFFSET, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(PRIME)
+    })
+}
+
+/// Writes a filter without its constants; of those only what decides which indexes may be used.
+fn shape_of(filter: &MatchExpression, out: &mut String) {
+    let arms = |name: &str, arms: &[MatchExpression], out: &mut String| {
+        out.push_str(name);
+        out.push('(');
+        for arm in arms {
+            shape_of(arm, out);
+            out.push(',');
+        }
+        out.push(')');
+    };
+    let kind = |value: &Value| canonical_type(value.as_ref()) as u8;
+    match filter {
+        MatchExpression::And(list) => arms("and", list, out),
+        MatchExpression::Or(list) => arms("or", list, out),
+        MatchExpression::Nor(list) => arms("nor", list, out),
+        MatchExpression::Not(arm) => arms("not", std::slice::from_ref(arm), out),
+        MatchExpression::Compare(c) => {
+            let _ = write!(out, "{}{}:{}", c.op.name(), c.path.as_str(), kind(&c.value));
+        }
+        MatchExpression::ExprCompare(c) => {
+            let _ = write!(out, "{}{}", c.op.expr_name(), c.path.as_str());
+        }
+        MatchExpression::In(list) => {
+            let kinds = list.values().iter().map(kind).max().unwrap_or(0);
+            let patterns = !list.patterns().is_empty();
+            let _ = write!(out, "$in{}:{kinds}:{patterns}", list.path.as_str());
+        }
+        MatchExpression::Regex { path, pattern } => {
+            let rooted = pattern.source().starts_with('^');
+            let _ = write!(out, "$regex{}:{rooted}", path.as_str());
+        }
+        MatchExpression::ElemMatchObject { path, filter } => {
+            let _ = write!(out, "$elemMatch{}", path.as_str());
+            arms("", std::slice::from_ref(filter), out);
+        }
+        MatchExpression::ElemMatchValue { path, tests } => {
+            let _ = write!(out, "$elemMatch{}", path.as_str());
+            arms("", tests, out);
+        }
+        MatchExpression::AlwaysTrue => out.push_str("true"),
+        MatchExpression::AlwaysFalse => out.push_str("false"),
+        MatchExpression::Expr(_) => out.push_str("$expr"),
+        MatchExpression::JsonSchema(_) => out.push_str("$jsonSchema"),
+        MatchExpression::Exists(path) => {
+            let _ = write!(out, "$exists{}", path.as_str());
+        }
+        MatchExpression::Type { path, .. } => {
+            let _ = write!(out, "$type{}", path.as_str());
+        }
+        MatchExpression::Mod { path, .. } => {
+            let _ = write!(out, "$mod{}", path.as_str());
+        }
+        MatchExpression::Size { path, .. } => {
+            let _ = write!(out, "$size{}", path.as_str());
+        }
+        MatchExpression::Bits { path, .. } => {
+            let _ = write!(out, "$bits{}", path.as_str());
+        }
+        // Geometry and what else the language gains: its text is its shape.
+        other => {
+            let _ = write!(out, "{:?}", std::mem::discriminant(other));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval::ParseContext;
+
+    const SHAPE: ShapeHashes = ShapeHashes {
+        query_hash: 1,
+        plan_cache_key: 2,
+    };
+
+    fn put(cache: &PlanCache, works: u64) {
+        cache.put("d.c", SHAPE, "IXSCAN a_1 forward".into(), works, doc! {});
+    }
+
+    #[test]
+    fn a_plan_is_believed_in_once_it_did_as_well_again() {
+        let cache = PlanCache::default();
+        put(&cache, 10);
+        assert!(cache.get("d.c", SHAPE).is_none());
+        // Worse: twice as much is allowed the next time.
+        put(&cache, 15);
+        assert!(cache.get("d.c", SHAPE).is_none());
+        put(&cache, 15);
+        assert_eq!(cache.get("d.c", SHAPE).map(|known| known.works), Some(15));
+        assert!(cache.get("d.other", SHAPE).is_none());
+        cache.deactivate("d.c", SHAPE);
+        assert!(cache.get("d.c", SHAPE).is_none());
+    }
+
+    #[test]
+    fn plans_are_forgotten_by_collection_and_shape() {
+        let cache = PlanCache::default();
+        put(&cache, 1);
+        put(&cache, 1);
+        cache.clear("d.c", Some(7));
+        cache.clear("d.other", None);
+        assert_eq!(cache.stats("d.c", "h").len(), 1);
+        cache.clear("d.c", Some(1));
+        assert!(cache.stats("d.c", "h").is_empty());
+    }
+
+    #[test]
+    fn a_shape_has_no_constants() {
+        let hash = |filter: Document| {
+            let filter = MatchExpression::parse(filter.as_ref(), &ParseContext::new()).unwrap();
+            hashes(Some(&filter), "", &[]).query_hash
+        };
+        assert_eq!(hash(doc! {"a": 1}), hash(doc! {"a": 2.5}));
+        assert_ne!(hash(doc! {"a": 1}), hash(doc! {"b": 1}));
+        assert_ne!(hash(doc! {"a": 1}), hash(doc! {"a": doc! {"$gt": 1}}));
+        // Which values an index may be asked for is part of the shape.
+        assert_ne!(hash(doc! {"a": 1}), hash(doc! {"a": Value::Null}));
+    }
+}

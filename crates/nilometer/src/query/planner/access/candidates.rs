@@ -1,0 +1,382 @@
+//! All ways to read a collection by its indexes that answer a query.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nilometer_bson::Document;
+
+use super::covering::Covering;
+use super::order::{Provided, provided};
+use super::safety::holds_all;
+use super::shape::shape_of;
+use super::{Candidate, IndexAccess, IndexScanPlan, KeyLimits, KeyPlan, MergeOrder, wildcard};
+use crate::eval::Collation;
+use crate::eval::matcher::MatchExpression;
+use crate::eval::sort_key::SortPattern;
+use crate::index::Index;
+use crate::query::planner::bounds::{Assigned, IndexBounds, IndexShape, PartForm};
+
+/// Most candidates that are considered.
+const CANDIDATES_MAX: usize = 64;
+/// Most walks one range with several values is taken apart into, to be merged in order.
+const MERGED_SCANS_MAX: usize = 200;
+
+/// What is asked of a collection.
+pub struct Request<'a> {
+    /// What documents must pass.
+    pub conjuncts: &'a [MatchExpression],
+    /// What follows from the conjuncts and may bound an index; each is less than they say.
+    pub implied: &'a [MatchExpression],
+    /// The order wanted.
+    pub order: Option<&'a SortPattern>,
+    /// All that is read of the documents that pass; `None` if that is more than paths.
+    pub paths: Option<&'a BTreeSet<Arc<str>>>,
+    /// Only one document is wanted for each value of this path.
+    pub distinct: Option<&'a str>,
+    /// How the query compares strings.
+    pub collation: &'a Collation,
+    /// The one index a hint names is to be used, whatever it leaves out.
+    pub forced: bool,
+}
+
+/// A walk and what it says of the conjuncts.
+struct Walk {
+    scan: IndexScanPlan,
+    covered: Vec<bool>,
+    /// Its bounds leave something out.
+    bounded: bool,
+}
+
+impl Request<'_> {
+    /// The candidates, in the order of the indexes.
+    pub fn candidates(&self, indexes: &[Arc<Index>]) -> Vec<Candidate> {
+        let mut out = Vec::new();
+        for index in indexes {
+            for walk in self.walks(index, self.conjuncts) {
+                self.add(walk, &mut out);
+            }
+        }
+        for at in 0..self.conjuncts.len() {
+            self.add_union(at, indexes, &mut out);
+        }
+        out.truncate(CANDIDATES_MAX);
+        out
+    }
+
+    /// The walks through an index that find all documents which pass `conjuncts`.
+    fn walks(&self, index: &Arc<Index>, conjuncts: &[MatchExpression]) -> Vec<Walk> {
+        let walk = |shape: IndexShape, assigned: Assigned, bounded: bool| Walk {
+            scan: IndexScanPlan {
+                index: Arc::clone(index),
+                shape: Arc::new(shape),
+                bounds: assigned.bounds,
+                backward: false,
+                limits: KeyLimits::default(),
+            },
+            covered: assigned.covered,
+            bounded,
+        };
+        if index.is_wildcard() {
+            let readings = wildcard::readings(index, conjuncts, self.collation);
+            return readings
+                .into_iter()
+                .map(|(shape, assigned)| walk(shape, assigned, true))
+                .collect();
+        }
+        let Some(shape) = shape_of(index, self.collation) else {
+            return Vec::new();
+        };
+        if !self.forced && !holds_all(index, conjuncts, &shape) {
+            return Vec::new();
+        }
+        let mut all = conjuncts.to_vec();
+        all.extend_from_slice(self.implied);
+        let assigned = Assigned::of(&all, &shape);
+        let first = assigned.bounds.parts.first();
+        // An index that holds few documents is worth reading whole where it holds all that match.
+        let bounded = first.is_some_and(|part| !part.is_all()) || index.leaves_documents_out();
+        vec![walk(shape, assigned, bounded)]
+    }
+
+    fn add(&self, walk: Walk, out: &mut Vec<Candidate>) {
+        let Walk {
+            mut scan,
+            covered,
+            bounded,
+        } = walk;
+        let residual = self.residual(&covered);
+        let is_point = |at: usize| {
+            let part = scan.bounds.parts.get(at);
+            part.is_some_and(|part| part.is_point(&scan.shape.collation))
+        };
+        let order = self
+            .order
+            .and_then(|order| provided(order, &scan.shape, &scan.bounds, &is_point));
+        let merged = match (&order, self.order) {
+            (None, Some(order)) => merged(order, &scan),
+            _ => None,
+        };
+        let covering = match (&residual, self.paths) {
+            (None, Some(paths)) => Covering::of(&scan.index, &scan.shape, paths),
+            _ => None,
+        };
+        let distinct = self
+            .distinct
+            .filter(|_| covering.is_some() && self.order.is_none())
+            .and_then(|path| distinct_parts(path, &scan));
+        let sorted = order.is_some();
+        if let Some(Provided { backward, .. }) = order {
+            scan.backward = backward;
+        }
+        if let Some(keys) = merged {
+            out.push(Candidate {
+                access: IndexAccess {
+                    keys,
+                    residual: residual.clone(),
+                    covering: covering.clone(),
+                    distinct: None,
+                    gives_keys: false,
+                },
+                sorted: true,
+            });
+        }
+        if bounded || sorted || distinct.is_some() || self.forced {
+            out.push(Candidate {
+                access: IndexAccess {
+                    keys: KeyPlan::Scan(Box::new(scan)),
+                    residual,
+                    covering,
+                    distinct,
+                    gives_keys: false,
+                },
+                sorted,
+            });
+        }
+    }
+
+    /// The conjuncts the bounds do not say.
+    fn residual(&self, covered: &[bool]) -> Option<MatchExpression> {
+        let left = self.conjuncts.iter().zip(covered);
+        let left: Vec<MatchExpression> = left
+            .filter(|(_, covered)| !**covered)
+            .map(|(conjunct, _)| conjunct.clone())
+            .collect();
+        if left.is_empty() {
+            None
+        } else {
+            Some(MatchExpression::and(left))
+        }
+    }
+
+    /// A walk for each arm of the `$or` at `at`: in order and merged, if all are, and one after the
+    /// other. The other conjuncts hold for every arm and bound it too.
+    fn add_union(&self, at: usize, indexes: &[Arc<Index>], out: &mut Vec<Candidate>) {
+        let Some(MatchExpression::Or(arms)) = self.conjuncts.get(at) else {
+            return;
+        };
+        let others = || self.conjuncts.iter().enumerate().filter(|(n, _)| *n != at);
+        let mut plain: Option<Vec<Walk>> = Some(Vec::new());
+        let mut in_order: Option<Vec<(Walk, Provided)>> = self.order.map(|_| Vec::new());
+        let mut own_parts = Vec::new();
+        for arm in arms {
+            let mut conjuncts = arm.clone().into_conjuncts();
+            let own = conjuncts.len();
+            conjuncts.extend(others().map(|(_, other)| other.clone()));
+            own_parts.push(own);
+            let all = || {
+                indexes
+                    .iter()
+                    .flat_map(|index| self.walks(index, &conjuncts))
+            };
+            let mut bounded: Vec<Walk> = all().filter(|walk| walk.bounded).collect();
+            bounded.sort_by_key(|walk| std::cmp::Reverse(promise(&walk.scan)));
+            if let (Some(list), Some(order)) = (&mut in_order, self.order) {
+                let mut sorted = all().filter_map(|walk| {
+                    let provided = in_order_of(order, &walk.scan)?;
+                    Some((walk, provided))
+                });
+                match sorted.by_ref().max_by_key(|(walk, _)| promise(&walk.scan)) {
+                    Some(found) => list.push(found),
+                    None => in_order = None,
+                }
+            }
+            match (&mut plain, bounded.into_iter().next()) {
+                (Some(list), Some(walk)) => list.push(walk),
+                _ => plain = None,
+            }
+        }
+        if let (Some(list), Some(order)) = (in_order, self.order)
+            && list.iter().any(|(walk, _)| walk.bounded)
+        {
+            let (walks, provided): (Vec<Walk>, Vec<Provided>) = list.into_iter().unzip();
+            let residual = self.union_residual(at, &own_parts, &walks);
+            let mut scans: Vec<IndexScanPlan> = walks.into_iter().map(|walk| walk.scan).collect();
+            for (scan, provided) in scans.iter_mut().zip(&provided) {
+                scan.backward = provided.backward;
+            }
+            if let Some(merge) = merge_order(order, &provided) {
+                out.push(joined(KeyPlan::Merge(scans, merge), residual, true));
+            }
+        }
+        if let Some(walks) = plain
+            && !walks.is_empty()
+        {
+            let residual = self.union_residual(at, &own_parts, &walks);
+            let scans = walks.into_iter().map(|walk| walk.scan).collect();
+            out.push(joined(KeyPlan::Union(scans), residual, false));
+        }
+    }
+
+    /// What is left to ask: the `$or` unless each walk says all of its arm, and every other conjunct
+    /// that not all walks say.
+    fn union_residual(
+        &self,
+        at: usize,
+        own_parts: &[usize],
+        walks: &[Walk],
+    ) -> Option<MatchExpression> {
+        let mut covered = vec![true; self.conjuncts.len()];
+        for (walk, own) in walks.iter().zip(own_parts) {
+            let arm = walk.covered.iter().take(*own).all(|covered| *covered);
+            if let Some(slot) = covered.get_mut(at) {
+                *slot &= arm;
+            }
+            let others = (0..self.conjuncts.len()).filter(|n| *n != at);
+            for (number, own) in others.zip(walk.covered.iter().skip(*own)) {
+                if let Some(slot) = covered.get_mut(number) {
+                    *slot &= own;
+                }
+            }
+        }
+        self.residual(&covered)
+    }
+}
+
+fn joined(keys: KeyPlan, residual: Option<MatchExpression>, sorted: bool) -> Candidate {
+    Candidate {
+        access: IndexAccess {
+            keys,
+            residual,
+            covering: None,
+            distinct: None,
+            gives_keys: false,
+        },
+        sorted,
+    }
+}
+
+/// How much a walk promises to leave out: parts of one value, then parts that are bounded at all.
+fn promise(scan: &IndexScanPlan) -> (usize, usize) {
+    let points = scan.bounds.leading_points(&scan.shape.collation);
+    let bounded = scan.bounds.parts.iter().filter(|part| !part.is_all());
+    (points, bounded.count())
+}
+
+fn in_order_of(order: &SortPattern, scan: &IndexScanPlan) -> Option<Provided> {
+    let is_point = |at: usize| {
+        let part = scan.bounds.parts.get(at);
+        part.is_some_and(|part| part.is_point(&scan.shape.collation))
+    };
+    provided(order, &scan.shape, &scan.bounds, &is_point)
+}
+
+/// How walks are merged; `None` if a part of the order is one value in some and not in others.
+fn merge_order(order: &SortPattern, provided: &[Provided]) -> Option<MergeOrder> {
+    let mut kept = Vec::new();
+    for number in 0..order.parts().len() {
+        let fixed = |p: &Provided| p.components.get(number).is_some_and(Option::is_none);
+        if provided.iter().all(fixed) && provided.len() == 1 {
+            continue;
+        }
+        // A part that is one value in each walk may be another value in the next.
+        if provided.iter().any(fixed) {
+            return None;
+        }
+        kept.push(number);
+    }
+    let components = provided
+        .iter()
+        .map(|p| {
+            let own = kept.iter().filter_map(|n| p.components.get(*n).copied());
+            own.flatten().collect()
+        })
+        .collect();
+    let descending = kept.iter().filter_map(|n| order.parts().get(*n));
+    Some(MergeOrder {
+        components,
+        descending: descending.map(|part| part.descending).collect(),
+        pattern: order.to_document(),
+    })
+}
+
+/// A walk over several values, taken apart into one for each that are all in the order wanted.
+fn merged(order: &SortPattern, scan: &IndexScanPlan) -> Option<KeyPlan> {
+    let collation = &scan.shape.collation;
+    let parts = scan.bounds.parts.iter();
+    let leading = parts.take_while(|part| part.is_points(collation)).count();
+    let mut walks: Vec<IndexBounds> = vec![scan.bounds.clone()];
+    for at in 0..leading {
+        let values = scan.bounds.parts.get(at)?;
+        if walks.len().saturating_mul(values.intervals.len()) > MERGED_SCANS_MAX {
+            return None;
+        }
+        walks = walks
+            .into_iter()
+            .flat_map(|bounds| {
+                values.intervals.iter().map(move |interval| {
+                    let mut bounds = bounds.clone();
+                    if let Some(part) = bounds.parts.get_mut(at) {
+                        part.intervals = vec![interval.clone()];
+                    }
+                    bounds
+                })
+            })
+            .collect();
+    }
+    // The order must lie behind the values: by them the walks differ.
+    let behind = |at: usize| at < leading;
+    let sorts_by_values = order.paths().iter().any(|path| {
+        let mut own = scan.shape.parts.iter().take(leading);
+        own.any(|part| &*part.path == path.as_str())
+    });
+    if walks.len() < 2 || sorts_by_values {
+        return None;
+    }
+    let by = provided(order, &scan.shape, &scan.bounds, &behind)?;
+    let backward = by.backward;
+    let each: Vec<Provided> = walks
+        .iter()
+        .map(|_| Provided {
+            backward,
+            components: by.components.clone(),
+        })
+        .collect();
+    let merge = merge_order(order, &each)?;
+    let scans = walks.into_iter().map(|bounds| IndexScanPlan {
+        bounds,
+        backward,
+        ..scan.clone()
+    });
+    Some(KeyPlan::Merge(scans.collect(), merge))
+}
+
+/// How many components tell the values of `path` apart in a walk; `None` if keys with one value do
+/// not lie side by side.
+fn distinct_parts(path: &str, scan: &IndexScanPlan) -> Option<usize> {
+    let at = scan.shape.parts.iter().position(|p| &*p.path == path)?;
+    let part = scan.shape.parts.get(at)?;
+    let points = scan.bounds.leading_points(&scan.shape.collation);
+    (part.form == PartForm::Ordered && !part.multikey && points >= at).then_some(at + 1)
+}
+
+/// The key pattern explain shows.
+pub fn key_pattern(scan: &IndexScanPlan) -> Document {
+    if !scan.index.is_wildcard() {
+        return scan.index.stored.spec.key.clone();
+    }
+    let mut out = nilometer_bson::DocumentBuilder::new();
+    for part in &scan.shape.parts {
+        out.append(&part.path, if part.descending { -1 } else { 1 });
+    }
+    out.finish()
+}

@@ -1,0 +1,411 @@
+//! Which candidate is taken.
+//!
+//! One candidate is taken as it is. Of several the plan cache may know the best; else all run for a
+//! while, step by step in turn, until one has 101 rows or is at its end, or ten thousand steps are
+//! done. What counts is rows for each step; being at the end counts most, and where that leaves
+//! candidates equal, needing no documents and needing no sort. The first of equals wins.
+//!
+//! A candidate whose rows must still be sorted has none until it is at its end.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Document, DocumentBuilder};
+
+use super::cache::{self, ShapeHashes, WORSE_BEFORE_TRIAL, hashes, signature};
+use super::candidates::Request;
+use super::covering::paths_read;
+use super::{Candidate, Choice, ID_INDEX, IndexAccess, KeyLimits, KeyPlan, implied};
+use crate::error::Result;
+use crate::eval::Collation;
+use crate::eval::sort_key::SortPattern;
+use crate::index::Index;
+use crate::operation::OperationContext;
+use crate::query::exec::index_read::{AccessStats, IndexRead, Step};
+use crate::query::exec::index_scan::ViewAt;
+use crate::query::exec::{ExecContext, ExecSettings};
+use crate::query::pipeline::Stage;
+use crate::query::planner::logical::{AccessPath, Input, LogicalPlan, RecordInput};
+use crate::query::source::ScanCounters;
+
+/// Rows after which a trial has seen enough.
+const TRIAL_ROWS: u64 = 101;
+/// Steps of each candidate after which a trial has seen enough.
+const TRIAL_STEPS_MAX: u64 = 10_000;
+/// Steps between two looks for an interrupt.
+const STEPS_PER_LOOK: u64 = 128;
+/// The most that needing no documents, or no sort, may count.
+const TIE_BREAK_MAX: f64 = 1e-4;
+
+/// What a candidate did in a trial.
+#[derive(Clone, Debug, Default)]
+pub struct TrialResult {
+    /// Steps taken.
+    pub works: u64,
+    /// Rows given.
+    pub rows: u64,
+    /// It was at its end.
+    pub at_end: bool,
+    /// Keys looked at.
+    pub keys: u64,
+    /// Documents fetched.
+    pub documents: u64,
+    /// How it was rated.
+    pub score: f64,
+}
+
+/// Decides how the records of a plan are reached, once the rules have found what is asked of them.
+/// Without an operation nothing is tried: the cache or the first candidate decides.
+pub fn choose(
+    plan: &mut LogicalPlan,
+    settings: &ExecSettings,
+    operation: Option<&OperationContext>,
+) -> Result<()> {
+    let Input::Records(input) = &plan.input else {
+        return Ok(());
+    };
+    let forced = input.forced.clone();
+    let plain = match &input.access {
+        AccessPath::CollectionScan => !input.is_natural,
+        _ => false,
+    };
+    if forced.is_none() && (!plain || settings.options.no_rules) {
+        set_limit(plan);
+        return Ok(());
+    }
+    let indexes = indexes_of(input)?;
+    if indexes.is_empty() {
+        set_limit(plan);
+        return Ok(());
+    }
+    let mut candidates = candidates_of(plan, input, settings, &indexes)?;
+    if let (Some(forced), Some(index)) = (&forced, indexes.first()) {
+        stay_within(&mut candidates, &forced.limits(index)?);
+    }
+    if candidates.is_empty() {
+        // A hinted index no scan can read (geometry) leaves the collection to be read.
+        set_limit(plan);
+        return Ok(());
+    }
+    let hashes = shape_hashes(plan, input, &indexes);
+    let mut choice = Choice {
+        query_hash: Some(hashes.query_hash),
+        plan_cache_key: Some(hashes.plan_cache_key),
+        order: first_order(plan).map(SortPattern::to_document),
+        ..Choice::default()
+    };
+    let best = match (candidates.len(), operation) {
+        (0 | 1, _) => 0,
+        (_, None) => best_known(settings, input, hashes, &candidates).unwrap_or(0),
+        (_, Some(operation)) => {
+            let trial = Trial {
+                input,
+                settings,
+                operation,
+                hashes,
+                needs_order: first_order(plan).is_some(),
+            };
+            trial.best(&candidates, &mut choice)?
+        }
+    };
+    let chosen = candidates.swap_remove(best.min(candidates.len() - 1));
+    choice.rejected = candidates;
+    take(plan, chosen, choice);
+    set_limit(plan);
+    Ok(())
+}
+
+/// The indexes that may be used: the one asked for, or all that are not hidden. None where the look-up
+/// of an `_id` is already what they would do.
+fn indexes_of(input: &RecordInput) -> Result<Vec<Arc<Index>>> {
+    let all = input.source.all_indexes()?;
+    let indexes: Vec<Arc<Index>> = match &input.forced {
+        Some(forced) => vec![forced.hint.find(&all)?],
+        None => {
+            let usable = all.into_iter().filter(|index| index.stored.is_usable());
+            usable.collect()
+        }
+    };
+    let is_id = |index: &Arc<Index>| index.stored.spec.name == ID_INDEX;
+    let looked_up = matches!(input.access, AccessPath::IdLookup(_));
+    let limited = input
+        .forced
+        .as_ref()
+        .is_some_and(|forced| forced.min.is_some() || forced.max.is_some());
+    if looked_up && !limited && indexes.iter().all(is_id) {
+        return Ok(Vec::new());
+    }
+    Ok(indexes)
+}
+
+/// Keeps to the keys between `min` and `max`.
+fn stay_within(candidates: &mut Vec<Candidate>, limits: &KeyLimits) {
+    if limits.min.is_some() || limits.max.is_some() {
+        candidates.retain(|candidate| candidate.access.keys.only().is_some());
+    }
+    for candidate in candidates {
+        if let KeyPlan::Scan(scan) = &mut candidate.access.keys {
+            scan.limits = limits.clone();
+        }
+    }
+}
+
+pub(crate) fn candidates_of(
+    plan: &LogicalPlan,
+    input: &RecordInput,
+    settings: &ExecSettings,
+    indexes: &[Arc<Index>],
+) -> Result<Vec<Candidate>> {
+    let conjuncts = match &input.filter {
+        Some(filter) => filter.clone().into_conjuncts(),
+        None => Vec::new(),
+    };
+    let paths = if input.show_record_id {
+        None
+    } else {
+        paths_read(&plan.stages, &plan.wanted, plan.distinct.as_deref())
+    };
+    let collation = Collation::from(settings.collator.clone());
+    let grouped = grouped_by(plan);
+    let implied = implied::comparisons(&conjuncts);
+    let request = Request {
+        conjuncts: &conjuncts,
+        implied: &implied,
+        order: first_order(plan),
+        paths: paths.as_ref(),
+        distinct: match (&plan.distinct, plan.stages.is_empty()) {
+            (Some(path), true) => Some(path),
+            _ => grouped.as_deref(),
+        },
+        collation: &collation,
+        forced: input.forced.is_some(),
+    };
+    Ok(request.candidates(indexes))
+}
+
+/// The field a plan groups by, if that is all it does with documents.
+fn grouped_by(plan: &LogicalPlan) -> Option<Arc<str>> {
+    match plan.stages.first() {
+        Some(Stage::Group(group)) if group.fields.is_empty() => {
+            group.key.as_field_path().map(|path| path.as_str().into())
+        }
+        _ => None,
+    }
+}
+
+fn first_order(plan: &LogicalPlan) -> Option<&SortPattern> {
+    match plan.stages.first() {
+        Some(Stage::Sort(sort)) if !sort.is_random() => Some(&sort.pattern),
+        _ => None,
+    }
+}
+
+/// Reads by the candidate; a sort it makes unnecessary goes, what it limited stays limited.
+pub(crate) fn take(plan: &mut LogicalPlan, chosen: Candidate, choice: Choice) {
+    if chosen.sorted
+        && let Some(Stage::Sort(sort)) = plan.stages.first()
+    {
+        let limit = sort.limit.map(Stage::Limit);
+        plan.stages.splice(0..1, limit);
+    }
+    if let Input::Records(input) = &mut plan.input {
+        input.access = AccessPath::Index(Box::new(chosen.access));
+        input.choice = Arc::new(choice);
+    }
+}
+
+/// No more is read than stages in front ask for.
+pub(crate) fn set_limit(plan: &mut LogicalPlan) {
+    let limit = match &*plan.stages {
+        [Stage::Limit(limit), ..] => Some(*limit),
+        [Stage::Skip(skip), Stage::Limit(limit), ..] => skip.checked_add(*limit),
+        _ => None,
+    };
+    if let Input::Records(input) = &mut plan.input {
+        input.limit = limit;
+    }
+}
+
+fn shape_hashes(plan: &LogicalPlan, input: &RecordInput, indexes: &[Arc<Index>]) -> ShapeHashes {
+    let mut rest = String::new();
+    if let Some(order) = first_order(plan) {
+        rest.push_str(&format!("{:?}", order.to_document()));
+    }
+    for stage in &plan.stages {
+        rest.push_str(stage.name());
+        if let Stage::Project(project) = stage {
+            rest.push_str(&format!("{:?}", project.source));
+        }
+    }
+    hashes(input.filter.as_ref(), &rest, indexes)
+}
+
+fn best_known(
+    settings: &ExecSettings,
+    input: &RecordInput,
+    hashes: ShapeHashes,
+    candidates: &[Candidate],
+) -> Option<usize> {
+    let known = settings.plans.get(&input.namespace, hashes)?;
+    candidates
+        .iter()
+        .position(|candidate| signature(candidate) == known.signature)
+}
+
+/// A run of candidates.
+struct Trial<'a> {
+    input: &'a RecordInput,
+    settings: &'a ExecSettings,
+    operation: &'a OperationContext,
+    hashes: ShapeHashes,
+    needs_order: bool,
+}
+
+struct Runner {
+    read: IndexRead,
+    stats: AccessStats,
+    result: TrialResult,
+}
+
+impl Trial<'_> {
+    fn best(&self, candidates: &[Candidate], choice: &mut Choice) -> Result<usize> {
+        let plans = &self.settings.plans;
+        if let Some(known) = plans.get(&self.input.namespace, self.hashes)
+            && let Some(at) = candidates
+                .iter()
+                .position(|candidate| signature(candidate) == known.signature)
+        {
+            let budget = known.works.saturating_mul(WORSE_BEFORE_TRIAL);
+            let only = candidates.get(at..=at).unwrap_or_default();
+            let results = self.run(only, budget)?;
+            let result = results.into_iter().next().unwrap_or_default();
+            if result.at_end || result.rows >= TRIAL_ROWS || result.works < budget {
+                choice.is_cached = true;
+                return Ok(at);
+            }
+            plans.deactivate(&self.input.namespace, self.hashes);
+        }
+        let mut results = self.run(candidates, TRIAL_STEPS_MAX)?;
+        for (result, candidate) in results.iter_mut().zip(candidates) {
+            result.score = self.score(result, candidate);
+        }
+        let best = results
+            .iter()
+            .enumerate()
+            .rev()
+            .max_by(|(_, a), (_, b)| a.score.total_cmp(&b.score))
+            .map_or(0, |(at, _)| at);
+        if let (Some(result), Some(candidate)) = (results.get(best), candidates.get(best)) {
+            plans.put(
+                &self.input.namespace,
+                self.hashes,
+                signature(candidate),
+                result.works.max(1),
+                self.created_from(choice.order.as_ref()),
+            );
+        }
+        // In the order in which explain tells: the taken one, then as the rejected ones stand.
+        let taken = results.swap_remove(best.min(results.len().saturating_sub(1)));
+        choice.trials = vec![taken];
+        choice.trials.extend(results);
+        Ok(best)
+    }
+
+    fn created_from(&self, order: Option<&Document>) -> Document {
+        let mut out = DocumentBuilder::new();
+        let filter = self.input.filter.as_ref();
+        out.append("query", filter.map(|f| f.to_document()).unwrap_or_default());
+        out.append("sort", order.cloned().unwrap_or_default());
+        out.append("projection", Document::new());
+        out.finish()
+    }
+
+    /// Runs candidates in turn for at most so many steps each.
+    fn run(&self, candidates: &[Candidate], steps_max: u64) -> Result<Vec<TrialResult>> {
+        let mut runners: Vec<Runner> = candidates
+            .iter()
+            .map(|candidate| {
+                let stats = AccessStats::of(&candidate.access);
+                let counters = Arc::<ScanCounters>::default();
+                let access: IndexAccess = candidate.access.clone();
+                let mut input = self.input.clone();
+                input.limit = None;
+                Runner {
+                    read: IndexRead::new(input, access, counters, stats.clone()),
+                    stats,
+                    result: TrialResult::default(),
+                }
+            })
+            .collect();
+        let Some(view) = self.input.source.view()? else {
+            return Ok(runners.into_iter().map(|runner| runner.result).collect());
+        };
+        let at = ViewAt {
+            view: &*view,
+            number: 1,
+        };
+        let cx = ExecContext::new(self.operation, self.settings);
+        'trial: for step in 0..steps_max {
+            if step % STEPS_PER_LOOK == 0 {
+                self.operation.check_interrupt()?;
+            }
+            let mut ended = false;
+            for runner in &mut runners {
+                let before = runner.stats.keys();
+                match runner.read.step(at, &cx)? {
+                    Step::Row(..) => runner.result.rows += 1,
+                    Step::Nothing => {}
+                    Step::Done => runner.result.at_end = true,
+                }
+                // Keys passed over on the way to one inside are steps too.
+                let looked = runner.stats.keys() - before;
+                runner.result.works += looked.max(1);
+                ended |= runner.result.at_end || runner.result.rows >= TRIAL_ROWS;
+            }
+            if ended {
+                break 'trial;
+            }
+        }
+        let results = runners.into_iter().map(|mut runner| {
+            runner.result.keys = runner.stats.keys();
+            let fetched = &runner.stats.fetched;
+            runner.result.documents = fetched.load(std::sync::atomic::Ordering::Relaxed);
+            runner.result
+        });
+        Ok(results.collect())
+    }
+
+    fn score(&self, result: &TrialResult, candidate: &Candidate) -> f64 {
+        let sorts = self.needs_order && !candidate.sorted;
+        // What is sorted is given on row by row, too.
+        let given = if sorts { result.rows } else { 0 };
+        let works = (result.works + given).max(1) as f64;
+        let rows = if sorts && !result.at_end {
+            0.0
+        } else {
+            result.rows as f64
+        };
+        let tie = TIE_BREAK_MAX.min(1.0 / (10.0 * works));
+        let mut score = 1.0 + rows / works;
+        if candidate.access.covering.is_some() {
+            score += tie;
+        }
+        if !sorts {
+            score += tie;
+        }
+        if result.at_end {
+            score += 1.0;
+        }
+        score
+    }
+}
+
+/// The names explain gives to the shape.
+pub fn explain_hashes(choice: &Choice, out: &mut DocumentBuilder) {
+    if let Some(hash) = choice.query_hash {
+        out.append("queryHash", cache::hex(hash));
+        out.append("planCacheShapeHash", cache::hex(hash));
+    }
+    if let Some(key) = choice.plan_cache_key {
+        out.append("planCacheKey", cache::hex(key));
+    }
+}

@@ -1,0 +1,114 @@
+//! Hints: the index a client names, by name or by key pattern, and `min` and `max` within it.
+
+use std::sync::Arc;
+
+use nilometer_bson::key_string::KeyBuilder;
+use nilometer_bson::order::compare;
+use nilometer_bson::{Document, ValueRef};
+
+use super::KeyLimits;
+use crate::error::{Error, Result};
+use crate::index::{Index, PartKind};
+
+/// `min` or `max` do not fit the index the hint names.
+const BOUNDS_DO_NOT_FIT: i32 = 51_174;
+/// No key lies between `min` and `max`.
+const MIN_NOT_BELOW_MAX: i32 = 51_175;
+
+/// What a client asks to be used.
+#[derive(Clone, Debug)]
+pub enum Hint {
+    /// An index by its name.
+    Name(Arc<str>),
+    /// An index by its key pattern.
+    Key(Document),
+}
+
+/// A hint, and the keys within the index it names.
+#[derive(Clone, Debug)]
+pub struct Forced {
+    /// Which index.
+    pub hint: Hint,
+    /// The least key.
+    pub min: Option<Document>,
+    /// The least key beyond.
+    pub max: Option<Document>,
+}
+
+impl Hint {
+    /// Reads a hint that is not `$natural`; `None` for other types.
+    pub fn of(value: ValueRef<'_>) -> Option<Self> {
+        match value {
+            ValueRef::String(name) => Some(Self::Name(name.into())),
+            ValueRef::Document(key) => Some(Self::Key(key.to_document())),
+            _ => None,
+        }
+    }
+
+    /// The index among those of a collection that the hint names.
+    pub fn find(&self, indexes: &[Arc<Index>]) -> Result<Arc<Index>> {
+        let named = |index: &&Arc<Index>| match self {
+            Self::Name(name) => *index.stored.spec.name == **name,
+            Self::Key(key) => {
+                let own = ValueRef::Document(index.stored.spec.key.as_ref());
+                compare(own, ValueRef::Document(key.as_ref())).is_eq()
+            }
+        };
+        // A hidden index is for nobody to use.
+        let mut found = indexes.iter().filter(|index| !index.stored.spec.hidden);
+        found.find(named).cloned().ok_or_else(unknown)
+    }
+}
+
+/// What a hint that names nothing is answered.
+pub fn unknown() -> Error {
+    Error::bad_value(
+        "error processing query: planner returned error :: caused by :: hint provided does not \
+         correspond to an existing index",
+    )
+}
+
+impl Forced {
+    /// The keys of `index` between `min` and `max`.
+    pub fn limits(&self, index: &Index) -> Result<KeyLimits> {
+        let bytes = |bound: &Option<Document>| match bound {
+            None => Ok(None),
+            Some(bound) => key_of(bound, index).map(Some),
+        };
+        let limits = KeyLimits {
+            min: bytes(&self.min)?,
+            max: bytes(&self.max)?,
+        };
+        if let (Some(min), Some(max)) = (&limits.min, &limits.max)
+            && min >= max
+        {
+            return Err(Error::location(
+                MIN_NOT_BELOW_MAX,
+                "error processing query: planner returned error :: caused by :: The value provided \
+                 for min() does not come before the value provided for max() in the hinted index",
+            ));
+        }
+        Ok(limits)
+    }
+}
+
+fn key_of(bound: &Document, index: &Index) -> Result<Vec<u8>> {
+    let parts = index.parts();
+    let fits = bound.iter().count() == parts.len()
+        && parts.iter().zip(bound.iter()).all(|(part, element)| {
+            let plain = matches!(part.kind, PartKind::Ascending | PartKind::Descending);
+            plain && part.name() == element.name()
+        });
+    if !fits {
+        return Err(Error::location(
+            BOUNDS_DO_NOT_FIT,
+            "error processing query: planner returned error :: caused by :: The index chosen is \
+             not compatible with min/max",
+        ));
+    }
+    let mut builder = KeyBuilder::with_collator(index.order(), index.collation().collator());
+    for element in bound.iter() {
+        builder.push(element.value());
+    }
+    Ok(builder.finish().0)
+}

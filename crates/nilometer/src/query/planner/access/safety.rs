@@ -1,0 +1,289 @@
+//! Documents an index leaves out: may the query want them?
+//!
+//! * sparse: documents without any of the fields. Safe if some conjunct is passed only by documents
+//!   that have one of them.
+//! * geographic: documents without a geometry. Safe if some conjunct asks for one.
+//! * partial: documents its filter does not match. Safe if the conjuncts imply the filter.
+//!
+//! What cannot be proven is not safe.
+
+use nilometer_bson::Value;
+use nilometer_bson::order::{canonical_type, compare};
+
+use crate::eval::matcher::comparison::is_nan;
+use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
+use crate::index::Index;
+use crate::query::planner::bounds::{IndexShape, PartForm, PartShape};
+
+/// True if every document that passes the conjuncts is in the index.
+pub fn holds_all(index: &Index, conjuncts: &[MatchExpression], shape: &IndexShape) -> bool {
+    if let Some(filter) = index.partial_filter()
+        && !implies(conjuncts, filter, shape.same_collation)
+    {
+        return false;
+    }
+    let geographic = |part: &PartShape| matches!(part.form, PartForm::Sphere | PartForm::Plane(_));
+    if shape.parts.iter().any(geographic) {
+        // A document without a geometry is in none of these, sparse or not.
+        let mut geographic = shape.parts.iter().filter(|part| geographic(part));
+        return geographic.any(|part| asks_for_geometry(conjuncts, &part.path));
+    }
+    !index.stored.spec.sparse || asks_for_presence(conjuncts, shape)
+}
+
+/// True if some conjunct is passed only by documents with a geometry at `path`.
+fn asks_for_geometry(conjuncts: &[MatchExpression], path: &str) -> bool {
+    conjuncts.iter().any(|test| match test {
+        MatchExpression::Geo { path: own, .. } => own.as_str() == path,
+        _ => false,
+    })
+}
+
+/// True if some conjunct is passed only by documents that have a field of the index.
+fn asks_for_presence(conjuncts: &[MatchExpression], shape: &IndexShape) -> bool {
+    shape.parts.iter().any(|part| {
+        conjuncts
+            .iter()
+            .any(|test| needs_value(test, &part.path, part.multikey))
+    })
+}
+
+/// True if the test is passed only where there is a value at `path`.
+fn needs_value(test: &MatchExpression, path: &str, multikey: bool) -> bool {
+    let here = |at: &str| at == path;
+    match test {
+        MatchExpression::Compare(comparison) => {
+            here(comparison.path.as_str()) && excludes_missing(comparison)
+        }
+        MatchExpression::In(list) => {
+            here(list.path.as_str()) && !list.values().iter().any(|v| matches!(v, Value::Null))
+        }
+        MatchExpression::Exists(at)
+        | MatchExpression::Type { path: at, .. }
+        | MatchExpression::Regex { path: at, .. }
+        | MatchExpression::Mod { path: at, .. }
+        | MatchExpression::Size { path: at, .. }
+        | MatchExpression::Bits { path: at, .. }
+        | MatchExpression::ElemMatchValue { path: at, .. } => here(at.as_str()),
+        // `$ne: null`: of one value, not of several, of which one may be missing.
+        MatchExpression::Not(inner) => match inner.as_ref() {
+            MatchExpression::Compare(comparison) => {
+                !multikey
+                    && here(comparison.path.as_str())
+                    && comparison.op == CompareOp::Eq
+                    && matches!(comparison.value, Value::Null)
+            }
+            _ => false,
+        },
+        MatchExpression::Or(arms) => {
+            !arms.is_empty() && arms.iter().all(|arm| needs_value(arm, path, multikey))
+        }
+        MatchExpression::And(arms) => arms.iter().any(|arm| needs_value(arm, path, multikey)),
+        MatchExpression::AlwaysFalse => true,
+        _ => false,
+    }
+}
+
+fn excludes_missing(comparison: &Comparison) -> bool {
+    !matches!(
+        comparison.value,
+        Value::Null | Value::Missing | Value::Undefined | Value::MinKey | Value::MaxKey
+    )
+}
+
+/// True if whatever passes all `conjuncts` surely passes `filter`.
+pub fn implies(
+    conjuncts: &[MatchExpression],
+    filter: &MatchExpression,
+    same_collation: bool,
+) -> bool {
+    match filter {
+        MatchExpression::AlwaysTrue => true,
+        MatchExpression::And(arms) => arms
+            .iter()
+            .all(|arm| implies(conjuncts, arm, same_collation)),
+        MatchExpression::Or(arms)
+            if arms
+                .iter()
+                .any(|arm| implies(conjuncts, arm, same_collation)) =>
+        {
+            true
+        }
+        test => conjuncts
+            .iter()
+            .any(|conjunct| one_implies(conjunct, test, same_collation)),
+    }
+}
+
+fn one_implies(conjunct: &MatchExpression, test: &MatchExpression, same: bool) -> bool {
+    match conjunct {
+        MatchExpression::AlwaysFalse => return true,
+        // Whichever arm holds.
+        MatchExpression::Or(arms) => {
+            return !arms.is_empty()
+                && arms
+                    .iter()
+                    .all(|arm| implies(std::slice::from_ref(arm), test, same));
+        }
+        MatchExpression::And(arms) => return implies(arms, test, same),
+        _ => {}
+    }
+    match test {
+        MatchExpression::Exists(path) => needs_value(conjunct, path.as_str(), true),
+        MatchExpression::Compare(wanted) => implies_comparison(conjunct, wanted, same),
+        MatchExpression::In(list) => match conjunct {
+            MatchExpression::Compare(given) if given.op == CompareOp::Eq => {
+                given.path == list.path
+                    && understands(&given.value, same)
+                    && list.values().iter().any(|v| is_same(v, &given.value))
+            }
+            MatchExpression::In(given) => {
+                given.path == list.path
+                    && given.patterns().is_empty()
+                    && given.values().iter().all(|value| {
+                        understands(value, same) && list.values().iter().any(|v| is_same(v, value))
+                    })
+            }
+            _ => false,
+        },
+        MatchExpression::Type { path, types } => match conjunct {
+            MatchExpression::Type {
+                path: own,
+                types: given,
+            } => own == path && given.codes().all(|code| types.contains(code)),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+fn implies_comparison(conjunct: &MatchExpression, wanted: &Comparison, same: bool) -> bool {
+    if !understands(&wanted.value, same) {
+        return false;
+    }
+    match conjunct {
+        MatchExpression::Compare(given) => {
+            given.path == wanted.path && comparison_implies(given.op, &given.value, wanted)
+        }
+        MatchExpression::In(list) => {
+            list.path == wanted.path
+                && list.patterns().is_empty()
+                && list
+                    .values()
+                    .iter()
+                    .all(|value| comparison_implies(CompareOp::Eq, value, wanted))
+        }
+        _ => false,
+    }
+}
+
+/// True if a value that stands so to `operand` stands as wanted to the wanted operand. Both speak of
+/// one and the same value, so an array's elements do no harm.
+fn comparison_implies(op: CompareOp, operand: &Value, wanted: &Comparison) -> bool {
+    let (a, b) = (operand.as_ref(), wanted.value.as_ref());
+    if matches!(operand, Value::MinKey | Value::MaxKey)
+        || matches!(wanted.value, Value::MinKey | Value::MaxKey)
+        || canonical_type(a) != canonical_type(b)
+    {
+        return op == wanted.op && is_same(operand, &wanted.value);
+    }
+    if is_nan(a) || is_nan(b) {
+        return op == wanted.op && is_nan(a) && is_nan(b);
+    }
+    let order = compare(a, b);
+    match (op, wanted.op) {
+        (CompareOp::Eq, wanted) => wanted.accepts(order),
+        (CompareOp::Gt, CompareOp::Gt | CompareOp::Gte) | (CompareOp::Gte, CompareOp::Gte) => {
+            order.is_ge()
+        }
+        (CompareOp::Gte, CompareOp::Gt) => order.is_gt(),
+        (CompareOp::Lt, CompareOp::Lt | CompareOp::Lte) | (CompareOp::Lte, CompareOp::Lte) => {
+            order.is_le()
+        }
+        (CompareOp::Lte, CompareOp::Lt) => order.is_lt(),
+        _ => false,
+    }
+}
+
+fn is_same(a: &Value, b: &Value) -> bool {
+    compare(a.as_ref(), b.as_ref()).is_eq()
+}
+
+/// True if the order of bytes tells enough: texts compare by it only without any collation.
+fn understands(value: &Value, same_collation: bool) -> bool {
+    let is_text = matches!(
+        value,
+        Value::String(_) | Value::Symbol(_) | Value::Document(_) | Value::Array(_)
+    );
+    same_collation || !is_text
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{Document, array, doc};
+
+    use super::*;
+    use crate::eval::ParseContext;
+
+    fn parsed(filter: &Document) -> MatchExpression {
+        MatchExpression::parse(filter.as_ref(), &ParseContext::new())
+            .unwrap()
+            .simplify()
+    }
+
+    #[test]
+    fn what_implies_a_partial_filter() {
+        let five = doc! {"a": doc! {"$gt": 5}};
+        let cases = [
+            (doc! {"a": 6}, five.clone(), true),
+            (doc! {"a": 5}, five.clone(), false),
+            (doc! {"a": doc! {"$gt": 5}}, five.clone(), true),
+            (doc! {"a": doc! {"$gte": 5}}, five.clone(), false),
+            (doc! {"a": doc! {"$gte": 5.5}}, five.clone(), true),
+            (doc! {"a": doc! {"$in": array![6, 7]}}, five.clone(), true),
+            (doc! {"a": doc! {"$in": array![5, 7]}}, five.clone(), false),
+            (doc! {"a": "x"}, five.clone(), false),
+            (doc! {"b": 6}, five.clone(), false),
+            (doc! {"a": 6, "b": 1}, five.clone(), true),
+            (
+                doc! {"$or": array![doc! {"a": 6}, doc! {"a": 9}]},
+                five.clone(),
+                true,
+            ),
+            (
+                doc! {"$or": array![doc! {"a": 6}, doc! {"b": 9}]},
+                five.clone(),
+                false,
+            ),
+            (doc! {"a": 6}, doc! {"a": doc! {"$exists": true}}, true),
+            (doc! {"a": doc! {"$gt": f64::NAN}}, five.clone(), true),
+            (
+                doc! {"a": Value::Null},
+                doc! {"a": doc! {"$exists": true}},
+                false,
+            ),
+            (
+                doc! {"a": 6, "b": 1},
+                doc! {"a": doc! {"$gt": 5}, "b": 1},
+                true,
+            ),
+            (doc! {"a": 6}, doc! {"a": doc! {"$gt": 5}, "b": 1}, false),
+        ];
+        for (query, filter, expected) in cases {
+            if query
+                .get("a")
+                .as_document()
+                .is_some_and(|d| is_nan(d.get("$gt")))
+            {
+                // Nothing is above NaN; not recognised, and not wrong.
+                continue;
+            }
+            let conjuncts = parsed(&query).into_conjuncts();
+            assert_eq!(
+                implies(&conjuncts, &parsed(&filter), true),
+                expected,
+                "{query:?} {filter:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! An index as bounds see it.
+
+use crate::eval::Collation;
+use crate::geo::PlaneGrid;
+use crate::index::{Index, PartKind};
+use crate::query::planner::bounds::{IndexShape, PartForm, PartShape};
+
+/// The shape of an index for a query whose strings compare by `collation`; `None` if it is of a kind
+/// that nothing here reads (wildcards, points of buckets).
+pub fn shape_of(index: &Index, collation: &Collation) -> Option<IndexShape> {
+    let multikey = index.stored.multikey();
+    let is_simple = index.collation().collator().is_none();
+    let mut parts = Vec::with_capacity(index.parts().len());
+    for (at, part) in index.parts().iter().enumerate() {
+        let form = match part.kind {
+            PartKind::Ascending | PartKind::Descending => PartForm::Ordered,
+            PartKind::Hashed if is_simple => PartForm::Hashed,
+            // Hashes of sort keys: nothing is looked up by them.
+            PartKind::Hashed => PartForm::Opaque,
+            PartKind::TwoDSphere => PartForm::Sphere,
+            PartKind::TwoD { bits, min, max } => {
+                PartForm::Plane(PlaneGrid::new(bits, min, max).ok()?)
+            }
+            _ => return None,
+        };
+        parts.push(PartShape {
+            path: part.name().into(),
+            descending: part.kind == PartKind::Descending,
+            form,
+            multikey: is_set(multikey, at),
+        });
+    }
+    Some(IndexShape {
+        parts,
+        collation: index.collation().clone(),
+        same_collation: same_collation(index.collation(), collation),
+    })
+}
+
+pub(super) fn is_set(bits: u32, at: usize) -> bool {
+    u32::try_from(at).is_ok_and(|at| at < u32::BITS && bits & (1 << at) != 0)
+}
+
+/// True if both order strings alike.
+pub(super) fn same_collation(a: &Collation, b: &Collation) -> bool {
+    a == b
+}

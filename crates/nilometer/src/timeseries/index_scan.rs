@@ -1,0 +1,417 @@
+//! Finding buckets by an index.
+//!
+//! ```text
+//! bounds ─► entries of the index ─► ids, sorted, each once ─► buckets in the order of their ids
+//!           buckets with a tail ──┘ (dynamic indexes)           as a scan of all of them reads them
+//! ```
+//!
+//! All ids are collected under one snapshot before the first bucket is read. Buckets keep their ids
+//! when they are folded or sealed, so a scan by index neither skips nor repeats one that is there
+//! throughout; it sees the buckets that existed when it began. The order of buckets is that of their
+//! ids whatever the index, so everything above that relies on it holds.
+//!
+//! Entries are read as the bounds say, not more: behind a key outside them the scan goes on at the
+//! next that can be inside.
+
+use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
+use nilometer_bson::{Value, ValueRef};
+use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
+
+use super::Timeseries;
+use super::fold::BucketKeyspaces;
+use super::read::{BucketRange, behind};
+use super::tail;
+use crate::catalog::Collection;
+use crate::error::{Error, ErrorCode, Result};
+use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};
+
+/// Bytes of a bucket's id, which end every entry.
+const ID_BYTES: usize = 12;
+
+/// Ids collected at most: twelve megabytes. A scan that would find more reads all buckets instead.
+pub const CANDIDATES_MAX: usize = 1 << 20;
+
+/// Entries of one bucket's tail that are passed before the scan jumps to the next bucket.
+const TAIL_ENTRIES_PASSED_MAX: usize = 4;
+
+/// Entries passed one by one before a jump: a short way is walked, a long one jumped.
+const ENTRIES_WALKED_MAX: usize = 8;
+
+/// A walk over the entries of an index that are wanted.
+pub(crate) struct IndexWalk<'w> {
+    snapshot: &'w dyn Snapshot,
+    keyspace: KeyspaceId,
+    wanted: &'w dyn WantedKeys,
+    end: Option<Vec<u8>>,
+    scan: nilometer_storage::Scan,
+    /// Keys looked at, wanted or not.
+    pub(crate) examined: u64,
+    /// Below this nothing is wanted: entries are walked to it, or jumped.
+    seek: Option<(Vec<u8>, usize)>,
+    done: bool,
+}
+
+impl<'w> IndexWalk<'w> {
+    /// The wanted entries of an index, ascending.
+    pub(crate) fn new(
+        snapshot: &'w dyn Snapshot,
+        keyspace: KeyspaceId,
+        wanted: &'w dyn WantedKeys,
+    ) -> Result<Self> {
+        let end = wanted.end();
+        let start = wanted.start();
+        let scan = snapshot.scan(keyspace, &start, end.as_deref(), Direction::Forward)?;
+        Ok(Self {
+            snapshot,
+            keyspace,
+            wanted,
+            end,
+            scan,
+            examined: 0,
+            seek: None,
+            done: false,
+        })
+    }
+
+    /// Goes on at `key`.
+    fn jump(&mut self, key: &[u8]) -> Result<()> {
+        self.seek = None;
+        self.scan =
+            self.snapshot
+                .scan(self.keyspace, key, self.end.as_deref(), Direction::Forward)?;
+        Ok(())
+    }
+
+    /// The next wanted entry: its key with the bucket's id behind it, and its type bits.
+    pub(crate) fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        while !self.done {
+            let Some(item) = self.scan.next() else {
+                break;
+            };
+            let (entry, type_bits) = item?;
+            if let Some((target, walked)) = &mut self.seek {
+                if &*entry < target.as_slice() {
+                    *walked += 1;
+                    if *walked > ENTRIES_WALKED_MAX {
+                        let target = std::mem::take(target);
+                        self.jump(&target)?;
+                    }
+                    continue;
+                }
+                self.seek = None;
+            }
+            self.examined += 1;
+            let (key, _) = split(&entry)?;
+            match self.wanted.position(key)? {
+                KeyPosition::Inside => return Ok(Some((entry, type_bits))),
+                KeyPosition::Seek(target) => self.seek = Some((target, 0)),
+                KeyPosition::Past => break,
+            }
+        }
+        self.done = true;
+        Ok(None)
+    }
+}
+
+/// The key string and the bucket's id of an entry.
+pub(crate) fn split(entry: &[u8]) -> Result<(&[u8], [u8; ID_BYTES])> {
+    entry.split_last_chunk().map_or_else(
+        || {
+            Err(Error::new(
+                ErrorCode::DataCorruptionDetected,
+                "an index entry is too short to name a bucket",
+            ))
+        },
+        |(key, id)| Ok((key, *id)),
+    )
+}
+
+/// The first `components` components of a key string.
+pub(crate) fn prefix(key: &[u8], order: KeyOrder, components: usize) -> Result<&[u8]> {
+    let rest = key_string::skip(key, order, components).map_err(|error| {
+        Error::new(
+            ErrorCode::DataCorruptionDetected,
+            format!("an index entry cannot be read: {error}"),
+        )
+    })?;
+    Ok(key.get(..key.len() - rest.len()).unwrap_or(key))
+}
+
+/// Buckets that may hold what is looked for.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Ascending, each once.
+    pub ids: Vec<[u8; ID_BYTES]>,
+    /// Keys looked at.
+    pub keys_examined: u64,
+}
+
+/// Which buckets a scan reads.
+pub(super) enum Candidates {
+    /// All in its range.
+    All,
+    /// These; the next one last.
+    Listed(Vec<[u8; ID_BYTES]>),
+    /// Those an index names one after the other in the order of their ids.
+    Streamed(Stream),
+}
+
+/// The entries of one series, or of anything that is one value up to the time: their order is that of
+/// the ids, as ids begin with the start. They are read as they are asked for.
+pub struct Stream {
+    keyspace: KeyspaceId,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    range: BucketRange,
+    count: Box<dyn Fn(u64) + Send>,
+}
+
+impl Stream {
+    /// The entries of `index` from the first that is wanted to the last. All between must be wanted.
+    pub fn new(
+        index: &BucketIndex,
+        wanted: &dyn WantedKeys,
+        range: BucketRange,
+        count: Box<dyn Fn(u64) + Send>,
+    ) -> Self {
+        Self {
+            keyspace: index.stored.keyspace,
+            low: wanted.start(),
+            high: wanted.end(),
+            range,
+            count,
+        }
+    }
+
+    /// The next ids, at most so many; none when nothing is left.
+    pub(super) fn next(
+        &mut self,
+        snapshot: &dyn Snapshot,
+        at_most: usize,
+    ) -> Result<Vec<[u8; ID_BYTES]>> {
+        let direction = match self.range.backward {
+            true => Direction::Backward,
+            false => Direction::Forward,
+        };
+        let scan = snapshot.scan(self.keyspace, &self.low, self.high.as_deref(), direction)?;
+        let mut found = Vec::new();
+        let mut last = None;
+        let mut examined = 0;
+        for item in scan {
+            let (entry, _) = item?;
+            examined += 1;
+            let (_, id) = split(&entry)?;
+            last = Some(entry);
+            if self.range.contains(id) {
+                found.push(id);
+            }
+            if found.len() >= at_most {
+                break;
+            }
+        }
+        (self.count)(examined);
+        match (last, self.range.backward) {
+            (Some(last), true) => self.high = Some(last.to_vec()),
+            (Some(last), false) => self.low = [&*last, &[0]].concat(),
+            (None, _) => {}
+        }
+        Ok(found)
+    }
+}
+
+impl Timeseries {
+    /// The buckets an index leads to, of those whose ids are in `range`; `None` if there are more
+    /// than [`CANDIDATES_MAX`].
+    pub fn candidates(
+        &self,
+        collection: &Collection,
+        index: &BucketIndex,
+        wanted: &dyn WantedKeys,
+        range: BucketRange,
+    ) -> Result<Option<Found>> {
+        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+            return Ok(Some(Found::default()));
+        };
+        let snapshot = self.engine.snapshot()?;
+        let mut found = Found::default();
+        let mut walk = IndexWalk::new(&*snapshot, index.stored.keyspace, wanted)?;
+        while let Some((entry, _)) = walk.next()? {
+            let (_, id) = split(&entry)?;
+            if range.contains(id) {
+                found.ids.push(id);
+            }
+            if found.ids.len() > CANDIDATES_MAX {
+                return Ok(None);
+            }
+        }
+        found.keys_examined = walk.examined;
+        if !index.is_static() {
+            buckets_with_tail(&*snapshot, keyspaces, range, |id| found.ids.push(id))?;
+        }
+        found.ids.sort_unstable();
+        found.ids.dedup();
+        Ok((found.ids.len() <= CANDIDATES_MAX).then_some(found))
+    }
+
+    /// The buckets that may hold the newest measurement of each combination of the first
+    /// `components` values of a static index whose next component is the start, ascending.
+    ///
+    /// The bucket that starts last holds a measurement at or after its start; another holds a later
+    /// one only if it starts less than a span before. `None` if there are too many.
+    pub fn newest_candidates(
+        &self,
+        collection: &Collection,
+        index: &BucketIndex,
+        components: usize,
+    ) -> Result<Option<Found>> {
+        let Some(options) = &collection.timeseries else {
+            return Ok(Some(Found::default()));
+        };
+        let (keyspace, order) = (index.stored.keyspace, index.index().order());
+        let snapshot = self.engine.snapshot()?;
+        let mut found = Found::default();
+        let mut scan = snapshot.scan(keyspace, &[], None, Direction::Backward)?;
+        // The values at hand, and the least key that may still matter.
+        let mut current: Option<(Vec<u8>, Vec<u8>)> = None;
+        let mut passed = 0;
+        while let Some(item) = scan.next() {
+            let (entry, _) = item?;
+            found.keys_examined += 1;
+            let (key, id) = split(&entry)?;
+            if let Some((prefix, least)) = &current
+                && key.starts_with(prefix)
+            {
+                if key >= least.as_slice() {
+                    found.ids.push(id);
+                    continue;
+                }
+                passed += 1;
+                if passed > ENTRIES_WALKED_MAX {
+                    scan = snapshot.scan(keyspace, &[], Some(prefix), Direction::Backward)?;
+                    passed = 0;
+                }
+                continue;
+            }
+            let prefix = prefix(key, order, components)?;
+            let newest = match start_of(key, prefix.len()) {
+                Some(start_ms) => start_ms,
+                None => return Ok(None),
+            };
+            let mut least = KeyBuilder::new(KeyOrder::ASCENDING);
+            least.push(ValueRef::DateTime(newest.saturating_sub(options.span_ms())));
+            current = Some((prefix.to_vec(), [prefix, &least.finish().0].concat()));
+            passed = 0;
+            found.ids.push(id);
+            if found.ids.len() > CANDIDATES_MAX {
+                return Ok(None);
+            }
+        }
+        found.ids.sort_unstable();
+        found.ids.dedup();
+        Ok(Some(found))
+    }
+
+    /// How many wanted entries an index has, counted up to `limit`.
+    pub fn count_keys(
+        &self,
+        index: &BucketIndex,
+        wanted: &dyn WantedKeys,
+        limit: u64,
+    ) -> Result<u64> {
+        let snapshot = self.engine.snapshot()?;
+        let mut walk = IndexWalk::new(&*snapshot, index.stored.keyspace, wanted)?;
+        let mut count = 0;
+        while count < limit && walk.examined < limit.saturating_mul(2) && walk.next()?.is_some() {
+            count += 1;
+        }
+        Ok(count.max(walk.examined / 2))
+    }
+
+    /// About how many buckets have ids between the given seconds, if ids are spread evenly over the
+    /// time between the first and the last.
+    pub fn clustered_estimate(
+        &self,
+        collection: &Collection,
+        id_min: Option<u32>,
+        id_max: Option<u32>,
+    ) -> Result<u64> {
+        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+            return Ok(0);
+        };
+        let keys =
+            |keyspace| Ok::<_, Error>(self.engine.keyspace_statistics(keyspace)?.keys_estimate);
+        let all = keys(keyspaces.series)?;
+        if id_min.is_none() && id_max.is_none() {
+            return Ok(all);
+        }
+        let snapshot = self.engine.snapshot()?;
+        let edge = |direction| -> Result<Option<u32>> {
+            let mut edge: Option<u32> = None;
+            for keyspace in [keyspaces.open, keyspaces.sealed, keyspaces.tail] {
+                if let Some(first) = snapshot.scan(keyspace, &[], None, direction)?.next() {
+                    let seconds = first?.0.first_chunk().copied().map(u32::from_be_bytes);
+                    edge = match (edge, seconds, direction) {
+                        (Some(a), Some(b), Direction::Forward) => Some(a.min(b)),
+                        (Some(a), Some(b), Direction::Backward) => Some(a.max(b)),
+                        (a, b, _) => a.or(b),
+                    };
+                }
+            }
+            Ok(edge)
+        };
+        let (Some(first), Some(last)) = (edge(Direction::Forward)?, edge(Direction::Backward)?)
+        else {
+            return Ok(0);
+        };
+        let low = id_min.map_or(first, |min| min.max(first));
+        let high = id_max.map_or(last, |max| max.min(last));
+        if low > high {
+            return Ok(0);
+        }
+        let span = u64::from(last - first) + 1;
+        let within = u64::from(high - low) + 1;
+        let share = u128::from(all) * u128::from(within) / u128::from(span);
+        Ok(u64::try_from(share).unwrap_or(u64::MAX).max(1))
+    }
+}
+
+/// The start of a bucket, which stands in its key behind so many bytes.
+fn start_of(key: &[u8], at: usize) -> Option<i64> {
+    // A date needs no type bits.
+    let (values, _) = key_string::decode(key.get(at..)?, KeyOrder::ASCENDING, 1, &[]).ok()?;
+    match values.first() {
+        Some(Value::DateTime(start_ms)) => Some(*start_ms),
+        _ => None,
+    }
+}
+
+/// Names every bucket that has a tail.
+pub(super) fn buckets_with_tail(
+    snapshot: &dyn Snapshot,
+    keyspaces: BucketKeyspaces,
+    range: BucketRange,
+    mut found: impl FnMut([u8; ID_BYTES]),
+) -> Result<()> {
+    let start = range.min.map(|id| id.to_vec()).unwrap_or_default();
+    let mut scan = snapshot.scan(keyspaces.tail, &start, None, Direction::Forward)?;
+    let mut last = None;
+    let mut passed = 0;
+    while let Some(item) = scan.next() {
+        let (id, _) = tail::split_key(&item?.0)?;
+        if range.max.is_some_and(|max| id > max) {
+            break;
+        }
+        if last == Some(id) {
+            passed += 1;
+            if passed > TAIL_ENTRIES_PASSED_MAX {
+                scan = snapshot.scan(keyspaces.tail, &behind(id), None, Direction::Forward)?;
+                passed = 0;
+            }
+            continue;
+        }
+        last = Some(id);
+        passed = 0;
+        found(id);
+    }
+    Ok(())
+}

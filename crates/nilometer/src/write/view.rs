@@ -1,0 +1,69 @@
+//! An ordinary collection and its indexes at one moment, for reading by index.
+
+use nilometer_bson::Document;
+use nilometer_storage::{Direction, KeyspaceId, Scan, Snapshot};
+
+use super::records::{Records, document, keyspaces};
+use crate::catalog::Collection;
+use crate::error::Result;
+use crate::index::{Index, entry};
+
+/// A snapshot, and where things are in it.
+pub struct CollectionView {
+    snapshot: Box<dyn Snapshot>,
+    records: KeyspaceId,
+    id_index: KeyspaceId,
+}
+
+/// An entry: key string, type bits, record key.
+pub type ViewEntry = (Vec<u8>, Vec<u8>, Vec<u8>);
+
+impl Records {
+    /// What the collection holds now.
+    pub fn view(&self, collection: &Collection) -> Result<CollectionView> {
+        let (records, id_index) = keyspaces(collection)?;
+        Ok(CollectionView {
+            snapshot: self.engine.snapshot()?,
+            records,
+            id_index,
+        })
+    }
+}
+
+impl CollectionView {
+    /// The record with this key.
+    pub fn record(&self, key: &[u8]) -> Result<Option<Document>> {
+        match self.snapshot.get(self.records, key)? {
+            Some(bytes) => document(&bytes).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Entries of an index from `start` on and below `end`. The index of `_id` keeps the record's
+    /// key in the value of its entries, other indexes at the end of their keys.
+    pub fn entries(
+        &self,
+        index: &Index,
+        start: &[u8],
+        end: Option<&[u8]>,
+        backward: bool,
+    ) -> Result<impl Iterator<Item = Result<ViewEntry>> + Send + use<>> {
+        let direction = if backward {
+            Direction::Backward
+        } else {
+            Direction::Forward
+        };
+        let keyspace = index.stored.keyspace;
+        let scan: Scan = self.snapshot.scan(keyspace, start, end, direction)?;
+        let is_id = keyspace == self.id_index;
+        let (order, components) = (index.order(), index.components());
+        Ok(scan.map(move |item| {
+            let (key, value) = item?;
+            if is_id {
+                return Ok((key.to_vec(), Vec::new(), value.to_vec()));
+            }
+            let (own, record) = entry::split(&key, order, components)?;
+            Ok((own.to_vec(), value.to_vec(), record.to_vec()))
+        }))
+    }
+}
