@@ -22,7 +22,7 @@ const PAGE: &str = "../../COMPATIBILITY.md";
 const REFUSED_IN_FILTERS: [&str; 2] = ["$where", "$text"];
 
 /// Stages that parse, and are answered with an error when they are run.
-const MAY_BE_REFUSED_LATER: [&str; 2] = ["$listSessions", "$planCacheStats"];
+const MAY_BE_REFUSED_LATER: [&str; 1] = ["$listSessions"];
 
 #[test]
 fn compatibility_page_is_in_step_with_the_tables() {

@@ -23,7 +23,7 @@ use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-use nilometer_bson::{Array, DocRef, Value, ValueRef, doc};
+use nilometer_bson::{Array, DocRef, Document, Value, ValueRef, doc};
 use nilometer_storage::KeyspaceId;
 
 use super::index_spec::IndexSpec;
@@ -72,11 +72,12 @@ impl StoredIndex {
     }
 
     /// The index of `_id` of an ordinary collection, which is not in the list: its entries are the
-    /// collection's own.
-    pub fn of_ids(keyspace: KeyspaceId) -> Self {
+    /// collection's own, and its collation is that of the collection.
+    pub fn of_ids(keyspace: KeyspaceId, collation: Option<Document>) -> Self {
         let spec = IndexSpec {
             key: doc! { "_id": 1 },
             name: "_id_".to_owned(),
+            collation,
             ..IndexSpec::default()
         };
         let durable = Durable {

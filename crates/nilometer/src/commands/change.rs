@@ -19,6 +19,8 @@ use crate::eval::sort_key::SortPattern;
 use crate::eval::variables::SharedCollator;
 use crate::eval::{EvalContext, ParseContext};
 use crate::operation::{Documents, OperationContext, Request};
+use crate::query::planner::access::hint::{self, Hint};
+use crate::query::planner::access::targets::Targets;
 use crate::query::source::{Collections, Direction, Resolved};
 use crate::write::Selection;
 
@@ -71,7 +73,12 @@ pub(super) struct Place<'a> {
 pub(super) struct Selected {
     pub(super) filter: MatchExpression,
     pub(super) sort: Option<SortPattern>,
-    backward: bool,
+    /// The direction asked for, which also says not to use an index.
+    pub(super) natural: Option<Direction>,
+    /// The index asked for.
+    pub(super) hint: Option<Hint>,
+    /// Where the documents are, if an index knows.
+    pub(super) targets: Option<Targets>,
     collator: Option<SharedCollator>,
 }
 
@@ -84,11 +91,11 @@ impl Selected {
         filter: DocRef<'_>,
         expressions: &ParseContext,
     ) -> Result<Self> {
-        let mut backward = is_backward(database, namespace, statement.value("hint"))?;
+        let (mut natural, hint) = hinted(database, namespace, statement.value("hint"))?;
         let mut sort = None;
         if let Some(pattern) = statement.document("sort")?.filter(|d| !d.is_empty()) {
             match natural_direction_of(pattern)? {
-                Some(direction) => backward = direction == Direction::Backward,
+                Some(direction) => natural = Some(direction),
                 None => {
                     let bad = |e: Error| Error::bad_value(e.message);
                     sort = Some(SortPattern::parse(pattern, expressions).map_err(bad)?);
@@ -98,7 +105,9 @@ impl Selected {
         Ok(Self {
             filter: MatchExpression::parse(filter, expressions)?.simplify(),
             sort,
-            backward,
+            natural,
+            hint,
+            targets: None,
             collator: expressions.collator().cloned(),
         })
     }
@@ -115,7 +124,8 @@ impl Selected {
             filter: &self.filter,
             sort: self.sort.as_ref(),
             multi,
-            backward: self.backward,
+            backward: self.natural == Some(Direction::Backward),
+            candidates: self.targets.as_ref().map(|targets| targets as _),
             durability,
             eval,
             collator: self.collator.as_ref(),
@@ -124,32 +134,41 @@ impl Selected {
     }
 }
 
-/// Whether a hint asks to look at the newest documents first; one that names no index is refused.
-fn is_backward(database: &Database, namespace: &Namespace, hint: ValueRef<'_>) -> Result<bool> {
+/// The direction or the index a hint asks for; one that names no index is refused.
+fn hinted(
+    database: &Database,
+    namespace: &Namespace,
+    hint: ValueRef<'_>,
+) -> Result<(Option<Direction>, Option<Hint>)> {
     match hint {
-        ValueRef::Missing | ValueRef::Null => return Ok(false),
-        ValueRef::Document(document) if document.is_empty() => return Ok(false),
+        ValueRef::Missing | ValueRef::Null => return Ok((None, None)),
+        ValueRef::Document(document) if document.is_empty() => return Ok((None, None)),
         ValueRef::Document(document) => {
             if let Some(direction) = natural_direction_of(document)? {
-                return Ok(direction == Direction::Backward);
+                return Ok((Some(direction), None));
             }
         }
         ValueRef::String(_) => {}
         _ => return Err(Error::failed_to_parse("Hint must be a string or an object")),
     }
     let collections = database.collections();
-    let known = match collections.resolve(&namespace.database, &namespace.collection)? {
-        Resolved::Ordinary(source) => source.knows_index(hint),
+    let Resolved::Ordinary(source) =
+        collections.resolve(&namespace.database, &namespace.collection)?
+    else {
         // There are no documents the hint could mislead about.
-        _ => true,
+        return Ok((None, None));
     };
-    if known {
-        return Ok(false);
+    if source.view()?.is_some() {
+        let hint = Hint::of(hint);
+        if let Some(hint) = &hint {
+            hint.find(&source.all_indexes()?)?;
+        }
+        Ok((None, hint))
+    } else if source.knows_index(hint) {
+        Ok((None, None))
+    } else {
+        Err(hint::unknown())
     }
-    Err(Error::bad_value(
-        "error processing query: planner returned error :: caused by :: hint provided does not \
-         correspond to an existing index",
-    ))
 }
 
 /// What evaluation may look at during the command.

@@ -12,11 +12,18 @@ use super::view_change::Measurements;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::operation::Request;
 use crate::write::{Changed, Selection};
 
 /// The options of the command.
-pub(super) const FIELDS: &[&str] = &["deletes", "ordered", "bypassDocumentValidation", "let", collection_uuid::NAME];
+pub(super) const FIELDS: &[&str] = &[
+    "deletes",
+    "ordered",
+    "bypassDocumentValidation",
+    "let",
+    collection_uuid::NAME,
+];
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -87,8 +94,16 @@ pub(super) fn one(
         durability,
     } = place;
     let expressions = &expressions_of(place, statement)?;
-    let selected = Selected::parse(database, namespace, statement, filter, expressions)?;
+    let mut selected = Selected::parse(database, namespace, statement, filter, expressions)?;
     let target = target(database, namespace)?;
+    let collation = Collation::of(expressions);
+    selected.find_targets(
+        database,
+        operation,
+        namespace,
+        &options.variables,
+        &collation,
+    )?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables, expressions);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::args::Args;
+use super::explain_write::{self, PlannedWrite};
 use super::query::Planned;
 use super::{
     Access, CommandContext, CommandSpec, Fields, aggregate, count, distinct, explain_change, find,
@@ -13,7 +14,7 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::query::exec::Executor;
-use crate::query::explain::{Execution, explain};
+use crate::query::explain::{Execution, Top, explain};
 use crate::query::pipeline::Stage;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
@@ -88,7 +89,13 @@ fn run(
         "count" => count::plan(database, operation, &inner(count::FIELDS, "count")?)?,
         "distinct" => distinct::plan(database, operation, &inner(distinct::FIELDS, "distinct")?)?,
         "update" | "delete" | "findAndModify" | "findandmodify" => {
-            return explain_change::explained(database, operation, name, command, verbosity);
+            if let Some(explanation) =
+                explain_change::explained(database, operation, name, command, verbosity)?
+            {
+                return Ok(explanation);
+            }
+            let write = explain_write::plan(database, operation, name, command)?;
+            return explained_write(database, operation, &write, verbosity, command);
         }
         other => {
             return Err(Error::new(
@@ -97,7 +104,10 @@ fn run(
             ));
         }
     };
-    let top = (name == "count").then_some("COUNT");
+    let top = (name == "count").then_some(Top {
+        name: "COUNT",
+        figures: None,
+    });
     explained_with(
         database,
         operation,
@@ -138,7 +148,7 @@ pub(super) fn explained_with(
     planned: Planned,
     verbosity: Verbosity,
     command: &Document,
-    top: Option<&'static str>,
+    top: Option<Top<'_>>,
 ) -> Result<Document> {
     let Planned {
         namespace,
@@ -172,21 +182,63 @@ pub(super) fn explained_with(
             explain(&plan, &namespace, top, Some(execution))
         }
     };
+    Ok(with_server(database, &explanation, command.as_ref()))
+}
+
+/// The explanation of a write: the query for its documents, with what would be done to them on top.
+fn explained_write(
+    database: &Database,
+    operation: &OperationContext,
+    write: &PlannedWrite,
+    verbosity: Verbosity,
+    command: DocRef<'_>,
+) -> Result<Document> {
+    let namespace = write.namespace.to_string();
+    let step = write.step();
+    let top = |figures| {
+        Some(Top {
+            name: step.name,
+            figures,
+        })
+    };
+    let explanation = if verbosity == Verbosity::QueryPlanner {
+        explain(&write.plan, &namespace, top(None), None)
+    } else {
+        let clock = operation.clock();
+        let from = clock.monotonic();
+        let (root, trace) = write.builder.build_traced(write.plan.clone())?;
+        let mut executor = Executor::new(root, Arc::clone(&write.builder.settings));
+        let (done, _) = write.run(database, operation, &mut executor)?;
+        let spent = clock.monotonic().saturating_sub(from);
+        let execution = Execution {
+            trace: &trace,
+            // The statement answers no documents.
+            returned: 0,
+            millis: i64::try_from(spent.as_millis()).unwrap_or(i64::MAX),
+            all_plans: verbosity == Verbosity::AllPlansExecution,
+        };
+        explain(
+            &write.plan,
+            &namespace,
+            top(Some(&done.figures)),
+            Some(execution),
+        )
+    };
     Ok(with_server(database, &explanation, command))
 }
 
-/// An explanation with what every one ends with.
+/// An explanation with what only a server knows.
 pub(super) fn with_server(
     database: &Database,
     explanation: &Document,
-    command: &Document,
+    command: DocRef<'_>,
 ) -> Document {
     let host = &database.services().host;
     let mut out = DocumentBuilder::new();
     for element in explanation.iter() {
         out.append_element(element);
     }
-    out.append("command", without_session(command.as_ref()));
+    out.append("command", without_session(command));
     out.append(
         "serverInfo",
         doc! {

@@ -1,19 +1,16 @@
-//! `explain` of `update`, `delete` and `findAndModify`.
-//!
-//! Measurements have plans of their own: `TS_MODIFY` over buckets, or a delete of whole buckets. For
-//! documents of other collections the search is explained, as a `find` would do it, below the stage
-//! that changes what is found. Nothing is changed.
+//! `explain` of `update`, `delete` and `findAndModify` of measurements, which have plans of their own:
+//! `TS_MODIFY` over buckets, or a delete of whole buckets. Nothing is changed.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef, doc};
 use nilometer_storage::Durability;
 
 use super::args::Args;
 use super::change::{Place, Selected, Target, count_value, eval_context, target, with_constants};
-use super::explain::{GENERIC_FIELDS, Verbosity, explained_with, with_server};
+use super::explain::{GENERIC_FIELDS, Verbosity, with_server};
 use super::query::QueryOptions;
 use super::update::check_combination;
 use super::view_change::{Effect, Measurements, Way};
-use super::{delete, find, find_and_modify, update};
+use super::{delete, find_and_modify, update};
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -108,14 +105,14 @@ fn statement<'c>(name: &'static str, command: DocRef<'c>) -> Result<Statement<'c
     })
 }
 
-/// The explanation of a change.
+/// The explanation of a change of measurements; none if the command changes other documents.
 pub(super) fn explained(
     database: &Database,
     operation: &OperationContext,
     name: &str,
     command: DocRef<'_>,
     verbosity: Verbosity,
-) -> Result<Document> {
+) -> Result<Option<Document>> {
     let name = match name {
         "update" => "update",
         "delete" => "delete",
@@ -156,43 +153,9 @@ pub(super) fn explained(
                 executed,
             )
         }
-        _ => {
-            return explain_search(
-                database, operation, &statement, collection, command, verbosity,
-            );
-        }
+        _ => return Ok(None),
     };
-    Ok(with_server(database, &explanation, &command.to_document()))
-}
-
-/// Explains the search below a change of ordinary documents.
-fn explain_search(
-    database: &Database,
-    operation: &OperationContext,
-    statement: &Statement<'_>,
-    collection: &str,
-    command: DocRef<'_>,
-    verbosity: Verbosity,
-) -> Result<Document> {
-    let mut search = DocumentBuilder::new();
-    search.append("find", collection);
-    search.append("filter", statement.filter.to_document());
-    for name in ["sort", "hint", "collation"] {
-        search.append_ref(name, statement.args.value(name));
-    }
-    search.append_ref("let", command.get("let"));
-    if !statement.multi {
-        search.append("limit", 1);
-    }
-    let search = search.finish();
-    let planned = find::plan(database, operation, &Args::new("find", search.as_ref()))?;
-    let top = if statement.removes() {
-        "DELETE"
-    } else {
-        "UPDATE"
-    };
-    let command = command.to_document();
-    explained_with(database, operation, planned, verbosity, &command, Some(top))
+    Ok(Some(with_server(database, &explanation, command)))
 }
 
 /// Finds out what the statement would do to measurements.

@@ -19,9 +19,9 @@ use crate::query::cursor::FIRST_BATCH_DEFAULT;
 use crate::query::pipeline::{
     GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage,
 };
-use crate::query::planner::Input;
 use crate::query::planner::access::hint::{self, Forced, Hint};
 use crate::query::planner::needs::Needs;
+use crate::query::planner::{AccessPath, Input, LogicalPlan};
 use crate::query::source::Direction;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
@@ -119,14 +119,64 @@ pub(super) fn plan(
         },
     )?;
     if args.lenient_boolean("returnKey")?.unwrap_or(false) {
-        // No index is read, so no key is known: the documents are empty, as MongoDB's are then.
-        plan.stages
-            .push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
+        return_keys(&mut plan);
     }
     Ok(Planned {
         namespace: namespace_of(operation, collection),
         builder,
         plan,
+    })
+}
+
+/// Makes the rows the keys they were found by. Without an index no key is known, and behind a sort it
+/// is not known any more: the documents are empty, as MongoDB's are then.
+fn return_keys(plan: &mut LogicalPlan) {
+    plan.stages
+        .retain(|stage| !matches!(stage, Stage::Project(_)));
+    let sorts = plan.stages.iter().any(|s| matches!(s, Stage::Sort(_)));
+    if let Input::Records(input) = &mut plan.input
+        && let AccessPath::Index(access) = &mut input.access
+        && !sorts
+    {
+        access.gives_keys = true;
+        return;
+    }
+    plan.stages
+        .push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
+}
+
+/// The hash of the shape of the query that `query`, `sort` and `projection` describe.
+pub(super) fn query_hash(
+    database: &Database,
+    operation: &crate::operation::OperationContext,
+    args: &Args<'_>,
+    collection: &str,
+) -> Result<Option<u32>> {
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
+    let mut as_find = nilometer_bson::DocumentBuilder::new();
+    for (own, name) in [
+        ("query", "filter"),
+        ("sort", "sort"),
+        ("projection", "projection"),
+    ] {
+        if let Some(document) = args.document(own)? {
+            as_find.append(name, document.to_document());
+        }
+    }
+    let as_find = as_find.finish();
+    let stages = stages(&Args::new("find", as_find.as_ref()), &options)?;
+    let (_, plan) = query::plan(
+        database,
+        operation,
+        &options,
+        Some(collection),
+        stages,
+        Needs::All.into(),
+        |_| Ok(()),
+    )?;
+    Ok(match &plan.input {
+        Input::Records(input) => input.choice.query_hash,
+        _ => None,
     })
 }
 

@@ -11,6 +11,7 @@ use super::{Access, CommandContext, CommandSpec, Fields};
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::eval::EvalContext;
 use crate::eval::projection::{Projection, ProjectionInput};
 use crate::operation::{OperationContext, Request};
@@ -82,11 +83,19 @@ fn run(
     target(database, &namespace)?;
     let filter = args.document("query")?.unwrap_or(DocRef::EMPTY);
     let expressions = &options.expressions;
-    let selected = Selected::parse(database, &namespace, &args, filter, expressions)?;
+    let mut selected = Selected::parse(database, &namespace, &args, filter, expressions)?;
     let projection = match args.document("fields")?.filter(|d| !d.is_empty()) {
         Some(fields) => Some(Projection::parse_find(fields, expressions)?),
         None => None,
     };
+    let collation = Collation::of(expressions);
+    selected.find_targets(
+        database,
+        operation,
+        &namespace,
+        &options.variables,
+        &collation,
+    )?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables, expressions);
     let selection = selected.selection(false, durability(operation, true), eval, &check_interrupt);

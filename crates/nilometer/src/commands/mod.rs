@@ -31,6 +31,7 @@ mod drop;
 mod drop_indexes;
 mod explain;
 mod explain_change;
+mod explain_write;
 mod find;
 mod find_and_modify;
 mod fsync;
@@ -49,6 +50,7 @@ mod list_commands;
 mod list_indexes;
 mod maintenance;
 mod ping;
+mod plan_cache;
 mod query;
 mod raw_change;
 mod rename_collection;
@@ -57,6 +59,7 @@ mod server_status;
 mod sessions;
 mod shutdown;
 mod stats;
+mod targets;
 mod top;
 mod update;
 mod users;
@@ -228,6 +231,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     list_indexes::SPEC,
     users::LOGOUT,
     ping::SPEC,
+    plan_cache::CLEAR,
     maintenance::RE_INDEX,
     sessions::REFRESH,
     rename_collection::SPEC,

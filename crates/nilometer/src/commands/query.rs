@@ -146,7 +146,7 @@ impl Planned {
     }
 }
 
-fn settings(
+pub(super) fn settings(
     database: &Database,
     operation: &OperationContext,
     variables: Arc<[Value]>,

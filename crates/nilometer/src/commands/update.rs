@@ -13,6 +13,7 @@ use super::view_change::Measurements;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, Result};
+use crate::eval::Collation;
 use crate::operation::{OperationContext, Request};
 use crate::write::Updated;
 use crate::write::update::Update;
@@ -156,13 +157,15 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
         durability,
         ..
     } = place;
-    let selected = Selected::parse(database, namespace, statement, filter, &expressions)?;
+    let mut selected = Selected::parse(database, namespace, statement, filter, &expressions)?;
     let update = Update::parse(
         statement.value(names.update),
         statement.array("arrayFilters")?,
         &expressions,
     )?;
     check_combination(&update, multi, constants.is_some())?;
+    let collation = Collation::of(&expressions);
+    selected.find_targets(database, operation, namespace, &variables, &collation)?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &variables, &expressions);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);

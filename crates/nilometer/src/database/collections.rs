@@ -85,6 +85,11 @@ impl Collections for StoredCollections {
                     &namespace, now_ms, &host_port, argument,
                 )?])
             }
+            ("$planCacheStats", Some(coll)) => {
+                let host = &self.services.host;
+                let host_port = format!("{}:{}", host.hostname, host.port);
+                Ok(self.plans.stats(&format!("{db}.{coll}"), &host_port))
+            }
             ("$currentOp", None) if db == "admin" => current_op(&self.services, argument),
             ("$currentOp", _) => Err(Error::new(
                 ErrorCode::InvalidNamespace,

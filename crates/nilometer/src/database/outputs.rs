@@ -309,6 +309,7 @@ impl MergeTarget for Target {
             sort: None,
             multi: false,
             backward: false,
+            candidates: None,
             durability: Durability::Buffered,
             eval: change.eval,
             collator: None,

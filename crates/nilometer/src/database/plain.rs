@@ -5,9 +5,10 @@ use std::sync::Arc;
 use nilometer_bson::{Document, ValueRef};
 
 use crate::catalog::{Collection, Storage, StoredIndex};
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::index::Index;
+use crate::query::planner::access::ID_INDEX;
 use crate::query::source::{
     Direction, EntryIter, IndexEntry, IndexIter, IndexScan, RecordIter, RecordKey, RecordScan,
     RecordSource, RecordView,
@@ -21,7 +22,71 @@ pub(super) struct Plain {
     pub(super) collation: Collation,
 }
 
+/// An ordinary collection at one moment.
+struct PlainView {
+    view: CollectionView,
+    collection: Arc<Collection>,
+}
+
+impl RecordView for PlainView {
+    fn entries(
+        &self,
+        index: &Index,
+        start: &[u8],
+        end: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<EntryIter> {
+        let name = &index.stored.spec.name;
+        let keyspace = index.stored.keyspace;
+        let listed = self.collection.indexes.all();
+        if name != ID_INDEX && !listed.iter().any(|own| own.keyspace == keyspace) {
+            return Err(Error::new(
+                ErrorCode::QueryPlanKilled,
+                format!("query plan killed :: caused by :: index '{name}' dropped"),
+            ));
+        }
+        let backward = direction == Direction::Backward;
+        let entries = self.view.entries(index, start, end, backward)?;
+        Ok(Box::new(entries.map(|entry| {
+            let (key, type_bits, record) = entry?;
+            Ok(IndexEntry {
+                key,
+                type_bits,
+                record,
+                document: None,
+            })
+        })))
+    }
+
+    fn record(&self, key: &[u8]) -> Result<Option<Document>> {
+        self.view.record(key)
+    }
+}
+
 impl RecordSource for Plain {
+    fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
+        Ok(Some(Box::new(PlainView {
+            view: self.records.view(&self.collection)?,
+            collection: self.collection.clone(),
+        })))
+    }
+
+    fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
+        let mut all = Vec::new();
+        if let Storage::Records { id_index, .. } = self.collection.storage {
+            all.push(Index::of(&Arc::new(StoredIndex::of_ids(
+                id_index,
+                self.collation.to_document(),
+            )))?);
+        }
+        for stored in self.collection.indexes.all().iter() {
+            if stored.is_ready() {
+                all.push(Index::of(stored)?);
+            }
+        }
+        Ok(all)
+    }
+
     fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
         let backward = scan.direction == Direction::Backward;
         Ok(Box::new(self.records.scan(
@@ -47,28 +112,10 @@ impl RecordSource for Plain {
         Some(self.records.find_by_id(&self.collection, id))
     }
 
-    fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
-        let view = self.records.view(&self.collection)?;
-        Ok(Some(Box::new(PlainView(view))))
-    }
-
     fn indexes(&self) -> Result<Vec<Arc<Index>>> {
         let all = self.collection.indexes.all();
         let usable = all.iter().filter(|index| index.is_usable());
         usable.map(Index::of).collect()
-    }
-
-    fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
-        let mut all = Vec::new();
-        if let Storage::Records { id_index, .. } = self.collection.storage {
-            all.push(Index::of(&Arc::new(StoredIndex::of_ids(id_index)))?);
-        }
-        for stored in self.collection.indexes.all().iter() {
-            if stored.is_ready() {
-                all.push(Index::of(stored)?);
-            }
-        }
-        Ok(all)
     }
 
     fn index_scan(&self, scan: &IndexScan) -> Result<IndexIter> {
@@ -93,34 +140,5 @@ impl RecordSource for Plain {
 
     fn fetch(&self, key: &RecordKey) -> Result<Option<Document>> {
         self.records.fetch(&self.collection, key)
-    }
-}
-
-/// An ordinary collection at one moment.
-struct PlainView(CollectionView);
-
-impl RecordView for PlainView {
-    fn entries(
-        &self,
-        index: &Index,
-        start: &[u8],
-        end: Option<&[u8]>,
-        direction: Direction,
-    ) -> Result<EntryIter> {
-        let backward = direction == Direction::Backward;
-        let entries = self.0.entries(index, start, end, backward)?;
-        Ok(Box::new(entries.map(|entry| {
-            let (key, type_bits, record) = entry?;
-            Ok(IndexEntry {
-                key,
-                type_bits,
-                record,
-                document: None,
-            })
-        })))
-    }
-
-    fn record(&self, key: &[u8]) -> Result<Option<Document>> {
-        self.0.record(key)
     }
 }

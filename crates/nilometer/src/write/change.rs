@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! {_id: x, …}, {_id: {$in: […]}, …}      look-ups in the _id index
+//! what an index knows                    candidates in chunks ──▶ the same
 //! anything else                          scan in chunks ──▶ test ──▶ change ──▶ one engine batch per chunk
 //! ```
 //!
@@ -20,6 +21,7 @@
 use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
+use super::candidates::Candidates;
 use super::maintenance::Maintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
@@ -52,6 +54,8 @@ pub struct Selection<'a> {
     pub multi: bool,
     /// True to look at the newest first.
     pub backward: bool,
+    /// Where to look; everywhere if `None`.
+    pub candidates: Option<&'a dyn Candidates>,
     /// Whether each batch waits for the disk. Where there are many, [`Records::sync`] behind the last
     /// is cheaper.
     pub durability: Durability,
@@ -235,6 +239,9 @@ impl Records {
         selection: Selection<'_>,
         decide: &mut Decide<'_>,
     ) -> Result<()> {
+        if let Some(candidates) = selection.candidates {
+            return self.change_candidates(collection, selection, candidates, decide);
+        }
         if let Some(ids) = ids_of(selection.filter, &self.state(collection)?.collation)
             && (selection.sort.is_none() || ids.len() == 1)
         {

@@ -38,6 +38,7 @@ impl Records {
             sort: None,
             multi: true,
             backward: false,
+            candidates: None,
             durability: Durability::Buffered,
             eval: EvalContext::default(),
             collator: None,

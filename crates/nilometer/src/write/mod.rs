@@ -10,6 +10,7 @@
 //! Does not know time series, queries or commands.
 
 mod build;
+mod candidates;
 mod change;
 mod expire;
 mod index_scan;
@@ -21,6 +22,7 @@ mod validate;
 mod view;
 
 pub use build::RecordWalk;
+pub use candidates::{CandidateKey, CandidateKeys, Candidates};
 pub use change::{Changed, Selection, Updated};
 pub(crate) use change::{ids_of, new_document};
 pub use index_scan::{FoundEntry, IndexRangeScan};

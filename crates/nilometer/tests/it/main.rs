@@ -4,6 +4,7 @@ mod change_commands;
 mod collations;
 mod geo;
 mod golden;
+mod index_answers;
 mod indexed_answers;
 mod measurement_changes;
 mod outputs;

@@ -59,6 +59,7 @@ impl SeriesTarget {
             sort: None,
             multi: false,
             backward: false,
+            candidates: None,
             durability: Durability::Buffered,
             eval: change.eval,
             // Comparisons of the filter carry their own.

@@ -14,9 +14,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nilometer_bson::{Document, key_string};
+use nilometer_bson::{Document, DocumentBuilder, key_string};
 
-use super::index_scan::{IndexScan, KeyStats, KeyStream, ViewAt, unreadable};
+use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt, unreadable};
 use super::index_union::IndexUnion;
 use super::scan::with_record_id;
 use super::sort_merge::SortMerge;
@@ -109,8 +109,10 @@ impl IndexRead {
         let next = self.keys.next(at)?;
         let looked = self.stats.keys() - before;
         self.counters.keys.fetch_add(looked, Ordering::Relaxed);
-        let Some((entry, scan)) = next else {
-            return Ok(Step::Done);
+        let (entry, scan) = match next {
+            Next::Entry(entry, scan) => (entry, scan),
+            Next::NotYet => return Ok(Step::Nothing),
+            Next::End => return Ok(Step::Done),
         };
         let covered = self.covered_row(&entry, scan)?;
         let is_covered = covered.is_some();
@@ -137,7 +139,33 @@ impl IndexRead {
             return Ok(Step::Nothing);
         }
         self.stats.returned.fetch_add(1, Ordering::Relaxed);
-        Ok(Step::Row(entry.record, document))
+        let row = if self.access.gives_keys {
+            self.key_document(&entry, scan)
+        } else {
+            document
+        };
+        Ok(Step::Row(entry.record, row))
+    }
+
+    /// A key as a document: its values under the paths of the index; empty where a collation keeps them
+    /// from being told.
+    fn key_document(&self, entry: &IndexEntry, scan: usize) -> Document {
+        let Some(plan) = self.access.keys.scans().get(scan) else {
+            return Document::new();
+        };
+        let (order, parts) = (plan.shape.order(), &plan.shape.parts);
+        if plan.shape.collation.collator().is_some() {
+            return Document::new();
+        }
+        let decoded = key_string::decode(&entry.key, order, parts.len(), &entry.type_bits);
+        let mut out = DocumentBuilder::new();
+        for (part, value) in parts
+            .iter()
+            .zip(decoded.map(|(v, _)| v).unwrap_or_default())
+        {
+            out.append(&part.path, value);
+        }
+        out.finish()
     }
 
     fn covered_row(&self, entry: &IndexEntry, scan: usize) -> Result<Option<Document>> {
@@ -152,8 +180,8 @@ impl IndexRead {
         };
         let parts = plan.shape.parts.len();
         let order = plan.shape.order();
-        let (values, _) = key_string::decode(&entry.key, order, parts, &entry.type_bits)
-            .map_err(unreadable)?;
+        let (values, _) =
+            key_string::decode(&entry.key, order, parts, &entry.type_bits).map_err(unreadable)?;
         Ok(covering.row(&values))
     }
 
@@ -182,7 +210,10 @@ pub(crate) fn stream(keys: &KeyPlan, stats: &AccessStats) -> Box<dyn KeyStream> 
             Box::new(IndexUnion::new(scans, Arc::clone(&stats.joined)))
         }
         KeyPlan::Merge(plans, order) => {
-            let scans = plans.iter().map(|plan| (plan.clone(), scan(plan))).collect();
+            let scans = plans
+                .iter()
+                .map(|plan| (plan.clone(), scan(plan)))
+                .collect();
             Box::new(SortMerge::new(scans, order, Arc::clone(&stats.joined)))
         }
     }

@@ -43,10 +43,24 @@ pub(crate) struct ViewAt<'a> {
     pub(crate) number: u64,
 }
 
+/// Keys outside the bounds, or repeated, after which a walk comes back without one: whoever asked may
+/// want to be interrupted.
+const FRUITLESS_MAX: usize = 64;
+
+/// What a look for the next entry came to.
+pub(crate) enum Next {
+    /// An entry, and the number of the walk it comes from.
+    Entry(IndexEntry, usize),
+    /// None so far.
+    NotYet,
+    /// There is none.
+    End,
+}
+
 /// Gives entries one by one.
 pub(crate) trait KeyStream: Send {
-    /// The next entry and the number of the walk it comes from; `None` at the end.
-    fn next(&mut self, at: ViewAt<'_>) -> Result<Option<(IndexEntry, usize)>>;
+    /// The next entry.
+    fn next(&mut self, at: ViewAt<'_>) -> Result<Next>;
 
     /// Goes on behind all entries that agree with the last one in the first `parts` components.
     fn skip_equal(&mut self, parts: usize) -> Result<()>;
@@ -140,11 +154,14 @@ impl IndexScan {
 }
 
 impl KeyStream for IndexScan {
-    fn next(&mut self, at: ViewAt<'_>) -> Result<Option<(IndexEntry, usize)>> {
-        while !self.done {
+    fn next(&mut self, at: ViewAt<'_>) -> Result<Next> {
+        for _ in 0..FRUITLESS_MAX {
+            if self.done {
+                return Ok(Next::End);
+            }
             let Some(entry) = self.iterator(at)?.next() else {
                 self.done = true;
-                break;
+                return Ok(Next::End);
             };
             let entry = entry?;
             KeyStats::add(&self.stats.keys);
@@ -164,13 +181,13 @@ impl KeyStream for IndexScan {
                     }
                     KeyStats::add(&self.stats.returned);
                     self.last_key.clone_from(&entry.key);
-                    return Ok(Some((entry, 0)));
+                    return Ok(Next::Entry(entry, 0));
                 }
                 Position::Seek(place) => self.go_to(place),
                 Position::Past => self.done = true,
             }
         }
-        Ok(None)
+        Ok(Next::NotYet)
     }
 
     fn skip_equal(&mut self, parts: usize) -> Result<()> {

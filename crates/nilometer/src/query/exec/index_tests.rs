@@ -17,8 +17,8 @@ use crate::eval::sort_key::SortPattern;
 use crate::eval::{EvalContext, ParseContext};
 use crate::index::{Index, entry};
 use crate::query::pipeline::{PipelineContext, Stage, parse_pipeline_value};
-use crate::query::planner::access::choose::{candidates_of, choose, set_limit, take};
 use crate::query::planner::access::Choice;
+use crate::query::planner::access::choose::{candidates_of, choose, set_limit, take};
 use crate::query::planner::resolve::resolve;
 use crate::query::planner::{Builder, Input, LogicalPlan, rules};
 use crate::query::source::*;
@@ -91,7 +91,11 @@ impl RecordSource for Indexed {
     }
 
     fn indexes(&self) -> Result<Vec<Arc<Index>>> {
-        Ok(self.indexes.iter().map(|(index, _)| index.clone()).collect())
+        Ok(self
+            .indexes
+            .iter()
+            .map(|(index, _)| index.clone())
+            .collect())
     }
 
     fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
@@ -114,9 +118,9 @@ impl RecordView for MemoryView {
         direction: Direction,
     ) -> Result<EntryIter> {
         let entries = &self.entries[&index.stored.keyspace.0];
-        let inside = entries
-            .iter()
-            .filter(|(key, _)| key.as_slice() >= start && end.is_none_or(|end| key.as_slice() < end));
+        let inside = entries.iter().filter(|(key, _)| {
+            key.as_slice() >= start && end.is_none_or(|end| key.as_slice() < end)
+        });
         let (order, components) = (index.order(), index.components());
         let mut found: Vec<Result<IndexEntry>> = inside
             .map(|(key, bits)| {
@@ -178,7 +182,10 @@ impl Draw {
         match self.below(8) {
             0 if arrays => {
                 let count = self.below(3);
-                (0..count).map(|_| self.value(false)).collect::<Vec<_>>().into()
+                (0..count)
+                    .map(|_| self.value(false))
+                    .collect::<Vec<_>>()
+                    .into()
             }
             1 => self.document(arrays, 1).into(),
             _ => self.scalar(),
@@ -254,7 +261,10 @@ impl Draw {
     fn filter(&mut self, depth: usize) -> Document {
         let mut out = DocumentBuilder::new();
         if depth > 0 && self.below(4) == 0 {
-            out.append("$or", array![self.filter(depth - 1), self.filter(depth - 1)]);
+            out.append(
+                "$or",
+                array![self.filter(depth - 1), self.filter(depth - 1)],
+            );
         }
         if depth > 0 && self.below(8) == 0 {
             out.append("a", doc! {"$elemMatch": doc! {"b": self.operators()}});
@@ -449,6 +459,11 @@ fn every_candidate_answers_like_the_collection() {
             }
         }
     }
-    // Each way was taken often enough to mean something.
-    assert!(used.iter().all(|n| *n > 40), "{used:?}");
+    // Each way was taken often enough to mean something: all, covered, distinct, in order, several walks,
+    // nothing left to ask.
+    let wanted = [1000, 40, 10, 60, 80, 200];
+    assert!(
+        used.iter().zip(wanted).all(|(n, least)| *n >= least),
+        "{used:?}"
+    );
 }

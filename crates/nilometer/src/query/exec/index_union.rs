@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::index_scan::{IndexScan, KeyStats, KeyStream, ViewAt};
+use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt};
 use crate::error::Result;
-use crate::query::source::{IndexEntry, RecordKey};
+use crate::query::source::RecordKey;
 
 /// The records of all walks.
 pub(crate) struct IndexUnion {
@@ -27,18 +27,20 @@ impl IndexUnion {
 }
 
 impl KeyStream for IndexUnion {
-    fn next(&mut self, at: ViewAt<'_>) -> Result<Option<(IndexEntry, usize)>> {
-        while let Some(scan) = self.scans.get_mut(self.at) {
-            match scan.next(at)? {
-                None => self.at += 1,
-                Some((entry, _)) if self.seen.insert(entry.record.clone()) => {
-                    KeyStats::add(&self.stats.returned);
-                    return Ok(Some((entry, self.at)));
-                }
-                Some(_) => KeyStats::add(&self.stats.repeated),
+    fn next(&mut self, at: ViewAt<'_>) -> Result<Next> {
+        let Some(scan) = self.scans.get_mut(self.at) else {
+            return Ok(Next::End);
+        };
+        match scan.next(at)? {
+            Next::End => self.at += 1,
+            Next::NotYet => {}
+            Next::Entry(entry, _) if self.seen.insert(entry.record.clone()) => {
+                KeyStats::add(&self.stats.returned);
+                return Ok(Next::Entry(entry, self.at));
             }
+            Next::Entry(..) => KeyStats::add(&self.stats.repeated),
         }
-        Ok(None)
+        Ok(Next::NotYet)
     }
 
     fn skip_equal(&mut self, parts: usize) -> Result<()> {

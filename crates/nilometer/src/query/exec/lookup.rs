@@ -1,6 +1,7 @@
 //! `$lookup`: for each document the matching ones of another collection.
 //!
 //! ```text
+//! large, indexed by the field  look-ups in the index, one for each document
 //! no variables, fits memory   the other documents (with fields: before the pipeline, hashed by the
 //!                             foreign field; without: after it) are read once
 //! otherwise                   the pipeline runs anew for each document
@@ -21,10 +22,10 @@ use super::{BoxOperator, ExecContext, ExecSettings, Operator, next_filled};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::collation::CollatedValue;
-use crate::eval::matcher::{LeafArrays, MatchPath};
+use crate::eval::matcher::{InList, LeafArrays, MatchExpression, MatchPath};
 use crate::query::batch::Batch;
-use crate::query::pipeline::{LookupEquality, LookupStage};
-use crate::query::planner::Builder;
+use crate::query::pipeline::{LookupEquality, LookupStage, MatchStage, Stage};
+use crate::query::planner::{AccessPath, Builder, Input};
 
 /// Joins.
 pub struct Lookup {
@@ -42,7 +43,12 @@ enum Others {
     Kept(Kept),
     /// Too many: read anew for each document.
     TooMany,
+    /// Looked up by an index for each document.
+    Indexed,
 }
+
+/// Documents in the other collection from which on an index serves better than reading them all once.
+const INDEXED_MIN: u64 = 1000;
 
 struct Kept {
     documents: Vec<Document>,
@@ -69,7 +75,11 @@ impl Lookup {
         // Without an equality the whole pipeline is kept, so it must be the same for every document.
         let may_keep = self.stage.equality.is_some() || self.stage.variables.is_empty();
         if may_keep && matches!(self.others, Others::Unread) {
-            self.others = self.read(&nested)?;
+            self.others = if self.is_indexed(row, &settings)? {
+                Others::Indexed
+            } else {
+                self.read(&nested)?
+            };
         }
         let stage = &self.stage;
         match (&self.others, &stage.equality) {
@@ -91,12 +101,33 @@ impl Lookup {
                     let mut pipeline = builder.pipeline(from, stage.stages.clone())?;
                     return drain(&mut pipeline, &nested);
                 };
-                let input = builder.pipeline(from, Vec::new())?;
+                let before = match &self.others {
+                    Others::Indexed => look_up(equality, row, &settings)?,
+                    _ => Vec::new(),
+                };
+                let input = builder.pipeline(from, before)?;
                 let collation = Collation::from(settings.collator.clone());
                 let equal = Box::new(Equal::new(input, equality, row, collation)?);
                 let mut pipeline = builder.over(equal, stage.stages.clone())?;
                 drain(&mut pipeline, &nested)
             }
+        }
+    }
+
+    /// True if the other collection is large and an index leads to what equals the local field.
+    fn is_indexed(&self, row: &Document, settings: &Arc<ExecSettings>) -> Result<bool> {
+        let (Some(equality), Some(from)) = (&self.stage.equality, self.stage.from.as_deref())
+        else {
+            return Ok(false);
+        };
+        let before = look_up(equality, row, settings)?;
+        let builder = self.builder.with_settings(Arc::clone(settings));
+        match builder.plan(Some(from), before)?.input {
+            Input::Records(input) => Ok(matches!(
+                input.access,
+                AccessPath::Index(_) | AccessPath::IdLookup(_)
+            ) && input.source.count_estimate()? >= INDEXED_MIN),
+            _ => Ok(false),
         }
     }
 
@@ -163,6 +194,27 @@ impl Kept {
         let found = places.into_iter().filter_map(|at| self.documents.get(at));
         Ok(found.cloned().collect())
     }
+}
+
+/// A filter that all documents pass whose foreign field equals the local one; none if it cannot be said.
+fn look_up(
+    equality: &LookupEquality,
+    row: &Document,
+    settings: &ExecSettings,
+) -> Result<Vec<Stage>> {
+    let mut values = local_values(&equality.local, row)?;
+    for value in &mut values {
+        match value {
+            Value::Undefined => return Ok(Vec::new()),
+            Value::Missing => *value = Value::Null,
+            _ => {}
+        }
+    }
+    let collation = Collation::from(settings.collator.clone());
+    let list = InList::new(equality.foreign.clone(), values, Vec::new(), collation);
+    Ok(vec![Stage::Match(MatchStage::new(MatchExpression::In(
+        list,
+    )))])
 }
 
 /// Lets through documents whose foreign field equals the local one.

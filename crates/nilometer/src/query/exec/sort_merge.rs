@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nilometer_bson::key_string;
 
-use super::index_scan::{IndexScan, KeyStats, KeyStream, ViewAt, unreadable};
+use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt, unreadable};
 use crate::error::Result;
 use crate::query::planner::access::{IndexScanPlan, MergeOrder};
 use crate::query::source::{IndexEntry, RecordKey};
@@ -60,18 +60,23 @@ impl SortMerge {
 }
 
 impl Arm {
-    fn fill(&mut self, at: ViewAt<'_>) -> Result<()> {
+    /// True once the next entry is known, or that there is none.
+    fn fill(&mut self, at: ViewAt<'_>) -> Result<bool> {
         if self.next.is_some() || self.done {
-            return Ok(());
+            return Ok(true);
         }
         match self.scan.next(at)? {
-            Some((entry, _)) => {
+            Next::Entry(entry, _) => {
                 let key = self.merge_key(&entry.key)?;
                 self.next = Some((key, entry));
+                Ok(true)
             }
-            None => self.done = true,
+            Next::NotYet => Ok(false),
+            Next::End => {
+                self.done = true;
+                Ok(true)
+            }
         }
-        Ok(())
     }
 
     fn merge_key(&self, key: &[u8]) -> Result<MergeKey> {
@@ -106,27 +111,28 @@ fn compare(a: &MergeKey, b: &MergeKey, descending: &[bool]) -> Ordering {
 }
 
 impl KeyStream for SortMerge {
-    fn next(&mut self, at: ViewAt<'_>) -> Result<Option<(IndexEntry, usize)>> {
-        loop {
-            for arm in &mut self.arms {
-                arm.fill(at)?;
+    fn next(&mut self, at: ViewAt<'_>) -> Result<Next> {
+        for arm in &mut self.arms {
+            if !arm.fill(at)? {
+                return Ok(Next::NotYet);
             }
-            let heads = self.arms.iter().enumerate();
-            let heads = heads.filter_map(|(n, arm)| arm.next.as_ref().map(|(key, _)| (n, key)));
-            let first = heads.min_by(|(_, a), (_, b)| compare(a, b, &self.descending));
-            let Some(number) = first.map(|(number, _)| number) else {
-                return Ok(None);
-            };
-            let taken = self.arms.get_mut(number).and_then(|arm| arm.next.take());
-            let Some((_, entry)) = taken else {
-                return Ok(None);
-            };
-            if self.seen.insert(entry.record.clone()) {
-                KeyStats::add(&self.stats.returned);
-                return Ok(Some((entry, number)));
-            }
-            KeyStats::add(&self.stats.repeated);
         }
+        let heads = self.arms.iter().enumerate();
+        let heads = heads.filter_map(|(n, arm)| arm.next.as_ref().map(|(key, _)| (n, key)));
+        let first = heads.min_by(|(_, a), (_, b)| compare(a, b, &self.descending));
+        let Some(number) = first.map(|(number, _)| number) else {
+            return Ok(Next::End);
+        };
+        let taken = self.arms.get_mut(number).and_then(|arm| arm.next.take());
+        let Some((_, entry)) = taken else {
+            return Ok(Next::End);
+        };
+        if self.seen.insert(entry.record.clone()) {
+            KeyStats::add(&self.stats.returned);
+            return Ok(Next::Entry(entry, number));
+        }
+        KeyStats::add(&self.stats.repeated);
+        Ok(Next::NotYet)
     }
 
     fn skip_equal(&mut self, _: usize) -> Result<()> {

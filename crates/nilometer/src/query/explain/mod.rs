@@ -39,13 +39,22 @@ pub struct Execution<'a> {
     pub all_plans: bool,
 }
 
+/// A command's own last step.
+#[derive(Clone, Copy, Debug)]
+pub struct Top<'a> {
+    /// `COUNT`, `UPDATE`, `DELETE`.
+    pub name: &'static str,
+    /// What it did, or would have done.
+    pub figures: Option<&'a Document>,
+}
+
 /// The explanation of a plan, without what only a server knows (host, version, command).
 ///
 /// `namespace` is what the client reads; `top` names the command's own last step (`COUNT`).
 pub fn explain(
     plan: &LogicalPlan,
     namespace: &str,
-    top: Option<&'static str>,
+    top: Option<Top<'_>>,
     execution: Option<Execution<'_>>,
 ) -> Document {
     let mut out = DocumentBuilder::new();
@@ -78,12 +87,14 @@ struct Step {
 /// The plan as the tree of a `find`, lowest step first; `None` if it has other stages.
 fn as_find_tree(
     plan: &LogicalPlan,
-    top: Option<&str>,
+    top: Option<Top<'_>>,
     execution: Option<Execution<'_>>,
 ) -> Option<Vec<Step>> {
     let base = match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
-        Input::Records(input) => record_step(input, top == Some("COUNT"), execution),
+        Input::Records(input) => {
+            record_step(input, top.is_some_and(|top| top.name == "COUNT"), execution)
+        }
         Input::FirstStage | Input::Buckets(_) | Input::Metas(_) => return None,
     };
     let mut steps = vec![Step {
@@ -327,7 +338,7 @@ fn query_planner(plan: &LogicalPlan, namespace: &str, winning: Document) -> Docu
 /// The steps as a tree: the last is the root, each has the one below as `inputStage`.
 fn tree(
     steps: &[Step],
-    top: Option<&str>,
+    top: Option<Top<'_>>,
     figures: impl Fn(&Step, &mut DocumentBuilder),
 ) -> Document {
     let mut below: Option<Document> = None;
@@ -345,10 +356,16 @@ fn tree(
         below = Some(out.finish());
     }
     let below = below.unwrap_or_default();
-    match top {
-        Some(name) => doc! {"stage": name, "inputStage": below},
-        None => below,
+    let Some(top) = top else {
+        return below;
+    };
+    let mut out = DocumentBuilder::new();
+    out.append("stage", top.name);
+    for element in top.figures.iter().flat_map(|figures| figures.iter()) {
+        out.append_element(element);
     }
+    out.append("inputStage", below);
+    out.finish()
 }
 
 fn planner_and_stats(
@@ -356,11 +373,15 @@ fn planner_and_stats(
     plan: &LogicalPlan,
     namespace: &str,
     steps: &[Step],
-    top: Option<&str>,
+    top: Option<Top<'_>>,
     execution: Option<Execution<'_>>,
 ) {
     let plain = as_find_tree(plan, top, None).unwrap_or_default();
-    let winning = tree(&plain, top, |_, _| {});
+    let bare = top.map(|top| Top {
+        figures: None,
+        ..top
+    });
+    let winning = tree(&plain, bare, |_, _| {});
     out.append("queryPlanner", query_planner(plan, namespace, winning));
     if let Some(execution) = execution {
         let trace = execution.trace;

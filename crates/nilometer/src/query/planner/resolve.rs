@@ -93,7 +93,8 @@ fn check_collation(cx: &PipelineContext, view: &ViewDefinition, namespace: &str)
     ))
 }
 
-fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
+/// All records of an ordinary collection.
+pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput {
     RecordInput {
         source,
         namespace,

@@ -25,6 +25,8 @@ const MERGED_SCANS_MAX: usize = 200;
 pub struct Request<'a> {
     /// What documents must pass.
     pub conjuncts: &'a [MatchExpression],
+    /// What follows from the conjuncts and may bound an index; each is less than they say.
+    pub implied: &'a [MatchExpression],
     /// The order wanted.
     pub order: Option<&'a SortPattern>,
     /// All that is read of the documents that pass; `None` if that is more than paths.
@@ -87,7 +89,9 @@ impl Request<'_> {
         if !self.forced && !holds_all(index, conjuncts, &shape) {
             return Vec::new();
         }
-        let assigned = Assigned::of(conjuncts, &shape);
+        let mut all = conjuncts.to_vec();
+        all.extend_from_slice(self.implied);
+        let assigned = Assigned::of(&all, &shape);
         let first = assigned.bounds.parts.first();
         // An index that holds few documents is worth reading whole where it holds all that match.
         let bounded = first.is_some_and(|part| !part.is_all()) || index.leaves_documents_out();
@@ -131,6 +135,7 @@ impl Request<'_> {
                     residual: residual.clone(),
                     covering: covering.clone(),
                     distinct: None,
+                    gives_keys: false,
                 },
                 sorted: true,
             });
@@ -142,6 +147,7 @@ impl Request<'_> {
                     residual,
                     covering,
                     distinct,
+                    gives_keys: false,
                 },
                 sorted,
             });
@@ -177,7 +183,11 @@ impl Request<'_> {
             let own = conjuncts.len();
             conjuncts.extend(others().map(|(_, other)| other.clone()));
             own_parts.push(own);
-            let all = || indexes.iter().flat_map(|index| self.walks(index, &conjuncts));
+            let all = || {
+                indexes
+                    .iter()
+                    .flat_map(|index| self.walks(index, &conjuncts))
+            };
             let mut bounded: Vec<Walk> = all().filter(|walk| walk.bounded).collect();
             bounded.sort_by_key(|walk| std::cmp::Reverse(promise(&walk.scan)));
             if let (Some(list), Some(order)) = (&mut in_order, self.order) {
@@ -249,6 +259,7 @@ fn joined(keys: KeyPlan, residual: Option<MatchExpression>, sorted: bool) -> Can
             residual,
             covering: None,
             distinct: None,
+            gives_keys: false,
         },
         sorted,
     }

@@ -14,7 +14,7 @@ use nilometer_bson::{Document, DocumentBuilder};
 use super::cache::{self, ShapeHashes, WORSE_BEFORE_TRIAL, hashes, signature};
 use super::candidates::Request;
 use super::covering::paths_read;
-use super::{Candidate, Choice, ID_INDEX, IndexAccess, KeyPlan};
+use super::{Candidate, Choice, ID_INDEX, IndexAccess, KeyLimits, KeyPlan, implied};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::sort_key::SortPattern;
@@ -72,29 +72,14 @@ pub fn choose(
         set_limit(plan);
         return Ok(());
     }
-    let all = input.source.all_indexes()?;
-    let indexes: Vec<Arc<Index>> = match &forced {
-        Some(forced) => vec![forced.hint.find(&all)?],
-        None => {
-            let usable = all.into_iter().filter(|index| index.stored.is_usable());
-            usable.collect()
-        }
-    };
-    let is_id = |index: &Arc<Index>| index.stored.spec.name == ID_INDEX;
-    let looked_up = matches!(input.access, AccessPath::IdLookup(_));
-    if indexes.is_empty() || (looked_up && indexes.iter().all(is_id)) {
+    let indexes = indexes_of(input)?;
+    if indexes.is_empty() {
         set_limit(plan);
         return Ok(());
     }
     let mut candidates = candidates_of(plan, input, settings, &indexes)?;
-    if let Some(forced) = &forced {
-        let index = indexes.first();
-        let limits = index.map(|index| forced.limits(index)).transpose()?;
-        for candidate in &mut candidates {
-            if let (KeyPlan::Scan(scan), Some(limits)) = (&mut candidate.access.keys, &limits) {
-                scan.limits = limits.clone();
-            }
-        }
+    if let (Some(forced), Some(index)) = (&forced, indexes.first()) {
+        stay_within(&mut candidates, &forced.limits(index)?);
     }
     if candidates.is_empty() {
         // A hinted index no scan can read (geometry) leaves the collection to be read.
@@ -129,6 +114,41 @@ pub fn choose(
     Ok(())
 }
 
+/// The indexes that may be used: the one asked for, or all that are not hidden. None where the look-up
+/// of an `_id` is already what they would do.
+fn indexes_of(input: &RecordInput) -> Result<Vec<Arc<Index>>> {
+    let all = input.source.all_indexes()?;
+    let indexes: Vec<Arc<Index>> = match &input.forced {
+        Some(forced) => vec![forced.hint.find(&all)?],
+        None => {
+            let usable = all.into_iter().filter(|index| index.stored.is_usable());
+            usable.collect()
+        }
+    };
+    let is_id = |index: &Arc<Index>| index.stored.spec.name == ID_INDEX;
+    let looked_up = matches!(input.access, AccessPath::IdLookup(_));
+    let limited = input
+        .forced
+        .as_ref()
+        .is_some_and(|forced| forced.min.is_some() || forced.max.is_some());
+    if looked_up && !limited && indexes.iter().all(is_id) {
+        return Ok(Vec::new());
+    }
+    Ok(indexes)
+}
+
+/// Keeps to the keys between `min` and `max`.
+fn stay_within(candidates: &mut Vec<Candidate>, limits: &KeyLimits) {
+    if limits.min.is_some() || limits.max.is_some() {
+        candidates.retain(|candidate| candidate.access.keys.only().is_some());
+    }
+    for candidate in candidates {
+        if let KeyPlan::Scan(scan) = &mut candidate.access.keys {
+            scan.limits = limits.clone();
+        }
+    }
+}
+
 pub(crate) fn candidates_of(
     plan: &LogicalPlan,
     input: &RecordInput,
@@ -146,8 +166,10 @@ pub(crate) fn candidates_of(
     };
     let collation = Collation::from(settings.collator.clone());
     let grouped = grouped_by(plan);
+    let implied = implied::comparisons(&conjuncts);
     let request = Request {
         conjuncts: &conjuncts,
+        implied: &implied,
         order: first_order(plan),
         paths: paths.as_ref(),
         distinct: match (&plan.distinct, plan.stages.is_empty()) {
@@ -354,7 +376,9 @@ impl Trial<'_> {
 
     fn score(&self, result: &TrialResult, candidate: &Candidate) -> f64 {
         let sorts = self.needs_order && !candidate.sorted;
-        let works = result.works.max(1) as f64;
+        // What is sorted is given on row by row, too.
+        let given = if sorts { result.rows } else { 0 };
+        let works = (result.works + given).max(1) as f64;
         let rows = if sorts && !result.at_end {
             0.0
         } else {

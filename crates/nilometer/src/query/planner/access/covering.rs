@@ -61,7 +61,9 @@ impl Covering {
         });
         // A number may mean an array place, where a row has a field of that name.
         let is_number = |name: &str| name.bytes().all(|b| b.is_ascii_digit());
-        let numbered = fields.iter().any(|(path, _)| path.split('.').any(is_number));
+        let numbered = fields
+            .iter()
+            .any(|(path, _)| path.split('.').any(is_number));
         (apart && !numbered).then(|| Self {
             fields: fields.into(),
         })

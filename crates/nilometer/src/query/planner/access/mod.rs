@@ -22,9 +22,11 @@ pub mod candidates;
 pub mod choose;
 pub mod covering;
 pub mod hint;
+mod implied;
 pub mod order;
 pub mod safety;
 mod shape;
+pub mod targets;
 mod wildcard;
 
 use std::sync::Arc;
@@ -114,6 +116,8 @@ pub struct IndexAccess {
     pub covering: Option<Covering>,
     /// Only the first key of those whose first so many components are equal is looked at.
     pub distinct: Option<usize>,
+    /// Rows are the keys themselves (`returnKey` of `find`).
+    pub gives_keys: bool,
 }
 
 /// A way to read, and what it spares.

@@ -73,5 +73,8 @@ pub fn provided(
 /// Every element of every array is in the walk, and the first met decides.
 fn may_sort_by_arrays(pattern: &SortPattern, shape: &IndexShape, bounds: &IndexBounds) -> bool {
     let parts = shape.parts.iter().zip(&bounds.parts);
-    pattern.parts().len() == 1 && parts.into_iter().all(|(part, b)| !part.multikey || b.is_all())
+    pattern.parts().len() == 1
+        && parts
+            .into_iter()
+            .all(|(part, b)| !part.multikey || b.is_all())
 }

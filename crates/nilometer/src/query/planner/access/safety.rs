@@ -2,6 +2,7 @@
 //!
 //! * sparse: documents without any of the fields. Safe if some conjunct is passed only by documents
 //!   that have one of them.
+//! * geographic: documents without a geometry. Safe if some conjunct asks for one.
 //! * partial: documents its filter does not match. Safe if the conjuncts imply the filter.
 //!
 //! What cannot be proven is not safe.
@@ -12,7 +13,7 @@ use nilometer_bson::order::{canonical_type, compare};
 use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
 use crate::index::Index;
-use crate::query::planner::bounds::IndexShape;
+use crate::query::planner::bounds::{IndexShape, PartForm, PartShape};
 
 /// True if every document that passes the conjuncts is in the index.
 pub fn holds_all(index: &Index, conjuncts: &[MatchExpression], shape: &IndexShape) -> bool {
@@ -21,7 +22,21 @@ pub fn holds_all(index: &Index, conjuncts: &[MatchExpression], shape: &IndexShap
     {
         return false;
     }
+    let geographic = |part: &PartShape| matches!(part.form, PartForm::Sphere | PartForm::Plane(_));
+    if shape.parts.iter().any(geographic) {
+        // A document without a geometry is in none of these, sparse or not.
+        let mut geographic = shape.parts.iter().filter(|part| geographic(part));
+        return geographic.any(|part| asks_for_geometry(conjuncts, &part.path));
+    }
     !index.stored.spec.sparse || asks_for_presence(conjuncts, shape)
+}
+
+/// True if some conjunct is passed only by documents with a geometry at `path`.
+fn asks_for_geometry(conjuncts: &[MatchExpression], path: &str) -> bool {
+    conjuncts.iter().any(|test| match test {
+        MatchExpression::Geo { path: own, .. } => own.as_str() == path,
+        _ => false,
+    })
 }
 
 /// True if some conjunct is passed only by documents that have a field of the index.
@@ -126,8 +141,7 @@ fn one_implies(conjunct: &MatchExpression, test: &MatchExpression, same: bool) -
                 given.path == list.path
                     && given.patterns().is_empty()
                     && given.values().iter().all(|value| {
-                        understands(value, same)
-                            && list.values().iter().any(|v| is_same(v, value))
+                        understands(value, same) && list.values().iter().any(|v| is_same(v, value))
                     })
             }
             _ => false,
@@ -179,11 +193,13 @@ fn comparison_implies(op: CompareOp, operand: &Value, wanted: &Comparison) -> bo
     let order = compare(a, b);
     match (op, wanted.op) {
         (CompareOp::Eq, wanted) => wanted.accepts(order),
-        (CompareOp::Gt, CompareOp::Gt | CompareOp::Gte)
-        | (CompareOp::Gte, CompareOp::Gte) => order.is_ge(),
+        (CompareOp::Gt, CompareOp::Gt | CompareOp::Gte) | (CompareOp::Gte, CompareOp::Gte) => {
+            order.is_ge()
+        }
         (CompareOp::Gte, CompareOp::Gt) => order.is_gt(),
-        (CompareOp::Lt, CompareOp::Lt | CompareOp::Lte)
-        | (CompareOp::Lte, CompareOp::Lte) => order.is_le(),
+        (CompareOp::Lt, CompareOp::Lt | CompareOp::Lte) | (CompareOp::Lte, CompareOp::Lte) => {
+            order.is_le()
+        }
         (CompareOp::Lte, CompareOp::Lt) => order.is_lt(),
         _ => false,
     }
@@ -241,17 +257,33 @@ mod tests {
             ),
             (doc! {"a": 6}, doc! {"a": doc! {"$exists": true}}, true),
             (doc! {"a": doc! {"$gt": f64::NAN}}, five.clone(), true),
-            (doc! {"a": Value::Null}, doc! {"a": doc! {"$exists": true}}, false),
-            (doc! {"a": 6, "b": 1}, doc! {"a": doc! {"$gt": 5}, "b": 1}, true),
+            (
+                doc! {"a": Value::Null},
+                doc! {"a": doc! {"$exists": true}},
+                false,
+            ),
+            (
+                doc! {"a": 6, "b": 1},
+                doc! {"a": doc! {"$gt": 5}, "b": 1},
+                true,
+            ),
             (doc! {"a": 6}, doc! {"a": doc! {"$gt": 5}, "b": 1}, false),
         ];
         for (query, filter, expected) in cases {
-            if query.get("a").as_document().is_some_and(|d| is_nan(d.get("$gt"))) {
+            if query
+                .get("a")
+                .as_document()
+                .is_some_and(|d| is_nan(d.get("$gt")))
+            {
                 // Nothing is above NaN; not recognised, and not wrong.
                 continue;
             }
             let conjuncts = parsed(&query).into_conjuncts();
-            assert_eq!(implies(&conjuncts, &parsed(&filter), true), expected, "{query:?} {filter:?}");
+            assert_eq!(
+                implies(&conjuncts, &parsed(&filter), true),
+                expected,
+                "{query:?} {filter:?}"
+            );
         }
     }
 }

@@ -1,11 +1,12 @@
 //! An index as bounds see it.
 
 use crate::eval::Collation;
+use crate::geo::PlaneGrid;
 use crate::index::{Index, PartKind};
 use crate::query::planner::bounds::{IndexShape, PartForm, PartShape};
 
 /// The shape of an index for a query whose strings compare by `collation`; `None` if it is of a kind
-/// that comparisons cannot read (geometry, wildcards).
+/// that nothing here reads (wildcards, points of buckets).
 pub fn shape_of(index: &Index, collation: &Collation) -> Option<IndexShape> {
     let multikey = index.stored.multikey();
     let is_simple = index.collation().collator().is_none();
@@ -16,6 +17,10 @@ pub fn shape_of(index: &Index, collation: &Collation) -> Option<IndexShape> {
             PartKind::Hashed if is_simple => PartForm::Hashed,
             // Hashes of sort keys: nothing is looked up by them.
             PartKind::Hashed => PartForm::Opaque,
+            PartKind::TwoDSphere => PartForm::Sphere,
+            PartKind::TwoD { bits, min, max } => {
+                PartForm::Plane(PlaneGrid::new(bits, min, max).ok()?)
+            }
             _ => return None,
         };
         parts.push(PartShape {
@@ -38,5 +43,5 @@ pub(super) fn is_set(bits: u32, at: usize) -> bool {
 
 /// True if both order strings alike.
 pub(super) fn same_collation(a: &Collation, b: &Collation) -> bool {
-    a.collator().is_none() && b.collator().is_none()
+    a == b
 }

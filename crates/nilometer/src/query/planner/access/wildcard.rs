@@ -12,7 +12,9 @@ use super::shape::{is_set, same_collation};
 use crate::eval::Collation;
 use crate::eval::matcher::MatchExpression;
 use crate::index::{Index, PartKind};
-use crate::query::planner::bounds::{Assigned, IndexShape, Interval, PartBounds, PartForm, PartShape};
+use crate::query::planner::bounds::{
+    Assigned, IndexShape, Interval, PartBounds, PartForm, PartShape,
+};
 
 /// What the first component of a wildcard index is called.
 const PATH_PART: &str = "$_path";

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::interval::normalised;
 use super::leaf::Leaf;
 use super::{IndexBounds, IndexShape, PartBounds, PartForm, PartShape};
 use crate::eval::expression::hashed_index_key;
@@ -17,6 +18,12 @@ pub struct Assigned {
     pub covered: Vec<bool>,
     /// For each conjunct: it has bounded something.
     pub used: Vec<bool>,
+}
+
+/// A multikey part that is bounded, and by which `$elemMatch` of which conjunct.
+struct Bounded {
+    part: usize,
+    element_of: Option<(usize, Arc<str>)>,
 }
 
 /// Bounds of one part that come from one conjunct.
@@ -45,14 +52,16 @@ impl Assigned {
             covered: vec![false; conjuncts.len()],
             used: vec![false; conjuncts.len()],
         };
-        // Of multikey parts that are bounded: which, and by which `$elemMatch`.
-        let mut bounded: Vec<(usize, Option<(usize, Arc<str>)>)> = Vec::new();
+        let mut bounded: Vec<Bounded> = Vec::new();
         for (at, part) in shape.parts.iter().enumerate() {
             let mut offers = offers(conjuncts, shape, part);
             if part.multikey {
                 offers.retain(|offer| fits(shape, part, offer, &bounded));
                 // Two elements may meet two conditions, so only one of them bounds.
-                let best = offers.iter().enumerate().min_by_key(|(_, o)| width(&o.bounds));
+                let best = offers
+                    .iter()
+                    .enumerate()
+                    .min_by_key(|(_, o)| width(&o.bounds));
                 if let Some((best, _)) = best {
                     offers.swap(0, best);
                     offers.truncate(1);
@@ -76,8 +85,11 @@ impl Assigned {
             if part.multikey
                 && let Some(only) = offers.first()
             {
-                let group = only.element_of.clone().map(|path| (only.conjunct, path));
-                bounded.push((at, group));
+                let element_of = only.element_of.clone();
+                bounded.push(Bounded {
+                    part: at,
+                    element_of: element_of.map(|path| (only.conjunct, path)),
+                });
             }
             if let (Some(all), Some(slot)) = (all, out.bounds.parts.get_mut(at)) {
                 *slot = all;
@@ -89,8 +101,10 @@ impl Assigned {
 
 /// The bounds each conjunct would put on a part.
 fn offers(conjuncts: &[MatchExpression], shape: &IndexShape, part: &PartShape) -> Vec<Offer> {
-    if part.form == PartForm::Opaque {
-        return Vec::new();
+    match part.form {
+        PartForm::Opaque => return Vec::new(),
+        PartForm::Sphere | PartForm::Plane(_) => return geographic(conjuncts, part),
+        PartForm::Ordered | PartForm::Hashed => {}
     }
     let mut out = Vec::new();
     for (conjunct, test) in conjuncts.iter().enumerate() {
@@ -154,9 +168,9 @@ fn offer(
 /// True if all a test reads is `path`, and a leaf's rules apply to it.
 fn reads_only(test: &MatchExpression, path: &str) -> bool {
     match test {
-        MatchExpression::Not(inner) => {
-            inner.leaf_path().is_some_and(|own| own.as_str() == path && !own.is_itself())
-        }
+        MatchExpression::Not(inner) => inner
+            .leaf_path()
+            .is_some_and(|own| own.as_str() == path && !own.is_itself()),
         MatchExpression::ExprCompare(comparison) => comparison.path.as_str() == path,
         MatchExpression::Or(arms) => !arms.is_empty() && arms.iter().all(|a| reads_only(a, path)),
         leaf => leaf
@@ -166,14 +180,9 @@ fn reads_only(test: &MatchExpression, path: &str) -> bool {
 }
 
 /// True if a multikey part may be bounded by the offer besides those that are.
-fn fits(
-    shape: &IndexShape,
-    part: &PartShape,
-    offer: &Offer,
-    bounded: &[(usize, Option<(usize, Arc<str>)>)],
-) -> bool {
-    bounded.iter().all(|(at, group)| {
-        let Some(other) = shape.parts.get(*at) else {
+fn fits(shape: &IndexShape, part: &PartShape, offer: &Offer, bounded: &[Bounded]) -> bool {
+    bounded.iter().all(|known| {
+        let Some(other) = shape.parts.get(known.part) else {
             return false;
         };
         let shared = shared_prefix(&part.path, &other.path);
@@ -181,7 +190,7 @@ fn fits(
             return true;
         }
         // Both stand in the same element, and no array lies between it and them for both.
-        match (group, &offer.element_of) {
+        match (&known.element_of, &offer.element_of) {
             (Some((conjunct, path)), Some(own)) => {
                 *conjunct == offer.conjunct && path == own && &**own == shared
             }
@@ -226,6 +235,45 @@ fn width(bounds: &PartBounds) -> (usize, usize) {
     (ends, bounds.intervals.len())
 }
 
+/// The cells in which values that pass a geographic test have keys.
+fn geographic(conjuncts: &[MatchExpression], part: &PartShape) -> Vec<Offer> {
+    let mut out = Vec::new();
+    for (conjunct, test) in conjuncts.iter().enumerate() {
+        let MatchExpression::Geo { path, test } = test else {
+            continue;
+        };
+        if path.as_str() != &*part.path {
+            continue;
+        }
+        let ranges: Option<Vec<(i64, i64)>> = match part.form {
+            PartForm::Sphere => test.cell_ranges().map(|ranges| {
+                let keys = ranges.iter().map(|range| (range.min.0, range.max.0));
+                keys.collect()
+            }),
+            PartForm::Plane(grid) => grid
+                .test_ranges(test)
+                .map(|ranges| ranges.into_iter().map(|range| range.keys()).collect()),
+            _ => None,
+        };
+        let Some(mut ranges) = ranges else {
+            continue;
+        };
+        ranges.sort_unstable();
+        let intervals = ranges
+            .into_iter()
+            .map(|(low, high)| super::Interval::closed(Value::Int64(low), Value::Int64(high)));
+        out.push(Offer {
+            conjunct,
+            element_of: None,
+            bounds: PartBounds {
+                intervals: normalised(intervals.collect(), None),
+                exact: false,
+            },
+        });
+    }
+    out
+}
+
 /// Points become points of hashes, anything else everything.
 fn hashed(bounds: &PartBounds, shape: &IndexShape) -> PartBounds {
     if !bounds.is_points(&shape.collation) {
@@ -238,7 +286,9 @@ fn hashed(bounds: &PartBounds, shape: &IndexShape) -> PartBounds {
         .collect();
     hashes.sort_unstable();
     hashes.dedup();
-    let points = hashes.into_iter().map(|h| super::Interval::point(Value::Int64(h)));
+    let points = hashes
+        .into_iter()
+        .map(|h| super::Interval::point(Value::Int64(h)));
     PartBounds {
         intervals: points.collect(),
         exact: false,

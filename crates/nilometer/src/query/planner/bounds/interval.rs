@@ -62,9 +62,7 @@ impl Interval {
 
     /// True for one value.
     pub fn is_point(&self, order: Order<'_>) -> bool {
-        self.low_inclusive
-            && self.high_inclusive
-            && compare(&self.low, &self.high, order).is_eq()
+        self.low_inclusive && self.high_inclusive && compare(&self.low, &self.high, order).is_eq()
     }
 
     /// True if no value is inside.
@@ -110,9 +108,8 @@ impl Interval {
 /// The set of what lies in any of `intervals`, whatever their order.
 pub(super) fn normalised(mut intervals: Vec<Interval>, order: Order<'_>) -> Vec<Interval> {
     intervals.retain(|interval| !interval.is_empty(order));
-    intervals.sort_by(|a, b| {
-        compare(&a.low, &b.low, order).then(b.low_inclusive.cmp(&a.low_inclusive))
-    });
+    intervals
+        .sort_by(|a, b| compare(&a.low, &b.low, order).then(b.low_inclusive.cmp(&a.low_inclusive)));
     let mut out: Vec<Interval> = Vec::with_capacity(intervals.len());
     for interval in intervals {
         match out.last_mut() {

@@ -147,7 +147,9 @@ impl KeyBounds {
         for part in &self.parts {
             let suffix = key.get(at..).unwrap_or_default();
             let prefix = key.get(..at).unwrap_or_default();
-            let below = part.spans.partition_point(|span| span.low.as_slice() <= suffix);
+            let below = part
+                .spans
+                .partition_point(|span| span.low.as_slice() <= suffix);
             let Some(span) = below.checked_sub(1).and_then(|n| part.spans.get(n)) else {
                 return Ok(if prefix.is_empty() {
                     Position::Past

@@ -39,19 +39,24 @@ use nilometer_bson::key_string::KeyOrder;
 use nilometer_bson::order::Collator;
 
 use crate::eval::Collation;
+use crate::geo::PlaneGrid;
 
 pub use assign::Assigned;
 pub use interval::Interval;
 pub use keys::{KeyBounds, Position};
 
 /// How a part of an index makes keys of values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PartForm {
     /// Keys order as values do.
     Ordered,
     /// Keys are hashes of values: good for equality alone.
     Hashed,
-    /// Keys of another kind, which no comparison bounds.
+    /// Keys are cells of the sphere: good for geographic tests alone.
+    Sphere,
+    /// Keys are hashes of points on the plane.
+    Plane(PlaneGrid),
+    /// Keys of another kind, which nothing bounds.
     Opaque,
 }
 

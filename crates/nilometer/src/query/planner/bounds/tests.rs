@@ -7,8 +7,8 @@ use nilometer_bson::testing::awkward_values;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc, key_string};
 
 use super::*;
-use crate::eval::{EvalContext, ParseContext};
 use crate::eval::matcher::MatchExpression;
+use crate::eval::{EvalContext, ParseContext};
 
 /// A small generator, the same on every run.
 struct Dice(u64);
@@ -79,15 +79,38 @@ impl World {
 
     fn operators(&mut self, depth: usize) -> Document {
         let name = *self.dice.pick(&[
-            "$eq", "$gt", "$gte", "$lt", "$lte", "$ne", "$in", "$nin", "$exists", "$type", "$regex",
-            "$not", "$elemMatch", "$mod", "$size", "$_internalExprLt", "$_internalExprEq",
+            "$eq",
+            "$gt",
+            "$gte",
+            "$lt",
+            "$lte",
+            "$ne",
+            "$in",
+            "$nin",
+            "$exists",
+            "$type",
+            "$regex",
+            "$not",
+            "$elemMatch",
+            "$mod",
+            "$size",
+            "$_internalExprLt",
+            "$_internalExprEq",
             "$_internalExprGte",
         ]);
         let operand: Value = match name {
             "$in" | "$nin" => array![self.value(1), self.scalar()],
             "$exists" => (self.dice.below(2) == 0).into(),
             "$type" => (*self.dice.pick(&[
-                "number", "int", "string", "null", "array", "object", "date", "bool", "undefined",
+                "number",
+                "int",
+                "string",
+                "null",
+                "array",
+                "object",
+                "date",
+                "bool",
+                "undefined",
             ]))
             .into(),
             "$regex" => (*self.dice.pick(&["^a", "^ab", "b", "^a.*", "^a?b"])).into(),
@@ -106,10 +129,16 @@ impl World {
         let mut out = DocumentBuilder::new();
         match self.dice.below(7) {
             0 if depth > 0 => {
-                out.append("$and", array![self.filter(depth - 1), self.filter(depth - 1)]);
+                out.append(
+                    "$and",
+                    array![self.filter(depth - 1), self.filter(depth - 1)],
+                );
             }
             1 if depth > 0 => {
-                out.append("$or", array![self.filter(depth - 1), self.filter(depth - 1)]);
+                out.append(
+                    "$or",
+                    array![self.filter(depth - 1), self.filter(depth - 1)],
+                );
             }
             2 if depth > 0 => {
                 let inner = doc! {"b": self.operators(1), "c": self.operators(0)};
@@ -226,7 +255,10 @@ fn matching_documents_have_a_key_inside() {
             }
         }
     }
-    assert!(bounded > 1_000 && exact > 300, "{bounded} bounded, {exact} exact");
+    assert!(
+        bounded > 1_000 && exact > 300,
+        "{bounded} bounded, {exact} exact"
+    );
 }
 
 #[test]
@@ -263,9 +295,9 @@ fn bytes_agree_with_values() {
         assert_eq!(backward, expected, "{:?}", bounds.parts);
         let ranges = bytes.ranges();
         for key in expected {
-            let mut holds = ranges.iter().map(|(start, end)| {
-                start.as_slice() <= key && key < end.as_slice()
-            });
+            let mut holds = ranges
+                .iter()
+                .map(|(start, end)| start.as_slice() <= key && key < end.as_slice());
             assert!(holds.any(|holds| holds), "{:?}", bounds.parts);
         }
         assert!(ranges.windows(2).all(|pair| pair[0].0 <= pair[1].0));
@@ -365,13 +397,25 @@ fn texts_are_those_of_explain() {
         (doc! {"a": doc! {"$gt": 5.0}}, "a: (5.0, inf.0]"),
         (doc! {"a": doc! {"$lt": 5}}, "a: [-inf.0, 5)"),
         (doc! {"a": doc! {"$gt": 1, "$lte": 3}}, "a: (1, 3]"),
-        (doc! {"a": doc! {"$in": array![3, 1, 2.5]}}, "a: [1, 1]; a: [2.5, 2.5]; a: [3, 3]"),
-        (doc! {"a": doc! {"$ne": 5}}, "a: [MinKey, 5); a: (5, MaxKey]"),
+        (
+            doc! {"a": doc! {"$in": array![3, 1, 2.5]}},
+            "a: [1, 1]; a: [2.5, 2.5]; a: [3, 3]",
+        ),
+        (
+            doc! {"a": doc! {"$ne": 5}},
+            "a: [MinKey, 5); a: (5, MaxKey]",
+        ),
         (doc! {"a": Value::Null}, "a: [null, null]"),
         (doc! {"a": doc! {"$exists": true}}, "a: [MinKey, MaxKey]"),
         (doc! {"a": doc! {"$gt": "x"}}, "a: (\"x\", {})"),
-        (doc! {"a": doc! {"$regex": "^ab"}}, "a: [\"ab\", \"ac\"); a: [/^ab/, /^ab/]"),
-        (doc! {"a": doc! {"$gte": Value::DateTime(7)}}, "a: [new Date(7), new Date(9223372036854775807)]"),
+        (
+            doc! {"a": doc! {"$regex": "^ab"}},
+            "a: [\"ab\", \"ac\"); a: [/^ab/, /^ab/]",
+        ),
+        (
+            doc! {"a": doc! {"$gte": Value::DateTime(7)}},
+            "a: [new Date(7), new Date(9223372036854775807)]",
+        ),
         (doc! {"a": doc! {"$lt": true}}, "a: [false, true)"),
         (doc! {"a": doc! {"$type": "number"}}, "a: [nan.0, inf.0]"),
         (doc! {"a": doc! {"x": 1}}, "a: [{ x: 1 }, { x: 1 }]"),
@@ -380,7 +424,11 @@ fn texts_are_those_of_explain() {
         assert_eq!(shown(&filter, a, false), expected, "{filter:?}");
     }
     assert_eq!(
-        shown(&doc! {"a": doc! {"$gt": 5}}, &[("a", true), ("b", false)], false),
+        shown(
+            &doc! {"a": doc! {"$gt": 5}},
+            &[("a", true), ("b", false)],
+            false
+        ),
         "a: [inf.0, 5); b: [MinKey, MaxKey]"
     );
     assert_eq!(
@@ -423,7 +471,10 @@ fn elements_of_one_array_are_bounded_together_only_by_elem_match() {
     };
     assert_eq!(bounded(doc! {"a.b": 1, "a.c": 2}), [true, false]);
     let inner = doc! {"b": 1, "c": 2};
-    assert_eq!(bounded(doc! {"a": doc! {"$elemMatch": inner}}), [true, true]);
+    assert_eq!(
+        bounded(doc! {"a": doc! {"$elemMatch": inner}}),
+        [true, true]
+    );
     assert_eq!(
         bounded(doc! {"a": doc! {"$elemMatch": doc! {"b": 1}}, "a.c": 2}),
         [true, false]

@@ -90,7 +90,12 @@ fn value(shown: ValueRef<'_>, shape: &IndexShape, out: &mut String) {
         ValueRef::ObjectId(id) => write!(out, "ObjectId('{}')", id.to_hex()),
         ValueRef::Timestamp(time) => {
             let bits = time.to_u64();
-            write!(out, "Timestamp({}, {})", bits >> 32, bits & u64::from(u32::MAX))
+            write!(
+                out,
+                "Timestamp({}, {})",
+                bits >> 32,
+                bits & u64::from(u32::MAX)
+            )
         }
         ValueRef::Regex { pattern, options } => write!(out, "/{pattern}/{options}"),
         ValueRef::Binary { subtype, bytes } => {

@@ -1,0 +1,508 @@
+//! A collection with indexes answers as the same collection without them, whatever was written in
+//! between.
+//!
+//! Random documents go into "plain" and "indexed"; random indexes are made on the second. Queries of
+//! every kind, with the planner's choice and with each index as a hint, must be answered alike, and
+//! updates and deletes must leave the same documents. The order of fields and of unsorted documents is
+//! taken out of the comparison.
+
+use nilometer_bson::extjson::value_to_canonical;
+use nilometer_bson::order::compare;
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
+
+use crate::random::Random;
+use crate::support::{Fixture, TemporaryDirectory, show};
+
+/// Generated databases of a run; with NILOMETER_SOAK set, more.
+const DATABASES: u64 = 25;
+const DATABASES_SOAK: u64 = 400;
+
+fn scalar(random: &mut Random) -> Value {
+    match random.below(10) {
+        0..=3 => Value::Int32(random.int(6)),
+        4 => Value::Double(f64::from(random.int(12)) / 2.0),
+        5 => Value::Int64(i64::from(random.int(6))),
+        6 => Value::Null,
+        7 => Value::DateTime(i64::from(random.int(3)) * 1000),
+        _ => Value::from(*random.pick(&["", "a", "ab", "b", "B"])),
+    }
+}
+
+fn value(random: &mut Random, arrays: bool) -> Value {
+    match random.below(8) {
+        0 if arrays => {
+            let length = random.below(3);
+            let values: Vec<Value> = (0..length).map(|_| scalar(random)).collect();
+            values.into()
+        }
+        1 if arrays => {
+            let element = doc! {"x": scalar(random), "y": scalar(random)};
+            array![element, doc! {"x": scalar(random)}]
+        }
+        2 => doc! {"x": scalar(random), "y": scalar(random)}.into(),
+        _ => scalar(random),
+    }
+}
+
+fn documents(random: &mut Random) -> Vec<Document> {
+    let arrays = random.below(2) == 0;
+    let count = 20 + random.below(60);
+    let document = |at: u64, random: &mut Random| {
+        let mut out = DocumentBuilder::new();
+        out.append("_id", i64::try_from(at).unwrap());
+        for name in ["a", "b", "c"] {
+            if random.below(6) > 0 {
+                // Arrays in one field alone: two of them would be refused by an index of both.
+                out.append(name, value(random, arrays && name == "a"));
+            }
+        }
+        out.finish()
+    };
+    (0..count).map(|at| document(at, random)).collect()
+}
+
+fn path(random: &mut Random) -> &'static str {
+    const PATHS: [&str; 6] = ["a", "b", "c", "a.x", "a.y", "b.x"];
+    let picked = random.pick(&PATHS);
+    picked
+}
+
+fn index(random: &mut Random, number: usize) -> Document {
+    let mut key = DocumentBuilder::new();
+    let kind = random.below(10);
+    match kind {
+        0 => {
+            key.append("$**", 1);
+        }
+        1 => {
+            const HASHED: [&str; 2] = ["b", "c"];
+            let name = random.pick(&HASHED);
+            key.append(name, "hashed");
+        }
+        _ => {
+            let mut used = Vec::new();
+            for _ in 0..1 + random.below(3) {
+                let path = path(random);
+                if !used.contains(&path) {
+                    used.push(path);
+                    key.append(path, if random.below(3) == 0 { -1 } else { 1 });
+                }
+            }
+            if random.below(4) == 0 {
+                key.append("_id", 1);
+            }
+        }
+    }
+    let mut spec = DocumentBuilder::new();
+    spec.append("key", key.finish());
+    spec.append("name", format!("i{number}"));
+    match random.below(8) {
+        0 if kind > 1 => {
+            spec.append("sparse", true);
+        }
+        1 if kind > 1 => {
+            spec.append("partialFilterExpression", doc! {"b": doc! {"$gt": 2}});
+        }
+        2 if kind > 1 => {
+            spec.append("collation", doc! {"locale": "en", "strength": 2});
+        }
+        _ => {}
+    }
+    spec.finish()
+}
+
+fn operators(random: &mut Random) -> Document {
+    match random.below(12) {
+        0 => doc! {"$gt": scalar(random), "$lte": scalar(random)},
+        1 => doc! {"$gte": scalar(random)},
+        2 => doc! {"$lt": scalar(random)},
+        3 => doc! {"$in": array![scalar(random), scalar(random), "ab"]},
+        4 => doc! {"$ne": scalar(random)},
+        5 => doc! {"$exists": random.below(2) == 0},
+        6 => doc! {"$type": "number"},
+        7 => doc! {"$elemMatch": doc! {"$gte": scalar(random), "$lt": scalar(random)}},
+        8 => doc! {"$regex": "^a"},
+        9 => doc! {"$not": doc! {"$gt": scalar(random)}},
+        _ => doc! {"$eq": scalar(random)},
+    }
+}
+
+fn filter(random: &mut Random, depth: u32) -> Document {
+    let mut out = DocumentBuilder::new();
+    match random.below(6) {
+        0 if depth > 0 => {
+            let arms = array![filter(random, depth - 1), filter(random, depth - 1)];
+            out.append("$or", arms);
+            if random.below(2) == 0 {
+                out.append(path(random), operators(random));
+            }
+        }
+        1 if depth > 0 => {
+            let inner = doc! {"x": operators(random), "y": operators(random)};
+            out.append("a", doc! {"$elemMatch": inner});
+        }
+        2 => {
+            out.append("b", operators(random));
+            out.append("a", operators(random));
+        }
+        3 => {
+            out.append(
+                "_id",
+                doc! {"$gte": random.int(30), "$lt": 20 + random.int(40)},
+            );
+        }
+        _ => {
+            out.append(path(random), operators(random));
+        }
+    }
+    out.finish()
+}
+
+/// Two sets of documents, and where they disagree.
+struct Both {
+    fixture: Fixture,
+    indexes: Vec<Document>,
+}
+
+fn sorted_fields(value: ValueRef<'_>) -> Value {
+    match value {
+        ValueRef::Document(document) => {
+            let mut fields: Vec<_> = document.iter().map(|e| (e.name(), e.value())).collect();
+            fields.sort_by_key(|(name, _)| *name);
+            let mut out = DocumentBuilder::new();
+            for (name, value) in fields {
+                out.append(name, sorted_fields(value));
+            }
+            out.finish().into()
+        }
+        other => other.to_value(),
+    }
+}
+
+fn as_set(documents: &[Document]) -> Vec<Value> {
+    let values = documents.iter();
+    let mut values: Vec<Value> = values
+        .map(|d| sorted_fields(ValueRef::Document(d.as_ref())))
+        .collect();
+    values.sort_by(|a, b| compare(a.as_ref(), b.as_ref()));
+    values
+}
+
+fn is_same(a: &[Value], b: &[Value]) -> bool {
+    a.len() == b.len()
+        && a.iter()
+            .zip(b)
+            .all(|(a, b)| compare(a.as_ref(), b.as_ref()).is_eq())
+}
+
+fn with(command: &Document, name: &str, collection: &str, more: &Document) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append(name, collection);
+    for element in command.iter().chain(more.iter()) {
+        out.append_element(element);
+    }
+    out.finish()
+}
+
+impl Both {
+    /// Asks both, the second also with every hint that may not leave out anything.
+    fn ask(&mut self, name: &str, command: &Document) {
+        let none = Document::new();
+        let expected = self.answer(&with(command, name, "plain", &none));
+        let mut hints = vec![Document::new()];
+        for spec in &self.indexes {
+            let whole = ["sparse", "partialFilterExpression"]
+                .iter()
+                .all(|option| spec.get(option).is_missing());
+            let key = spec.get("key").as_document().unwrap();
+            if whole && !key.contains("$**") {
+                let by_name = ValueRef::String(spec.get("name").as_str().unwrap()).to_value();
+                hints.push(doc! {"hint": by_name});
+            }
+        }
+        for hint in hints {
+            let command = with(command, name, "indexed", &hint);
+            let found = self.answer(&command);
+            assert!(
+                is_same(&found, &expected),
+                "{} with {:?}\n gives {found:?}\n not {expected:?}",
+                show(&command),
+                self.indexes,
+            );
+        }
+    }
+
+    fn answer(&mut self, command: &Document) -> Vec<Value> {
+        let reply = self.fixture.run(command.clone());
+        if !reply.get("cursor").is_missing() {
+            let rows = self.fixture.rest(reply);
+            return if !command.get("sort").is_missing() {
+                rows.iter().map(|d| Value::Document(d.clone())).collect()
+            } else {
+                as_set(&rows)
+            };
+        }
+        let mut values = match reply.get("values").as_array() {
+            Some(values) => values.iter().map(|v| v.to_value()).collect(),
+            None => vec![reply.get("n").to_value()],
+        };
+        values.sort_by(|a, b| compare(a.as_ref(), b.as_ref()));
+        values
+    }
+
+    /// Writes to both; they must do the same and hold the same afterwards.
+    fn write(&mut self, name: &str, command: &Document) {
+        let none = Document::new();
+        let plain = self.fixture.run(with(command, name, "plain", &none));
+        let indexed = self.fixture.run(with(command, name, "indexed", &none));
+        for field in ["n", "nModified"] {
+            let (a, b) = (plain.get(field), indexed.get(field));
+            assert!(compare(a, b).is_eq(), "{}: {a:?}, {b:?}", show(command));
+        }
+        assert!(
+            indexed.get("writeErrors").is_missing(),
+            "{}",
+            show(&indexed)
+        );
+        let all = doc! {"sort": doc! {"_id": 1}};
+        let documents = |fixture: &mut Fixture, of: &str| -> Vec<String> {
+            let rows = fixture.all(with(&all, "find", of, &Document::new()));
+            let text = |row: &Document| {
+                let value = Value::Document(row.clone());
+                value_to_canonical(value.as_ref()).to_string()
+            };
+            rows.iter().map(text).collect()
+        };
+        let plain = documents(&mut self.fixture, "plain");
+        let indexed = documents(&mut self.fixture, "indexed");
+        assert_eq!(plain, indexed, "{}", show(command));
+    }
+}
+
+fn world(fixture: Fixture, random: &mut Random) {
+    let mut both = Both {
+        fixture,
+        indexes: Vec::new(),
+    };
+    let documents: Vec<Value> = documents(random).into_iter().map(Value::Document).collect();
+    for name in ["plain", "indexed"] {
+        let command = doc! {"insert": name, "documents": documents.clone()};
+        both.fixture.run(command);
+    }
+    for number in 0..1 + random.below(4) as usize {
+        let spec = index(random, number);
+        let create = doc! {"createIndexes": "indexed", "indexes": array![spec.clone()]};
+        // Arrays under a hash, or under two parts, are refused: then there is no such index.
+        if both.fixture.code(create) == 0 {
+            both.indexes.push(spec);
+        }
+    }
+    for _ in 0..6 {
+        queries(&mut both, random);
+        let filter = filter(random, 1);
+        match random.below(5) {
+            0 => {
+                let delete = doc! {"q": filter, "limit": 0};
+                both.write("delete", &doc! {"deletes": array![delete]});
+            }
+            1 => {
+                let update = doc! {
+                    "q": filter, "u": doc! {"$inc": doc! {"n": 1}}, "multi": true,
+                };
+                both.write("update", &doc! {"updates": array![update]});
+            }
+            2 => {
+                let set = doc! {"$set": doc! {"b": scalar(random)}};
+                let update = doc! {"q": filter, "u": set, "multi": true};
+                both.write("update", &doc! {"updates": array![update]});
+            }
+            3 => {
+                let modify = doc! {
+                    "query": filter, "sort": doc! {"_id": -1},
+                    "update": doc! {"$set": doc! {"c": scalar(random)}},
+                };
+                both.write("findAndModify", &modify);
+            }
+            _ => {
+                // Moves keys ahead of a walk over them: each is met once.
+                let pipeline = array![doc! {"$set": doc! {"c": doc! {"$add": array!["$c", 1]}}}];
+                let numbers = doc! {"c": doc! {"$type": "number"}};
+                let update = doc! {"q": numbers, "u": pipeline, "multi": true};
+                both.write("update", &doc! {"updates": array![update]});
+            }
+        }
+    }
+    let reply = both.fixture.run(doc! {"validate": "indexed"});
+    let valid = matches!(reply.get("valid"), ValueRef::Bool(true));
+    assert!(valid, "{}", show(&reply));
+}
+
+fn queries(both: &mut Both, random: &mut Random) {
+    for _ in 0..4 {
+        let filter = filter(random, 2);
+        both.ask("find", &doc! {"filter": filter.clone()});
+        both.ask("count", &doc! {"query": filter.clone()});
+        let key = path(random);
+        both.ask("distinct", &doc! {"key": key, "query": filter.clone()});
+        both.ask("distinct", &doc! {"key": key});
+        let order = doc! {"b": if random.below(2) == 0 { 1 } else { -1 }, "_id": 1};
+        let sorted = doc! {"filter": filter.clone(), "sort": order};
+        both.ask("find", &sorted);
+        let mut projection = DocumentBuilder::new();
+        projection.append("_id", 0).append(key, 1);
+        both.ask(
+            "find",
+            &doc! {"filter": filter.clone(), "projection": projection.finish()},
+        );
+        let group = doc! {"$group": doc! {"_id": format!("${key}"), "n": doc! {"$sum": 1}}};
+        let pipeline = array![doc! {"$match": filter}, group];
+        both.ask("aggregate", &doc! {"pipeline": pipeline, "cursor": doc! {}});
+        let group = doc! {"$group": doc! {"_id": format!("${key}")}};
+        both.ask(
+            "aggregate",
+            &doc! {"pipeline": array![group], "cursor": doc! {}},
+        );
+    }
+}
+
+#[test]
+fn indexes_change_no_answer() {
+    let databases = match std::env::var_os("NILOMETER_SOAK") {
+        Some(_) => DATABASES_SOAK,
+        None => DATABASES,
+    };
+    for seed in 0..databases {
+        let mut random = Random::new(seed);
+        if seed % 5 == 0 {
+            let directory = TemporaryDirectory::new();
+            world(Fixture::open(&directory.0), &mut random);
+        } else {
+            world(Fixture::new(), &mut random);
+        }
+    }
+}
+
+#[test]
+fn joins_look_up_in_an_index() {
+    let mut fixture = Fixture::new();
+    let foreign = |at: i32| -> Value {
+        let key: Value = match at % 50 {
+            0 => Value::Null,
+            1 => array![at % 7, "x"],
+            2 => Value::from("x"),
+            _ => Value::Int32(at % 97),
+        };
+        doc! {"_id": at, "k": key, "v": at}.into()
+    };
+    let documents: Vec<Value> = (0..1100).map(foreign).collect();
+    for name in ["plain", "indexed"] {
+        fixture.run(doc! {"insert": name, "documents": documents.clone()});
+    }
+    let index = doc! {"key": doc! {"k": 1}, "name": "k_1"};
+    fixture.run(doc! {"createIndexes": "indexed", "indexes": array![index]});
+    let local = array![
+        doc! {"_id": 1, "k": 3},
+        doc! {"_id": 2, "k": "x"},
+        doc! {"_id": 3},
+        doc! {"_id": 4, "k": array![5, 6]},
+        doc! {"_id": 5, "k": Value::Null},
+        doc! {"_id": 6, "k": 3.0},
+        doc! {"_id": 7, "k": 1000},
+    ];
+    fixture.run(doc! {"insert": "local", "documents": local});
+    let mut joined = |from: &str, by: &str| {
+        let lookup = doc! {
+            "from": from, "localField": "k", "foreignField": by,
+            "pipeline": array![doc! {"$sort": doc! {"_id": 1}}], "as": "found",
+        };
+        let pipeline = array![doc! {"$lookup": lookup}, doc! {"$sort": doc! {"_id": 1}}];
+        let aggregate = doc! {"aggregate": "local", "pipeline": pipeline, "cursor": doc! {}};
+        as_set(&fixture.all(aggregate))
+    };
+    for by in ["k", "_id"] {
+        let (plain, indexed) = (joined("plain", by), joined("indexed", by));
+        assert!(is_same(&plain, &indexed), "{plain:?}\n{indexed:?}");
+        assert!(plain.iter().any(|d| format!("{d:?}").len() > 100));
+    }
+    let stats = array![doc! {"$indexStats": doc! {}}];
+    let stats = fixture.all(doc! {"aggregate": "indexed", "pipeline": stats, "cursor": doc! {}});
+    let used = stats.iter().any(|index| {
+        let accesses = index.get("accesses").as_document();
+        index.get("name").as_str() == Some("k_1")
+            && accesses.and_then(|a| a.get("ops").as_exact_i64()) > Some(0)
+    });
+    assert!(used, "{stats:?}");
+}
+
+#[test]
+fn an_index_that_is_dropped_ends_what_reads_it() {
+    let mut fixture = Fixture::new();
+    let documents: Vec<Value> = (0..1000)
+        .map(|at| doc! {"_id": at, "a": at}.into())
+        .collect();
+    fixture.run(doc! {"insert": "c", "documents": documents});
+    let index = doc! {"key": doc! {"a": 1}, "name": "a_1"};
+    fixture.run(doc! {"createIndexes": "c", "indexes": array![index]});
+    let find = doc! {"find": "c", "filter": doc! {"a": doc! {"$gte": 0}}, "batchSize": 2};
+    let reply = fixture.run(find);
+    let (id, _, first) = crate::support::cursor(&reply, "firstBatch");
+    assert_eq!(first.len(), 2);
+    fixture.run(doc! {"dropIndexes": "c", "index": "a_1"});
+    // What was read already is still given.
+    let more = doc! {"getMore": id, "collection": "c"};
+    const QUERY_PLAN_KILLED: i64 = 175;
+    assert_eq!(fixture.code(more), QUERY_PLAN_KILLED);
+}
+
+#[test]
+fn geographic_indexes_change_no_answer() {
+    let mut random = Random::new(7);
+    let mut fixture = Fixture::new();
+    let mut place = |spread: i32| -> (f64, f64) {
+        let degrees = |n: i32| f64::from(n - spread) / 10.0;
+        (
+            degrees(random.int(2 * spread)),
+            degrees(random.int(2 * spread)),
+        )
+    };
+    let documents: Vec<Value> = (0..300)
+        .map(|at| {
+            let (x, y) = place(400);
+            let point = doc! {"type": "Point", "coordinates": array![x, y]};
+            match at % 10 {
+                0 => doc! {"_id": at, "g": point}.into(),
+                1 => doc! {"_id": at, "p": array![x, y]}.into(),
+                _ => doc! {"_id": at, "g": point, "p": array![x, y], "n": at % 5}.into(),
+            }
+        })
+        .collect();
+    for name in ["plain", "indexed"] {
+        fixture.run(doc! {"insert": name, "documents": documents.clone()});
+    }
+    let indexes = array![
+        doc! {"key": doc! {"g": "2dsphere"}, "name": "sphere"},
+        doc! {"key": doc! {"n": 1, "g": "2dsphere"}, "name": "both"},
+        doc! {"key": doc! {"p": "2d"}, "name": "plane"},
+    ];
+    fixture.run(doc! {"createIndexes": "indexed", "indexes": indexes});
+    let mut by_index = 0;
+    for _ in 0..30 {
+        let (x, y) = place(300);
+        let sphere = doc! {"$geoWithin": doc! {"$centerSphere": array![array![x, y], 0.2]}};
+        let corners = array![array![x - 9.0, y - 4.0], array![x + 9.0, y + 4.0]];
+        let plane = doc! {"$geoWithin": doc! {"$box": corners}};
+        for filter in [
+            doc! {"g": sphere.clone()},
+            doc! {"g": sphere, "n": doc! {"$gte": 3}},
+            doc! {"p": plane},
+        ] {
+            let find = |of: &str| doc! {"find": of, "filter": filter.clone()};
+            let (plain, indexed) = (fixture.all(find("plain")), fixture.all(find("indexed")));
+            assert!(is_same(&as_set(&plain), &as_set(&indexed)), "{filter:?}");
+            let explain = doc! {"explain": find("indexed"), "verbosity": "queryPlanner"};
+            let plan = show(&fixture.run(explain));
+            by_index += usize::from(plan.contains("IXSCAN"));
+        }
+    }
+    assert_eq!(by_index, 90);
+}
