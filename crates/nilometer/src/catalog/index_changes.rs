@@ -139,6 +139,12 @@ impl Catalog {
             return Ok(());
         }
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_prepared(collection) {
+            // Stored with the collection, when it gets its name.
+            index.stored().multikey |= bits;
+            index.publish();
+            return Ok(());
+        }
         index.stored().multikey |= bits;
         if let Ok(now) = self.same_collection(collection) {
             self.store_indexes(&now, now.indexes.all().to_vec(), WriteBatch::new())?;

@@ -52,6 +52,8 @@ pub struct Catalog {
     entries: RwLock<BTreeMap<Namespace, CatalogEntry>>,
     /// Held while a change is checked, stored and made visible.
     changes: Mutex<()>,
+    /// Collections that are being filled and have no name yet.
+    prepared: Mutex<BTreeSet<[u8; 16]>>,
 }
 
 impl Catalog {
@@ -96,6 +98,7 @@ impl Catalog {
             keyspace,
             entries: RwLock::new(entries),
             changes: Mutex::new(()),
+            prepared: Mutex::default(),
         };
         catalog.load_build_progress()?;
         Ok(catalog)

@@ -8,35 +8,40 @@
 //! Until it is installed no entry names the new keyspaces, so a crash leaves nothing: they are dropped when
 //! the catalog is opened again.
 
-use std::sync::{Arc, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use nilometer_bson::Document;
 
 use super::index_spec::IndexSpec;
 use super::indexes::StoredIndex;
-use super::{Catalog, CatalogEntry, Collection, Namespace};
+use super::{Catalog, CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
 use crate::error::{Error, ErrorCode, Result};
 
 impl Catalog {
-    /// An ordinary collection with the name, options and indexes of `target`, or of one that is not there
+    /// A collection, of buckets if there are `timeseries` options, with the name, options and indexes of `target`, or of one that is not there
     /// yet. It is nobody's until it is installed. Its indexes are complete, as it is empty: whoever inserts
     /// keeps them up to date.
     pub fn prepare_replacement(
         &self,
         target: &Namespace,
         uuid: [u8; 16],
+        timeseries: Option<TimeseriesOptions>,
         now_ms: i64,
     ) -> Result<(Collection, Option<Arc<Collection>>)> {
         let replaced = match self.get(target) {
             None => None,
-            Some(CatalogEntry::Collection(found)) if found.timeseries.is_none() => Some(found),
+            Some(CatalogEntry::Collection(found)) if found.timeseries == timeseries => Some(found),
             Some(_) => return Err(changed(target)),
         };
+        self.lock_prepared().insert(uuid);
         let options = replaced.as_ref().map(|c| c.options.clone());
-        let storage = self.create_storage(uuid, false)?;
+        let storage = self.create_storage(uuid, timeseries.is_some())?;
         let fresh = Collection::new(
             target.clone(),
             uuid,
             options.unwrap_or_default(),
-            None,
+            timeseries,
             storage,
         );
         if let Some(replaced) = &replaced {
@@ -54,11 +59,13 @@ impl Catalog {
     }
 
     /// Gives a prepared collection its name, and drops what had it. Fails if the name stands for something
-    /// else by now, or for a collection of other options, than when it was prepared.
+    /// else by now, or for a collection of other options, than when it was prepared. New buckets are seen
+    /// under the name `view`.
     pub fn install_replacement(
         &self,
         fresh: &Arc<Collection>,
         replaced: Option<&Collection>,
+        view: Option<&Namespace>,
     ) -> Result<()> {
         // Nobody adds an index to what is about to go.
         let _closed = replaced.map(|old| old.indexes.close());
@@ -78,18 +85,42 @@ impl Catalog {
         if now.as_deref().map(known) != replaced.map(known) || !is_as_prepared {
             return Err(changed(target));
         }
-        self.store(vec![(
+        let mut changes = vec![(
             target.clone(),
             Some(CatalogEntry::Collection(Arc::clone(fresh))),
-        )])?;
+        )];
+        if let Some(name) = view
+            && now.is_none()
+        {
+            self.refuse_taken(name)?;
+            let view = View {
+                namespace: name.clone(),
+                view_on: target.collection.clone(),
+                pipeline: Vec::new(),
+                options: Document::new(),
+            };
+            changes.push((name.clone(), Some(CatalogEntry::View(Arc::new(view)))));
+        }
+        self.store(changes)?;
+        self.lock_prepared().remove(&fresh.uuid);
         match now {
             Some(old) => self.discard(&old),
             None => Ok(()),
         }
     }
 
+    /// True for a collection that waits for its name.
+    pub(super) fn is_prepared(&self, collection: &Collection) -> bool {
+        self.lock_prepared().contains(&collection.uuid)
+    }
+
+    fn lock_prepared(&self) -> MutexGuard<'_, BTreeSet<[u8; 16]>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Drops the keyspaces of a collection that no entry names. Builds of its indexes find them gone.
     pub fn discard(&self, collection: &Collection) -> Result<()> {
+        self.lock_prepared().remove(&collection.uuid);
         let keyspaces = collection.keyspaces();
         collection.indexes.set(Arc::default());
         for keyspace in keyspaces {
@@ -132,11 +163,13 @@ mod tests {
             .unwrap();
         let before = engine.keyspaces().len();
 
-        let (fresh, replaced) = catalog.prepare_replacement(&name, [2; 16], 0).unwrap();
+        let (fresh, replaced) = catalog
+            .prepare_replacement(&name, [2; 16], None, 0)
+            .unwrap();
         assert_eq!(catalog.collection(&name).unwrap().uuid, [1; 16]);
         let fresh = Arc::new(fresh);
         catalog
-            .install_replacement(&fresh, replaced.as_deref())
+            .install_replacement(&fresh, replaced.as_deref(), None)
             .unwrap();
         let found = catalog.collection(&name).unwrap();
         assert_eq!((found.uuid, &found.options), ([2; 16], &options));
@@ -145,7 +178,9 @@ mod tests {
         assert_eq!(engine.keyspaces().len(), before);
 
         // What is not installed is gone after a crash.
-        catalog.prepare_replacement(&name, [3; 16], 0).unwrap();
+        catalog
+            .prepare_replacement(&name, [3; 16], None, 0)
+            .unwrap();
         assert_ne!(engine.keyspaces().len(), before);
         let again = Catalog::open(engine.clone()).unwrap();
         assert_eq!(engine.keyspaces().len(), before);
@@ -157,13 +192,15 @@ mod tests {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         let catalog = Catalog::open(engine).unwrap();
         let name = Namespace::new("db", "c").unwrap();
-        let (fresh, replaced) = catalog.prepare_replacement(&name, [2; 16], 0).unwrap();
+        let (fresh, replaced) = catalog
+            .prepare_replacement(&name, [2; 16], None, 0)
+            .unwrap();
         assert!(replaced.is_none());
         catalog
             .create_collection(name.clone(), [1; 16], doc! {}, None)
             .unwrap();
         let error = catalog
-            .install_replacement(&Arc::new(fresh), None)
+            .install_replacement(&Arc::new(fresh), None, None)
             .unwrap_err();
         assert_eq!(error.code, ErrorCode::CommandFailed);
         assert_eq!(catalog.collection(&name).unwrap().uuid, [1; 16]);

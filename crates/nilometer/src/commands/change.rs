@@ -16,6 +16,7 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
+use crate::eval::variables::SharedCollator;
 use crate::eval::{EvalContext, ParseContext};
 use crate::operation::{Documents, OperationContext, Request};
 use crate::query::planner::access::hint::{self, Hint};
@@ -23,19 +24,29 @@ use crate::query::planner::access::targets::Targets;
 use crate::query::source::{Collections, Direction, Resolved};
 use crate::write::Selection;
 
-/// The collection that is written to; `None` if there is nothing of that name. If its documents are
-/// buckets, [`super::raw_change`] changes them.
-pub(super) fn target(
-    database: &Database,
-    namespace: &Namespace,
-    command: &str,
-) -> Result<Option<Arc<Collection>>> {
+/// What a statement changes the documents of.
+pub(super) enum Target {
+    /// There is nothing of that name.
+    Absent,
+    /// An ordinary collection.
+    Records(Arc<Collection>),
+    /// Bucket documents, by [`super::raw_change`].
+    Buckets(Arc<Collection>),
+    /// Measurements of these buckets, by [`super::view_change`].
+    Measurements(Arc<Collection>),
+}
+
+/// What is written to under a name.
+pub(super) fn target(database: &Database, namespace: &Namespace) -> Result<Target> {
     let catalog = database.catalog();
-    if catalog.timeseries(namespace).is_some() {
-        return Err(no_timeseries(command));
+    if let Some(buckets) = catalog.timeseries(namespace) {
+        return Ok(Target::Measurements(buckets));
     }
     match catalog.get(namespace) {
-        Some(CatalogEntry::Collection(found)) => Ok(Some(found)),
+        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
+            Ok(Target::Buckets(found))
+        }
+        Some(CatalogEntry::Collection(found)) => Ok(Target::Records(found)),
         Some(CatalogEntry::View(_)) => Err(Error::new(
             ErrorCode::CommandNotSupportedOnView,
             format!("Namespace {namespace} is a view, not a collection"),
@@ -44,15 +55,8 @@ pub(super) fn target(
             ErrorCode::InvalidNamespace,
             format!("cannot write to '{namespace}'"),
         )),
-        None => Ok(None),
+        None => Ok(Target::Absent),
     }
-}
-
-/// What commands that change measurements answer.
-fn no_timeseries(command: &str) -> Error {
-    Error::invalid_options(format!(
-        "{command} on a time-series collection is not supported yet"
-    ))
 }
 
 /// Where a statement runs.
@@ -75,6 +79,7 @@ pub(super) struct Selected {
     pub(super) hint: Option<Hint>,
     /// Where the documents are, if an index knows.
     pub(super) targets: Option<Targets>,
+    collator: Option<SharedCollator>,
 }
 
 impl Selected {
@@ -103,6 +108,7 @@ impl Selected {
             natural,
             hint,
             targets: None,
+            collator: expressions.collator().cloned(),
         })
     }
 
@@ -122,6 +128,7 @@ impl Selected {
             candidates: self.targets.as_ref().map(|targets| targets as _),
             durability,
             eval,
+            collator: self.collator.as_ref(),
             check_interrupt,
         }
     }

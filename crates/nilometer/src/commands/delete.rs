@@ -1,40 +1,41 @@
 //! `delete`: statements that remove one document, or all, that a filter matches.
 
-use std::sync::Arc;
-
 use nilometer_bson::{DocRef, Document, DocumentBuilder};
 
 use super::args::Args;
 use super::change::{
-    Place, Selected, Statements, append_errors, count_value, durability, eval_context,
+    Place, Selected, Statements, Target, append_errors, count_value, durability, eval_context,
     expressions_of, make_durable, target,
 };
 use super::raw_change::Buckets;
+use super::view_change::Measurements;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
-use crate::catalog::Collection;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::Collation;
 use crate::operation::Request;
 use crate::write::{Changed, Selection};
 
+/// The options of the command.
+pub(super) const FIELDS: &[&str] = &[
+    "deletes",
+    "ordered",
+    "bypassDocumentValidation",
+    "let",
+    collection_uuid::NAME,
+];
+
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
     write_concern: true,
     in_api_v1: true,
     counted: Counted::Delete,
-    fields: Fields::Only(&[
-        "deletes",
-        "ordered",
-        "bypassDocumentValidation",
-        "let",
-        collection_uuid::NAME,
-    ]),
+    fields: Fields::Only(FIELDS),
     ..CommandSpec::new("delete", "Deletes documents.", run)
 };
 
 /// What a statement may say.
-const STATEMENT: &[&str] = &["q", "limit", "collation", "hint"];
+pub(super) const STATEMENT: &[&str] = &["q", "limit", "collation", "hint"];
 
 fn run(
     database: &Database,
@@ -51,7 +52,7 @@ fn run(
         statement.required_document("q")?;
         is_multi(&statement)?;
     }
-    target(database, &statements.namespace, "delete")?;
+    target(database, &statements.namespace)?;
     let mut deleted = 0;
     let counters = &database.services().counters;
     let only_one = statements.is_one_change(|s| !matches!(is_multi(s), Ok(false)));
@@ -94,9 +95,7 @@ pub(super) fn one(
     } = place;
     let expressions = &expressions_of(place, statement)?;
     let mut selected = Selected::parse(database, namespace, statement, filter, expressions)?;
-    let Some(collection) = target(database, namespace, "delete")? else {
-        return Ok(0);
-    };
+    let target = target(database, namespace)?;
     let collation = Collation::of(expressions);
     selected.find_targets(
         database,
@@ -108,29 +107,35 @@ pub(super) fn one(
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables, expressions);
     let selection = selected.selection(multi, durability, eval, &check_interrupt);
-    let (deleted, _) = apply(database, &collection, selection)?;
+    let (deleted, _) = apply(database, &target, selection)?;
     database.services().counters.documents.deleted.add(deleted);
     Ok(deleted)
 }
 
-/// Removes documents, or buckets from where those are the documents.
+/// Removes documents; tells how many and, if only one was meant, which.
 pub(super) fn apply(
     database: &Database,
-    collection: &Arc<Collection>,
+    target: &Target,
     selection: Selection<'_>,
 ) -> Result<(u64, Option<Changed>)> {
-    if collection.timeseries.is_some() {
-        let buckets = Buckets {
+    match target {
+        Target::Absent => Ok((0, None)),
+        Target::Records(collection) => database.records().delete(collection, selection),
+        Target::Buckets(collection) => Buckets {
             database,
             collection,
-        };
-        return buckets.delete(selection);
+        }
+        .delete(selection),
+        Target::Measurements(collection) => Measurements {
+            stored: database.collections(),
+            collection,
+        }
+        .delete(selection),
     }
-    database.records().delete(collection, selection)
 }
 
 /// `limit: 0` means all documents, `limit: 1` one.
-fn is_multi(statement: &Args<'_>) -> Result<bool> {
+pub(super) fn is_multi(statement: &Args<'_>) -> Result<bool> {
     match statement.integer("limit")? {
         None => Err(statement.missing("limit")),
         Some(0) => Ok(true),

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::args::Args;
-use super::explain_write::{self, PlannedWrite};
+use super::explain_write::PlannedWrite;
 use super::query::Planned;
-use super::{Access, CommandContext, CommandSpec, Fields, aggregate, count, distinct, find};
+use super::{
+    Access, CommandContext, CommandSpec, Fields, aggregate, count, distinct, explain_change, find,
+};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
@@ -24,7 +26,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
 };
 
 /// Options every command takes, as far as a command inside `explain` may carry them.
-const GENERIC_FIELDS: &[&str] = &[
+pub(super) const GENERIC_FIELDS: &[&str] = &[
     "$db",
     "lsid",
     "comment",
@@ -87,8 +89,7 @@ fn run(
         "count" => count::plan(database, operation, &inner(count::FIELDS, "count")?)?,
         "distinct" => distinct::plan(database, operation, &inner(distinct::FIELDS, "distinct")?)?,
         "update" | "delete" | "findAndModify" | "findandmodify" => {
-            let write = explain_write::plan(database, operation, name, command)?;
-            return explained_write(database, operation, &write, verbosity, command);
+            return explain_change::explained(database, operation, name, command, verbosity);
         }
         other => {
             return Err(Error::new(
@@ -135,7 +136,7 @@ pub(super) fn explained(
     explained_with(database, operation, planned, verbosity, command, None)
 }
 
-fn explained_with(
+pub(super) fn explained_with(
     database: &Database,
     operation: &OperationContext,
     planned: Planned,
@@ -179,7 +180,7 @@ fn explained_with(
 }
 
 /// The explanation of a write: the query for its documents, with what would be done to them on top.
-fn explained_write(
+pub(super) fn explained_write(
     database: &Database,
     operation: &OperationContext,
     write: &PlannedWrite,
@@ -221,7 +222,11 @@ fn explained_write(
 }
 
 /// An explanation with what only a server knows.
-fn with_server(database: &Database, explanation: &Document, command: DocRef<'_>) -> Document {
+pub(super) fn with_server(
+    database: &Database,
+    explanation: &Document,
+    command: DocRef<'_>,
+) -> Document {
     let host = &database.services().host;
     let mut out = DocumentBuilder::new();
     for element in explanation.iter() {

@@ -18,26 +18,29 @@ use crate::operation::{OperationContext, Request};
 use crate::write::update::Update;
 use crate::write::{Changed, Selection};
 
+/// The options of the command.
+pub(super) const FIELDS: &[&str] = &[
+    "query",
+    "sort",
+    "remove",
+    "update",
+    "new",
+    "fields",
+    "upsert",
+    "bypassDocumentValidation",
+    "bypassEmptyTsReplacement",
+    "arrayFilters",
+    "collation",
+    "hint",
+    "let",
+];
+
 pub(super) const SPEC: CommandSpec = CommandSpec {
     aliases: &["findandmodify"],
     access: Access::Write,
     write_concern: true,
     in_api_v1: true,
-    fields: Fields::Only(&[
-        "query",
-        "sort",
-        "remove",
-        "update",
-        "new",
-        "fields",
-        "upsert",
-        "bypassDocumentValidation",
-        "bypassEmptyTsReplacement",
-        "arrayFilters",
-        "collation",
-        "hint",
-        "let",
-    ]),
+    fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "findAndModify",
         "Changes or removes one document and answers with it.",
@@ -77,7 +80,7 @@ fn run(
     }
     let options = QueryOptions::parse(database, operation, &args, Some(name))?;
     let form = form(&args, &options)?;
-    target(database, &namespace, "findAndModify")?;
+    target(database, &namespace)?;
     let filter = args.document("query")?.unwrap_or(DocRef::EMPTY);
     let expressions = &options.expressions;
     let mut selected = Selected::parse(database, &namespace, &args, filter, expressions)?;
@@ -144,10 +147,8 @@ fn perform(
     let counters = &database.services().counters.documents;
     match form {
         Form::Remove => {
-            let Some(collection) = target(database, namespace, "findAndModify")? else {
-                return Ok(Done::default());
-            };
-            let (deleted, changed) = delete::apply(database, &collection, selection)?;
+            let target = target(database, namespace)?;
+            let (deleted, changed) = delete::apply(database, &target, selection)?;
             counters.deleted.add(deleted);
             Ok(Done {
                 changed,

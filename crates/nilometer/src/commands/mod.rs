@@ -30,6 +30,7 @@ mod distinct;
 mod drop;
 mod drop_indexes;
 mod explain;
+mod explain_change;
 mod explain_write;
 mod find;
 mod find_and_modify;
@@ -63,6 +64,7 @@ mod top;
 mod update;
 mod users;
 mod validate;
+pub(crate) mod view_change;
 
 pub use crate::operation::Access;
 pub use dispatch::{error_reply, run};

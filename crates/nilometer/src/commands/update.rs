@@ -4,11 +4,12 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::args::Args;
 use super::change::{
-    Place, Selected, Statements, append_errors, count_value, durability, eval_context,
+    Place, Selected, Statements, Target, append_errors, count_value, durability, eval_context,
     make_durable, target, upserted, with_constants,
 };
 use super::insert::ordinary;
 use super::raw_change::Buckets;
+use super::view_change::Measurements;
 use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, Result};
@@ -17,24 +18,27 @@ use crate::operation::{OperationContext, Request};
 use crate::write::Updated;
 use crate::write::update::Update;
 
+/// The options of the command.
+pub(super) const FIELDS: &[&str] = &[
+    "updates",
+    "ordered",
+    "bypassDocumentValidation",
+    "bypassEmptyTsReplacement",
+    "let",
+    collection_uuid::NAME,
+];
+
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
     write_concern: true,
     in_api_v1: true,
     counted: Counted::Update,
-    fields: Fields::Only(&[
-        "updates",
-        "ordered",
-        "bypassDocumentValidation",
-        "bypassEmptyTsReplacement",
-        "let",
-        collection_uuid::NAME,
-    ]),
+    fields: Fields::Only(FIELDS),
     ..CommandSpec::new("update", "Updates documents.", run)
 };
 
 /// What a statement may say.
-const STATEMENT: &[&str] = &[
+pub(super) const STATEMENT: &[&str] = &[
     "q",
     "u",
     "c",
@@ -86,7 +90,7 @@ fn run(
         statement.required_document("q")?;
         check_update(&statement, statement.value("u"), "u")?;
     }
-    target(database, &statements.namespace, "update")?;
+    target(database, &statements.namespace)?;
     let mut totals = Totals::default();
     let counters = &database.services().counters;
     let only_one =
@@ -174,7 +178,7 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
     Ok(updated)
 }
 
-fn check_combination(update: &Update, multi: bool, constants: bool) -> Result<()> {
+pub(super) fn check_combination(update: &Update, multi: bool, constants: bool) -> Result<()> {
     if multi && update.is_replacement() {
         return Err(Error::failed_to_parse(
             "multi update is not supported for replacement-style update",
@@ -199,21 +203,31 @@ pub(super) fn apply(
     upsert: bool,
     supplied: Option<DocRef<'_>>,
 ) -> Result<Updated> {
-    let collection = match target(database, namespace, "update")? {
-        Some(found) => found,
-        None if upsert => ordinary(database, namespace.clone())?,
-        None => return Ok(Updated::default()),
+    let collection = match target(database, namespace)? {
+        Target::Records(found) => found,
+        Target::Absent if upsert => ordinary(database, namespace.clone())?,
+        Target::Absent => return Ok(Updated::default()),
+        Target::Buckets(found) => {
+            let buckets = Buckets {
+                database,
+                collection: &found,
+            };
+            return match upsert {
+                true => buckets.upsert(operation, selection, update, supplied),
+                false => buckets.update(selection, update),
+            };
+        }
+        Target::Measurements(found) => {
+            let measurements = Measurements {
+                stored: database.collections(),
+                collection: &found,
+            };
+            return match upsert {
+                true => measurements.upsert(operation, selection, update, supplied),
+                false => measurements.update(selection, update),
+            };
+        }
     };
-    if collection.timeseries.is_some() {
-        let buckets = Buckets {
-            database,
-            collection: &collection,
-        };
-        return match upsert {
-            true => buckets.upsert(operation, selection, update, supplied),
-            false => buckets.update(selection, update),
-        };
-    }
     let records = database.records();
     if !upsert {
         return records.update(&collection, selection, update);

@@ -24,12 +24,13 @@ use crate::write::Records;
 use super::plain::Plain;
 
 /// All collections of a database.
+#[derive(Clone)]
 pub(crate) struct StoredCollections {
-    pub(super) services: Arc<Services>,
+    pub(crate) services: Arc<Services>,
     pub(super) engine: Arc<dyn Engine>,
-    pub(super) catalog: Arc<Catalog>,
-    pub(super) timeseries: Arc<Timeseries>,
-    pub(super) records: Arc<Records>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) timeseries: Arc<Timeseries>,
+    pub(crate) records: Arc<Records>,
     pub(super) plans: Arc<PlanCache>,
 }
 

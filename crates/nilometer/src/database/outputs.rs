@@ -1,7 +1,9 @@
 //! Where `$out` and `$merge` write: the implementation of [`Outputs`].
 //!
-//! Ordinary collections only. Time series are refused by name: [`Outputs`] already says which options one
-//! would be made with, and [`StoredCollections::writable`] is the place where they part.
+//! Ordinary collections here; [`StoredCollections::writable`] is the place where time series part from them
+//! ([`series`]). The contents of a replaced one are gathered in buckets of their own.
+
+mod series;
 
 use std::sync::Arc;
 
@@ -22,28 +24,44 @@ use crate::write::{Records, Selection};
 /// Options of a time series for a collection that is none.
 const NOT_A_TIME_SERIES: i32 = 7_268_700;
 
+/// What a name stands for that is written to.
+enum Writable {
+    Nothing,
+    Records(Arc<Collection>),
+    /// The collection of the buckets.
+    Series(Arc<Collection>),
+}
+
 impl StoredCollections {
-    /// The ordinary collection of that name, if there is one; what `stage` cannot write to is refused.
-    fn writable(&self, stage: &str, target: &Namespace) -> Result<Option<Arc<Collection>>> {
-        let series = || {
-            Error::new(
-                ErrorCode::CommandNotSupported,
-                format!(
-                    "{stage} into the time-series collection {target} is not supported by this version"
-                ),
-            )
-        };
+    /// What is there of that name; what `stage` cannot write to is refused.
+    fn writable(&self, stage: &str, target: &Namespace) -> Result<Writable> {
+        if let Some(buckets) = self.catalog.timeseries(target) {
+            return Ok(Writable::Series(buckets));
+        }
         match self.catalog.get(target) {
-            None => Ok(None),
-            Some(CatalogEntry::Collection(found)) if found.timeseries.is_none() => Ok(Some(found)),
-            Some(CatalogEntry::Collection(_)) => Err(series()),
-            Some(CatalogEntry::View(view)) if view.is_timeseries() => Err(series()),
+            None => Ok(Writable::Nothing),
+            Some(CatalogEntry::Collection(found)) if found.timeseries.is_none() => {
+                Ok(Writable::Records(found))
+            }
+            Some(CatalogEntry::Collection(_)) => Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                format!("{stage} cannot write buckets to {target}"),
+            )),
             Some(CatalogEntry::View(_)) => Err(Error::new(
                 ErrorCode::CommandNotSupportedOnView,
                 format!(
                     "Namespace {target} is a view, not a collection: {stage} cannot write to it"
                 ),
             )),
+        }
+    }
+
+    fn insert_options<'i>(new_id: &'i dyn Fn() -> ObjectId) -> InsertOptions<'i> {
+        InsertOptions {
+            ordered: true,
+            // Whoever needs it on disk waits once, at the end.
+            durability: Durability::Buffered,
+            new_id,
         }
     }
 }
@@ -54,19 +72,15 @@ impl Outputs for StoredCollections {
         target: &Namespace,
         timeseries: Option<&TimeseriesOptions>,
     ) -> Result<()> {
-        let found = self.writable("$out", target)?;
-        match (timeseries, found) {
-            (None, _) => Ok(()),
-            (Some(_), Some(_)) => Err(Error::location(
+        match (timeseries, self.writable("$out", target)?) {
+            (Some(_), Writable::Records(_)) => Err(Error::location(
                 NOT_A_TIME_SERIES,
                 format!(
                     "Cannot create a time-series collection from the existing collection {target}"
                 ),
             )),
-            (Some(_), None) => Err(Error::new(
-                ErrorCode::CommandNotSupported,
-                "$out with 'timeseries' is not supported by this version",
-            )),
+            (Some(wanted), Writable::Series(found)) => series::check_options(wanted, &found),
+            _ => Ok(()),
         }
     }
 
@@ -77,23 +91,42 @@ impl Outputs for StoredCollections {
     ) -> Result<Box<dyn Replacement>> {
         self.check_replaceable(target, timeseries)?;
         let uuid = self.services.ids.uuid();
-        let (fresh, replaced) = {
-            let now_ms = self.services.clock.now_ms();
-            self.catalog.prepare_replacement(target, uuid, now_ms)?
+        let now_ms = self.services.clock.now_ms();
+        let series = match self.writable("$out", target)? {
+            Writable::Series(found) => found.timeseries.clone(),
+            Writable::Records(_) => None,
+            Writable::Nothing => timeseries.cloned(),
         };
+        let name = match series {
+            Some(_) => target.buckets(),
+            None => target.clone(),
+        };
+        let is_series = series.is_some();
+        let (fresh, replaced) = self
+            .catalog
+            .prepare_replacement(&name, uuid, series, now_ms)?;
         Ok(Box::new(Fresh {
-            services: Arc::clone(&self.services),
-            catalog: Arc::clone(&self.catalog),
-            records: Arc::clone(&self.records),
+            stored: self.clone(),
             collection: Arc::new(fresh),
+            view: is_series.then(|| target.clone()),
             replaced,
             is_installed: false,
         }))
     }
 
     fn merge_into(&self, target: &Namespace) -> Result<Box<dyn MergeTarget>> {
+        let collection = match self.writable("$merge", target)? {
+            Writable::Series(found) => {
+                return Ok(Box::new(series::SeriesTarget {
+                    stored: self.clone(),
+                    collection: found,
+                }));
+            }
+            Writable::Records(found) => Some(found),
+            Writable::Nothing => None,
+        };
         Ok(Box::new(Target {
-            collection: self.writable("$merge", target)?,
+            collection,
             namespace: target.clone(),
             services: Arc::clone(&self.services),
             catalog: Arc::clone(&self.catalog),
@@ -104,31 +137,53 @@ impl Outputs for StoredCollections {
 
 /// Contents that wait for their name.
 struct Fresh {
-    services: Arc<Services>,
-    catalog: Arc<Catalog>,
-    records: Arc<Records>,
+    stored: StoredCollections,
     collection: Arc<Collection>,
+    /// The name under which measurements are seen, if these are their buckets.
+    view: Option<Namespace>,
     replaced: Option<Arc<Collection>>,
     is_installed: bool,
+}
+
+impl Fresh {
+    fn forget(&self, collection: &Collection) {
+        self.stored.records.forget(collection.uuid);
+        self.stored.timeseries.forget(collection.uuid);
+    }
 }
 
 impl Replacement for Fresh {
     fn insert(&mut self, documents: &[Document], operation: &OperationContext) -> Result<()> {
         let now_ms = operation.now_ms;
         let documents = documents.iter().map(Document::as_ref);
-        insert(&self.records, &self.collection, documents, &|| {
-            self.services.ids.object_id(now_ms)
-        })
+        let ids = &self.stored.services.ids;
+        let new_id = || ids.object_id(now_ms);
+        if self.view.is_none() {
+            return insert(&self.stored.records, &self.collection, documents, &new_id);
+        }
+        let outcome = self.stored.timeseries.insert(
+            &self.stored.catalog,
+            &self.collection,
+            documents,
+            StoredCollections::insert_options(&new_id),
+        )?;
+        match outcome.errors.into_iter().next() {
+            Some(refused) => Err(refused.error),
+            None => Ok(()),
+        }
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
-        self.records.sync()?;
+        self.stored.records.sync()?;
         let replaced = self.replaced.take();
-        self.catalog
-            .install_replacement(&self.collection, replaced.as_deref())?;
+        self.stored.catalog.install_replacement(
+            &self.collection,
+            replaced.as_deref(),
+            self.view.as_ref(),
+        )?;
         self.is_installed = true;
         if let Some(old) = replaced {
-            self.records.forget(old.uuid);
+            self.forget(&old);
         }
         Ok(())
     }
@@ -137,9 +192,9 @@ impl Replacement for Fresh {
 impl Drop for Fresh {
     fn drop(&mut self) {
         if !self.is_installed {
-            self.records.forget(self.collection.uuid);
+            self.forget(&self.collection);
             // Keyspaces that stay behind are dropped when the database is opened again.
-            drop(self.catalog.discard(&self.collection));
+            drop(self.stored.catalog.discard(&self.collection));
         }
     }
 }
@@ -151,12 +206,7 @@ fn insert<'a>(
     documents: impl Iterator<Item = DocRef<'a>>,
     new_id: &dyn Fn() -> ObjectId,
 ) -> Result<()> {
-    let options = InsertOptions {
-        ordered: true,
-        // Whoever needs it on disk waits once, at the end.
-        durability: Durability::Buffered,
-        new_id,
-    };
+    let options = StoredCollections::insert_options(new_id);
     let outcome = records.insert(collection, documents, options)?;
     match outcome.errors.into_iter().next() {
         Some(refused) => Err(refused.error),
@@ -262,6 +312,7 @@ impl MergeTarget for Target {
             candidates: None,
             durability: Durability::Buffered,
             eval: change.eval,
+            collator: None,
             check_interrupt: &|| operation.check_interrupt(),
         };
         let ids = &self.services.ids;
@@ -284,5 +335,89 @@ impl MergeTarget for Target {
             self.records.sync()?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{DocumentBuilder, Value, array, doc};
+
+    use super::*;
+    use crate::database::Database;
+    use crate::operation::Request;
+    use crate::session::ClientSession;
+
+    fn run(database: &Database, command: &Document) -> Document {
+        let mut body = DocumentBuilder::new();
+        for element in command.iter() {
+            body.append_element(element);
+        }
+        body.append("$db", "db");
+        let mut session = ClientSession::embedded();
+        database.run_command(&mut session, &Request::new(body.finish()))
+    }
+
+    fn code(database: &Database, stages: Value) -> i64 {
+        let command = doc! {"aggregate": "c", "pipeline": stages, "cursor": doc! {}};
+        let reply = run(database, &command);
+        reply.get("code").as_exact_i64().unwrap_or(0)
+    }
+
+    #[test]
+    fn indexes_are_kept_and_say_what_is_unique() {
+        let database = Database::in_memory().unwrap();
+        let catalog = database.catalog();
+        let name = Namespace::new("db", "to").unwrap();
+        let target = catalog
+            .create_collection(name.clone(), [7; 16], doc! {}, None)
+            .unwrap();
+        let spec = |field: &str, unique| {
+            let mut key = DocumentBuilder::new();
+            key.append(field, 1);
+            IndexSpec {
+                key: key.finish(),
+                name: field.to_owned(),
+                unique,
+                ..IndexSpec::default()
+            }
+        };
+        let specs = vec![spec("k", true), spec("tags", false)];
+        let added = catalog.add_indexes(&target, 0, |_| Ok(specs)).unwrap();
+        for index in &added {
+            catalog.finish_index(&target, index).unwrap();
+        }
+        let documents: Vec<Value> = (0..20)
+            .map(|at| doc! {"_id": at, "k": at, "tags": array![at, "x"]}.into())
+            .collect();
+        run(&database, &doc! {"insert": "c", "documents": documents});
+
+        // The arrays make the index of the collection to come a multikey one.
+        assert_eq!(code(&database, array![doc! {"$out": "to"}]), 0);
+        let fresh = catalog.collection(&name).unwrap();
+        assert_ne!(fresh.uuid, [7; 16]);
+        assert_ne!(fresh.indexes.named("tags").unwrap().multikey(), 0);
+        assert_eq!(fresh.indexes.all().len(), 2);
+        let validated = run(&database, &doc! {"validate": "to"});
+        assert_eq!(validated.get("nrecords").as_exact_i64(), Some(20));
+        assert!(validated.get("errors").as_array().unwrap().is_empty());
+
+        // What a unique index forbids leaves the target as it was.
+        let same = doc! {"$set": doc! {"k": 1}};
+        assert_eq!(code(&database, array![same, doc! {"$out": "to"}]), 11_000);
+        assert_eq!(catalog.collection(&name).unwrap().uuid, fresh.uuid);
+
+        // Merging goes by what is unique.
+        let merged = |field: &str| {
+            let key = doc! {"$project": doc! {"_id": 0, "k": 1, "tags.x": 1, "seen": "yes"}};
+            let merge = doc! {"$merge": doc! {"into": "to", "on": field}};
+            code(&database, array![key, merge])
+        };
+        assert_eq!(merged("k"), 0);
+        let seen = run(
+            &database,
+            &doc! {"count": "to", "query": doc! {"seen": "yes"}},
+        );
+        assert_eq!(seen.get("n").as_exact_i64(), Some(20));
+        assert_eq!(merged("tags"), 51_183);
     }
 }

@@ -126,6 +126,19 @@ pub trait MergeTarget: Send {
     /// An `_id` for a document that has none.
     fn new_id(&self, operation: &OperationContext) -> ObjectId;
 
+    /// The document as it would be stored: what `on` compares.
+    fn prepared(&self, document: Document) -> Result<Document> {
+        Ok(document)
+    }
+
+    /// Inserts what is not there; code 11000 if it is. Unless told otherwise a unique index sees to that.
+    fn insert_new(&mut self, change: Change<'_>, operation: &OperationContext) -> Result<()> {
+        match change.otherwise {
+            Some(document) => self.insert(document, operation),
+            None => Ok(()),
+        }
+    }
+
     /// Inserts a document.
     fn insert(&mut self, document: DocRef<'_>, operation: &OperationContext) -> Result<()>;
 

@@ -259,6 +259,15 @@ impl ImageColumn {
         self.rows = row + values.len();
         Ok(ascending)
     }
+
+    fn finish(&self) -> WrittenColumn {
+        WrittenColumn {
+            name: self.name.clone(),
+            min: self.min.to_value(),
+            max: self.max.to_value(),
+            bytes: self.builder.to_bytes(),
+        }
+    }
 }
 
 impl BucketImage {
@@ -352,8 +361,54 @@ impl BucketImage {
             }
             column.rows = rows;
         }
+        let written = WrittenBucket {
+            id: self.id,
+            start_ms: self.start_ms,
+            meta: self.meta.as_ref(),
+            rows,
+            sorted: self.sorted,
+            closed: self.closed,
+        };
+        let columns: Vec<WrittenColumn> = self.columns.iter().map(ImageColumn::finish).collect();
+        written.to_document(&columns)
+    }
+}
+
+/// A column as it is written.
+#[derive(Debug)]
+pub(crate) struct WrittenColumn {
+    /// Name of the field.
+    pub(crate) name: Arc<str>,
+    /// `control.min`.
+    pub(crate) min: Value,
+    /// `control.max`.
+    pub(crate) max: Value,
+    /// The compressed values.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A bucket as it is written, beside its columns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrittenBucket<'a> {
+    /// Its `_id`.
+    pub(crate) id: [u8; 12],
+    /// `control.min` of the time field, in ms.
+    pub(crate) start_ms: i64,
+    /// The metadata, missing if there is none.
+    pub(crate) meta: ValueRef<'a>,
+    /// Number of measurements.
+    pub(crate) rows: usize,
+    /// Times do not go back.
+    pub(crate) sorted: bool,
+    /// It takes no more measurements.
+    pub(crate) closed: bool,
+}
+
+impl WrittenBucket<'_> {
+    /// The bucket document. The first column is the time field.
+    pub(crate) fn to_document(self, columns: &[WrittenColumn]) -> Document {
         let mut out = DocumentBuilder::with_capacity(1024);
-        out.append_ref("_id", self.id_value());
+        out.append_ref("_id", ValueRef::ObjectId(nilometer_bson::ObjectId(self.id)));
         out.begin_document("control");
         let version = if self.sorted {
             Version::Sorted
@@ -362,35 +417,31 @@ impl BucketImage {
         };
         out.append("version", version as i32);
         out.begin_document("min");
-        for (at, column) in self.columns.iter().enumerate() {
-            let min = if at == 0 {
-                Value::DateTime(self.start_ms)
+        for (at, column) in columns.iter().enumerate() {
+            if at == 0 {
+                out.append(&column.name, Value::DateTime(self.start_ms));
             } else {
-                column.min.to_value()
-            };
-            out.append(&column.name, min);
+                out.append_ref(&column.name, column.min.as_ref());
+            }
         }
         out.end().begin_document("max");
-        for column in &self.columns {
-            out.append(&column.name, column.max.to_value());
+        for column in columns {
+            out.append_ref(&column.name, column.max.as_ref());
         }
         out.end();
         if self.closed {
             out.append("closed", true);
         }
-        out.append("count", i32::try_from(rows).unwrap_or(i32::MAX));
+        out.append("count", i32::try_from(self.rows).unwrap_or(i32::MAX));
         out.end();
-        out.append("meta", self.meta.clone());
+        out.append_ref("meta", self.meta);
         out.begin_document("data");
-        for column in &self.columns {
-            let bytes = column.builder.to_bytes();
-            out.append_ref(
-                &column.name,
-                ValueRef::Binary {
-                    subtype: COLUMN_SUBTYPE,
-                    bytes: &bytes,
-                },
-            );
+        for column in columns {
+            let bytes = ValueRef::Binary {
+                subtype: COLUMN_SUBTYPE,
+                bytes: &column.bytes,
+            };
+            out.append_ref(&column.name, bytes);
         }
         out.finish()
     }

@@ -100,7 +100,7 @@ impl<'a> Groups<'a> {
 }
 
 /// Looks at one document: its time, and the element that names its series.
-fn examine<'a>(
+pub(super) fn examine<'a>(
     document: DocRef<'a>,
     options: &TimeseriesOptions,
 ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {

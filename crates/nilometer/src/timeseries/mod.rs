@@ -8,7 +8,8 @@
 //! [`bucket_catalog`] decides which bucket takes a measurement, [`tail`] is what an insert writes,
 //! [`fold`] turns tails into the bucket documents that [`bucket_document`] describes, [`sealed`] is
 //! how those lie in storage, and [`read`] walks them in the order of their ids. Whatever else changes
-//! or removes a bucket goes through [`change`]: raw writes ([`raw`]), expiry ([`expire`]).
+//! or removes a bucket goes through [`change`]: raw writes ([`raw`]), expiry ([`expire`]), updates and
+//! deletes of measurements ([`measurements`]).
 //!
 //! Does not know queries or commands.
 
@@ -25,6 +26,7 @@ mod expire;
 mod fold;
 pub mod index_conversion;
 mod insert;
+mod measurements;
 mod meta;
 mod metrics;
 mod min_max;
@@ -51,6 +53,10 @@ use nilometer_storage::Engine;
 pub use bucket_catalog::{
     BUCKET_CATALOG_BYTES_MAX, BucketCatalog, BucketCounters, BucketLimits, Gauges,
 };
+pub use measurements::{
+    DecideMeasurement, DecideSeries, ExplainedSelection, MeasurementAction, MeasurementFate,
+    MeasurementSelection, MeasurementsChanged, SeriesFate, Turn,
+};
 pub use metrics::TimeseriesMetrics;
 pub use raw::{BucketFate, RawChange};
 pub use read::{BucketRange, BucketScan, StoredBucket};
@@ -66,6 +72,7 @@ pub struct Timeseries {
     /// What happened to measurements and buckets other than by inserting.
     pub metrics: TimeseriesMetrics,
     chores: ChoreQueue,
+    turns: measurements::Turns,
     cache: bucket_cache::BucketCache,
     /// Collections that were inserted into, for the chores of their buckets.
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
@@ -89,6 +96,7 @@ impl Timeseries {
             bucket_catalog,
             metrics: TimeseriesMetrics::default(),
             chores,
+            turns: measurements::Turns::default(),
             cache: bucket_cache::BucketCache::default(),
             collections: RwLock::default(),
         }

@@ -127,6 +127,12 @@ impl StoredBucket {
         self.version == Version::Sorted
     }
 
+    /// True when it takes no more measurements and is not changed through the collection.
+    pub fn is_closed(&self) -> bool {
+        let control = self.document.get("control").as_document();
+        control.is_some_and(|control| matches!(control.get("closed"), ValueRef::Bool(true)))
+    }
+
     /// The metadata, missing if there is none.
     pub fn meta(&self) -> ValueRef<'_> {
         self.document.get("meta")

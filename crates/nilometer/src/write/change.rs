@@ -30,6 +30,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
 use crate::insertion::InsertOptions;
 
@@ -60,6 +61,8 @@ pub struct Selection<'a> {
     pub durability: Durability,
     /// Time, variables, randomness.
     pub eval: EvalContext<'a>,
+    /// How strings compare, if not by bytes: what `eval` borrows.
+    pub collator: Option<&'a SharedCollator>,
     /// Ends the statement from outside.
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
 }

@@ -41,6 +41,7 @@ impl Records {
             candidates: None,
             durability: Durability::Buffered,
             eval: EvalContext::default(),
+            collator: None,
             check_interrupt,
         };
         let ranges: Arc<[KeyRange]> = [dates_up_to(index, limit_ms)].into();

@@ -5,6 +5,8 @@ mod collations;
 mod geo;
 mod golden;
 mod index_answers;
+mod measurement_changes;
+mod outputs;
 mod query_commands;
 mod random;
 mod same_answers;

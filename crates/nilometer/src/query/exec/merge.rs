@@ -75,11 +75,20 @@ impl Merge {
         } else {
             row
         };
+        let row = to.prepared(row)?;
         let wanted = self.filter(row.as_ref())?;
         let is_insert = self.stage.not_matched == WhenNotMatched::Insert;
         let replacement;
         let update = match &self.stage.matched {
-            WhenMatched::Fail => return to.insert(row.as_ref(), cx.operation),
+            WhenMatched::Fail => {
+                let change = Change {
+                    wanted: &wanted,
+                    update: &self.no_change,
+                    otherwise: Some(row.as_ref()),
+                    eval: cx.eval,
+                };
+                return to.insert_new(change, cx.operation);
+            }
             WhenMatched::Keep => &self.no_change,
             WhenMatched::Update(update) => update,
             WhenMatched::Replace => {

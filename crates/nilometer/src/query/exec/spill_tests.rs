@@ -190,7 +190,7 @@ fn what_must_write_to_disk_answers_the_same() {
 #[test]
 fn many_groups_of_many_parts() {
     let folder = tempfile::tempdir().unwrap();
-    let documents: Vec<Document> = (0..5000)
+    let documents: Vec<Document> = (0..1500)
         .map(|at| doc! {"_id": at, "k": at % 700, "v": at})
         .collect();
     let group = doc! {"_id": "$k", "n": doc! {"$sum": 1}, "all": doc! {"$push": "$v"}};

@@ -604,4 +604,17 @@ mod tests {
         assert!(parse(stages(PIPELINE_STAGES_MAX)).is_ok());
         assert_eq!(code(stages(PIPELINE_STAGES_MAX + 1)), 7_749_501);
     }
+
+    #[test]
+    fn pipelines_lie_in_pipelines_only_so_deep() {
+        let nested = |depth: usize| -> Value {
+            let mut stages = array![doc! {"$limit": 1}];
+            for _ in 0..depth {
+                stages = array![doc! {"$unionWith": doc! {"coll": "c", "pipeline": stages}}];
+            }
+            stages
+        };
+        assert!(parse(nested(PIPELINE_DEPTH_MAX)).is_ok());
+        assert_eq!(code(nested(PIPELINE_DEPTH_MAX + 1)), 232);
+    }
 }

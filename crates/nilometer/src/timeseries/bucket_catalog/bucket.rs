@@ -164,6 +164,15 @@ pub(crate) struct OpenBucket {
     memory: MemoryUse,
 }
 
+/// The id of a bucket: the low 32 bits of the seconds of its start, and a suffix of its own.
+pub(super) fn id_of(start_ms: i64, suffix: [u8; 8]) -> [u8; 12] {
+    let seconds = (start_ms.div_euclid(1000) as u32).to_be_bytes();
+    let mut id = [0; 12];
+    id[..4].copy_from_slice(&seconds);
+    id[4..].copy_from_slice(&suffix);
+    id
+}
+
 impl OpenBucket {
     /// A new bucket for a first measurement at `time_ms`.
     pub(crate) fn new(
@@ -175,10 +184,7 @@ impl OpenBucket {
     ) -> Self {
         memory.add(BUCKET_MEMORY_BYTES + meta_bytes);
         let start_ms = options.round_down_ms(time_ms);
-        let seconds = (start_ms.div_euclid(1000) as u32).to_be_bytes();
-        let mut id = [0; 12];
-        id[..4].copy_from_slice(&seconds);
-        id[4..].copy_from_slice(&id_suffix);
+        let id = id_of(start_ms, id_suffix);
         let time = BucketColumn {
             name: options.time_field.as_str().into(),
             schema: Schema::Scalar(type_code::DATE_TIME),

@@ -281,6 +281,17 @@ impl BucketCatalog {
         }
     }
 
+    /// A new id for a bucket that begins at `start_ms`.
+    pub(crate) fn new_bucket_id(&self, start_ms: i64) -> [u8; 12] {
+        let suffix = self.next_suffix.fetch_add(1, Ordering::Relaxed);
+        bucket::id_of(start_ms, suffix.to_be_bytes())
+    }
+
+    /// The limits of buckets.
+    pub(crate) fn limits(&self) -> BucketLimits {
+        self.limits
+    }
+
     fn open_bucket(&self, check: &Check<'_>, time: i64, meta: usize) -> OpenBucket {
         let suffix = self.next_suffix.fetch_add(1, Ordering::Relaxed);
         let memory = MemoryUse::new(self.usage.clone());

@@ -132,6 +132,14 @@ impl Update {
         }
     }
 
+    /// True if it consists of operators on the field `name` and what lies in it, and on nothing else.
+    pub fn touches_only(&self, name: &str) -> bool {
+        match &self.kind {
+            Kind::Operators(operators) => operators.touches_only(name),
+            _ => false,
+        }
+    }
+
     /// The document after the update; `None` if it stays byte for byte what it is. `position` is the
     /// array index the filter matched, for the positional `$`.
     pub fn apply(

@@ -113,6 +113,17 @@ impl Operators {
         self.needs_position
     }
 
+    /// True if every path begins with `name`.
+    pub(super) fn touches_only(&self, name: &str) -> bool {
+        match &self.root {
+            PathNode::Fields {
+                children,
+                positional: None,
+            } => !children.is_empty() && children.keys().all(|child| child.as_str() == name),
+            _ => false,
+        }
+    }
+
     /// The changed document; `None` if nothing changes.
     pub(super) fn apply(
         &self,

@@ -1,0 +1,145 @@
+//! `$out` and `$merge` into time series: what is different there.
+//!
+//! Two measurements are the same when their metadata and times are, or, by default, their `_id`. No index
+//! forbids a second one, so where `$merge` must not find one it looks.
+
+use std::sync::Arc;
+
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{DocRef, Document, ObjectId, doc};
+use nilometer_storage::Durability;
+
+use super::super::collections::StoredCollections;
+use crate::catalog::{Collection, Granularity, TimeseriesOptions};
+use crate::commands::view_change::Measurements;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
+use crate::operation::OperationContext;
+use crate::query::source::{Change, MergeTarget};
+use crate::write::{Selection, Updated};
+
+/// Other options than those of the time series that is there.
+const OTHER_OPTIONS: i32 = 7_406_103;
+
+/// Checks that the options `$out` names are those of the collection. Widths that were left out are not
+/// compared.
+pub(super) fn check_options(wanted: &TimeseriesOptions, found: &Collection) -> Result<()> {
+    let Some(known) = &found.timeseries else {
+        return Ok(());
+    };
+    let widths = |options: &TimeseriesOptions| (options.span_seconds, options.rounding_seconds);
+    let left_out = wanted.granularity == Some(Granularity::Seconds);
+    let same = wanted.time_field == known.time_field
+        && wanted.meta_field == known.meta_field
+        && (left_out || widths(wanted) == widths(known));
+    if same {
+        return Ok(());
+    }
+    Err(Error::location(
+        OTHER_OPTIONS,
+        format!(
+            "the time-series options given to $out are not those of the existing collection {}",
+            found.namespace
+        ),
+    ))
+}
+
+/// A time series to merge into.
+pub(super) struct SeriesTarget {
+    pub(super) stored: StoredCollections,
+    /// The collection of the buckets.
+    pub(super) collection: Arc<Collection>,
+}
+
+impl SeriesTarget {
+    fn apply(&self, change: &Change<'_>, operation: &OperationContext) -> Result<Updated> {
+        let check_interrupt = || operation.check_interrupt();
+        let selection = Selection {
+            filter: change.wanted,
+            sort: None,
+            multi: false,
+            backward: false,
+            candidates: None,
+            durability: Durability::Buffered,
+            eval: change.eval,
+            // Comparisons of the filter carry their own.
+            collator: None,
+            check_interrupt: &check_interrupt,
+        };
+        let measurements = Measurements {
+            stored: &self.stored,
+            collection: &self.collection,
+        };
+        match change.otherwise {
+            None => measurements.update(selection, change.update),
+            some => measurements.upsert(operation, selection, change.update, some),
+        }
+    }
+}
+
+impl MergeTarget for SeriesTarget {
+    fn has_unique_index_on(&self, fields: &[FieldPath], _: &Collation) -> Result<bool> {
+        let Some(options) = &self.collection.timeseries else {
+            return Ok(false);
+        };
+        let mut names: Vec<&str> = fields.iter().map(FieldPath::as_str).collect();
+        names.sort_unstable();
+        let mut series: Vec<&str> = options.meta_field.as_deref().into_iter().collect();
+        series.push(&options.time_field);
+        series.sort_unstable();
+        Ok(names == ["_id"] || names == series)
+    }
+
+    fn new_id(&self, operation: &OperationContext) -> ObjectId {
+        self.stored.services.ids.object_id(operation.now_ms)
+    }
+
+    fn prepared(&self, document: Document) -> Result<Document> {
+        self.stored
+            .timeseries
+            .stored_form(&self.collection, document)
+    }
+
+    fn insert_new(&mut self, change: Change<'_>, operation: &OperationContext) -> Result<()> {
+        if self.apply(&change, operation)?.matched == 0 {
+            return Ok(());
+        }
+        let key = change.wanted.to_document();
+        Err(Error::new(
+            ErrorCode::DuplicateKey,
+            format!(
+                "E11000 duplicate key error collection: {} dup key: {}",
+                self.collection.namespace,
+                nilometer_bson::extjson::to_relaxed(key.as_ref())
+            ),
+        )
+        .with_details(doc! { "keyValue": key }))
+    }
+
+    fn insert(&mut self, document: DocRef<'_>, operation: &OperationContext) -> Result<()> {
+        let ids = &self.stored.services.ids;
+        let new_id = || ids.object_id(operation.now_ms);
+        let outcome = self.stored.timeseries.insert(
+            &self.stored.catalog,
+            &self.collection,
+            std::iter::once(document),
+            StoredCollections::insert_options(&new_id),
+        )?;
+        match outcome.errors.into_iter().next() {
+            Some(refused) => Err(refused.error),
+            None => Ok(()),
+        }
+    }
+
+    fn change(&mut self, change: Change<'_>, operation: &OperationContext) -> Result<bool> {
+        Ok(self.apply(&change, operation)?.matched > 0)
+    }
+
+    fn finish(&mut self, operation: &OperationContext) -> Result<()> {
+        let concern = operation.write_concern;
+        if concern.journaled && concern.acknowledged {
+            self.stored.records.sync()?;
+        }
+        Ok(())
+    }
+}
