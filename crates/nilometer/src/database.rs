@@ -3,6 +3,9 @@
 //! Opening it ties the rooms together: engine, catalog, time series, records, cursors. Closing it
 //! (or dropping it) ends its threads and releases the directory.
 
+#[cfg(test)]
+mod bucket_index_tests;
+mod buckets;
 mod collections;
 mod index_builds;
 #[cfg(test)]
@@ -127,6 +130,7 @@ impl Database {
             engine: engine.clone(),
             catalog: catalog.clone(),
             records: records.clone(),
+            timeseries: timeseries.clone(),
         })
         .map_err(no_thread)?;
         Ok(Self {

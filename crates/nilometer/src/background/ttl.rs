@@ -65,9 +65,13 @@ fn expire(
     timeseries: &Arc<Timeseries>,
     now_ms: i64,
 ) -> Result<usize> {
+    let by_indexes = timeseries.expire_by_indexes(catalog, collection, now_ms)?;
     match expire_after_ms(collection) {
-        Some(after) => timeseries.expire(catalog, collection, now_ms.saturating_sub(after)),
-        None => Ok(0),
+        Some(after) => {
+            let all = timeseries.expire(catalog, collection, now_ms.saturating_sub(after))?;
+            Ok(all + by_indexes)
+        }
+        None => Ok(by_indexes),
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nilometer_bson::{Array, Binary, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::KeyspaceId;
 
+use super::index_spec::IndexSpec;
 use super::indexes::{self, IndexList, StoredIndex};
 use super::namespace::Namespace;
 use super::timeseries_options::TimeseriesOptions;
@@ -137,6 +138,24 @@ impl Collection {
         let mut all = self.storage.keyspaces();
         all.extend(self.indexes.keyspaces());
         all
+    }
+
+    /// The index a time-series collection with metadata is created with: metadata and time, under
+    /// the collection's collation.
+    pub(super) fn default_index(&self) -> Option<IndexSpec> {
+        let timeseries = self.timeseries.as_ref()?;
+        let (meta, time) = (timeseries.meta_field.as_deref()?, &timeseries.time_field);
+        let mut key = DocumentBuilder::new();
+        key.append("meta", 1);
+        key.append(&format!("control.min.{time}"), 1);
+        key.append(&format!("control.max.{time}"), 1);
+        let collation = self.options.get("collation").as_document();
+        Some(IndexSpec {
+            key: key.finish(),
+            name: format!("{meta}_1_{time}_1"),
+            collation: collation.map(DocRef::to_document),
+            ..IndexSpec::default()
+        })
     }
 
     /// True when every bucket there is begins and ends on multiples of its span.

@@ -295,6 +295,18 @@ impl IndexList {
     }
 }
 
+/// The list of a collection that is just made: an index of nothing is complete.
+pub(super) fn complete(spec: IndexSpec, keyspace: KeyspaceId) -> Indexes {
+    let durable = Durable {
+        ready: true,
+        multikey: 0,
+    };
+    [Arc::new(StoredIndex::with_state(
+        spec, keyspace, durable, 0,
+    ))]
+    .into()
+}
+
 /// A list as the catalog stores it.
 pub(super) fn encode(indexes: &[Arc<StoredIndex>]) -> Value {
     let stored = indexes.iter().map(|index| index.encode());

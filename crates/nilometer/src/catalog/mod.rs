@@ -179,7 +179,8 @@ impl Catalog {
         Ok(created)
     }
 
-    /// Creates a time-series collection: its buckets, unless they exist already, and the view.
+    /// Creates a time-series collection: its buckets with the default index, unless they exist
+    /// already, and the view.
     pub fn create_timeseries(
         &self,
         namespace: Namespace,
@@ -202,6 +203,10 @@ impl Catalog {
                 let storage = self.create_storage(uuid, true)?;
                 let created =
                     Collection::new(buckets.clone(), uuid, options, Some(timeseries), storage);
+                if let Some(spec) = created.default_index() {
+                    let keyspace = self.create_index_keyspace(&created)?;
+                    created.indexes.set(indexes::complete(spec, keyspace));
+                }
                 let created = Arc::new(created);
                 changes.push((
                     buckets.clone(),

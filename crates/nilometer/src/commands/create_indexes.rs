@@ -183,3 +183,65 @@ pub(super) fn wait(
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Database;
+    use bson::doc;
+
+    fn names(database: &Database) -> Vec<String> {
+        let reply = database
+            .command("db", &doc! { "listIndexes": "c" })
+            .unwrap();
+        let listed = reply.get_document("cursor").unwrap();
+        let listed = listed.get_array("firstBatch").unwrap().iter();
+        listed
+            .map(|index| {
+                index
+                    .as_document()
+                    .unwrap()
+                    .get_str("name")
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn commands_that_want_the_same_index_wait_for_one_build() {
+        let database = Database::in_memory().unwrap();
+        let collection = database.collection::<bson::Document>("db", "c");
+        collection
+            .insert_many((0..5000).map(|i| doc! { "_id": i, "a": i % 7 }))
+            .unwrap();
+        let create =
+            doc! { "createIndexes": "c", "indexes": [{ "key": { "a": 1 }, "name": "a_1" }] };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    database.command("db", &create).unwrap();
+                    let stored = database.catalog().collections();
+                    assert!(stored[0].indexes.named("a_1").unwrap().is_ready());
+                });
+            }
+        });
+        assert_eq!(names(&database), ["_id_", "a_1"]);
+        assert_eq!(database.catalog().collections()[0].keyspaces().len(), 3);
+    }
+
+    #[test]
+    fn a_collection_has_64_indexes_at_most() {
+        let database = Database::in_memory().unwrap();
+        let index = |at: i32| doc! { "key": { format!("f{at}"): 1 }, "name": format!("f{at}") };
+        let create = |from: i32, to: i32| {
+            let indexes: Vec<_> = (from..to).map(index).collect();
+            database.command("db", &doc! { "createIndexes": "c", "indexes": indexes })
+        };
+        assert_eq!(create(0, 64).unwrap_err().code.0, 67);
+        assert_eq!(names(&database), ["_id_"]);
+        create(0, 63).unwrap();
+        assert_eq!(create(63, 64).unwrap_err().code.0, 67);
+        create(0, 2).unwrap();
+        assert_eq!(names(&database).len(), 64);
+    }
+}

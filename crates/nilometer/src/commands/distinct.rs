@@ -19,6 +19,7 @@ use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
 use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::{MatchStage, Stage};
 use crate::query::planner::needs::Needs;
+use crate::query::planner::rules::distinct_values;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
@@ -129,7 +130,7 @@ pub(super) fn plan(
     let mut wanted = Needs::none();
     wanted.add_path(key);
     let hint = args.value("hint");
-    let (builder, plan) = query::plan(
+    let (builder, mut plan) = query::plan(
         database,
         operation,
         &options,
@@ -141,6 +142,9 @@ pub(super) fn plan(
         },
         |input| apply_hint(input, hint),
     )?;
+    if !builder.settings.options.no_rules {
+        distinct_values(&mut plan, key);
+    }
     Ok(Planned {
         namespace: namespace_of(operation, collection),
         builder,

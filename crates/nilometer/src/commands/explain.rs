@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::args::Args;
-use super::explain_write::PlannedWrite;
+use super::explain_write::{self, PlannedWrite};
 use super::query::Planned;
 use super::{
     Access, CommandContext, CommandSpec, Fields, aggregate, count, distinct, explain_change, find,
@@ -89,7 +89,13 @@ fn run(
         "count" => count::plan(database, operation, &inner(count::FIELDS, "count")?)?,
         "distinct" => distinct::plan(database, operation, &inner(distinct::FIELDS, "distinct")?)?,
         "update" | "delete" | "findAndModify" | "findandmodify" => {
-            return explain_change::explained(database, operation, name, command, verbosity);
+            if let Some(explanation) =
+                explain_change::explained(database, operation, name, command, verbosity)?
+            {
+                return Ok(explanation);
+            }
+            let write = explain_write::plan(database, operation, name, command)?;
+            return explained_write(database, operation, &write, verbosity, command);
         }
         other => {
             return Err(Error::new(
@@ -180,7 +186,7 @@ pub(super) fn explained_with(
 }
 
 /// The explanation of a write: the query for its documents, with what would be done to them on top.
-pub(super) fn explained_write(
+fn explained_write(
     database: &Database,
     operation: &OperationContext,
     write: &PlannedWrite,

@@ -1,16 +1,12 @@
-//! `explain` of `update`, `delete` and `findAndModify`.
-//!
-//! Measurements have plans of their own: `TS_MODIFY` over buckets, or a delete of whole buckets. For
-//! documents of other collections the search is explained, as a `find` would do it, below the stage
-//! that changes what is found. Nothing is changed.
+//! `explain` of `update`, `delete` and `findAndModify` of measurements, which have plans of their own:
+//! `TS_MODIFY` over buckets, or a delete of whole buckets. Nothing is changed.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef, doc};
 use nilometer_storage::Durability;
 
 use super::args::Args;
 use super::change::{Place, Selected, Target, count_value, eval_context, target, with_constants};
-use super::explain::{GENERIC_FIELDS, Verbosity, explained_write, with_server};
-use super::explain_write;
+use super::explain::{GENERIC_FIELDS, Verbosity, with_server};
 use super::query::QueryOptions;
 use super::update::check_combination;
 use super::view_change::{Effect, Measurements, Way};
@@ -109,15 +105,14 @@ fn statement<'c>(name: &'static str, command: DocRef<'c>) -> Result<Statement<'c
     })
 }
 
-/// The explanation of a change.
+/// The explanation of a change of measurements; none if the command changes other documents.
 pub(super) fn explained(
     database: &Database,
     operation: &OperationContext,
     name: &str,
     command: DocRef<'_>,
     verbosity: Verbosity,
-) -> Result<Document> {
-    let own_name = name;
+) -> Result<Option<Document>> {
     let name = match name {
         "update" => "update",
         "delete" => "delete",
@@ -149,7 +144,7 @@ pub(super) fn explained(
             )?;
             let spent = clock.monotonic().saturating_sub(from);
             let millis = i64::try_from(spent.as_millis()).unwrap_or(i64::MAX);
-            let executed = (verbosity != Verbosity::QueryPlanner).then_some(millis);
+            let executed = (verbosity == Verbosity::ExecutionStats).then_some(millis);
             describe(
                 &buckets.namespace,
                 &statement,
@@ -158,12 +153,9 @@ pub(super) fn explained(
                 executed,
             )
         }
-        _ => {
-            let write = explain_write::plan(database, operation, own_name, command)?;
-            return explained_write(database, operation, &write, verbosity, command);
-        }
+        _ => return Ok(None),
     };
-    Ok(with_server(database, &explanation, command))
+    Ok(Some(with_server(database, &explanation, command)))
 }
 
 /// Finds out what the statement would do to measurements.

@@ -5,7 +5,7 @@ use nilometer_bson::{DocRef, Document, Value, ValueRef, doc};
 use nilometer_storage::Durability;
 
 use super::args::Args;
-use super::change::{Place, Selected, eval_context, with_constants};
+use super::change::{Place, Selected, eval_context, target, with_constants};
 use super::query::QueryOptions;
 use super::targets::WriteStep;
 use crate::catalog::Namespace;
@@ -62,6 +62,7 @@ pub(super) fn plan(
         _ => None,
     };
     let (expressions, variables) = with_constants(place, &parts.statement, constants)?;
+    target(database, &parts.namespace)?;
     let selected = Selected::parse(
         database,
         &parts.namespace,

@@ -284,8 +284,9 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
                 Input::Buckets(input) => {
                     input.direction = direction;
                     input.is_direction_fixed = true;
+                    input.is_natural = true;
                 }
-                Input::Nothing | Input::FirstStage => {}
+                Input::Nothing | Input::FirstStage | Input::Metas(_) => {}
             }
             return Ok(());
         }
@@ -295,22 +296,28 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
         }
     }
     let known = match input {
-        Input::Nothing | Input::FirstStage => true,
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => true,
         Input::Records(input) => {
             let forced = Hint::of(hint).map(|hint| Forced {
                 hint,
                 min: None,
                 max: None,
             });
-            // What has no indexes to look through knows what it serves itself.
-            if input.source.view()?.is_some() {
+            // What has no indexes to look through knows what it serves itself, and so does what is
+            // clustered by `_id`.
+            if input.source.is_clustered() && input.source.knows_index(hint) {
+                true
+            } else if input.source.view()?.is_some() {
                 input.forced = forced;
                 true
             } else {
                 input.source.knows_index(hint)
             }
         }
-        Input::Buckets(input) => input.source.knows_index(hint),
+        Input::Buckets(input) => {
+            input.hint = input.source.hinted(hint)?;
+            input.hint.is_some()
+        }
     };
     if known { Ok(()) } else { Err(hint::unknown()) }
 }
@@ -338,7 +345,7 @@ fn apply_limits(input: &mut Input, args: &Args<'_>) -> Result<()> {
             ErrorCode::CommandNotSupported,
             "min and max are not supported on a time-series collection",
         )),
-        Input::Nothing | Input::FirstStage => Ok(()),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
     }
 }
 
@@ -359,7 +366,7 @@ fn record_ids(input: &mut Input) -> Result<()> {
             ErrorCode::InvalidPipelineOperator,
             "showRecordId is not supported on a time-series collection",
         )),
-        Input::Nothing | Input::FirstStage => Ok(()),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
     }
 }
 

@@ -88,3 +88,70 @@ fn whole_name(name: &str) -> Result<Namespace> {
 fn illegal(message: &str) -> Error {
     Error::new(ErrorCode::IllegalOperation, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Database;
+    use bson::{DateTime, doc};
+
+    #[test]
+    fn indexes_flags_and_documents_go_along_and_outlive_closing() {
+        let folder = std::env::temp_dir().join(format!("nilometer-rename-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let run = |database: &Database, name: &str, command: bson::Document| {
+            database.command(name, &command).unwrap()
+        };
+        let database = Database::open(&folder).unwrap();
+        let plain = database.collection::<bson::Document>("db", "plain");
+        plain
+            .insert_many((0..10).map(|i| doc! { "_id": i, "a": i }))
+            .unwrap();
+        let index = doc! { "key": { "a": 1 }, "name": "a_1", "unique": true };
+        run(
+            &database,
+            "db",
+            doc! { "createIndexes": "plain", "indexes": [index] },
+        );
+        let ts = database.collection::<bson::Document>("db", "ts");
+        ts.create_timeseries("t", Some("m")).unwrap();
+        // Outside what ids can say: a flag of the collection that must not be lost.
+        let far = DateTime::from_millis(-1_000_000_000_000);
+        ts.insert_many([doc! { "t": far, "m": 1 }]).unwrap();
+        for (from, to) in [
+            ("db.plain", "other.moved"),
+            ("db.system.buckets.ts", "other.system.buckets.ts"),
+        ] {
+            run(
+                &database,
+                "admin",
+                doc! { "renameCollection": from, "to": to },
+            );
+        }
+        database.close().unwrap();
+        drop(database);
+
+        let database = Database::open(&folder).unwrap();
+        let moved = database.collection::<bson::Document>("other", "moved");
+        assert_eq!(moved.count(doc! {}).unwrap(), 10);
+        let taken = moved
+            .insert_many([doc! { "_id": 100, "a": 5 }])
+            .unwrap_err();
+        assert_eq!(taken.code.0, 11000);
+        let options = doc! { "timeField": "t", "metaField": "m" };
+        run(
+            &database,
+            "other",
+            doc! { "create": "ts", "timeseries": options },
+        );
+        let ts = database.collection::<bson::Document>("other", "ts");
+        assert_eq!(
+            ts.count(doc! { "t": { "$lt": DateTime::from_millis(0) } })
+                .unwrap(),
+            1
+        );
+        let reply = run(&database, "other", doc! { "validate": "moved" });
+        assert!(reply.get_bool("valid").unwrap(), "{reply}");
+        drop(database);
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+}

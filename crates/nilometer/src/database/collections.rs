@@ -1,10 +1,8 @@
 //! Stored data as queries see it: the implementation of [`crate::query::source`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
+use nilometer_bson::{DocRef, Document, ValueRef};
 use nilometer_storage::Engine;
 
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
@@ -13,14 +11,15 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
-    Bucket, BucketHeader, BucketIter, BucketOptions, BucketScan, BucketSource, Collections,
-    Direction, Outputs, RecordIter, RecordKey, RecordScan, RecordSource, Resolved, ViewDefinition,
+    Collections, Direction, Outputs, RecordIter, RecordKey, RecordScan, RecordSource, Resolved,
+    ViewDefinition,
 };
 use crate::services::Services;
 use crate::services::describe::{self, Shown};
-use crate::timeseries::{BucketRange, StoredBucket, Timeseries};
+use crate::timeseries::Timeseries;
 use crate::write::Records;
 
+use super::buckets::Buckets;
 use super::plain::Plain;
 
 /// All collections of a database.
@@ -159,24 +158,7 @@ fn local_sessions(services: &Services, argument: DocRef<'_>) -> Result<Vec<Docum
 
 impl StoredCollections {
     fn buckets(&self, collection: Arc<Collection>) -> Result<Buckets> {
-        let timeseries = collection.timeseries.as_ref();
-        let options = BucketOptions {
-            time_field: timeseries.map_or("", |t| &*t.time_field).into(),
-            meta_field: timeseries
-                .and_then(|t| t.meta_field.as_deref())
-                .map(Arc::from),
-            bucket_max_span_seconds: timeseries.map_or(0, |t| i64::from(t.span_seconds)),
-            bucket_rounding_seconds: timeseries.map_or(0, |t| i64::from(t.rounding_seconds)),
-            extended_range: collection.has_extended_range(),
-            mixed_schema: collection.may_have_mixed_schema(),
-            fixed_buckets: collection.has_fixed_buckets(),
-            collation: Collation::of_stored(collection.options.as_ref())?,
-        };
-        Ok(Buckets {
-            timeseries: self.timeseries.clone(),
-            collection,
-            options,
-        })
+        Buckets::new(self.timeseries.clone(), collection)
     }
 
     /// The definitions of a database's views, as documents.
@@ -249,139 +231,5 @@ impl RecordSource for Fixed {
 
     fn count_estimate(&self) -> Result<u64> {
         Ok(self.0.len() as u64)
-    }
-}
-
-/// The buckets of a time-series collection: to unpack, or as documents.
-struct Buckets {
-    timeseries: Arc<Timeseries>,
-    collection: Arc<Collection>,
-    options: BucketOptions,
-}
-
-impl RecordSource for Buckets {
-    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
-        let bound = |key: &Option<RecordKey>| key.as_deref().and_then(|k| k.try_into().ok());
-        let mut range = BucketRange {
-            min: bound(&scan.min),
-            max: bound(&scan.max),
-            backward: scan.direction == Direction::Backward,
-        };
-        let after: Option<[u8; 12]> = bound(&scan.start_after);
-        match (after, range.backward) {
-            (Some(after), false) => range.min = range.min.max(Some(after)),
-            (Some(after), true) => {
-                range.max = Some(range.max.map_or(after, |max| max.min(after)));
-            }
-            (None, _) => {}
-        }
-        let buckets = self.timeseries.scan(&self.collection, range)?;
-        let documents = buckets.map(|bucket| {
-            let bucket = bucket?;
-            Ok((bucket.id().0.to_vec(), bucket.to_document()?))
-        });
-        Ok(Box::new(documents.skip_while(move |item| {
-            match (item, after) {
-                (Ok((key, _)), Some(after)) => key[..] == after,
-                _ => false,
-            }
-        })))
-    }
-
-    /// Counted: what the engine estimates includes keys that were rewritten and not yet merged.
-    fn count_estimate(&self) -> Result<u64> {
-        let range = BucketRange::default();
-        let mut count = 0;
-        for bucket in self.timeseries.scan(&self.collection, range)? {
-            bucket?;
-            count += 1;
-        }
-        Ok(count)
-    }
-
-    fn clustered_key(&self, id: ValueRef<'_>) -> Option<RecordKey> {
-        match id {
-            ValueRef::ObjectId(id) => Some(id.0.to_vec()),
-            _ => None,
-        }
-    }
-
-    fn is_clustered(&self) -> bool {
-        true
-    }
-}
-
-impl BucketSource for Buckets {
-    fn options(&self) -> &BucketOptions {
-        &self.options
-    }
-
-    fn scan(&self, scan: &BucketScan) -> Result<BucketIter> {
-        let range = BucketRange {
-            min: scan.id_min,
-            max: scan.id_max,
-            backward: scan.direction == Direction::Backward,
-        };
-        let buckets = self.timeseries.scan(&self.collection, range)?;
-        let (filter, examined) = (scan.filter.clone(), scan.examined.clone());
-        Ok(Box::new(buckets.filter_map(move |bucket| {
-            examined.documents.fetch_add(1, Ordering::Relaxed);
-            let bucket = match bucket {
-                Ok(bucket) => bucket,
-                Err(error) => return Some(Err(error)),
-            };
-            match &filter {
-                Some(filter) => match filter.may_match(&*bucket) {
-                    Ok(true) => Some(Ok(bucket as Arc<dyn Bucket>)),
-                    Ok(false) => None,
-                    Err(error) => Some(Err(error)),
-                },
-                None => Some(Ok(bucket as Arc<dyn Bucket>)),
-            }
-        })))
-    }
-
-    fn bucket_count_estimate(&self) -> Result<u64> {
-        self.timeseries.bucket_count(&self.collection)
-    }
-}
-
-impl BucketHeader for StoredBucket {
-    fn id(&self) -> ObjectId {
-        self.id()
-    }
-
-    fn meta(&self) -> ValueRef<'_> {
-        self.meta()
-    }
-
-    fn min(&self, field: &str) -> ValueRef<'_> {
-        self.min(field)
-    }
-
-    fn max(&self, field: &str) -> ValueRef<'_> {
-        self.max(field)
-    }
-
-    fn count(&self) -> u32 {
-        u32::try_from(self.count()).unwrap_or(u32::MAX)
-    }
-}
-
-impl Bucket for StoredBucket {
-    fn version(&self) -> i32 {
-        self.version()
-    }
-
-    fn is_sorted(&self) -> bool {
-        self.is_sorted()
-    }
-
-    fn columns(&self) -> &[Arc<str>] {
-        self.columns()
-    }
-
-    fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
-        self.column(name)
     }
 }

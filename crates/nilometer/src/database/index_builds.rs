@@ -14,6 +14,7 @@ use crate::error::{ErrorCode, Result};
 use crate::index::{Build, BuildSource};
 use crate::operation::{Access, KillSwitch, OperationContext};
 use crate::services::{OperationEntry, Services};
+use crate::timeseries::Timeseries;
 use crate::write::Records;
 
 /// What a build needs of the database.
@@ -23,6 +24,7 @@ pub(super) struct IndexBuilder {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) records: Arc<Records>,
+    pub(super) timeseries: Arc<Timeseries>,
 }
 
 impl Database {
@@ -49,6 +51,7 @@ impl Database {
             engine: self.engine.clone(),
             catalog: self.catalog.clone(),
             records: self.records.clone(),
+            timeseries: self.timeseries.clone(),
         }
     }
 }
@@ -60,17 +63,15 @@ impl IndexBuilder {
         indexes: &[Arc<StoredIndex>],
         operation: &OperationContext,
     ) -> Result<()> {
-        let walk;
+        let (records, buckets);
         let source: &dyn BuildSource = match collection.storage {
             Storage::Records { .. } => {
-                walk = self.records.walk(collection)?;
-                &walk
+                records = self.records.walk(collection)?;
+                &records
             }
             Storage::Buckets { .. } => {
-                for index in indexes {
-                    self.catalog.finish_index(collection, index)?;
-                }
-                return Ok(());
+                buckets = self.timeseries.walk(collection);
+                &buckets
             }
         };
         let names: Vec<&str> = indexes.iter().map(|i| &*i.spec.name).collect();

@@ -13,20 +13,24 @@
 //!
 //! The key of a record is the bucket's id (12 bytes).
 //!
+//! An index on the points of a measurement field keeps the cells that cover the box around all points of
+//! the bucket, in place of the column; a bucket without points is not in it.
+//!
 //! Partial filters are not applied by [`BucketIndex::keys`]: which buckets may hold a measurement
 //! that a filter picks is more than a comparison of bounds can say, and is decided by the
 //! time-series room.
 
 use std::sync::Arc;
 
-use nilometer_bson::key_string::COMPONENTS_MAX;
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Element};
+use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, ValueRef};
 
 use super::compile::Compiled;
 use super::{Index, Keys, PartKind};
 use crate::catalog::{IndexSpec, StoredIndex};
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
+use crate::geo::CellRange;
 
 /// The metadata of a bucket.
 const META: &str = "meta";
@@ -39,6 +43,29 @@ pub struct BucketIndex {
     made: Arc<Made>,
 }
 
+/// Where a key string lies with respect to what a scan wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPosition {
+    /// Wanted.
+    Inside,
+    /// Not wanted, and nothing before this key is.
+    Seek(Vec<u8>),
+    /// Not wanted, and nothing behind it is.
+    Past,
+}
+
+/// What a scan wants of an index.
+pub trait WantedKeys: Send + Sync + std::fmt::Debug {
+    /// The least key string that may be wanted.
+    fn start(&self) -> Vec<u8>;
+
+    /// The least key string above all that may be wanted; none if there is no end.
+    fn end(&self) -> Option<Vec<u8>>;
+
+    /// Where a key string lies.
+    fn position(&self, key: &[u8]) -> Result<KeyPosition>;
+}
+
 /// What is made of a definition once.
 #[derive(Debug)]
 struct Made {
@@ -48,8 +75,10 @@ struct Made {
     unfiltered: Arc<Compiled>,
     is_static: bool,
     measurements: Vec<String>,
+    /// Paths of points below `data`, and which parts they are.
     points: Vec<String>,
-    /// The first component of each listed part, and its direction.
+    point_parts: u32,
+    /// The part that stands for both bounds of the time.
     time_part: Option<usize>,
 }
 
@@ -93,7 +122,25 @@ impl BucketIndex {
 
     /// The keys of a bucket, whatever the partial filter says of it.
     pub fn keys(&self, bucket: DocRef<'_>) -> Result<Keys> {
-        self.unfiltered().keys(bucket)
+        let mut keys = self.unfiltered().keys(bucket)?;
+        // That there are several cells says nothing of arrays in documents.
+        keys.multikey &= !self.made.point_parts;
+        Ok(keys)
+    }
+
+    /// The key strings of cells from the first to the last, both included, in an index that begins
+    /// with points; `None` for any other.
+    pub fn cell_keys(&self, range: CellRange) -> Option<(Vec<u8>, Vec<u8>)> {
+        let first = self.made.whole.parts.first()?;
+        (first.kind == PartKind::TwoDSphereBucket).then(|| {
+            let key = |cell: i64| {
+                let mut builder = KeyBuilder::new(KeyOrder::ASCENDING);
+                builder.push(ValueRef::Int64(cell));
+                builder.finish().0
+            };
+            let end = key_string::prefix_end(key(range.max.0));
+            (key(range.min.0), end.unwrap_or_default())
+        })
     }
 
     /// The index without its filter: what entries are written with.
@@ -145,30 +192,33 @@ impl Made {
         let mut parts = spec.key.iter().peekable();
         let (mut is_static, mut time_part) = (true, None);
         let (mut measurements, mut points) = (Vec::new(), Vec::new());
-        let mut place = 0;
+        let mut point_parts = 0;
+        let mut place = 0u32;
         while let Some(part) = parts.next() {
             let name = part.name();
             let follows = parts.peek().copied();
             if follows.is_some_and(|next| is_pair(part, next, &bounds)) {
                 parts.next();
                 key.append_ref(&bounds[0], part.value());
-                time_part = time_part.or(Some(place));
+                time_part = time_part.or(usize::try_from(place).ok());
+            } else if let Some(path) = name.strip_prefix("data.")
+                && part.value().as_str() == Some("2dsphere_bucket")
+            {
+                key.append_element(part);
+                points.push(path.to_owned());
+                point_parts |= 1u32.checked_shl(place).unwrap_or(0);
+                is_static = false;
             } else {
                 key.append_element(part);
                 is_static &= name == bounds[0] || is_at_or_below(name, META);
-                if let Some(path) = measurement_of(name, &bounds) {
-                    if !measurements.contains(&path) {
-                        measurements.push(path);
-                    }
-                } else if let Some(path) = name.strip_prefix("data.")
-                    && part.value().as_str() == Some("2dsphere_bucket")
+                if let Some(path) = measurement_of(name, &bounds)
+                    && !measurements.contains(&path)
                 {
-                    points.push(path.to_owned());
+                    measurements.push(path);
                 }
             }
             place += 1;
         }
-        debug_assert!(place <= 2 * COMPONENTS_MAX);
         let kept = IndexSpec {
             key: key.finish(),
             ..spec.clone()
@@ -190,6 +240,7 @@ impl Made {
             is_static,
             measurements,
             points,
+            point_parts,
             time_part,
         })
     }
@@ -227,11 +278,11 @@ fn is_at_or_below(path: &str, prefix: &str) -> bool {
 }
 
 /// What static indexes read of a bucket: for one that has no document yet.
-pub fn opening_document(meta: nilometer_bson::ValueRef<'_>, time_field: &str, start_ms: i64) -> Document {
+pub fn opening_document(meta: ValueRef<'_>, time_field: &str, start_ms: i64) -> Document {
     let mut out = DocumentBuilder::with_capacity(128);
     out.begin_document("control");
     out.begin_document("min");
-    out.append_ref(time_field, nilometer_bson::ValueRef::DateTime(start_ms));
+    out.append_ref(time_field, ValueRef::DateTime(start_ms));
     out.end();
     out.end();
     out.append_ref(META, meta);
@@ -277,10 +328,16 @@ mod tests {
         let is_static = |key, filter| made(key, filter).is_static;
         assert!(is_static(doc! { "meta.a": 1, "control.min.t": 1 }, None));
         assert!(!is_static(doc! { "meta.a": 1, "control.max.t": 1 }, None));
-        assert!(!is_static(doc! { "control.max.t": 1, "control.min.t": 1 }, None));
+        assert!(!is_static(
+            doc! { "control.max.t": 1, "control.min.t": 1 },
+            None
+        ));
         assert!(!is_static(doc! { "metadata": 1 }, None));
         assert!(!is_static(doc! { "data.x": "2dsphere_bucket" }, None));
-        assert!(is_static(doc! { "meta": "hashed" }, Some(doc! { "meta.a": 1 })));
+        assert!(is_static(
+            doc! { "meta": "hashed" },
+            Some(doc! { "meta.a": 1 })
+        ));
         let bounded = doc! { "control.min.x": doc! { "$_internalExprLt": 5 } };
         assert!(!is_static(doc! { "meta": 1 }, Some(bounded)));
         let both = made(
@@ -292,17 +349,15 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_bucket_that_is_just_opened() {
-        let made = made(
-            doc! { "meta.a": 1, "control.min.t": 1, "control.max.t": 1 },
-            Some(doc! { "meta.a": 7 }),
-        );
-        let opened = opening_document(doc! { "a": 5 }.as_ref().into(), "t", 60_000);
-        let (expected, _) = nilometer_bson::key_string::encode(
-            [Value::Int32(5), Value::DateTime(60_000)].iter().map(Value::as_ref),
-            made.whole.order,
-        );
-        assert_eq!(opened.get("meta").as_document().map(|m| m.get("a").to_value()), Some(5.into()));
-        assert!(!expected.is_empty());
+    fn a_bucket_that_is_just_opened_has_metadata_and_start() {
+        let meta = Value::from(doc! { "a": 5 });
+        let opened = opening_document(meta.as_ref(), "t", 60_000);
+        let expected = doc! {
+            "control": doc! { "min": doc! { "t": Value::DateTime(60_000) } },
+            "meta": doc! { "a": 5 },
+        };
+        assert_eq!(opened, expected);
+        let none = opening_document(ValueRef::Missing, "t", 0);
+        assert!(none.get("meta").is_missing());
     }
 }

@@ -51,6 +51,18 @@ pub trait BuildSource {
 
     /// Whether writers wait for the build.
     fn has_waiting_writers(&self) -> bool;
+
+    /// The next chunk, filled by the source itself: for those that know more of the keys than their
+    /// documents say. Tells how many documents there were and which was the last; `None` if it
+    /// leaves that to the build.
+    fn fill(
+        &self,
+        build: &Build<'_>,
+        after: Option<&[u8]>,
+    ) -> Option<Result<(u64, Option<Vec<u8>>)>> {
+        let _ = (build, after);
+        None
+    }
 }
 
 /// The building of some indexes of one collection.
@@ -101,14 +113,7 @@ impl Build<'_> {
     }
 
     fn walk(&self) -> Result<u64> {
-        let mut filling = Vec::with_capacity(self.indexes.len());
-        for stored in self.indexes {
-            filling.push(Filling {
-                index: Index::of(stored)?,
-                multikey: 0,
-                pending: PendingKeys::default(),
-            });
-        }
+        let mut filling = Vec::new();
         // Indexes built together have come equally far.
         let mut after = self.indexes.iter().filter_map(|i| i.resume_after()).min();
         if self.indexes.iter().any(|i| i.resume_after().is_none()) {
@@ -166,10 +171,22 @@ impl Build<'_> {
     /// Makes the entries of one chunk; tells how many documents there were and which is the last.
     fn fill_chunk(
         &self,
-        filling: &mut [Filling],
+        filling: &mut Vec<Filling>,
         after: Option<Vec<u8>>,
     ) -> Result<(u64, Option<Vec<u8>>)> {
         self.check_not_aborted()?;
+        if let Some(filled) = self.source.fill(self, after.as_deref()) {
+            return filled;
+        }
+        if filling.is_empty() {
+            for stored in self.indexes {
+                filling.push(Filling {
+                    index: Index::of(stored)?,
+                    multikey: 0,
+                    pending: PendingKeys::default(),
+                });
+            }
+        }
         let snapshot = self.engine.snapshot()?;
         let chunk = self.source.documents_after(&*snapshot, after.as_deref())?;
         let Some((last, _)) = chunk.last() else {

@@ -65,7 +65,7 @@ impl Index {
 }
 
 impl Compiled {
-    fn new(spec: &IndexSpec) -> Result<Self> {
+    pub(super) fn new(spec: &IndexSpec) -> Result<Self> {
         let mut parts = Vec::new();
         let mut directions = Vec::new();
         for element in spec.key.iter() {

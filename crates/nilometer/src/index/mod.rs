@@ -16,6 +16,7 @@
 //! Does not read indexes (the query room does) and does not know what collections keep: records,
 //! buckets.
 
+pub mod buckets;
 mod build;
 mod compile;
 pub mod entry;

@@ -25,6 +25,7 @@ use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, EvalContext};
+use crate::index::buckets::{BucketIndex, WantedKeys};
 use crate::index::{Index, KeyRange};
 use crate::operation::OperationContext;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
@@ -400,8 +401,7 @@ pub struct BucketScan {
     /// Buckets for which this is surely false need not be returned. It looks at the header alone,
     /// so that no column of a bucket ruled out is decoded. Evaluated by the source.
     pub filter: Option<Arc<BucketPredicate>>,
-    /// Only buckets that have an entry in these ranges of an index need be returned, still in `_id`
-    /// order. Evaluated by the source.
+    /// Only buckets an index leads to need be returned, still in `_id` order. Evaluated by the source.
     pub index: Option<BucketIndexScan>,
     /// The columns that will be asked for, all if `None`. A hint: others need not be read.
     pub columns: Option<Arc<[Arc<str>]>>,
@@ -409,13 +409,25 @@ pub struct BucketScan {
     pub examined: Arc<ScanCounters>,
 }
 
-/// Ranges of a bucket index.
+/// What is wanted of an index over buckets.
 #[derive(Clone, Debug)]
 pub struct BucketIndexScan {
     /// Which index.
-    pub index: Arc<Index>,
-    /// Ranges of key strings, ascending and disjoint.
-    pub ranges: Arc<[KeyRange]>,
+    pub index: Arc<BucketIndex>,
+    /// Which entries.
+    pub entries: BucketEntries,
+}
+
+/// Which entries of an index over buckets are wanted.
+#[derive(Clone, Debug)]
+pub enum BucketEntries {
+    /// Those with these keys.
+    Within(Arc<dyn WantedKeys>),
+    /// Those with these keys, which are one run of entries whose order is that of bucket ids.
+    InIdOrder(Arc<dyn WantedKeys>),
+    /// Of each combination of so many values at the front, those of buckets that may hold its newest
+    /// measurement.
+    Newest(usize),
 }
 
 /// What a scan touched; explain shows it.
@@ -438,14 +450,43 @@ pub trait BucketSource: Send + Sync {
     fn scan(&self, scan: &BucketScan) -> Result<BucketIter>;
 
     /// The indexes a query may use: complete and not hidden, in bucket form.
-    fn indexes(&self) -> Result<Vec<Arc<Index>>> {
+    fn indexes(&self) -> Result<Vec<Arc<BucketIndex>>> {
         Ok(Vec::new())
     }
 
-    /// Whether a hint (a name or a key pattern in the user's fields) names an index.
-    fn knows_index(&self, hint: ValueRef<'_>) -> bool {
+    /// The usable index that a hint (a name or a key pattern in the user's fields) names.
+    fn hinted(&self, hint: ValueRef<'_>) -> Result<Option<Arc<BucketIndex>>> {
         let _ = hint;
-        false
+        Ok(None)
+    }
+
+    /// How many entries of an index are wanted, counted up to `limit`.
+    fn count_keys(&self, index: &BucketIndex, wanted: &dyn WantedKeys, limit: u64) -> Result<u64> {
+        let _ = (index, wanted);
+        Ok(limit)
+    }
+
+    /// About how many buckets have ids between these seconds.
+    fn buckets_between_estimate(&self, id_min: Option<u32>, id_max: Option<u32>) -> Result<u64> {
+        let _ = (id_min, id_max);
+        self.bucket_count_estimate()
+    }
+
+    /// Measurements that show nothing but metadata: one for each combination of the values that the
+    /// first `components` parts of a static index have. From the position `from` on, some of them.
+    fn distinct_metas(
+        &self,
+        index: &BucketIndex,
+        components: usize,
+        from: &[u8],
+        counters: &ScanCounters,
+    ) -> Result<(Vec<Document>, Option<Vec<u8>>)> {
+        let _ = (components, from, counters);
+        let name = &index.stored.spec.name;
+        Err(Error::new(
+            ErrorCode::IndexNotFound,
+            format!("the index '{name}' is not one of this collection"),
+        ))
     }
 
     /// How many buckets there are.

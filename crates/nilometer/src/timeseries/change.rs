@@ -33,6 +33,7 @@ use nilometer_storage::{Durability, WriteBatch};
 use super::bucket_catalog::Evicted;
 use super::bucket_document::{BucketDocument, Layout};
 use super::fold::{self, BucketKeyspaces, Parts};
+use super::index_maintenance::Maintained;
 use super::insert::in_ordinary_range;
 use super::meta::SeriesMeta;
 use super::{Timeseries, sealed, series_index};
@@ -65,6 +66,8 @@ pub(crate) struct BucketChanges<'t> {
     options: &'t TimeseriesOptions,
     keyspaces: BucketKeyspaces,
     _alone: MutexGuard<'t, ()>,
+    /// Held until the batch is committed.
+    indexes: Maintained<'t>,
     batch: WriteBatch,
     bytes: usize,
     claimed: HashMap<[u8; 12], Claimed>,
@@ -86,12 +89,15 @@ impl Timeseries {
         else {
             return Err(Error::bad_value("not a bucket collection"));
         };
+        // In this order: see index maintenance.
+        let alone = self.chores.exclusive();
         Ok(BucketChanges {
             timeseries: self,
             collection,
             options,
             keyspaces,
-            _alone: self.chores.exclusive(),
+            _alone: alone,
+            indexes: Maintained::hold(collection)?,
             batch: WriteBatch::new(),
             bytes: 0,
             claimed: HashMap::new(),
@@ -174,7 +180,9 @@ impl BucketChanges<'_> {
     pub(crate) fn replace(&mut self, id: [u8; 12], after: DocRef<'_>) -> Result<()> {
         let bucket = BucketDocument::parse(after, &self.options.time_field)?;
         assert_eq!(bucket.id, id, "a bucket keeps its id");
-        if self.take_out(id) {
+        // Before anything is in the batch: what is refused must leave nothing there.
+        self.indexes.check_document(after)?;
+        if self.take_out(id)? {
             self.replaced += 1;
             self.put(&bucket, after)?;
         }
@@ -182,10 +190,11 @@ impl BucketChanges<'_> {
     }
 
     /// Removes a claimed bucket.
-    pub(crate) fn remove(&mut self, id: [u8; 12]) {
-        if self.take_out(id) {
+    pub(crate) fn remove(&mut self, id: [u8; 12]) -> Result<()> {
+        if self.take_out(id)? {
             self.removed += 1;
         }
+        Ok(())
     }
 
     /// Adds a bucket; code 11000 if its `_id` is taken.
@@ -195,6 +204,7 @@ impl BucketChanges<'_> {
         if taken {
             return Err(duplicate(self.collection, bucket.id));
         }
+        self.indexes.check_document(document)?;
         self.added.insert(bucket.id);
         self.put(&bucket, document)
     }
@@ -205,9 +215,9 @@ impl BucketChanges<'_> {
     }
 
     /// Deletes what there is of a claimed bucket; false if it was not claimed.
-    fn take_out(&mut self, id: [u8; 12]) -> bool {
+    fn take_out(&mut self, id: [u8; 12]) -> Result<bool> {
         let Some(claimed) = self.claimed.remove(&id) else {
-            return false;
+            return Ok(false);
         };
         let Claimed {
             meta,
@@ -223,10 +233,19 @@ impl BucketChanges<'_> {
             };
             self.batch.delete(from, id.to_vec());
         }
+        if !self.indexes.is_empty()
+            && let Some((meta, start_ms)) = parts.opened_as(&self.options.time_field)?
+        {
+            let stored = parts.stored_document()?;
+            let stored = stored.as_ref().map(Document::as_ref);
+            let batch = &mut self.batch;
+            self.indexes
+                .bucket_removed(batch, id, stored, meta.as_ref(), start_ms)?;
+        }
         for (key, _) in parts.tail {
             self.batch.delete(self.keyspaces.tail, key);
         }
-        true
+        Ok(true)
     }
 
     /// Stores a document. What the batch deletes before it does not matter: the last word counts.
@@ -235,6 +254,8 @@ impl BucketChanges<'_> {
         self.extended |= !self.is_regular(bucket, start_ms);
         let key = series_index::key(&SeriesMeta::of(bucket.meta), start_ms, bucket.id);
         self.batch.put(self.keyspaces.series, key, Vec::new());
+        self.indexes
+            .document_added(&mut self.batch, bucket.id, document)?;
         let stored = sealed::store(document)?;
         self.bytes += stored.len();
         self.batch
@@ -262,6 +283,7 @@ impl BucketChanges<'_> {
         if self.batch.is_empty() {
             return Ok(());
         }
+        self.indexes.mark_multikey(catalog)?;
         let batch = std::mem::take(&mut self.batch);
         let (timeseries, replaced, removed) = (self.timeseries, self.replaced, self.removed);
         timeseries.engine.commit(batch, Durability::Buffered)?;

@@ -14,6 +14,7 @@ use super::Timeseries;
 use super::bucket_catalog::{BucketCatalog, Chore};
 use super::bucket_document::Layout;
 use super::fold::{self, BucketKeyspaces, Target};
+use super::index_maintenance::Maintained;
 use super::tail;
 use crate::catalog::{Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
@@ -106,9 +107,18 @@ impl Worker {
             return Ok(());
         };
         let layout = &Layout::of(collection, options)?;
+        let indexes = Maintained::hold(collection)?;
         match chore {
             Chore::Seal(_, id) => {
-                fold::fold(&*self.engine, keyspaces, *id, None, layout, Target::Sealed)?;
+                fold::fold(
+                    &*self.engine,
+                    keyspaces,
+                    &indexes,
+                    *id,
+                    None,
+                    layout,
+                    Target::Sealed,
+                )?;
             }
             Chore::Fold(key, id) => {
                 let Some(upto) = self.bucket_catalog.begin_fold(key, *id) else {
@@ -117,6 +127,7 @@ impl Worker {
                 let folded = fold::fold(
                     &*self.engine,
                     keyspaces,
+                    &indexes,
                     *id,
                     Some(upto),
                     layout,

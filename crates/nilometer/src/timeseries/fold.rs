@@ -4,10 +4,11 @@
 //! batch; sealing does the same and moves the document among those that no longer grow. Neither
 //! changes what a reader sees, so neither waits for a sync: after a crash the tail is there again.
 
-use nilometer_bson::{DocRef, Document};
+use nilometer_bson::{DocRef, Document, Value, ValueRef};
 use nilometer_storage::{Bytes, Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
 
 use super::bucket_document::{BucketDocument, BucketImage, Layout, damaged};
+use super::index_maintenance::Maintained;
 use super::meta::SeriesMeta;
 use super::sealed;
 use super::tail::{self, Entry};
@@ -104,6 +105,19 @@ impl Parts {
         }
     }
 
+    /// The document as it was written, whatever the tail holds.
+    pub(crate) fn stored_document(&self) -> Result<Option<Document>> {
+        self.stored.as_deref().map(sealed::load).transpose()
+    }
+
+    /// Metadata and start as they are stored; `None` if there is nothing of the bucket, or it does not
+    /// tell.
+    pub(crate) fn opened_as(&self, time_field: &str) -> Result<Option<(Value, i64)>> {
+        let document = self.stored_document()?;
+        let document = document.as_ref().map(Document::as_ref);
+        Ok(opened_as(document, &self.tail, time_field))
+    }
+
     /// The bucket with its tail folded in; `None` if there is nothing of it.
     pub(crate) fn image(&self, id: [u8; 12], layout: &Layout<'_>) -> Result<Option<BucketImage>> {
         let document = self.stored.as_deref().map(sealed::load).transpose()?;
@@ -127,6 +141,23 @@ impl Parts {
 fn without_header(id: [u8; 12]) -> Error {
     let id = nilometer_bson::ValueRef::ObjectId(nilometer_bson::ObjectId(id));
     damaged(id, "its tail does not tell how it was opened")
+}
+
+/// Metadata and start of a bucket, by document or tail, as they are stored.
+pub(super) fn opened_as(
+    document: Option<DocRef<'_>>,
+    tail: &[(Vec<u8>, Entry)],
+    time_field: &str,
+) -> Option<(Value, i64)> {
+    if let Some(document) = document {
+        let control = document.get("control").as_document()?;
+        let ValueRef::DateTime(start_ms) = control.get("min").as_document()?.get(time_field) else {
+            return None;
+        };
+        return Some((document.get("meta").to_value(), start_ms));
+    }
+    let header = tail.iter().find_map(|(_, entry)| entry.header.as_ref())?;
+    Some((header.meta.clone(), header.start_ms))
 }
 
 /// Puts a document and tail entries together.
@@ -167,6 +198,7 @@ pub(crate) enum Target {
 pub(crate) fn fold(
     engine: &dyn Engine,
     keyspaces: BucketKeyspaces,
+    indexes: &Maintained<'_>,
     id: [u8; 12],
     upto: Option<u32>,
     layout: &Layout<'_>,
@@ -193,6 +225,11 @@ pub(crate) fn fold(
         Target::Sealed => (keyspaces.sealed, keyspaces.open),
     };
     let mut batch = WriteBatch::new();
+    if indexes.needs_documents() {
+        let before = parts.stored_document()?;
+        let before = before.as_ref().map(Document::as_ref);
+        indexes.document_folded(&mut batch, id, before, document.as_ref())?;
+    }
     batch.put(to, id.to_vec(), stored);
     if parts.stored.is_some() && parts.in_open == (target == Target::Sealed) {
         batch.delete(from, id.to_vec());

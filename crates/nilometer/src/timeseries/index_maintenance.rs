@@ -47,15 +47,25 @@ use super::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContex
 use crate::catalog::{Catalog, Collection, IndexListGuard, StoredIndex, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
-use crate::eval::{EvalContext, ParseContext};
+use crate::eval::{Collation, EvalContext, ParseContext};
+use crate::geo::bucket_cells;
 use crate::index::buckets::{BucketIndex, opening_document};
 use crate::index::{KEY_BYTES_MAX, Keys, delete_entries, diff_entries, put_entries};
 
 /// An indexed measurement is an array.
 const INDEXED_MEASUREMENT_IS_ARRAY: i32 = 5_930_501;
 
+/// A point lies in an array: not all such points could be found again.
+const ARRAY_ON_THE_WAY_TO_POINT: i32 = 183_934;
+
 /// Bytes of a key string that are kept free for lead bytes, ends and times.
 const KEY_BYTES_RESERVED: usize = 1_000;
+
+/// Both bounds are in the key, and a byte takes two where it must be escaped.
+const KEY_BYTES_PER_VALUE_BYTE: usize = 4;
+
+/// The same for the sort keys of a collation, which are longer than the text.
+const KEY_BYTES_PER_COLLATED_BYTE: usize = 24;
 
 /// The indexes of a bucket collection, unchanging while this lives.
 pub(crate) struct Maintained<'c> {
@@ -105,6 +115,52 @@ impl<'c> Maintained<'c> {
         self.indexes.is_empty()
     }
 
+    /// True if some index is made of what stored documents hold.
+    pub(crate) fn needs_documents(&self) -> bool {
+        self.indexes.iter().any(|index| !index.is_static())
+    }
+
+    /// True if some index is made of columns, not of headers alone.
+    pub(crate) fn needs_columns(&self) -> bool {
+        self.indexes.iter().any(|index| !index.points().is_empty())
+    }
+
+    /// True if some index is partial and made of what stored documents hold: a bucket it leaves out
+    /// now may belong into it when more has been added.
+    pub(crate) fn may_take_buckets_later(&self) -> bool {
+        let mut indexes = self.indexes.iter();
+        indexes.any(|index| !index.is_static() && index.partial_filter().is_some())
+    }
+
+    /// Refuses what an index cannot take of a bucket, whether a partial filter picks it or not.
+    pub(crate) fn check_document(&self, document: DocRef<'_>) -> Result<()> {
+        for index in &self.indexes {
+            all_keys(index, document)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the entries of a bucket that was there before its indexes.
+    pub(crate) fn bucket_found(
+        &self,
+        batch: &mut WriteBatch,
+        id: [u8; 12],
+        stored: Option<DocRef<'_>>,
+        meta: ValueRef<'_>,
+        start_ms: i64,
+    ) -> Result<()> {
+        let has_arrays = has_arrays(meta);
+        for (index, keys) in self.expected(stored, meta, start_ms)? {
+            self.remember_arrays(&index, &keys);
+            put_entries(batch, &index.unfiltered(), &keys, &id);
+            if has_arrays && !index.is_static() && stored.is_none() {
+                let opened = opening_document(meta, &self.options.time_field, start_ms);
+                self.remember_arrays(&index, &index.keys(opened.as_ref())?);
+            }
+        }
+        Ok(())
+    }
+
     /// Puts the entries of a bucket that is being opened.
     pub(crate) fn bucket_opened(
         &self,
@@ -125,7 +181,7 @@ impl<'c> Maintained<'c> {
                 put_entries(batch, &index.unfiltered(), &keys, &id);
             } else if has_arrays {
                 // Entries come with the document; that they will have arrays is known now.
-                self.remember_arrays(index, &index.keys(opened.as_ref())?);
+                self.remember_arrays(index, &all_keys(index, opened.as_ref())?);
             }
         }
         Ok(())
@@ -141,9 +197,17 @@ impl<'c> Maintained<'c> {
     ) -> Result<()> {
         let dynamic = self.indexes.iter().filter(|index| !index.is_static());
         for index in dynamic {
-            let old = self.keys_if_any(index, before)?;
-            let new = self.keys_if_any(index, Some(after))?;
-            diff_entries(batch, &index.unfiltered(), &old, &new, &id);
+            let (old, new) = (
+                self.keys_if_any(index, before),
+                self.keys_if_any(index, Some(after)),
+            );
+            match (old, new) {
+                (Ok(old), Ok(new)) => diff_entries(batch, &index.unfiltered(), &old, &new, &id),
+                // What was there before the index may be nothing it can take: then its build finds
+                // the bucket and fails, and the bucket is none the worse for it.
+                (Err(_), _) | (_, Err(_)) if !index.stored.is_ready() => {}
+                (Err(error), _) | (_, Err(error)) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -179,10 +243,15 @@ impl<'c> Maintained<'c> {
         id: [u8; 12],
         document: DocRef<'_>,
     ) -> Result<()> {
-        for index in &self.indexes {
-            let keys = self.keys_if_any(index, Some(document))?;
-            self.remember_arrays(index, &keys);
-            put_entries(batch, &index.unfiltered(), &keys, &id);
+        let keys = self
+            .indexes
+            .iter()
+            .map(|index| self.keys_if_any(index, Some(document)));
+        // All or none: one that is refused must leave nothing in the batch.
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        for (index, keys) in self.indexes.iter().zip(&keys) {
+            self.remember_arrays(index, keys);
+            put_entries(batch, &index.unfiltered(), keys, &id);
         }
         Ok(())
     }
@@ -244,13 +313,7 @@ impl<'c> Maintained<'c> {
         if !self.belongs_into(index, document, header)? {
             return Ok(Keys::default());
         }
-        index.keys(document).map_err(|error| {
-            let on_measurements = !index.measurements().is_empty();
-            match error.code {
-                ErrorCode::CannotIndexParallelArrays if on_measurements => is_array(&error.message),
-                _ => error,
-            }
-        })
+        all_keys(index, document)
     }
 
     /// Whether a partial index has the bucket: if its filter on buckets says so, or if the bounds do
@@ -298,7 +361,10 @@ impl<'c> Maintained<'c> {
             meta_field: self.options.meta_field.as_deref().map(Arc::from),
             max_span_seconds: i64::from(self.options.span_seconds),
             extended_range: true,
-            has_collation: collation.collator().is_some(),
+            // The keys of a bucket depend on the bucket alone, not on a flag of its collection; no use
+            // is made of indexes over measurements where types may be mixed.
+            mixed_schema: false,
+            bounds_collation: Collation::of_stored(self.collection.options.as_ref())?,
             context: FilterContext {
                 collator: collation.shared(),
                 ..FilterContext::default()
@@ -310,11 +376,20 @@ impl<'c> Maintained<'c> {
     /// Refuses a measurement that an index over measurements cannot take. Costs nothing where there
     /// is no such index.
     pub(crate) fn check_measurement(&self, measurement: DocRef<'_>) -> Result<()> {
-        for index in &self.indexes {
+        let over_measurements = |index: &&Arc<BucketIndex>| {
+            !index.measurements().is_empty() || !index.points().is_empty()
+        };
+        for index in self.indexes.iter().filter(over_measurements) {
+            let weight = match index.index().collation().collator() {
+                None => KEY_BYTES_PER_VALUE_BYTE,
+                Some(_) => KEY_BYTES_PER_COLLATED_BYTE,
+            };
             let mut bytes = KEY_BYTES_RESERVED;
             for path in index.measurements() {
-                // Both bounds are in the key, and a byte takes two where it must be escaped.
-                bytes += 4 * check_value(measurement, path)?;
+                bytes += weight * check_value(measurement, path)?;
+            }
+            for path in index.points() {
+                bucket_cells([point_at(measurement, path)?])?;
             }
             if bytes > KEY_BYTES_MAX {
                 return Err(Error::new(
@@ -324,9 +399,6 @@ impl<'c> Maintained<'c> {
                         index.stored.spec.name
                     ),
                 ));
-            }
-            for path in index.points() {
-                check_point(measurement, path)?;
             }
         }
         Ok(())
@@ -347,6 +419,17 @@ impl<'c> Maintained<'c> {
         }
         Ok(())
     }
+}
+
+/// The keys of a bucket, whatever a partial filter says of it.
+fn all_keys(index: &BucketIndex, document: DocRef<'_>) -> Result<Keys> {
+    index.keys(document).map_err(|error| {
+        let on_measurements = !index.measurements().is_empty();
+        match error.code {
+            ErrorCode::CannotIndexParallelArrays if on_measurements => is_array(&error.message),
+            _ => error,
+        }
+    })
 }
 
 /// A bucket document as the rewriting of predicates sees it.
@@ -405,6 +488,24 @@ fn check_value(measurement: DocRef<'_>, path: &str) -> Result<usize> {
         }
     }
     Ok(bytes_of(value))
+}
+
+/// The value at the path of an indexed point; fails if an array is on the way to it.
+fn point_at<'a>(measurement: DocRef<'a>, path: &str) -> Result<ValueRef<'a>> {
+    let mut value = ValueRef::Document(measurement);
+    for part in path.split('.') {
+        value = match value {
+            ValueRef::Document(inner) => inner.get(part),
+            ValueRef::Array(_) => {
+                return Err(Error::location(
+                    ARRAY_ON_THE_WAY_TO_POINT,
+                    format!("Can't extract geo keys: '{path}' leads through an array"),
+                ));
+            }
+            _ => return Ok(ValueRef::Missing),
+        };
+    }
+    Ok(value)
 }
 
 /// The bytes that matter to the length of a key: those of values without a fixed length.

@@ -13,7 +13,8 @@
 //! Entries are read as the bounds say, not more: behind a key outside them the scan goes on at the
 //! next that can be inside.
 
-use nilometer_bson::key_string::{self, KeyOrder};
+use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
+use nilometer_bson::{Value, ValueRef};
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
 
 use super::Timeseries;
@@ -22,7 +23,7 @@ use super::read::{BucketRange, behind};
 use super::tail;
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::index::buckets::BucketIndex;
+use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};
 
 /// Bytes of a bucket's id, which end every entry.
 const ID_BYTES: usize = 12;
@@ -36,31 +37,12 @@ const TAIL_ENTRIES_PASSED_MAX: usize = 4;
 /// Entries passed one by one before a jump: a short way is walked, a long one jumped.
 const ENTRIES_WALKED_MAX: usize = 8;
 
-/// Where a key lies with respect to what is wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyPosition {
-    /// Wanted.
-    Inside,
-    /// Not wanted, and nothing before this key is.
-    Seek(Vec<u8>),
-    /// Not wanted, and nothing behind it is.
-    Past,
-}
-
-/// What is wanted of an index.
-pub trait WantedKeys: Send + Sync {
-    /// The least key that may be wanted.
-    fn start(&self) -> Vec<u8>;
-
-    /// Where a key string lies.
-    fn position(&self, key: &[u8]) -> Result<KeyPosition>;
-}
-
 /// A walk over the entries of an index that are wanted.
 pub(crate) struct IndexWalk<'w> {
     snapshot: &'w dyn Snapshot,
     keyspace: KeyspaceId,
     wanted: &'w dyn WantedKeys,
+    end: Option<Vec<u8>>,
     scan: nilometer_storage::Scan,
     /// Keys looked at, wanted or not.
     pub(crate) examined: u64,
@@ -76,11 +58,14 @@ impl<'w> IndexWalk<'w> {
         keyspace: KeyspaceId,
         wanted: &'w dyn WantedKeys,
     ) -> Result<Self> {
-        let scan = snapshot.scan(keyspace, &wanted.start(), None, Direction::Forward)?;
+        let end = wanted.end();
+        let start = wanted.start();
+        let scan = snapshot.scan(keyspace, &start, end.as_deref(), Direction::Forward)?;
         Ok(Self {
             snapshot,
             keyspace,
             wanted,
+            end,
             scan,
             examined: 0,
             seek: None,
@@ -89,11 +74,11 @@ impl<'w> IndexWalk<'w> {
     }
 
     /// Goes on at `key`.
-    pub(crate) fn jump(&mut self, key: &[u8]) -> Result<()> {
+    fn jump(&mut self, key: &[u8]) -> Result<()> {
         self.seek = None;
-        self.scan = self
-            .snapshot
-            .scan(self.keyspace, key, None, Direction::Forward)?;
+        self.scan =
+            self.snapshot
+                .scan(self.keyspace, key, self.end.as_deref(), Direction::Forward)?;
         Ok(())
     }
 
@@ -154,11 +139,84 @@ pub(crate) fn prefix(key: &[u8], order: KeyOrder, components: usize) -> Result<&
 
 /// Buckets that may hold what is looked for.
 #[derive(Debug, Default)]
-pub struct Candidates {
+pub struct Found {
     /// Ascending, each once.
     pub ids: Vec<[u8; ID_BYTES]>,
     /// Keys looked at.
     pub keys_examined: u64,
+}
+
+/// Which buckets a scan reads.
+pub(super) enum Candidates {
+    /// All in its range.
+    All,
+    /// These; the next one last.
+    Listed(Vec<[u8; ID_BYTES]>),
+    /// Those an index names one after the other in the order of their ids.
+    Streamed(Stream),
+}
+
+/// The entries of one series, or of anything that is one value up to the time: their order is that of
+/// the ids, as ids begin with the start. They are read as they are asked for.
+pub struct Stream {
+    keyspace: KeyspaceId,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    range: BucketRange,
+    count: Box<dyn Fn(u64) + Send>,
+}
+
+impl Stream {
+    /// The entries of `index` from the first that is wanted to the last. All between must be wanted.
+    pub fn new(
+        index: &BucketIndex,
+        wanted: &dyn WantedKeys,
+        range: BucketRange,
+        count: Box<dyn Fn(u64) + Send>,
+    ) -> Self {
+        Self {
+            keyspace: index.stored.keyspace,
+            low: wanted.start(),
+            high: wanted.end(),
+            range,
+            count,
+        }
+    }
+
+    /// The next ids, at most so many; none when nothing is left.
+    pub(super) fn next(
+        &mut self,
+        snapshot: &dyn Snapshot,
+        at_most: usize,
+    ) -> Result<Vec<[u8; ID_BYTES]>> {
+        let direction = match self.range.backward {
+            true => Direction::Backward,
+            false => Direction::Forward,
+        };
+        let scan = snapshot.scan(self.keyspace, &self.low, self.high.as_deref(), direction)?;
+        let mut found = Vec::new();
+        let mut last = None;
+        let mut examined = 0;
+        for item in scan {
+            let (entry, _) = item?;
+            examined += 1;
+            let (_, id) = split(&entry)?;
+            last = Some(entry);
+            if self.range.contains(id) {
+                found.push(id);
+            }
+            if found.len() >= at_most {
+                break;
+            }
+        }
+        (self.count)(examined);
+        match (last, self.range.backward) {
+            (Some(last), true) => self.high = Some(last.to_vec()),
+            (Some(last), false) => self.low = [&*last, &[0]].concat(),
+            (None, _) => {}
+        }
+        Ok(found)
+    }
 }
 
 impl Timeseries {
@@ -170,12 +228,12 @@ impl Timeseries {
         index: &BucketIndex,
         wanted: &dyn WantedKeys,
         range: BucketRange,
-    ) -> Result<Option<Candidates>> {
+    ) -> Result<Option<Found>> {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
-            return Ok(Some(Candidates::default()));
+            return Ok(Some(Found::default()));
         };
         let snapshot = self.engine.snapshot()?;
-        let mut found = Candidates::default();
+        let mut found = Found::default();
         let mut walk = IndexWalk::new(&*snapshot, index.stored.keyspace, wanted)?;
         while let Some((entry, _)) = walk.next()? {
             let (_, id) = split(&entry)?;
@@ -193,6 +251,64 @@ impl Timeseries {
         found.ids.sort_unstable();
         found.ids.dedup();
         Ok((found.ids.len() <= CANDIDATES_MAX).then_some(found))
+    }
+
+    /// The buckets that may hold the newest measurement of each combination of the first
+    /// `components` values of a static index whose next component is the start, ascending.
+    ///
+    /// The bucket that starts last holds a measurement at or after its start; another holds a later
+    /// one only if it starts less than a span before. `None` if there are too many.
+    pub fn newest_candidates(
+        &self,
+        collection: &Collection,
+        index: &BucketIndex,
+        components: usize,
+    ) -> Result<Option<Found>> {
+        let Some(options) = &collection.timeseries else {
+            return Ok(Some(Found::default()));
+        };
+        let (keyspace, order) = (index.stored.keyspace, index.index().order());
+        let snapshot = self.engine.snapshot()?;
+        let mut found = Found::default();
+        let mut scan = snapshot.scan(keyspace, &[], None, Direction::Backward)?;
+        // The values at hand, and the least key that may still matter.
+        let mut current: Option<(Vec<u8>, Vec<u8>)> = None;
+        let mut passed = 0;
+        while let Some(item) = scan.next() {
+            let (entry, _) = item?;
+            found.keys_examined += 1;
+            let (key, id) = split(&entry)?;
+            if let Some((prefix, least)) = &current
+                && key.starts_with(prefix)
+            {
+                if key >= least.as_slice() {
+                    found.ids.push(id);
+                    continue;
+                }
+                passed += 1;
+                if passed > ENTRIES_WALKED_MAX {
+                    scan = snapshot.scan(keyspace, &[], Some(prefix), Direction::Backward)?;
+                    passed = 0;
+                }
+                continue;
+            }
+            let prefix = prefix(key, order, components)?;
+            let newest = match start_of(key, prefix.len()) {
+                Some(start_ms) => start_ms,
+                None => return Ok(None),
+            };
+            let mut least = KeyBuilder::new(KeyOrder::ASCENDING);
+            least.push(ValueRef::DateTime(newest.saturating_sub(options.span_ms())));
+            current = Some((prefix.to_vec(), [prefix, &least.finish().0].concat()));
+            passed = 0;
+            found.ids.push(id);
+            if found.ids.len() > CANDIDATES_MAX {
+                return Ok(None);
+            }
+        }
+        found.ids.sort_unstable();
+        found.ids.dedup();
+        Ok(Some(found))
     }
 
     /// How many wanted entries an index has, counted up to `limit`.
@@ -222,9 +338,8 @@ impl Timeseries {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
             return Ok(0);
         };
-        let keys = |keyspace| {
-            Ok::<_, Error>(self.engine.keyspace_statistics(keyspace)?.keys_estimate)
-        };
+        let keys =
+            |keyspace| Ok::<_, Error>(self.engine.keyspace_statistics(keyspace)?.keys_estimate);
         let all = keys(keyspaces.series)?;
         if id_min.is_none() && id_max.is_none() {
             return Ok(all);
@@ -257,6 +372,16 @@ impl Timeseries {
         let within = u64::from(high - low) + 1;
         let share = u128::from(all) * u128::from(within) / u128::from(span);
         Ok(u64::try_from(share).unwrap_or(u64::MAX).max(1))
+    }
+}
+
+/// The start of a bucket, which stands in its key behind so many bytes.
+fn start_of(key: &[u8], at: usize) -> Option<i64> {
+    // A date needs no type bits.
+    let (values, _) = key_string::decode(key.get(at..)?, KeyOrder::ASCENDING, 1, &[]).ok()?;
+    match values.first() {
+        Some(Value::DateTime(start_ms)) => Some(*start_ms),
+        _ => None,
     }
 }
 

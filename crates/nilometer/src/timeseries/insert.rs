@@ -17,6 +17,7 @@ use super::Timeseries;
 use super::bucket_catalog::{BucketStorage, InFlight, Measurement};
 use super::bucket_document::COLUMN_SUBTYPE;
 use super::fold::BucketKeyspaces;
+use super::index_maintenance::{Maintained, supports_reopening};
 use super::meta::SeriesMeta;
 use super::series_index;
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
@@ -40,7 +41,20 @@ pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
 /// The measurements of one series.
 struct Group<'a> {
     meta: SeriesMeta,
+    /// Why an index does not take the metadata.
+    refused: Option<Error>,
     measurements: Vec<Measurement<'a>>,
+}
+
+impl Group<'_> {
+    fn new(meta: SeriesMeta, indexes: &Maintained<'_>) -> Self {
+        let refused = indexes.check_meta(meta.value()).err();
+        Self {
+            meta,
+            refused,
+            measurements: Vec::new(),
+        }
+    }
 }
 
 /// Groups by series; raw meta bytes are looked up first, so that a series is normalised once.
@@ -54,45 +68,48 @@ struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    fn add(&mut self, meta: Option<Element<'a>>, measurement: Measurement<'a>) {
+    fn add(
+        &mut self,
+        meta: Option<Element<'a>>,
+        measurement: Measurement<'a>,
+        indexes: &Maintained<'_>,
+    ) -> Result<()> {
         let at = match meta {
             Some(element) if element.type_code() == type_code::DOCUMENT => {
                 match self.by_raw.get(element.value_bytes()) {
                     Some(&at) => at,
                     None => {
-                        let at = self.find(SeriesMeta::of_element(meta));
+                        let at = self.find(SeriesMeta::of_element(meta), indexes);
                         self.by_raw.insert(element.value_bytes(), at);
                         at
                     }
                 }
             }
-            Some(_) => self.find(SeriesMeta::of_element(meta)),
+            Some(_) => self.find(SeriesMeta::of_element(meta), indexes),
             None => match self.without_meta {
                 Some(at) => at,
                 None => *self.without_meta.insert(self.groups.len()),
             },
         };
         if at == self.groups.len() {
-            self.groups.push(Group {
-                meta: SeriesMeta::absent(),
-                measurements: Vec::new(),
-            });
+            self.groups.push(Group::new(SeriesMeta::absent(), indexes));
         }
         if let Some(group) = self.groups.get_mut(at) {
+            if let Some(error) = &group.refused {
+                return Err(error.clone());
+            }
             group.measurements.push(measurement);
         }
+        Ok(())
     }
 
-    fn find(&mut self, meta: SeriesMeta) -> usize {
+    fn find(&mut self, meta: SeriesMeta, indexes: &Maintained<'_>) -> usize {
         let next = self.groups.len();
         match self.by_meta.get(&meta) {
             Some(&at) => at,
             None => {
                 self.by_meta.insert(meta.clone(), next);
-                self.groups.push(Group {
-                    meta,
-                    measurements: Vec::new(),
-                });
+                self.groups.push(Group::new(meta, indexes));
                 next
             }
         }
@@ -162,18 +179,11 @@ fn holds_column(document: DocRef<'_>) -> bool {
         })
 }
 
-/// True if a bucket of the collection may be searched for in storage to take measurements again.
-/// MongoDB does so only where an index supports the search: one on metadata and time, which is
-/// there by default, or on time where there is no metadata.
-pub(crate) fn may_query_for_reopening(collection: &Collection) -> bool {
-    let options = collection.timeseries.as_ref();
-    options.is_some_and(|options| options.meta_field.is_some())
-}
-
 /// The buckets of one collection as the catalog asks for them.
 struct Stored<'t> {
     timeseries: &'t Timeseries,
     collection: &'t Collection,
+    indexes: &'t Maintained<'t>,
 }
 
 impl BucketStorage for Stored<'_> {
@@ -182,7 +192,7 @@ impl BucketStorage for Stored<'_> {
     }
 
     fn may_query(&self) -> bool {
-        may_query_for_reopening(self.collection)
+        supports_reopening(self.collection)
     }
 
     fn find(&self, meta: &SeriesMeta, after_ms: i64, until_ms: i64) -> Result<Vec<[u8; 12]>> {
@@ -195,6 +205,17 @@ impl BucketStorage for Stored<'_> {
 
     fn load(&self, id: [u8; 12]) -> Result<Option<(Document, u32)>> {
         self.timeseries.load(self.collection, id)
+    }
+
+    fn opened(
+        &self,
+        batch: &mut WriteBatch,
+        meta: &SeriesMeta,
+        start_ms: i64,
+        id: [u8; 12],
+    ) -> Result<()> {
+        self.indexes
+            .bucket_opened(batch, meta.value(), start_ms, id)
     }
 }
 
@@ -217,19 +238,26 @@ impl Timeseries {
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
     ) -> Result<InsertOutcome> {
-        let mut staged = self.stage_insert(catalog, collection, documents, options)?;
-        let committed = self.commit_insert(&mut staged, options.durability);
+        let indexes = Maintained::hold(collection)?;
+        let (mut staged, ready) =
+            self.stage_insert(catalog, collection, &indexes, documents, options)?;
+        let committed = ready.and_then(|()| self.commit_insert(&mut staged, options.durability));
+        // A chore that is done at the end holds the list itself.
+        drop(indexes);
         self.finish_insert(staged, committed)
     }
 
-    /// The first step: finds buckets for the measurements and makes entries of them.
+    /// The first step: finds buckets for the measurements and makes entries of them. Whether they may
+    /// be committed comes beside them; either way they must be finished, and `indexes` be held until
+    /// they are committed.
     pub(super) fn stage_insert<'a>(
         &self,
         catalog: &Catalog,
         collection: &Arc<Collection>,
+        indexes: &Maintained<'_>,
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
-    ) -> Result<StagedInsert> {
+    ) -> Result<(StagedInsert, Result<()>)> {
         let Some(timeseries) = &collection.timeseries else {
             return Err(Error::bad_value("not a time-series collection"));
         };
@@ -237,10 +265,15 @@ impl Timeseries {
         let mut groups = Groups::default();
         let mut extended = false;
         for (index, document) in documents.enumerate() {
-            match examine(document, timeseries) {
-                Ok((meta, measurement)) => {
-                    extended |= !in_ordinary_range(measurement.time_ms);
-                    groups.add(meta, measurement);
+            let added = examine(document, timeseries).and_then(|(meta, measurement)| {
+                indexes.check_measurement(document)?;
+                let time_ms = measurement.time_ms;
+                groups.add(meta, measurement, indexes)?;
+                Ok(time_ms)
+            });
+            match added {
+                Ok(time_ms) => {
+                    extended |= !in_ordinary_range(time_ms);
                     outcome.inserted += 1;
                 }
                 Err(error) => {
@@ -261,24 +294,23 @@ impl Timeseries {
             in_flight: Vec::new(),
             outcome,
         };
-        match self.stage_groups(&mut staged, groups, options) {
-            Ok(()) => Ok(staged),
-            Err(error) => {
-                self.finish_insert(staged, Err(error.clone()))?;
-                Err(error)
-            }
-        }
+        let ready = self
+            .stage_groups(&mut staged, groups, indexes, options)
+            .and_then(|()| indexes.mark_multikey(catalog));
+        Ok((staged, ready))
     }
 
     fn stage_groups(
         &self,
         staged: &mut StagedInsert,
         groups: Groups<'_>,
+        indexes: &Maintained<'_>,
         options: InsertOptions<'_>,
     ) -> Result<()> {
         let storage = Stored {
             timeseries: self,
             collection: &staged.collection,
+            indexes,
         };
         groups.groups.into_iter().try_for_each(|mut group| {
             // In order of time a batch fills one bucket after the other, however it was shuffled.

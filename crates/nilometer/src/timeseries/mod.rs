@@ -22,9 +22,17 @@ mod change;
 mod chores;
 #[cfg(test)]
 mod concurrency_tests;
+mod distinct_metas;
 mod expire;
 mod fold;
+mod index_build;
+#[cfg(test)]
+mod index_concurrency_tests;
 pub mod index_conversion;
+pub(crate) mod index_maintenance;
+mod index_scan;
+mod index_validate;
+mod index_view;
 mod insert;
 mod measurements;
 mod meta;
@@ -53,6 +61,10 @@ use nilometer_storage::Engine;
 pub use bucket_catalog::{
     BUCKET_CATALOG_BYTES_MAX, BucketCatalog, BucketCounters, BucketLimits, Gauges,
 };
+pub use distinct_metas::MetaPage;
+pub use index_build::BucketWalk;
+pub use index_scan::{CANDIDATES_MAX, Found, Stream};
+pub use index_view::BucketView;
 pub use measurements::{
     DecideMeasurement, DecideSeries, ExplainedSelection, MeasurementAction, MeasurementFate,
     MeasurementSelection, MeasurementsChanged, SeriesFate, Turn,

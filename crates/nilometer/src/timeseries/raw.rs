@@ -215,7 +215,7 @@ impl Timeseries {
         };
         match decide(&before)? {
             BucketFate::Keep => {}
-            BucketFate::Remove => changes.remove(id),
+            BucketFate::Remove => changes.remove(id)?,
             BucketFate::Replace(after) => {
                 check(after.as_ref(), collection)?;
                 changes.replace(id, after.as_ref())?;

@@ -20,6 +20,7 @@ use super::Timeseries;
 use super::bucket_cache;
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Layout, Version, damaged};
 use super::fold::{self, BucketKeyspaces};
+use super::index_scan::{Candidates, Stream};
 use super::sealed::{self, Stored};
 use super::tail;
 use crate::catalog::Collection;
@@ -29,9 +30,11 @@ use crate::eval::Collation;
 /// Buckets looked at under one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
 
-/// Buckets an index has found that are fetched under one snapshot: few, as each is looked for by
-/// itself and a reader may want no more than the first.
+/// Buckets an index has found that are fetched under one snapshot at most.
 const CHUNK_CANDIDATES_MAX: usize = 64;
+
+/// Buckets fetched under the first one: a reader may want no more than the newest.
+const FIRST_CANDIDATES: usize = 2;
 
 /// A bucket as read: its header at hand, its columns decoded when asked for.
 pub struct StoredBucket {
@@ -252,8 +255,9 @@ pub struct BucketScan {
     collection: Arc<Collection>,
     keyspaces: BucketKeyspaces,
     range: BucketRange,
-    /// The buckets an index has found, the next one last; all if `None`.
-    candidates: Option<Vec<[u8; 12]>>,
+    candidates: Candidates,
+    /// Candidates fetched under the next snapshot.
+    chunk: usize,
     /// The last id of the chunk before.
     after: Option<[u8; 12]>,
     ready: VecDeque<Result<Arc<StoredBucket>>>,
@@ -275,7 +279,8 @@ impl Timeseries {
             collection: collection.clone(),
             keyspaces,
             range,
-            candidates: None,
+            candidates: Candidates::All,
+            chunk: FIRST_CANDIDATES,
             after: None,
             ready: VecDeque::new(),
             done: false,
@@ -283,23 +288,30 @@ impl Timeseries {
         })
     }
 
-    /// Reads those of the buckets called `ids` that are there, in their order, which is ascending, or
-    /// in the opposite one.
-    pub fn scan_candidates(
+    /// Reads those of the buckets called `ids`, ascending, that are there.
+    pub fn scan_listed(
         self: &Arc<Self>,
         collection: &Arc<Collection>,
         mut ids: Vec<[u8; 12]>,
-        backward: bool,
+        range: BucketRange,
     ) -> Result<BucketScan> {
-        let range = BucketRange {
-            backward,
-            ..BucketRange::default()
-        };
-        if !backward {
+        if !range.backward {
             ids.reverse();
         }
         let mut scan = self.scan(collection, range)?;
-        scan.candidates = Some(ids);
+        scan.candidates = Candidates::Listed(ids);
+        Ok(scan)
+    }
+
+    /// Reads the buckets an index names, as it names them.
+    pub fn scan_streamed(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        stream: Stream,
+        range: BucketRange,
+    ) -> Result<BucketScan> {
+        let mut scan = self.scan(collection, range)?;
+        scan.candidates = Candidates::Streamed(stream);
         Ok(scan)
     }
 
@@ -365,13 +377,18 @@ pub(super) fn behind(id: [u8; 12]) -> Vec<u8> {
 type KeyedEntry = ([u8; 12], Bytes, Bytes);
 
 /// One keyspace of a scan, with its next entry looked at.
-struct Cursor {
+pub(super) struct Cursor {
     scan: Scan,
     next: Option<KeyedEntry>,
 }
 
 impl Cursor {
-    fn new(mut scan: Scan) -> Result<Self> {
+    /// The bucket the next entry belongs to.
+    pub(super) fn id(&self) -> Option<[u8; 12]> {
+        self.next.as_ref().map(|(id, ..)| *id)
+    }
+
+    pub(super) fn new(mut scan: Scan) -> Result<Self> {
         let next = Self::pull(&mut scan)?;
         Ok(Self { scan, next })
     }
@@ -391,7 +408,7 @@ impl Cursor {
     }
 
     /// The next entry if it belongs to `id`.
-    fn take(&mut self, id: [u8; 12]) -> Result<Option<(Bytes, Bytes)>> {
+    pub(super) fn take(&mut self, id: [u8; 12]) -> Result<Option<(Bytes, Bytes)>> {
         match self.next.take_if(|(next, ..)| *next == id) {
             Some((_, key, value)) => {
                 self.next = Self::pull(&mut self.scan)?;
@@ -416,13 +433,20 @@ impl BucketScan {
     }
 
     /// Reads the next of the buckets an index has found. Those that were removed since are left out.
-    fn refill_from(&mut self, candidates: &mut Vec<[u8; 12]>) -> Result<()> {
+    fn refill_from_index(&mut self) -> Result<()> {
         let snapshot = self.timeseries.engine.snapshot()?;
-        for _ in 0..CHUNK_CANDIDATES_MAX {
-            let Some(id) = candidates.pop() else {
-                self.done = true;
-                break;
-            };
+        let ids = match &mut self.candidates {
+            Candidates::All => Vec::new(),
+            Candidates::Listed(ids) => {
+                let mut next = ids.split_off(ids.len().saturating_sub(self.chunk));
+                next.reverse();
+                next
+            }
+            Candidates::Streamed(stream) => stream.next(&*snapshot, self.chunk)?,
+        };
+        self.done = ids.len() < self.chunk;
+        self.chunk = (self.chunk * 2).min(CHUNK_CANDIDATES_MAX);
+        for id in ids {
             let stored = match snapshot.get(self.keyspaces.open, &id)? {
                 Some(found) => Some(found),
                 None => snapshot.get(self.keyspaces.sealed, &id)?,
@@ -444,10 +468,8 @@ impl BucketScan {
     }
 
     fn refill(&mut self) -> Result<()> {
-        if let Some(mut candidates) = self.candidates.take() {
-            let read = self.refill_from(&mut candidates);
-            self.candidates = Some(candidates);
-            return read;
+        if !matches!(self.candidates, Candidates::All) {
+            return self.refill_from_index();
         }
         let (start, end) = self.bounds();
         if end.as_ref().is_some_and(|end| *end <= start) {

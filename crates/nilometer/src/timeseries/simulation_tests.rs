@@ -29,6 +29,7 @@ use nilometer_storage::{
 use super::bucket_catalog::{BucketCatalog, BucketLimits};
 use super::change::Claim;
 use super::chores::ChoreQueue;
+use super::index_maintenance::Maintained;
 use super::insert::StagedInsert;
 use super::read::{BucketRange, StoredBucket};
 use super::tests::{Draw, measurements, sorted_fields};
@@ -362,8 +363,22 @@ impl Simulation {
             new_id: &ObjectId::default,
         };
         let documents = documents.iter().map(Document::as_ref);
-        self.timeseries
-            .stage_insert(&self.catalog, &self.collection, documents, options)
+        // No index is added here, so the list need not be held to the end.
+        let indexes = Maintained::hold(&self.collection)?;
+        let (staged, ready) = self.timeseries.stage_insert(
+            &self.catalog,
+            &self.collection,
+            &indexes,
+            documents,
+            options,
+        )?;
+        match ready {
+            Ok(()) => Ok(staged),
+            Err(error) => {
+                self.timeseries.finish_insert(staged, Err(error.clone()))?;
+                Err(error)
+            }
+        }
     }
 
     fn measurement(&mut self) -> Document {
@@ -429,7 +444,7 @@ impl Simulation {
         let mut event = None;
         match self.draw.below(6) {
             0 => {
-                changes.remove(id);
+                changes.remove(id).unwrap();
                 event = Some(Event::Removed(ids_of(&rows)));
             }
             1 => {

@@ -65,6 +65,7 @@ impl Timeseries {
             if twice {
                 problems.push("it is stored twice, as open and as sealed".to_owned());
             }
+            problems.extend(self.missing_entries(collection, id.0)?);
             let id = id.to_hex();
             found.add(
                 problems
@@ -74,6 +75,7 @@ impl Timeseries {
             );
         }
         self.validate_series_index(keyspaces, options, &mut found, check_interrupt)?;
+        self.validate_indexes(collection, &mut found, check_interrupt)?;
         Ok(found)
     }
 

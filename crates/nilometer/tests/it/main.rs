@@ -5,6 +5,7 @@ mod collations;
 mod geo;
 mod golden;
 mod index_answers;
+mod indexed_answers;
 mod measurement_changes;
 mod outputs;
 mod query_commands;

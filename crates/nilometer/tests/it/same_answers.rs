@@ -118,7 +118,7 @@ fn meta(random: &mut Random) -> Value {
     }
 }
 
-fn documents(random: &mut Random) -> Vec<Document> {
+pub(crate) fn documents(random: &mut Random) -> Vec<Document> {
     let kinds: Vec<u64> = (0..4).map(|_| random.below(12)).collect();
     let one_day = random.below(3) == 0;
     // Buckets have fields of these names, too.
@@ -164,7 +164,7 @@ fn documents(random: &mut Random) -> Vec<Document> {
 
 /// How answers are compared.
 #[derive(Clone, Copy, PartialEq)]
-enum Compare {
+pub(crate) enum Compare {
     /// As sets of exact documents.
     Set,
     /// As sequences of exact documents.
@@ -173,14 +173,14 @@ enum Compare {
     Values,
 }
 
-struct Question {
-    compare: Compare,
-    command: Document,
+pub(crate) struct Question {
+    pub(crate) compare: Compare,
+    pub(crate) command: Document,
 }
 
 /// Which strings a collation makes equal, of those that [`vary`] makes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fold {
+pub(crate) enum Fold {
     /// None.
     Nothing,
     /// Numbers with and without zeros in front.
@@ -502,7 +502,7 @@ fn stages(random: &mut Random) -> (Compare, Vec<Value>) {
     }
 }
 
-fn question(random: &mut Random) -> Question {
+pub(crate) fn question(random: &mut Random) -> Question {
     match random.below(10) {
         0..=3 => find(random),
         4 => Question {
@@ -566,7 +566,12 @@ fn canonical(document: &Document, compare: Compare, fold: Fold) -> String {
 }
 
 /// What a collection answers, as text: documents, values, a number or an error code.
-fn answer(fixture: &mut Fixture, collection: &str, question: &Question, fold: Fold) -> Vec<String> {
+pub(crate) fn answer(
+    fixture: &mut Fixture,
+    collection: &str,
+    question: &Question,
+    fold: Fold,
+) -> Vec<String> {
     let mut command = DocumentBuilder::new();
     for (at, element) in question.command.iter().enumerate() {
         if at == 0 {

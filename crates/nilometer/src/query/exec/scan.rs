@@ -17,7 +17,7 @@ use super::{ExecContext, Operator, ROWS_PER_BATCH};
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
-use crate::query::planner::{AccessPath, BucketInput, RecordInput, Unpack};
+use crate::query::planner::{AccessPath, BucketInput, MetaInput, RecordInput, Unpack};
 use crate::query::source::{
     self, Bucket, BucketIter, RecordIter, ScanCounters, highest_id, lowest_id,
 };
@@ -175,7 +175,10 @@ impl BucketScan {
             id_min: choice.id_min.map(lowest_id),
             id_max: choice.id_max.map(highest_id),
             filter: (!choice.predicate.is_always()).then(|| Arc::new(choice.predicate.clone())),
-            index: None,
+            index: choice.index.as_ref().map(|choice| source::BucketIndexScan {
+                index: Arc::clone(&choice.index),
+                entries: choice.entries.clone(),
+            }),
             columns: needed_columns(&self.input.unpack),
             examined: Arc::clone(&self.counters),
         };
@@ -237,6 +240,48 @@ impl Operator for BucketScan {
 
     fn is_exhausted(&self) -> bool {
         self.done
+    }
+}
+
+/// Reads metadata from an index.
+pub struct MetaScan {
+    input: MetaInput,
+    counters: Arc<ScanCounters>,
+    /// Where to go on; none at the end.
+    next: Option<Vec<u8>>,
+}
+
+impl MetaScan {
+    /// Reads what `input` says and counts what it touches.
+    pub fn new(input: MetaInput, counters: Arc<ScanCounters>) -> Self {
+        Self {
+            input,
+            counters,
+            next: Some(Vec::new()),
+        }
+    }
+}
+
+impl Operator for MetaScan {
+    fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let Some(from) = self.next.take() else {
+            return Ok(None);
+        };
+        let MetaInput {
+            source,
+            index,
+            components,
+            ..
+        } = &self.input;
+        let (metas, next) = source.distinct_metas(index, *components, &from, &self.counters)?;
+        self.next = next;
+        let given = metas.len() as u64;
+        self.counters.returned.fetch_add(given, Ordering::Relaxed);
+        Ok(Some(Batch::Rows(metas)))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.next.is_none()
     }
 }
 

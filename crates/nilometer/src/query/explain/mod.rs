@@ -16,14 +16,15 @@ use std::sync::atomic::Ordering;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
+use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
 use crate::query::exec::OperatorStats;
 use crate::query::pipeline::Stage;
 use crate::query::planner::access::choose::explain_hashes;
 use crate::query::planner::access::{ID_INDEX, IndexAccess};
 use crate::query::planner::physical::Trace;
-use crate::query::planner::{AccessPath, BucketInput, Input, LogicalPlan, RecordInput};
-use crate::query::source::{BucketPredicate, highest_id, lowest_id};
+use crate::query::planner::{AccessPath, BucketInput, Input, LogicalPlan, MetaInput, RecordInput};
+use crate::query::source::{BucketEntries, BucketPredicate, highest_id, lowest_id};
 
 /// Figures of a finished run.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +95,7 @@ fn as_find_tree(
         Input::Records(input) => {
             record_step(input, top.is_some_and(|top| top.name == "COUNT"), execution)
         }
-        Input::FirstStage | Input::Buckets(_) => return None,
+        Input::FirstStage | Input::Buckets(_) | Input::Metas(_) => return None,
     };
     let mut steps = vec![Step {
         document: base,
@@ -191,9 +192,59 @@ fn record_id(key: &[u8]) -> Value {
     }
 }
 
+/// An index over buckets: the key as listed, and the bounds of what is kept of it.
+fn bucket_index_step(stage: &str, index: &BucketIndex, bounds: Option<Document>) -> Document {
+    let mut out = DocumentBuilder::new();
+    let spec = &index.stored.spec;
+    out.append("stage", stage);
+    out.append("keyPattern", spec.key.clone());
+    out.append("indexName", spec.name.as_str());
+    out.append("collation", spec.collation.clone());
+    out.append("isMultiKey", index.stored.multikey() != 0);
+    out.append("isUnique", false);
+    out.append("isSparse", spec.sparse);
+    out.append("isPartial", spec.partial_filter.is_some());
+    out.append("indexVersion", 2);
+    out.append("direction", "forward");
+    if let Some(bounds) = bounds {
+        out.begin_document("indexBounds");
+        // Of the two bounds of the time the start alone is kept.
+        for part in spec.key.iter() {
+            match bounds.get(part.name()) {
+                nilometer_bson::ValueRef::Missing => {
+                    out.append(part.name(), vec![Value::from("[MinKey, MaxKey]")]);
+                }
+                known => {
+                    out.append_ref(part.name(), known);
+                }
+            }
+        }
+        out.end();
+    }
+    out.finish()
+}
+
+fn meta_step(input: &MetaInput) -> Document {
+    bucket_index_step("DISTINCT_SCAN", &input.index, None)
+}
+
 fn bucket_step(input: &BucketInput) -> Document {
     let mut out = DocumentBuilder::new();
     let buckets = &input.buckets;
+    if let Some(choice) = &buckets.index {
+        let stage = match choice.entries {
+            BucketEntries::Newest(_) => "DISTINCT_SCAN",
+            BucketEntries::Within(_) | BucketEntries::InIdOrder(_) => "IXSCAN",
+        };
+        let bounds = choice.bounds.explain(&choice.shape, false);
+        out.append("stage", "FETCH");
+        if !buckets.predicate.is_always() {
+            out.append("filter", buckets.predicate.to_document());
+        }
+        let below = bucket_index_step(stage, &choice.index, Some(bounds));
+        out.append("inputStage", below);
+        return out.finish();
+    }
     let bounded = buckets.id_min.is_some() || buckets.id_max.is_some();
     out.append(
         "stage",
@@ -222,6 +273,7 @@ fn input_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document 
         Input::FirstStage => doc! {"stage": "VIRTUAL_SCAN"},
         Input::Records(input) => record_step(input, false, execution),
         Input::Buckets(input) => bucket_step(input),
+        Input::Metas(input) => meta_step(input),
     }
 }
 
@@ -229,6 +281,7 @@ fn stored_namespace<'a>(plan: &'a LogicalPlan, namespace: &'a str) -> &'a str {
     match &plan.input {
         Input::Records(input) => &input.namespace,
         Input::Buckets(input) => &input.namespace,
+        Input::Metas(input) => &input.namespace,
         Input::Nothing | Input::FirstStage => namespace,
     }
 }
@@ -241,7 +294,7 @@ fn parsed_query(plan: &LogicalPlan) -> Document {
             .as_ref()
             .map_or_else(Document::new, |filter| filter.to_document()),
         Input::Buckets(input) => input.buckets.predicate.to_document(),
-        Input::Nothing | Input::FirstStage => Document::new(),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Document::new(),
     }
 }
 
@@ -405,7 +458,7 @@ fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution
             stats: None,
         }];
         let trace = execution.trace;
-        let is_buckets = matches!(plan.input, Input::Buckets(_));
+        let is_buckets = matches!(plan.input, Input::Buckets(_) | Input::Metas(_));
         let by_index = index_access(plan).is_some();
         let stages = tree(&steps, None, |_, out| {
             if by_index {
@@ -418,7 +471,11 @@ fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution
             };
             let returned = returned.load(Ordering::Relaxed);
             out.append("nReturned", i64::try_from(returned).unwrap_or(i64::MAX));
-            out.append("docsExamined", examined(trace).1);
+            let (keys, documents) = examined(trace);
+            out.append("docsExamined", documents);
+            if keys > 0 {
+                out.append("keysExamined", keys);
+            }
         });
         cursor.append("executionStats", execution_stats(plan, execution, stages));
     }

@@ -8,9 +8,14 @@ use super::access::hint::Forced;
 use super::access::{Choice, IndexAccess};
 use super::needs::Needs;
 use crate::eval::matcher::MatchExpression;
+use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
 use crate::query::pipeline::Stage;
-use crate::query::source::{BucketPredicate, BucketSource, Direction, RecordKey, RecordSource};
+use crate::query::planner::bounds::{IndexBounds, IndexShape};
+use crate::query::source::{
+    BucketEntries, BucketPredicate, BucketSource, Direction, RecordKey, RecordSource,
+};
+use crate::timeseries::rewrite::TimeRange;
 
 /// What is read and what is done to it.
 #[derive(Clone)]
@@ -38,6 +43,8 @@ pub enum Input {
     Records(Box<RecordInput>),
     /// The measurements of a time-series collection.
     Buckets(Box<BucketInput>),
+    /// The different metadata of a time-series collection.
+    Metas(Box<MetaInput>),
 }
 
 /// How records are reached.
@@ -95,6 +102,10 @@ pub struct BucketInput {
     pub direction: Direction,
     /// The direction was asked for.
     pub is_direction_fixed: bool,
+    /// The order of ids was asked for: no index is used.
+    pub is_natural: bool,
+    /// The index that was asked for.
+    pub hint: Option<Arc<BucketIndex>>,
     /// Which buckets are read.
     pub buckets: BucketChoice,
     /// What becomes of them.
@@ -110,6 +121,36 @@ pub struct BucketChoice {
     pub id_max: Option<u32>,
     /// What a bucket's header must not contradict.
     pub predicate: BucketPredicate,
+    /// Between which times every match lies.
+    pub times: TimeRange,
+    /// The index that leads to them; none if all between the ids are looked at.
+    pub index: Option<IndexChoice>,
+}
+
+/// Which entries of which index lead to the buckets.
+#[derive(Clone, Debug)]
+pub struct IndexChoice {
+    /// Which index.
+    pub index: Arc<BucketIndex>,
+    /// Which entries.
+    pub entries: BucketEntries,
+    /// Its parts as bounds see them.
+    pub shape: Arc<IndexShape>,
+    /// The bounds, for explain.
+    pub bounds: IndexBounds,
+}
+
+/// Reading metadata from an index, without its buckets: documents that show nothing else.
+#[derive(Clone)]
+pub struct MetaInput {
+    /// The collection.
+    pub source: Arc<dyn BucketSource>,
+    /// `db.system.buckets.coll`, for explain.
+    pub namespace: String,
+    /// Which index; its first parts are metadata.
+    pub index: Arc<BucketIndex>,
+    /// How many parts: one document comes for each combination of their values.
+    pub components: usize,
 }
 
 impl Default for BucketChoice {
@@ -118,6 +159,8 @@ impl Default for BucketChoice {
             id_min: None,
             id_max: None,
             predicate: BucketPredicate::Always,
+            times: TimeRange::ALL,
+            index: None,
         }
     }
 }

@@ -24,5 +24,7 @@ pub mod physical;
 pub mod resolve;
 pub mod rules;
 
-pub use logical::{AccessPath, BucketInput, Input, LogicalPlan, RecordInput, Unpack};
+pub use logical::{
+    AccessPath, BucketInput, IndexChoice, Input, LogicalPlan, MetaInput, RecordInput, Unpack,
+};
 pub use physical::Builder;

@@ -74,11 +74,13 @@ fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Resu
         Input::Buckets(buckets) => {
             let options = buckets.source.options();
             on_buckets(asked, options, || {
-                Ok(measured_paths(&buckets.source.indexes()?, query.metric()))
+                let indexes = buckets.source.indexes()?;
+                let indexes: Vec<_> = indexes.iter().map(|i| Arc::new(i.index())).collect();
+                Ok(measured_paths(&indexes, query.metric()))
             })?
         }
         // There is nothing to measure, whatever the field.
-        Input::Nothing | Input::FirstStage => {
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => {
             asked.key.clone().unwrap_or_else(|| MatchPath::new(""))
         }
     };

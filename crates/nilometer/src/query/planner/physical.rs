@@ -17,7 +17,7 @@ use crate::query::exec::index_read::{AccessStats, IndexRead};
 use crate::query::exec::limit::{Limit, Skip};
 use crate::query::exec::project::Project;
 use crate::query::exec::replace_root::ReplaceRoot;
-use crate::query::exec::scan::{BucketScan, Nothing, RecordScan};
+use crate::query::exec::scan::{BucketScan, MetaScan, Nothing, RecordScan};
 use crate::query::exec::sort::Sort;
 use crate::query::exec::unwind::Unwind;
 use crate::query::exec::{BoxOperator, Counted, ExecSettings, OperatorStats};
@@ -136,6 +136,7 @@ impl Builder {
                 }
             },
             Input::Buckets(input) => Box::new(BucketScan::new(*input, counters)),
+            Input::Metas(input) => Box::new(MetaScan::new(*input, counters)),
         }
     }
 

@@ -115,6 +115,8 @@ fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput {
         namespace,
         direction: Direction::Forward,
         is_direction_fixed: false,
+        is_natural: false,
+        hint: None,
         buckets: BucketChoice::default(),
         unpack: Unpack::default(),
     }

@@ -215,6 +215,7 @@ impl BucketCatalog {
             key: &key,
             tail,
             index,
+            storage,
             batch,
             in_flight,
         };
@@ -393,6 +394,7 @@ struct Sink<'s> {
     key: &'s Arc<SeriesKey>,
     tail: KeyspaceId,
     index: KeyspaceId,
+    storage: &'s dyn BucketStorage,
     batch: &'s mut WriteBatch,
     in_flight: &'s mut Vec<InFlight>,
 }
@@ -407,6 +409,9 @@ impl Sink<'_> {
         if entry.with_header {
             let key = series_index::key(&self.key.meta, bucket.start_ms, bucket.id);
             self.batch.put(self.index, key, Vec::new());
+            let meta = &self.key.meta;
+            self.storage
+                .opened(self.batch, meta, bucket.start_ms, bucket.id)?;
         }
         self.batch.put(self.tail, entry_key, value);
         self.in_flight.push(InFlight {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::{Document, ValueRef};
+use nilometer_storage::WriteBatch;
 
 use super::super::bucket_document::{BucketDocument, Version};
 use super::super::meta::SeriesMeta;
@@ -31,6 +32,15 @@ pub(crate) trait BucketStorage {
 
     /// A bucket's document with its tail folded in, and the sequence number behind its tail.
     fn load(&self, id: [u8; 12]) -> Result<Option<(Document, u32)>>;
+
+    /// Puts what goes with a bucket's first entry into the batch: its index entries.
+    fn opened(
+        &self,
+        batch: &mut WriteBatch,
+        meta: &SeriesMeta,
+        start_ms: i64,
+        id: [u8; 12],
+    ) -> Result<()>;
 }
 
 /// What decides whether a bucket takes a measurement.

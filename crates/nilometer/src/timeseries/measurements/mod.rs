@@ -265,7 +265,7 @@ impl Timeseries {
             let count = u64::try_from(bucket.count()).unwrap_or(u64::MAX);
             match decide(&meta_document(options, bucket.meta()), count)? {
                 SeriesFate::Keep => {}
-                SeriesFate::Remove => changes.remove(*id),
+                SeriesFate::Remove => changes.remove(*id)?,
                 SeriesFate::Meta(meta) => {
                     let meta = SeriesMeta::of(meta.as_ref()).value().to_value();
                     let after = assemble::with_meta(document.as_ref(), &meta);
@@ -465,7 +465,7 @@ impl Run<'_, '_> {
             return Ok(());
         }
         if decided.removed.len() == bucket.count() {
-            changes.remove(id);
+            changes.remove(id)?;
             return Ok(());
         }
         let parsed = BucketDocument::parse(document.as_ref(), &self.options.time_field)?;
@@ -505,7 +505,7 @@ impl Run<'_, '_> {
         };
         match result {
             Some(result) => changes.replace(id, result.document.as_ref())?,
-            None => changes.remove(id),
+            None => changes.remove(id)?,
         }
         moved.extend(leaving.into_iter().map(|(_, one)| one));
         Ok(())

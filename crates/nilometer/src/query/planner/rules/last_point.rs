@@ -3,6 +3,7 @@
 use nilometer_bson::{Document, DocumentBuilder};
 
 use super::Rule;
+use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::sort_key::SortBy;
 use crate::query::exec::ExecSettings;
@@ -172,6 +173,24 @@ impl Rule for SortInOrderOfBuckets {
         });
         true
     }
+}
+
+/// True if every accumulator keeps the newest measurement and nothing else. What they order by is added
+/// to `ordered_by`.
+pub(super) fn keeps_only_newest(
+    input: &BucketInput,
+    group: &GroupStage,
+    ordered_by: &mut Dependencies,
+) -> bool {
+    let options = input.source.options();
+    !group.fields.is_empty()
+        && group.fields.iter().all(|(_, spec)| {
+            let rank = time_rank(spec, &options.time_field, options.meta_field.as_deref());
+            if let Some(sort) = spec.sort() {
+                sort.dependencies(ordered_by);
+            }
+            rank.and_then(|rank| rank.newest) == Some(true)
+        })
 }
 
 fn keeps_newest(input: &BucketInput, group: &GroupStage) -> bool {

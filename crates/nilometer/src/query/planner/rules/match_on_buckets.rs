@@ -112,6 +112,7 @@ fn bound_ids(
     range: TimeRange,
     predicates: &mut Vec<BucketPredicate>,
 ) {
+    input.buckets.times = input.buckets.times.intersect(range);
     match rewriter.id_bounds(range) {
         IdBounds::Empty => predicates.push(BucketPredicate::Never),
         IdBounds::Within { min, max } => {

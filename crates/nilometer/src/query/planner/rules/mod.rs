@@ -9,6 +9,9 @@
 //! | [`MatchOnBuckets`] | a leading `$match` splits into bucket choice, event filter, whole-bucket filter |
 //! | [`NeededFields`] | only columns that a later stage needs are unpacked |
 //! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
+//! | [`DistinctMetas`] | groups of metadata are read from an index, without buckets |
+//! | [`IndexOnBuckets`] | an index leads to the buckets if that is cheaper than looking at all |
+//! | [`NewestByIndex`] | an index leads to the newest buckets of each series where only those matter |
 //! | [`NewestFirst`] | buckets are read backwards where only the newest measurements of groups matter |
 //! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
@@ -19,7 +22,9 @@
 //! smaller or moves something strictly forward, so that comes to an end (and is cut off if it does
 //! not). [`LAST_RULES`] follow once: they settle what is read.
 
+mod distinct_metas;
 mod fields;
+mod index_on_buckets;
 mod last_point;
 mod limits;
 mod match_on_buckets;
@@ -31,7 +36,9 @@ mod tests;
 use super::logical::LogicalPlan;
 use crate::query::exec::ExecSettings;
 
+pub use distinct_metas::{DistinctMetas, NewestByIndex, distinct_values};
 pub use fields::NeededFields;
+pub use index_on_buckets::IndexOnBuckets;
 pub use last_point::{FirstOfSorted, NewestFirst, SortInOrderOfBuckets};
 pub use limits::{MergeLimits, SortLimit};
 pub use match_on_buckets::MatchOnBuckets;
@@ -64,7 +71,14 @@ pub static RULES: &[&dyn Rule] = &[
 ];
 
 /// Rules that settle what is read, after everything has found its place.
-pub static LAST_RULES: &[&dyn Rule] = &[&NewestFirst, &SortInOrderOfBuckets, &NeededFields];
+pub static LAST_RULES: &[&dyn Rule] = &[
+    &DistinctMetas,
+    &IndexOnBuckets,
+    &NewestByIndex,
+    &NewestFirst,
+    &SortInOrderOfBuckets,
+    &NeededFields,
+];
 
 /// Applies all rules until none fires.
 pub fn apply_all(plan: &mut LogicalPlan, settings: &ExecSettings) {

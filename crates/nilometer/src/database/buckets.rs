@@ -1,0 +1,385 @@
+//! Buckets as queries see them: to unpack, or as documents.
+//!
+//! Joins the time-series room, which knows how buckets and their indexes lie in storage, with the
+//! traits of [`crate::query::source`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::{Document, DocumentBuilder, ObjectId, ValueRef};
+
+use crate::catalog::{Collection, StoredIndex};
+use crate::error::{Error, Result};
+use crate::eval::Collation;
+use crate::index::Index;
+use crate::index::buckets::{BucketIndex, WantedKeys};
+use crate::query::source::{
+    Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions, BucketScan,
+    BucketSource, Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan,
+    RecordSource, RecordView, ScanCounters,
+};
+use crate::timeseries::{
+    BucketRange, BucketScan as StoredBuckets, BucketView, StoredBucket, Stream, Timeseries,
+    index_conversion,
+};
+
+/// What a plan relied on is no longer so.
+const QUERY_PLAN_KILLED: i32 = 175;
+
+/// Different metadata read from an index at a time.
+const METAS_PER_PAGE: usize = 1024;
+
+/// The buckets of a time-series collection: to unpack, or as documents.
+pub(super) struct Buckets {
+    timeseries: Arc<Timeseries>,
+    collection: Arc<Collection>,
+    options: BucketOptions,
+}
+
+impl Buckets {
+    pub(super) fn new(timeseries: Arc<Timeseries>, collection: Arc<Collection>) -> Result<Self> {
+        let known = collection.timeseries.as_ref();
+        let options = BucketOptions {
+            time_field: known.map_or("", |t| &*t.time_field).into(),
+            meta_field: known.and_then(|t| t.meta_field.as_deref()).map(Arc::from),
+            bucket_max_span_seconds: known.map_or(0, |t| i64::from(t.span_seconds)),
+            bucket_rounding_seconds: known.map_or(0, |t| i64::from(t.rounding_seconds)),
+            extended_range: collection.has_extended_range(),
+            mixed_schema: collection.may_have_mixed_schema(),
+            fixed_buckets: collection.has_fixed_buckets(),
+            collation: Collation::of_stored(collection.options.as_ref())?,
+        };
+        Ok(Self {
+            timeseries,
+            collection,
+            options,
+        })
+    }
+
+    fn index(&self, stored: &Arc<StoredIndex>) -> Result<Arc<BucketIndex>> {
+        BucketIndex::of(stored, &self.options.time_field)
+    }
+
+    /// The buckets an index leads to; all in the range if there are too many of them.
+    fn by_index(
+        &self,
+        scan: &BucketIndexScan,
+        range: BucketRange,
+        counters: &Arc<ScanCounters>,
+    ) -> Result<StoredBuckets> {
+        scan.index.stored.count_use();
+        let (timeseries, collection) = (&self.timeseries, &self.collection);
+        let found = match &scan.entries {
+            BucketEntries::InIdOrder(wanted) => {
+                let counters = counters.clone();
+                let count = Box::new(move |keys| {
+                    counters.keys.fetch_add(keys, Ordering::Relaxed);
+                });
+                let stream = Stream::new(&scan.index, &**wanted, range, count);
+                return timeseries.scan_streamed(collection, stream, range);
+            }
+            BucketEntries::Within(wanted) => {
+                timeseries.candidates(collection, &scan.index, &**wanted, range)
+            }
+            BucketEntries::Newest(components) => {
+                timeseries.newest_candidates(collection, &scan.index, *components)
+            }
+        };
+        let dropped = || {
+            let all = collection.indexes.all();
+            !all.iter()
+                .any(|index| index.keyspace == scan.index.stored.keyspace)
+        };
+        let found = match found {
+            Ok(Some(found)) => found,
+            // Too many, or the index has gone since the query was planned.
+            Ok(None) => return timeseries.scan(collection, range),
+            Err(_) if dropped() => return timeseries.scan(collection, range),
+            Err(error) => return Err(error),
+        };
+        counters
+            .keys
+            .fetch_add(found.keys_examined, Ordering::Relaxed);
+        timeseries.scan_listed(collection, found.ids, range)
+    }
+}
+
+impl RecordSource for Buckets {
+    fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
+        let bound = |key: &Option<RecordKey>| key.as_deref().and_then(|k| k.try_into().ok());
+        let mut range = BucketRange {
+            min: bound(&scan.min),
+            max: bound(&scan.max),
+            backward: scan.direction == Direction::Backward,
+        };
+        let after: Option<[u8; 12]> = bound(&scan.start_after);
+        match (after, range.backward) {
+            (Some(after), false) => range.min = range.min.max(Some(after)),
+            (Some(after), true) => {
+                range.max = Some(range.max.map_or(after, |max| max.min(after)));
+            }
+            (None, _) => {}
+        }
+        let buckets = self.timeseries.scan(&self.collection, range)?;
+        let documents = buckets.map(|bucket| {
+            let bucket = bucket?;
+            Ok((bucket.id().0.to_vec(), bucket.to_document()?))
+        });
+        Ok(Box::new(documents.skip_while(move |item| {
+            match (item, after) {
+                (Ok((key, _)), Some(after)) => key[..] == after,
+                _ => false,
+            }
+        })))
+    }
+
+    /// Counted: what the engine estimates includes keys that were rewritten and not yet merged.
+    fn count_estimate(&self) -> Result<u64> {
+        let range = BucketRange::default();
+        let mut count = 0;
+        for bucket in self.timeseries.scan(&self.collection, range)? {
+            bucket?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn view(&self) -> Result<Option<Box<dyn RecordView>>> {
+        let view = self.timeseries.view(&self.collection)?;
+        Ok(Some(Box::new(RawView(view))))
+    }
+
+    fn indexes(&self) -> Result<Vec<Arc<Index>>> {
+        let all = RecordSource::all_indexes(self)?;
+        Ok(all.into_iter().filter(|i| i.stored.is_usable()).collect())
+    }
+
+    fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
+        let all = self.collection.indexes.all();
+        let complete = all.iter().filter(|index| index.is_ready());
+        complete
+            .map(|index| Ok(Arc::new(self.index(index)?.index())))
+            .collect()
+    }
+
+    fn clustered_key(&self, id: ValueRef<'_>) -> Option<RecordKey> {
+        match id {
+            ValueRef::ObjectId(id) => Some(id.0.to_vec()),
+            _ => None,
+        }
+    }
+
+    fn is_clustered(&self) -> bool {
+        true
+    }
+}
+
+/// Bucket documents and their indexes at one moment.
+struct RawView(BucketView);
+
+impl RecordView for RawView {
+    fn entries(
+        &self,
+        index: &Index,
+        start: &[u8],
+        end: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<EntryIter> {
+        let direction = match direction {
+            Direction::Forward => nilometer_storage::Direction::Forward,
+            Direction::Backward => nilometer_storage::Direction::Backward,
+        };
+        let entries = self.0.entries(&index.stored, start, end, direction)?;
+        Ok(Box::new(entries.map(|entry| {
+            let (key, type_bits, id) = entry?;
+            Ok(IndexEntry {
+                key,
+                type_bits,
+                record: id.to_vec(),
+                document: None,
+            })
+        })))
+    }
+
+    fn record(&self, key: &[u8]) -> Result<Option<Document>> {
+        match key.try_into() {
+            Ok(id) => self.0.document(id),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+impl BucketSource for Buckets {
+    fn options(&self) -> &BucketOptions {
+        &self.options
+    }
+
+    fn scan(&self, scan: &BucketScan) -> Result<BucketIter> {
+        let range = BucketRange {
+            min: scan.id_min,
+            max: scan.id_max,
+            backward: scan.direction == Direction::Backward,
+        };
+        let buckets = match &scan.index {
+            Some(index) => self.by_index(index, range, &scan.examined)?,
+            None => self.timeseries.scan(&self.collection, range)?,
+        };
+        let (filter, examined) = (scan.filter.clone(), scan.examined.clone());
+        Ok(Box::new(buckets.filter_map(move |bucket| {
+            examined.documents.fetch_add(1, Ordering::Relaxed);
+            let bucket = match bucket {
+                Ok(bucket) => bucket,
+                Err(error) => return Some(Err(error)),
+            };
+            match &filter {
+                Some(filter) => match filter.may_match(&*bucket) {
+                    Ok(true) => Some(Ok(bucket as Arc<dyn Bucket>)),
+                    Ok(false) => None,
+                    Err(error) => Some(Err(error)),
+                },
+                None => Some(Ok(bucket as Arc<dyn Bucket>)),
+            }
+        })))
+    }
+
+    fn indexes(&self) -> Result<Vec<Arc<BucketIndex>>> {
+        let all = self.collection.indexes.all();
+        let usable = all.iter().filter(|index| index.is_usable());
+        usable.map(|index| self.index(index)).collect()
+    }
+
+    fn hinted(&self, hint: ValueRef<'_>) -> Result<Option<Arc<BucketIndex>>> {
+        let Some(options) = &self.collection.timeseries else {
+            return Ok(None);
+        };
+        let all = self.collection.indexes.all();
+        let mut named = all.iter().filter(|index| {
+            if !index.is_usable() {
+                return false;
+            }
+            let Some(user) = index_conversion::to_user(options, &index.spec) else {
+                return false;
+            };
+            match hint {
+                ValueRef::String(name) => user.name == name,
+                ValueRef::Document(key) => is_same_key(key, user.key.as_ref()),
+                _ => false,
+            }
+        });
+        match (named.next(), named.next()) {
+            (Some(_), Some(_)) => Err(Error::bad_value(
+                "Hint matched multiple indexes, must hint by index name",
+            )),
+            (found, _) => found.map(|index| self.index(index)).transpose(),
+        }
+    }
+
+    fn count_keys(&self, index: &BucketIndex, wanted: &dyn WantedKeys, limit: u64) -> Result<u64> {
+        self.timeseries.count_keys(index, wanted, limit)
+    }
+
+    fn buckets_between_estimate(&self, id_min: Option<u32>, id_max: Option<u32>) -> Result<u64> {
+        self.timeseries
+            .clustered_estimate(&self.collection, id_min, id_max)
+    }
+
+    fn distinct_metas(
+        &self,
+        index: &BucketIndex,
+        components: usize,
+        from: &[u8],
+        counters: &ScanCounters,
+    ) -> Result<(Vec<Document>, Option<Vec<u8>>)> {
+        if from.is_empty() {
+            index.stored.count_use();
+        }
+        let page = self.timeseries.distinct_metas(
+            &self.collection,
+            index,
+            components,
+            from,
+            METAS_PER_PAGE,
+        )?;
+        // It is marked before any such entry is there.
+        if index.stored.multikey() != 0 {
+            return Err(Error::location(
+                QUERY_PLAN_KILLED,
+                "the index was found to hold elements of arrays while it was read",
+            ));
+        }
+        let count = |into: &std::sync::atomic::AtomicU64, n| into.fetch_add(n, Ordering::Relaxed);
+        count(&counters.keys, page.keys_examined);
+        count(&counters.documents, page.documents_examined);
+        let meta_field = self.options.meta_field.as_deref().unwrap_or("meta");
+        let shown = page.metas.iter().map(|meta| {
+            let mut out = DocumentBuilder::new();
+            for element in meta.iter() {
+                out.append_renamed(meta_field, element);
+            }
+            out.finish()
+        });
+        Ok((shown.collect(), page.next))
+    }
+
+    fn bucket_count_estimate(&self) -> Result<u64> {
+        self.timeseries.bucket_count(&self.collection)
+    }
+}
+
+/// Whether two key patterns are the same: names in order, and directions by value.
+fn is_same_key(a: nilometer_bson::DocRef<'_>, b: nilometer_bson::DocRef<'_>) -> bool {
+    let (mut a, mut b) = (a.iter(), b.iter());
+    loop {
+        match (a.next(), b.next()) {
+            (None, None) => return true,
+            (Some(x), Some(y)) => {
+                let same = nilometer_bson::order::compare(x.value(), y.value()).is_eq();
+                if x.name() != y.name() || !same {
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+    }
+}
+
+impl BucketHeader for StoredBucket {
+    fn id(&self) -> ObjectId {
+        self.id()
+    }
+
+    fn meta(&self) -> ValueRef<'_> {
+        self.meta()
+    }
+
+    fn min(&self, field: &str) -> ValueRef<'_> {
+        self.min(field)
+    }
+
+    fn max(&self, field: &str) -> ValueRef<'_> {
+        self.max(field)
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.count()).unwrap_or(u32::MAX)
+    }
+}
+
+impl Bucket for StoredBucket {
+    fn version(&self) -> i32 {
+        self.version()
+    }
+
+    fn is_sorted(&self) -> bool {
+        self.is_sorted()
+    }
+
+    fn columns(&self) -> &[Arc<str>] {
+        self.columns()
+    }
+
+    fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        self.column(name)
+    }
+}

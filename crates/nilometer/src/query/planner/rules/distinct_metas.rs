@@ -1,0 +1,250 @@
+//! Rules that answer from the front of an index over buckets: metadata, and the newest of each series.
+
+use std::sync::Arc;
+
+use super::Rule;
+use super::last_point::keeps_only_newest;
+use crate::eval::accumulator::AccumulatorKind;
+use crate::eval::{Collation, Dependencies};
+use crate::index::PartKind;
+use crate::index::buckets::BucketIndex;
+use crate::query::batch::FieldSet;
+use crate::query::exec::ExecSettings;
+use crate::query::pipeline::{GroupStage, Stage};
+use crate::query::planner::access::shape_of;
+use crate::query::planner::bounds::IndexBounds;
+use crate::query::planner::logical::{BucketInput, IndexChoice, Input, LogicalPlan, MetaInput};
+use crate::query::source::BucketEntries;
+
+/// A `$group` that reads nothing but metadata, and does not care how often a value comes, reads the
+/// different values from an index. Accumulators: `$first`, `$last`, `$min`, `$max`, `$addToSet`, whose
+/// results are the same however often a document is repeated and in whatever order documents come
+/// as long as nothing sorts them.
+///
+/// Conditions: no filter, as a bucket that has the values may have no match; the index is static, so
+/// that its entries tell of every bucket; it holds every bucket; values in its keys can be read back,
+/// so no collation; none of them comes from an array, which has several keys.
+pub struct DistinctMetas;
+
+impl Rule for DistinctMetas {
+    fn name(&self) -> &'static str {
+        "DistinctMetas"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let (Input::Buckets(input), Some(Stage::Group(group))) = (&plan.input, plan.stages.first())
+        else {
+            return false;
+        };
+        let repeats_do_not_matter = group.fields.iter().all(|(_, spec)| {
+            use AccumulatorKind as K;
+            matches!(
+                spec.kind(),
+                K::First | K::Last | K::Min | K::Max | K::AddToSet
+            )
+        });
+        if !repeats_do_not_matter {
+            return false;
+        }
+        // Fields taken away are missing, whatever an index says of them.
+        if input.unpack.fields != FieldSet::All {
+            return false;
+        }
+        let Some(read) = metas_for(input, &group_dependencies(group)) else {
+            return false;
+        };
+        plan.input = Input::Metas(Box::new(read));
+        true
+    }
+}
+
+/// For `distinct`: the documents of a plan without stages, as far as `path` goes, each at least once.
+pub fn distinct_values(plan: &mut LogicalPlan, path: &str) {
+    let Input::Buckets(input) = &plan.input else {
+        return;
+    };
+    if !plan.stages.is_empty() {
+        return;
+    }
+    let mut wanted = Dependencies::default();
+    wanted.paths.insert(path.into());
+    if let Some(read) = metas_for(input, &wanted) {
+        plan.input = Input::Metas(Box::new(read));
+        plan.fired.push(DistinctMetas.name());
+    }
+}
+
+fn group_dependencies(group: &GroupStage) -> Dependencies {
+    let mut dependencies = Dependencies::default();
+    group.key.dependencies(&mut dependencies);
+    for (_, field) in group.fields.iter() {
+        field.dependencies(&mut dependencies);
+    }
+    dependencies
+}
+
+/// An index whose first parts say everything that is read.
+fn metas_for(input: &BucketInput, wanted: &Dependencies) -> Option<MetaInput> {
+    let no_filter = input.buckets.predicate.is_always() && input.unpack.event_filter.is_none();
+    if !no_filter || input.is_natural || wanted.random {
+        return None;
+    }
+    let paths = meta_paths(input, wanted)?;
+    let usable = input.source.indexes().ok()?;
+    let hinted = input.hint.as_ref().map(|index| index.stored.keyspace);
+    let fitting = usable.into_iter().filter_map(|index| {
+        if hinted.is_some_and(|hinted| hinted != index.stored.keyspace) {
+            return None;
+        }
+        Some((values_in_front(&index, &paths)?, index))
+    });
+    // The fewer parts, the fewer values.
+    let (components, index) = fitting.min_by_key(|(components, _)| *components)?;
+    Some(MetaInput {
+        source: Arc::clone(&input.source),
+        namespace: input.namespace.clone(),
+        index,
+        components,
+    })
+}
+
+/// What is read as paths in buckets, if it is nothing but metadata.
+fn meta_paths(input: &BucketInput, wanted: &Dependencies) -> Option<Vec<String>> {
+    let meta = input.source.options().meta_field.clone()?;
+    if wanted.reads_nothing() || wanted.whole {
+        return None;
+    }
+    let rename = |path: &Arc<str>| {
+        let rest = path.strip_prefix(&*meta)?;
+        (rest.is_empty() || rest.starts_with('.')).then(|| format!("meta{rest}"))
+    };
+    wanted.paths.iter().map(rename).collect()
+}
+
+/// How many parts at the front of an index say everything about `paths`, and nothing of the time.
+fn values_in_front(index: &BucketIndex, paths: &[String]) -> Option<usize> {
+    let kept = index.index();
+    let whole = index.is_static()
+        && !kept.stored.spec.sparse
+        && kept.partial_filter().is_none()
+        && kept.collation().collator().is_none()
+        && kept.stored.multikey() == 0
+        && !kept.leaves_documents_out();
+    if !whole {
+        return None;
+    }
+    let mut open: Vec<&String> = paths.iter().collect();
+    for (at, part) in kept.parts().iter().enumerate() {
+        let is_value = matches!(part.kind, PartKind::Ascending | PartKind::Descending);
+        let name = part.name();
+        if !is_value || !(name == "meta" || name.starts_with("meta.")) {
+            return None;
+        }
+        // Of two parts, one below the other, the values could not be put into one document.
+        let other_names = kept.parts().iter().take(at).map(|other| other.name());
+        if other_names
+            .clone()
+            .any(|other| is_at_or_below(name, other) || is_at_or_below(other, name))
+        {
+            return None;
+        }
+        open.retain(|path| !is_at_or_below(path, name));
+        if open.is_empty() {
+            return Some(at + 1);
+        }
+    }
+    None
+}
+
+fn is_at_or_below(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// A `$group` by metadata that keeps only the newest measurements reads only the newest buckets of each
+/// series, to which an index of metadata and time leads.
+///
+/// Conditions: every accumulator keeps the newest (a count would need all); the key, and what the
+/// order reads besides the time, are values at the front of the index, so that each group is made of
+/// whole series and the newest of a group is the newest of one of them; nothing filters measurements
+/// or time, so that the newest measurement of a series is a match; a filter on the metadata takes
+/// series as a whole if it reads those values. The index is as for [`DistinctMetas`]; its next part is
+/// the time, ascending. Dates before 1970, whose starts may lie behind them, are left out with all
+/// that ids cannot say.
+pub struct NewestByIndex;
+
+impl Rule for NewestByIndex {
+    fn name(&self) -> &'static str {
+        "NewestByIndex"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
+        let Some(Stage::Group(group)) = plan.stages.first() else {
+            return false;
+        };
+        let Input::Buckets(input) = &mut plan.input else {
+            return false;
+        };
+        let Some(choice) = newest(input, group, settings) else {
+            return false;
+        };
+        input.buckets.index = Some(choice);
+        true
+    }
+}
+
+fn newest(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> Option<IndexChoice> {
+    let options = input.source.options();
+    let unfiltered = input.unpack.event_filter.is_none()
+        && input.unpack.fields == FieldSet::All
+        && input.buckets.index.is_none();
+    if !unfiltered || input.is_natural || options.extended_range {
+        return None;
+    }
+    let mut wanted = Dependencies::default();
+    group.key.dependencies(&mut wanted);
+    if !keeps_only_newest(input, group, &mut wanted) {
+        return None;
+    }
+    read_by(&input.buckets.predicate, &mut wanted)?;
+    wanted.paths.remove(&options.time_field);
+    let paths = meta_paths(input, &wanted)?;
+    let hinted = input.hint.as_ref().map(|index| index.stored.keyspace);
+    let usable = input.source.indexes().ok()?;
+    let index = usable.into_iter().find(|index| {
+        let time = index.time_part();
+        hinted.is_none_or(|hinted| hinted == index.stored.keyspace)
+            && values_in_front(index, &paths).is_some_and(|parts| Some(parts) <= time)
+            && time.is_some_and(|time| {
+                let kept = index.index();
+                let part = kept.parts().get(time);
+                part.is_some_and(|part| part.kind == PartKind::Ascending)
+            })
+    })?;
+    let components = index.time_part()?;
+    let collation = Collation::from(settings.collator.clone());
+    let shape = shape_of(&index.index(), &collation)?;
+    Some(IndexChoice {
+        entries: BucketEntries::Newest(components),
+        bounds: IndexBounds::all(shape.parts.len()),
+        shape: Arc::new(shape),
+        index,
+    })
+}
+
+/// Adds what a predicate reads, which must be metadata alone.
+fn read_by(
+    predicate: &crate::query::source::BucketPredicate,
+    into: &mut Dependencies,
+) -> Option<()> {
+    use crate::query::source::BucketPredicate as P;
+    match predicate {
+        P::Always | P::Never => Some(()),
+        P::Meta(test) => {
+            test.filter.add_dependencies(into);
+            Some(())
+        }
+        P::All(parts) | P::Any(parts) => parts.iter().try_for_each(|part| read_by(part, into)),
+        P::Bound(_) | P::Geo(_) => None,
+    }
+}

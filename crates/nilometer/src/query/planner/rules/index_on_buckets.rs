@@ -1,0 +1,382 @@
+//! Choosing between the clustered scan of buckets and the indexes over them.
+
+use std::sync::Arc;
+
+use nilometer_bson::Value;
+use nilometer_bson::key_string::KeyStringError;
+
+use super::Rule;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
+use crate::eval::ParseContext;
+use crate::eval::matcher::{CompareOp, Comparison, MatchExpression, MatchPath};
+use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};
+use crate::query::exec::ExecSettings;
+use crate::query::planner::access::{safety, shape_of};
+use crate::query::planner::bounds::{IndexBounds, IndexShape, KeyBounds, Position};
+use crate::query::planner::logical::{BucketInput, IndexChoice, Input, LogicalPlan};
+use crate::query::source::{BucketEntries, BucketPredicate};
+use crate::timeseries::rewrite::{BoundTest, Side, TimeRange};
+
+/// An index that leads to so few buckets is taken without asking what the scan would cost.
+const FEW_BUCKETS: u64 = 64;
+
+/// Fetching a bucket by its id costs about as much as looking at so many that lie side by side.
+const FETCH_COST: u64 = 4;
+
+/// A scan of buckets reads an index first if that leads to few of them.
+///
+/// What must hold of the buckets (the predicate on their headers, and the times) is turned into a
+/// filter on bucket documents, and that into bounds on each index. An index is a candidate if
+///
+/// - its first part is bounded;
+/// - it holds every bucket that can have a match: sparse and partial ones only where that is proven;
+/// - its bounds on measurements can be trusted: not if buckets may mix types in a field;
+/// - it is more than the time alone, for which bucket ids serve as well, unless dates lie outside
+///   what ids can say.
+///
+/// The candidate with the fewest keys is taken if fetching its buckets is cheaper than scanning. The
+/// keys are counted, up to the number at which scanning is cheaper. A hint takes its index in any case,
+/// also where it leaves buckets out; the hint `$natural` takes none.
+///
+/// The header predicate still applies, so an index may lead to more buckets than needed; which
+/// buckets there are and their order stay as they were.
+pub struct IndexOnBuckets;
+
+impl Rule for IndexOnBuckets {
+    fn name(&self) -> &'static str {
+        "IndexOnBuckets"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
+        let Input::Buckets(input) = &mut plan.input else {
+            return false;
+        };
+        if input.buckets.index.is_some() || input.is_natural {
+            return false;
+        }
+        // What cannot be read now is scanned; if it cannot be scanned either, that says why.
+        let Ok(Some(choice)) = choose(input, settings) else {
+            return false;
+        };
+        input.buckets.index = Some(choice);
+        true
+    }
+}
+
+fn choose(input: &BucketInput, settings: &ExecSettings) -> Result<Option<IndexChoice>> {
+    let collation = Collation::from(settings.collator.clone());
+    let conjuncts = bucket_conjuncts(input, &collation);
+    if let Some(hinted) = &input.hint {
+        return Ok(
+            candidate(input, hinted, &conjuncts, &collation).or_else(|| whole(hinted, &collation))
+        );
+    }
+    let scan = input
+        .source
+        .buckets_between_estimate(input.buckets.id_min, input.buckets.id_max)?;
+    let mut limit = FEW_BUCKETS.max(scan / FETCH_COST);
+    let mut best = None;
+    for index in input.source.indexes()? {
+        let found = if let Some(found) = by_points(input, &index) {
+            found
+        } else if may_use(input, &index, &conjuncts, &collation)?
+            && let Some(found) = candidate(input, &index, &conjuncts, &collation)
+        {
+            found
+        } else {
+            continue;
+        };
+        let count = match &found.entries {
+            BucketEntries::Within(keys) | BucketEntries::InIdOrder(keys) => {
+                input.source.count_keys(&index, &**keys, limit)?
+            }
+            BucketEntries::Newest(_) => limit,
+        };
+        if count < limit {
+            limit = count;
+            best = Some(found);
+        }
+    }
+    Ok(best)
+}
+
+/// An index that begins with the points a geographic test asks for: what passes the test is a point, and
+/// every bucket with a point is in it.
+fn by_points(input: &BucketInput, index: &Arc<BucketIndex>) -> Option<IndexChoice> {
+    let path = index.points().first()?;
+    let whole = index.partial_filter().is_none() && !index.stored.spec.sparse;
+    let mut tests = conjuncts_of(&input.buckets.predicate).iter();
+    let ranges = tests.find_map(|part| match part {
+        BucketPredicate::Geo(bound) if *bound.path == **path && whole => bound.test.cell_ranges(),
+        _ => None,
+    })?;
+    let ranges = ranges.into_iter().map(|range| index.cell_keys(range));
+    let keys: Arc<dyn WantedKeys> = Arc::new(WantedRanges(ranges.collect::<Option<_>>()?));
+    Some(IndexChoice {
+        index: index.clone(),
+        entries: BucketEntries::Within(keys),
+        shape: Arc::default(),
+        bounds: IndexBounds::all(0),
+    })
+}
+
+/// Whether an index nobody asked for may be used.
+fn may_use(
+    input: &BucketInput,
+    index: &BucketIndex,
+    conjuncts: &[MatchExpression],
+    collation: &Collation,
+) -> Result<bool> {
+    let kept = index.index();
+    let Some(shape) = shape_of(&kept, collation) else {
+        return Ok(false);
+    };
+    if !index.is_static() && input.source.options().mixed_schema {
+        return Ok(false);
+    }
+    let only_time = kept.parts().len() == 1 && index.time_part() == Some(0);
+    if only_time && kept.partial_filter().is_none() && !input.source.options().extended_range {
+        return Ok(false);
+    }
+    if index.stored.spec.sparse && !index.is_static() {
+        return Ok(false);
+    }
+    if index.is_static() {
+        return Ok(safety::holds_all(&kept, conjuncts, &shape));
+    }
+    if kept.partial_filter().is_none() {
+        return Ok(true);
+    }
+    // The user's filter tells which buckets are in it, and the user's query must be inside of that.
+    let original = index.stored.spec.original_spec.as_ref();
+    let filter = original.map(|spec| spec.get("partialFilterExpression"));
+    let Some(filter) = filter.and_then(nilometer_bson::ValueRef::as_document) else {
+        return Ok(false);
+    };
+    let parsing = ParseContext::new().with_collator(kept.collation().shared());
+    let filter = MatchExpression::parse(filter, &parsing)?.simplify();
+    // Texts under a collation are not compared here.
+    let same = shape.same_collation && collation.collator().is_none();
+    Ok(safety::implies(&user_conjuncts(input), &filter, same))
+}
+
+/// The index with its bounds; `None` if its first part is not bounded.
+fn candidate(
+    input: &BucketInput,
+    index: &Arc<BucketIndex>,
+    conjuncts: &[MatchExpression],
+    collation: &Collation,
+) -> Option<IndexChoice> {
+    let kept = index.index();
+    let shape = shape_of(&kept, collation)?;
+    let filter = MatchExpression::and(conjuncts.to_vec());
+    let bounds = IndexBounds::of(&filter, &shape)?;
+    Some(with_bounds(input, index, shape, bounds))
+}
+
+/// All of an index: for a hint that bounds nothing.
+fn whole(index: &Arc<BucketIndex>, collation: &Collation) -> Option<IndexChoice> {
+    let kept = index.index();
+    let shape = shape_of(&kept, collation).unwrap_or_default();
+    let bounds = IndexBounds::all(shape.parts.len());
+    let keys: Arc<dyn WantedKeys> = Arc::new(Wanted(KeyBounds::new(&bounds, &shape)));
+    Some(IndexChoice {
+        index: index.clone(),
+        entries: BucketEntries::Within(keys),
+        shape: Arc::new(shape),
+        bounds,
+    })
+}
+
+fn with_bounds(
+    input: &BucketInput,
+    index: &Arc<BucketIndex>,
+    shape: IndexShape,
+    bounds: IndexBounds,
+) -> IndexChoice {
+    let keys: Arc<dyn WantedKeys> = Arc::new(Wanted(KeyBounds::new(&bounds, &shape)));
+    let entries = if is_in_id_order(input, index, &shape, &bounds) {
+        BucketEntries::InIdOrder(keys)
+    } else {
+        BucketEntries::Within(keys)
+    };
+    IndexChoice {
+        index: index.clone(),
+        entries,
+        shape: Arc::new(shape),
+        bounds,
+    }
+}
+
+/// True if the entries within the bounds are one run that is sorted by start, and so by id: all in front
+/// of the time is one value, and the time is one interval. Ids begin with the start in seconds, so
+/// dates beyond what they can say break the order. A bucket has one entry where nothing is an array.
+fn is_in_id_order(
+    input: &BucketInput,
+    index: &BucketIndex,
+    shape: &IndexShape,
+    bounds: &IndexBounds,
+) -> bool {
+    let Some(time) = index.time_part() else {
+        return false;
+    };
+    let time_is_last = time + 1 == shape.parts.len();
+    index.is_static()
+        && time_is_last
+        && !input.source.options().extended_range
+        && index.stored.multikey() == 0
+        && shape.parts.get(time).is_some_and(|part| !part.descending)
+        && bounds.leading_points(&shape.collation) >= time
+        && bounds
+            .parts
+            .get(time)
+            .is_some_and(|part| part.intervals.len() == 1)
+}
+
+/// What is asked of measurements, in the user's names.
+fn user_conjuncts(input: &BucketInput) -> Vec<MatchExpression> {
+    let mut all = Vec::new();
+    for part in conjuncts_of(&input.buckets.predicate) {
+        if let BucketPredicate::Meta(test) = part {
+            all.extend(test.filter.clone().into_conjuncts());
+        }
+    }
+    if let Some(filter) = &input.unpack.event_filter {
+        all.extend(filter.clone().into_conjuncts());
+    }
+    all
+}
+
+fn conjuncts_of(predicate: &BucketPredicate) -> &[BucketPredicate] {
+    match predicate {
+        BucketPredicate::All(parts) => parts,
+        other => std::slice::from_ref(other),
+    }
+}
+
+/// What must hold of a bucket as filters on bucket documents, as they are indexed.
+fn bucket_conjuncts(input: &BucketInput, collation: &Collation) -> Vec<MatchExpression> {
+    let mut all = Vec::new();
+    for part in conjuncts_of(&input.buckets.predicate) {
+        if let Some(filter) = on_documents(part, collation) {
+            all.extend(filter.into_conjuncts());
+        }
+    }
+    let options = input.source.options();
+    let start = format!("control.min.{}", options.time_field);
+    let (earliest, latest) = starts(input.buckets.times, options.bucket_max_span_seconds);
+    let bound = |op, at: i64| {
+        MatchExpression::ExprCompare(Comparison {
+            path: MatchPath::new(&start),
+            op,
+            value: Value::DateTime(at),
+            collation: Collation::default(),
+        })
+    };
+    all.extend(earliest.map(|at| bound(CompareOp::Gt, at)));
+    all.extend(latest.map(|at| bound(CompareOp::Lte, at)));
+    all
+}
+
+/// Between which starts buckets with measurements in `times` lie: above the first, up to the second.
+///
+/// Starts before 1970 may be rounded towards it, so that one may lie behind its measurements, but
+/// never behind 1970.
+fn starts(times: TimeRange, span_seconds: i64) -> (Option<i64>, Option<i64>) {
+    let span_ms = span_seconds.saturating_mul(1000);
+    let earliest = (times.min != i64::MIN).then(|| times.min.saturating_sub(span_ms));
+    let latest = (times.max != i64::MAX).then_some(times.max.max(0));
+    (earliest, latest)
+}
+
+/// A predicate on headers as a filter on bucket documents that no bucket fails which passes it and is
+/// in an index over its fields; `None` if it has no such form. Times are left to [`starts`].
+fn on_documents(predicate: &BucketPredicate, collation: &Collation) -> Option<MatchExpression> {
+    match predicate {
+        BucketPredicate::Never => Some(MatchExpression::AlwaysFalse),
+        BucketPredicate::Always | BucketPredicate::Geo(_) => None,
+        BucketPredicate::Meta(test) => test.filter.renamed(&test.field, "meta"),
+        BucketPredicate::Bound(test) if test.is_time => None,
+        BucketPredicate::Bound(test) => Some(bound(test, collation)),
+        BucketPredicate::All(parts) => {
+            let parts = parts
+                .iter()
+                .filter_map(|part| on_documents(part, collation));
+            Some(MatchExpression::and(parts.collect()))
+        }
+        BucketPredicate::Any(parts) => {
+            let parts = parts.iter().map(|part| on_documents(part, collation));
+            Some(MatchExpression::or(parts.collect::<Option<_>>()?))
+        }
+    }
+}
+
+/// Compared over all types, as bounds are: a bucket of another type is in the range if the order of
+/// types says so. No bound in an index is an array.
+fn bound(test: &BoundTest, collation: &Collation) -> MatchExpression {
+    let side = match test.side {
+        Side::Min => "min",
+        Side::Max => "max",
+    };
+    MatchExpression::ExprCompare(Comparison {
+        path: MatchPath::new(&format!("control.{side}.{}", test.path)),
+        op: test.op,
+        value: test.operand.clone(),
+        collation: collation.clone(),
+    })
+}
+
+/// Ranges of key strings, ascending and apart.
+#[derive(Debug)]
+struct WantedRanges(Vec<(Vec<u8>, Vec<u8>)>);
+
+impl WantedKeys for WantedRanges {
+    fn start(&self) -> Vec<u8> {
+        self.0
+            .first()
+            .map(|(start, _)| start.clone())
+            .unwrap_or_default()
+    }
+
+    fn end(&self) -> Option<Vec<u8>> {
+        self.0.last().map(|(_, end)| end.clone())
+    }
+
+    fn position(&self, key: &[u8]) -> Result<KeyPosition> {
+        let next = self.0.partition_point(|(_, end)| end.as_slice() <= key);
+        Ok(match self.0.get(next) {
+            None => KeyPosition::Past,
+            Some((start, _)) if start.as_slice() <= key => KeyPosition::Inside,
+            Some((start, _)) => KeyPosition::Seek(start.clone()),
+        })
+    }
+}
+
+/// Bounds as whoever walks an index asks for them.
+#[derive(Debug)]
+pub(super) struct Wanted(pub(super) KeyBounds);
+
+impl WantedKeys for Wanted {
+    fn start(&self) -> Vec<u8> {
+        self.0.start()
+    }
+
+    fn end(&self) -> Option<Vec<u8>> {
+        self.0.end()
+    }
+
+    fn position(&self, key: &[u8]) -> Result<KeyPosition> {
+        let position = self.0.check_forward(key).map_err(|error: KeyStringError| {
+            Error::new(
+                ErrorCode::DataCorruptionDetected,
+                format!("an index entry cannot be read: {error}"),
+            )
+        })?;
+        Ok(match position {
+            Position::Inside => KeyPosition::Inside,
+            Position::Seek(target) => KeyPosition::Seek(target),
+            Position::Past => KeyPosition::Past,
+        })
+    }
+}

@@ -1,0 +1,315 @@
+//! A time-series collection with indexes answers as an ordinary collection without any.
+//!
+//! Random measurements, some of them there before an index and some after; random indexes of every
+//! kind; random questions, with and without hints; and all the while buckets that roll over, fold,
+//! are taken up again, removed and put back as they were. Afterwards `validate` compares every
+//! index entry with those computed from scratch.
+//!
+//! An index over measurements refuses arrays, so what the time series refuses is not given to the
+//! ordinary collection either.
+
+use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
+
+use crate::random::Random;
+use crate::same_answers::{Fold, Question, answer, documents, question};
+use crate::support::{Fixture, TemporaryDirectory, show};
+
+/// Generated databases of a run; with NILOMETER_SOAK set, more.
+const DATABASES: u64 = 16;
+const DATABASES_SOAK: u64 = 400;
+
+const QUESTIONS: u32 = 40;
+
+/// One part of a random key.
+fn part(random: &mut Random) -> (&'static str, Value) {
+    let path = *random.pick(&[
+        "m", "m", "m.x", "m.y", "t", "t", "a", "b", "c", "d", "a.x", "c.y.z", "_id",
+    ]);
+    let direction = *random.pick(&[1, 1, -1]);
+    let is_meta = path.starts_with('m');
+    match random.below(12) {
+        0 if is_meta => (path, "hashed".into()),
+        _ => (path, direction.into()),
+    }
+}
+
+fn index(random: &mut Random, number: usize) -> Document {
+    let mut key = DocumentBuilder::new();
+    let mut names = Vec::new();
+    let mut has_measurement = false;
+    let parts = 1 + random.below(3);
+    let wildcard = random.below(14) == 0;
+    if wildcard {
+        key.append(*random.pick(&["m.$**", "m.x.$**"]), 1);
+    }
+    for _ in 0..if wildcard { 0 } else { parts } {
+        let (name, kind) = part(random);
+        if names.contains(&name) || (kind.as_ref().as_str().is_some() && !names.is_empty()) {
+            continue;
+        }
+        has_measurement |= !name.starts_with('m') && name != "t";
+        names.push(name);
+        key.append(name, kind);
+    }
+    let mut index = DocumentBuilder::new();
+    index.append("key", key.finish());
+    index.append("name", format!("i{number}"));
+    if !has_measurement && random.below(6) == 0 {
+        index.append("sparse", true);
+    } else if random.below(4) == 0 {
+        let filter = match random.below(5) {
+            0 => doc! {"m.x": doc! {"$gte": 1}},
+            1 => doc! {"a": doc! {"$gt": random.int(4)}},
+            2 => doc! {"m": doc! {"$exists": true}},
+            3 => doc! {"t": doc! {"$gte": Value::DateTime(1_700_000_000_000)}},
+            _ => doc! {"$or": array![doc! {"b": doc! {"$lt": 2}}, doc! {"m.x": 2}]},
+        };
+        index.append("partialFilterExpression", filter);
+    }
+    index.finish()
+}
+
+struct Case {
+    random: Random,
+    fixture: Fixture,
+    /// Names and keys of indexes that hold every bucket: a hint at another asks for less.
+    whole: Vec<(String, Document)>,
+    created: usize,
+}
+
+impl Case {
+    fn create_index(&mut self) {
+        let index = index(&mut self.random, self.created);
+        self.created += 1;
+        let command = doc! {"createIndexes": "ts", "indexes": array![index.clone()]};
+        let reply = self.fixture.reply(command);
+        if reply.get("ok").as_exact_i64() != Some(1) {
+            // Arrays there already, kinds of keys that do not go together.
+            let code = reply.get("code").as_exact_i64().unwrap_or(0);
+            let expected = [67, 72, 85, 86, 171, 5_930_501, 16_766, 7_246_201];
+            assert!(
+                expected.contains(&code),
+                "{} for {}",
+                show(&reply),
+                show(&index)
+            );
+            return;
+        }
+        let leaves_out =
+            index.get("sparse").is_missing() && index.get("partialFilterExpression").is_missing();
+        let key = index.get("key").as_document().unwrap().to_document();
+        let is_plain = key
+            .iter()
+            .all(|part| part.value().is_number() && !part.name().ends_with('*'));
+        if leaves_out && is_plain {
+            self.whole
+                .push((index.get("name").as_str().unwrap().to_owned(), key));
+        }
+    }
+
+    fn drop_index(&mut self) {
+        if self.whole.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.whole.len() as u64) as usize;
+        let (name, _) = self.whole.swap_remove(at);
+        self.fixture.run(doc! {"dropIndexes": "ts", "index": name});
+    }
+
+    /// Inserts into the time series, and what it takes into the ordinary collection.
+    fn insert(&mut self, documents: &[Document]) {
+        let batch: Array = documents.iter().cloned().map(Value::from).collect();
+        let insert = doc! {"insert": "ts", "documents": Value::Array(batch), "ordered": false};
+        let reply = self.fixture.run(insert);
+        let mut refused = Vec::new();
+        if let Some(errors) = reply.get("writeErrors").as_array() {
+            for error in errors.iter().filter_map(ValueRef::as_document) {
+                let code = error.get("code").as_exact_i64().unwrap_or(0);
+                assert!(
+                    [171, 5_930_501, 16_766].contains(&code),
+                    "{}",
+                    show(&error.to_document())
+                );
+                refused.push(error.get("index").as_exact_i64().unwrap() as usize);
+            }
+        }
+        let taken = documents
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !refused.contains(at));
+        let taken: Vec<Value> = taken.map(|(_, d)| d.clone().into()).collect();
+        if !taken.is_empty() {
+            self.fixture
+                .run(doc! {"insert": "plain", "documents": taken});
+        }
+    }
+
+    /// Takes a bucket out and puts it back as it was.
+    fn put_bucket_back(&mut self) {
+        let find = doc! {"find": "system.buckets.ts", "limit": 1, "skip": self.random.int(4)};
+        let Some(bucket) = self.fixture.all(find).pop() else {
+            return;
+        };
+        let id = bucket.get("_id").to_value();
+        let delete = doc! {"q": doc! {"_id": id}, "limit": 1};
+        let removed = self
+            .fixture
+            .reply(doc! {"delete": "system.buckets.ts", "deletes": array![delete]});
+        if removed.get("n").as_exact_i64() != Some(1) {
+            return;
+        }
+        let insert = doc! {"insert": "system.buckets.ts", "documents": array![bucket]};
+        let reply = self.fixture.run(insert);
+        assert_eq!(reply.get("n").as_exact_i64(), Some(1), "{}", show(&reply));
+    }
+
+    fn ask(&mut self, failures: &mut Vec<String>, seed: u64) {
+        let question = question(&mut self.random);
+        let expected = answer(&mut self.fixture, "plain", &question, Fold::Nothing);
+        let mut asked = vec![("", question.command.clone())];
+        if !self.whole.is_empty() {
+            let at = self.random.below(self.whole.len() as u64) as usize;
+            let (name, key) = self.whole[at].clone();
+            asked.push(("hint by name", with_hint(&question.command, name.into())));
+            // A key that several indexes have names none of them.
+            let same = self.fixture.all(doc! {"listIndexes": "ts"});
+            let same = same.iter().filter(|index| {
+                index.get("key").as_document().map(|k| k.to_document()) == Some(key.clone())
+            });
+            if same.count() == 1 {
+                asked.push(("hint by key", with_hint(&question.command, key.into())));
+            }
+        }
+        for (what, command) in asked {
+            let asked = Question {
+                compare: question.compare,
+                command,
+            };
+            let got = answer(&mut self.fixture, "ts", &asked, Fold::Nothing);
+            if got != expected {
+                let few = |a: &[String], b: &[String]| {
+                    a.iter()
+                        .filter(|d| !b.contains(d))
+                        .take(3)
+                        .cloned()
+                        .collect::<Vec<_>>()
+                };
+                failures.push(format!(
+                    "seed {seed}, {what}: {}\n  {} for {}, extra {:?}, lost {:?}\n  indexes {}",
+                    show(&asked.command),
+                    got.len(),
+                    expected.len(),
+                    few(&got, &expected),
+                    few(&expected, &got),
+                    self.listed(),
+                ));
+            }
+        }
+    }
+
+    fn listed(&mut self) -> String {
+        let all = self.fixture.all(doc! {"listIndexes": "ts"});
+        all.iter().map(show).collect::<Vec<_>>().join("; ")
+    }
+
+    fn validate(&mut self, seed: u64) {
+        let reply = self.fixture.run(doc! {"validate": "system.buckets.ts"});
+        let valid = matches!(reply.get("valid"), ValueRef::Bool(true));
+        assert!(valid, "seed {seed}: {}\n{}", show(&reply), self.listed());
+    }
+}
+
+fn with_hint(command: &Document, hint: Value) -> Document {
+    let mut out = DocumentBuilder::new();
+    for element in command.iter() {
+        out.append_element(element);
+    }
+    out.append("hint", hint);
+    out.finish()
+}
+
+fn check_database(seed: u64, failures: &mut Vec<String>) {
+    let mut random = Random::new(seed);
+    let documents = documents(&mut random);
+    let directory = TemporaryDirectory::new();
+    let fixture = match seed % 3 {
+        0 => Fixture::open(&directory.0),
+        _ => Fixture::new(),
+    };
+    let mut case = Case {
+        random,
+        fixture,
+        whole: Vec::new(),
+        created: 0,
+    };
+    let options = match case.random.below(4) {
+        0 => doc! {"timeField": "t", "metaField": "m", "granularity": "hours"},
+        _ => doc! {"timeField": "t", "metaField": "m"},
+    };
+    case.fixture
+        .run(doc! {"create": "ts", "timeseries": options});
+    case.fixture.run(doc! {"create": "plain"});
+    let mut rest = &documents[..];
+    while !rest.is_empty() {
+        match case.random.below(4) {
+            0 | 1 => case.create_index(),
+            2 if case.random.below(3) == 0 => case.drop_index(),
+            _ => {}
+        }
+        let most = 1 + documents.len() as u64 / 3;
+        let size = rest.len().min(1 + case.random.below(most) as usize);
+        let (batch, left) = rest.split_at(size);
+        case.insert(batch);
+        rest = left;
+        if case.random.below(3) == 0 {
+            case.put_bucket_back();
+        }
+        if case.random.below(3) == 0 {
+            case.ask(failures, seed);
+        }
+    }
+    case.create_index();
+    if seed.is_multiple_of(6) {
+        // As after a crash: what was in memory is gone.
+        let reopened = Fixture::open(&{
+            drop(std::mem::replace(&mut case.fixture, Fixture::new()));
+            directory.0.clone()
+        });
+        case.fixture = reopened;
+    }
+    for _ in 0..QUESTIONS {
+        case.ask(failures, seed);
+    }
+    case.validate(seed);
+}
+
+#[test]
+#[expect(
+    clippy::print_stdout,
+    reason = "failures are told at once, for long runs"
+)]
+fn indexes_change_no_answer() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>());
+    let databases = match number("NILOMETER_SOAK") {
+        Some(_) => DATABASES_SOAK,
+        None => DATABASES,
+    };
+    let first = match number("NILOMETER_SEED") {
+        Some(seed) => seed.expect("a number"),
+        None => 1,
+    };
+    let mut failures = Vec::new();
+    for seed in first..first + databases {
+        let before = failures.len();
+        check_database(seed, &mut failures);
+        failures[before..]
+            .iter()
+            .for_each(|failure| println!("{failure}"));
+    }
+    assert!(
+        failures.is_empty(),
+        "{} differ:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
