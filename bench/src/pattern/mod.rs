@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each pattern loads an empty collection and reports measurements a second, and, in process, the bytes
-//! that went to the disk (as the kernel counts them for this process: log, tables, merging) for each
+//! written to files (as the kernel counts them for this process: log, tables, merging) for each
 //! byte of BSON; beside it what rewriting each bucket's document at each commit would have written,
 //! derived from the sizes of the buckets that came of it.
 
