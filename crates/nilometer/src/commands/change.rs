@@ -152,11 +152,14 @@ fn hinted(
         _ => return Err(Error::failed_to_parse("Hint must be a string or an object")),
     }
     let collections = database.collections();
-    let Resolved::Ordinary(source) =
-        collections.resolve(&namespace.database, &namespace.collection)?
-    else {
+    let source = match collections.resolve(&namespace.database, &namespace.collection)? {
+        Resolved::Ordinary(source) => source,
+        Resolved::TimeSeries(source) => match source.hinted(hint)? {
+            Some(_) => return Ok((None, None)),
+            None => return Err(hint::unknown()),
+        },
         // There are no documents the hint could mislead about.
-        return Ok((None, None));
+        _ => return Ok((None, None)),
     };
     if source.view()?.is_some() {
         let hint = Hint::of(hint);

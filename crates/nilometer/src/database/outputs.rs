@@ -79,7 +79,9 @@ impl Outputs for StoredCollections {
                     "Cannot create a time-series collection from the existing collection {target}"
                 ),
             )),
-            (Some(wanted), Writable::Series(found)) => series::check_options(wanted, &found),
+            (Some(wanted), Writable::Series(found)) => {
+                series::check_options(wanted, &found, target)
+            }
             _ => Ok(()),
         }
     }
@@ -118,6 +120,7 @@ impl Outputs for StoredCollections {
         let collection = match self.writable("$merge", target)? {
             Writable::Series(found) => {
                 return Ok(Box::new(series::SeriesTarget {
+                    name: target.clone(),
                     stored: self.clone(),
                     collection: found,
                 }));

@@ -279,6 +279,9 @@ fn random_changes_answer_as_on_ordinary_documents() {
         let granularity = *random.pick(&["seconds", "minutes", "hours"]);
         let options = doc! {"timeField": "t", "metaField": "m", "granularity": granularity};
         fixture.run(doc! {"create": "ts", "timeseries": options});
+        // Its entries follow every change.
+        let index = doc! {"key": doc! {"m.x": 1, "k": 1}, "name": "xk"};
+        fixture.run(doc! {"createIndexes": "ts", "indexes": array![index]});
         let mut fresh = 0;
         let mut first = Vec::new();
         let most = if random.below(4) == 0 { 1500 } else { 150 };
@@ -312,6 +315,11 @@ fn random_changes_answer_as_on_ordinary_documents() {
                 contents(&mut fixture, "plain"),
             );
             assert_eq!(found.len(), wanted.len(), "{context}");
+            let query = doc! {"m.x": random.int(4), "k": doc! {"$gte": random.int(8)}};
+            let counted = doc! {"count": "ts", "query": query.clone(), "hint": "xk"};
+            let counted = number(&fixture.run(counted), "n");
+            let plain = fixture.run(doc! {"count": "plain", "query": query});
+            assert_eq!(counted, number(&plain, "n"), "by index after {context}");
             for (found, wanted) in found.iter().zip(&wanted) {
                 assert_eq!(found, wanted, "{context}");
             }

@@ -10,7 +10,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, doc};
 use nilometer_storage::Durability;
 
 use super::super::collections::StoredCollections;
-use crate::catalog::{Collection, Granularity, TimeseriesOptions};
+use crate::catalog::{Collection, Granularity, Namespace, TimeseriesOptions};
 use crate::commands::view_change::Measurements;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -23,7 +23,11 @@ const OTHER_OPTIONS: i32 = 7_406_103;
 
 /// Checks that the options `$out` names are those of the collection. Widths that were left out are not
 /// compared.
-pub(super) fn check_options(wanted: &TimeseriesOptions, found: &Collection) -> Result<()> {
+pub(super) fn check_options(
+    wanted: &TimeseriesOptions,
+    found: &Collection,
+    name: &Namespace,
+) -> Result<()> {
     let Some(known) = &found.timeseries else {
         return Ok(());
     };
@@ -38,14 +42,15 @@ pub(super) fn check_options(wanted: &TimeseriesOptions, found: &Collection) -> R
     Err(Error::location(
         OTHER_OPTIONS,
         format!(
-            "the time-series options given to $out are not those of the existing collection {}",
-            found.namespace
+            "the time-series options given to $out are not those of the existing collection {name}"
         ),
     ))
 }
 
 /// A time series to merge into.
 pub(super) struct SeriesTarget {
+    /// Its name.
+    pub(super) name: Namespace,
     pub(super) stored: StoredCollections,
     /// The collection of the buckets.
     pub(super) collection: Arc<Collection>,
@@ -109,7 +114,7 @@ impl MergeTarget for SeriesTarget {
             ErrorCode::DuplicateKey,
             format!(
                 "E11000 duplicate key error collection: {} dup key: {}",
-                self.collection.namespace,
+                self.name,
                 nilometer_bson::extjson::to_relaxed(key.as_ref())
             ),
         )
