@@ -24,6 +24,7 @@ mod data;
 mod disk;
 mod load;
 mod options;
+mod pattern;
 mod queries;
 mod reference;
 mod report;
@@ -38,6 +39,17 @@ use target::{Outcome, Target};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, rest @ ..] = &arguments[..]
+        && first == "pattern"
+    {
+        return match pattern::run(rest) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("nilometer-bench: {message}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     if arguments.iter().any(|a| a == "--help" || a == "-h") {
         print!("{}", options::HELP);
         return ExitCode::SUCCESS;

@@ -270,6 +270,19 @@ fn opcounters(database: &Database) -> Value {
     .into()
 }
 
-fn storage_engine(_: &Database) -> Value {
-    doc! {"name": STORAGE_ENGINE, "persistent": true}.into()
+fn storage_engine(database: &Database) -> Value {
+    let engine = database.engine().statistics();
+    let figure = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    doc! {
+        "name": STORAGE_ENGINE,
+        "persistent": true,
+        "diskBytes": figure(engine.disk_bytes),
+        "memtableBytes": figure(engine.memory_bytes),
+        "log": doc! {
+            "batches": figure(engine.commits),
+            "syncs": figure(engine.syncs),
+            "bytes": figure(engine.log_bytes),
+        },
+    }
+    .into()
 }

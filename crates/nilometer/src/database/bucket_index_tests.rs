@@ -113,7 +113,7 @@ fn meta(random: &mut Random) -> Value {
         2 => Value::from("a"),
         3 => Value::Int32(1),
         4 => Value::Double(1.0),
-        5 => array![1, doc! {"x": 2}].into(),
+        5 => array![1, doc! {"x": 2}],
         6 => doc! {"x": array![1, 2]}.into(),
         7 => doc! {"x": Value::Null, "y": "b"}.into(),
         _ => doc! {"x": random.int(4), "y": *random.pick(&["a", "b"])}.into(),
@@ -128,7 +128,7 @@ fn measured(random: &mut Random) -> Value {
         3 => Value::Double(f64::from(random.int(40)) / 4.0),
         4 => Value::Double(f64::NAN),
         5 => doc! {"y": random.int(4)}.into(),
-        6 => array![random.int(4), random.int(4)].into(),
+        6 => array![random.int(4), random.int(4)],
         _ => Value::Int32(random.int(12)),
     }
 }
@@ -501,7 +501,7 @@ impl Case {
             [find.clone(), natural.finish()].map(|command| all(&self.database, command));
         if find.get("sort").is_missing() {
             for answer in &mut answers {
-                answer.sort_by_key(|bucket| show(bucket));
+                answer.sort_by_key(show);
             }
         }
         let [by_index, scanned] = answers;

@@ -63,8 +63,7 @@ fn documents(random: &mut Random) -> Vec<Document> {
 
 fn path(random: &mut Random) -> &'static str {
     const PATHS: [&str; 6] = ["a", "b", "c", "a.x", "a.y", "b.x"];
-    let picked = random.pick(&PATHS);
-    picked
+    random.pick::<&str>(&PATHS)
 }
 
 fn index(random: &mut Random, number: usize) -> Document {

@@ -40,7 +40,8 @@ fn index(random: &mut Random, number: usize) -> Document {
     let parts = 1 + random.below(3);
     let wildcard = random.below(14) == 0;
     if wildcard {
-        key.append(*random.pick(&["m.$**", "m.x.$**"]), 1);
+        let path: &str = random.pick::<&str>(&["m.$**", "m.x.$**"]);
+        key.append(path, 1);
     }
     for _ in 0..if wildcard { 0 } else { parts } {
         let (name, kind) = part(random);

@@ -47,7 +47,7 @@ fn is_descending(value: ValueRef<'_>) -> Option<bool> {
         _ => return None,
     };
     // Neither zero nor NaN points anywhere.
-    (number < 0.0 || number > 0.0).then_some(number < 0.0)
+    (number != 0.0 && !number.is_nan()).then_some(number < 0.0)
 }
 
 /// The path below the metadata field, with its dot, if the path lies at or below it.
