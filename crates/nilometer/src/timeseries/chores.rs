@@ -1,7 +1,8 @@
 //! Folding and sealing behind the inserts.
 //!
 //! One thread does what inserts leave behind, in order. The queue has a limit; when it is full the
-//! insert that would add to it does its chore itself, so that writers cannot outrun the folding.
+//! insert that would add to it does its chore itself, so that writers cannot outrun the folding; only the
+//! sealing of buckets that left memory is left out then, as a million idle series would make it wait.
 //! Chores lost by a crash are found again at start: every bucket that has a tail is sealed then.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -109,7 +110,7 @@ impl Worker {
         let layout = &Layout::of(collection, options)?;
         let indexes = Maintained::hold(collection)?;
         match chore {
-            Chore::Seal(_, id) => {
+            Chore::Seal(_, id) | Chore::SealIdle(_, id) => {
                 fold::fold(
                     &*self.engine,
                     keyspaces,
@@ -210,7 +211,7 @@ impl ChoreQueue {
             return self.worker.perform(collection, &chore);
         };
         match sender.try_send(Job::Chore(collection.clone(), chore)) {
-            Ok(()) => {}
+            Ok(()) | Err(TrySendError::Full(Job::Chore(_, Chore::SealIdle(..)))) => {}
             Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
                 if let Job::Chore(collection, chore) = job {
                     self.worker.perform(&collection, &chore);

@@ -107,7 +107,7 @@ impl BucketCatalog {
             series.queued = false;
             for bucket in series.archived.drain(..) {
                 increment(&counters.closed_due_to_memory_threshold, 1);
-                chores.push(Chore::Seal(key.collection, bucket.id));
+                chores.push(Chore::SealIdle(key.collection, bucket.id));
             }
             stripe.tidy(&key);
         }

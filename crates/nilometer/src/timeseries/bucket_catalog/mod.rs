@@ -66,6 +66,9 @@ pub(crate) enum Chore {
     /// Write the document of this collection's bucket among the sealed ones; nothing is added any
     /// more.
     Seal([u8; 16], [u8; 12]),
+    /// The same for a bucket that left memory for others: it may be wanted again, so nobody waits for
+    /// it. Where there is too much to do it keeps its tail, until it is wanted or the next start.
+    SealIdle([u8; 16], [u8; 12]),
 }
 
 impl Chore {
@@ -73,13 +76,13 @@ impl Chore {
     pub(crate) fn collection(&self) -> [u8; 16] {
         match self {
             Self::Fold(key, _) => key.collection,
-            Self::Seal(collection, _) => *collection,
+            Self::Seal(collection, _) | Self::SealIdle(collection, _) => *collection,
         }
     }
 
     /// The bucket.
     pub(crate) fn bucket(&self) -> [u8; 12] {
-        let (Self::Fold(_, id) | Self::Seal(_, id)) = self;
+        let (Self::Fold(_, id) | Self::Seal(_, id) | Self::SealIdle(_, id)) = self;
         *id
     }
 }
