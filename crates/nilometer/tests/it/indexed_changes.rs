@@ -241,7 +241,7 @@ fn change(random: &mut Random) -> Value {
         2 => doc! {"$set": at("m.r", random.int(3))}.into(),
         3 => doc! {"$set": at("k", random.int(10))}.into(),
         4 => doc! {"$set": at("p", point(random))}.into(),
-        5 => doc! {"$unset": at(*random.pick(&["s", "p", "k", "m.at"]), "")}.into(),
+        5 => doc! {"$unset": at(random.pick::<&str>(&["s", "p", "k", "m.at"]), "")}.into(),
         6 => doc! {"$set": doc! {"m": meta(random), "k": 1}}.into(),
         7 => array![doc! {"$set": doc! {"m": doc! {"h": "$s"}}}],
         _ => doc! {"$set": at("t", time(random))}.into(),
