@@ -153,11 +153,14 @@ fn meta_filters(predicate: &BucketPredicate, into: &mut Vec<MatchExpression>) ->
     }
 }
 
-/// True if the filter tells no values apart that compare as equal, such as 1 and 1.0.
+/// True if the filter tells no values apart that compare as equal, such as 1 and 1.0, or strings under the
+/// collation of the query.
 fn treats_equals_alike(filter: &MatchExpression) -> bool {
     use MatchExpression as M;
     match filter {
-        M::AlwaysTrue | M::AlwaysFalse | M::Compare(_) | M::In(_) | M::Exists(_) => true,
+        M::AlwaysTrue | M::AlwaysFalse | M::Compare(_) | M::Exists(_) => true,
+        // Patterns know nothing of collations.
+        M::In(list) => list.patterns().is_empty(),
         M::And(arms) | M::Or(arms) | M::Nor(arms) => arms.iter().all(treats_equals_alike),
         M::Not(arm) => treats_equals_alike(arm),
         _ => false,
