@@ -4,6 +4,7 @@ mod bad_input;
 mod client;
 mod commands;
 mod durability;
+mod index_durability;
 mod malformed;
 mod messages;
 mod process;

@@ -167,4 +167,189 @@ mod tests {
         assert_eq!(left(doc! { "d": 1 }, partial), [1, 2, 3, 5, 6, 7, 8]);
         assert_eq!(left(doc! { "d": 1, "e": 1 }, None).len(), 2908);
     }
+
+    const SPAN_MS: i64 = 3_600_000;
+    const NOW_MS: i64 = 1_700_000_000_000;
+
+    /// A time series of measurements at these times, each in series "a" and in series "b".
+    struct Series {
+        database: Database,
+        session: crate::session::ClientSession,
+    }
+
+    impl Series {
+        fn new(options: nilometer_bson::Document, times: &[i64]) -> Self {
+            let mut series = Self {
+                database: Database::in_memory().unwrap(),
+                session: crate::session::ClientSession::embedded(),
+            };
+            series.run(options);
+            for name in ["a", "b"] {
+                let at = |ms: &i64| -> nilometer_bson::Value {
+                    let time = nilometer_bson::Value::DateTime(*ms);
+                    doc! { "t": time, "m": doc! { "s": name } }.into()
+                };
+                let documents: Vec<_> = times.iter().map(at).collect();
+                series.run(doc! { "insert": "ts", "documents": documents });
+            }
+            series
+        }
+
+        fn run(&mut self, command: nilometer_bson::Document) -> nilometer_bson::Document {
+            let mut body = nilometer_bson::DocumentBuilder::new();
+            for element in command.iter() {
+                body.append_element(element);
+            }
+            body.append("$db", "db");
+            let request = crate::operation::Request::new(body.finish());
+            let reply = self.database.run_command(&mut self.session, &request);
+            assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{reply:?}");
+            reply
+        }
+
+        /// Makes an index on the time that expires what `filter` picks.
+        fn expiring(&mut self, direction: i32, seconds: i64, filter: nilometer_bson::Document) {
+            let index = doc! {
+                "key": doc! { "t": direction },
+                "name": "ttl",
+                "expireAfterSeconds": seconds,
+                "partialFilterExpression": filter,
+            };
+            self.run(doc! { "createIndexes": "ts", "indexes": nilometer_bson::array![index] });
+        }
+
+        /// A round of the monitor; tells how many buckets went.
+        fn expire(&self, now_ms: i64) -> usize {
+            let catalog = self.database.catalog();
+            let name = Namespace::new("db", "ts").unwrap();
+            let collection = catalog.timeseries(&name).unwrap();
+            expire(catalog, &collection, self.database.timeseries(), now_ms).unwrap()
+        }
+
+        /// Series and times that are left, in ms before now.
+        fn left(&mut self) -> Vec<(String, i64)> {
+            let sort = doc! { "m.s": 1, "t": -1 };
+            let reply = self.run(doc! { "find": "ts", "sort": sort, "batchSize": 1000 });
+            let cursor = reply.get("cursor").as_document().unwrap();
+            let batch = cursor.get("firstBatch").as_array().unwrap();
+            let of = |document: ValueRef<'_>| {
+                let document = document.as_document().unwrap();
+                let ValueRef::DateTime(at) = document.get("t") else {
+                    panic!("no time");
+                };
+                let series = document.get("m").as_document().unwrap().get("s").as_str();
+                (series.unwrap().to_owned(), NOW_MS - at)
+            };
+            batch.iter().map(of).collect()
+        }
+
+        fn assert_valid(&mut self) {
+            let reply = self.run(doc! { "validate": "ts" });
+            assert!(
+                matches!(reply.get("valid"), ValueRef::Bool(true)),
+                "{reply:?}"
+            );
+        }
+    }
+
+    fn is_left(series: &mut Series, expected: &[(&str, i64)]) {
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(s, at)| ((*s).to_owned(), *at))
+            .collect();
+        assert_eq!(series.left(), expected);
+        series.assert_valid();
+    }
+
+    /// A time series whose measurements expire after `seconds`, if at all.
+    fn create(seconds: Option<i64>) -> nilometer_bson::Document {
+        doc! {
+            "create": "ts",
+            "timeseries": doc! { "timeField": "t", "metaField": "m" },
+            "expireAfterSeconds": seconds,
+        }
+    }
+
+    #[test]
+    fn an_index_on_the_time_expires_whole_buckets_that_its_filter_picks() {
+        for direction in [1, -1] {
+            let old = SPAN_MS + 100_000;
+            // The second is expired itself; what its bucket could still hold is not.
+            let mut series = Series::new(create(None), &[NOW_MS - old, NOW_MS - 90_000]);
+            series.expiring(direction, 10, doc! { "m.s": "a" });
+            assert_eq!(series.expire(NOW_MS), 1);
+            is_left(&mut series, &[("a", 90_000), ("b", 90_000), ("b", old)]);
+            assert_eq!(series.expire(NOW_MS), 0);
+            // An hour on the second may go as well.
+            assert_eq!(series.expire(NOW_MS + SPAN_MS), 1);
+            is_left(&mut series, &[("b", 90_000), ("b", old)]);
+        }
+    }
+
+    #[test]
+    fn an_index_expires_beside_the_expiry_of_the_collection() {
+        let (older, old) = (3 * SPAN_MS, SPAN_MS + 100_000);
+        let times = [NOW_MS - older, NOW_MS - old, NOW_MS - 1000];
+        // The collection keeps an hour and a half, its index on "a" ten seconds.
+        let mut series = Series::new(create(Some(5400)), &times);
+        series.expiring(
+            1,
+            10,
+            doc! { "m.s": doc! { "$in": nilometer_bson::array!["a", "c"] } },
+        );
+        assert_eq!(series.expire(NOW_MS), 3);
+        is_left(&mut series, &[("a", 1000), ("b", 1000), ("b", old)]);
+        // An index that keeps longer than the collection keeps nothing.
+        let mut series = Series::new(create(Some(10)), &times);
+        series.expiring(1, 1_000_000, doc! { "m.s": "a" });
+        assert_eq!(series.expire(NOW_MS), 4);
+        is_left(&mut series, &[("a", 1000), ("b", 1000)]);
+    }
+
+    #[test]
+    fn an_index_expires_dates_before_1970_and_keeps_those_after_2038() {
+        let (before, after) = (-500_000_000_000, 5_000_000_000_000);
+        let far = i64::from(u32::MAX) * 1000 + 10 * SPAN_MS;
+        let times = [before, NOW_MS - 1000, after, far];
+        for direction in [1, -1] {
+            let mut series = Series::new(create(None), &times);
+            series.expiring(direction, 10, doc! { "m.s": "a" });
+            assert_eq!(series.expire(NOW_MS), 1);
+            let kept = |at: i64| NOW_MS - at;
+            is_left(
+                &mut series,
+                &[
+                    ("a", kept(after)),
+                    ("a", kept(far)),
+                    ("a", 1000),
+                    ("b", kept(after)),
+                    ("b", kept(far)),
+                    ("b", 1000),
+                    ("b", kept(before)),
+                ],
+            );
+        }
+        let mut series = Series::new(create(Some(10)), &times);
+        assert_eq!(series.expire(NOW_MS), 2);
+        series.assert_valid();
+    }
+
+    #[test]
+    fn what_an_index_expires_is_judged_by_its_filter_and_its_new_age() {
+        let mut series = Series::new(create(None), &[NOW_MS - SPAN_MS - 100_000]);
+        series.expiring(1, 1_000_000, doc! { "m.s": "a" });
+        assert_eq!(series.expire(NOW_MS), 0);
+        let index = doc! { "name": "ttl", "expireAfterSeconds": 10 };
+        series.run(doc! { "collMod": "ts", "index": index });
+        // Another series by then, which the filter does not pick.
+        let change = doc! { "$set": doc! { "m.s": "c" } };
+        let statement = doc! { "q": doc! { "m.s": "a" }, "u": change, "multi": true };
+        series.run(doc! { "update": "ts", "updates": nilometer_bson::array![statement] });
+        assert_eq!(series.expire(NOW_MS), 0);
+        let change = doc! { "$set": doc! { "m.s": "a" } };
+        let statement = doc! { "q": doc! { "m.s": "b" }, "u": change, "multi": true };
+        series.run(doc! { "update": "ts", "updates": nilometer_bson::array![statement] });
+        assert_eq!(series.expire(NOW_MS), 1);
+        is_left(&mut series, &[("c", SPAN_MS + 100_000)]);
+    }
 }

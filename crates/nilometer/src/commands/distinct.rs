@@ -143,7 +143,7 @@ pub(super) fn plan(
         |input| apply_hint(input, hint),
     )?;
     if !builder.settings.options.no_rules {
-        distinct_values(&mut plan, key);
+        distinct_values(&mut plan, key, &builder.settings);
     }
     Ok(Planned {
         namespace: namespace_of(operation, collection),

@@ -288,17 +288,18 @@ impl BucketSource for Buckets {
         &self,
         index: &BucketIndex,
         components: usize,
-        from: &[u8],
+        (start, end): (&[u8], Option<&[u8]>),
+        from: Option<&[u8]>,
         counters: &ScanCounters,
     ) -> Result<(Vec<Document>, Option<Vec<u8>>)> {
-        if from.is_empty() {
+        if from.is_none() {
             index.stored.count_use();
         }
         let page = self.timeseries.distinct_metas(
             &self.collection,
             index,
             components,
-            from,
+            (from.unwrap_or(start), end),
             METAS_PER_PAGE,
         )?;
         // It is marked before any such entry is there.

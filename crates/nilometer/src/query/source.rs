@@ -473,15 +473,17 @@ pub trait BucketSource: Send + Sync {
     }
 
     /// Measurements that show nothing but metadata: one for each combination of the values that the
-    /// first `components` parts of a static index have. From the position `from` on, some of them.
+    /// first `components` parts of a static index have. Some of them: those between two keys, from the
+    /// position `from` on where an earlier call ended.
     fn distinct_metas(
         &self,
         index: &BucketIndex,
         components: usize,
-        from: &[u8],
+        between: (&[u8], Option<&[u8]>),
+        from: Option<&[u8]>,
         counters: &ScanCounters,
     ) -> Result<(Vec<Document>, Option<Vec<u8>>)> {
-        let _ = (components, from, counters);
+        let _ = (components, between, from, counters);
         let name = &index.stored.spec.name;
         Err(Error::new(
             ErrorCode::IndexNotFound,

@@ -6,7 +6,8 @@
 //!
 //! A key says of equal values (1 and 1.0) which one it was, and of objects every field; but it does
 //! not tell a missing value from null. Where one of the two is met the buckets below it are asked,
-//! until both have been seen or all have been.
+//! until both have been seen or all have been. Of a string under a collation a key keeps only how it
+//! sorts; there one bucket is asked for a string.
 
 use std::collections::BTreeSet;
 
@@ -37,13 +38,14 @@ pub struct MetaPage {
 }
 
 impl Timeseries {
-    /// The different values of the first `components` parts of an index, from the key `from` on.
+    /// The different values of the first `components` parts of an index, from the key `from` on to
+    /// before `end`.
     pub fn distinct_metas(
         &self,
         collection: &Collection,
         index: &BucketIndex,
         components: usize,
-        from: &[u8],
+        (from, end): (&[u8], Option<&[u8]>),
         at_most: usize,
     ) -> Result<MetaPage> {
         let (keyspace, shape) = (index.stored.keyspace, index.index());
@@ -55,7 +57,7 @@ impl Timeseries {
             .collect();
         let snapshot = self.engine.snapshot()?;
         let mut page = MetaPage::default();
-        let mut scan = snapshot.scan(keyspace, from, None, Direction::Forward)?;
+        let mut scan = snapshot.scan(keyspace, from, end, Direction::Forward)?;
         let mut current: Option<Vec<u8>> = None;
         let mut passed = 0;
         while let Some(item) = scan.next() {
@@ -69,7 +71,10 @@ impl Timeseries {
                 if passed > ENTRIES_WALKED_MAX
                     && let Some(behind) = key_string::prefix_end(known.clone())
                 {
-                    scan = snapshot.scan(keyspace, &behind, None, Direction::Forward)?;
+                    if end.is_some_and(|end| end <= &*behind) {
+                        break;
+                    }
+                    scan = snapshot.scan(keyspace, &behind, end, Direction::Forward)?;
                     passed = 0;
                 }
                 continue;
@@ -79,6 +84,12 @@ impl Timeseries {
                 break;
             }
             let values_at = prefix(key, shape.order(), components)?.to_vec();
+            if shape.collation().collator().is_some() {
+                self.ask_buckets(&*snapshot, collection, index, &paths, &values_at, &mut page)?;
+                current = Some(values_at);
+                passed = 0;
+                continue;
+            }
             let (values, _) = key_string::decode(key, shape.order(), components, &type_bits)
                 .map_err(|error| {
                     let what = format!("an index entry cannot be read: {error}");
@@ -137,11 +148,14 @@ impl Timeseries {
             let mut document = DocumentBuilder::new();
             document.append("meta", meta);
             let document = document.finish();
-            let there: Vec<bool> = paths.iter().map(|path| is_there(&document, path)).collect();
+            let found: Vec<_> = paths.iter().map(|path| value_at(&document, path)).collect();
+            let there: Vec<bool> = found.iter().map(|value| !value.is_missing()).collect();
+            // Then all these buckets have the same values there.
+            let is_plain = !found.iter().any(|value| value.is_nullish());
             if seen.insert(there) {
-                page.metas.push(document);
+                page.metas.push(document.clone());
             }
-            if all.is_some_and(|all| seen.len() >= all) {
+            if is_plain || all.is_some_and(|all| seen.len() >= all) {
                 break;
             }
         }
@@ -149,15 +163,15 @@ impl Timeseries {
     }
 }
 
-fn is_there(document: &Document, path: &str) -> bool {
+fn value_at<'d>(document: &'d Document, path: &str) -> ValueRef<'d> {
     let mut value = ValueRef::Document(document.as_ref());
     for part in path.split('.') {
         value = match value {
             ValueRef::Document(inner) => inner.get(part),
-            _ => return false,
+            _ => return ValueRef::Missing,
         };
     }
-    !value.is_missing()
+    value
 }
 
 /// A document with these values at these paths, of which none leads through another.

@@ -1,6 +1,6 @@
 //! What a collation lets a query skip: an index or a bound serves only comparisons that it agrees with.
 
-use nilometer_bson::{Document, array, doc};
+use nilometer_bson::{Document, Value, array, doc};
 
 use crate::support::{Fixture, show};
 
@@ -47,4 +47,37 @@ fn bounds_serve_their_own_collation() {
     }
     let number = doc! {"v": doc! {"$gt": 5}};
     assert!(uses_bounds(find(number, Some(folding(1)))));
+}
+
+#[test]
+fn equal_strings_come_once_from_an_index_of_the_same_collation() {
+    let mut fixture = Fixture::new();
+    let options = doc! {"timeField": "t", "metaField": "m"};
+    fixture.run(doc! {"create": "ts", "timeseries": options, "collation": folding(2)});
+    for (id, host) in (0i64..).zip(["a", "A", "b", "B", "c"]) {
+        let time = Value::DateTime(id);
+        let measurement = doc! {"_id": id, "t": time, "m": doc! {"h": host}};
+        fixture.run(doc! {"insert": "ts", "documents": array![measurement]});
+    }
+    let index = doc! {"key": doc! {"m.h": 1}, "name": "h"};
+    fixture.run(doc! {"createIndexes": "ts", "indexes": array![index]});
+    let mut ask = |query: Document, collation: Option<Document>| {
+        let distinct =
+            doc! {"distinct": "ts", "key": "m.h", "query": query, "collation": collation};
+        let from_index = plan(&mut fixture, distinct.clone()).contains("DISTINCT_SCAN");
+        let reply = fixture.run(distinct);
+        let values = reply.get("values").as_array().unwrap();
+        let values: Vec<_> = values.iter().filter_map(|v| v.as_str()).collect();
+        (values.join(" "), from_index)
+    };
+    let up = |query: &str| doc! {"m.h": doc! {"$gte": query}};
+    let (all, from_index) = ask(doc! {}, None);
+    assert_eq!((all.to_lowercase().as_str(), from_index), ("a b c", true));
+    let (some, from_index) = ask(up("B"), None);
+    assert_eq!((some.to_lowercase().as_str(), from_index), ("b c", true));
+    // Another collation, and tests that tell equal strings apart.
+    let simple = ask(doc! {}, Some(doc! {"locale": "simple"}));
+    assert!(!simple.1 && simple.0.len() == 9, "{simple:?}");
+    let pattern = doc! {"m.h": doc! {"$regex": "^[AB]"}};
+    assert_eq!(ask(pattern, None), ("A B".to_owned(), false));
 }

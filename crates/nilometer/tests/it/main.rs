@@ -6,6 +6,7 @@ mod geo;
 mod golden;
 mod index_answers;
 mod indexed_answers;
+mod indexed_changes;
 mod measurement_changes;
 mod outputs;
 mod query_commands;

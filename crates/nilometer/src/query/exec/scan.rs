@@ -247,8 +247,9 @@ impl Operator for BucketScan {
 pub struct MetaScan {
     input: MetaInput,
     counters: Arc<ScanCounters>,
-    /// Where to go on; none at the end.
+    /// Where to go on; none at first.
     next: Option<Vec<u8>>,
+    done: bool,
 }
 
 impl MetaScan {
@@ -257,31 +258,51 @@ impl MetaScan {
         Self {
             input,
             counters,
-            next: Some(Vec::new()),
+            next: None,
+            done: false,
         }
     }
 }
 
 impl Operator for MetaScan {
-    fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
-        let Some(from) = self.next.take() else {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if self.done {
             return Ok(None);
-        };
+        }
         let MetaInput {
             source,
             index,
             components,
+            filter,
+            start,
+            end,
             ..
         } = &self.input;
-        let (metas, next) = source.distinct_metas(index, *components, &from, &self.counters)?;
+        let (mut metas, next) = source.distinct_metas(
+            index,
+            *components,
+            (start, end.as_deref()),
+            self.next.as_deref(),
+            &self.counters,
+        )?;
+        self.done = next.is_none();
         self.next = next;
+        if let Some(filter) = filter {
+            let mut passed = Vec::with_capacity(metas.len());
+            for meta in metas {
+                if filter.matches(meta.as_ref(), &cx.eval)? {
+                    passed.push(meta);
+                }
+            }
+            metas = passed;
+        }
         let given = metas.len() as u64;
         self.counters.returned.fetch_add(given, Ordering::Relaxed);
         Ok(Some(Batch::Rows(metas)))
     }
 
     fn is_exhausted(&self) -> bool {
-        self.next.is_none()
+        self.done
     }
 }
 

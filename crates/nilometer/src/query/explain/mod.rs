@@ -208,6 +208,13 @@ fn bucket_index_step(stage: &str, index: &BucketIndex, bounds: Option<Document>)
     out.append("direction", "forward");
     if let Some(bounds) = bounds {
         out.begin_document("indexBounds");
+        if index.index().is_wildcard() {
+            for part in bounds.iter() {
+                out.append_element(part);
+            }
+            out.end();
+            return out.finish();
+        }
         // Of the two bounds of the time the start alone is kept.
         for part in spec.key.iter() {
             match bounds.get(part.name()) {
@@ -225,7 +232,18 @@ fn bucket_index_step(stage: &str, index: &BucketIndex, bounds: Option<Document>)
 }
 
 fn meta_step(input: &MetaInput) -> Document {
-    bucket_index_step("DISTINCT_SCAN", &input.index, None)
+    let step = bucket_index_step("DISTINCT_SCAN", &input.index, input.bounds.clone());
+    let Some(filter) = &input.filter else {
+        return step;
+    };
+    let mut out = DocumentBuilder::new();
+    for element in step.iter() {
+        out.append_element(element);
+        if element.name() == "stage" {
+            out.append("filter", filter.to_document());
+        }
+    }
+    out.finish()
 }
 
 fn bucket_step(input: &BucketInput) -> Document {

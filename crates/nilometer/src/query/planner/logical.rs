@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::Value;
+use nilometer_bson::{Document, Value};
 
 use super::access::hint::Forced;
 use super::access::{Choice, IndexAccess};
@@ -151,6 +151,14 @@ pub struct MetaInput {
     pub index: Arc<BucketIndex>,
     /// How many parts: one document comes for each combination of their values.
     pub components: usize,
+    /// Which of them are wanted; it reads nothing that these parts do not say.
+    pub filter: Option<MatchExpression>,
+    /// The least key that may be wanted.
+    pub start: Vec<u8>,
+    /// The least key above all that may be wanted; none if there is no end.
+    pub end: Option<Vec<u8>>,
+    /// What the two were made from, for explain.
+    pub bounds: Option<Document>,
 }
 
 impl Default for BucketChoice {

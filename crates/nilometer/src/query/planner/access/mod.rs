@@ -27,7 +27,7 @@ pub mod order;
 pub mod safety;
 mod shape;
 pub mod targets;
-mod wildcard;
+pub mod wildcard;
 
 use std::sync::Arc;
 

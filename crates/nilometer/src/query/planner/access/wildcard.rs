@@ -20,7 +20,7 @@ use crate::query::planner::bounds::{
 const PATH_PART: &str = "$_path";
 
 /// For each path of the conjuncts the index covers: its shape and the bounds.
-pub(super) fn readings(
+pub fn readings(
     index: &Index,
     conjuncts: &[MatchExpression],
     collation: &Collation,

@@ -3,27 +3,31 @@
 use std::sync::Arc;
 
 use super::Rule;
+use super::index_on_buckets::{Wanted, bounds_on_meta};
 use super::last_point::keeps_only_newest;
 use crate::eval::accumulator::AccumulatorKind;
+use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, Dependencies};
 use crate::index::PartKind;
-use crate::index::buckets::BucketIndex;
+use crate::index::buckets::{BucketIndex, WantedKeys};
 use crate::query::batch::FieldSet;
 use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{GroupStage, Stage};
 use crate::query::planner::access::shape_of;
-use crate::query::planner::bounds::IndexBounds;
+use crate::query::planner::bounds::{IndexBounds, KeyBounds};
 use crate::query::planner::logical::{BucketInput, IndexChoice, Input, LogicalPlan, MetaInput};
-use crate::query::source::BucketEntries;
+use crate::query::source::{BucketEntries, BucketPredicate};
 
 /// A `$group` that reads nothing but metadata, and does not care how often a value comes, reads the
 /// different values from an index. Accumulators: `$first`, `$last`, `$min`, `$max`, `$addToSet`, whose
 /// results are the same however often a document is repeated and in whatever order documents come
 /// as long as nothing sorts them.
 ///
-/// Conditions: no filter, as a bucket that has the values may have no match; the index is static, so
-/// that its entries tell of every bucket; it holds every bucket; values in its keys can be read back,
-/// so no collation; none of them comes from an array, which has several keys.
+/// Conditions: no filter on measurements or the time, as a bucket that has the values may have no match;
+/// one on metadata reads values of the index too, and tells no equal values apart, of which the index
+/// shows one; the index is static, so that its entries tell of every bucket; it holds every bucket;
+/// values in its keys can be read back, so no collation, or that of the query, under which one of several
+/// equal strings is as good as another; none of them comes from an array, which has several keys.
 pub struct DistinctMetas;
 
 impl Rule for DistinctMetas {
@@ -31,7 +35,7 @@ impl Rule for DistinctMetas {
         "DistinctMetas"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
         let (Input::Buckets(input), Some(Stage::Group(group))) = (&plan.input, plan.stages.first())
         else {
             return false;
@@ -50,7 +54,7 @@ impl Rule for DistinctMetas {
         if input.unpack.fields != FieldSet::All {
             return false;
         }
-        let Some(read) = metas_for(input, &group_dependencies(group)) else {
+        let Some(read) = metas_for(input, group_dependencies(group), settings) else {
             return false;
         };
         plan.input = Input::Metas(Box::new(read));
@@ -59,7 +63,7 @@ impl Rule for DistinctMetas {
 }
 
 /// For `distinct`: the documents of a plan without stages, as far as `path` goes, each at least once.
-pub fn distinct_values(plan: &mut LogicalPlan, path: &str) {
+pub fn distinct_values(plan: &mut LogicalPlan, path: &str, settings: &ExecSettings) {
     let Input::Buckets(input) = &plan.input else {
         return;
     };
@@ -68,7 +72,7 @@ pub fn distinct_values(plan: &mut LogicalPlan, path: &str) {
     }
     let mut wanted = Dependencies::default();
     wanted.paths.insert(path.into());
-    if let Some(read) = metas_for(input, &wanted) {
+    if let Some(read) = metas_for(input, wanted, settings) {
         plan.input = Input::Metas(Box::new(read));
         plan.fired.push(DistinctMetas.name());
     }
@@ -84,28 +88,83 @@ fn group_dependencies(group: &GroupStage) -> Dependencies {
 }
 
 /// An index whose first parts say everything that is read.
-fn metas_for(input: &BucketInput, wanted: &Dependencies) -> Option<MetaInput> {
-    let no_filter = input.buckets.predicate.is_always() && input.unpack.event_filter.is_none();
-    if !no_filter || input.is_natural || wanted.random {
+fn metas_for(
+    input: &BucketInput,
+    mut wanted: Dependencies,
+    settings: &ExecSettings,
+) -> Option<MetaInput> {
+    if input.unpack.event_filter.is_some() || input.is_natural || wanted.random {
         return None;
     }
-    let paths = meta_paths(input, wanted)?;
+    if wanted.reads_nothing() {
+        return None;
+    }
+    let mut filters = Vec::new();
+    meta_filters(&input.buckets.predicate, &mut filters)?;
+    for filter in &filters {
+        filter.add_dependencies(&mut wanted);
+    }
+    let paths = meta_paths(input, &wanted)?;
+    let collation = Collation::from(settings.collator.clone());
     let usable = input.source.indexes().ok()?;
     let hinted = input.hint.as_ref().map(|index| index.stored.keyspace);
     let fitting = usable.into_iter().filter_map(|index| {
         if hinted.is_some_and(|hinted| hinted != index.stored.keyspace) {
             return None;
         }
-        Some((values_in_front(&index, &paths)?, index))
+        let is_readable = index.index().collation().collator().is_none()
+            || *index.index().collation() == collation;
+        let components = values_in_front(&index, &paths)?;
+        is_readable.then_some((components, index))
     });
+    let bounds = |index: &BucketIndex| match filters.is_empty() {
+        true => None,
+        false => bounds_on_meta(input, index, &collation),
+    };
     // The fewer parts, the fewer values.
-    let (components, index) = fitting.min_by_key(|(components, _)| *components)?;
+    let (components, index) =
+        fitting.min_by_key(|(components, index)| (bounds(index).is_none(), *components))?;
+    let bounded = bounds(&index);
+    let keys = bounded
+        .as_ref()
+        .map(|(shape, bounds)| Wanted(KeyBounds::new(bounds, shape)));
     Some(MetaInput {
         source: Arc::clone(&input.source),
         namespace: input.namespace.clone(),
         index,
         components,
+        filter: (!filters.is_empty()).then(|| MatchExpression::and(filters)),
+        start: keys.as_ref().map(WantedKeys::start).unwrap_or_default(),
+        end: keys.as_ref().and_then(WantedKeys::end),
+        bounds: bounded.map(|(shape, bounds)| bounds.explain(&shape, false)),
     })
+}
+
+/// The filters a predicate consists of, if they read metadata alone and answer equal values alike.
+fn meta_filters(predicate: &BucketPredicate, into: &mut Vec<MatchExpression>) -> Option<()> {
+    match predicate {
+        BucketPredicate::Always => Some(()),
+        BucketPredicate::Meta(test) if treats_equals_alike(&test.filter) => {
+            into.push(test.filter.clone());
+            Some(())
+        }
+        BucketPredicate::All(parts) => parts.iter().try_for_each(|part| meta_filters(part, into)),
+        _ => None,
+    }
+}
+
+/// True if the filter tells no values apart that compare as equal, such as 1 and 1.0, or strings under the
+/// collation of the query.
+fn treats_equals_alike(filter: &MatchExpression) -> bool {
+    use MatchExpression as M;
+    match filter {
+        M::AlwaysTrue | M::AlwaysFalse | M::Compare(_) | M::Exists(_) => true,
+        // Patterns know nothing of collations.
+        M::In(list) => list.patterns().is_empty(),
+        M::And(arms) | M::Or(arms) | M::Nor(arms) => arms.iter().all(treats_equals_alike),
+        M::Not(arm) => treats_equals_alike(arm),
+        _ => false,
+    }
 }
 
 /// What is read as paths in buckets, if it is nothing but metadata.
@@ -127,7 +186,6 @@ fn values_in_front(index: &BucketIndex, paths: &[String]) -> Option<usize> {
     let whole = index.is_static()
         && !kept.stored.spec.sparse
         && kept.partial_filter().is_none()
-        && kept.collation().collator().is_none()
         && kept.stored.multikey() == 0
         && !kept.leaves_documents_out();
     if !whole {
@@ -214,6 +272,7 @@ fn newest(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> O
     let index = usable.into_iter().find(|index| {
         let time = index.time_part();
         hinted.is_none_or(|hinted| hinted == index.stored.keyspace)
+            && index.index().collation().collator().is_none()
             && values_in_front(index, &paths).is_some_and(|parts| Some(parts) <= time)
             && time.is_some_and(|time| {
                 let kept = index.index();
@@ -233,11 +292,8 @@ fn newest(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> O
 }
 
 /// Adds what a predicate reads, which must be metadata alone.
-fn read_by(
-    predicate: &crate::query::source::BucketPredicate,
-    into: &mut Dependencies,
-) -> Option<()> {
-    use crate::query::source::BucketPredicate as P;
+fn read_by(predicate: &BucketPredicate, into: &mut Dependencies) -> Option<()> {
+    use BucketPredicate as P;
     match predicate {
         P::Always | P::Never => Some(()),
         P::Meta(test) => {

@@ -12,7 +12,7 @@ use crate::eval::ParseContext;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression, MatchPath};
 use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};
 use crate::query::exec::ExecSettings;
-use crate::query::planner::access::{safety, shape_of};
+use crate::query::planner::access::{safety, shape_of, wildcard};
 use crate::query::planner::bounds::{IndexBounds, IndexShape, KeyBounds, Position};
 use crate::query::planner::logical::{BucketInput, IndexChoice, Input, LogicalPlan};
 use crate::query::source::{BucketEntries, BucketPredicate};
@@ -34,6 +34,8 @@ const FETCH_COST: u64 = 4;
 /// - its bounds on measurements can be trusted: not if buckets may mix types in a field;
 /// - it is more than the time alone, for which bucket ids serve as well, unless dates lie outside
 ///   what ids can say.
+///
+/// A wildcard index serves as an index of one path at a time, as long as it holds no elements of arrays.
 ///
 /// The candidate with the fewest keys is taken if fetching its buckets is cheaper than scanning. The
 /// keys are counted, up to the number at which scanning is cheaper. A hint takes its index in any case,
@@ -129,6 +131,10 @@ fn may_use(
     collation: &Collation,
 ) -> Result<bool> {
     let kept = index.index();
+    if kept.is_wildcard() {
+        // A path it has no key for has no value that passes what its bounds are made from.
+        return Ok(index.is_static() && kept.partial_filter().is_none());
+    }
     let Some(shape) = shape_of(&kept, collation) else {
         return Ok(false);
     };
@@ -169,10 +175,41 @@ fn candidate(
     collation: &Collation,
 ) -> Option<IndexChoice> {
     let kept = index.index();
+    if kept.is_wildcard() {
+        return by_one_path(input, index, conjuncts, collation);
+    }
     let shape = shape_of(&kept, collation)?;
     let filter = MatchExpression::and(conjuncts.to_vec());
     let bounds = IndexBounds::of(&filter, &shape)?;
     Some(with_bounds(input, index, shape, bounds))
+}
+
+/// A wildcard index as one of a single path: the first that the filter bounds. One that holds elements of
+/// arrays is left alone.
+fn by_one_path(
+    input: &BucketInput,
+    index: &Arc<BucketIndex>,
+    conjuncts: &[MatchExpression],
+    collation: &Collation,
+) -> Option<IndexChoice> {
+    if index.stored.multikey() != 0 {
+        return None;
+    }
+    let mut readings = wildcard::readings(&index.index(), conjuncts, collation).into_iter();
+    let (shape, assigned) = readings.next()?;
+    Some(with_bounds(input, index, shape, assigned.bounds))
+}
+
+/// The bounds that a filter on metadata puts on an index: a shape and what it is bounded to.
+pub(super) fn bounds_on_meta(
+    input: &BucketInput,
+    index: &BucketIndex,
+    collation: &Collation,
+) -> Option<(IndexShape, IndexBounds)> {
+    let shape = shape_of(&index.index(), collation)?;
+    let filter = MatchExpression::and(bucket_conjuncts(input, collation));
+    let bounds = IndexBounds::of(&filter, &shape)?;
+    (!bounds.is_empty()).then_some((shape, bounds))
 }
 
 /// All of an index: for a hint that bounds nothing.

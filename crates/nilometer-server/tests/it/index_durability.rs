@@ -1,0 +1,295 @@
+//! The server is killed while collections with indexes are written to, and while indexes are built.
+//!
+//! Afterwards a build that was interrupted goes on and ends; an index that was answered for is there,
+//! one that was dropped is gone; `validate` agrees, and what an index leads to is what a scan finds.
+//! NILOMETER_SEED repeats the choices of a run, though not its timing; with NILOMETER_SOAK=1 there are
+//! more kills.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
+
+use crate::client::{Client, body, is_ok, op_msg, sequence};
+use crate::server::{Directory, Server, nilometer};
+
+const KILLS: u64 = 8;
+const KILLS_SOAK: u64 = 200;
+
+/// Documents there are before the first kill, so that a build takes a while.
+const FIRST: i64 = 6000;
+
+/// How long is written before a kill, in ms, after the first build has begun.
+const WRITING_MS_MAX: u64 = 250;
+
+const COLLECTIONS: [&str; 2] = ["ts", "plain"];
+
+static NEXT_ID: AtomicI64 = AtomicI64::new(1);
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % end
+    }
+
+    fn int(&mut self, end: u64) -> i32 {
+        self.below(end) as i32
+    }
+}
+
+fn measurement(random: &mut Random) -> Document {
+    let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+    let late = random.below(3_600_000) as i64;
+    let mut out = DocumentBuilder::new();
+    out.append("t", Value::DateTime(1_700_000_000_000 + id * 1000 - late));
+    if random.below(10) > 0 {
+        out.append(
+            "m",
+            doc! {"host": format!("h{}", random.below(40)), "r": random.int(4)},
+        );
+    }
+    out.append("_id", id);
+    out.append("n", random.int(1000));
+    if random.below(4) > 0 {
+        out.append("v", random.int(1000));
+    }
+    let place = array![random.int(80) - 40, random.int(40) - 20];
+    out.append("p", doc! {"type": "Point", "coordinates": place});
+    out.finish()
+}
+
+fn insert(client: &mut Client, collection: &str, documents: &[Document]) -> Option<Document> {
+    let command = doc! {"insert": collection, "$db": "test"};
+    client.ask_or_lose(&op_msg(
+        0,
+        &[body(&command), sequence("documents", documents)],
+    ))
+}
+
+/// Runs a command; `None` if the server is gone.
+fn run(client: &mut Client, command: Document) -> Option<Document> {
+    let mut out = DocumentBuilder::new();
+    for element in command.iter() {
+        out.append_element(element);
+    }
+    out.append("$db", "test");
+    client.ask_or_lose(&op_msg(0, &[body(&out.finish())]))
+}
+
+/// Writes until the server is gone.
+fn write(port: u16, seed: u64) {
+    let mut random = Random(seed);
+    let mut client = Client::connect(port);
+    loop {
+        let collection = COLLECTIONS[usize::from(random.below(3) == 0)];
+        let reply = match random.below(4) {
+            0 => {
+                let q = doc! {"m.host": format!("h{}", random.below(40)), "n": doc! {"$gte": random.int(1000)}};
+                let change = match random.below(3) {
+                    0 => doc! {"$set": doc! {"m.r": random.int(4)}},
+                    1 => doc! {"$inc": doc! {"n": 1}},
+                    _ => doc! {"$set": doc! {"v": random.int(1000)}},
+                };
+                let statement = doc! {"q": q, "u": change, "multi": true};
+                run(
+                    &mut client,
+                    doc! {"update": collection, "updates": array![statement]},
+                )
+            }
+            1 => {
+                let from = random.int(1000);
+                let q = doc! {"n": doc! {"$gte": from, "$lt": from + 4}};
+                let statement = doc! {"q": q, "limit": 0};
+                run(
+                    &mut client,
+                    doc! {"delete": collection, "deletes": array![statement]},
+                )
+            }
+            _ => {
+                let count = 1 + random.below(60);
+                let documents: Vec<Document> =
+                    (0..count).map(|_| measurement(&mut random)).collect();
+                insert(&mut client, collection, &documents)
+            }
+        };
+        let Some(reply) = reply else {
+            return;
+        };
+        assert!(
+            is_ok(&reply) && reply.get("writeErrors").is_missing(),
+            "{reply:?}"
+        );
+    }
+}
+
+/// The index that is built and dropped again and again.
+fn index(number: u64) -> Document {
+    let key = match number % 5 {
+        0 => doc! {"v": 1},
+        1 => doc! {"m.r": 1, "n": -1},
+        2 => doc! {"p": "2dsphere"},
+        3 => doc! {"m.$**": 1},
+        _ => doc! {"n": 1, "m.host": 1},
+    };
+    let mut out = DocumentBuilder::new();
+    out.append("key", key);
+    out.append("name", "made");
+    if number.is_multiple_of(7) {
+        out.append("partialFilterExpression", doc! {"n": doc! {"$gte": 500}});
+    }
+    out.finish()
+}
+
+/// Whether the index "made" must be there, by the last answer; none if that did not come.
+type Known = Option<bool>;
+
+fn create_made(collection: &str, number: u64) -> Document {
+    doc! {"createIndexes": collection, "indexes": array![index(number)]}
+}
+
+/// Builds and drops an index until the server is gone.
+fn define(port: u16, collection: &str, number: u64) -> Known {
+    let mut client = Client::connect(port);
+    loop {
+        // The last that was asked is what is not known.
+        let created = run(&mut client, create_made(collection, number))?;
+        assert!(is_ok(&created), "{created:?}");
+        if number.is_multiple_of(3) {
+            // Stays: what was answered must be there after the kill.
+            loop {
+                if run(&mut client, doc! {"ping": 1}).is_none() {
+                    return Some(true);
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        let dropped = run(
+            &mut client,
+            doc! {"dropIndexes": collection, "index": "made"},
+        )?;
+        assert!(is_ok(&dropped), "{dropped:?}");
+    }
+}
+
+fn listed(client: &mut Client, collection: &str) -> Vec<Document> {
+    client.find_all("test", &doc! {"listIndexes": collection})
+}
+
+fn count(client: &mut Client, collection: &str, hint: Value) -> i64 {
+    let query = doc! {"n": doc! {"$gte": 500}, "m.r": doc! {"$gte": 1}, "v": doc! {"$lt": 900}};
+    let command = doc! {"count": collection, "query": query, "hint": hint};
+    let reply = client.run_on("test", &command);
+    assert!(is_ok(&reply), "{reply:?}");
+    reply.get("n").as_exact_i64().expect("a count")
+}
+
+/// Checks one collection; tells if the index "made" was there.
+fn check(client: &mut Client, collection: &str, number: u64, known: Known) -> bool {
+    let named = |index: &Document| index.get("name").as_str() == Some("made");
+    let there = listed(client, collection).iter().any(named);
+    assert_eq!(there, known.unwrap_or(there), "{collection}: {number}");
+    if there {
+        // Waits for the build that goes on, and finds the index it would make.
+        let again = client.run_on("test", &create_made(collection, number));
+        assert!(is_ok(&again), "{again:?}");
+        let (before, after) = (again.get("numIndexesBefore"), again.get("numIndexesAfter"));
+        assert_eq!(before.as_exact_i64(), after.as_exact_i64(), "{again:?}");
+    }
+    let found = client.run_on("test", &doc! {"validate": collection, "full": true});
+    assert!(
+        matches!(found.get("valid"), ValueRef::Bool(true)),
+        "{found:?}"
+    );
+    let scanned = count(client, collection, doc! {"$natural": 1}.into());
+    for index in listed(client, collection) {
+        let ordered = index.get("key").as_document().is_some_and(|key| {
+            key.iter()
+                .all(|part| part.value().is_number() && !part.name().ends_with('*'))
+        });
+        // What expires is not all that is asked for.
+        if ordered && index.get("expireAfterSeconds").is_missing() {
+            let name = index.get("name").to_value();
+            let counted = count(client, collection, name);
+            assert_eq!(counted, scanned, "{collection}: {index:?}");
+        }
+    }
+    there
+}
+
+fn fill(client: &mut Client, random: &mut Random) {
+    let options = doc! {"timeField": "t", "metaField": "m"};
+    let created = client.run_on("test", &doc! {"create": "ts", "timeseries": options});
+    assert!(is_ok(&created), "{created:?}");
+    for collection in COLLECTIONS {
+        let documents: Vec<Document> = (0..FIRST).map(|_| measurement(random)).collect();
+        for batch in documents.chunks(1000) {
+            let reply = insert(client, collection, batch).expect("an answer");
+            assert!(is_ok(&reply), "{reply:?}");
+        }
+        let indexes: Array = [
+            doc! {"key": doc! {"m.host": 1, "t": 1}, "name": "host"},
+            doc! {"key": doc! {"v": 1, "n": -1}, "name": "vn"},
+            doc! {"key": doc! {"n": 1}, "name": "some", "partialFilterExpression": doc! {"n": doc! {"$gte": 300}}},
+            doc! {"key": doc! {"t": -1}, "name": "ttl", "expireAfterSeconds": 1_000_000_000, "partialFilterExpression": doc! {"m.r": 1}},
+        ]
+        .map(Value::from)
+        .into_iter()
+        .collect();
+        let command = doc! {"createIndexes": collection, "indexes": Value::Array(indexes)};
+        let reply = client.run_on("test", &command);
+        assert!(is_ok(&reply), "{reply:?}");
+    }
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
+fn indexes_agree_after_kills_and_builds_go_on() {
+    let seed = std::env::var("NILOMETER_SEED").map_or(7, |text| text.parse().expect("a number"));
+    let soak = std::env::var_os("NILOMETER_SOAK").is_some();
+    let kills = if soak { KILLS_SOAK } else { KILLS };
+    println!("NILOMETER_SEED={seed}");
+    let mut random = Random(seed);
+    let directory = Directory::new();
+    let path = directory.0.join("data");
+    let path = path.to_str().expect("a path");
+    let arguments = ["serve", "--port", "0", "--quiet", "--dbpath", path];
+    let mut server = Server::spawn(&mut nilometer(&arguments));
+    fill(&mut server.connect(), &mut random);
+    let mut interrupted = 0;
+    for round in 0..kills {
+        let port = server.port;
+        let writers: Vec<_> = (0..3)
+            .map(|_| random.below(u64::MAX))
+            .map(|seed| std::thread::spawn(move || write(port, seed)))
+            .collect();
+        let collection = COLLECTIONS[usize::from(random.below(3) == 0)];
+        let definer = std::thread::spawn(move || define(port, collection, round));
+        std::thread::sleep(Duration::from_millis(10 + random.below(WRITING_MS_MAX)));
+        server.signal("KILL");
+        server.wait();
+        for writer in writers {
+            writer.join().expect("a writer that ends");
+        }
+        let known = definer.join().expect("a definer that ends");
+        server = Server::spawn(&mut nilometer(&arguments));
+        let mut client = server.connect();
+        for each in COLLECTIONS {
+            let there = match each == collection {
+                true => check(&mut client, each, round, known),
+                false => check(&mut client, each, round, Some(false)),
+            };
+            interrupted += u32::from(there && known.is_none());
+            if there {
+                let dropped = doc! {"dropIndexes": each, "index": "made"};
+                let reply = client.run_on("test", &dropped);
+                assert!(is_ok(&reply), "{reply:?}");
+            }
+        }
+    }
+    println!("{kills} kills, {interrupted} of them between asking for an index and the answer");
+}
