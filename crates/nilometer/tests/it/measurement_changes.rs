@@ -169,7 +169,7 @@ fn replacement(random: &mut Random, ids: i32) -> Document {
     }
     out.append("new", random.bits() as i64);
     let upsert = random.below(3) == 0;
-    doc! {"q": doc! {"_id": random.int(ids + 3)}, "u": out.finish(), "upsert": upsert}
+    doc! {"q": doc! {"_id": random.int(ids)}, "u": out.finish(), "upsert": upsert}
 }
 
 /// A command; `$name` in it stands for the collection.
