@@ -454,6 +454,31 @@ fn an_index_that_is_dropped_ends_what_reads_it() {
 }
 
 #[test]
+fn arrays_that_come_while_a_cursor_is_open_are_read_whole() {
+    let filters = [doc! {"a": doc! {"$gte": 0}}, doc! {"a": doc! {"$ne": 5}}];
+    let expected: [&[Document]; 2] = [&[doc! {"a": array![5, 6000, 7000]}], &[]];
+    for (filter, expected) in filters.into_iter().zip(expected) {
+        let mut fixture = Fixture::new();
+        let documents = (0..5000).map(|at| doc! {"_id": at, "a": at}.into());
+        let documents: Vec<Value> = documents.collect();
+        fixture.run(doc! {"insert": "c", "documents": documents});
+        let index = doc! {"key": doc! {"a": 1}, "name": "a_1"};
+        fixture.run(doc! {"createIndexes": "c", "indexes": array![index]});
+        let find = doc! {"find": "c", "filter": filter, "projection": doc! {"_id": 0, "a": 1},
+        "hint": "a_1", "batchSize": 10};
+        let (id, _, _) = crate::support::cursor(&fixture.run(find), "firstBatch");
+        let late = array![doc! {"_id": 9999, "a": array![5, 6000, 7000]}];
+        fixture.run(doc! {"insert": "c", "documents": late});
+        let more = fixture.run(doc! {"getMore": id, "collection": "c"});
+        let (_, _, rows) = crate::support::cursor(&more, "nextBatch");
+        let late = rows
+            .into_iter()
+            .filter(|row| row.get("a").as_exact_i64().is_none_or(|a| a > 4999));
+        assert_eq!(late.collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
 fn geographic_indexes_change_no_answer() {
     let mut random = Random::new(7);
     let mut fixture = Fixture::new();
@@ -504,4 +529,71 @@ fn geographic_indexes_change_no_answer() {
         }
     }
     assert_eq!(by_index, 90);
+}
+
+#[test]
+fn near_gives_what_measuring_all_documents_gives() {
+    let mut random = Random::new(11);
+    let mut fixture = Fixture::new();
+    let mut place = |spread: i32| -> (f64, f64) {
+        let degrees = |n: i32| f64::from(n - spread) / 10.0;
+        let x = degrees(random.int(2 * spread));
+        (x, degrees(random.int(2 * spread)))
+    };
+    let documents: Vec<Value> = (0..300)
+        .map(|at| {
+            let ((x, y), (u, v)) = (place(800), place(800));
+            let point = doc! {"type": "Point", "coordinates": array![x, y]};
+            let line =
+                doc! {"type": "LineString", "coordinates": array![array![x, y], array![u, v]]};
+            match at % 10 {
+                0 => doc! {"_id": at, "n": 1}.into(),
+                1 => doc! {"_id": at, "g": line, "p": array![array![x, y], array![u, v]]}.into(),
+                2 => doc! {"_id": at, "g": array![point], "p": array![x, y]}.into(),
+                _ => doc! {"_id": at, "g": point, "p": array![x, y], "n": at % 5}.into(),
+            }
+        })
+        .collect();
+    for name in ["measured", "bounded"] {
+        fixture.run(doc! {"insert": name, "documents": documents.clone()});
+        let indexes = array![
+            doc! {"key": doc! {"g": "2dsphere"}, "name": "sphere"},
+            doc! {"key": doc! {"p": "2d"}, "name": "plane"},
+        ];
+        fixture.run(doc! {"createIndexes": name, "indexes": indexes});
+    }
+    let mut by_index = 0;
+    for round in 0..30 {
+        let (x, y) = place(800);
+        let from = doc! {"type": "Point", "coordinates": array![x, y]};
+        let max = [0.0, 300_000.0, 3_000_000.0, 3e7][round % 4];
+        let degrees = max / 111_000.0;
+        let sphere = doc! {"$near": doc! {"$geometry": from.clone(), "$maxDistance": max}};
+        let ring = doc! {"$nearSphere": doc! {"$geometry": from, "$minDistance": max}};
+        let plane = doc! {"$near": array![x, y], "$maxDistance": degrees};
+        let globe = doc! {"$nearSphere": array![x, y], "$maxDistance": degrees.to_radians()};
+        for filter in [
+            doc! {"g": sphere.clone()},
+            doc! {"g": sphere, "n": doc! {"$gte": 3}},
+            doc! {"g": ring},
+            doc! {"g": globe.clone()},
+            doc! {"p": globe},
+            doc! {"p": plane},
+            doc! {"p": doc! {"$near": array![x, y]}},
+        ] {
+            let mut find = DocumentBuilder::new();
+            find.append("find", "measured");
+            find.append("filter", filter.clone());
+            find.append("hint", doc! {"$natural": 1});
+            let measured = fixture.all(find.finish());
+            let find = doc! {"find": "bounded", "filter": filter.clone()};
+            let bounded = fixture.all(find.clone());
+            // Equal distances may come either way round.
+            assert!(is_same(&as_set(&measured), &as_set(&bounded)), "{filter:?}");
+            let explain = doc! {"explain": find, "verbosity": "queryPlanner"};
+            let plan = show(&fixture.run(explain));
+            by_index += usize::from(plan.contains("IXSCAN") && plan.contains("GEO_NEAR_2D"));
+        }
+    }
+    assert_eq!(by_index, 210);
 }

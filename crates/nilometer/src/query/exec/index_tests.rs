@@ -17,9 +17,9 @@ use crate::eval::sort_key::SortPattern;
 use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::index::{Index, entry};
 use crate::query::pipeline::{PipelineContext, Stage, parse_pipeline_value};
+use crate::query::planner::access::choose::{candidates_of, choose, set_limit, take};
 use crate::query::planner::access::hint::{Forced, Hint};
 use crate::query::planner::access::{Candidate, Choice, IndexScanPlan};
-use crate::query::planner::access::choose::{candidates_of, choose, set_limit, take};
 use crate::query::planner::resolve::resolve;
 use crate::query::planner::{Builder, Input, LogicalPlan, rules};
 use crate::query::source::*;
@@ -459,7 +459,10 @@ impl World {
         let documents = (0..40).map(|_| draw.document(arrays, 1)).collect();
         let specs = (0..1 + draw.below(4)).map(|at| {
             let mut spec = draw.spec(at);
-            let is_hashed = spec.key.iter().any(|e| matches!(e.value(), ValueRef::String(_)));
+            let is_hashed = spec
+                .key
+                .iter()
+                .any(|e| matches!(e.value(), ValueRef::String(_)));
             if draw.below(3) > 0 && !is_hashed {
                 spec.collation = own.clone();
             }
@@ -610,7 +613,7 @@ fn every_candidate_answers_like_the_collection() {
 }
 
 fn pipeline_groups(pipeline: &Value) -> bool {
-    let stages = pipeline.as_array().unwrap().as_ref();
+    let stages = pipeline.as_ref().as_array().unwrap();
     stages.iter().any(|stage| {
         let stage = stage.as_document().unwrap();
         !stage.get("$group").is_missing()

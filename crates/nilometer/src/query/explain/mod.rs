@@ -130,7 +130,11 @@ fn as_find_tree(
                 };
                 doc! {"stage": name, "transformBy": project.source.clone()}
             }
-            _ => return None,
+            other => match other.as_geo_distance() {
+                // What writes distances is a stage of a pipeline.
+                Some(near) if near.output.is_ordered => near.index.as_ref()?.step(),
+                _ => return None,
+            },
         };
         steps.push(Step {
             document,
@@ -267,7 +271,24 @@ fn bucket_step(input: &BucketInput) -> Document {
     out.finish()
 }
 
+/// What is read, below a step that says by which index distances are told.
 fn input_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
+    let near = plan.stages.first().and_then(Stage::as_geo_distance);
+    let below = scan_step(plan, execution);
+    match near.and_then(|near| near.index.as_ref()) {
+        Some(index) => {
+            let mut out = DocumentBuilder::new();
+            for element in index.step().iter() {
+                out.append_element(element);
+            }
+            out.append("inputStage", below);
+            out.finish()
+        }
+        None => below,
+    }
+}
+
+fn scan_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
     match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
         Input::FirstStage => doc! {"stage": "VIRTUAL_SCAN"},
@@ -385,6 +406,19 @@ fn planner_and_stats(
     out.append("queryPlanner", query_planner(plan, namespace, winning));
     if let Some(execution) = execution {
         let trace = execution.trace;
+        // A count gives nothing on but a number.
+        let counted = doc! {
+            "nReturned": 0,
+            "nCounted": i64::try_from(execution.returned).unwrap_or(i64::MAX),
+            "nSkipped": 0,
+        };
+        let top = top.map(|top| match (top.name, top.figures) {
+            ("COUNT", None) => Top {
+                figures: Some(&counted),
+                ..top
+            },
+            _ => top,
+        });
         let stages = tree(steps, top, |step, out| match step.stats {
             Some(at) => {
                 if let Some(stats) = trace.stages.get(at) {
@@ -479,7 +513,14 @@ fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution
         });
         cursor.append("executionStats", execution_stats(plan, execution, stages));
     }
-    let document = doc! {"$cursor": cursor.finish()};
+    let near = plan.stages.first().and_then(Stage::as_geo_distance);
+    let name = match near.and_then(|near| near.index.as_ref()) {
+        Some(_) => "$geoNearCursor",
+        None => "$cursor",
+    };
+    let mut document = DocumentBuilder::new();
+    document.append(name, cursor.finish());
+    let document = document.finish();
     with_stats(document, None)
 }
 

@@ -9,7 +9,9 @@
 //!
 //! MongoDB answers a `$near` from its index alone, so without one there is no answer, and which
 //! collections have one is part of what clients see. Here the index decides *whether* there is an
-//! answer; the distances are measured on what the plan reads.
+//! answer; the distances are measured on what the plan reads. What is too far, or has no place, is
+//! ruled out by a condition on the field in front, which bounds a geographic index to the cells within
+//! the largest distance.
 
 use std::sync::Arc;
 
@@ -25,7 +27,8 @@ use crate::geo::{GeoTest, Metric, NearQuery, read_distance};
 use crate::index::{Index, PartKind};
 use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{
-    GeoDistanceStage, GeoNearStage, MatchStage, NearFrom, SortStage, Stage, geo_near_not_first,
+    GeoDistanceStage, GeoIndex, GeoNearStage, MatchStage, NearFrom, SortStage, Stage,
+    geo_near_not_first,
 };
 use crate::query::source::BucketOptions;
 
@@ -66,10 +69,13 @@ pub fn settle(input: &Input, stages: Vec<Stage>, settings: &ExecSettings) -> Res
 
 fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Result<Vec<Stage>> {
     let query = Arc::new(near_query(asked, settings)?);
+    let mut index = None;
     let path = match input {
         Input::Records(records) => {
             let indexes = records.source.indexes()?;
-            on_records(asked, &measured_paths(&indexes, query.metric()))?
+            let path = on_records(asked, &measured_paths(&indexes, query.metric()))?;
+            index = measuring_index(&indexes, query.metric(), path.as_str());
+            path
         }
         Input::Buckets(buckets) => {
             let options = buckets.source.options();
@@ -86,8 +92,8 @@ fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Resu
     };
     let mut stages = Vec::new();
     let mut filters: Vec<MatchExpression> = asked.query.iter().cloned().collect();
-    if matches!(input, Input::Buckets(_)) {
-        // Rules out buckets by their bounds or their metadata.
+    if matches!(input, Input::Buckets(_) | Input::Records(_)) {
+        // Rules out buckets by their bounds or their metadata, documents by an index.
         filters.push(MatchExpression::Geo {
             path: path.clone(),
             test: Arc::new(GeoTest::reach(&query)),
@@ -101,6 +107,7 @@ fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Resu
         path,
         query,
         output: asked.output.clone(),
+        index,
     })));
     if let Some(field) = order {
         let pattern = SortPattern::by_field(&field, false, &ParseContext::new())?;
@@ -145,16 +152,33 @@ fn near_query(asked: &GeoNearStage, settings: &ExecSettings) -> Result<NearQuery
     Ok(query)
 }
 
+/// True if keys of the kind can tell such distances.
+fn measures(kind: &PartKind, metric: Metric) -> bool {
+    match kind {
+        PartKind::TwoD { .. } => metric != Metric::Meters,
+        PartKind::TwoDSphere => metric != Metric::Plane,
+        _ => false,
+    }
+}
+
+/// The first index that measures `path` as asked.
+fn measuring_index(indexes: &[Arc<Index>], metric: Metric, path: &str) -> Option<GeoIndex> {
+    indexes.iter().find_map(|index| {
+        let mut parts = index.parts().iter();
+        let part = parts.find(|part| part.name() == path && measures(&part.kind, metric))?;
+        Some(GeoIndex {
+            name: index.stored.spec.name.as_str().into(),
+            key: index.stored.spec.key.clone(),
+            is_sphere: part.kind == PartKind::TwoDSphere,
+        })
+    })
+}
+
 /// The paths of geographic indexes that measure as asked, each once.
 fn measured_paths(indexes: &[Arc<Index>], metric: Metric) -> Vec<String> {
     let mut paths = Vec::new();
     for part in indexes.iter().flat_map(|index| index.parts()) {
-        let measures = match part.kind {
-            PartKind::TwoD { .. } => metric != Metric::Meters,
-            PartKind::TwoDSphere => metric != Metric::Plane,
-            _ => false,
-        };
-        if measures && !paths.iter().any(|known| known == part.name()) {
+        if measures(&part.kind, metric) && !paths.iter().any(|known| known == part.name()) {
             paths.push(part.name().to_owned());
         }
     }

@@ -145,16 +145,8 @@ fn excludes_missing(comparison: &Comparison) -> bool {
 pub fn implies(conjuncts: &[MatchExpression], filter: &MatchExpression, texts: Texts<'_>) -> bool {
     match filter {
         MatchExpression::AlwaysTrue => true,
-        MatchExpression::And(arms) => arms
-            .iter()
-            .all(|arm| implies(conjuncts, arm, texts)),
-        MatchExpression::Or(arms)
-            if arms
-                .iter()
-                .any(|arm| implies(conjuncts, arm, texts)) =>
-        {
-            true
-        }
+        MatchExpression::And(arms) => arms.iter().all(|arm| implies(conjuncts, arm, texts)),
+        MatchExpression::Or(arms) if arms.iter().any(|arm| implies(conjuncts, arm, texts)) => true,
         test => conjuncts
             .iter()
             .any(|conjunct| one_implies(conjunct, test, texts)),
