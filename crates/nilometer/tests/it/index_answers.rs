@@ -479,6 +479,49 @@ fn arrays_that_come_while_a_cursor_is_open_are_read_whole() {
 }
 
 #[test]
+fn arrays_sort_by_elements_beyond_min_and_max() {
+    let mut fixture = Fixture::new();
+    let documents = array![doc! {"_id": 1, "a": array![3, 9]}, doc! {"_id": 2, "a": 4}];
+    fixture.run(doc! {"insert": "c", "documents": documents});
+    let index = doc! {"key": doc! {"a": 1}, "name": "a_1"};
+    fixture.run(doc! {"createIndexes": "c", "indexes": array![index]});
+    let found = fixture.all(doc! {"find": "c", "hint": "a_1", "min": doc! {"a": 2},
+    "max": doc! {"a": 5}, "sort": doc! {"a": -1}, "projection": doc! {"_id": 1}});
+    assert_eq!(found, [doc! {"_id": 1}, doc! {"_id": 2}]);
+}
+
+#[test]
+fn a_partial_filter_on_texts_is_understood_by_collation() {
+    let mut fixture = Fixture::new();
+    let numeric = doc! {"locale": "en", "numericOrdering": true};
+    fixture.run(doc! {"create": "c", "collation": numeric});
+    let documents: Vec<Value> = ["3", "25", "30", "99", "100"]
+        .into_iter()
+        .enumerate()
+        .map(|(at, a)| doc! {"_id": at as i32, "a": a}.into())
+        .collect();
+    fixture.run(doc! {"insert": "c", "documents": documents});
+    let partial = doc! {"a": doc! {"$lt": "25"}};
+    let index = |key: Document, name: &str| {
+        doc! {"key": key, "name": name,
+        "partialFilterExpression": partial.clone()}
+    };
+    let indexes = array![index(doc! {"a": 1}, "a_1"), index(doc! {"$**": 1}, "all")];
+    fixture.run(doc! {"createIndexes": "c", "indexes": indexes});
+    // By bytes "100" is below "25".
+    for (below, count, is_inside) in [("100", 4, false), ("25", 1, true), ("4", 1, true)] {
+        let find = doc! {"find": "c", "filter": doc! {"a": doc! {"$lt": below}}};
+        assert_eq!(fixture.all(find.clone()).len(), count, "{below}");
+        let explain = doc! {"explain": find, "verbosity": "queryPlanner"};
+        let plan = show(&fixture.run(explain));
+        assert_eq!(plan.contains("IXSCAN"), is_inside, "{below}");
+    }
+    // A hint does not make a wildcard index answer for what it leaves out.
+    let hinted = doc! {"find": "c", "filter": doc! {"a": doc! {"$lt": "100"}}, "hint": "all"};
+    assert_eq!(fixture.all(hinted).len(), 4);
+}
+
+#[test]
 fn geographic_indexes_change_no_answer() {
     let mut random = Random::new(7);
     let mut fixture = Fixture::new();
@@ -593,7 +636,44 @@ fn near_gives_what_measuring_all_documents_gives() {
             let explain = doc! {"explain": find, "verbosity": "queryPlanner"};
             let plan = show(&fixture.run(explain));
             by_index += usize::from(plan.contains("IXSCAN") && plan.contains("GEO_NEAR_2D"));
+            // The nearest few are the first of all; no two places are the same, so nor are distances.
+            let find = doc! {"find": "bounded", "filter": filter.clone(), "skip": 2, "limit": 5};
+            let few: Vec<Document> = measured.iter().skip(2).take(5).cloned().collect();
+            assert_eq!(fixture.all(find), few, "{filter:?}");
         }
     }
     assert_eq!(by_index, 210);
+    let from = doc! {"type": "Point", "coordinates": array![5, 5]};
+    let near = |of: &str, limit: i32| {
+        let stage =
+            doc! {"$geoNear": doc! {"near": from.clone(), "key": "g", "distanceField": "d"}};
+        doc! {"aggregate": of, "cursor": doc! {}, "pipeline": array![stage, doc! {"$limit": limit}]}
+    };
+    let all = fixture.all(near("measured", 5000));
+    assert_eq!(fixture.all(near("bounded", 7)), all[..7]);
+    let explain = doc! {"explain": near("bounded", 7), "verbosity": "executionStats"};
+    let stats = fixture.run(explain).get("stages").to_value();
+    let cursor = stats.as_ref().as_array().unwrap().get(0).to_value();
+    let cursor = cursor
+        .as_ref()
+        .as_document()
+        .unwrap()
+        .get("$geoNearCursor")
+        .to_value();
+    let stats = cursor
+        .as_ref()
+        .as_document()
+        .unwrap()
+        .get("executionStats")
+        .to_value();
+    let examined = stats
+        .as_ref()
+        .as_document()
+        .unwrap()
+        .get("totalDocsExamined")
+        .as_exact_i64();
+    assert!(
+        examined.is_some_and(|examined| examined < 150),
+        "{examined:?}"
+    );
 }
