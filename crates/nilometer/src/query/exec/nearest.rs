@@ -25,7 +25,7 @@ use crate::geo::{GeoTest, Metric};
 use crate::query::batch::Batch;
 use crate::query::pipeline::{GeoDistanceStage, Stage};
 use crate::query::planner::access::{IndexAccess, KeyPlan};
-use crate::query::planner::bounds::Assigned;
+use crate::query::planner::bounds::{Assigned, PartForm};
 use crate::query::planner::{AccessPath, Input, LogicalPlan, RecordInput};
 use crate::query::source::ScanCounters;
 
@@ -64,15 +64,14 @@ impl Nearest {
         let stage = plan.stages.first()?.as_geo_distance()?;
         let wanted = usize::try_from(wanted(stage, plan.stages.get(1..)?)?).ok()?;
         let scan = access.keys.only()?;
-        let near = stage.index.as_ref()?;
         let plain = access.covering.is_none() && access.distinct.is_none() && !access.gives_keys;
         // A circle on the globe does not bound hashes of the plane.
-        let is_bounded = near.is_sphere == stage.query.is_spherical();
-        if !plain
-            || !is_bounded
-            || wanted > WANTED_MAX
-            || *scan.index.stored.spec.name != *near.name
-        {
+        let is_bounded = match scan.shape.part(stage.path.as_str())?.form {
+            PartForm::Sphere => stage.query.is_spherical(),
+            PartForm::Plane(_) => !stage.query.is_spherical(),
+            _ => false,
+        };
+        if !plain || !is_bounded || wanted > WANTED_MAX {
             return None;
         }
         Some(Self {

@@ -132,7 +132,7 @@ fn as_find_tree(
             }
             other => match other.as_geo_distance() {
                 // What writes distances is a stage of a pipeline.
-                Some(near) if near.output.is_ordered => near.index.as_ref()?.step(),
+                Some(near) if near.output.is_ordered => by_index::near(index_access(plan)?, near)?,
                 _ => return None,
             },
         };
@@ -273,12 +273,11 @@ fn bucket_step(input: &BucketInput) -> Document {
 
 /// What is read, below a step that says by which index distances are told.
 fn input_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
-    let near = plan.stages.first().and_then(Stage::as_geo_distance);
     let below = scan_step(plan, execution);
-    match near.and_then(|near| near.index.as_ref()) {
-        Some(index) => {
+    match near_step(plan) {
+        Some(step) => {
             let mut out = DocumentBuilder::new();
-            for element in index.step().iter() {
+            for element in step.iter() {
                 out.append_element(element);
             }
             out.append("inputStage", below);
@@ -286,6 +285,12 @@ fn input_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document 
         }
         None => below,
     }
+}
+
+/// The step that stands over a read by the geographic index whose distances come first.
+fn near_step(plan: &LogicalPlan) -> Option<Document> {
+    let near = plan.stages.first()?.as_geo_distance()?;
+    by_index::near(index_access(plan)?, near)
 }
 
 fn scan_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
@@ -513,8 +518,7 @@ fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution
         });
         cursor.append("executionStats", execution_stats(plan, execution, stages));
     }
-    let near = plan.stages.first().and_then(Stage::as_geo_distance);
-    let name = match near.and_then(|near| near.index.as_ref()) {
+    let name = match near_step(plan) {
         Some(_) => "$geoNearCursor",
         None => "$cursor",
     };

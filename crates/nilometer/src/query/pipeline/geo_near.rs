@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::number::Number;
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::{OtherStage, PipelineContext, Stage};
 use crate::error::{Error, ErrorCode, Result};
@@ -159,31 +159,6 @@ pub struct GeoDistanceStage {
     pub query: Arc<NearQuery>,
     /// What becomes of the distance.
     pub output: GeoNearOutput,
-    /// The index that lets the distance be asked for, on an ordinary collection.
-    pub index: Option<GeoIndex>,
-}
-
-/// A geographic index, as explain names it.
-#[derive(Clone, Debug)]
-pub struct GeoIndex {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its key pattern.
-    pub key: Document,
-    /// It is one of cells of the sphere.
-    pub is_sphere: bool,
-}
-
-impl GeoIndex {
-    /// The step that reads by it.
-    pub fn step(&self) -> Document {
-        let stage = if self.is_sphere {
-            "GEO_NEAR_2DSPHERE"
-        } else {
-            "GEO_NEAR_2D"
-        };
-        doc! {"stage": stage, "keyPattern": self.key.clone(), "indexName": &*self.name, "indexVersion": 2}
-    }
 }
 
 impl OtherStage for GeoDistanceStage {

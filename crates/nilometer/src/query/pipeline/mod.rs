@@ -53,7 +53,7 @@ pub use densify::{DensifyBounds, DensifyStage, DensifyStep};
 pub use documents::given as given_documents;
 pub(crate) use documents::not_an_array as documents_not_an_array;
 pub(crate) use geo_near::not_first as geo_near_not_first;
-pub use geo_near::{GeoDistanceStage, GeoIndex, GeoNearOutput, GeoNearStage, NearFrom};
+pub use geo_near::{GeoDistanceStage, GeoNearOutput, GeoNearStage, NearFrom};
 pub use graph_lookup::GraphLookupStage;
 pub use group::GroupStage;
 pub use lookup::{LookupEquality, LookupStage};

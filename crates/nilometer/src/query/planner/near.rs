@@ -27,8 +27,7 @@ use crate::geo::{GeoTest, Metric, NearQuery, read_distance};
 use crate::index::{Index, PartKind};
 use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{
-    GeoDistanceStage, GeoIndex, GeoNearStage, MatchStage, NearFrom, SortStage, Stage,
-    geo_near_not_first,
+    GeoDistanceStage, GeoNearStage, MatchStage, NearFrom, SortStage, Stage, geo_near_not_first,
 };
 use crate::query::source::BucketOptions;
 
@@ -69,13 +68,10 @@ pub fn settle(input: &Input, stages: Vec<Stage>, settings: &ExecSettings) -> Res
 
 fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Result<Vec<Stage>> {
     let query = Arc::new(near_query(asked, settings)?);
-    let mut index = None;
     let path = match input {
         Input::Records(records) => {
             let indexes = records.source.indexes()?;
-            let path = on_records(asked, &measured_paths(&indexes, query.metric()))?;
-            index = measuring_index(&indexes, query.metric(), path.as_str());
-            path
+            on_records(asked, &measured_paths(&indexes, query.metric()))?
         }
         Input::Buckets(buckets) => {
             let options = buckets.source.options();
@@ -107,7 +103,6 @@ fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Resu
         path,
         query,
         output: asked.output.clone(),
-        index,
     })));
     if let Some(field) = order {
         let pattern = SortPattern::by_field(&field, false, &ParseContext::new())?;
@@ -159,19 +154,6 @@ fn measures(kind: &PartKind, metric: Metric) -> bool {
         PartKind::TwoDSphere => metric != Metric::Plane,
         _ => false,
     }
-}
-
-/// The first index that measures `path` as asked.
-fn measuring_index(indexes: &[Arc<Index>], metric: Metric, path: &str) -> Option<GeoIndex> {
-    indexes.iter().find_map(|index| {
-        let mut parts = index.parts().iter();
-        let part = parts.find(|part| part.name() == path && measures(&part.kind, metric))?;
-        Some(GeoIndex {
-            name: index.stored.spec.name.as_str().into(),
-            key: index.stored.spec.key.clone(),
-            is_sphere: part.kind == PartKind::TwoDSphere,
-        })
-    })
 }
 
 /// The paths of geographic indexes that measure as asked, each once.
