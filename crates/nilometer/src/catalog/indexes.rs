@@ -44,7 +44,8 @@ pub struct StoredIndex {
 struct State {
     ready: AtomicBool,
     multikey: AtomicU32,
-    uses: AtomicU64,
+    /// How many queries have used it.
+    uses: Arc<AtomicU64>,
     since_ms: i64,
     /// What the catalog has stored, or is about to: ahead of the above.
     stored: Mutex<Durable>,
@@ -72,8 +73,8 @@ impl StoredIndex {
     }
 
     /// The index of `_id` of an ordinary collection, which is not in the list: its entries are the
-    /// collection's own, and its collation is that of the collection.
-    pub fn of_ids(keyspace: KeyspaceId, collation: Option<Document>) -> Self {
+    /// collection's own, and its collation is that of the collection. Its uses count in `list`.
+    pub fn of_ids(keyspace: KeyspaceId, collation: Option<Document>, list: &IndexList) -> Self {
         let spec = IndexSpec {
             key: doc! { "_id": 1 },
             name: "_id_".to_owned(),
@@ -84,7 +85,7 @@ impl StoredIndex {
             ready: true,
             multikey: 0,
         };
-        Self::with_state(spec, keyspace, durable, 0)
+        Self::counted(spec, keyspace, durable, 0, Arc::clone(&list.id_uses))
     }
 
     /// An index of nothing that is stored.
@@ -98,13 +99,23 @@ impl StoredIndex {
     }
 
     fn with_state(spec: IndexSpec, keyspace: KeyspaceId, durable: Durable, since_ms: i64) -> Self {
+        Self::counted(spec, keyspace, durable, since_ms, Arc::default())
+    }
+
+    fn counted(
+        spec: IndexSpec,
+        keyspace: KeyspaceId,
+        durable: Durable,
+        since_ms: i64,
+        uses: Arc<AtomicU64>,
+    ) -> Self {
         Self {
             spec,
             keyspace,
             state: Arc::new(State {
                 ready: AtomicBool::new(durable.ready),
                 multikey: AtomicU32::new(durable.multikey),
-                uses: AtomicU64::new(0),
+                uses,
                 since_ms,
                 stored: Mutex::new(durable),
                 resume_after: Mutex::default(),
@@ -241,6 +252,8 @@ pub type Indexes = Arc<[Arc<StoredIndex>]>;
 pub struct IndexList {
     now: RwLock<Option<Indexes>>,
     gate: RwLock<()>,
+    /// Uses of the index of `_id`, which is not in the list.
+    id_uses: Arc<AtomicU64>,
 }
 
 /// The indexes of a collection, which stay the same while this is held. One thread must not ask for
@@ -264,6 +277,16 @@ impl IndexList {
     pub fn all(&self) -> Indexes {
         let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
         now.clone().unwrap_or_default()
+    }
+
+    /// A query looks a document up by its `_id`.
+    pub fn count_id_use(&self) {
+        self.id_uses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many queries have used the index of `_id`.
+    pub fn id_uses(&self) -> u64 {
+        self.id_uses.load(Ordering::Relaxed)
     }
 
     /// The index called `name`.

@@ -90,7 +90,13 @@ impl StoredCollections {
         let started = self.services.started_ms();
         let mut out = Vec::new();
         if let Some(spec) = id_index(&collection) {
-            out.push(entry("_id_", spec, 0, started, false));
+            out.push(entry(
+                "_id_",
+                spec,
+                collection.indexes.id_uses(),
+                started,
+                false,
+            ));
         }
         for index in shown_indexes(&collection, side) {
             let stored = &index.stored;

@@ -77,6 +77,7 @@ impl RecordSource for Plain {
             all.push(Index::of(&Arc::new(StoredIndex::of_ids(
                 id_index,
                 self.collation.to_document(),
+                &self.collection.indexes,
             )))?);
         }
         for stored in self.collection.indexes.all().iter() {
@@ -109,6 +110,7 @@ impl RecordSource for Plain {
     }
 
     fn find_by_id(&self, id: ValueRef<'_>) -> Option<Result<Option<(RecordKey, Document)>>> {
+        self.collection.indexes.count_id_use();
         Some(self.records.find_by_id(&self.collection, id))
     }
 

@@ -446,6 +446,15 @@ impl NearQuery {
         Ok(query)
     }
 
+    /// The same, no further than `max`.
+    #[must_use]
+    pub fn no_further_than(&self, max: f64) -> Self {
+        Self {
+            max,
+            ..self.clone()
+        }
+    }
+
     /// The unit of distances.
     pub fn metric(&self) -> Metric {
         self.metric

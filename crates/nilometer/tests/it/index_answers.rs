@@ -454,6 +454,74 @@ fn an_index_that_is_dropped_ends_what_reads_it() {
 }
 
 #[test]
+fn arrays_that_come_while_a_cursor_is_open_are_read_whole() {
+    let filters = [doc! {"a": doc! {"$gte": 0}}, doc! {"a": doc! {"$ne": 5}}];
+    let expected: [&[Document]; 2] = [&[doc! {"a": array![5, 6000, 7000]}], &[]];
+    for (filter, expected) in filters.into_iter().zip(expected) {
+        let mut fixture = Fixture::new();
+        let documents = (0..5000).map(|at| doc! {"_id": at, "a": at}.into());
+        let documents: Vec<Value> = documents.collect();
+        fixture.run(doc! {"insert": "c", "documents": documents});
+        let index = doc! {"key": doc! {"a": 1}, "name": "a_1"};
+        fixture.run(doc! {"createIndexes": "c", "indexes": array![index]});
+        let find = doc! {"find": "c", "filter": filter, "projection": doc! {"_id": 0, "a": 1},
+        "hint": "a_1", "batchSize": 10};
+        let (id, _, _) = crate::support::cursor(&fixture.run(find), "firstBatch");
+        let late = array![doc! {"_id": 9999, "a": array![5, 6000, 7000]}];
+        fixture.run(doc! {"insert": "c", "documents": late});
+        let more = fixture.run(doc! {"getMore": id, "collection": "c"});
+        let (_, _, rows) = crate::support::cursor(&more, "nextBatch");
+        let late = rows
+            .into_iter()
+            .filter(|row| row.get("a").as_exact_i64().is_none_or(|a| a > 4999));
+        assert_eq!(late.collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn arrays_sort_by_elements_beyond_min_and_max() {
+    let mut fixture = Fixture::new();
+    let documents = array![doc! {"_id": 1, "a": array![3, 9]}, doc! {"_id": 2, "a": 4}];
+    fixture.run(doc! {"insert": "c", "documents": documents});
+    let index = doc! {"key": doc! {"a": 1}, "name": "a_1"};
+    fixture.run(doc! {"createIndexes": "c", "indexes": array![index]});
+    let found = fixture.all(doc! {"find": "c", "hint": "a_1", "min": doc! {"a": 2},
+    "max": doc! {"a": 5}, "sort": doc! {"a": -1}, "projection": doc! {"_id": 1}});
+    assert_eq!(found, [doc! {"_id": 1}, doc! {"_id": 2}]);
+}
+
+#[test]
+fn a_partial_filter_on_texts_is_understood_by_collation() {
+    let mut fixture = Fixture::new();
+    let numeric = doc! {"locale": "en", "numericOrdering": true};
+    fixture.run(doc! {"create": "c", "collation": numeric});
+    let documents: Vec<Value> = ["3", "25", "30", "99", "100"]
+        .into_iter()
+        .enumerate()
+        .map(|(at, a)| doc! {"_id": at as i32, "a": a}.into())
+        .collect();
+    fixture.run(doc! {"insert": "c", "documents": documents});
+    let partial = doc! {"a": doc! {"$lt": "25"}};
+    let index = |key: Document, name: &str| {
+        doc! {"key": key, "name": name,
+        "partialFilterExpression": partial.clone()}
+    };
+    let indexes = array![index(doc! {"a": 1}, "a_1"), index(doc! {"$**": 1}, "all")];
+    fixture.run(doc! {"createIndexes": "c", "indexes": indexes});
+    // By bytes "100" is below "25".
+    for (below, count, is_inside) in [("100", 4, false), ("25", 1, true), ("4", 1, true)] {
+        let find = doc! {"find": "c", "filter": doc! {"a": doc! {"$lt": below}}};
+        assert_eq!(fixture.all(find.clone()).len(), count, "{below}");
+        let explain = doc! {"explain": find, "verbosity": "queryPlanner"};
+        let plan = show(&fixture.run(explain));
+        assert_eq!(plan.contains("IXSCAN"), is_inside, "{below}");
+    }
+    // A hint does not make a wildcard index answer for what it leaves out.
+    let hinted = doc! {"find": "c", "filter": doc! {"a": doc! {"$lt": "100"}}, "hint": "all"};
+    assert_eq!(fixture.all(hinted).len(), 4);
+}
+
+#[test]
 fn geographic_indexes_change_no_answer() {
     let mut random = Random::new(7);
     let mut fixture = Fixture::new();
@@ -504,4 +572,108 @@ fn geographic_indexes_change_no_answer() {
         }
     }
     assert_eq!(by_index, 90);
+}
+
+#[test]
+fn near_gives_what_measuring_all_documents_gives() {
+    let mut random = Random::new(11);
+    let mut fixture = Fixture::new();
+    let mut place = |spread: i32| -> (f64, f64) {
+        let degrees = |n: i32| f64::from(n - spread) / 10.0;
+        let x = degrees(random.int(2 * spread));
+        (x, degrees(random.int(2 * spread)))
+    };
+    let documents: Vec<Value> = (0..300)
+        .map(|at| {
+            let ((x, y), (u, v)) = (place(800), place(800));
+            let point = doc! {"type": "Point", "coordinates": array![x, y]};
+            let line =
+                doc! {"type": "LineString", "coordinates": array![array![x, y], array![u, v]]};
+            match at % 10 {
+                0 => doc! {"_id": at, "n": 1}.into(),
+                1 => doc! {"_id": at, "g": line, "p": array![array![x, y], array![u, v]]}.into(),
+                2 => doc! {"_id": at, "g": array![point], "p": array![x, y]}.into(),
+                _ => doc! {"_id": at, "g": point, "p": array![x, y], "n": at % 5}.into(),
+            }
+        })
+        .collect();
+    for name in ["measured", "bounded"] {
+        fixture.run(doc! {"insert": name, "documents": documents.clone()});
+        let indexes = array![
+            doc! {"key": doc! {"g": "2dsphere"}, "name": "sphere"},
+            doc! {"key": doc! {"p": "2d"}, "name": "plane"},
+        ];
+        fixture.run(doc! {"createIndexes": name, "indexes": indexes});
+    }
+    let mut by_index = 0;
+    for round in 0..30 {
+        let (x, y) = place(800);
+        let from = doc! {"type": "Point", "coordinates": array![x, y]};
+        let max = [0.0, 300_000.0, 3_000_000.0, 3e7][round % 4];
+        let degrees = max / 111_000.0;
+        let sphere = doc! {"$near": doc! {"$geometry": from.clone(), "$maxDistance": max}};
+        let ring = doc! {"$nearSphere": doc! {"$geometry": from, "$minDistance": max}};
+        let plane = doc! {"$near": array![x, y], "$maxDistance": degrees};
+        let globe = doc! {"$nearSphere": array![x, y], "$maxDistance": degrees.to_radians()};
+        for filter in [
+            doc! {"g": sphere.clone()},
+            doc! {"g": sphere, "n": doc! {"$gte": 3}},
+            doc! {"g": ring},
+            doc! {"g": globe.clone()},
+            doc! {"p": globe},
+            doc! {"p": plane},
+            doc! {"p": doc! {"$near": array![x, y]}},
+        ] {
+            let mut find = DocumentBuilder::new();
+            find.append("find", "measured");
+            find.append("filter", filter.clone());
+            find.append("hint", doc! {"$natural": 1});
+            let measured = fixture.all(find.finish());
+            let find = doc! {"find": "bounded", "filter": filter.clone()};
+            let bounded = fixture.all(find.clone());
+            // Equal distances may come either way round.
+            assert!(is_same(&as_set(&measured), &as_set(&bounded)), "{filter:?}");
+            let explain = doc! {"explain": find, "verbosity": "queryPlanner"};
+            let plan = show(&fixture.run(explain));
+            by_index += usize::from(plan.contains("IXSCAN") && plan.contains("GEO_NEAR_2D"));
+            // The nearest few are the first of all; no two places are the same, so nor are distances.
+            let find = doc! {"find": "bounded", "filter": filter.clone(), "skip": 2, "limit": 5};
+            let few: Vec<Document> = measured.iter().skip(2).take(5).cloned().collect();
+            assert_eq!(fixture.all(find), few, "{filter:?}");
+        }
+    }
+    assert_eq!(by_index, 210);
+    let from = doc! {"type": "Point", "coordinates": array![5, 5]};
+    let near = |of: &str, limit: i32| {
+        let stage =
+            doc! {"$geoNear": doc! {"near": from.clone(), "key": "g", "distanceField": "d"}};
+        doc! {"aggregate": of, "cursor": doc! {}, "pipeline": array![stage, doc! {"$limit": limit}]}
+    };
+    let all = fixture.all(near("measured", 5000));
+    assert_eq!(fixture.all(near("bounded", 7)), all[..7]);
+    let explain = doc! {"explain": near("bounded", 7), "verbosity": "executionStats"};
+    let stats = fixture.run(explain).get("stages").to_value();
+    let cursor = stats.as_ref().as_array().unwrap().get(0).to_value();
+    let cursor = cursor
+        .as_ref()
+        .as_document()
+        .unwrap()
+        .get("$geoNearCursor")
+        .to_value();
+    let stats = cursor
+        .as_ref()
+        .as_document()
+        .unwrap()
+        .get("executionStats")
+        .to_value();
+    let examined = stats
+        .as_ref()
+        .as_document()
+        .unwrap()
+        .get("totalDocsExamined")
+        .as_exact_i64();
+    assert!(
+        examined.is_some_and(|examined| examined < 150),
+        "{examined:?}"
+    );
 }

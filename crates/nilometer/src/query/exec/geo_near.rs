@@ -147,6 +147,11 @@ mod tests {
         fn indexes(&self) -> Result<Vec<Arc<Index>>> {
             Ok(vec![Arc::clone(&self.1)])
         }
+
+        /// There is nothing in it to plan with.
+        fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
+            Ok(Vec::new())
+        }
     }
 
     fn collection(kind: &str) -> Arc<dyn Collections> {

@@ -24,7 +24,7 @@ use super::{ExecContext, Operator, ROWS_PER_BATCH};
 use crate::error::Result;
 use crate::query::batch::Batch;
 use crate::query::planner::RecordInput;
-use crate::query::planner::access::{IndexAccess, KeyPlan};
+use crate::query::planner::access::{IndexAccess, IndexScanPlan, KeyPlan};
 use crate::query::source::{IndexEntry, RecordKey, ScanCounters};
 
 /// Steps in one view.
@@ -133,7 +133,14 @@ impl IndexRead {
         {
             self.keys.skip_equal(parts)?;
         }
-        if let Some(filter) = &self.access.residual
+        let scans = self.access.keys.scans();
+        let filter = if scans.get(scan).is_some_and(IndexScanPlan::has_new_arrays) {
+            // What the bounds say of one key is not what they say of a document.
+            &self.input.filter
+        } else {
+            &self.access.residual
+        };
+        if let Some(filter) = filter
             && !filter.matches(document.as_ref(), &cx.eval)?
         {
             return Ok(Step::Nothing);
@@ -172,12 +179,16 @@ impl IndexRead {
         let (Some(covering), None) = (&self.access.covering, &self.access.residual) else {
             return Ok(None);
         };
-        if covering.is_empty() {
-            return Ok(Some(Document::new()));
-        }
         let Some(plan) = self.access.keys.scans().get(scan) else {
             return Ok(None);
         };
+        // Keys with elements of an array are no rows.
+        if plan.has_new_arrays() {
+            return Ok(None);
+        }
+        if covering.is_empty() {
+            return Ok(Some(Document::new()));
+        }
         let parts = plan.shape.parts.len();
         let order = plan.shape.order();
         let (values, _) =
@@ -199,7 +210,7 @@ impl IndexRead {
 
 pub(crate) fn stream(keys: &KeyPlan, stats: &AccessStats) -> Box<dyn KeyStream> {
     let mut each = stats.scans.iter();
-    let mut scan = |plan: &crate::query::planner::access::IndexScanPlan| {
+    let mut scan = |plan: &IndexScanPlan| {
         let stats = each.next().map(Arc::clone).unwrap_or_default();
         IndexScan::new(plan.clone(), stats)
     };

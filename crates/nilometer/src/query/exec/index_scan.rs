@@ -173,6 +173,9 @@ impl KeyStream for IndexScan {
             match position.map_err(unreadable)? {
                 Position::Inside => {
                     self.pass(&entry);
+                    if self.seen.is_none() && self.plan.has_new_arrays() {
+                        self.seen = Some(HashSet::new());
+                    }
                     if let Some(seen) = &mut self.seen
                         && !seen.insert(entry.record.clone())
                     {

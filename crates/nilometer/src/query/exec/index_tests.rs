@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nilometer_bson::order::compare;
+use nilometer_bson::order::{Collator, compare, compare_with};
 use nilometer_bson::testing::awkward_values;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 use nilometer_storage::KeyspaceId;
@@ -14,11 +14,12 @@ use super::{ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::catalog::{IndexSpec, StoredIndex};
 use crate::error::Result;
 use crate::eval::sort_key::SortPattern;
-use crate::eval::{EvalContext, ParseContext};
+use crate::eval::{Collation, EvalContext, ParseContext};
 use crate::index::{Index, entry};
 use crate::query::pipeline::{PipelineContext, Stage, parse_pipeline_value};
-use crate::query::planner::access::Choice;
 use crate::query::planner::access::choose::{candidates_of, choose, set_limit, take};
+use crate::query::planner::access::hint::{Forced, Hint};
+use crate::query::planner::access::{Candidate, Choice, IndexScanPlan};
 use crate::query::planner::resolve::resolve;
 use crate::query::planner::{Builder, Input, LogicalPlan, rules};
 use crate::query::source::*;
@@ -168,7 +169,7 @@ impl Draw {
             1 | 2 => Value::Int32(self.below(4) as i32),
             3 => Value::Double(self.below(4) as f64),
             4 => Value::Int64(self.below(4) as i64),
-            5 => (["a", "ab", "b"][self.below(3)]).into(),
+            5 => (["a", "ab", "b", "B", "9", "25", "100"][self.below(7)]).into(),
             6 => Value::DateTime(self.below(3) as i64),
             7 => Value::Bool(self.below(2) == 0),
             _ => {
@@ -228,18 +229,44 @@ impl Draw {
                 }
             }
         }
-        let partial = match self.below(6) {
-            0 => Some(doc! {"a": doc! {"$gt": 1}}),
-            1 => Some(doc! {"b": doc! {"$exists": true}}),
-            _ => None,
-        };
+        let partial_filter = (self.below(3) == 0).then(|| self.partial_filter());
         IndexSpec {
             key: key.finish(),
             name: format!("index_{at}"),
-            sparse: partial.is_none() && kind > 1 && self.below(4) == 0,
-            partial_filter: partial.filter(|_| kind > 1),
+            sparse: partial_filter.is_none() && self.below(4) == 0,
+            partial_filter,
             ..IndexSpec::default()
         }
+    }
+
+    /// A filter a partial index may have.
+    fn partial_filter(&mut self) -> Document {
+        let path = self.path();
+        let test = match self.below(7) {
+            0 => doc! {"$exists": true},
+            1 => doc! {"$in": array![self.scalar(), self.scalar(), self.scalar()]},
+            2 => doc! {"$type": "string"},
+            3 => doc! {"$gte": self.scalar()},
+            4 => doc! {"$lt": self.scalar()},
+            _ => doc! {"$gt": self.below(3) as i32},
+        };
+        let mut out = DocumentBuilder::new();
+        out.append(path, test);
+        let other = self.path();
+        if other != path && self.below(4) == 0 {
+            out.append(other, doc! {"$lte": self.scalar()});
+        }
+        out.finish()
+    }
+
+    /// A collation, mostly none. Some order texts quite unlike their bytes.
+    fn collation(&mut self) -> Option<Document> {
+        Some(match self.below(6) {
+            0 => doc! {"locale": "en", "numericOrdering": true},
+            1 => doc! {"locale": "en", "strength": 1},
+            2 => doc! {"locale": "en", "caseFirst": "upper"},
+            _ => return None,
+        })
     }
 
     fn operators(&mut self) -> Document {
@@ -368,21 +395,30 @@ fn is_same(a: &[Value], b: &[Value]) -> bool {
 }
 
 /// What rows are sorted by.
-fn sort_keys(rows: &[Document], order: &Document) -> Vec<Value> {
-    let pattern = SortPattern::parse(order.as_ref(), &ParseContext::new()).unwrap();
+fn sort_keys(rows: &[Document], order: &Document, settings: &ExecSettings) -> Vec<Value> {
+    let pattern = SortPattern::parse(order.as_ref(), &parsing(settings)).unwrap();
+    let cx = EvalContext {
+        collator: settings.collator.as_deref().map(|c| c as &dyn Collator),
+        ..EvalContext::default()
+    };
     let keys = rows.iter().map(|row| {
-        let key = pattern.extract(row.as_ref(), &EvalContext::default());
+        let key = pattern.extract(row.as_ref(), &cx);
         key.unwrap().to_array()
     });
     keys.collect()
 }
 
 fn plan_of(builder: &Builder, stages: Vec<Stage>, settings: &ExecSettings) -> LogicalPlan {
-    let cx = PipelineContext::top(ParseContext::new());
+    let cx = PipelineContext::top(parsing(settings));
     let resolved = resolve(&*builder.collections, "test", "c", &cx).unwrap();
     let mut plan = LogicalPlan::new(resolved.input, stages);
     rules::apply_all(&mut plan, settings);
     plan
+}
+
+/// Texts compare as the settings say.
+fn parsing(settings: &ExecSettings) -> ParseContext {
+    ParseContext::new().with_collator(settings.collator.clone())
 }
 
 fn run(builder: &Builder, plan: LogicalPlan) -> Result<Vec<Document>> {
@@ -390,43 +426,161 @@ fn run(builder: &Builder, plan: LogicalPlan) -> Result<Vec<Document>> {
     Executor::new(root, builder.settings.clone()).drain(&operation())
 }
 
-#[test]
-// long function: one world, one query, every candidate.
-fn every_candidate_answers_like_the_collection() {
-    let mut draw = Draw::new(0x2545_F491_4F6C_DD1D);
-    let operation = operation();
-    let mut used = [0usize; 6];
-    for round in 0..400 {
-        let arrays = round % 3 != 0;
-        let documents = (0..40).map(|_| draw.document(arrays, 1)).collect();
-        let specs = (0..1 + draw.below(4)).map(|at| draw.spec(at)).collect();
-        let source = Arc::new(Indexed::new(documents, specs));
-        let indexes = source.indexes().unwrap();
-        let collections = MemoryCollections::of(Resolved::Ordinary(source));
-        let settings = Arc::new(settings(ExecOptions::default(), ExecLimits::default()));
+/// A collection, its indexes, and how a query compares texts.
+struct World {
+    source: Arc<Indexed>,
+    builder: Builder,
+    settings: Arc<ExecSettings>,
+}
+
+impl World {
+    fn new(source: Indexed, collation: &Collation) -> Self {
+        let source = Arc::new(source);
+        let mut settings = settings(ExecOptions::default(), ExecLimits::default());
+        settings.collator = collation.shared();
+        let settings = Arc::new(settings);
         let builder = Builder {
-            collections,
+            collections: MemoryCollections::of(Resolved::Ordinary(source.clone())),
             database: "test".into(),
             collection: Some("c".into()),
             settings: settings.clone(),
             depth: 0,
         };
+        Self {
+            source,
+            builder,
+            settings,
+        }
+    }
+
+    /// Half of the indexes, and mostly the query, have the collation of the world.
+    fn drawn(draw: &mut Draw, arrays: bool) -> Self {
+        let own = draw.collation();
+        let documents = (0..40).map(|_| draw.document(arrays, 1)).collect();
+        let specs = (0..1 + draw.below(4)).map(|at| {
+            let mut spec = draw.spec(at);
+            let is_hashed = spec
+                .key
+                .iter()
+                .any(|e| matches!(e.value(), ValueRef::String(_)));
+            if draw.below(3) > 0 && !is_hashed {
+                spec.collation = own.clone();
+            }
+            spec
+        });
+        let specs = specs.collect();
+        let collation = match &own {
+            Some(own) if draw.below(5) > 0 => Collation::parse(own.as_ref(), "").unwrap(),
+            _ => Collation::SIMPLE,
+        };
+        Self::new(Indexed::new(documents, specs), &collation)
+    }
+
+    fn parse(&self, pipeline: &Value) -> Result<Vec<Stage>> {
+        let cx = PipelineContext::top(parsing(&self.settings));
+        parse_pipeline_value(&cx, "pipeline", pipeline.as_ref())
+    }
+
+    fn plan(&self, stages: Vec<Stage>) -> LogicalPlan {
+        plan_of(&self.builder, stages, &self.settings)
+    }
+
+    fn candidates(&self, plan: &LogicalPlan, indexes: &[Arc<Index>]) -> Vec<Candidate> {
+        let Input::Records(input) = &plan.input else {
+            panic!("records are read");
+        };
+        candidates_of(plan, input, &self.settings, indexes).unwrap()
+    }
+
+    /// What a candidate of a plan answers.
+    fn answer(&self, plan: &LogicalPlan, candidate: Candidate) -> Vec<Document> {
+        let mut plan = plan.clone();
+        take(&mut plan, candidate, Choice::default());
+        set_limit(&mut plan);
+        run(&self.builder, plan).unwrap()
+    }
+
+    /// The documents an index holds, as a collection without indexes.
+    fn held_by(&self, at: usize) -> Self {
+        let (_, entries) = &self.source.indexes[at];
+        let index = &self.source.indexes[at].0;
+        let records = entries.keys().map(|key| {
+            let (_, record) = entry::split(key, index.order(), index.components()).unwrap();
+            record.to_vec()
+        });
+        let records: std::collections::BTreeSet<Vec<u8>> = records.collect();
+        let all = self.source.records.0.iter().enumerate();
+        let held = all.filter(|(at, _)| records.contains(&record_key(*at)));
+        let held = held.map(|(_, document)| document.clone()).collect();
+        let collation = Collation::from(self.settings.collator.clone());
+        Self::new(Indexed::new(held, Vec::new()), &collation)
+    }
+}
+
+/// A query, and what it has to answer.
+struct Expected {
+    pipeline: Value,
+    order: Option<Document>,
+    limited: bool,
+    rows: Vec<Document>,
+}
+
+impl Expected {
+    fn check(&self, answer: &[Document], by: &str, world: &World) {
+        let (pipeline, expected) = (&self.pipeline, &self.rows);
+        let collation = &world.settings.collator;
+        let text = || format!("{pipeline:?} by {by}\n under {collation:?}\n gives {answer:?}");
+        if !self.limited {
+            assert!(
+                is_same(&as_set(answer), &as_set(expected)),
+                "{}\n not {expected:?}",
+                text()
+            );
+        }
+        if let Some(order) = &self.order {
+            let keys = |rows| sort_keys(rows, order, &world.settings);
+            // Equal under the collation is equal here.
+            let same = |a: &Value, b: &Value| {
+                let collator = collation.as_deref().map(|c| c as &dyn Collator);
+                compare_with(a.as_ref(), b.as_ref(), collator).is_eq()
+            };
+            let (own, wanted) = (keys(answer), keys(expected));
+            assert!(
+                own.len() == wanted.len() && own.iter().zip(&wanted).all(|(a, b)| same(a, b)),
+                "{}\n not {expected:?}",
+                text()
+            );
+        }
+    }
+}
+
+#[test]
+fn every_candidate_answers_like_the_collection() {
+    let mut draw = Draw::new(0x2545_F491_4F6C_DD1D);
+    let operation = operation();
+    let mut used = [0usize; 8];
+    for round in 0..500 {
+        let world = World::drawn(&mut draw, round % 3 != 0);
+        let indexes = world.source.indexes().unwrap();
         for _ in 0..6 {
             let (pipeline, order, limited) = draw.stages();
-            let cx = PipelineContext::top(ParseContext::new());
-            let Ok(stages) = parse_pipeline_value(&cx, "pipeline", pipeline.as_ref()) else {
+            let Ok(stages) = world.parse(&pipeline) else {
                 continue;
             };
-            let plain = plan_of(&builder, stages.clone(), &settings);
-            let Ok(expected) = run(&builder, plain.clone()) else {
+            let plain = world.plan(stages);
+            let Ok(rows) = run(&world.builder, plain.clone()) else {
                 // Arrays in two parts of an order; an index that has the order holds no such document.
                 continue;
             };
-            let mut answers = Vec::new();
-            let Input::Records(input) = &plain.input else {
-                panic!("records are read");
+            // Of texts that are equal under a collation a group may take any for its name.
+            let by_count = pipeline_groups(&pipeline) && world.settings.collator.is_some();
+            let expected = Expected {
+                pipeline,
+                order,
+                limited: limited || by_count,
+                rows,
             };
-            for candidate in candidates_of(&plain, input, &settings, &indexes).unwrap() {
+            for candidate in world.candidates(&plain, &indexes) {
                 let access = &candidate.access;
                 used[0] += 1;
                 used[1] += usize::from(access.covering.is_some());
@@ -434,36 +588,83 @@ fn every_candidate_answers_like_the_collection() {
                 used[3] += usize::from(candidate.sorted);
                 used[4] += usize::from(access.keys.only().is_none());
                 used[5] += usize::from(access.residual.is_none());
-                let text = format!("{access:?}");
-                let mut plan = plain.clone();
-                take(&mut plan, candidate, Choice::default());
-                set_limit(&mut plan);
-                answers.push((run(&builder, plan).unwrap(), text));
+                let partial = |scan: &IndexScanPlan| scan.index.partial_filter().is_some();
+                used[6] += usize::from(access.keys.scans().iter().any(partial));
+                let wild = |scan: &IndexScanPlan| partial(scan) && scan.index.is_wildcard();
+                used[7] += usize::from(access.keys.scans().iter().any(wild));
+                let by = format!("{access:?}");
+                let answer = world.answer(&plain, candidate);
+                assert!(!by_count || answer.len() == expected.rows.len(), "{by}");
+                expected.check(&answer, &by, &world);
             }
             let mut chosen = plain.clone();
-            choose(&mut chosen, &settings, Some(&operation)).unwrap();
-            answers.push((run(&builder, chosen).unwrap(), "the choice".to_owned()));
-            for (answer, text) in answers {
-                if !limited {
-                    assert!(
-                        is_same(&as_set(&answer), &as_set(&expected)),
-                        "{pipeline:?} by {text}\n gives {answer:?}\n not {expected:?}"
-                    );
-                }
-                if let Some(order) = &order {
-                    assert!(
-                        is_same(&sort_keys(&answer, order), &sort_keys(&expected, order)),
-                        "{pipeline:?} by {text}\n gives {answer:?}\n not {expected:?}"
-                    );
-                }
-            }
+            choose(&mut chosen, &world.settings, Some(&operation)).unwrap();
+            let answer = run(&world.builder, chosen).unwrap();
+            expected.check(&answer, "the choice", &world);
         }
     }
     // Each way was taken often enough to mean something: all, covered, distinct, in order, several walks,
-    // nothing left to ask.
-    let wanted = [1000, 40, 10, 60, 80, 200];
+    // nothing left to ask, by a partial index, by one that is a wildcard.
+    let wanted = [1000, 40, 10, 60, 80, 200, 40, 4];
     assert!(
         used.iter().zip(wanted).all(|(n, least)| *n >= least),
         "{used:?}"
     );
+}
+
+fn pipeline_groups(pipeline: &Value) -> bool {
+    let stages = pipeline.as_ref().as_array().unwrap();
+    stages.iter().any(|stage| {
+        let stage = stage.as_document().unwrap();
+        !stage.get("$group").is_missing()
+    })
+}
+
+#[test]
+fn a_hint_answers_like_the_documents_of_its_index() {
+    let mut draw = Draw::new(0x9E37_79B9_7F4A_7C15);
+    let mut used = [0usize; 2];
+    for round in 0..300 {
+        let world = World::drawn(&mut draw, round % 3 != 0);
+        for (at, index) in world.source.indexes().unwrap().iter().enumerate() {
+            // A wildcard index holds of a document what it says of paths, so it is used as without a hint.
+            let of_index = match index.is_wildcard() {
+                true => None,
+                false => Some(world.held_by(at)),
+            };
+            let oracle = of_index.as_ref().unwrap_or(&world);
+            for _ in 0..4 {
+                let (pipeline, order, limited) = draw.stages();
+                let Ok(stages) = world.parse(&pipeline) else {
+                    continue;
+                };
+                let Ok(rows) = run(&oracle.builder, oracle.plan(stages.clone())) else {
+                    continue;
+                };
+                let groups = pipeline_groups(&pipeline) && world.settings.collator.is_some();
+                let expected = Expected {
+                    pipeline,
+                    order,
+                    limited: limited || groups,
+                    rows,
+                };
+                let mut plan = world.plan(stages);
+                if let Input::Records(input) = &mut plan.input {
+                    input.forced = Some(Forced {
+                        hint: Hint::Name(index.stored.spec.name.as_str().into()),
+                        min: None,
+                        max: None,
+                    });
+                }
+                for candidate in world.candidates(&plan, std::slice::from_ref(index)) {
+                    used[0] += 1;
+                    used[1] += usize::from(index.leaves_documents_out());
+                    let by = format!("hint {:?}", candidate.access);
+                    let answer = world.answer(&plan, candidate);
+                    expected.check(&answer, &by, &world);
+                }
+            }
+        }
+    }
+    assert!(used[0] > 1000 && used[1] > 200, "{used:?}");
 }

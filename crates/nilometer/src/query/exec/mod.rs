@@ -33,6 +33,7 @@ pub mod limit;
 pub mod lookup;
 pub mod memory;
 pub mod merge;
+pub mod nearest;
 pub mod out;
 pub mod project;
 pub mod redact;

@@ -11,9 +11,11 @@ use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
 use crate::query::exec::index_read::AccessStats;
 use crate::query::exec::index_scan::KeyStats;
+use crate::query::pipeline::GeoDistanceStage;
 use crate::query::planner::access::candidates::key_pattern;
 use crate::query::planner::access::choose::TrialResult;
 use crate::query::planner::access::{Candidate, Choice, IndexAccess, IndexScanPlan, KeyPlan};
+use crate::query::planner::bounds::PartForm;
 
 /// The version of all indexes.
 const INDEX_VERSION: i32 = 2;
@@ -138,6 +140,22 @@ fn scan_step(scan: &IndexScanPlan, name: &str, stats: Option<&KeyStats>) -> Docu
         }
     }
     out.finish()
+}
+
+/// The step that measures what a walk through a geographic index of the same field gives.
+pub(super) fn near(access: &IndexAccess, near: &GeoDistanceStage) -> Option<Document> {
+    let scan = access.keys.only()?;
+    let name = match scan.shape.part(near.path.as_str())?.form {
+        PartForm::Sphere => "GEO_NEAR_2DSPHERE",
+        PartForm::Plane(_) => "GEO_NEAR_2D",
+        _ => return None,
+    };
+    Some(doc! {
+        "stage": name,
+        "keyPattern": key_pattern(scan),
+        "indexName": scan.index.stored.spec.name.as_str(),
+        "indexVersion": INDEX_VERSION,
+    })
 }
 
 /// Start and end of a walk over one range of keys; `None` if it is several.

@@ -130,7 +130,11 @@ fn as_find_tree(
                 };
                 doc! {"stage": name, "transformBy": project.source.clone()}
             }
-            _ => return None,
+            other => match other.as_geo_distance() {
+                // What writes distances is a stage of a pipeline.
+                Some(near) if near.output.is_ordered => by_index::near(index_access(plan)?, near)?,
+                _ => return None,
+            },
         };
         steps.push(Step {
             document,
@@ -285,7 +289,29 @@ fn bucket_step(input: &BucketInput) -> Document {
     out.finish()
 }
 
+/// What is read, below a step that says by which index distances are told.
 fn input_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
+    let below = scan_step(plan, execution);
+    match near_step(plan) {
+        Some(step) => {
+            let mut out = DocumentBuilder::new();
+            for element in step.iter() {
+                out.append_element(element);
+            }
+            out.append("inputStage", below);
+            out.finish()
+        }
+        None => below,
+    }
+}
+
+/// The step that stands over a read by the geographic index whose distances come first.
+fn near_step(plan: &LogicalPlan) -> Option<Document> {
+    let near = plan.stages.first()?.as_geo_distance()?;
+    by_index::near(index_access(plan)?, near)
+}
+
+fn scan_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
     match &plan.input {
         Input::Nothing => doc! {"stage": "EOF"},
         Input::FirstStage => doc! {"stage": "VIRTUAL_SCAN"},
@@ -403,6 +429,19 @@ fn planner_and_stats(
     out.append("queryPlanner", query_planner(plan, namespace, winning));
     if let Some(execution) = execution {
         let trace = execution.trace;
+        // A count gives nothing on but a number.
+        let counted = doc! {
+            "nReturned": 0,
+            "nCounted": i64::try_from(execution.returned).unwrap_or(i64::MAX),
+            "nSkipped": 0,
+        };
+        let top = top.map(|top| match (top.name, top.figures) {
+            ("COUNT", None) => Top {
+                figures: Some(&counted),
+                ..top
+            },
+            _ => top,
+        });
         let stages = tree(steps, top, |step, out| match step.stats {
             Some(at) => {
                 if let Some(stats) = trace.stages.get(at) {
@@ -497,7 +536,13 @@ fn cursor_stage(plan: &LogicalPlan, namespace: &str, execution: Option<Execution
         });
         cursor.append("executionStats", execution_stats(plan, execution, stages));
     }
-    let document = doc! {"$cursor": cursor.finish()};
+    let name = match near_step(plan) {
+        Some(_) => "$geoNearCursor",
+        None => "$cursor",
+    };
+    let mut document = DocumentBuilder::new();
+    document.append(name, cursor.finish());
+    let document = document.finish();
     with_stats(document, None)
 }
 

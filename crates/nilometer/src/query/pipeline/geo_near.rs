@@ -170,6 +170,10 @@ impl OtherStage for GeoDistanceStage {
         out.append(name, self.output.source.clone());
     }
 
+    fn as_geo_distance(&self) -> Option<&GeoDistanceStage> {
+        Some(self)
+    }
+
     fn needs(&self, after: &Needs) -> Needs {
         let mut needs = after.clone();
         needs.add_path(self.path.as_str());

@@ -188,6 +188,11 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The stage as a settled `$geoNear`.
+    fn as_geo_distance(&self) -> Option<&GeoDistanceStage> {
+        None
+    }
+
     /// True if each output document stands for one input document and nothing is reordered.
     fn is_one_to_one(&self) -> bool {
         false
@@ -244,6 +249,14 @@ impl Stage {
     pub fn as_geo_near(&self) -> Option<&GeoNearStage> {
         match self {
             Self::Other(stage) => stage.as_geo_near(),
+            _ => None,
+        }
+    }
+
+    /// The stage as a settled `$geoNear`.
+    pub fn as_geo_distance(&self) -> Option<&GeoDistanceStage> {
+        match self {
+            Self::Other(stage) => stage.as_geo_distance(),
             _ => None,
         }
     }

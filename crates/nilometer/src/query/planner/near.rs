@@ -9,7 +9,9 @@
 //!
 //! MongoDB answers a `$near` from its index alone, so without one there is no answer, and which
 //! collections have one is part of what clients see. Here the index decides *whether* there is an
-//! answer; the distances are measured on what the plan reads.
+//! answer; the distances are measured on what the plan reads. What is too far, or has no place, is
+//! ruled out by a condition on the field in front, which bounds a geographic index to the cells within
+//! the largest distance.
 
 use std::sync::Arc;
 
@@ -86,8 +88,8 @@ fn settled(input: &Input, asked: &GeoNearStage, settings: &ExecSettings) -> Resu
     };
     let mut stages = Vec::new();
     let mut filters: Vec<MatchExpression> = asked.query.iter().cloned().collect();
-    if matches!(input, Input::Buckets(_)) {
-        // Rules out buckets by their bounds or their metadata.
+    if matches!(input, Input::Buckets(_) | Input::Records(_)) {
+        // Rules out buckets by their bounds or their metadata, documents by an index.
         filters.push(MatchExpression::Geo {
             path: path.clone(),
             test: Arc::new(GeoTest::reach(&query)),
@@ -145,16 +147,20 @@ fn near_query(asked: &GeoNearStage, settings: &ExecSettings) -> Result<NearQuery
     Ok(query)
 }
 
+/// True if keys of the kind can tell such distances.
+fn measures(kind: &PartKind, metric: Metric) -> bool {
+    match kind {
+        PartKind::TwoD { .. } => metric != Metric::Meters,
+        PartKind::TwoDSphere => metric != Metric::Plane,
+        _ => false,
+    }
+}
+
 /// The paths of geographic indexes that measure as asked, each once.
 fn measured_paths(indexes: &[Arc<Index>], metric: Metric) -> Vec<String> {
     let mut paths = Vec::new();
     for part in indexes.iter().flat_map(|index| index.parts()) {
-        let measures = match part.kind {
-            PartKind::TwoD { .. } => metric != Metric::Meters,
-            PartKind::TwoDSphere => metric != Metric::Plane,
-            _ => false,
-        };
-        if measures && !paths.iter().any(|known| known == part.name()) {
+        if measures(&part.kind, metric) && !paths.iter().any(|known| known == part.name()) {
             paths.push(part.name().to_owned());
         }
     }

@@ -15,6 +15,7 @@ use crate::query::exec::filter::Filter;
 use crate::query::exec::group::Group;
 use crate::query::exec::index_read::{AccessStats, IndexRead};
 use crate::query::exec::limit::{Limit, Skip};
+use crate::query::exec::nearest::{Nearest, NearestRead};
 use crate::query::exec::project::Project;
 use crate::query::exec::replace_root::ReplaceRoot;
 use crate::query::exec::scan::{BucketScan, MetaScan, Nothing, RecordScan};
@@ -103,16 +104,36 @@ impl Builder {
 
     /// The operators of a plan.
     pub fn build(&self, plan: LogicalPlan) -> Result<BoxOperator> {
-        let input = Self::input(plan.input, &mut Trace::default());
+        let trace = &mut Trace::default();
+        if let Some(nearest) = Nearest::of(&plan) {
+            let input = Box::new(NearestRead::new(nearest, Arc::clone(&trace.scan)));
+            return self.over(input, plan.stages.into_iter().skip(1).collect());
+        }
+        let input = Self::input(plan.input, trace);
         self.over(input, plan.stages)
     }
 
     /// The operators of a plan, each counted.
     pub fn build_traced(&self, plan: LogicalPlan) -> Result<(BoxOperator, Trace)> {
         let mut trace = Trace::default();
-        let input = Self::input(plan.input, &mut trace);
+        // The nearest few are read and measured in one.
+        let nearest = Nearest::of(&plan);
+        let mut measured = usize::from(nearest.is_some());
+        let input: BoxOperator = match nearest {
+            Some(nearest) => {
+                let read = NearestRead::new(nearest, Arc::clone(&trace.scan));
+                trace.access = read.stats().clone();
+                Box::new(read)
+            }
+            None => Self::input(plan.input, &mut trace),
+        };
         let mut top: BoxOperator = Box::new(Counted::new(input, Arc::clone(&trace.input)));
         for stage in plan.stages {
+            if measured > 0 {
+                measured -= 1;
+                trace.stages.push(Arc::clone(&trace.input));
+                continue;
+            }
             let stats = Arc::<OperatorStats>::default();
             top = Box::new(Counted::new(self.stage(top, stage)?, Arc::clone(&stats)));
             trace.stages.push(stats);

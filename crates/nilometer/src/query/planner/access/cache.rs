@@ -288,7 +288,10 @@ fn shape_of(filter: &MatchExpression, out: &mut String) {
         MatchExpression::Bits { path, .. } => {
             let _ = write!(out, "$bits{}", path.as_str());
         }
-        // Geometry and what else the language gains: its text is its shape.
+        MatchExpression::Geo { path, test } => {
+            let _ = write!(out, "{}{}", test.name(), path.as_str());
+        }
+        // What else the language gains.
         other => {
             let _ = write!(out, "{:?}", std::mem::discriminant(other));
         }

@@ -7,7 +7,7 @@ use nilometer_bson::Document;
 
 use super::covering::Covering;
 use super::order::{Provided, provided};
-use super::safety::holds_all;
+use super::safety::{holds_all, is_inside_filter};
 use super::shape::shape_of;
 use super::{Candidate, IndexAccess, IndexScanPlan, KeyLimits, KeyPlan, MergeOrder, wildcard};
 use crate::eval::Collation;
@@ -78,8 +78,10 @@ impl Request<'_> {
         };
         if index.is_wildcard() {
             let readings = wildcard::readings(index, conjuncts, self.collation);
+            // With a hint too: outside its filter such an index has nothing to be read whole for.
             return readings
                 .into_iter()
+                .filter(|(shape, _)| is_inside_filter(index, conjuncts, shape))
                 .map(|(shape, assigned)| walk(shape, assigned, true))
                 .collect();
         }

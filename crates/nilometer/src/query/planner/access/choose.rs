@@ -145,6 +145,8 @@ fn stay_within(candidates: &mut Vec<Candidate>, limits: &KeyLimits) {
     for candidate in candidates {
         if let KeyPlan::Scan(scan) = &mut candidate.access.keys {
             scan.limits = limits.clone();
+            // A document sorts by its least or greatest element, which may lie outside.
+            candidate.sorted &= scan.shape.parts.iter().all(|part| !part.multikey);
         }
     }
 }

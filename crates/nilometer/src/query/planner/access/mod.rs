@@ -56,6 +56,19 @@ pub struct IndexScanPlan {
     pub limits: KeyLimits,
 }
 
+impl IndexScanPlan {
+    /// True if arrays have come since the plan was made: to parts it takes for ones without. A document
+    /// then has several keys, and one of them is not all there is to know of it.
+    pub fn has_new_arrays(&self) -> bool {
+        let now = self.index.stored.multikey();
+        let known = |at: usize| self.shape.parts.get(at).is_some_and(|part| part.multikey);
+        if self.index.is_wildcard() {
+            return now != 0 && !self.shape.parts.iter().any(|part| part.multikey);
+        }
+        (0..self.shape.parts.len()).any(|at| shape::is_set(now, at) && !known(at))
+    }
+}
+
 /// Keys from one on and below another.
 #[derive(Clone, Debug, Default)]
 pub struct KeyLimits {

@@ -5,11 +5,15 @@
 //! * geographic: documents without a geometry. Safe if some conjunct asks for one.
 //! * partial: documents its filter does not match. Safe if the conjuncts imply the filter.
 //!
-//! What cannot be proven is not safe.
+//! What cannot be proven is not safe. Texts are compared as the index and the query both compare them;
+//! where they differ in that, nothing that holds a text is proven.
+
+use std::cmp::Ordering;
 
 use nilometer_bson::Value;
-use nilometer_bson::order::{canonical_type, compare};
+use nilometer_bson::order::canonical_type;
 
+use crate::eval::Collation;
 use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
 use crate::index::Index;
@@ -17,9 +21,7 @@ use crate::query::planner::bounds::{IndexShape, PartForm, PartShape};
 
 /// True if every document that passes the conjuncts is in the index.
 pub fn holds_all(index: &Index, conjuncts: &[MatchExpression], shape: &IndexShape) -> bool {
-    if let Some(filter) = index.partial_filter()
-        && !implies(conjuncts, filter, shape.same_collation)
-    {
+    if !is_inside_filter(index, conjuncts, shape) {
         return false;
     }
     let geographic = |part: &PartShape| matches!(part.form, PartForm::Sphere | PartForm::Plane(_));
@@ -29,6 +31,54 @@ pub fn holds_all(index: &Index, conjuncts: &[MatchExpression], shape: &IndexShap
         return geographic.any(|part| asks_for_geometry(conjuncts, &part.path));
     }
     !index.stored.spec.sparse || asks_for_presence(conjuncts, shape)
+}
+
+/// True if every document that passes the conjuncts passes the filter of a partial index; so it is of
+/// an index without a filter.
+pub fn is_inside_filter(index: &Index, conjuncts: &[MatchExpression], shape: &IndexShape) -> bool {
+    let texts = Texts::of(shape);
+    let filter = index.partial_filter();
+    filter.is_none_or(|filter| implies(conjuncts, filter, texts))
+}
+
+/// How texts compare while something is proven.
+#[derive(Clone, Copy)]
+pub struct Texts<'a> {
+    /// The collation of the index; `None` if the query has another.
+    collation: Option<&'a Collation>,
+}
+
+impl<'a> Texts<'a> {
+    /// As an index and a query do that has this shape for it.
+    pub fn of(shape: &'a IndexShape) -> Self {
+        Self {
+            collation: shape.same_collation.then_some(&shape.collation),
+        }
+    }
+
+    /// The order of two values; `None` if it is one thing to the index and another to the query.
+    fn order(self, a: &Value, b: &Value) -> Option<Ordering> {
+        match self.collation {
+            Some(collation) => Some(collation.compare(a.as_ref(), b.as_ref())),
+            None if may_hold_text(a) || may_hold_text(b) => None,
+            None => Some(Collation::SIMPLE.compare(a.as_ref(), b.as_ref())),
+        }
+    }
+
+    fn is_same(self, a: &Value, b: &Value) -> bool {
+        self.order(a, b).is_some_and(Ordering::is_eq)
+    }
+}
+
+fn may_hold_text(value: &Value) -> bool {
+    matches!(
+        value,
+        Value::String(_)
+            | Value::Symbol(_)
+            | Value::Document(_)
+            | Value::Array(_)
+            | Value::CodeWithScope(_)
+    )
 }
 
 /// True if some conjunct is passed only by documents with a geometry at `path`.
@@ -92,30 +142,18 @@ fn excludes_missing(comparison: &Comparison) -> bool {
 }
 
 /// True if whatever passes all `conjuncts` surely passes `filter`.
-pub fn implies(
-    conjuncts: &[MatchExpression],
-    filter: &MatchExpression,
-    same_collation: bool,
-) -> bool {
+pub fn implies(conjuncts: &[MatchExpression], filter: &MatchExpression, texts: Texts<'_>) -> bool {
     match filter {
         MatchExpression::AlwaysTrue => true,
-        MatchExpression::And(arms) => arms
-            .iter()
-            .all(|arm| implies(conjuncts, arm, same_collation)),
-        MatchExpression::Or(arms)
-            if arms
-                .iter()
-                .any(|arm| implies(conjuncts, arm, same_collation)) =>
-        {
-            true
-        }
+        MatchExpression::And(arms) => arms.iter().all(|arm| implies(conjuncts, arm, texts)),
+        MatchExpression::Or(arms) if arms.iter().any(|arm| implies(conjuncts, arm, texts)) => true,
         test => conjuncts
             .iter()
-            .any(|conjunct| one_implies(conjunct, test, same_collation)),
+            .any(|conjunct| one_implies(conjunct, test, texts)),
     }
 }
 
-fn one_implies(conjunct: &MatchExpression, test: &MatchExpression, same: bool) -> bool {
+fn one_implies(conjunct: &MatchExpression, test: &MatchExpression, texts: Texts<'_>) -> bool {
     match conjunct {
         MatchExpression::AlwaysFalse => return true,
         // Whichever arm holds.
@@ -123,26 +161,26 @@ fn one_implies(conjunct: &MatchExpression, test: &MatchExpression, same: bool) -
             return !arms.is_empty()
                 && arms
                     .iter()
-                    .all(|arm| implies(std::slice::from_ref(arm), test, same));
+                    .all(|arm| implies(std::slice::from_ref(arm), test, texts));
         }
-        MatchExpression::And(arms) => return implies(arms, test, same),
+        MatchExpression::And(arms) => return implies(arms, test, texts),
         _ => {}
     }
     match test {
         MatchExpression::Exists(path) => needs_value(conjunct, path.as_str(), true),
-        MatchExpression::Compare(wanted) => implies_comparison(conjunct, wanted, same),
+        MatchExpression::Compare(wanted) => implies_comparison(conjunct, wanted, texts),
         MatchExpression::In(list) => match conjunct {
             MatchExpression::Compare(given) if given.op == CompareOp::Eq => {
                 given.path == list.path
-                    && understands(&given.value, same)
-                    && list.values().iter().any(|v| is_same(v, &given.value))
+                    && list.values().iter().any(|v| texts.is_same(v, &given.value))
             }
             MatchExpression::In(given) => {
                 given.path == list.path
                     && given.patterns().is_empty()
-                    && given.values().iter().all(|value| {
-                        understands(value, same) && list.values().iter().any(|v| is_same(v, value))
-                    })
+                    && given
+                        .values()
+                        .iter()
+                        .all(|value| list.values().iter().any(|v| texts.is_same(v, value)))
             }
             _ => false,
         },
@@ -157,13 +195,10 @@ fn one_implies(conjunct: &MatchExpression, test: &MatchExpression, same: bool) -
     }
 }
 
-fn implies_comparison(conjunct: &MatchExpression, wanted: &Comparison, same: bool) -> bool {
-    if !understands(&wanted.value, same) {
-        return false;
-    }
+fn implies_comparison(conjunct: &MatchExpression, wanted: &Comparison, texts: Texts<'_>) -> bool {
     match conjunct {
         MatchExpression::Compare(given) => {
-            given.path == wanted.path && comparison_implies(given.op, &given.value, wanted)
+            given.path == wanted.path && comparison_implies(given.op, &given.value, wanted, texts)
         }
         MatchExpression::In(list) => {
             list.path == wanted.path
@@ -171,7 +206,7 @@ fn implies_comparison(conjunct: &MatchExpression, wanted: &Comparison, same: boo
                 && list
                     .values()
                     .iter()
-                    .all(|value| comparison_implies(CompareOp::Eq, value, wanted))
+                    .all(|value| comparison_implies(CompareOp::Eq, value, wanted, texts))
         }
         _ => false,
     }
@@ -179,18 +214,25 @@ fn implies_comparison(conjunct: &MatchExpression, wanted: &Comparison, same: boo
 
 /// True if a value that stands so to `operand` stands as wanted to the wanted operand. Both speak of
 /// one and the same value, so an array's elements do no harm.
-fn comparison_implies(op: CompareOp, operand: &Value, wanted: &Comparison) -> bool {
+fn comparison_implies(
+    op: CompareOp,
+    operand: &Value,
+    wanted: &Comparison,
+    texts: Texts<'_>,
+) -> bool {
     let (a, b) = (operand.as_ref(), wanted.value.as_ref());
     if matches!(operand, Value::MinKey | Value::MaxKey)
         || matches!(wanted.value, Value::MinKey | Value::MaxKey)
         || canonical_type(a) != canonical_type(b)
     {
-        return op == wanted.op && is_same(operand, &wanted.value);
+        return op == wanted.op && texts.is_same(operand, &wanted.value);
     }
     if is_nan(a) || is_nan(b) {
         return op == wanted.op && is_nan(a) && is_nan(b);
     }
-    let order = compare(a, b);
+    let Some(order) = texts.order(operand, &wanted.value) else {
+        return false;
+    };
     match (op, wanted.op) {
         (CompareOp::Eq, wanted) => wanted.accepts(order),
         (CompareOp::Gt, CompareOp::Gt | CompareOp::Gte) | (CompareOp::Gte, CompareOp::Gte) => {
@@ -203,19 +245,6 @@ fn comparison_implies(op: CompareOp, operand: &Value, wanted: &Comparison) -> bo
         (CompareOp::Lte, CompareOp::Lt) => order.is_lt(),
         _ => false,
     }
-}
-
-fn is_same(a: &Value, b: &Value) -> bool {
-    compare(a.as_ref(), b.as_ref()).is_eq()
-}
-
-/// True if the order of bytes tells enough: texts compare by it only without any collation.
-fn understands(value: &Value, same_collation: bool) -> bool {
-    let is_text = matches!(
-        value,
-        Value::String(_) | Value::Symbol(_) | Value::Document(_) | Value::Array(_)
-    );
-    same_collation || !is_text
 }
 
 #[cfg(test)]
@@ -269,6 +298,10 @@ mod tests {
             ),
             (doc! {"a": 6}, doc! {"a": doc! {"$gt": 5}, "b": 1}, false),
         ];
+        let shape = IndexShape {
+            same_collation: true,
+            ..IndexShape::default()
+        };
         for (query, filter, expected) in cases {
             if query
                 .get("a")
@@ -280,7 +313,7 @@ mod tests {
             }
             let conjuncts = parsed(&query).into_conjuncts();
             assert_eq!(
-                implies(&conjuncts, &parsed(&filter), true),
+                implies(&conjuncts, &parsed(&filter), Texts::of(&shape)),
                 expected,
                 "{query:?} {filter:?}"
             );

@@ -85,6 +85,11 @@ pub struct IndexShape {
 }
 
 impl IndexShape {
+    /// The part of a path.
+    pub fn part(&self, path: &str) -> Option<&PartShape> {
+        self.parts.iter().find(|part| &*part.path == path)
+    }
+
     /// Which parts go down.
     pub fn order(&self) -> KeyOrder {
         KeyOrder::new(self.parts.iter().map(|part| part.descending))

@@ -135,7 +135,7 @@ fn may_use(
         // A path it has no key for has no value that passes what its bounds are made from.
         return Ok(index.is_static() && kept.partial_filter().is_none());
     }
-    let Some(shape) = shape_of(&kept, collation) else {
+    let Some(mut shape) = shape_of(&kept, collation) else {
         return Ok(false);
     };
     if !index.is_static() && input.source.options().mixed_schema {
@@ -163,8 +163,9 @@ fn may_use(
     let parsing = ParseContext::new().with_collator(kept.collation().shared());
     let filter = MatchExpression::parse(filter, &parsing)?.simplify();
     // Texts under a collation are not compared here.
-    let same = shape.same_collation && collation.collator().is_none();
-    Ok(safety::implies(&user_conjuncts(input), &filter, same))
+    shape.same_collation &= collation.is_simple();
+    let texts = safety::Texts::of(&shape);
+    Ok(safety::implies(&user_conjuncts(input), &filter, texts))
 }
 
 /// The index with its bounds; `None` if its first part is not bounded.
