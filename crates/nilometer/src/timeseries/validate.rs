@@ -47,16 +47,8 @@ impl Timeseries {
                 Ok(problems) => problems,
                 Err(error) => vec![error.message],
             };
-            if let ValueRef::DateTime(start) = bucket.min(&options.time_field) {
-                let key = series_index::key(&SeriesMeta::of(bucket.meta()), start, bucket.id().0);
-                if self
-                    .engine
-                    .snapshot()?
-                    .get(keyspaces.series, &key)?
-                    .is_none()
-                {
-                    problems.push("the series index does not lead to it".to_owned());
-                }
+            if !self.series_index_leads_to(keyspaces, options, &bucket)? {
+                problems.push("the series index does not lead to it".to_owned());
             }
             let id = bucket.id();
             let snapshot = self.engine.snapshot()?;
@@ -77,6 +69,34 @@ impl Timeseries {
         self.validate_series_index(keyspaces, options, &mut found, check_interrupt)?;
         self.validate_indexes(collection, &mut found, check_interrupt)?;
         Ok(found)
+    }
+
+    /// False if a bucket that was read has no entry in the series index, unless it has been removed or
+    /// changed since.
+    fn series_index_leads_to(
+        &self,
+        keyspaces: BucketKeyspaces,
+        options: &TimeseriesOptions,
+        bucket: &StoredBucket,
+    ) -> Result<bool> {
+        let ValueRef::DateTime(start) = bucket.min(&options.time_field) else {
+            return Ok(true);
+        };
+        let id = bucket.id().0;
+        let snapshot = self.engine.snapshot()?;
+        let has_entry = |meta: &SeriesMeta, start| {
+            let key = series_index::key(meta, start, id);
+            Ok::<_, Error>(snapshot.get(keyspaces.series, &key)?.is_some())
+        };
+        if has_entry(&SeriesMeta::of(bucket.meta()), start)? {
+            return Ok(true);
+        }
+        let now = fold::read_parts(&*snapshot, keyspaces, id, None)?;
+        match now.series(id, &options.time_field) {
+            Ok(Some((meta, start))) => has_entry(&meta, start),
+            Ok(None) => Ok(true),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Checks that every entry of the series index leads to a bucket of that series and start.
