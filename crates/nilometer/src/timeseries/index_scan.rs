@@ -345,24 +345,25 @@ impl Timeseries {
             return Ok(all);
         }
         let snapshot = self.engine.snapshot()?;
-        let edge = |direction| -> Result<Option<u32>> {
-            let mut edge: Option<u32> = None;
-            for keyspace in [keyspaces.open, keyspaces.sealed, keyspaces.tail] {
-                if let Some(first) = snapshot.scan(keyspace, &[], None, direction)?.next() {
-                    let seconds = first?.0.first_chunk().copied().map(u32::from_be_bytes);
-                    edge = match (edge, seconds, direction) {
-                        (Some(a), Some(b), Direction::Forward) => Some(a.min(b)),
-                        (Some(a), Some(b), Direction::Backward) => Some(a.max(b)),
-                        (a, b, _) => a.or(b),
-                    };
-                }
-            }
-            Ok(edge)
+        let edge = |keyspace, direction| -> Result<Option<u32>> {
+            let first = snapshot.scan(keyspace, &[], None, direction)?.next();
+            let key = first.transpose()?.map(|(key, _)| key);
+            Ok(key.and_then(|key| key.first_chunk().copied().map(u32::from_be_bytes)))
         };
-        let (Some(first), Some(last)) = (edge(Direction::Forward)?, edge(Direction::Backward)?)
-        else {
+        // What was folded or sealed leaves traces where it was, which a scan from there walks over: the
+        // oldest buckets are among the sealed ones, if there are any.
+        let mut first = None;
+        let mut last = None;
+        for keyspace in [keyspaces.sealed, keyspaces.open, keyspaces.tail] {
+            if first.is_none() {
+                first = edge(keyspace, Direction::Forward)?;
+            }
+            last = last.max(edge(keyspace, Direction::Backward)?);
+        }
+        let (Some(first), Some(last)) = (first, last) else {
             return Ok(0);
         };
+        let last = last.max(first);
         let low = id_min.map_or(first, |min| min.max(first));
         let high = id_max.map_or(last, |max| max.min(last));
         if low > high {
