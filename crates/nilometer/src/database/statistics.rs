@@ -210,10 +210,7 @@ impl StoredCollections {
                     ));
                 }
                 other => {
-                    return Err(Error::new(
-                        ErrorCode::IDLUnknownField,
-                        format!("BSON field '$collStats.{other}' is an unknown field."),
-                    ));
+                    return Err(Error::unknown_field(format_args!("$collStats.{other}")));
                 }
             }
         }

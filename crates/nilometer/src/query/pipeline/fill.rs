@@ -13,7 +13,7 @@
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::{PipelineContext, Stage, project, set_window_fields};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 use crate::eval::expression::parse_path;
 
 /// What a field shall become is no object.
@@ -46,23 +46,34 @@ pub(super) fn parse(
             ("partitionBy", by @ (ValueRef::String(_) | ValueRef::Document(_))) => {
                 partition_by = Some(by.to_value());
             }
-            ("partitionBy", other) => return Err(wrong_type("partitionBy", other, "object")),
+            ("partitionBy", other) => {
+                return Err(Error::wrong_field_type(
+                    "$fill.partitionBy",
+                    other,
+                    "object",
+                ));
+            }
             ("partitionByFields", ValueRef::Array(fields)) => by_fields = Some(fields),
             ("partitionByFields", other) => {
-                return Err(wrong_type("partitionByFields", other, "array"));
+                return Err(Error::wrong_field_type(
+                    "$fill.partitionByFields",
+                    other,
+                    "array",
+                ));
             }
             ("sortBy", ValueRef::Document(by)) => sort_by = Some(by),
-            ("sortBy", other) => return Err(wrong_type("sortBy", other, "object")),
+            ("sortBy", other) => {
+                return Err(Error::wrong_field_type("$fill.sortBy", other, "object"));
+            }
             ("output", ValueRef::Document(fields)) => output = Some(fields),
-            ("output", other) => return Err(wrong_type("output", other, "object")),
-            (other, _) => return Err(unknown(other)),
+            ("output", other) => {
+                return Err(Error::wrong_field_type("$fill.output", other, "object"));
+            }
+            (other, _) => return Err(Error::unknown_field(format_args!("$fill.{other}"))),
         }
     }
     let Some(output) = output else {
-        return Err(Error::new(
-            ErrorCode::IDLFailedToParse,
-            "BSON field '$fill.output' is missing but a required field",
-        ));
+        return Err(Error::missing_field("$fill.output"));
     };
     if output.is_empty() {
         return Err(Error::location(
@@ -115,7 +126,11 @@ fn compound_key(fields: ArrayRef<'_>) -> Result<Option<Value>> {
     let mut key = DocumentBuilder::new();
     for (at, field) in fields.iter().enumerate() {
         let Some(path) = field.as_str() else {
-            return Err(wrong_type("partitionByFields.0", field, "string"));
+            return Err(Error::wrong_field_type(
+                "$fill.partitionByFields.0",
+                field,
+                "string",
+            ));
         };
         parse_path(path)?;
         key.append(&format!("f{at}"), format!("${path}"));
@@ -143,7 +158,8 @@ fn split(output: DocRef<'_>) -> Result<(Option<Document>, Option<Document>)> {
             .iter()
             .find(|e| !matches!(e.name(), "value" | "method"))
         {
-            return Err(unknown(&format!("output.{}", other.name())));
+            let path = format_args!("$fill.output.{}", other.name());
+            return Err(Error::unknown_field(path));
         }
         let own = format!("${path}");
         match (spec.get("value"), spec.get("method")) {
@@ -164,7 +180,11 @@ fn split(output: DocRef<'_>) -> Result<(Option<Document>, Option<Document>)> {
                 by_value.append(path, doc! {"$ifNull": filled});
             }
             (ValueRef::Missing, other) if !other.is_missing() => {
-                return Err(wrong_type("output.method", other, "string"));
+                return Err(Error::wrong_field_type(
+                    "$fill.output.method",
+                    other,
+                    "string",
+                ));
             }
             _ => {
                 return Err(Error::location(
@@ -179,20 +199,6 @@ fn split(output: DocRef<'_>) -> Result<(Option<Document>, Option<Document>)> {
         (!fields.is_empty()).then_some(fields)
     };
     Ok((some(by_method), some(by_value)))
-}
-
-fn unknown(name: &str) -> Error {
-    Error::new(
-        ErrorCode::IDLUnknownField,
-        format!("BSON field '$fill.{name}' is an unknown field."),
-    )
-}
-
-fn wrong_type(name: &str, value: ValueRef<'_>, wanted: &str) -> Error {
-    Error::type_mismatch(format!(
-        "BSON field '$fill.{name}' is the wrong type '{}', expected type '{wanted}'",
-        value.type_name()
-    ))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::{OtherStage, PipelineContext, Stage};
 use crate::catalog::Namespace;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 use crate::eval::expression::parse_path;
 use crate::eval::variables::check_user_name;
 use crate::eval::{Expression, ParseContext};
@@ -135,8 +135,8 @@ pub(super) fn parse(
             match spec.get("into") {
                 ValueRef::String(collection) => (None, collection),
                 ValueRef::Document(into) => parse_namespace("$merge.into", into, &[])?,
-                ValueRef::Missing => return Err(missing("$merge.into")),
-                other => return Err(wrong_type("$merge.into", other, "object")),
+                ValueRef::Missing => return Err(Error::missing_field("$merge.into")),
+                other => return Err(Error::wrong_field_type("$merge.into", other, "object")),
             }
         }
         other => {
@@ -185,16 +185,20 @@ pub(super) fn parse_namespace<'a>(
             ("db", ValueRef::String(given)) => db = Some(given),
             ("coll", ValueRef::String(given)) => coll = Some(given),
             (field @ ("db" | "coll"), other) => {
-                return Err(wrong_type(&format!("{name}.{field}"), other, "string"));
+                return Err(Error::wrong_field_type(
+                    format_args!("{name}.{field}"),
+                    other,
+                    "string",
+                ));
             }
             (field, _) if more.contains(&field) => {}
-            (field, _) => return Err(unknown(&format!("{name}.{field}"))),
+            (field, _) => return Err(Error::unknown_field(format_args!("{name}.{field}"))),
         }
     }
     match (db, coll, name) {
-        (_, None, _) => Err(missing(&format!("{name}.coll"))),
+        (_, None, _) => Err(Error::missing_field(format_args!("{name}.coll"))),
         // `$merge` takes the database of the command; `$out` wants it said.
-        (None, Some(_), "$out") => Err(missing(&format!("{name}.db"))),
+        (None, Some(_), "$out") => Err(Error::missing_field(format_args!("{name}.db"))),
         (db, Some(coll), _) => Ok((db, coll)),
     }
 }
@@ -213,7 +217,7 @@ impl Options {
             ("into", _) => {}
             ("on", value) => self.on = Some(parse_on(value)?),
             ("let", ValueRef::Document(_)) => self.variables = Some(value.to_value()),
-            ("let", other) => return Err(wrong_type("$merge.let", other, "object")),
+            ("let", other) => return Err(Error::wrong_field_type("$merge.let", other, "object")),
             ("whenMatched", ValueRef::String(_) | ValueRef::Array(_)) => {
                 self.matched = Some(value.to_value());
             }
@@ -235,9 +239,13 @@ impl Options {
                 });
             }
             ("whenNotMatched", other) => {
-                return Err(wrong_type("$merge.whenNotMatched", other, "string"));
+                return Err(Error::wrong_field_type(
+                    "$merge.whenNotMatched",
+                    other,
+                    "string",
+                ));
             }
-            (other, _) => return Err(unknown(&format!("$merge.{other}"))),
+            (other, _) => return Err(Error::unknown_field(format_args!("$merge.{other}"))),
         }
         Ok(())
     }
@@ -362,27 +370,6 @@ fn parse_on(value: ValueRef<'_>) -> Result<Vec<FieldPath>> {
 fn unknown_mode(field: &str, mode: &str) -> Error {
     Error::bad_value(format!(
         "Enumeration value '{mode}' for field '$merge.{field}' is not a valid value."
-    ))
-}
-
-fn missing(name: &str) -> Error {
-    Error::new(
-        ErrorCode::IDLFailedToParse,
-        format!("BSON field '{name}' is missing but a required field"),
-    )
-}
-
-fn unknown(name: &str) -> Error {
-    Error::new(
-        ErrorCode::IDLUnknownField,
-        format!("BSON field '{name}' is an unknown field."),
-    )
-}
-
-fn wrong_type(name: &str, value: ValueRef<'_>, wanted: &str) -> Error {
-    Error::type_mismatch(format!(
-        "BSON field '{name}' is the wrong type '{}', expected type '{wanted}'",
-        value.type_name()
     ))
 }
 

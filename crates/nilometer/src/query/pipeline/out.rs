@@ -6,7 +6,7 @@ use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::{OtherStage, PipelineContext, Stage};
 use crate::catalog::{BUCKETS_PREFIX, Namespace, TimeseriesOptions};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 use crate::query::exec::BoxOperator;
 use crate::query::exec::out::Out;
 use crate::query::planner::Builder;
@@ -116,13 +116,10 @@ fn parse_target<'a>(name: &str, value: ValueRef<'a>) -> Result<Option<nilometer_
     match value {
         ValueRef::Missing => Ok(None),
         ValueRef::Document(options) => Ok(Some(options)),
-        other => Err(Error::new(
-            ErrorCode::TypeMismatch,
-            format!(
-                "BSON field '{name}.timeseries' is the wrong type '{}', expected type 'object'",
-                other.type_name()
-            ),
-        )),
+        other => {
+            let path = format_args!("{name}.timeseries");
+            Err(Error::wrong_field_type(path, other, "object"))
+        }
     }
 }
 
