@@ -50,7 +50,7 @@ impl Merge {
     /// Writes what `input` gives as `stage` says.
     pub fn new(input: BoxOperator, stage: MergeStage, builder: &Builder) -> Result<Self> {
         let collections = Arc::clone(&builder.collections);
-        let target = stage.target(&builder.database)?;
+        let target = stage.target.namespace(&builder.database)?;
         let writer = outputs_of(&*collections)?.merge_into(&target)?;
         let collation = Collation::from(builder.settings.collator.clone());
         if !writer.has_unique_index_on(&stage.on, &collation)? {

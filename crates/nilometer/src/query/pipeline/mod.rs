@@ -34,6 +34,7 @@ mod sample;
 mod set_window_fields;
 mod sort;
 mod sort_by_count;
+mod target;
 mod union_with;
 mod unwind;
 
@@ -64,6 +65,7 @@ pub use project::{ProjectKind, ProjectStage};
 pub use redact::{REDACT_ANSWERS, RedactStage};
 pub use replace_root::ReplaceRootStage;
 pub use sort::{BucketArrival, SortStage};
+pub use target::OutputTarget;
 pub use unwind::UnwindStage;
 
 /// Stages a pipeline may have, counted as written.
