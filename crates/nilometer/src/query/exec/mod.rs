@@ -22,6 +22,7 @@ pub mod densify;
 pub mod documents;
 pub mod facet;
 pub mod filter;
+mod foreign;
 pub mod geo_near;
 pub mod granularity;
 pub mod graph_lookup;

@@ -13,7 +13,7 @@ use nilometer_bson::number::Number;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage};
+use super::{OtherStage, PipelineContext, Stage, object};
 use crate::error::{Error, Result};
 use crate::eval::date::Unit;
 use crate::eval::expression::parse_path;
@@ -107,12 +107,10 @@ pub(super) fn parse(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let Some(spec) = value.as_document() else {
-        return Err(Error::failed_to_parse(format!(
-            "The $densify stage specification must be an object, found {}",
-            value.type_name()
-        )));
-    };
+    let spec = object(
+        value,
+        "The $densify stage specification must be an object, found",
+    )?;
     let (mut field, mut range) = (None, None);
     let mut partition_by: Vec<FieldPath> = Vec::new();
     for element in spec {

@@ -12,7 +12,7 @@
 
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-use super::{PipelineContext, Stage, project, set_window_fields};
+use super::{PipelineContext, Stage, object, project, set_window_fields};
 use crate::error::{Error, Result};
 use crate::eval::expression::parse_path;
 
@@ -34,12 +34,10 @@ pub(super) fn parse(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let Some(spec) = value.as_document() else {
-        return Err(Error::failed_to_parse(format!(
-            "The $fill stage specification must be an object, found {}",
-            value.type_name()
-        )));
-    };
+    let spec = object(
+        value,
+        "The $fill stage specification must be an object, found",
+    )?;
     let (mut partition_by, mut by_fields, mut sort_by, mut output) = (None, None, None, None);
     for element in spec {
         match (element.name(), element.value()) {

@@ -274,6 +274,13 @@ impl Stage {
     }
 }
 
+/// The argument of a stage that must be an object; else `complaint`, with the type it has behind it.
+fn object<'a>(value: ValueRef<'a>, complaint: &str) -> Result<DocRef<'a>> {
+    value
+        .as_document()
+        .ok_or_else(|| Error::failed_to_parse(format!("{complaint} {}", value.type_name())))
+}
+
 /// Whether a stage of the language is there.
 #[derive(Clone, Copy, Debug)]
 pub enum Support {
