@@ -26,5 +26,6 @@ pub use candidates::{CandidateKey, CandidateKeys, Candidates};
 pub use change::{Changed, Selection, Updated};
 pub(crate) use change::{ids_of, new_document};
 pub use index_scan::{FoundEntry, IndexRangeScan};
+pub(crate) use insert::with_id;
 pub use records::{RecordScan, Records};
 pub use view::{CollectionView, ViewEntry};
