@@ -185,7 +185,7 @@ pub(super) fn eval_context<'a>(
         now_ms: operation.now_ms,
         variables,
         collator: expressions.collator().map(|c| &**c as &dyn Collator),
-        random: Some(&*database.queries().entropy),
+        random: Some(&*database.queries().ids),
         ..EvalContext::default()
     }
 }

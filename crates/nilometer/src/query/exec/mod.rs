@@ -69,8 +69,8 @@ use nilometer_bson::{Document, Value};
 use crate::error::Result;
 use crate::eval::EvalContext;
 use crate::eval::variables::SharedCollator;
+use crate::ids::IdSource;
 use crate::operation::OperationContext;
-use crate::query::Entropy;
 use crate::query::batch::Batch;
 use crate::query::planner::access::cache::PlanCache;
 
@@ -101,7 +101,7 @@ pub struct ExecSettings {
     /// The collation, if not the simple one.
     pub collator: Option<SharedCollator>,
     /// Source of randomness.
-    pub entropy: Arc<Entropy>,
+    pub ids: Arc<IdSource>,
     /// Memory limits.
     pub limits: ExecLimits,
     /// Where a stage above its limit may write; none if it may not.
@@ -168,7 +168,7 @@ impl<'a> ExecContext<'a> {
                 now_ms: settings.now_ms,
                 variables: &settings.variables,
                 collator: settings.collator.as_deref().map(|c| c as &dyn Collator),
-                random: Some(&*settings.entropy),
+                random: Some(&*settings.ids),
                 user_roles: None,
             },
             settings,
