@@ -26,8 +26,6 @@ mod distinct_metas;
 mod expire;
 mod fold;
 mod index_build;
-#[cfg(test)]
-mod index_concurrency_tests;
 pub mod index_conversion;
 pub(crate) mod index_maintenance;
 mod index_scan;
