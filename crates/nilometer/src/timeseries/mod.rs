@@ -20,8 +20,6 @@ mod bucket_catalog;
 mod bucket_document;
 mod change;
 mod chores;
-#[cfg(test)]
-mod concurrency_tests;
 mod distinct_metas;
 mod expire;
 mod fold;

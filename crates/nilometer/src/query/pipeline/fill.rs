@@ -82,15 +82,7 @@ pub(super) fn parse(
     let partition_by = partition(partition_by, by_fields)?;
     let (by_method, by_value) = split(output)?;
     if let Some(fields) = by_method {
-        let mut window = DocumentBuilder::new();
-        if let Some(by) = partition_by {
-            window.append("partitionBy", by);
-        }
-        if let Some(by) = sort_by {
-            window.append("sortBy", by);
-        }
-        window.append("output", fields);
-        let window = window.finish();
+        let window = window(partition_by, sort_by, fields);
         let window = ValueRef::Document(window.as_ref());
         set_window_fields::parse(cx, "$setWindowFields", window, out)?;
     }
@@ -99,6 +91,19 @@ pub(super) fn parse(
         project::parse_add_fields(cx, "$addFields", fields, out)?;
     }
     Ok(())
+}
+
+/// The argument of `$setWindowFields`.
+fn window(partition_by: Option<Value>, sort_by: Option<DocRef<'_>>, output: Document) -> Document {
+    let mut window = DocumentBuilder::new();
+    if let Some(by) = partition_by {
+        window.append("partitionBy", by);
+    }
+    if let Some(by) = sort_by {
+        window.append("sortBy", by);
+    }
+    window.append("output", output);
+    window.finish()
 }
 
 /// What separates the partitions, whichever way it was given.

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use nilometer_bson::{Document, ObjectId, Value, doc};
 use nilometer_storage::{Durability, Engine, LsmEngine, LsmOptions};
 
-use super::{BucketLimits, Timeseries};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
 use crate::insertion::InsertOptions;
+use crate::timeseries::{BucketLimits, Timeseries};
 
 /// Measurements of a writer have numbers from its own range.
 const NUMBERS_PER_WRITER: i64 = 1_000_000_000;
