@@ -78,9 +78,7 @@ impl Buckets<'_> {
             std::iter::once(document.as_ref()),
             options,
         )?;
-        if let Some(refused) = outcome.errors.into_iter().next() {
-            return Err(refused.error);
-        }
+        outcome.all()?;
         Ok(Updated::by_insert(document))
     }
 

@@ -350,9 +350,7 @@ impl<'a> Measurements<'a> {
             std::iter::once(document.as_ref()),
             options,
         )?;
-        if let Some(refused) = outcome.errors.into_iter().next() {
-            return Err(refused.error);
-        }
+        outcome.all()?;
         Ok(Updated::by_insert(document))
     }
 }

@@ -68,6 +68,28 @@ pub struct Selection<'a> {
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
 }
 
+impl<'a> Selection<'a> {
+    /// The first record that matches, wherever it is; nothing waits for the disk. Strings compare as the
+    /// filter says.
+    pub fn first(
+        filter: &'a MatchExpression,
+        eval: EvalContext<'a>,
+        check_interrupt: &'a dyn Fn() -> Result<()>,
+    ) -> Self {
+        Self {
+            filter,
+            sort: None,
+            multi: false,
+            backward: false,
+            candidates: None,
+            durability: Durability::Buffered,
+            eval,
+            collator: None,
+            check_interrupt,
+        }
+    }
+}
+
 /// What an update statement did.
 #[derive(Clone, Debug, Default)]
 pub struct Updated {

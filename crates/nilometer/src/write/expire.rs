@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use nilometer_bson::ValueRef;
 use nilometer_bson::key_string::{KeyBuilder, prefix_end};
-use nilometer_storage::Durability;
 
 use super::change::{Change, Selection};
 use super::records::Records;
@@ -34,15 +33,8 @@ impl Records {
     ) -> Result<u64> {
         let filter = MatchExpression::AlwaysTrue;
         let selection = Selection {
-            filter: &filter,
-            sort: None,
             multi: true,
-            backward: false,
-            candidates: None,
-            durability: Durability::Buffered,
-            eval: EvalContext::default(),
-            collator: None,
-            check_interrupt,
+            ..Selection::first(&filter, EvalContext::default(), check_interrupt)
         };
         let (earliest, limit) = dates_up_to(index, limit_ms);
         let state = self.state(collection)?;
