@@ -155,7 +155,7 @@ pub(super) fn explained_with(
         builder,
         plan,
     } = planned;
-    if verbosity == Verbosity::ExecutionStats && plan.stages.iter().any(Stage::writes) {
+    if verbosity != Verbosity::QueryPlanner && plan.stages.iter().any(Stage::writes) {
         return Err(Error::location(
             WRITES_NOT_EXECUTED,
             "explain of an aggregate with $out or $merge only tells the plan: use the verbosity 'queryPlanner'",
