@@ -288,8 +288,6 @@ pub enum Support {
     Yes(ParseStage),
     /// It is refused for good: code and reason.
     Refused(i32, &'static str),
-    /// MongoDB has it, this version does not yet.
-    NotYet,
 }
 
 /// Parses the argument of a stage and appends the stages it stands for.
@@ -351,16 +349,6 @@ const fn refused(name: &'static str, code: i32, reason: &'static str) -> StageEn
     }
 }
 
-const fn not_yet(name: &'static str) -> StageEntry {
-    StageEntry {
-        name,
-        first: false,
-        last: false,
-        in_facet: true,
-        support: Support::NotYet,
-    }
-}
-
 /// Code of a stage that only Atlas has.
 const SEARCH_NOT_ENABLED: i32 = 31_082;
 
@@ -416,8 +404,16 @@ pub static STAGES: &[StageEntry] = &[
     sink("$out", out::parse),
     source("$planCacheStats", introspection::parse),
     stage("$project", project::parse_project),
-    not_yet("$querySettings"),
-    not_yet("$queryStats"),
+    refused(
+        "$querySettings",
+        115,
+        "$querySettings is not supported on a standalone",
+    ),
+    refused(
+        "$queryStats",
+        115,
+        "$queryStats is not supported: figures of queries by their shape are not gathered",
+    ),
     stage("$redact", redact::parse),
     stage("$replaceRoot", replace_root::parse_replace_root),
     stage("$replaceWith", replace_root::parse_replace_with),
@@ -529,10 +525,6 @@ fn parse_stage(
     };
     match entry.support {
         Support::Refused(code, reason) => Err(Error::location(code, reason)),
-        Support::NotYet => Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            format!("{name} is not supported by this version"),
-        )),
         Support::Yes(parse) => {
             check_place(cx.place, entry, position)?;
             parse(cx, entry.name, element.value(), out)
