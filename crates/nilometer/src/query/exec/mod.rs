@@ -174,14 +174,6 @@ impl<'a> ExecContext<'a> {
             settings,
         }
     }
-
-    /// The same with other variables.
-    #[must_use]
-    pub fn with_variables(&self, variables: &'a [Value]) -> Self {
-        let mut cx = *self;
-        cx.eval.variables = variables;
-        cx
-    }
 }
 
 /// A planned query, ready to give its answer piece by piece.
