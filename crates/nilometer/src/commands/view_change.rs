@@ -34,16 +34,17 @@ pub(crate) struct Measurements<'a> {
 }
 
 /// How a statement goes about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Way {
     /// Whole buckets, by their metadata.
     Series,
     /// Measurement by measurement.
+    #[default]
     Measurements,
 }
 
 /// What a statement did, or would do, and how.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Effect {
     pub(super) way: Way,
     pub(super) updated: Updated,
@@ -110,16 +111,30 @@ impl<'a> Measurements<'a> {
         Ok((effect.deleted, removed))
     }
 
-    /// What an update would do.
-    pub(super) fn would_update(self, selection: Selection<'_>, change: &Update) -> Result<Effect> {
+    /// What an update would do; unless it is to be tried, only how it would go about it.
+    pub(super) fn would_update(
+        self,
+        selection: Selection<'_>,
+        change: &Update,
+        tried: bool,
+    ) -> Result<Effect> {
         self.check(&selection)?;
-        self.apply(&self.turn(&selection)?, selection, change, true)
+        match tried {
+            true => self.apply(&self.turn(&selection)?, selection, change, true),
+            false => Ok(Effect::default()),
+        }
     }
 
-    /// What a delete would do.
-    pub(super) fn would_delete(self, selection: Selection<'_>) -> Result<Effect> {
+    /// What a delete would do; unless it is to be tried, only how it would go about it.
+    pub(super) fn would_delete(self, selection: Selection<'_>, tried: bool) -> Result<Effect> {
         self.check(&selection)?;
-        self.remove(&self.turn(&selection)?, selection, true, &mut None)
+        match tried {
+            true => self.remove(&self.turn(&selection)?, selection, true, &mut None),
+            false => Ok(Effect {
+                way: self.delete_way(selection)?,
+                ..Effect::default()
+            }),
+        }
     }
 
     fn remove(
