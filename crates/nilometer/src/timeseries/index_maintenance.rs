@@ -225,12 +225,7 @@ impl<'c> Maintained<'c> {
         if self.is_empty() {
             return Ok(());
         }
-        let opened = opening_document(meta, &self.options.time_field, start_ms);
-        for index in &self.indexes {
-            let keys = match index.is_static() {
-                true => self.keys(index, opened.as_ref(), None)?,
-                false => self.keys_if_any(index, stored)?,
-            };
+        for (index, keys) in self.expected(stored, meta, start_ms)? {
             delete_entries(batch, &index.unfiltered(), &keys, &id);
         }
         Ok(())
