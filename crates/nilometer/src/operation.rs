@@ -335,6 +335,8 @@ pub struct OperationContext {
     pub max_time_ms: i64,
     /// The command only tells how it would be done: nothing is taken from the plan cache.
     pub is_explain: bool,
+    /// Documents are written whatever the validator says (`bypassDocumentValidation`).
+    pub bypass_validation: bool,
     pub(crate) clock: Arc<dyn Clock>,
     /// Compared with the clock's monotonic time.
     pub(crate) deadline: Option<Duration>,
@@ -355,6 +357,7 @@ impl OperationContext {
             write_concern: WriteConcern::default(),
             max_time_ms: 0,
             is_explain: false,
+            bypass_validation: false,
             clock,
             deadline: None,
             kill: KillSwitch::new(),

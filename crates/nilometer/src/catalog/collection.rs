@@ -7,8 +7,9 @@
 //! { ns, type: "view", viewOn, pipeline, options }
 //! ```
 
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use nilometer_bson::{Array, Binary, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::KeyspaceId;
@@ -78,6 +79,8 @@ pub struct Collection {
     mixed_schema: bool,
     /// True once `collMod` changed the widths of buckets: those there already have other ones.
     widths_changed: bool,
+    /// What the write room made of the validator, so that it is done once.
+    validator: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Collection {
@@ -99,6 +102,7 @@ impl Collection {
             extended_range: AtomicBool::new(false),
             mixed_schema: false,
             widths_changed: false,
+            validator: OnceLock::new(),
         }
     }
 
@@ -119,6 +123,7 @@ impl Collection {
             storage: self.storage,
             indexes: self.indexes.clone(),
             extended_range: AtomicBool::new(self.has_extended_range()),
+            validator: OnceLock::new(),
         }
     }
 
@@ -175,6 +180,11 @@ impl Collection {
     /// True once a measurement outside 1970..2038 was stored.
     pub fn has_extended_range(&self) -> bool {
         self.extended_range.load(Ordering::Acquire)
+    }
+
+    /// Room for what is made of the validator once and kept with it.
+    pub fn validator(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {
+        &self.validator
     }
 
     /// Remembers that such a measurement exists.

@@ -102,7 +102,6 @@ pub(super) fn plan(
     if let Some(name) = collection {
         collection_uuid::check_read(database, args, &operation.database, name)?;
     }
-    args.lenient_boolean("bypassDocumentValidation")?;
     if args.lenient_boolean("rawData")?.unwrap_or(false) {
         return Err(Error::new(
             ErrorCode::CommandNotSupported,

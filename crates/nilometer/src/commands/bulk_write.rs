@@ -127,8 +127,7 @@ fn run(
 ) -> Result<Document> {
     let operation = &context.operation;
     let args = Args::new("bulkWrite", request.body.as_ref());
-    // These say how to treat documents that validators or the server would change; there are none.
-    args.lenient_boolean("bypassDocumentValidation")?;
+    // Says how to treat empty timestamps, which are never replaced.
     args.boolean("bypassEmptyTsReplacement")?;
     let namespaces = namespaces(database, &args, request)?;
     let ops = ops(&args, request, namespaces.len())?;

@@ -118,6 +118,7 @@ impl Selected {
         multi: bool,
         durability: Durability,
         eval: EvalContext<'a>,
+        bypass_validation: bool,
         check_interrupt: &'a dyn Fn() -> Result<()>,
     ) -> Selection<'a> {
         Selection {
@@ -128,6 +129,7 @@ impl Selected {
             candidates: self.targets.as_ref().map(|targets| targets as _),
             durability,
             eval,
+            bypass_validation,
             collator: self.collator.as_ref(),
             check_interrupt,
         }
@@ -234,8 +236,6 @@ impl<'r> Statements<'r> {
         let args = Args::new(command, request.body.as_ref());
         let namespace = Namespace::new(&operation.database, args.required_string(command)?)?;
         let ordered = args.boolean("ordered")?.unwrap_or(true);
-        // Says how to treat documents that validators would refuse; there are none.
-        args.lenient_boolean("bypassDocumentValidation")?;
         let documents = request
             .documents(command, field)?
             .ok_or_else(|| args.missing(field))?;

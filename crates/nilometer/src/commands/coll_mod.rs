@@ -9,7 +9,7 @@ use index::IndexChange;
 
 use super::args::Args;
 use super::create::{check_expire_after, check_graph, parse_pipeline};
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
+use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid, validation};
 use crate::catalog::{CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
 use crate::database::Database;
 use crate::database::indexes::IndexSide;
@@ -45,9 +45,6 @@ const FIELDS: &[&str] = &[
 
 /// What only views can change.
 const OF_VIEWS: &[&str] = &["viewOn", "pipeline"];
-
-/// What documents must be like.
-const OF_VALIDATION: &[&str] = &["validator", "validationLevel", "validationAction"];
 
 /// What only other kinds of collections can change.
 const NOT_FOR_TIMESERIES: &[&str] = &[
@@ -163,7 +160,7 @@ impl Change<'_> {
 
     /// Buckets named themselves: what describes the collection is changed through it.
     fn buckets(&self, buckets: &Collection) -> Result<Document> {
-        let of_collection = [&["timeseries"], OF_VALIDATION].concat();
+        let of_collection = [&["timeseries"], validation::NAMES].concat();
         if self.given(&of_collection).is_some() {
             return Err(Error::new(
                 ErrorCode::InvalidNamespace,
@@ -196,17 +193,37 @@ impl Change<'_> {
                 "'{name}' is only for capped collections"
             )));
         }
-        if let Some(name) = self
-            .given(OF_VALIDATION)
-            .or(self.given(&["changeStreamPreAndPostImages", "dryRun"]))
-        {
+        if let Some(name) = self.given(&["changeStreamPreAndPostImages", "dryRun"]) {
             return Err(Error::new(
                 ErrorCode::CommandNotSupported,
                 format!("the option 'collMod.{name}' is not supported yet"),
             ));
         }
+        let options = self.ordinary_options(collection)?;
         let index = index::parse(self.args, collection, IndexSide::Stored)?;
+        if options != collection.options {
+            self.database
+                .catalog()
+                .modify(collection, options, None, false)?;
+        }
         self.change_index(collection, index)
+    }
+
+    /// The options of an ordinary collection with what is asked for.
+    fn ordinary_options(&self, collection: &Collection) -> Result<Document> {
+        let known = collection.options.as_ref();
+        let collation = Collation::of_stored(known)?;
+        let given = validation::Given::parse(self.args, &self.namespace, &collation)?;
+        if given.is_empty() {
+            return Ok(collection.options.clone());
+        }
+        let mut out = DocumentBuilder::new();
+        let others = |name: &str| !validation::NAMES.contains(&name);
+        for element in known.iter().filter(|e| others(e.name())) {
+            out.append_element(element);
+        }
+        given.append_over(known, &mut out);
+        Ok(out.finish())
     }
 
     /// A view may be given another collection to stand on, other stages, or both.

@@ -67,6 +67,7 @@ fn run_known(
         write_concern: generic.write_concern,
         max_time_ms: generic.max_time_ms,
         is_explain: false,
+        bypass_validation: bypasses_validation(spec, request)?,
         clock: services.clock.clone(),
         deadline: None,
         kill: KillSwitch::new(),
@@ -103,6 +104,18 @@ fn run_known(
         services.top.record(&namespace, kind, writes, class, time);
     }
     outcome
+}
+
+/// Whether a command that can be told so shall write documents unchecked.
+fn bypasses_validation(spec: &CommandSpec, request: &Request) -> Result<bool> {
+    const NAME: &str = "bypassDocumentValidation";
+    match spec.fields {
+        super::Fields::Only(known) if known.contains(&NAME) => {
+            let args = super::args::Args::new(spec.name, request.body.as_ref());
+            Ok(args.lenient_boolean(NAME)?.unwrap_or(false))
+        }
+        _ => Ok(false),
+    }
 }
 
 /// What a command counts as in `latencyStats`.

@@ -189,6 +189,7 @@ fn dry_run(
         statement.multi,
         Durability::Buffered,
         eval,
+        operation.bypass_validation,
         &check_interrupt,
     );
     let wanted = super::view_change::measurement_selection(selection, true);

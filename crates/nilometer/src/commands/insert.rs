@@ -10,8 +10,10 @@ use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uui
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::EvalContext;
 use crate::insertion::InsertOptions;
 use crate::operation::{OperationContext, Request};
+use crate::write::Checking;
 
 /// Documents one command may insert.
 pub(super) const WRITE_BATCH_MAX: usize = 100_000;
@@ -40,8 +42,7 @@ fn run(
     let namespace = Namespace::new(context.database_name(), args.required_string("insert")?)?;
     collection_uuid::check(database, &args, &namespace)?;
     let ordered = args.boolean("ordered")?.unwrap_or(true);
-    // Both say how to treat documents that validators or the server would change; there are none.
-    args.lenient_boolean("bypassDocumentValidation")?;
+    // Says how to treat empty timestamps, which are never replaced.
     args.boolean("bypassEmptyTsReplacement")?;
     let documents = request
         .documents("insert", "documents")?
@@ -93,7 +94,17 @@ pub(super) fn insert_documents<'a>(
         Some((collection, false)) => timeseries.insert(catalog, &collection, documents, options)?,
         None => {
             let collection = ordinary(database, namespace.clone())?;
-            database.records().insert(&collection, documents, options)?
+            let checking = Checking {
+                bypass: operation.bypass_validation,
+                eval: EvalContext {
+                    now_ms,
+                    random: Some(&*database.queries().entropy),
+                    ..EvalContext::default()
+                },
+            };
+            database
+                .records()
+                .insert(&collection, documents, options, checking)?
         }
     };
     let inserted = outcome.inserted;

@@ -64,6 +64,7 @@ mod top;
 mod update;
 mod users;
 mod validate;
+mod validation;
 pub(crate) mod view_change;
 
 pub use crate::operation::Access;

@@ -168,7 +168,13 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
     selected.find_targets(database, operation, namespace, &variables, &collation)?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &variables, &expressions);
-    let selection = selected.selection(multi, durability, eval, &check_interrupt);
+    let selection = selected.selection(
+        multi,
+        durability,
+        eval,
+        operation.bypass_validation,
+        &check_interrupt,
+    );
     let updated = apply(
         database, operation, namespace, selection, &update, upsert, supplied,
     )?;

@@ -21,6 +21,10 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new("validate", "Checks a collection for damage.", run)
 };
 
+/// What is said of documents that are not as the validator wants them.
+const NON_COMPLIANT: &str = "Detected one or more documents not compliant with the collection's \
+                             schema. Check logs for log id 5363500.";
+
 fn run(
     database: &Database,
     context: &mut CommandContext<'_>,
@@ -69,16 +73,19 @@ fn run(
     for (name, entries) in &found.keys_per_index {
         keys.append(name, count(*entries));
     }
+    let warnings = (found.non_compliant > 0)
+        .then_some(NON_COMPLIANT)
+        .into_iter();
     Ok(doc! {
         "ns": collection.namespace.to_string(),
         "nInvalidDocuments": count(found.invalid),
-        "nNonCompliantDocuments": 0i64,
+        "nNonCompliantDocuments": count(found.non_compliant),
         "nrecords": count(found.checked),
         "nIndexes": i32::try_from(found.keys_per_index.len()).unwrap_or(i32::MAX),
         "keysPerIndex": keys.finish(),
         "valid": found.invalid == 0,
         "repaired": false,
-        "warnings": Array::from_iter([]),
+        "warnings": warnings.map(Value::from).collect::<Array>(),
         "errors": errors,
     })
 }

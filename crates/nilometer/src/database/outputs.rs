@@ -14,12 +14,12 @@ use nilometer_storage::Durability;
 use super::collections::StoredCollections;
 use crate::catalog::{Catalog, CatalogEntry, Collection, IndexSpec, Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::Collation;
+use crate::eval::{Collation, EvalContext};
 use crate::insertion::InsertOptions;
 use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget, Outputs, Replacement};
 use crate::services::Services;
-use crate::write::{Records, Selection};
+use crate::write::{Checking, Records, Selection};
 
 /// Options of a time series for a collection that is none.
 const NOT_A_TIME_SERIES: i32 = 7_268_700;
@@ -162,7 +162,8 @@ impl Replacement for Fresh {
         let ids = &self.stored.services.ids;
         let new_id = || ids.object_id(now_ms);
         if self.view.is_none() {
-            return insert(&self.stored.records, &self.collection, documents, &new_id);
+            let records = &self.stored.records;
+            return insert(records, &self.collection, documents, &new_id, operation);
         }
         let outcome = self.stored.timeseries.insert(
             &self.stored.catalog,
@@ -208,9 +209,17 @@ fn insert<'a>(
     collection: &Collection,
     documents: impl Iterator<Item = DocRef<'a>>,
     new_id: &dyn Fn() -> ObjectId,
+    operation: &OperationContext,
 ) -> Result<()> {
     let options = StoredCollections::insert_options(new_id);
-    let outcome = records.insert(collection, documents, options)?;
+    let checking = Checking {
+        bypass: operation.bypass_validation,
+        eval: EvalContext {
+            now_ms: operation.now_ms,
+            ..EvalContext::default()
+        },
+    };
+    let outcome = records.insert(collection, documents, options, checking)?;
     match outcome.errors.into_iter().next() {
         Some(refused) => Err(refused.error),
         None => Ok(()),
@@ -298,6 +307,7 @@ impl MergeTarget for Target {
             &collection,
             std::iter::once(document),
             &|| ids.object_id(operation.now_ms),
+            operation,
         )
     }
 
@@ -315,6 +325,7 @@ impl MergeTarget for Target {
             candidates: None,
             durability: Durability::Buffered,
             eval: change.eval,
+            bypass_validation: operation.bypass_validation,
             collator: None,
             check_interrupt: &|| operation.check_interrupt(),
         };

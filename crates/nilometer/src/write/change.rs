@@ -25,6 +25,7 @@ use super::candidates::Candidates;
 use super::maintenance::Maintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
+use super::validator::{Checking, Validator};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::collation::has_text;
@@ -61,10 +62,22 @@ pub struct Selection<'a> {
     pub durability: Durability,
     /// Time, variables, randomness.
     pub eval: EvalContext<'a>,
+    /// True to write what the validator would refuse.
+    pub bypass_validation: bool,
     /// How strings compare, if not by bytes: what `eval` borrows.
     pub collator: Option<&'a SharedCollator>,
     /// Ends the statement from outside.
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
+}
+
+impl<'a> Selection<'a> {
+    /// How changed documents are checked.
+    fn checking(&self) -> Checking<'a> {
+        Checking {
+            bypass: self.bypass_validation,
+            eval: self.eval,
+        }
+    }
 }
 
 /// What an update statement did.
@@ -110,10 +123,15 @@ impl Records {
         change: &Update,
     ) -> Result<Updated> {
         let mut out = Updated::default();
+        let validator = Validator::of(collection)?;
         let result = self.change(collection, selection, &mut |document, position| {
             let after = change.apply(document.as_ref(), position, &selection.eval)?;
             if let Some(after) = &after {
                 update::check::id_unchanged(change, document.as_ref(), after)?;
+                if let Some(validator) = &validator {
+                    let before = Some(document.as_ref());
+                    validator.check(collection, before, after.as_ref(), selection.checking())?;
+                }
             }
             out.matched += 1;
             out.modified += u64::from(after.is_some());
@@ -154,7 +172,8 @@ impl Records {
                 durability: selection.durability,
                 new_id,
             };
-            let outcome = self.insert(collection, std::iter::once(document.as_ref()), options)?;
+            let only = std::iter::once(document.as_ref());
+            let outcome = self.insert(collection, only, options, selection.checking())?;
             match outcome.errors.into_iter().next() {
                 None => {
                     let id = document.get("_id").to_value();

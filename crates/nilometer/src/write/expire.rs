@@ -41,6 +41,7 @@ impl Records {
             candidates: None,
             durability: Durability::Buffered,
             eval: EvalContext::default(),
+            bypass_validation: true,
             collator: None,
             check_interrupt,
         };

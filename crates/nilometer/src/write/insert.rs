@@ -9,6 +9,7 @@ use nilometer_storage::{Direction, WriteBatch};
 
 use super::maintenance::Maintenance;
 use super::records::{Records, id_key, keyspaces};
+use super::validator::{Checking, Validator};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -73,7 +74,9 @@ impl Records {
         collection: &Collection,
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
+        checking: Checking<'_>,
     ) -> Result<InsertOutcome> {
+        let validator = Validator::of(collection)?;
         let (records, id_index) = keyspaces(collection)?;
         let state = self.state(collection)?;
         let _writing = state.lock();
@@ -94,6 +97,9 @@ impl Records {
             let id = document.get("_id");
             let key = id_key(id, &state.collation);
             let checked = check(&document).and_then(|()| {
+                if let Some(validator) = &validator {
+                    validator.check(collection, None, document.as_ref(), checking)?;
+                }
                 let taken = fresh.contains(&key) || snapshot.get(id_index, &key)?.is_some();
                 if taken {
                     return Err(duplicate(collection, id, &state.collation));

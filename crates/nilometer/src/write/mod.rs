@@ -19,6 +19,7 @@ mod maintenance;
 mod records;
 pub mod update;
 mod validate;
+mod validator;
 mod view;
 
 pub use build::RecordWalk;
@@ -27,4 +28,5 @@ pub use change::{Changed, Selection, Updated};
 pub(crate) use change::{ids_of, new_document};
 pub use index_scan::{FoundEntry, IndexRangeScan};
 pub use records::{RecordScan, Records};
+pub use validator::{Checking, Validator};
 pub use view::{CollectionView, ViewEntry};

@@ -11,6 +11,7 @@ use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_storage::{KeyspaceId, Snapshot};
 
 use super::records::{CollectionState, Records, document, id_key, keyspaces, read_chunk};
+use super::validator::Validator;
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::index::{Index, entry};
@@ -22,6 +23,7 @@ struct Check<'c> {
     id_index: KeyspaceId,
     state: Arc<CollectionState>,
     indexes: Vec<Arc<Index>>,
+    validator: Option<Arc<Validator>>,
     check_interrupt: &'c dyn Fn() -> Result<()>,
 }
 
@@ -43,10 +45,12 @@ impl Records {
             id_index,
             state: self.state(collection)?,
             indexes: ready.map(Index::of).collect::<Result<_>>()?,
+            validator: Validator::of(collection)?,
             check_interrupt,
         };
         let mut found = Validation::default();
         self.each_chunk(records, &check, &mut |snapshot, key, value| {
+            found.non_compliant += u64::from(!check.conforms(value)?);
             found.add(check.record(snapshot, key, value)?);
             Ok(())
         })?;
@@ -93,6 +97,14 @@ impl Records {
 }
 
 impl Check<'_> {
+    /// Whether a record is as the validator wants it. What is no document is told of elsewhere.
+    fn conforms(&self, value: &[u8]) -> Result<bool> {
+        match (&self.validator, document(value)) {
+            (Some(validator), Ok(document)) => validator.accepts(document.as_ref()),
+            _ => Ok(true),
+        }
+    }
+
     /// What is wrong with a record: no document, or entries are missing.
     fn record(&self, snapshot: &dyn Snapshot, key: &[u8], value: &[u8]) -> Result<Vec<String>> {
         let document = match document(value) {

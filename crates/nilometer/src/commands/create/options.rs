@@ -1,9 +1,10 @@
 //! Options several kinds of collections take.
 
-use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::Creation;
 use crate::commands::args::Args;
+use crate::commands::validation;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 
@@ -74,8 +75,11 @@ impl Creation<'_> {
     /// The options an ordinary collection keeps.
     pub(super) fn ordinary_options(&self) -> Result<Document> {
         let mut options = DocumentBuilder::new();
+        let collation = collation(self.args)?;
         append_kept(self.args, &mut options)?;
-        options.append("collation", collation(self.args)?.to_document());
+        validation::Given::parse(self.args, &self.namespace, &collation)?
+            .append_over(DocRef::EMPTY, &mut options);
+        options.append("collation", collation.to_document());
         Ok(options.finish())
     }
 }

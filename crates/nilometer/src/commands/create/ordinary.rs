@@ -9,9 +9,6 @@ use crate::error::{Error, ErrorCode, Result};
 /// Options no ordinary collection takes here.
 const UNSUPPORTED: &[&str] = &[
     "clusteredIndex",
-    "validator",
-    "validationLevel",
-    "validationAction",
     "capped",
     "encryptedFields",
     "flags",

@@ -67,6 +67,7 @@ impl SeriesTarget {
             candidates: None,
             durability: Durability::Buffered,
             eval: change.eval,
+            bypass_validation: false,
             // Comparisons of the filter carry their own.
             collator: None,
             check_interrupt: &check_interrupt,
