@@ -172,6 +172,11 @@ impl Collection {
                 .is_some_and(|t| t.has_fixed_buckets())
     }
 
+    /// True for an ordinary collection whose documents are kept in the order of `_id`.
+    pub fn is_clustered(&self) -> bool {
+        self.timeseries.is_none() && self.options.as_ref().contains("clusteredIndex")
+    }
+
     /// True if bounds of fields may be of different types (`timeseriesBucketsMayHaveMixedSchemaData`).
     pub fn may_have_mixed_schema(&self) -> bool {
         self.mixed_schema

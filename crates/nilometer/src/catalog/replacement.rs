@@ -56,6 +56,39 @@ impl Catalog {
         Ok((fresh, replaced))
     }
 
+    /// A collection without indexes and without a name yet. It is nobody's until it is installed.
+    pub fn prepare_collection(
+        &self,
+        target: &Namespace,
+        uuid: [u8; 16],
+        options: Document,
+    ) -> Result<Collection> {
+        let storage = self.create_storage(uuid, false)?;
+        Ok(Collection::new(
+            target.clone(),
+            uuid,
+            options,
+            None,
+            storage,
+        ))
+    }
+
+    /// Gives a prepared collection the name of `old`, which is dropped with its indexes. Fails if the name
+    /// stands for something else by now.
+    pub fn install_converted(&self, fresh: &Arc<Collection>, old: &Collection) -> Result<()> {
+        let _closed = old.indexes.close();
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = &fresh.namespace;
+        let known = |c: &Collection| (c.uuid, c.options.clone());
+        match self.get(target) {
+            Some(CatalogEntry::Collection(now)) if known(&now) == known(old) => {}
+            _ => return Err(changed(target)),
+        }
+        let entry = CatalogEntry::Collection(Arc::clone(fresh));
+        self.store(vec![(target.clone(), Some(entry))])?;
+        self.discard(old)
+    }
+
     /// Gives a prepared collection its name, and drops what had it. Fails if the name stands for something
     /// else by now, or for a collection of other options, than when it was prepared. New buckets are seen
     /// under the name `view`.

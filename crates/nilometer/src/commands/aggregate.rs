@@ -80,6 +80,7 @@ fn run(
         documents: size.map_or(FIRST_BATCH_DEFAULT, |n| u64::try_from(n).unwrap_or(0)),
         single: false,
         no_timeout: false,
+        tail: None,
     };
     open_cursor(database, &context.operation, planned, first, &request.body)
 }

@@ -419,6 +419,7 @@ fn reply(
         documents: batch_size.map_or(u64::MAX, |n| u64::try_from(n).unwrap_or(0)),
         single: false,
         no_timeout: false,
+        tail: None,
     };
     let cursor = open_cursor(database, operation, planned, first, &request.body)?;
     let mut out = DocumentBuilder::with_capacity(cursor.as_bytes().len() + 128);

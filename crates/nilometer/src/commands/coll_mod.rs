@@ -9,13 +9,14 @@ use index::IndexChange;
 
 use super::args::Args;
 use super::create::{check_expire_after, check_graph, parse_pipeline};
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid, validation};
+use super::{Access, CommandContext, CommandSpec, Fields, capped, collection_uuid, validation};
 use crate::catalog::{CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
 use crate::database::Database;
 use crate::database::indexes::IndexSide;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::operation::Request;
+use crate::write::CappedLimits;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -58,6 +59,9 @@ const NOT_FOR_TIMESERIES: &[&str] = &[
     "cappedMax",
     "dryRun",
 ];
+
+/// The limits of capped collections.
+const OF_CAPPED: &[&str] = &["cappedSize", "cappedMax"];
 
 const MIXED_SCHEMA: &str = "timeseriesBucketsMayHaveMixedSchemaData";
 
@@ -188,7 +192,9 @@ impl Change<'_> {
                 "'{name}' is only for time-series and clustered collections"
             )));
         }
-        if let Some(name) = self.given(&["cappedSize", "cappedMax"]) {
+        if let Some(name) = self.given(OF_CAPPED)
+            && CappedLimits::of(collection).is_none()
+        {
             return Err(Error::invalid_options(format!(
                 "'{name}' is only for capped collections"
             )));
@@ -214,11 +220,17 @@ impl Change<'_> {
         let known = collection.options.as_ref();
         let collation = Collation::of_stored(known)?;
         let given = validation::Given::parse(self.args, &self.namespace, &collation)?;
-        if given.is_empty() {
+        let is_resized = self.given(OF_CAPPED).is_some();
+        if given.is_empty() && !is_resized {
             return Ok(collection.options.clone());
         }
         let mut out = DocumentBuilder::new();
-        let others = |name: &str| !validation::NAMES.contains(&name);
+        if is_resized {
+            capped::append_changed(self.args, known, &mut out)?;
+        }
+        let others = |name: &str| {
+            !(validation::NAMES.contains(&name) || is_resized && capped::NAMES.contains(&name))
+        };
         for element in known.iter().filter(|e| others(e.name())) {
             out.append_element(element);
         }

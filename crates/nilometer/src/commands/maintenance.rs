@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, doc};
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
+use super::{Access, CommandContext, CommandSpec, Fields};
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -42,28 +42,6 @@ pub(super) const SPLIT_VECTOR: CommandSpec = CommandSpec {
         "force",
     ]),
     ..CommandSpec::new("splitVector", "Refused: nothing is sharded.", split_vector)
-};
-
-pub(super) const CONVERT_TO_CAPPED: CommandSpec = CommandSpec {
-    access: Access::Write,
-    write_concern: true,
-    fields: Fields::Only(&["size", collection_uuid::NAME]),
-    ..CommandSpec::new(
-        "convertToCapped",
-        "Refused: there are no capped collections.",
-        convert_to_capped,
-    )
-};
-
-pub(super) const CLONE_AS_CAPPED: CommandSpec = CommandSpec {
-    access: Access::Write,
-    write_concern: true,
-    fields: Fields::Only(&["toCollection", "size"]),
-    ..CommandSpec::new(
-        "cloneCollectionAsCapped",
-        "Refused: there are no capped collections.",
-        clone_as_capped,
-    )
 };
 
 /// Merges the collection's keyspaces. The engine merges all it keeps in one go, so other
@@ -131,40 +109,8 @@ fn split_vector(
     ))
 }
 
-fn convert_to_capped(
-    database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    let args = Args::new("convertToCapped", request.body.as_ref());
-    let name = args.required_string("convertToCapped")?;
-    let namespace = Namespace::new(context.database_name(), name)?;
-    collection_uuid::check(database, &args, &namespace)?;
-    ordinary(database, &namespace)?;
-    Err(no_capped_collections())
-}
-
-fn clone_as_capped(
-    database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    let args = Args::new("cloneCollectionAsCapped", request.body.as_ref());
-    let name = args.required_string("cloneCollectionAsCapped")?;
-    args.required_string("toCollection")?;
-    ordinary(database, &Namespace::new(context.database_name(), name)?)?;
-    Err(no_capped_collections())
-}
-
-fn no_capped_collections() -> Error {
-    Error::new(
-        ErrorCode::CommandNotSupported,
-        "capped collections are not supported: let documents expire instead",
-    )
-}
-
 /// The collection called `namespace`; a view is none.
-fn ordinary(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
+pub(super) fn ordinary(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
     match database.catalog().get(namespace) {
         Some(CatalogEntry::Collection(found)) => Ok(found),
         Some(CatalogEntry::View(_)) => Err(Error::new(

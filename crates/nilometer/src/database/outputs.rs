@@ -19,10 +19,13 @@ use crate::insertion::InsertOptions;
 use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget, Outputs, Replacement};
 use crate::services::Services;
-use crate::write::{Checking, Records, Selection};
+use crate::write::{CappedLimits, Checking, Records, Selection};
 
 /// Options of a time series for a collection that is none.
 const NOT_A_TIME_SERIES: i32 = 7_268_700;
+
+/// `$out` into a capped collection.
+const OUT_TO_CAPPED: i32 = 17_152;
 
 /// What a name stands for that is written to.
 enum Writable {
@@ -73,6 +76,12 @@ impl Outputs for StoredCollections {
         timeseries: Option<&TimeseriesOptions>,
     ) -> Result<()> {
         match (timeseries, self.writable("$out", target)?) {
+            (_, Writable::Records(found)) if CappedLimits::of(&found).is_some() => {
+                Err(Error::location(
+                    OUT_TO_CAPPED,
+                    format!("namespace '{target}' is capped so it can't be used for $out"),
+                ))
+            }
             (Some(_), Writable::Records(_)) => Err(Error::location(
                 NOT_A_TIME_SERIES,
                 format!(

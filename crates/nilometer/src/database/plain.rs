@@ -13,7 +13,7 @@ use crate::query::source::{
     Direction, EntryIter, IndexEntry, IndexIter, IndexScan, RecordIter, RecordKey, RecordScan,
     RecordSource, RecordView,
 };
-use crate::write::{CollectionView, Records};
+use crate::write::{Arrivals, CollectionView, Records};
 
 /// An ordinary collection.
 pub(super) struct Plain {
@@ -95,6 +95,10 @@ impl RecordSource for Plain {
             backward,
             scan.start_after.clone(),
         )?))
+    }
+
+    fn arrivals(&self) -> Result<Option<Arc<Arrivals>>> {
+        self.records.arrivals(&self.collection)
     }
 
     fn count_estimate(&self) -> Result<u64> {

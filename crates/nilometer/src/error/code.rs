@@ -74,6 +74,7 @@ codes! {
     CommandNotSupported = 115;
     DocumentValidationFailure = 121;
     CommandFailed = 125;
+    CappedPositionLost = 136;
     KeyTooLong = 17280;
     ExceededMemoryLimit = 146;
     ViewDepthLimitExceeded = 165;

@@ -22,6 +22,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
 use super::candidates::Candidates;
+use super::capped::{Load, bytes_of};
 use super::maintenance::Maintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
@@ -368,15 +369,14 @@ impl Records {
             maintenance: Maintenance::of(self, collection)?,
             snapshot: self.engine.snapshot()?,
             batch: WriteBatch::new(),
+            load: Load::default(),
         };
         let mut bytes = 0;
-        let mut removed = 0;
         let mut outcome = Ok(false);
         for (key, document) in chunk {
             match writer.change_record(selection, key, &document, decide) {
                 Ok(None) => continue,
-                Ok(Some(Written::Removal)) => removed += 1,
-                Ok(Some(Written::Bytes(written))) => bytes += written,
+                Ok(Some(written)) => bytes += written,
                 Err(error) => {
                     outcome = Err(error);
                     break;
@@ -392,15 +392,8 @@ impl Records {
             }
         }
         writer.commit(self, selection.durability)?;
-        state.count.add(-removed);
         outcome
     }
-}
-
-/// What one record added to a batch.
-enum Written {
-    Bytes(usize),
-    Removal,
 }
 
 /// What gathers the changes of a chunk.
@@ -411,17 +404,19 @@ struct Writer<'c> {
     /// The state before the batch.
     snapshot: Box<dyn Snapshot>,
     batch: WriteBatch,
+    /// What the batch changes.
+    load: Load,
 }
 
 impl Writer<'_> {
-    /// Decides about one record: none if it is not selected, else what went into the batch.
+    /// Decides about one record: none if it is not selected, else the bytes that went into the batch.
     fn change_record(
         &mut self,
         selection: Selection<'_>,
         key: Vec<u8>,
         document: &Document,
         decide: &mut Decide<'_>,
-    ) -> Result<Option<Written>> {
+    ) -> Result<Option<usize>> {
         let (matches, position) = selection
             .filter
             .matches_with_position(document.as_ref(), &selection.eval)?;
@@ -430,19 +425,21 @@ impl Writer<'_> {
         }
         let (records, id_index) = self.keyspaces;
         match decide(document, position)? {
-            Change::Keep => Ok(Some(Written::Bytes(0))),
+            Change::Keep => Ok(Some(0)),
             Change::Replace(after) => {
                 self.entries(&key, document, Some(&after))?;
                 let bytes = after.as_bytes().len();
+                self.load.bytes += bytes_of(&after) - bytes_of(document);
                 self.batch.put(records, key, after.into_bytes());
-                Ok(Some(Written::Bytes(bytes)))
+                Ok(Some(bytes))
             }
             Change::Remove => {
                 self.entries(&key, document, None)?;
                 self.batch
                     .delete(id_index, id_key(document.get("_id"), &self.state.collation));
                 self.batch.delete(records, key);
-                Ok(Some(Written::Removal))
+                self.load.remove(document);
+                Ok(Some(0))
             }
         }
     }
@@ -459,6 +456,9 @@ impl Writer<'_> {
         if !self.batch.is_empty() {
             let batch = std::mem::take(&mut self.batch);
             self.maintenance.commit(records, batch, durability)?;
+            let load = std::mem::take(&mut self.load);
+            self.state.count.add(load.count);
+            self.state.load.add(load);
             self.snapshot = records.engine.snapshot()?;
         }
         Ok(())

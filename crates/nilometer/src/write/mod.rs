@@ -7,10 +7,13 @@
 //! [`update`] is the update language on one document and knows nothing of records; `change` brings
 //! the two together.
 //!
+//! A capped collection keeps the newest of its documents ([`capped`]).
+//!
 //! Does not know time series, queries or commands.
 
 mod build;
 mod candidates;
+mod capped;
 mod change;
 mod expire;
 mod index_scan;
@@ -24,6 +27,7 @@ mod view;
 
 pub use build::RecordWalk;
 pub use candidates::{CandidateKey, CandidateKeys, Candidates};
+pub use capped::{Arrivals, CappedLimits};
 pub use change::{Changed, Selection, Updated};
 pub(crate) use change::{ids_of, new_document};
 pub use index_scan::{FoundEntry, IndexRangeScan};

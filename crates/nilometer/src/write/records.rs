@@ -8,6 +8,7 @@ use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot};
 
+use super::capped::{Arrivals, KnownLoad};
 use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -37,6 +38,9 @@ pub(super) struct CollectionState {
     /// The last record id given out; 0 before the first look.
     pub(super) last_id: AtomicU64,
     pub(super) count: KnownCount,
+    /// Of a capped collection.
+    pub(super) load: KnownLoad,
+    pub(super) arrivals: Arc<Arrivals>,
 }
 
 impl CollectionState {

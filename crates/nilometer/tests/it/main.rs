@@ -1,5 +1,6 @@
 //! What a client sees: commands in, replies out.
 
+mod capped;
 mod change_commands;
 mod collations;
 mod geo;

@@ -4,7 +4,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::Creation;
 use crate::commands::args::Args;
-use crate::commands::validation;
+use crate::commands::{capped, validation};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 
@@ -76,6 +76,7 @@ impl Creation<'_> {
     pub(super) fn ordinary_options(&self) -> Result<Document> {
         let mut options = DocumentBuilder::new();
         let collation = collation(self.args)?;
+        capped::append_options(self.args, &mut options)?;
         append_kept(self.args, &mut options)?;
         validation::Given::parse(self.args, &self.namespace, &collation)?
             .append_over(DocRef::EMPTY, &mut options);

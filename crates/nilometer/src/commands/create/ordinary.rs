@@ -7,13 +7,7 @@ use crate::catalog::CatalogEntry;
 use crate::error::{Error, ErrorCode, Result};
 
 /// Options no ordinary collection takes here.
-const UNSUPPORTED: &[&str] = &[
-    "clusteredIndex",
-    "capped",
-    "encryptedFields",
-    "flags",
-    "temp",
-];
+const UNSUPPORTED: &[&str] = &["clusteredIndex", "encryptedFields", "flags", "temp"];
 
 impl Creation<'_> {
     /// Creates an ordinary collection.
@@ -22,11 +16,6 @@ impl Creation<'_> {
             return Err(Error::invalid_options(format!(
                 "'expireAfterSeconds' ({expire}) is only for time-series and clustered collections"
             )));
-        }
-        if self.args.boolean("capped")? != Some(true) && self.given(&["size", "max"]).is_some() {
-            return Err(Error::invalid_options(
-                "the 'capped' field needs to be true when either the 'size' or 'max' fields are present",
-            ));
         }
         if let Some(option) = self.given(UNSUPPORTED) {
             return Err(Error::new(

@@ -83,6 +83,8 @@ pub struct RecordInput {
     pub show_record_id: bool,
     /// The direction was asked for: no index is used.
     pub is_natural: bool,
+    /// Records that come later are read too.
+    pub is_tail: bool,
     /// The index that was asked for.
     pub forced: Option<Forced>,
     /// No more rows than this are asked for.

@@ -47,7 +47,7 @@ impl Rule for MatchOnRecords {
 }
 
 fn choose_access(input: &mut RecordInput, conjuncts: &[MatchExpression]) {
-    if !matches!(input.access, AccessPath::CollectionScan) {
+    if !matches!(input.access, AccessPath::CollectionScan) || input.is_tail {
         return;
     }
     let collation = input.source.collation();
