@@ -25,10 +25,11 @@ use crate::error::{Error, ErrorCode, Result};
 pub enum Storage {
     /// An ordinary collection.
     Records {
-        /// Record id (8 bytes, big-endian) to document.
+        /// Record id (8 bytes, big-endian) to document; in a clustered collection key string of `_id` to
+        /// document.
         records: KeyspaceId,
-        /// Key string of `_id` to record id.
-        id_index: KeyspaceId,
+        /// Key string of `_id` to record id; none in a clustered collection.
+        id_index: Option<KeyspaceId>,
     },
     /// The buckets of a time-series collection, by bucket `_id`.
     Buckets {
@@ -47,7 +48,7 @@ impl Storage {
     /// All its keyspaces.
     pub fn keyspaces(&self) -> Vec<KeyspaceId> {
         match *self {
-            Self::Records { records, id_index } => vec![records, id_index],
+            Self::Records { records, id_index } => [records].into_iter().chain(id_index).collect(),
             Self::Buckets {
                 open,
                 sealed,
@@ -174,7 +175,7 @@ impl Collection {
 
     /// True for an ordinary collection whose documents are kept in the order of `_id`.
     pub fn is_clustered(&self) -> bool {
-        self.timeseries.is_none() && self.options.as_ref().contains("clusteredIndex")
+        matches!(self.storage, Storage::Records { id_index: None, .. })
     }
 
     /// True if bounds of fields may be of different types (`timeseriesBucketsMayHaveMixedSchemaData`).
@@ -238,7 +239,9 @@ impl Collection {
         match self.storage {
             Storage::Records { records, id_index } => {
                 append_keyspace(&mut out, "records", records);
-                append_keyspace(&mut out, "idIndex", id_index);
+                if let Some(id_index) = id_index {
+                    append_keyspace(&mut out, "idIndex", id_index);
+                }
             }
             Storage::Buckets {
                 open,
@@ -365,7 +368,10 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
     } else {
         Storage::Records {
             records: keyspace("records")?,
-            id_index: keyspace("idIndex")?,
+            id_index: match keyspaces.contains("idIndex") {
+                true => Some(keyspace("idIndex")?),
+                false => None,
+            },
         }
     };
     let indexes = indexes::decode(entry.get("indexes")).ok_or_else(damaged)?;

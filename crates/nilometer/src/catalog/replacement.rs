@@ -14,7 +14,7 @@ use nilometer_bson::Document;
 
 use super::index_spec::IndexSpec;
 use super::indexes::StoredIndex;
-use super::{Catalog, CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
+use super::{Catalog, CatalogEntry, Collection, Namespace, StorageKind, TimeseriesOptions, View};
 use crate::error::{Error, ErrorCode, Result};
 
 impl Catalog {
@@ -34,14 +34,10 @@ impl Catalog {
             Some(_) => return Err(changed(target)),
         };
         let options = replaced.as_ref().map(|c| c.options.clone());
-        let storage = self.create_storage(uuid, timeseries.is_some())?;
-        let fresh = Collection::new(
-            target.clone(),
-            uuid,
-            options.unwrap_or_default(),
-            timeseries,
-            storage,
-        );
+        let options = options.unwrap_or_default();
+        let kind = StorageKind::of(timeseries.as_ref(), &options);
+        let storage = self.create_storage(uuid, kind)?;
+        let fresh = Collection::new(target.clone(), uuid, options, timeseries, storage);
         if let Some(replaced) = &replaced {
             let mut indexes = Vec::new();
             for known in replaced.indexes.all().iter() {
@@ -63,7 +59,7 @@ impl Catalog {
         uuid: [u8; 16],
         options: Document,
     ) -> Result<Collection> {
-        let storage = self.create_storage(uuid, false)?;
+        let storage = self.create_storage(uuid, StorageKind::of(None, &options))?;
         Ok(Collection::new(
             target.clone(),
             uuid,

@@ -163,7 +163,9 @@ fn hinted(
         // There are no documents the hint could mislead about.
         _ => return Ok((None, None)),
     };
-    if source.view()?.is_some() {
+    if source.is_clustered() && source.knows_index(hint) {
+        Ok((Some(Direction::Forward), None))
+    } else if source.view()?.is_some() {
         let hint = Hint::of(hint);
         if let Some(hint) = &hint {
             hint.find(&source.all_indexes()?)?;

@@ -187,7 +187,11 @@ impl Change<'_> {
 
     fn ordinary(&self, collection: &Collection) -> Result<Document> {
         self.refuse(OF_VIEWS, "collection")?;
-        if let Some(name) = self.given(&["timeseries", "expireAfterSeconds", MIXED_SCHEMA]) {
+        let not_here: &[&str] = match collection.is_clustered() {
+            true => &["timeseries", MIXED_SCHEMA],
+            false => &["timeseries", "expireAfterSeconds", MIXED_SCHEMA],
+        };
+        if let Some(name) = self.given(not_here) {
             return Err(Error::invalid_options(format!(
                 "'{name}' is only for time-series and clustered collections"
             )));
@@ -217,12 +221,13 @@ impl Change<'_> {
 
     /// The options of an ordinary collection with what is asked for.
     fn ordinary_options(&self, collection: &Collection) -> Result<Document> {
-        let known = collection.options.as_ref();
+        let expiring = with_expiry(collection, self.args.value("expireAfterSeconds"), self.args)?;
+        let known = expiring.as_ref();
         let collation = Collation::of_stored(known)?;
         let given = validation::Given::parse(self.args, &self.namespace, &collation)?;
         let is_resized = self.given(OF_CAPPED).is_some();
         if given.is_empty() && !is_resized {
-            return Ok(collection.options.clone());
+            return Ok(expiring);
         }
         let mut out = DocumentBuilder::new();
         if is_resized {

@@ -4,6 +4,7 @@
 //! else that has the name is error 48. What each kind takes is in its own file.
 
 mod buckets;
+mod clustered;
 mod options;
 mod ordinary;
 mod timeseries;

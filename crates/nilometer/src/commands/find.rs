@@ -312,6 +312,7 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
             // What has no indexes to look through knows what it serves itself, and so does what is
             // clustered by `_id`.
             if input.source.is_clustered() && input.source.knows_index(hint) {
+                input.is_natural = true;
                 true
             } else if input.source.view()?.is_some() {
                 input.forced = forced;

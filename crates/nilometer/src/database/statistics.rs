@@ -59,7 +59,11 @@ impl StoredCollections {
     /// The indexes of a collection with the bytes of their files.
     fn index_sizes(&self, collection: &Collection) -> Result<Vec<(String, u64)>> {
         let mut indexes = Vec::new();
-        if let Storage::Records { id_index, .. } = collection.storage {
+        if let Storage::Records {
+            id_index: Some(id_index),
+            ..
+        } = collection.storage
+        {
             indexes.push(("_id_".to_owned(), id_index));
         }
         for index in collection.indexes.all().iter() {

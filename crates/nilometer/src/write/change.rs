@@ -399,7 +399,7 @@ impl Records {
 /// What gathers the changes of a chunk.
 struct Writer<'c> {
     state: &'c CollectionState,
-    keyspaces: (KeyspaceId, KeyspaceId),
+    keyspaces: (KeyspaceId, Option<KeyspaceId>),
     maintenance: Maintenance<'c>,
     /// The state before the batch.
     snapshot: Box<dyn Snapshot>,
@@ -435,8 +435,10 @@ impl Writer<'_> {
             }
             Change::Remove => {
                 self.entries(&key, document, None)?;
-                self.batch
-                    .delete(id_index, id_key(document.get("_id"), &self.state.collation));
+                if let Some(id_index) = id_index {
+                    self.batch
+                        .delete(id_index, id_key(document.get("_id"), &self.state.collation));
+                }
                 self.batch.delete(records, key);
                 self.load.remove(document);
                 Ok(Some(0))

@@ -12,7 +12,7 @@ use nilometer_bson::key_string::{KeyBuilder, prefix_end};
 use nilometer_storage::Durability;
 
 use super::change::{Change, Selection};
-use super::records::Records;
+use super::records::{KeyBounds, Records, id_key};
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::EvalContext;
@@ -33,18 +33,7 @@ impl Records {
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<u64> {
         let filter = MatchExpression::AlwaysTrue;
-        let selection = Selection {
-            filter: &filter,
-            sort: None,
-            multi: true,
-            backward: false,
-            candidates: None,
-            durability: Durability::Buffered,
-            eval: EvalContext::default(),
-            bypass_validation: true,
-            collator: None,
-            check_interrupt,
-        };
+        let selection = everything(&filter, check_interrupt);
         let ranges: Arc<[KeyRange]> = [dates_up_to(index, limit_ms)].into();
         let state = self.state(collection)?;
         let mut removed = 0;
@@ -69,6 +58,58 @@ impl Records {
                 Ok(Change::Remove)
             })?;
         }
+    }
+}
+
+impl Records {
+    /// Removes the records of a clustered collection whose `_id` is a date not after `limit_ms`.
+    pub fn expire_clustered(
+        &self,
+        collection: &Collection,
+        limit_ms: i64,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<u64> {
+        let filter = MatchExpression::AlwaysTrue;
+        let selection = everything(&filter, check_interrupt);
+        let state = self.state(collection)?;
+        let key = |ms: i64| id_key(ValueRef::DateTime(ms), &state.collation);
+        let bounds = KeyBounds {
+            min: Some(key(i64::MIN)),
+            max: Some(key(limit_ms)),
+        };
+        let mut removed = 0;
+        loop {
+            check_interrupt()?;
+            let _writing = state.lock();
+            let mut scan = self.scan_within(collection, false, None, bounds.clone())?;
+            let batch = scan.next_chunk()?;
+            if batch.is_empty() {
+                return Ok(removed);
+            }
+            removed += batch.len() as u64;
+            self.change_chunk(&state, collection, selection, batch, &mut |_, _| {
+                Ok(Change::Remove)
+            })?;
+        }
+    }
+}
+
+/// All that is given, removed without waiting for the disk.
+fn everything<'a>(
+    filter: &'a MatchExpression,
+    check_interrupt: &'a dyn Fn() -> Result<()>,
+) -> Selection<'a> {
+    Selection {
+        filter,
+        sort: None,
+        multi: true,
+        backward: false,
+        candidates: None,
+        durability: Durability::Buffered,
+        eval: EvalContext::default(),
+        bypass_validation: true,
+        collator: None,
+        check_interrupt,
     }
 }
 

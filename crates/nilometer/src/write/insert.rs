@@ -53,6 +53,20 @@ fn check(document: &Document) -> Result<()> {
     super::update::check::id(document.get("_id"))
 }
 
+/// The longest key of a document in a clustered collection: entries of other indexes end with it.
+const CLUSTERED_KEY_BYTES_MAX: usize = 4096;
+
+fn key_too_long(key: &[u8]) -> Error {
+    Error::new(
+        ErrorCode::KeyTooLong,
+        format!(
+            "the '_id' of a document in a clustered collection makes a key of {} bytes, at most \
+             {CLUSTERED_KEY_BYTES_MAX} are allowed",
+            key.len()
+        ),
+    )
+}
+
 fn duplicate(collection: &Collection, id: ValueRef<'_>, collation: &Collation) -> Error {
     let order = collation.to_document();
     let by = collation
@@ -138,7 +152,7 @@ impl<'c> Inserting<'c> {
         let (keyspace, _) = keyspaces(collection)?;
         let snapshot = records.engine.snapshot()?;
         let mut last = state.last_id.load(Ordering::Acquire);
-        if last == 0 {
+        if last == 0 && !collection.is_clustered() {
             let mut scan = snapshot.scan(keyspace, &[], None, Direction::Backward)?;
             if let Some(item) = scan.next() {
                 last = item?.0.first_chunk().copied().map_or(0, u64::from_be_bytes);
@@ -165,7 +179,7 @@ impl<'c> Inserting<'c> {
     /// Checks a document and puts what its indexes need into the batch. Gives its key in the `_id`
     /// index. On an error the batch is as it was.
     fn plan(&mut self, document: &Document) -> Result<Vec<u8>> {
-        let (_, id_index) = keyspaces(self.collection)?;
+        let (records, id_index) = keyspaces(self.collection)?;
         check(document)?;
         if let Some(room) = &self.room {
             room.check(document)?;
@@ -179,26 +193,42 @@ impl<'c> Inserting<'c> {
             // A batch changes no entry twice.
             self.commit()?;
         }
-        if self.fresh.contains(&key) || self.snapshot.get(id_index, &key)?.is_some() {
+        if self.fresh.contains(&key)
+            || self
+                .snapshot
+                .get(id_index.unwrap_or(records), &key)?
+                .is_some()
+        {
             return Err(duplicate(self.collection, id, &self.state.collation));
         }
-        let record = (self.last + 1).to_be_bytes();
+        let next = (self.last + 1).to_be_bytes();
+        let record = match id_index {
+            Some(_) => &next[..],
+            None if key.len() > CLUSTERED_KEY_BYTES_MAX => return Err(key_too_long(&key)),
+            None => &key,
+        };
         let after = Some(document.as_ref());
         self.maintenance
-            .change(&mut self.batch, &*self.snapshot, &record, None, after)?;
+            .change(&mut self.batch, &*self.snapshot, record, None, after)?;
         Ok(key)
     }
 
     /// Puts a document that was planned into the batch, and with it what it pushes out.
     fn put(&mut self, document: Document, id_key: Vec<u8>) -> Result<()> {
         let (records, id_index) = keyspaces(self.collection)?;
-        self.last += 1;
-        let record = self.last.to_be_bytes().to_vec();
+        let record = match id_index {
+            Some(id_index) => {
+                self.last += 1;
+                let record = self.last.to_be_bytes().to_vec();
+                self.batch.put(id_index, id_key.clone(), record.clone());
+                record
+            }
+            None => id_key.clone(),
+        };
         self.load.add(&document);
         if let Some(room) = &mut self.room {
             room.add(&document);
         }
-        self.batch.put(id_index, id_key.clone(), record.clone());
         self.batch.put(records, record, document.into_bytes());
         self.fresh.insert(id_key);
         self.make_room()
@@ -223,7 +253,9 @@ impl<'c> Inserting<'c> {
         self.maintenance
             .change(&mut self.batch, &*self.snapshot, &key, before, None)?;
         let id_key = id_key(document.get("_id"), &self.state.collation);
-        self.batch.delete(id_index, id_key.clone());
+        if let Some(id_index) = id_index {
+            self.batch.delete(id_index, id_key.clone());
+        }
         self.freed.insert(id_key);
         self.batch.delete(records, key);
         self.load.remove(document);

@@ -7,6 +7,9 @@
 //! [`update`] is the update language on one document and knows nothing of records; `change` brings
 //! the two together.
 //!
+//! A clustered collection has no record ids: its documents lie under the key strings of their `_id`,
+//! and entries of other indexes end with those.
+//!
 //! A capped collection keeps the newest of its documents ([`capped`]).
 //!
 //! Does not know time series, queries or commands.
@@ -31,6 +34,6 @@ pub use capped::{Arrivals, CappedLimits};
 pub use change::{Changed, Selection, Updated};
 pub(crate) use change::{ids_of, new_document};
 pub use index_scan::{FoundEntry, IndexRangeScan};
-pub use records::{RecordScan, Records};
+pub use records::{KeyBounds, RecordScan, Records, clustered_key};
 pub use validator::{Checking, Validator};
 pub use view::{CollectionView, ViewEntry};

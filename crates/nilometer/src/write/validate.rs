@@ -20,7 +20,7 @@ use crate::validation::Validation;
 /// What a check of one collection carries around.
 struct Check<'c> {
     records: KeyspaceId,
-    id_index: KeyspaceId,
+    id_index: Option<KeyspaceId>,
     state: Arc<CollectionState>,
     indexes: Vec<Arc<Index>>,
     validator: Option<Arc<Validator>>,
@@ -54,13 +54,15 @@ impl Records {
             found.add(check.record(snapshot, key, value)?);
             Ok(())
         })?;
-        let mut entries = 0;
-        self.each_chunk(id_index, &check, &mut |snapshot, key, record| {
-            entries += 1;
-            found.add_about_entry(check.id_entry(snapshot, key, record)?);
-            Ok(())
-        })?;
-        found.keys_per_index.push(("_id_".to_owned(), entries));
+        if let Some(id_index) = id_index {
+            let mut entries = 0;
+            self.each_chunk(id_index, &check, &mut |snapshot, key, record| {
+                entries += 1;
+                found.add_about_entry(check.id_entry(snapshot, key, record)?);
+                Ok(())
+            })?;
+            found.keys_per_index.push(("_id_".to_owned(), entries));
+        }
         for index in &check.indexes {
             let mut entries = 0;
             self.each_chunk(index.stored.keyspace, &check, &mut |snapshot, key, bits| {
@@ -113,8 +115,12 @@ impl Check<'_> {
         };
         let id = document.get("_id");
         let mut problems = Vec::new();
-        let leads = snapshot.get(self.id_index, &id_key(id, &self.state.collation))?;
-        if leads.as_deref() != Some(key) {
+        let own = id_key(id, &self.state.collation);
+        let leads_here = match self.id_index {
+            Some(id_index) => snapshot.get(id_index, &own)?.as_deref() == Some(key),
+            None => own == key,
+        };
+        if !leads_here {
             problems.push(format!(
                 "the _id index does not lead to the record with _id {}",
                 value_to_relaxed(id)

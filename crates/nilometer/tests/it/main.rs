@@ -2,6 +2,7 @@
 
 mod capped;
 mod change_commands;
+mod clustered;
 mod collations;
 mod geo;
 mod golden;

@@ -3,6 +3,7 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::Creation;
+use super::clustered;
 use crate::commands::args::Args;
 use crate::commands::{capped, validation};
 use crate::error::{Error, ErrorCode, Result};
@@ -72,6 +73,36 @@ impl Creation<'_> {
         Ok(options.finish())
     }
 
+    /// Adds `clusteredIndex` and what goes with it.
+    fn append_clustered(&self, options: &mut DocumentBuilder) -> Result<()> {
+        let index = match self.args.value("clusteredIndex") {
+            ValueRef::Missing => return Ok(()),
+            ValueRef::Document(index) => clustered::checked(index)?,
+            ValueRef::Bool(_) => {
+                return Err(Error::location(
+                    clustered::LEGACY_FORMAT,
+                    "'clusteredIndex' as a boolean is for the buckets of time-series collections",
+                ));
+            }
+            other => {
+                return Err(self
+                    .args
+                    .wrong_type("clusteredIndex", other, "bool, object"));
+            }
+        };
+        if let Some(other) = self.given(&["capped", "idIndex"]) {
+            return Err(Error::invalid_options(format!(
+                "'clusteredIndex' is not allowed with '{other}'"
+            )));
+        }
+        options.append("clusteredIndex", index);
+        if let Some(seconds) = self.args.integer("expireAfterSeconds")? {
+            check_expire_after(seconds)?;
+            options.append("expireAfterSeconds", seconds);
+        }
+        Ok(())
+    }
+
     /// The options an ordinary collection keeps.
     pub(super) fn ordinary_options(&self) -> Result<Document> {
         let mut options = DocumentBuilder::new();
@@ -80,6 +111,7 @@ impl Creation<'_> {
         append_kept(self.args, &mut options)?;
         validation::Given::parse(self.args, &self.namespace, &collation)?
             .append_over(DocRef::EMPTY, &mut options);
+        self.append_clustered(&mut options)?;
         options.append("collation", collation.to_document());
         Ok(options.finish())
     }

@@ -7,12 +7,15 @@ use crate::catalog::CatalogEntry;
 use crate::error::{Error, ErrorCode, Result};
 
 /// Options no ordinary collection takes here.
-const UNSUPPORTED: &[&str] = &["clusteredIndex", "encryptedFields", "flags", "temp"];
+const UNSUPPORTED: &[&str] = &["encryptedFields", "flags", "temp"];
 
 impl Creation<'_> {
     /// Creates an ordinary collection.
     pub(super) fn create_ordinary(&self) -> Result<()> {
-        if let Some(expire) = self.args.integer("expireAfterSeconds")? {
+        let is_clustered = !self.args.value("clusteredIndex").is_missing();
+        if let Some(expire) = self.args.integer("expireAfterSeconds")?
+            && !is_clustered
+        {
             return Err(Error::invalid_options(format!(
                 "'expireAfterSeconds' ({expire}) is only for time-series and clustered collections"
             )));

@@ -193,7 +193,8 @@ fn name(args: &Args<'_>, key: DocRef<'_>, shape: Shape) -> Result<String> {
 
 /// The index on `_id` is there, so it may only be described as it is.
 fn check_id(args: &Args<'_>, description: DocRef<'_>, place: &Place<'_>) -> Result<()> {
-    let is_clustered = place.target == Target::Buckets;
+    let is_clustered =
+        place.target == Target::Buckets || place.collection.is_some_and(Collection::is_clustered);
     if args.boolean("clustered")? == Some(true) {
         if !is_clustered {
             return Err(Error::location(

@@ -17,6 +17,7 @@ use super::{ExecContext, Operator, ROWS_PER_BATCH};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
+use crate::query::planner::access::cluster::ClusterBound;
 use crate::query::planner::{AccessPath, BucketInput, MetaInput, RecordInput, Unpack};
 use crate::query::source::{
     self, Bucket, BucketIter, RecordIter, RecordKey, RecordSource, ScanCounters, highest_id,
@@ -77,7 +78,10 @@ impl RecordScan {
             }
             // Reading by index is an operator of its own.
             AccessPath::CollectionScan | AccessPath::Index(_) => (None, None),
-            AccessPath::ClusteredScan { min, max } => (min.clone(), max.clone()),
+            AccessPath::ClusteredScan { min, max } => {
+                let key = |bound: &Option<ClusterBound>| bound.as_ref().map(|b| b.key.clone());
+                (key(min), key(max))
+            }
         };
         let scan = source::RecordScan {
             direction: self.input.direction,
