@@ -2,6 +2,7 @@
 //! a view, and what may be changed of an index.
 
 mod index;
+mod unique;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
@@ -203,7 +204,10 @@ impl Change<'_> {
                 "'{name}' is only for capped collections"
             )));
         }
-        if let Some(name) = self.given(&["changeStreamPreAndPostImages", "dryRun"]) {
+        if self.body.contains("dryRun") && !self.body.contains("index") {
+            return Err(index::dry_run_alone());
+        }
+        if let Some(name) = self.given(&["changeStreamPreAndPostImages"]) {
             return Err(Error::new(
                 ErrorCode::CommandNotSupported,
                 format!("the option 'collMod.{name}' is not supported yet"),

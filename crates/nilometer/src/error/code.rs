@@ -101,6 +101,7 @@ codes! {
     TooManyLogicalSessions = 261;
     QueryExceededMemoryLimitNoDiskUseAllowed = 292;
     UnsupportedOpQueryCommand = 352;
+    CannotConvertIndexToUnique = 359;
     CollectionUUIDMismatch = 361;
     APIVersionError = 322;
     APIStrictError = 323;

@@ -121,6 +121,7 @@ fn parse_in(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
         key: key.to_document(),
         name,
         unique: flag(&args, "unique")?,
+        prepare_unique: flag(&args, "prepareUnique")?,
         sparse: flag(&args, "sparse")?,
         hidden: flag(&args, "hidden")?,
         partial_filter: filter(&args, place.target)?,
@@ -290,6 +291,11 @@ fn check_together(spec: &IndexSpec, shape: Shape, target: Target) -> Result<()> 
     }
     if let Some(plugin) = shape.plugin {
         kinds::check(spec, shape, plugin)?;
+    }
+    if target != Target::Ordinary && spec.prepare_unique {
+        return Err(Error::invalid_options(
+            "'prepareUnique' is not for indexes of time-series collections",
+        ));
     }
     if target == Target::Buckets && spec.unique {
         return Err(refused("indexes on buckets cannot be unique"));

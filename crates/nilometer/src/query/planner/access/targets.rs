@@ -19,7 +19,7 @@ pub struct Targets {
 
 /// How they are reached.
 enum Way {
-    Index(IndexAccess),
+    Index(Box<IndexAccess>),
     /// The records of a clustered collection between two keys.
     Clustered {
         min: Option<RecordKey>,
@@ -35,7 +35,7 @@ impl Targets {
             return None;
         };
         let way = match &input.access {
-            AccessPath::Index(access) => Way::Index((**access).clone()),
+            AccessPath::Index(access) => Way::Index(access.clone()),
             AccessPath::ClusteredScan { min, max } => {
                 let key = |bound: &Option<ClusterBound>| bound.as_ref().map(|b| b.key.clone());
                 Way::Clustered {
