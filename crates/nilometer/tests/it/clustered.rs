@@ -51,13 +51,13 @@ impl Both {
         let mut fixture = Fixture::new();
         let index = doc! { "key": doc! { "_id": 1 }, "unique": true, "name": "by id" };
         let mut options = vec![doc! {}, doc! { "clusteredIndex": index }];
-        if seed % 3 == 0 {
+        if seed.is_multiple_of(3) {
             let collation = doc! { "collation": doc! { "locale": "en", "strength": 2 } };
             options = options.iter().map(|o| joined(o, &collation)).collect();
         }
         for (name, options) in ["o", "c"].into_iter().zip(&options) {
             fixture.run(joined(&doc! { "create": name }, options));
-            if seed % 2 == 0 {
+            if seed.is_multiple_of(2) {
                 let index = doc! { "key": doc! { "a": 1 }, "name": "a_1" };
                 fixture.run(doc! { "createIndexes": name, "indexes": array![index] });
             }

@@ -31,20 +31,7 @@ pub(super) fn parse(
     let Some(given) = args.nested("index", FIELDS)? else {
         return Ok(None);
     };
-    let which = match (given.string("name")?, given.document("keyPattern")?) {
-        (Some(_), Some(_)) => {
-            return Err(Error::invalid_options(
-                "Cannot specify both key pattern and name.",
-            ));
-        }
-        (None, None) => {
-            return Err(Error::invalid_options(
-                "Must specify either index name or key pattern.",
-            ));
-        }
-        (Some(name), None) => ValueRef::String(name),
-        (None, Some(key)) => ValueRef::Document(key),
-    };
+    let which = which(&given)?;
     let hidden = given.lenient_boolean("hidden")?;
     let expiry = given.value("expireAfterSeconds");
     let unique = given.boolean("unique")?;
@@ -101,6 +88,20 @@ pub(super) fn parse(
 /// `dryRun` where there is nothing to try.
 pub(super) fn dry_run_alone() -> Error {
     Error::invalid_options("dryRun mode is only supported for the conversion to a unique index")
+}
+
+/// The name or the key of the index.
+fn which<'a>(given: &Args<'a>) -> Result<ValueRef<'a>> {
+    match (given.string("name")?, given.document("keyPattern")?) {
+        (Some(_), Some(_)) => Err(Error::invalid_options(
+            "Cannot specify both key pattern and name.",
+        )),
+        (None, None) => Err(Error::invalid_options(
+            "Must specify either index name or key pattern.",
+        )),
+        (Some(name), None) => Ok(ValueRef::String(name)),
+        (None, Some(key)) => Ok(ValueRef::Document(key)),
+    }
 }
 
 /// The seconds an index may be given: it expires already, or it could have been made so.
