@@ -127,8 +127,6 @@ fn run(
 ) -> Result<Document> {
     let operation = &context.operation;
     let args = Args::new("bulkWrite", request.body.as_ref());
-    // Says how to treat empty timestamps, which are never replaced.
-    args.boolean("bypassEmptyTsReplacement")?;
     let namespaces = namespaces(database, &args, request)?;
     let ops = ops(&args, request, namespaces.len())?;
     let batch_size = match args.nested("cursor", &["batchSize"])? {

@@ -18,7 +18,7 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::variables::SharedCollator;
 use crate::eval::{EvalContext, ParseContext};
-use crate::operation::{Documents, OperationContext, Request};
+use crate::operation::{Bypass, Documents, OperationContext, Request};
 use crate::query::planner::access::hint::{self, Hint};
 use crate::query::planner::access::targets::Targets;
 use crate::query::source::{Collections, Direction, Resolved};
@@ -118,7 +118,7 @@ impl Selected {
         multi: bool,
         durability: Durability,
         eval: EvalContext<'a>,
-        bypass_validation: bool,
+        bypass: Bypass,
         check_interrupt: &'a dyn Fn() -> Result<()>,
     ) -> Selection<'a> {
         Selection {
@@ -129,7 +129,7 @@ impl Selected {
             candidates: self.targets.as_ref().map(|targets| targets as _),
             durability,
             eval,
-            bypass_validation,
+            bypass,
             collator: self.collator.as_ref(),
             check_interrupt,
         }

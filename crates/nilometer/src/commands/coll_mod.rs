@@ -9,7 +9,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 use index::IndexChange;
 
 use super::args::Args;
-use super::create::{check_expire_after, check_graph, parse_pipeline};
+use super::create::{check_expire_after, check_graph, parse_pipeline, refuse_images};
 use super::{Access, CommandContext, CommandSpec, Fields, capped, collection_uuid, validation};
 use crate::catalog::{CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
 use crate::database::Database;
@@ -207,12 +207,7 @@ impl Change<'_> {
         if self.body.contains("dryRun") && !self.body.contains("index") {
             return Err(index::dry_run_alone());
         }
-        if let Some(name) = self.given(&["changeStreamPreAndPostImages"]) {
-            return Err(Error::new(
-                ErrorCode::CommandNotSupported,
-                format!("the option 'collMod.{name}' is not supported yet"),
-            ));
-        }
+        refuse_images(self.args)?;
         let options = self.ordinary_options(collection)?;
         let index = index::parse(self.args, collection, IndexSide::Stored)?;
         if options != collection.options {

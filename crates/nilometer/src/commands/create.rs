@@ -19,7 +19,7 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 
-pub(super) use options::check_expire_after;
+pub(super) use options::{check_expire_after, refuse_images};
 pub(super) use view::{check_graph, parse_pipeline};
 
 pub(super) const SPEC: CommandSpec = CommandSpec {

@@ -12,7 +12,7 @@ use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find, generi
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
-use crate::operation::{KillSwitch, OperationContext, Progress, Request};
+use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request};
 use crate::services::{LatencyClass, OperationEntry, Services};
 use crate::session::ClientSession;
 
@@ -67,7 +67,7 @@ fn run_known(
         write_concern: generic.write_concern,
         max_time_ms: generic.max_time_ms,
         is_explain: false,
-        bypass_validation: bypasses_validation(spec, request)?,
+        bypass: bypass(spec, request)?,
         clock: services.clock.clone(),
         deadline: None,
         kill: KillSwitch::new(),
@@ -106,16 +106,23 @@ fn run_known(
     outcome
 }
 
-/// Whether a command that can be told so shall write documents unchecked.
-fn bypasses_validation(spec: &CommandSpec, request: &Request) -> Result<bool> {
-    const NAME: &str = "bypassDocumentValidation";
-    match spec.fields {
-        super::Fields::Only(known) if known.contains(&NAME) => {
-            let args = super::args::Args::new(spec.name, request.body.as_ref());
-            Ok(args.lenient_boolean(NAME)?.unwrap_or(false))
-        }
-        _ => Ok(false),
+/// What a command that can be told so shall leave undone to the documents it writes.
+fn bypass(spec: &CommandSpec, request: &Request) -> Result<Bypass> {
+    let args = super::args::Args::new(spec.name, request.body.as_ref());
+    let takes = |name: &str| match spec.fields {
+        super::Fields::Only(known) => known.contains(&name),
+        super::Fields::Any => false,
+    };
+    let mut bypass = Bypass::default();
+    if takes("bypassDocumentValidation") {
+        bypass.validation = args
+            .lenient_boolean("bypassDocumentValidation")?
+            .unwrap_or(false);
     }
+    if takes("bypassEmptyTsReplacement") {
+        bypass.empty_timestamps = args.boolean("bypassEmptyTsReplacement")?.unwrap_or(false);
+    }
+    Ok(bypass)
 }
 
 /// What a command counts as in `latencyStats`.

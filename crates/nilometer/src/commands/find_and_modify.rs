@@ -74,8 +74,6 @@ fn run(
     let args = Args::new("findAndModify", request.body.as_ref());
     let name = args.required_string(request.command_name())?;
     let namespace = Namespace::new(&operation.database, name)?;
-    // Says how to treat empty timestamps, which are never replaced.
-    args.lenient_boolean("bypassEmptyTsReplacement")?;
     let options = QueryOptions::parse(database, operation, &args, Some(name))?;
     let form = form(&args, &options)?;
     target(database, &namespace)?;
@@ -100,7 +98,7 @@ fn run(
         false,
         durability(operation, true),
         eval,
-        operation.bypass_validation,
+        operation.bypass,
         &check_interrupt,
     );
     let done = perform(database, operation, &namespace, selection, &form)

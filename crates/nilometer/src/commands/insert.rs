@@ -42,8 +42,6 @@ fn run(
     let namespace = Namespace::new(context.database_name(), args.required_string("insert")?)?;
     collection_uuid::check(database, &args, &namespace)?;
     let ordered = args.boolean("ordered")?.unwrap_or(true);
-    // Says how to treat empty timestamps, which are never replaced.
-    args.boolean("bypassEmptyTsReplacement")?;
     let documents = request
         .documents("insert", "documents")?
         .ok_or_else(|| args.missing("documents"))?;
@@ -95,7 +93,7 @@ pub(super) fn insert_documents<'a>(
         None => {
             let collection = ordinary(database, namespace.clone())?;
             let checking = Checking {
-                bypass: operation.bypass_validation,
+                bypass: operation.bypass,
                 eval: EvalContext {
                     now_ms,
                     random: Some(&*database.queries().entropy),

@@ -222,7 +222,7 @@ fn insert<'a>(
 ) -> Result<()> {
     let options = StoredCollections::insert_options(new_id);
     let checking = Checking {
-        bypass: operation.bypass_validation,
+        bypass: operation.bypass,
         eval: EvalContext {
             now_ms: operation.now_ms,
             ..EvalContext::default()
@@ -334,7 +334,7 @@ impl MergeTarget for Target {
             candidates: None,
             durability: Durability::Buffered,
             eval: change.eval,
-            bypass_validation: operation.bypass_validation,
+            bypass: operation.bypass,
             collator: None,
             check_interrupt: &|| operation.check_interrupt(),
         };

@@ -25,6 +25,7 @@ use super::validator::Checking;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
 use crate::insertion::InsertOptions;
+use crate::operation::Bypass;
 
 /// How much a capped collection may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +238,7 @@ impl Records {
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         let checking = Checking {
-            bypass: true,
+            bypass: Bypass::ALL,
             ..Checking::default()
         };
         let options = InsertOptions {

@@ -35,6 +35,7 @@ use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
 use crate::insertion::InsertOptions;
+use crate::operation::Bypass;
 
 /// Times an upsert is tried again when another writer has inserted what it looked for.
 const UPSERT_RETRIES_MAX: usize = 10;
@@ -63,8 +64,8 @@ pub struct Selection<'a> {
     pub durability: Durability,
     /// Time, variables, randomness.
     pub eval: EvalContext<'a>,
-    /// True to write what the validator would refuse.
-    pub bypass_validation: bool,
+    /// What is not done to the documents that are written.
+    pub bypass: Bypass,
     /// How strings compare, if not by bytes: what `eval` borrows.
     pub collator: Option<&'a SharedCollator>,
     /// Ends the statement from outside.
@@ -75,7 +76,7 @@ impl<'a> Selection<'a> {
     /// How changed documents are checked.
     fn checking(&self) -> Checking<'a> {
         Checking {
-            bypass: self.bypass_validation,
+            bypass: self.bypass,
             eval: self.eval,
         }
     }
@@ -126,7 +127,10 @@ impl Records {
         let mut out = Updated::default();
         let validator = Validator::of(collection)?;
         let result = self.change(collection, selection, &mut |document, position| {
-            let after = change.apply(document.as_ref(), position, &selection.eval)?;
+            let mut after = change.apply(document.as_ref(), position, &selection.eval)?;
+            if change.is_replacement() {
+                after = after.map(|after| self.with_timestamps(after, selection.checking()));
+            }
             if let Some(after) = &after {
                 update::check::id_unchanged(change, document.as_ref(), after)?;
                 if let Some(validator) = &validator {
@@ -168,6 +172,7 @@ impl Records {
                 Some(document) => document.to_document(),
                 None => new_document(selection, change, new_id)?,
             };
+            let document = self.with_timestamps(document, selection.checking());
             let options = InsertOptions {
                 ordered: true,
                 durability: selection.durability,

@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::eval::EvalContext;
 use crate::eval::matcher::MatchExpression;
 use crate::index::{Index, KeyRange};
+use crate::operation::Bypass;
 
 /// Records removed in one engine batch.
 const BATCH_RECORDS_MAX: usize = 1000;
@@ -107,7 +108,7 @@ fn everything<'a>(
         candidates: None,
         durability: Durability::Buffered,
         eval: EvalContext::default(),
-        bypass_validation: true,
+        bypass: Bypass::ALL,
         collator: None,
         check_interrupt,
     }

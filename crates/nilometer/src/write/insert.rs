@@ -99,6 +99,7 @@ impl Records {
         let mut outcome = InsertOutcome::default();
         for (index, document) in documents.enumerate() {
             let document = with_id_first(document, options.new_id);
+            let document = self.with_timestamps(document, checking);
             match inserting.plan(&document) {
                 Ok(id_key) => {
                     inserting.put(document, id_key)?;

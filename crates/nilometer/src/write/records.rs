@@ -24,6 +24,8 @@ pub struct Records {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) catalog: Arc<Catalog>,
     collections: Mutex<HashMap<[u8; 16], Arc<CollectionState>>>,
+    /// The last timestamp that was given out.
+    pub(super) timestamp: AtomicU64,
 }
 
 /// What is kept in memory of one collection.
@@ -77,6 +79,7 @@ impl Records {
             engine,
             catalog,
             collections: Mutex::default(),
+            timestamp: AtomicU64::new(0),
         }
     }
 

@@ -23,6 +23,7 @@ use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, EvalContext, ParseContext};
+use crate::operation::Bypass;
 
 /// The number MongoDB logs such a warning under.
 const WARNING_ID: i32 = 20_294;
@@ -49,8 +50,8 @@ enum Level {
 /// How the documents of a statement are checked.
 #[derive(Clone, Copy, Default)]
 pub struct Checking<'a> {
-    /// They are not.
-    pub bypass: bool,
+    /// What is not done to them.
+    pub bypass: Bypass,
     /// Time and randomness.
     pub eval: EvalContext<'a>,
 }
@@ -105,7 +106,8 @@ impl Validator {
             collator: self.collation.collator(),
             ..checking.eval
         };
-        if checking.bypass || self.level == Level::Off || self.filter.matches(after, &eval)? {
+        let ignored = checking.bypass.validation || self.level == Level::Off;
+        if ignored || self.filter.matches(after, &eval)? {
             return Ok(());
         }
         if let (Level::Moderate, Some(before)) = (self.level, before)

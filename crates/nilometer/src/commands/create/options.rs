@@ -22,6 +22,17 @@ pub(in crate::commands) fn check_expire_after(seconds: i64) -> Result<()> {
     Ok(())
 }
 
+/// Images of documents for change streams, which a standalone has none of.
+pub(in crate::commands) fn refuse_images(args: &Args<'_>) -> Result<()> {
+    let images = args.nested("changeStreamPreAndPostImages", &["enabled"])?;
+    match images {
+        Some(images) if images.boolean("enabled")? == Some(true) => Err(Error::invalid_options(
+            "changeStreamPreAndPostImages is for members of a replica set",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The collation a collection or view is given.
 pub(super) fn collation(args: &Args<'_>) -> Result<Collation> {
     match args.document("collation")? {

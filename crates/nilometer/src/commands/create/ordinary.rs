@@ -3,6 +3,7 @@
 use nilometer_bson::{DocRef, Document, ValueRef};
 
 use super::Creation;
+use super::options::refuse_images;
 use crate::catalog::CatalogEntry;
 use crate::error::{Error, ErrorCode, Result};
 
@@ -26,16 +27,7 @@ impl Creation<'_> {
                 format!("the option 'create.{option}' is not supported yet"),
             ));
         }
-        let images = self
-            .args
-            .nested("changeStreamPreAndPostImages", &["enabled"])?;
-        if let Some(images) = images
-            && images.boolean("enabled")? == Some(true)
-        {
-            return Err(Error::invalid_options(
-                "changeStreamPreAndPostImages is for members of a replica set",
-            ));
-        }
+        refuse_images(self.args)?;
         if self.args.boolean("autoIndexId")? == Some(false) {
             return Err(Error::invalid_options(
                 "every collection has an index on '_id': 'autoIndexId' cannot be false",

@@ -14,7 +14,7 @@ use crate::catalog::{Collection, Granularity, Namespace, TimeseriesOptions};
 use crate::commands::view_change::Measurements;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
-use crate::operation::OperationContext;
+use crate::operation::{Bypass, OperationContext};
 use crate::query::source::{Change, MergeTarget};
 use crate::write::{Selection, Updated};
 
@@ -67,7 +67,7 @@ impl SeriesTarget {
             candidates: None,
             durability: Durability::Buffered,
             eval: change.eval,
-            bypass_validation: false,
+            bypass: Bypass::default(),
             // Comparisons of the filter carry their own.
             collator: None,
             check_interrupt: &check_interrupt,
