@@ -13,6 +13,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
     fields: Fields::Only(&[
         "full",
+        "scandata",
         "repair",
         "metadata",
         "background",
@@ -33,7 +34,13 @@ fn run(
     let args = Args::new("validate", request.body.as_ref());
     let namespace = Namespace::new(context.database_name(), args.required_string("validate")?)?;
     // Every check is always made; only what would change data is refused.
-    for flag in ["full", "metadata", "background", "checkBSONConformance"] {
+    for flag in [
+        "full",
+        "scandata",
+        "metadata",
+        "background",
+        "checkBSONConformance",
+    ] {
         args.boolean(flag)?;
     }
     if args.boolean("repair")? == Some(true) {

@@ -125,8 +125,8 @@ impl Validator {
                 c = "STORAGE",
                 id = WARNING_ID,
                 namespace = %collection.namespace,
-                document = %value_to_relaxed(ValueRef::Document(after)),
-                errInfo = %shown(&info),
+                json.document = %value_to_relaxed(ValueRef::Document(after)),
+                json.errInfo = %shown(&info),
                 "Document would fail validation"
             );
             return Ok(());
