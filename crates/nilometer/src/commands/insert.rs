@@ -18,6 +18,9 @@ use crate::write::Checking;
 /// Documents one command may insert.
 pub(super) const WRITE_BATCH_MAX: usize = 100_000;
 
+/// How often an insert is tried again whose collection is dropped under it.
+const DROPPED_RETRIES_MAX: usize = 10;
+
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
     write_concern: true,
@@ -67,7 +70,7 @@ pub(super) fn insert_documents<'a>(
     database: &Database,
     operation: &OperationContext,
     namespace: &Namespace,
-    documents: impl Iterator<Item = DocRef<'a>>,
+    documents: impl Iterator<Item = DocRef<'a>> + Clone,
     ordered: bool,
 ) -> Result<(usize, Vec<(usize, Error)>)> {
     let concern = operation.write_concern;
@@ -91,7 +94,6 @@ pub(super) fn insert_documents<'a>(
         }
         Some((collection, false)) => timeseries.insert(catalog, &collection, documents, options)?,
         None => {
-            let collection = ordinary(database, namespace.clone())?;
             let checking = Checking {
                 bypass: operation.bypass,
                 eval: EvalContext {
@@ -100,9 +102,21 @@ pub(super) fn insert_documents<'a>(
                     ..EvalContext::default()
                 },
             };
-            database
-                .records()
-                .insert(&collection, documents, options, checking)?
+            let records = database.records();
+            let mut tries = 0;
+            loop {
+                let collection = ordinary(database, namespace.clone())?;
+                match records.insert(&collection, documents.clone(), options, checking) {
+                    // It was dropped or replaced since: there is another of the name, or will be.
+                    Err(error)
+                        if error.code == ErrorCode::QueryPlanKilled
+                            && tries < DROPPED_RETRIES_MAX =>
+                    {
+                        tries += 1;
+                    }
+                    outcome => break outcome?,
+                }
+            }
         }
     };
     let inserted = outcome.inserted;

@@ -105,6 +105,8 @@ impl Records {
                     inserting.put(document, id_key)?;
                     outcome.inserted += 1;
                 }
+                // The collection is gone; the caller may know of another.
+                Err(error) if error.code == ErrorCode::QueryPlanKilled => return Err(error),
                 Err(error) => {
                     outcome.errors.push(WriteError { index, error });
                     if options.ordered {

@@ -266,3 +266,108 @@ fn who_waits_is_woken_by_an_insert() {
     assert_eq!((same, batch.len()), (id, 1), "{}", show(&reply));
     assert!(started.elapsed() < Duration::from_secs(20));
 }
+
+fn run_on(database: &Database, command: Document) -> Document {
+    let mut body = nilometer_bson::DocumentBuilder::new();
+    for element in command.iter() {
+        body.append_element(element);
+    }
+    body.append("$db", "test");
+    let mut session = nilometer::ClientSession::embedded();
+    database.run_command(&mut session, &nilometer::Request::new(body.finish()))
+}
+
+/// Writers side by side, and one who reads along: everything is met once, in one order.
+#[test]
+fn a_tail_meets_everything_once() {
+    const WRITERS: i32 = 3;
+    const EACH: i32 = 300;
+    let database = Database::in_memory().unwrap();
+    let create = doc! { "create": "c", "capped": true, "size": 10_000_000 };
+    run_on(&database, create);
+    run_on(
+        &database,
+        doc! { "insert": "c", "documents": vec![Value::from(document(-1, 1))] },
+    );
+    let opened = run_on(
+        &database,
+        doc! { "find": "c", "tailable": true, "awaitData": true },
+    );
+    let (id, _, first) = cursor(&opened, "firstBatch");
+    let mut seen: Vec<i64> = first
+        .iter()
+        .filter_map(|d| d.get("_id").as_exact_i64())
+        .collect();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let database = &database;
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let made = document(writer * EACH + n, 10);
+                    let reply = run_on(
+                        database,
+                        doc! { "insert": "c", "documents": vec![Value::from(made)] },
+                    );
+                    assert_eq!(reply.get("n").as_exact_i64(), Some(1), "{}", show(&reply));
+                }
+            });
+        }
+        while seen.len() <= (WRITERS * EACH) as usize {
+            let more = doc! { "getMore": id, "collection": "c", "maxTimeMS": 1000 };
+            let (same, _, batch) = cursor(&run_on(&database, more), "nextBatch");
+            assert_eq!(same, id);
+            seen.extend(batch.iter().filter_map(|d| d.get("_id").as_exact_i64()));
+        }
+    });
+    let stored = run_on(&database, doc! { "find": "c", "batchSize": 10_000 });
+    let (_, _, stored) = cursor(&stored, "firstBatch");
+    let stored: Vec<i64> = stored
+        .iter()
+        .filter_map(|d| d.get("_id").as_exact_i64())
+        .collect();
+    assert_eq!(seen, stored);
+}
+
+/// What a writer was told is there is there, whatever becomes of the collection around it.
+#[test]
+fn a_conversion_loses_nothing_that_was_acknowledged() {
+    let database = Database::in_memory().unwrap();
+    run_on(
+        &database,
+        doc! { "insert": "c", "documents": vec![Value::from(document(-1, 1))] },
+    );
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let acknowledged = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (mut n, mut acknowledged, mut codes) = (0, Vec::new(), Vec::new());
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let made = vec![Value::from(document(n, 1))];
+                let reply = run_on(&database, doc! { "insert": "c", "documents": made });
+                match reply.get("n").as_exact_i64() {
+                    Some(1) => acknowledged.push(n),
+                    _ => codes.push(show(&reply)),
+                }
+                n += 1;
+            }
+            assert!(codes.is_empty(), "{codes:?}");
+            acknowledged
+        });
+        for _ in 0..30 {
+            let convert = doc! { "convertToCapped": "c", "size": 100_000_000 };
+            let reply = run_on(&database, convert);
+            assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    let stored = run_on(&database, doc! { "find": "c", "batchSize": 1_000_000 });
+    let (_, _, stored) = cursor(&stored, "firstBatch");
+    let stored: Vec<i32> = stored
+        .iter()
+        .filter_map(|d| d.get("_id").as_exact_i64())
+        .map(|id| id as i32)
+        .filter(|id| *id >= 0)
+        .collect();
+    assert_eq!(stored, acknowledged);
+}
