@@ -18,9 +18,9 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use nilometer_bson::{Document, ObjectId, ValueRef};
-use nilometer_storage::{Durability, KeyspaceId, Snapshot};
+use nilometer_storage::{Direction, Durability, KeyspaceId, Snapshot};
 
-use super::records::{CollectionState, Records, document, read_chunk};
+use super::records::{CollectionState, Records, document};
 use super::validator::Checking;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
@@ -80,32 +80,62 @@ pub(super) fn bytes_of(document: &Document) -> i64 {
 
 /// The load of a capped collection, once it has been counted.
 #[derive(Debug, Default)]
-pub(super) struct KnownLoad(Mutex<Option<Load>>);
+pub(super) struct KnownLoad(Mutex<Option<Known>>);
+
+#[derive(Clone, Debug)]
+struct Known {
+    load: Load,
+    /// Up to this key all records have gone. Engines keep traces of what was removed for a while: looking
+    /// for the oldest record begins behind them.
+    gone_up_to: Option<Vec<u8>>,
+}
 
 impl KnownLoad {
     /// Takes a commit into account; called by whoever holds the writing lock.
     pub(super) fn add(&self, change: Load) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(load) = &mut *known {
+        if let Some(Known { load, .. }) = &mut *known {
             load.count += change.count;
             load.bytes += change.bytes;
         }
     }
 
-    fn get_or_count(&self, snapshot: &dyn Snapshot, records: KeyspaceId) -> Result<Load> {
+    /// The key up to which all records have gone, if that is known.
+    pub(super) fn gone_up_to(&self) -> Option<Vec<u8>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().and_then(|known| known.gone_up_to.clone())
+    }
+
+    /// The records up to `key` have gone.
+    pub(super) fn forget_up_to(&self, key: Option<&Vec<u8>>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(load) = *known {
-            return Ok(load);
+        if let (Some(known), Some(key)) = (&mut *known, key) {
+            known.gone_up_to = Some(key.clone());
+        }
+    }
+
+    fn get_or_count(&self, snapshot: &dyn Snapshot, records: KeyspaceId) -> Result<Known> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*known {
+            return Ok(known.clone());
         }
         let mut load = Load::default();
-        let all = snapshot.scan(records, &[], None, nilometer_storage::Direction::Forward)?;
+        let all = snapshot.scan(records, &[], None, Direction::Forward)?;
         for record in all {
             load.count += 1;
             load.bytes += i64::try_from(record?.1.len()).unwrap_or(i64::MAX);
         }
-        Ok(*known.insert(load))
+        let counted = Known {
+            load,
+            gone_up_to: None,
+        };
+        Ok(known.insert(counted).clone())
     }
 }
+
+/// How many more of the oldest records are looked for each time, and at most.
+const LOOK_GROWTH: usize = 4;
+const LOOK_MAX: usize = 256;
 
 /// Making room in a capped collection, for one insert under the writing lock.
 pub(super) struct Room {
@@ -117,6 +147,10 @@ pub(super) struct Room {
     oldest: VecDeque<(Vec<u8>, Document)>,
     /// The last record that was among them.
     looked_up_to: Option<Vec<u8>>,
+    /// How many are looked for next.
+    look_for: usize,
+    /// The last record that was to go.
+    pub(super) gone_up_to: Option<Vec<u8>>,
 }
 
 impl Room {
@@ -130,12 +164,15 @@ impl Room {
         let Some(limits) = CappedLimits::of(collection) else {
             return Ok(None);
         };
+        let known = state.load.get_or_count(snapshot, records)?;
         Ok(Some(Self {
             limits,
             records,
-            load: state.load.get_or_count(snapshot, records)?,
+            load: known.load,
             oldest: VecDeque::new(),
-            looked_up_to: None,
+            looked_up_to: known.gone_up_to.clone(),
+            look_for: 1,
+            gone_up_to: known.gone_up_to,
         }))
     }
 
@@ -158,10 +195,16 @@ impl Room {
             return Ok(ToGo::Nothing);
         }
         if self.oldest.is_empty() {
-            let after = self.looked_up_to.as_deref();
-            for (key, value) in read_chunk(snapshot, self.records, after, false)? {
+            let start = match &self.looked_up_to {
+                Some(key) => [&key[..], &[0]].concat(),
+                None => Vec::new(),
+            };
+            let scan = snapshot.scan(self.records, &start, None, Direction::Forward)?;
+            for record in scan.take(self.look_for) {
+                let (key, value) = record?;
                 self.oldest.push_back((key.to_vec(), document(&value)?));
             }
+            self.look_for = (self.look_for * LOOK_GROWTH).min(LOOK_MAX);
             if let Some((last, _)) = self.oldest.back() {
                 self.looked_up_to = Some(last.clone());
             }
@@ -169,6 +212,7 @@ impl Room {
         Ok(match self.oldest.pop_front() {
             Some((key, document)) => {
                 self.load.remove(&document);
+                self.gone_up_to = Some(key.clone());
                 ToGo::Record(key, document)
             }
             None => ToGo::NotInSnapshot,

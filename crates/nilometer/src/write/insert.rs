@@ -278,6 +278,8 @@ impl<'c> Inserting<'c> {
         let load = std::mem::take(&mut self.load);
         self.state.count.add(load.count);
         self.state.load.add(load);
+        let gone = self.room.as_ref().and_then(|room| room.gone_up_to.as_ref());
+        self.state.load.forget_up_to(gone);
         self.snapshot = self.records.engine.snapshot()?;
         self.fresh.clear();
         self.freed.clear();

@@ -8,7 +8,7 @@ use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot};
 
-use super::capped::{Arrivals, KnownLoad};
+use super::capped::{Arrivals, CappedLimits, KnownLoad};
 use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -124,9 +124,12 @@ impl Records {
         collection: &Collection,
         backward: bool,
         after: Option<Vec<u8>>,
-        bounds: KeyBounds,
+        mut bounds: KeyBounds,
     ) -> Result<RecordScan> {
         let (records, _) = keyspaces(collection)?;
+        if bounds.min.is_none() && CappedLimits::of(collection).is_some() {
+            bounds.min = self.state(collection)?.load.gone_up_to();
+        }
         Ok(RecordScan {
             bounds,
             engine: self.engine.clone(),
