@@ -16,3 +16,4 @@ mod random;
 mod same_answers;
 mod statistics;
 mod support;
+mod validators;
