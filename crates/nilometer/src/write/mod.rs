@@ -36,6 +36,7 @@ pub use capped::{Arrivals, CappedLimits};
 pub use change::{Changed, Selection, Updated};
 pub(crate) use change::{ids_of, new_document};
 pub use index_scan::{FoundEntry, IndexRangeScan};
+pub use rebuild::Rebuilt;
 pub use records::{KeyBounds, RecordScan, Records, clustered_key};
 pub use validator::{Checking, Validator};
 pub use view::{CollectionView, ViewEntry};

@@ -1,4 +1,5 @@
-//! Making the indexes of an ordinary collection agree with its records again (`reIndex`).
+//! Making the indexes of an ordinary collection agree with its records again (`reIndex`, and `validate`
+//! with `repair`).
 //!
 //! ```text
 //! each entry    one that its record does not ask for goes
@@ -15,7 +16,16 @@ use super::records::{Records, document, id_key, keyspaces, read_chunk};
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::eval::Collation;
-use crate::index::{Index, duplicate_key, entry, put_entries};
+use crate::index::{Index, duplicate_key, entry};
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rebuilt {
+    /// Entries that were missing.
+    pub added: u64,
+    /// Entries that were wrong.
+    pub removed: u64,
+}
 
 impl Records {
     /// Writes what is missing in the indexes that are complete, and removes what is wrong. Fails, and
@@ -24,13 +34,14 @@ impl Records {
         &self,
         collection: &Collection,
         check_interrupt: &dyn Fn() -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Rebuilt> {
         self.exclusively(collection, || {
             // What is being built now is looked after by its build.
             let held = collection.indexes.hold();
             let complete = held.iter().filter(|index| index.is_ready());
             let indexes = complete.map(Index::of).collect::<Result<Vec<_>>>()?;
-            let rebuild = Rebuild {
+            let mut rebuild = Rebuild {
+                done: Rebuilt::default(),
                 records: self,
                 collection,
                 collation: Collation::of_stored(collection.options.as_ref())?,
@@ -44,7 +55,8 @@ impl Records {
                     rebuild.check_unique(index)?;
                 }
             }
-            self.sync()
+            self.sync()?;
+            Ok(rebuild.done)
         })
     }
 }
@@ -54,6 +66,7 @@ struct Rebuild<'r> {
     collection: &'r Collection,
     collation: Collation,
     check_interrupt: &'r dyn Fn() -> Result<()>,
+    done: Rebuilt,
 }
 
 /// What is done with each key and value.
@@ -82,45 +95,67 @@ impl Rebuild<'_> {
     }
 
     /// The index of `_id`. Of two records with one `_id` the first keeps it.
-    fn ids(&self) -> Result<()> {
+    fn ids(&mut self) -> Result<()> {
         let (records, id_index) = keyspaces(self.collection)?;
         let Some(id_index) = id_index else {
             return Ok(());
         };
         let key_of = |found: &Document| id_key(found.get("_id"), &self.collation);
+        let has_key = |snapshot: &dyn Snapshot, record: &[u8], key: &[u8]| -> Result<bool> {
+            let found = snapshot.get(records, record)?;
+            let found = found.map(|bytes| document(&bytes)).transpose()?;
+            Ok(found.is_some_and(|found| key_of(&found) == key))
+        };
+        let mut done = Rebuilt::default();
         self.walk(records, &mut |snapshot, batch, record, value| {
             let key = key_of(&document(value)?);
-            let leads_to = snapshot.get(id_index, &key)?;
-            let is_led_to = match &leads_to {
-                Some(other) if other[..] == *record => true,
-                Some(other) => snapshot.get(records, other)?.is_some(),
+            let is_led_to = match snapshot.get(id_index, &key)? {
+                Some(known) => known[..] == *record || has_key(snapshot, &known, &key)?,
                 None => false,
             };
             if !is_led_to {
                 batch.put(id_index, key, record.to_vec());
+                done.added += 1;
             }
             Ok(())
         })?;
         self.walk(id_index, &mut |snapshot, batch, key, record| {
-            let found = snapshot.get(records, record)?;
-            let found = found.map(|bytes| document(&bytes)).transpose()?;
-            if found.is_none_or(|found| key_of(&found) != key) {
+            if !has_key(snapshot, record, key)? {
                 batch.delete(id_index, key.to_vec());
+                done.removed += 1;
             }
             Ok(())
-        })
+        })?;
+        self.note(done);
+        Ok(())
+    }
+
+    fn note(&mut self, done: Rebuilt) {
+        self.done.added += done.added;
+        self.done.removed += done.removed;
     }
 
     /// The entries records ask for.
-    fn add(&self, index: &Index) -> Result<()> {
+    fn add(&mut self, index: &Index) -> Result<()> {
         let (records, _) = keyspaces(self.collection)?;
-        self.walk(records, &mut |_, batch, record, value| {
+        let keyspace = index.stored.keyspace;
+        let mut done = Rebuilt::default();
+        self.walk(records, &mut |snapshot, batch, record, value| {
             let keys = index.keys(document(value)?.as_ref())?;
             let catalog = &self.records.catalog;
             catalog.mark_multikey(self.collection, &index.stored, keys.multikey)?;
-            put_entries(batch, index, &keys, record);
+            for key in &keys.keys {
+                let place = entry::key(key, record);
+                let known = snapshot.get(keyspace, &place)?;
+                if known.as_deref() != Some(&key.type_bits[..]) {
+                    batch.put(keyspace, place, key.type_bits.clone());
+                    done.added += 1;
+                }
+            }
             Ok(())
-        })
+        })?;
+        self.note(done);
+        Ok(())
     }
 
     /// Fails if two records have one key of a unique index.
@@ -146,8 +181,9 @@ impl Rebuild<'_> {
     }
 
     /// The entries nobody asks for.
-    fn remove(&self, index: &Index) -> Result<()> {
+    fn remove(&mut self, index: &Index) -> Result<()> {
         let (records, _) = keyspaces(self.collection)?;
+        let mut done = Rebuilt::default();
         let keyspace = index.stored.keyspace;
         let (order, components) = (index.order(), index.components());
         self.walk(keyspace, &mut |snapshot, batch, found, _| {
@@ -163,9 +199,12 @@ impl Rebuild<'_> {
             };
             if !is_asked_for {
                 batch.delete(keyspace, found.to_vec());
+                done.removed += 1;
             }
             Ok(())
-        })
+        })?;
+        self.note(done);
+        Ok(())
     }
 }
 
@@ -229,7 +268,18 @@ mod tests {
             .engine()
             .commit(batch, Durability::Buffered)
             .unwrap();
-        assert_ne!(contents(&database, &collection), before);
+        let damaged = contents(&database, &collection);
+        assert_ne!(damaged, before);
+        let repair = bson::doc! { "validate": "c", "repair": true };
+        let reply = database.command("db", &repair).unwrap();
+        assert!(reply.get_bool("repaired").unwrap() && reply.get_bool("valid").unwrap());
+        let (added, removed) = (
+            reply.get_i64("numInsertedMissingIndexEntries").unwrap(),
+            reply.get_i64("numRemovedExtraIndexEntries").unwrap(),
+        );
+        let grown = before.len() as i64 - damaged.len() as i64;
+        assert!(added > 1000 && removed > 100 && added - removed == grown);
+        assert_eq!(contents(&database, &collection), before);
         let reply = database
             .command("db", &bson::doc! { "reIndex": "c" })
             .unwrap();
