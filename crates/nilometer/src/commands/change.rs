@@ -18,7 +18,7 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::variables::SharedCollator;
 use crate::eval::{EvalContext, ParseContext};
-use crate::operation::{Documents, OperationContext, Request};
+use crate::operation::{Bypass, Documents, OperationContext, Request};
 use crate::query::planner::access::hint::{self, Hint};
 use crate::query::planner::access::targets::Targets;
 use crate::query::source::{Collections, Direction, Resolved};
@@ -118,6 +118,7 @@ impl Selected {
         multi: bool,
         durability: Durability,
         eval: EvalContext<'a>,
+        bypass: Bypass,
         check_interrupt: &'a dyn Fn() -> Result<()>,
     ) -> Selection<'a> {
         Selection {
@@ -128,6 +129,7 @@ impl Selected {
             candidates: self.targets.as_ref().map(|targets| targets as _),
             durability,
             eval,
+            bypass,
             collator: self.collator.as_ref(),
             check_interrupt,
         }
@@ -161,7 +163,9 @@ fn hinted(
         // There are no documents the hint could mislead about.
         _ => return Ok((None, None)),
     };
-    if source.view()?.is_some() {
+    if source.is_clustered() && source.knows_index(hint) {
+        Ok((Some(Direction::Forward), None))
+    } else if source.view()?.is_some() {
         let hint = Hint::of(hint);
         if let Some(hint) = &hint {
             hint.find(&source.all_indexes()?)?;
@@ -234,8 +238,6 @@ impl<'r> Statements<'r> {
         let args = Args::new(command, request.body.as_ref());
         let namespace = Namespace::new(&operation.database, args.required_string(command)?)?;
         let ordered = args.boolean("ordered")?.unwrap_or(true);
-        // Says how to treat documents that validators would refuse; there are none.
-        args.lenient_boolean("bypassDocumentValidation")?;
         let documents = write_batch(request, &args, field)?;
         for document in documents.clone() {
             Args::new(format!("{command}.{field}"), document).check_names(known)?;

@@ -348,5 +348,8 @@ fn of_a_field_given_twice_the_first_counts() {
     assert_eq!(buckets.len(), 1, "{names:?}");
     assert_eq!((buckets[0].count(), names[0].len()), (2, 3), "{names:?}");
     let values = buckets[0].column("v").unwrap().unwrap().to_values();
-    assert!(values.iter().all(|v| matches!(v, Value::Int32(1))), "{values:?}");
+    assert!(
+        values.iter().all(|v| matches!(v, Value::Int32(1))),
+        "{values:?}"
+    );
 }

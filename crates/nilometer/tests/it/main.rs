@@ -1,6 +1,8 @@
 //! What a client sees: commands in, replies out.
 
+mod capped;
 mod change_commands;
+mod clustered;
 mod collations;
 mod geo;
 mod golden;
@@ -15,3 +17,4 @@ mod random;
 mod same_answers;
 mod statistics;
 mod support;
+mod validators;
