@@ -157,7 +157,7 @@ fn local_sessions(services: &Services, argument: DocRef<'_>) -> Result<Vec<Docum
 }
 
 impl StoredCollections {
-    fn buckets(&self, collection: Arc<Collection>) -> Result<Buckets> {
+    pub(crate) fn buckets(&self, collection: Arc<Collection>) -> Result<Buckets> {
         Buckets::new(self.timeseries.clone(), collection)
     }
 

@@ -313,6 +313,8 @@ impl MergeTarget for Target {
             multi: false,
             backward: false,
             candidates: None,
+            natural: false,
+            hinted: None,
             durability: Durability::Buffered,
             eval: change.eval,
             collator: None,

@@ -66,8 +66,8 @@ pub use index_build::BucketWalk;
 pub use index_scan::{CANDIDATES_MAX, Found, Stream};
 pub use index_view::BucketView;
 pub use measurements::{
-    DecideMeasurement, DecideSeries, ExplainedSelection, MeasurementAction, MeasurementFate,
-    MeasurementSelection, MeasurementsChanged, SeriesFate, Turn,
+    DecideMeasurement, DecideSeries, ExplainedSelection, FindBuckets, MeasurementAction,
+    MeasurementFate, MeasurementSelection, MeasurementsChanged, SeriesFate, Turn,
 };
 pub use metrics::TimeseriesMetrics;
 pub use raw::{BucketFate, RawChange};

@@ -39,6 +39,8 @@ impl Records {
             multi: true,
             backward: false,
             candidates: None,
+            natural: false,
+            hinted: None,
             durability: Durability::Buffered,
             eval: EvalContext::default(),
             collator: None,

@@ -1,6 +1,7 @@
 //! What a client sees: commands in, replies out.
 
 mod change_commands;
+mod changes_and_crashes;
 mod collations;
 mod geo;
 mod golden;

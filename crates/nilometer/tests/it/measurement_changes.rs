@@ -44,7 +44,7 @@ fn any(random: &mut Random) -> Value {
     }
 }
 
-fn measurement(random: &mut Random, id: i32) -> Document {
+pub(crate) fn measurement(random: &mut Random, id: i32) -> Document {
     let mut out = DocumentBuilder::new();
     out.append("_id", id).append("t", time(random));
     if random.below(10) > 0 {
@@ -133,7 +133,7 @@ fn modification(random: &mut Random) -> (Document, Value, Document) {
     }
 }
 
-fn merged(parts: &[&Document]) -> Document {
+pub(crate) fn merged(parts: &[&Document]) -> Document {
     let mut out = DocumentBuilder::new();
     for part in parts {
         part.iter().for_each(|element| {
@@ -173,7 +173,7 @@ fn replacement(random: &mut Random, ids: i32) -> Document {
 }
 
 /// A command; `$name` in it stands for the collection.
-fn command(random: &mut Random, ids: i32, fresh: &mut i32) -> (&'static str, Document) {
+pub(crate) fn command(random: &mut Random, ids: i32, fresh: &mut i32) -> (&'static str, Document) {
     match random.below(16) {
         0 | 1 => {
             let mut documents = Vec::new();
@@ -263,7 +263,7 @@ fn sorted(document: Document) -> Document {
     out.finish()
 }
 
-fn contents(fixture: &mut Fixture, collection: &str) -> Vec<String> {
+pub(crate) fn contents(fixture: &mut Fixture, collection: &str) -> Vec<String> {
     let found = fixture.all(doc! {"find": collection, "sort": doc! {"_id": 1}});
     found.into_iter().map(|d| show(&sorted(d))).collect()
 }
@@ -506,6 +506,8 @@ fn explained(fixture: &mut Fixture, command: &str) -> Document {
 #[test]
 fn explain_tells_what_a_change_would_do_and_does_nothing() {
     let mut fixture = Fixture::with_measurements(30);
+    let index = doc! {"key": doc! {"m.host": 1}, "name": "host"};
+    fixture.run(doc! {"createIndexes": "ts", "indexes": array![index]});
     let before = contents(&mut fixture, "ts");
     let stage = explained(
         &mut fixture,
@@ -537,6 +539,31 @@ fn explain_tells_what_a_change_would_do_and_does_nothing() {
     );
     assert_eq!(number(&stage, "nBucketsUnpacked"), 1);
     assert_eq!(number(&stage, "nMeasurementsDeleted"), 3);
+    let fetch = stage.get("inputStage").as_document().unwrap();
+    assert_eq!(fetch.get("stage").as_str(), Some("FETCH"));
+    assert_eq!(
+        filter(&fetch.to_document(), "filter"),
+        filter(&stage, "bucketFilter")
+    );
+    let scan = fetch.get("inputStage").as_document().unwrap().to_document();
+    assert_eq!(
+        scan.get("stage").as_str(),
+        Some("IXSCAN"),
+        "{}",
+        show(&scan)
+    );
+    assert_eq!(scan.get("indexName").as_str(), Some("host"));
+    assert_eq!(
+        filter(&scan, "indexBounds"),
+        text(r#"{"meta.host": ["[\"h1\", \"h1\"]"]}"#)
+    );
+    let stage = explained(
+        &mut fixture,
+        r#"{"delete": "ts", "deletes": [
+            {"q": {"m.host": "h1", "v": {"$gt": 6}}, "limit": 0, "hint": {"$natural": 1}}]}"#,
+    );
+    let scan = stage.get("inputStage").as_document().unwrap();
+    assert_eq!(scan.get("stage").as_str(), Some("COLLSCAN"));
     let stage = explained(
         &mut fixture,
         r#"{"update": "ts", "updates": [{"q": {}, "u": {"$max": {"v": 5}}, "multi": true}]}"#,

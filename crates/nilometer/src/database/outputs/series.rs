@@ -65,10 +65,11 @@ impl SeriesTarget {
             multi: false,
             backward: false,
             candidates: None,
+            natural: false,
+            hinted: None,
             durability: Durability::Buffered,
             eval: change.eval,
-            // Comparisons of the filter carry their own.
-            collator: None,
+            collator: change.collator,
             check_interrupt: &check_interrupt,
         };
         let measurements = Measurements {
