@@ -145,11 +145,23 @@ fn spread(mut times: Vec<Duration>) -> (Duration, Duration) {
     (at(times.len() / 2), at(times.len() * 99 / 100))
 }
 
-fn update_one(client: &mut Client, series: i64, per_series: i64) {
+/// Updates of one measurement each; `filter` says which series.
+fn update_one(
+    client: &mut Client,
+    what: &str,
+    (series, per_series): (i64, i64),
+    filter: impl Fn(i64) -> Document,
+) {
+    let used = processor_time();
     let mut times = Vec::new();
     for at in 0..SINGLES {
         let time = Value::DateTime(START_MS + at * 487 % per_series * STEP_MS);
-        let q = doc! {"m.host": at * 7919 % series, "t": time};
+        let mut q = DocumentBuilder::new();
+        for element in filter(at * 7919 % series).iter() {
+            q.append_element(element);
+        }
+        q.append("t", time);
+        let q = q.finish();
         let u = doc! {"$set": doc! {"usage": at as f64 + 0.25}};
         let updates = array![doc! {"q": q, "u": u}];
         let (took, n) = client.time(doc! {"update": "ts", "updates": updates});
@@ -157,8 +169,9 @@ fn update_one(client: &mut Client, series: i64, per_series: i64) {
         times.push(took.elapsed);
     }
     let (median, slow) = spread(times);
+    let each = (processor_time() - used) * 1000.0 / SINGLES as f64;
     println!(
-        "updateOne by meta and time  {SINGLES:>9} of any series    {median:>10.1?} median, {slow:.1?} of a hundred the slowest"
+        "updateOne by {what:<14}{SINGLES:>9} of any series {median:>10.1?} median, {slow:.1?} of a hundred the slowest, {each:.2} ms of the processor"
     );
 }
 
@@ -186,7 +199,14 @@ fn main() {
 
     let mut client = Client::new("updates");
     client.load(series, per_series);
-    update_one(&mut client, series, per_series);
+    let all = (series, per_series);
+    let whole = |host| doc! {"m": doc! {"host": host}};
+    let part = |host| doc! {"m.host": host};
+    update_one(&mut client, "meta, time", all, whole);
+    update_one(&mut client, "no index", all, part);
+    let index = doc! {"key": doc! {"m.host": 1, "t": 1}, "name": "host"};
+    client.run(doc! {"createIndexes": "ts", "indexes": array![index]});
+    update_one(&mut client, "m.host, time", all, part);
     update_series(&mut client);
     let until = Value::DateTime(START_MS + per_series / 2 * STEP_MS);
     let q = doc! {"t": doc! {"$lt": until}, "usage": doc! {"$gte": 10}};

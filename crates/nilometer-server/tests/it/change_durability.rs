@@ -17,7 +17,7 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, d
 use crate::client::{Client, body, is_ok, op_msg};
 use crate::server::{Directory, Server, nilometer};
 
-const KILLS: u64 = 12;
+const KILLS: u64 = 15;
 const KILLS_SOAK: u64 = 300;
 
 const WRITERS: i32 = 4;
