@@ -9,7 +9,8 @@
 //! [`fold`] turns tails into the bucket documents that [`bucket_document`] describes, [`sealed`] is
 //! how those lie in storage, and [`read`] walks them in the order of their ids. Whatever else changes
 //! or removes a bucket goes through [`change`]: raw writes ([`raw`]), expiry ([`expire`]), updates and
-//! deletes of measurements ([`measurements`]).
+//! deletes of measurements ([`measurements`]). Which measurements are there already is asked of
+//! [`duplicates`], where a collection wants to know.
 //!
 //! Does not know queries or commands.
 
@@ -23,6 +24,7 @@ mod chores;
 #[cfg(test)]
 mod concurrency_tests;
 mod distinct_metas;
+mod duplicates;
 mod expire;
 mod fold;
 mod index_build;
@@ -85,6 +87,8 @@ pub struct Timeseries {
     pub metrics: TimeseriesMetrics,
     chores: ChoreQueue,
     turns: measurements::Turns,
+    /// Series that inserts are alone with.
+    pub(crate) claims: duplicates::Claims,
     cache: bucket_cache::BucketCache,
     /// Collections that were inserted into, for the chores of their buckets.
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
@@ -109,6 +113,7 @@ impl Timeseries {
             metrics: TimeseriesMetrics::default(),
             chores,
             turns: measurements::Turns::default(),
+            claims: duplicates::Claims::default(),
             cache: bucket_cache::BucketCache::default(),
             collections: RwLock::default(),
         }
