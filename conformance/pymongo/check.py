@@ -9,6 +9,7 @@ import os
 import traceback
 
 import bson
+import changes
 from bson import Decimal128, Int64, ObjectId, Regex
 from bson.codec_options import CodecOptions
 from pymongo import ASCENDING, DESCENDING, IndexModel, InsertOne, MongoClient, errors
@@ -310,3 +311,5 @@ for check in CHECKS:
         where = [f for f in traceback.extract_tb(e.__traceback__) if f.filename == __file__][-1]
         text = f"{type(e).__name__}: {e}".replace("\n", " ")
         print(f"not ok {check.__name__}: {text} (line {where.lineno})", flush=True)
+
+changes.run()
