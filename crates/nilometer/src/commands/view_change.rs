@@ -69,6 +69,7 @@ pub(super) fn measurement_selection<'a>(
         check_interrupt: selection.check_interrupt,
         dry,
         find,
+        closed_too: false,
     }
 }
 
@@ -340,7 +341,7 @@ impl<'a> Measurements<'a> {
         self.count_update(&effect);
         let mut updated = effect.updated;
         if updated.matched == 0 {
-            updated = self.insert(operation, selection, change, supplied)?;
+            updated = self.insert(&turn, operation, selection, change, supplied)?;
         }
         drop(turn);
         self.settle(&selection)?;
@@ -349,6 +350,7 @@ impl<'a> Measurements<'a> {
 
     fn insert(
         self,
+        turn: &Turn<'_>,
         operation: &OperationContext,
         selection: Selection<'_>,
         change: &Update,
@@ -381,11 +383,12 @@ impl<'a> Measurements<'a> {
             durability: Durability::Buffered,
             new_id: &new_id,
         };
-        let outcome = timeseries.insert(
+        let outcome = timeseries.insert_in_turn(
             &self.stored.catalog,
             self.collection,
             std::iter::once(document.as_ref()),
             options,
+            Some(turn),
         )?;
         if let Some(refused) = outcome.errors.into_iter().next() {
             return Err(refused.error);

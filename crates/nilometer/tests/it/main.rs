@@ -3,6 +3,7 @@
 mod change_commands;
 mod changes_and_crashes;
 mod collations;
+mod duplicates;
 mod geo;
 mod golden;
 mod index_answers;

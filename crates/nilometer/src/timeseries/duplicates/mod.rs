@@ -22,6 +22,7 @@
 
 mod claims;
 mod existing;
+mod insert;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -22,7 +22,7 @@
 //!   to find what matches, and none at all if it is then removed or only its metadata changes.
 //!
 //! A statement that fails leaves the batches before the failure; nothing of the batch in which it
-//! failed. Buckets that are marked as closed are never looked into. What an update makes of a
+//! failed. Buckets that are marked as closed are not looked into by statements. What an update makes of a
 //! measurement the caller says.
 
 mod assemble;
@@ -81,6 +81,8 @@ pub struct MeasurementSelection<'a> {
     pub dry: bool,
     /// Finds the buckets to look at; if `None`, all between two ids.
     pub find: Option<&'a FindBuckets<'a>>,
+    /// Look into buckets that are marked as closed too.
+    pub closed_too: bool,
 }
 
 /// The buckets of a range that may hold a match. Asked when the statement's turn has come, so that it
