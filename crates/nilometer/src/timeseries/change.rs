@@ -73,8 +73,8 @@ pub(crate) struct BucketChanges<'t> {
     claimed: HashMap<[u8; 12], Claimed>,
     evicted: Vec<Evicted>,
     added: HashSet<[u8; 12]>,
-    /// Series that may have measurements they had not.
-    extended_series: Vec<u128>,
+    /// Series that may have measurements they had not, or not have those they had.
+    changed_series: Vec<u128>,
     replaced: i64,
     removed: i64,
     extended: bool,
@@ -105,7 +105,7 @@ impl Timeseries {
             claimed: HashMap::new(),
             evicted: Vec::new(),
             added: HashSet::new(),
-            extended_series: Vec::new(),
+            changed_series: Vec::new(),
             replaced: 0,
             removed: 0,
             extended: false,
@@ -227,6 +227,7 @@ impl BucketChanges<'_> {
             start_ms,
             parts,
         } = claimed;
+        self.changed_series.push(series_index::hash(&meta));
         let key = series_index::key(&meta, start_ms, id);
         self.batch.delete(self.keyspaces.series, key);
         if parts.stored.is_some() {
@@ -256,7 +257,7 @@ impl BucketChanges<'_> {
         let start_ms = self.start_of(bucket)?;
         self.extended |= !self.is_regular(bucket, start_ms);
         let meta = SeriesMeta::of(bucket.meta);
-        self.extended_series.push(series_index::hash(&meta));
+        self.changed_series.push(series_index::hash(&meta));
         let key = series_index::key(&meta, start_ms, bucket.id);
         self.batch.put(self.keyspaces.series, key, Vec::new());
         self.indexes
@@ -291,11 +292,11 @@ impl BucketChanges<'_> {
         self.indexes.mark_multikey(catalog)?;
         let batch = std::mem::take(&mut self.batch);
         let (timeseries, replaced, removed) = (self.timeseries, self.replaced, self.removed);
-        // Before, as others see what is committed at once; after, as a mark may have been read meanwhile.
+        // Before, as others see what is committed at once; after, as something may have been read meanwhile.
         let (claims, uuid) = (&timeseries.claims, self.collection.uuid);
-        claims.forget_marks(uuid, &self.extended_series);
+        claims.forget_series(uuid, &self.changed_series);
         let committed = timeseries.engine.commit(batch, Durability::Buffered);
-        claims.forget_marks(uuid, &self.extended_series);
+        claims.forget_series(uuid, &self.changed_series);
         committed?;
         // The disk is waited for without keeping others out.
         drop(self);

@@ -1,30 +1,90 @@
-//! Series that inserts are alone with, and how late the newest measurement of each is.
+//! Series that inserts are alone with, and what is remembered of each to answer without a read.
 //!
 //! Where measurements of the same series and time are not kept side by side, nobody else may insert into a
 //! series between the look at what it has and the commit. An insert claims all its series at once or
 //! none, so that two of them cannot wait for each other.
 //!
-//! With each series stands its *mark*: no measurement of it is later. A measurement behind the mark is the
-//! only one of its time, and nothing need be read for it. A mark is never too early: it is set by the
-//! insert that holds the claim, and whoever adds measurements otherwise has it forgotten, before and
-//! after its commit. What was forgotten is read from storage. Marks that are too late cost time, no more.
+//! Of each series two things are remembered:
+//!
+//! - its *mark*: no measurement of it is later. Whoever is behind the mark is new.
+//! - its *window*, if measurements come late: all times there are from some moment on. Whoever is in the
+//!   window and not among them is new, too.
+//!
+//! Both are set by the insert that holds the claim. Whoever adds or removes measurements otherwise has them
+//! forgotten, before and after its commit; what was forgotten is read from storage, or begins anew.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Series of a collection that are remembered, about: some fifty bytes each.
+/// Series of a collection that are remembered, about: some sixty bytes each.
 const SERIES_MAX: usize = 1 << 20;
 
-#[derive(Clone, Copy, Debug, Default)]
+/// Times in a window.
+const WINDOW_TIMES_MAX: usize = 128;
+
+/// Windows of a collection: a kilobyte each.
+const WINDOWS_MAX: usize = 1 << 16;
+
+/// All times of a series from some moment on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Window {
+    since_ms: i64,
+    /// Ascending.
+    times_ms: Vec<i64>,
+}
+
+impl Window {
+    /// Of a series that has nothing at `since_ms` or later.
+    pub(super) fn new(since_ms: i64) -> Box<Self> {
+        Box::new(Self {
+            since_ms,
+            times_ms: Vec::new(),
+        })
+    }
+
+    /// Whether the series has the time; `None` if that is not known here.
+    pub(super) fn has(&self, at_ms: i64) -> Option<bool> {
+        (at_ms >= self.since_ms).then(|| self.times_ms.binary_search(&at_ms).is_ok())
+    }
+
+    /// Remembers a time that the series has now.
+    pub(super) fn add(&mut self, at_ms: i64) {
+        if at_ms < self.since_ms {
+            return;
+        }
+        match self.times_ms.last() {
+            Some(last) if *last >= at_ms => {
+                if let Err(place) = self.times_ms.binary_search(&at_ms) {
+                    self.times_ms.insert(place, at_ms);
+                }
+            }
+            _ => self.times_ms.push(at_ms),
+        }
+        if self.times_ms.len() > WINDOW_TIMES_MAX {
+            let gone = self.times_ms.drain(..WINDOW_TIMES_MAX / 2).next_back();
+            self.since_ms = gone.map_or(i64::MAX, |last| last.saturating_add(1));
+        }
+    }
+}
+
+/// What is remembered of a series.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pub(super) mark_ms: Option<i64>,
+    pub(super) window: Option<Box<Window>>,
+}
+
+#[derive(Debug, Default)]
 struct State {
     busy: bool,
-    mark_ms: Option<i64>,
+    memory: Memory,
 }
 
 #[derive(Debug, Default)]
 struct States {
-    /// Times that marks were forgotten.
+    /// Times that something was forgotten.
     forgotten: u64,
+    windows: usize,
     series: HashMap<u128, State, foldhash::fast::RandomState>,
 }
 
@@ -53,8 +113,8 @@ pub(crate) struct Claims {
 pub(crate) struct Claimed {
     of: Arc<CollectionSeries>,
     series: Vec<u128>,
-    /// The mark of each, if it is known.
-    pub(super) marks_ms: Vec<Option<i64>>,
+    /// What is remembered of each.
+    pub(super) memories: Vec<Memory>,
     forgotten: u64,
     arrived: bool,
 }
@@ -76,46 +136,49 @@ impl Claims {
         let mut states = of.lock();
         let is_busy = |states: &States, one| states.series.get(one).is_some_and(|s| s.busy);
         while series.iter().any(|one| is_busy(&states, one)) {
-            states = of
-                .freed
-                .wait(states)
-                .unwrap_or_else(PoisonError::into_inner);
+            let waited = of.freed.wait(states);
+            states = waited.unwrap_or_else(PoisonError::into_inner);
         }
         if states.series.len() > SERIES_MAX {
             states.series.retain(|_, state| state.busy);
+            states.windows = 0;
         }
-        let mut marks_ms = Vec::with_capacity(series.len());
+        let mut memories = Vec::with_capacity(series.len());
         for one in &series {
             let state = states.series.entry(*one).or_default();
             state.busy = true;
-            marks_ms.push(state.mark_ms);
+            memories.push(std::mem::take(&mut state.memory));
         }
+        let windows = memories.iter().filter(|m| m.window.is_some()).count();
+        states.windows = states.windows.saturating_sub(windows);
         let forgotten = states.forgotten;
         drop(states);
         Claimed {
             of,
             series,
-            marks_ms,
+            memories,
             forgotten,
             arrived: false,
         }
     }
 
-    /// Forgets the marks of series that measurements are added to otherwise.
-    pub(crate) fn forget_marks(&self, collection: [u8; 16], series: &[u128]) {
+    /// Forgets what was remembered of series that are written to otherwise.
+    pub(crate) fn forget_series(&self, collection: [u8; 16], series: &[u128]) {
         let Some(of) = self.of(collection) else {
             return;
         };
         let mut states = of.lock();
         states.forgotten += 1;
         for one in series {
-            if let Some(state) = states.series.get_mut(one) {
-                state.mark_ms = None;
+            let state = states.series.get_mut(one);
+            let memory = state.map(|state| std::mem::take(&mut state.memory));
+            if memory.is_some_and(|memory| memory.window.is_some()) {
+                states.windows = states.windows.saturating_sub(1);
             }
         }
     }
 
-    /// Forgets a collection: it was dropped, or keeps duplicates from now on.
+    /// Forgets a collection: it was dropped, or its rule is another from now on.
     pub(crate) fn forget(&self, collection: [u8; 16]) {
         let collections = self.collections.lock();
         let mut collections = collections.unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +187,7 @@ impl Claims {
 }
 
 impl Claimed {
-    /// What was inserted is stored, and `marks_ms` are right.
+    /// What was inserted is stored, and what is remembered is right.
     pub(crate) fn arrived(mut self) {
         self.arrived = true;
     }
@@ -135,10 +198,17 @@ impl Drop for Claimed {
         let mut states = self.of.lock();
         // Where a commit failed it is not known what is stored.
         let known = self.arrived && states.forgotten == self.forgotten;
-        for (one, mark_ms) in self.series.iter().zip(&self.marks_ms) {
-            if let Some(state) = states.series.get_mut(one) {
-                state.busy = false;
-                state.mark_ms = mark_ms.filter(|_| known);
+        for (one, mut memory) in self.series.iter().zip(self.memories.drain(..)) {
+            let windows = states.windows;
+            let Some(state) = states.series.get_mut(one) else {
+                continue;
+            };
+            state.busy = false;
+            if known {
+                memory.window.take_if(|_| windows >= WINDOWS_MAX);
+                let has_window = memory.window.is_some();
+                state.memory = memory;
+                states.windows += usize::from(has_window);
             }
         }
         drop(states);
@@ -154,29 +224,33 @@ mod tests {
     const C: [u8; 16] = [1; 16];
 
     fn mark(claims: &Claims, one: u128) -> Option<i64> {
-        claims.claim(C, vec![one]).marks_ms[0]
+        claims.claim(C, vec![one]).memories[0].mark_ms
     }
 
     fn set(claims: &Claims, one: u128, mark_ms: i64) {
         let mut claimed = claims.claim(C, vec![one]);
-        claimed.marks_ms[0] = Some(mark_ms);
+        claimed.memories[0].mark_ms = Some(mark_ms);
+        claimed.memories[0].window = Some(Window::new(mark_ms));
         claimed.arrived();
     }
 
     #[test]
-    fn marks_outlive_what_arrived_and_nothing_else() {
+    fn memories_outlive_what_arrived_and_nothing_else() {
         let claims = Claims::default();
         set(&claims, 1, 5);
         let claimed = claims.claim(C, vec![1, 2]);
-        assert_eq!(claimed.marks_ms, [Some(5), None]);
+        let marks: Vec<_> = claimed.memories.iter().map(|m| m.mark_ms).collect();
+        assert_eq!(marks, [Some(5), None]);
         claimed.arrived();
+        assert_eq!(mark(&claims, 1), Some(5));
         assert_eq!(mark(&claims, 1), None, "dropped without having arrived");
         set(&claims, 1, 5);
-        claims.forget_marks(C, &[2]);
+        claims.forget_series(C, &[2]);
         let claimed = claims.claim(C, vec![1]);
-        assert_eq!(claimed.marks_ms, [Some(5)]);
+        assert_eq!(claimed.memories[0].mark_ms, Some(5));
+        assert_eq!(claimed.memories[0].window, Some(Window::new(5)));
         // Whatever was forgotten meanwhile, what the insert knew is not to be trusted.
-        claims.forget_marks(C, &[3]);
+        claims.forget_series(C, &[3]);
         claimed.arrived();
         assert_eq!(mark(&claims, 1), None);
     }
@@ -196,5 +270,27 @@ mod tests {
             drop(claims.claim(C, vec![3]));
             drop(held);
         });
+    }
+
+    #[test]
+    fn a_window_knows_its_times_and_its_beginning() {
+        let mut window = Window::new(100);
+        assert_eq!(window.has(99), None);
+        assert_eq!(window.has(100), Some(false));
+        for at in [50, 105, 103, 103, 200] {
+            window.add(at);
+        }
+        assert_eq!(window.times_ms, [103, 105, 200]);
+        for at in 0..1000 {
+            window.add(300 + at * 2);
+        }
+        assert!(window.times_ms.len() <= WINDOW_TIMES_MAX);
+        assert_eq!(
+            (window.has(2298), window.has(2297)),
+            (Some(true), Some(false))
+        );
+        assert_eq!(window.has(300), None);
+        assert_eq!(window.has(window.since_ms), Some(false));
+        assert_eq!(window.has(window.since_ms + 1), Some(true));
     }
 }

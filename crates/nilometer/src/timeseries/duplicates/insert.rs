@@ -142,7 +142,7 @@ impl Timeseries {
             group.measurements.sort_by_key(|one| one.time_ms);
             let times: Vec<i64> = group.measurements.iter().map(|one| one.time_ms).collect();
             let of = (&group.meta, &times[..]);
-            let Some(found) = self.screen(collection, rule.span_ms, claimed, at, of)? else {
+            let Some(found) = self.screen(collection, rule, claimed, at, of)? else {
                 continue;
             };
             match rule.answer {
@@ -165,7 +165,15 @@ impl Timeseries {
         if !refused.is_empty() {
             refuse(grouped, refused, options);
         }
-        grouped.groups.retain(|group| !group.measurements.is_empty());
+        for (group, memory) in grouped.groups.iter().zip(&mut claimed.memories) {
+            if let Some(window) = &mut memory.window {
+                let times = group.measurements.iter().map(|one| one.time_ms);
+                times.for_each(|time_ms| window.add(time_ms));
+            }
+        }
+        grouped
+            .groups
+            .retain(|group| !group.measurements.is_empty());
         Ok(late)
     }
 
