@@ -76,6 +76,9 @@ pub(crate) struct Log {
     state: Mutex<LogState>,
     /// Serialises syncs, so that no sync can swallow the failure another one has to report.
     device: Mutex<Option<Error>>,
+    /// Held by the one of those who wait for the disk that makes it durable for all of them. Before
+    /// the lock of the state.
+    syncing: Mutex<()>,
     spares: Spares,
     bytes_max: u64,
     syncs: AtomicU64,
@@ -157,6 +160,7 @@ impl Log {
             bytes: AtomicU64::new(state.bytes()),
             state: Mutex::new(state),
             device: Mutex::new(None),
+            syncing: Mutex::new(()),
             spares,
             bytes_max,
             syncs: AtomicU64::new(0),
@@ -178,11 +182,14 @@ impl Log {
         self.syncs.load(Ordering::Relaxed)
     }
 
-    /// Makes every batch written so far durable, without holding the log lock meanwhile.
+    /// Makes every batch written so far durable, without holding the log lock meanwhile. Of many who
+    /// ask at once one syncs for those who came before it began.
     pub(crate) fn sync(&self) -> Result<()> {
+        let wanted = self.lock().written_index();
+        let _one = lock(&self.syncing);
         let (file, path, index) = {
             let state = self.lock();
-            if state.durable_index == state.written_index() {
+            if state.durable_index >= wanted {
                 return self.failure().map_or(Ok(()), Err);
             }
             let active = &state.active;
