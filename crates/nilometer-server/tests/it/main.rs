@@ -4,6 +4,7 @@ mod bad_input;
 mod change_durability;
 mod client;
 mod commands;
+mod duplicate_durability;
 mod durability;
 mod index_durability;
 mod malformed;

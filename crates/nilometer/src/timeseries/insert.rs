@@ -237,6 +237,13 @@ pub(super) struct StagedInsert {
     outcome: InsertOutcome,
 }
 
+impl StagedInsert {
+    /// True if there is nothing to commit.
+    pub(super) fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+}
+
 impl Timeseries {
     /// Inserts measurements. Those it accepts are stored together; `Err` means none was stored. Where
     /// some take the place of others those follow behind.

@@ -14,6 +14,7 @@
 //! forgotten, before and after its commit; what was forgotten is read from storage, or begins anew.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Series of a collection that are remembered, about: some sixty bytes each.
@@ -92,6 +93,8 @@ struct States {
 #[derive(Debug, Default)]
 struct CollectionSeries {
     states: Mutex<States>,
+    /// Inserts that wait for a series.
+    waiting: AtomicUsize,
     freed: Condvar,
 }
 
@@ -136,8 +139,10 @@ impl Claims {
         let mut states = of.lock();
         let is_busy = |states: &States, one| states.series.get(one).is_some_and(|s| s.busy);
         while series.iter().any(|one| is_busy(&states, one)) {
+            of.waiting.fetch_add(1, Ordering::Relaxed);
             let waited = of.freed.wait(states);
             states = waited.unwrap_or_else(PoisonError::into_inner);
+            of.waiting.fetch_sub(1, Ordering::Relaxed);
         }
         if states.series.len() > SERIES_MAX {
             states.series.retain(|_, state| state.busy);
@@ -187,6 +192,11 @@ impl Claims {
 }
 
 impl Claimed {
+    /// True if somebody waits for a series of the collection.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.of.waiting.load(Ordering::Relaxed) > 0
+    }
+
     /// What was inserted is stored, and what is remembered is right.
     pub(crate) fn arrived(mut self) {
         self.arrived = true;

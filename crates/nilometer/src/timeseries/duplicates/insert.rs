@@ -41,6 +41,13 @@ struct Late {
     buckets: Vec<[u8; 12]>,
 }
 
+/// What became of the new ones among measurements.
+struct Inserted {
+    outcome: InsertOutcome,
+    late: Vec<Late>,
+    is_durable: bool,
+}
+
 impl Timeseries {
     /// Inserts measurements into a collection that does not keep duplicates. `turn` is that of the
     /// statement that inserts, if it has one.
@@ -52,7 +59,12 @@ impl Timeseries {
         options: InsertOptions<'_>,
         turn: Option<&Turn<'_>>,
     ) -> Result<InsertOutcome> {
-        let (outcome, mut late) = self.insert_new(catalog, collection, documents, options)?;
+        let Inserted {
+            outcome,
+            mut late,
+            is_durable,
+        } = self.insert_new(catalog, collection, documents, options)?;
+        let is_durable = is_durable && late.is_empty();
         let mut rounds = 0;
         while !late.is_empty() {
             rounds += 1;
@@ -74,9 +86,9 @@ impl Timeseries {
             }
             drop(own);
             let again = gone.iter().map(Document::as_ref);
-            late = self.insert_new(catalog, collection, again, options)?.1;
+            late = self.insert_new(catalog, collection, again, options)?.late;
         }
-        if options.durability == Durability::Sync {
+        if options.durability == Durability::Sync && !is_durable {
             self.engine.sync()?;
         }
         Ok(outcome)
@@ -89,7 +101,7 @@ impl Timeseries {
         collection: &Arc<Collection>,
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
-    ) -> Result<(InsertOutcome, Vec<Late>)> {
+    ) -> Result<Inserted> {
         let rule = collection.duplicates.read();
         let rule = rule.unwrap_or_else(PoisonError::into_inner);
         let indexes = Maintained::hold(collection)?;
@@ -104,8 +116,14 @@ impl Timeseries {
         };
         let (mut staged, ready) =
             self.stage_grouped(catalog, collection, &indexes, grouped, options);
-        // Others may see what is committed; the disk is waited for when they may go on.
-        let committed = ready.and_then(|()| self.commit_insert(&mut staged, Durability::Buffered));
+        // Where others wait for the series, the disk is waited for when they may go on.
+        let durability = match claimed.as_ref().is_some_and(Claimed::is_awaited) {
+            true => Durability::Buffered,
+            false => options.durability,
+        };
+        // What is left out must be as durable as what is there.
+        let is_durable = durability == Durability::Sync && !staged.is_empty();
+        let committed = ready.and_then(|()| self.commit_insert(&mut staged, durability));
         if let Some(claimed) = claimed {
             match &committed {
                 Ok(()) => claimed.arrived(),
@@ -115,7 +133,11 @@ impl Timeseries {
         drop(indexes);
         drop(rule);
         let outcome = self.finish_insert(staged, committed)?;
-        Ok((outcome, late))
+        Ok(Inserted {
+            outcome,
+            late,
+            is_durable,
+        })
     }
 
     fn claim_groups(&self, collection: &Collection, grouped: &Grouped<'_>) -> Claimed {
