@@ -413,6 +413,61 @@ fn upserts_and_merges_look_and_updates_do_not() {
     assert_eq!(ids(&mut fixture), [11, 12]);
 }
 
+#[test]
+fn buckets_that_were_closed_by_hand_are_looked_into() {
+    for (rule, left) in [("ignore", [1, 2]), ("replace", [2, 3])] {
+        let mut fixture = fixture(rule);
+        insert(&mut fixture, vec![at(1, 1), at(2, 2)]);
+        let close = doc! {"q": doc! {}, "u": doc! {"$set": doc! {"control.closed": true}}};
+        fixture.run(doc! {"update": "system.buckets.ts", "updates": array![close]});
+        insert(&mut fixture, vec![at(1, 3)]);
+        assert_eq!(ids(&mut fixture), left, "{rule}");
+    }
+}
+
+#[test]
+fn what_was_removed_or_moved_may_come_again() {
+    let mut fixture = fixture("error");
+    // One of them late, so that its series has a window.
+    insert(&mut fixture, vec![at(5, 1)]);
+    insert(&mut fixture, vec![at(2, 2)]);
+    insert(&mut fixture, vec![at(6, 3), at(7, 4)]);
+    let delete = doc! {"q": doc! {"_id": doc! {"$in": array![2, 3]}}, "limit": 0};
+    fixture.run(doc! {"delete": "ts", "deletes": array![delete]});
+    let later = Value::DateTime(START_MS + 60 * 60_000);
+    let moved = doc! {"q": doc! {"_id": 4}, "u": doc! {"$set": doc! {"t": later}}};
+    fixture.run(doc! {"update": "ts", "updates": array![moved]});
+    let again = vec![at(2, 12), at(6, 13), at(7, 14), at(60, 15)];
+    let reply = insert(&mut fixture, again);
+    assert_eq!(number(&reply, "n"), 3);
+    assert_eq!(ids(&mut fixture), [1, 4, 12, 13, 14]);
+}
+
+#[test]
+fn a_collection_without_metadata_is_one_series() {
+    let mut fixture = Fixture::new();
+    fixture.run(doc! {"insert": "from", "documents": array![at(1, 1), at(2, 2), at(1, 3)]});
+    let extension = doc! {"duplicates": "error"};
+    let options = doc! {"timeField": "t", "nilometer": extension};
+    let out = |name: &str, options: &Document| {
+        let out = doc! {"db": "test", "coll": name, "timeseries": options.clone()};
+        let pipeline = array![
+            doc! {"$match": doc! {"_id": doc! {"$lt": 3}}},
+            doc! {"$out": out}
+        ];
+        doc! {"aggregate": "from", "pipeline": pipeline, "cursor": doc! {}}
+    };
+    fixture.run(out("ts", &options));
+    assert_eq!(ids(&mut fixture), [1, 2]);
+    let reply = insert(&mut fixture, vec![at(2, 4)]);
+    let errors = reply.get("writeErrors").as_array().unwrap();
+    let error = errors.iter().next().unwrap().as_document().unwrap();
+    let pattern = error.get("keyPattern").as_document().unwrap();
+    assert_eq!(show(&pattern.to_document()), show(&doc! {"t": 1}));
+    let text = error.get("errmsg").as_str().unwrap();
+    assert!(text.contains("index: t_1 dup key: { t: "), "{text}");
+}
+
 /// One of several connections to a database.
 struct Client<'d> {
     database: &'d Database,
