@@ -19,9 +19,9 @@ use super::Timeseries;
 use super::bucket_document::{Layout, damaged};
 use super::fold::{self, BucketKeyspaces};
 use super::index_maintenance::Maintained;
-use super::read::{Cursor, behind};
 use super::sealed::{self, Stored};
 use super::tail;
+use super::walk::{ChunkBounds, RawBucket, behind, next_buckets};
 use crate::catalog::{Catalog, Collection, StoredIndex};
 use crate::error::{Error, Result};
 use crate::index::{self, Build, BuildSource};
@@ -100,30 +100,24 @@ impl Timeseries {
         let made = Maintained::only(collection, indexes)?;
         let snapshot = self.engine.snapshot()?;
         let start = after.map(behind).unwrap_or_default();
-        let cursor =
-            |keyspace| Cursor::new(snapshot.scan(keyspace, &start, None, Direction::Forward)?);
-        let mut open = cursor(keyspaces.open)?;
-        let mut sealed = cursor(keyspaces.sealed)?;
-        let mut tails = cursor(keyspaces.tail)?;
+        let bounds = ChunkBounds {
+            start: &start,
+            end: None,
+            direction: Direction::Forward,
+            buckets_max: CHUNK_BUCKETS_MAX,
+            bytes_max: CHUNK_BYTES_MAX,
+        };
         let mut batch = WriteBatch::new();
         let mut chunk = Chunk::default();
-        let mut bytes = 0;
-        for _ in 0..CHUNK_BUCKETS_MAX {
-            let ids = [&open, &sealed, &tails].map(Cursor::id);
-            let Some(id) = ids.into_iter().flatten().min() else {
-                break;
-            };
-            let from_open = open.take(id)?;
-            let stored = from_open.or(sealed.take(id)?).map(|(_, value)| value);
-            let mut entries = Vec::new();
-            while let Some((key, value)) = tails.take(id)? {
-                entries.push((key.to_vec(), tail::decode(&value)?));
-            }
+        for RawBucket { id, stored, tail } in next_buckets(&*snapshot, keyspaces, bounds)?.0 {
+            let entries = tail
+                .iter()
+                .map(|(key, value)| Ok((key.to_vec(), tail::decode(value)?)));
+            let entries = entries.collect::<Result<Vec<_>>>()?;
             let document = match &stored {
                 Some(stored) => Some(header_or_all(stored, made.needs_columns())?),
                 None => None,
             };
-            bytes += stored.as_ref().map_or(0, |stored| stored.len());
             if made.needs_documents() && !entries.is_empty() {
                 let whole = stored.as_deref().map(sealed::load).transpose()?;
                 let whole = whole.as_ref().map(Document::as_ref);
@@ -146,9 +140,6 @@ impl Timeseries {
             }
             chunk.buckets += 1;
             chunk.last = Some(id);
-            if bytes > CHUNK_BYTES_MAX {
-                break;
-            }
         }
         if let Some(last) = chunk.last {
             for index in indexes {

@@ -19,8 +19,9 @@ use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
 
 use super::Timeseries;
 use super::fold::BucketKeyspaces;
-use super::read::{BucketRange, behind};
+use super::read::BucketRange;
 use super::tail;
+use super::walk::behind;
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};

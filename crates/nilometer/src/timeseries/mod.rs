@@ -50,6 +50,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 mod validate;
+mod walk;
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::column;
 use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
-use nilometer_storage::{Bytes, Direction, Scan};
+use nilometer_storage::{Bytes, Direction};
 
 use super::Timeseries;
 use super::bucket_cache;
@@ -23,6 +23,7 @@ use super::fold::{self, BucketKeyspaces};
 use super::index_scan::{Candidates, Stream};
 use super::sealed::{self, Stored};
 use super::tail;
+use super::walk::{self, ChunkBounds, RawBucket, behind};
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
 use crate::eval::Collation;
@@ -357,57 +358,6 @@ impl Timeseries {
     }
 }
 
-/// Every key of a bucket, tail keys too, is below this.
-pub(super) fn behind(id: [u8; 12]) -> Vec<u8> {
-    [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
-}
-
-/// Bucket id, key and value of an entry.
-type KeyedEntry = ([u8; 12], Bytes, Bytes);
-
-/// One keyspace of a scan, with its next entry looked at.
-pub(super) struct Cursor {
-    scan: Scan,
-    next: Option<KeyedEntry>,
-}
-
-impl Cursor {
-    /// The bucket the next entry belongs to.
-    pub(super) fn id(&self) -> Option<[u8; 12]> {
-        self.next.as_ref().map(|(id, ..)| *id)
-    }
-
-    pub(super) fn new(mut scan: Scan) -> Result<Self> {
-        let next = Self::pull(&mut scan)?;
-        Ok(Self { scan, next })
-    }
-
-    fn pull(scan: &mut Scan) -> Result<Option<KeyedEntry>> {
-        let Some(item) = scan.next() else {
-            return Ok(None);
-        };
-        let (key, value) = item?;
-        let id = key.first_chunk().copied().ok_or_else(|| {
-            damaged(
-                ValueRef::Missing,
-                "it is stored under a key that is too short",
-            )
-        })?;
-        Ok(Some((id, key, value)))
-    }
-
-    /// The next entry if it belongs to `id`.
-    pub(super) fn take(&mut self, id: [u8; 12]) -> Result<Option<(Bytes, Bytes)>> {
-        match self.next.take_if(|(next, ..)| *next == id) {
-            Some((_, key, value)) => {
-                self.next = Self::pull(&mut self.scan)?;
-                Ok(Some((key, value)))
-            }
-            None => Ok(None),
-        }
-    }
-}
-
 impl BucketScan {
     /// Bounds of keys still to be read: `start` inclusive, `end` exclusive.
     fn bounds(&self) -> (Vec<u8>, Option<Vec<u8>>) {
@@ -471,34 +421,17 @@ impl BucketScan {
             Direction::Forward
         };
         let snapshot = self.timeseries.engine.snapshot()?;
-        let open_cursor =
-            |keyspace| Cursor::new(snapshot.scan(keyspace, &start, end.as_deref(), direction)?);
-        let mut open = open_cursor(self.keyspaces.open)?;
-        let mut sealed = open_cursor(self.keyspaces.sealed)?;
-        let mut tails = open_cursor(self.keyspaces.tail)?;
-        for _ in 0..CHUNK_BUCKETS_MAX {
-            let ids = [&open, &sealed, &tails].map(|c| c.next.as_ref().map(|(id, ..)| *id));
-            let next = ids.into_iter().flatten();
-            let next = if self.range.backward {
-                next.max()
-            } else {
-                next.min()
-            };
-            let Some(id) = next else {
-                self.done = true;
-                break;
-            };
+        let bounds = ChunkBounds {
+            start: &start,
+            end: end.as_deref(),
+            direction,
+            buckets_max: CHUNK_BUCKETS_MAX,
+            bytes_max: usize::MAX,
+        };
+        let (found, all) = walk::next_buckets(&*snapshot, self.keyspaces, bounds)?;
+        self.done = all;
+        for RawBucket { id, stored, tail } in found {
             self.after = Some(id);
-            let from_open = open.take(id)?.map(|(_, value)| value);
-            let from_sealed = sealed.take(id)?.map(|(_, value)| value);
-            let stored = from_open.or(from_sealed);
-            let mut tail = Vec::new();
-            while let Some(entry) = tails.take(id)? {
-                tail.push(entry);
-            }
-            if self.range.backward {
-                tail.reverse();
-            }
             let bucket = self.assemble(id, stored, tail);
             if let Ok(bucket) = &bucket {
                 self.last = Some(bucket.clone());
