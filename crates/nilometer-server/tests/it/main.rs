@@ -1,8 +1,11 @@
 //! The built server, spoken to over a socket in raw bytes.
 
 mod bad_input;
+mod capped_durability;
+mod change_durability;
 mod client;
 mod commands;
+mod duplicate_durability;
 mod durability;
 mod index_durability;
 mod malformed;

@@ -7,8 +7,9 @@
 //! { ns, type: "view", viewOn, pipeline, options }
 //! ```
 
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use nilometer_bson::{Array, Binary, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::KeyspaceId;
@@ -16,7 +17,7 @@ use nilometer_storage::KeyspaceId;
 use super::index_spec::IndexSpec;
 use super::indexes::{self, IndexList, StoredIndex};
 use super::namespace::Namespace;
-use super::timeseries_options::TimeseriesOptions;
+use super::timeseries_options::{Duplicates, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 
 /// Where the documents of a collection are kept.
@@ -24,10 +25,11 @@ use crate::error::{Error, ErrorCode, Result};
 pub enum Storage {
     /// An ordinary collection.
     Records {
-        /// Record id (8 bytes, big-endian) to document.
+        /// Record id (8 bytes, big-endian) to document; in a clustered collection key string of `_id` to
+        /// document.
         records: KeyspaceId,
-        /// Key string of `_id` to record id.
-        id_index: KeyspaceId,
+        /// Key string of `_id` to record id; none in a clustered collection.
+        id_index: Option<KeyspaceId>,
     },
     /// The buckets of a time-series collection, by bucket `_id`.
     Buckets {
@@ -46,13 +48,33 @@ impl Storage {
     /// All its keyspaces.
     pub fn keyspaces(&self) -> Vec<KeyspaceId> {
         match *self {
-            Self::Records { records, id_index } => vec![records, id_index],
+            Self::Records { records, id_index } => [records].into_iter().chain(id_index).collect(),
             Self::Buckets {
                 open,
                 sealed,
                 tail,
                 series,
             } => vec![open, sealed, tail, series],
+        }
+    }
+}
+
+/// How inserts look for measurements of the same series and time, whichever version of the collection
+/// they hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DuplicateRule {
+    /// What becomes of the second one.
+    pub answer: Duplicates,
+    /// No bucket there is or will be under this rule is wider, in ms.
+    pub span_ms: i64,
+}
+
+impl DuplicateRule {
+    /// The rule by a collection's options.
+    pub fn of(options: &TimeseriesOptions) -> Self {
+        Self {
+            answer: options.duplicates.unwrap_or_default(),
+            span_ms: options.span_ms(),
         }
     }
 }
@@ -68,16 +90,22 @@ pub struct Collection {
     pub options: Document,
     /// For bucket collections: the time-series options.
     pub timeseries: Option<TimeseriesOptions>,
+    /// What becomes of measurements of the same series and time now. Held for reading from the look
+    /// at it to the commit, for writing while the option is changed: so no insert under the old
+    /// option ends after the change.
+    pub duplicates: Arc<RwLock<DuplicateRule>>,
     /// Where its documents are.
     pub storage: Storage,
     /// Its indexes, besides that of `_id`.
     pub indexes: Arc<IndexList>,
     /// True once a measurement outside 1970..2038 was stored: bucket ids then say nothing of time.
-    extended_range: AtomicBool,
+    extended_range: Arc<AtomicBool>,
     /// True if bounds of fields may be of different types: raw writes are not checked for that.
     mixed_schema: bool,
     /// True once `collMod` changed the widths of buckets: those there already have other ones.
     widths_changed: bool,
+    /// What the write room made of the validator, so that it is done once.
+    validator: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Collection {
@@ -89,16 +117,19 @@ impl Collection {
         timeseries: Option<TimeseriesOptions>,
         storage: Storage,
     ) -> Self {
+        let rule = timeseries.as_ref().map(DuplicateRule::of);
         Self {
+            duplicates: Arc::new(RwLock::new(rule.unwrap_or_default())),
             namespace,
             uuid,
             options,
             timeseries,
             storage,
             indexes: Arc::default(),
-            extended_range: AtomicBool::new(false),
+            extended_range: Arc::default(),
             mixed_schema: false,
             widths_changed: false,
+            validator: OnceLock::new(),
         }
     }
 
@@ -114,11 +145,22 @@ impl Collection {
             namespace: self.namespace.clone(),
             uuid: self.uuid,
             options,
-            widths_changed: self.widths_changed || self.timeseries != timeseries,
+            widths_changed: self.widths_changed || self.has_other_widths(timeseries.as_ref()),
+            duplicates: self.duplicates.clone(),
             timeseries,
             storage: self.storage,
             indexes: self.indexes.clone(),
-            extended_range: AtomicBool::new(self.has_extended_range()),
+            // What is told to one of them all know.
+            extended_range: self.extended_range.clone(),
+            validator: OnceLock::new(),
+        }
+    }
+
+    /// True if buckets are not as wide as those of a collection with the given options.
+    pub fn has_other_widths(&self, timeseries: Option<&TimeseriesOptions>) -> bool {
+        match (&self.timeseries, timeseries) {
+            (Some(now), Some(then)) => !now.has_widths_of(then),
+            _ => false,
         }
     }
 
@@ -167,6 +209,11 @@ impl Collection {
                 .is_some_and(|t| t.has_fixed_buckets())
     }
 
+    /// True for an ordinary collection whose documents are kept in the order of `_id`.
+    pub fn is_clustered(&self) -> bool {
+        matches!(self.storage, Storage::Records { id_index: None, .. })
+    }
+
     /// True if bounds of fields may be of different types (`timeseriesBucketsMayHaveMixedSchemaData`).
     pub fn may_have_mixed_schema(&self) -> bool {
         self.mixed_schema
@@ -175,6 +222,11 @@ impl Collection {
     /// True once a measurement outside 1970..2038 was stored.
     pub fn has_extended_range(&self) -> bool {
         self.extended_range.load(Ordering::Acquire)
+    }
+
+    /// Room for what is made of the validator once and kept with it.
+    pub fn validator(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {
+        &self.validator
     }
 
     /// Remembers that such a measurement exists.
@@ -223,7 +275,9 @@ impl Collection {
         match self.storage {
             Storage::Records { records, id_index } => {
                 append_keyspace(&mut out, "records", records);
-                append_keyspace(&mut out, "idIndex", id_index);
+                if let Some(id_index) = id_index {
+                    append_keyspace(&mut out, "idIndex", id_index);
+                }
             }
             Storage::Buckets {
                 open,
@@ -350,7 +404,10 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
     } else {
         Storage::Records {
             records: keyspace("records")?,
-            id_index: keyspace("idIndex")?,
+            id_index: match keyspaces.contains("idIndex") {
+                true => Some(keyspace("idIndex")?),
+                false => None,
+            },
         }
     };
     let indexes = indexes::decode(entry.get("indexes")).ok_or_else(damaged)?;

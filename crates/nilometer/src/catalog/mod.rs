@@ -23,11 +23,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use nilometer_bson::Document;
 use nilometer_storage::{Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
-pub use collection::{Collection, Storage, View, bucket_validator, pipeline_value};
+pub use collection::{Collection, DuplicateRule, Storage, View, bucket_validator, pipeline_value};
 pub use index_spec::IndexSpec;
 pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
 pub use namespace::{BUCKETS_PREFIX, Namespace, SYSTEM_VIEWS, check_database_name};
-pub use timeseries_options::{BUCKET_SPAN_SECONDS_MAX, Granularity, TimeseriesOptions};
+pub use timeseries_options::{
+    BUCKET_SPAN_SECONDS_MAX, Duplicates, EXTENSION, Granularity, TimeseriesOptions,
+};
 
 use collection::Entry;
 
@@ -43,6 +45,25 @@ pub enum CatalogEntry {
     Collection(Arc<Collection>),
     /// A view.
     View(Arc<View>),
+}
+
+/// What a new collection needs to keep its documents.
+#[derive(Clone, Copy)]
+enum StorageKind {
+    Buckets,
+    Records,
+    Clustered,
+}
+
+impl StorageKind {
+    /// What `create` asks for with these options.
+    fn of(timeseries: Option<&TimeseriesOptions>, options: &Document) -> Self {
+        match timeseries {
+            Some(_) => Self::Buckets,
+            None if options.as_ref().contains("clusteredIndex") => Self::Clustered,
+            None => Self::Records,
+        }
+    }
 }
 
 /// All names, in memory and in one keyspace.
@@ -166,7 +187,8 @@ impl Catalog {
     ) -> Result<Arc<Collection>> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         self.refuse_taken(&namespace)?;
-        let storage = self.create_storage(uuid, timeseries.is_some())?;
+        let kind = StorageKind::of(timeseries.as_ref(), &options);
+        let storage = self.create_storage(uuid, kind)?;
         let created = Collection::new(namespace.clone(), uuid, options, timeseries, storage);
         let created = Arc::new(created);
         self.store(vec![(
@@ -197,7 +219,7 @@ impl Catalog {
             }
             Some(_) => return Err(taken(&buckets)),
             None => {
-                let storage = self.create_storage(uuid, true)?;
+                let storage = self.create_storage(uuid, StorageKind::Buckets)?;
                 let created =
                     Collection::new(buckets.clone(), uuid, options, Some(timeseries), storage);
                 if let Some(spec) = created.default_index() {
@@ -295,25 +317,28 @@ impl Catalog {
         )])
     }
 
-    fn create_storage(&self, uuid: [u8; 16], buckets: bool) -> Result<Storage> {
+    fn create_storage(&self, uuid: [u8; 16], kind: StorageKind) -> Result<Storage> {
         let uuid: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
         let create = |kind: &str, separate_values| {
             let name = format!("{kind}/{uuid}");
             self.engine
                 .create_keyspace(&name, KeyspaceOptions { separate_values })
         };
-        Ok(if buckets {
-            Storage::Buckets {
+        Ok(match kind {
+            StorageKind::Buckets => Storage::Buckets {
                 open: create("open", false)?,
                 sealed: create("sealed", true)?,
                 tail: create("tail", false)?,
                 series: create("series", false)?,
-            }
-        } else {
-            Storage::Records {
+            },
+            StorageKind::Records => Storage::Records {
                 records: create("records", false)?,
-                id_index: create("idIndex", false)?,
-            }
+                id_index: Some(create("idIndex", false)?),
+            },
+            StorageKind::Clustered => Storage::Records {
+                records: create("records", false)?,
+                id_index: None,
+            },
         })
     }
 

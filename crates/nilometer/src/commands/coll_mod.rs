@@ -2,20 +2,27 @@
 //! a view, and what may be changed of an index.
 
 mod index;
+mod unique;
+
+use std::sync::PoisonError;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use index::IndexChange;
 
 use super::args::Args;
-use super::create::{check_expire_after, check_graph, parse_pipeline};
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
-use crate::catalog::{CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
+use super::create::{check_expire_after, check_graph, parse_pipeline, refuse_images};
+use super::{Access, CommandContext, CommandSpec, Fields, capped, collection_uuid, validation};
+use crate::catalog::{
+    CatalogEntry, Collection, DuplicateRule, Duplicates, EXTENSION, Namespace, TimeseriesOptions,
+    View,
+};
 use crate::database::Database;
 use crate::database::indexes::IndexSide;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::operation::Request;
+use crate::write::CappedLimits;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -46,9 +53,6 @@ const FIELDS: &[&str] = &[
 /// What only views can change.
 const OF_VIEWS: &[&str] = &["viewOn", "pipeline"];
 
-/// What documents must be like.
-const OF_VALIDATION: &[&str] = &["validator", "validationLevel", "validationAction"];
-
 /// What only other kinds of collections can change.
 const NOT_FOR_TIMESERIES: &[&str] = &[
     "validator",
@@ -61,6 +65,9 @@ const NOT_FOR_TIMESERIES: &[&str] = &[
     "cappedMax",
     "dryRun",
 ];
+
+/// The limits of capped collections.
+const OF_CAPPED: &[&str] = &["cappedSize", "cappedMax"];
 
 const MIXED_SCHEMA: &str = "timeseriesBucketsMayHaveMixedSchemaData";
 
@@ -137,9 +144,19 @@ impl Change<'_> {
         };
         let options = with_expiry(buckets, args.value("expireAfterSeconds"), args)?;
         let index = index::parse(args, buckets, IndexSide::User)?;
-        let widths = buckets.timeseries != timeseries;
+        let widths = buckets.has_other_widths(timeseries.as_ref());
         let mixed_schema = mixed_schema(buckets, args)?;
+        let changed = timeseries.as_ref().map(DuplicateRule::of);
+        // Inserts under the present rule end first, and others begin afterwards.
+        let mut rule = buckets
+            .duplicates
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         catalog.modify(buckets, options, timeseries, mixed_schema)?;
+        *rule = changed.unwrap_or_default();
+        // Under "keep" nobody keeps marks.
+        self.database.timeseries().claims.forget(buckets.uuid);
+        drop(rule);
         if widths {
             // Buckets opened from now on have the new widths; open ones are taken up again under them.
             self.database
@@ -163,7 +180,7 @@ impl Change<'_> {
 
     /// Buckets named themselves: what describes the collection is changed through it.
     fn buckets(&self, buckets: &Collection) -> Result<Document> {
-        let of_collection = [&["timeseries"], OF_VALIDATION].concat();
+        let of_collection = [&["timeseries"], validation::NAMES].concat();
         if self.given(&of_collection).is_some() {
             return Err(Error::new(
                 ErrorCode::InvalidNamespace,
@@ -186,27 +203,58 @@ impl Change<'_> {
 
     fn ordinary(&self, collection: &Collection) -> Result<Document> {
         self.refuse(OF_VIEWS, "collection")?;
-        if let Some(name) = self.given(&["timeseries", "expireAfterSeconds", MIXED_SCHEMA]) {
+        let not_here: &[&str] = match collection.is_clustered() {
+            true => &["timeseries", MIXED_SCHEMA],
+            false => &["timeseries", "expireAfterSeconds", MIXED_SCHEMA],
+        };
+        if let Some(name) = self.given(not_here) {
             return Err(Error::invalid_options(format!(
                 "'{name}' is only for time-series and clustered collections"
             )));
         }
-        if let Some(name) = self.given(&["cappedSize", "cappedMax"]) {
+        if let Some(name) = self.given(OF_CAPPED)
+            && CappedLimits::of(collection).is_none()
+        {
             return Err(Error::invalid_options(format!(
                 "'{name}' is only for capped collections"
             )));
         }
-        if let Some(name) = self
-            .given(OF_VALIDATION)
-            .or(self.given(&["changeStreamPreAndPostImages", "dryRun"]))
-        {
-            return Err(Error::new(
-                ErrorCode::CommandNotSupported,
-                format!("the option 'collMod.{name}' is not supported yet"),
-            ));
+        if self.body.contains("dryRun") && !self.body.contains("index") {
+            return Err(index::dry_run_alone());
         }
+        refuse_images(self.args)?;
+        let options = self.ordinary_options(collection)?;
         let index = index::parse(self.args, collection, IndexSide::Stored)?;
+        if options != collection.options {
+            self.database
+                .catalog()
+                .modify(collection, options, None, false)?;
+        }
         self.change_index(collection, index)
+    }
+
+    /// The options of an ordinary collection with what is asked for.
+    fn ordinary_options(&self, collection: &Collection) -> Result<Document> {
+        let expiring = with_expiry(collection, self.args.value("expireAfterSeconds"), self.args)?;
+        let known = expiring.as_ref();
+        let collation = Collation::of_stored(known)?;
+        let given = validation::Given::parse(self.args, &self.namespace, &collation)?;
+        let is_resized = self.given(OF_CAPPED).is_some();
+        if given.is_empty() && !is_resized {
+            return Ok(expiring);
+        }
+        let mut out = DocumentBuilder::new();
+        if is_resized {
+            capped::append_changed(self.args, known, &mut out)?;
+        }
+        let others = |name: &str| {
+            !(validation::NAMES.contains(&name) || is_resized && capped::NAMES.contains(&name))
+        };
+        for element in known.iter().filter(|e| others(e.name())) {
+            out.append_element(element);
+        }
+        given.append_over(known, &mut out);
+        Ok(out.finish())
     }
 
     /// A view may be given another collection to stand on, other stages, or both.
@@ -279,15 +327,30 @@ impl TimeseriesOptions {
             "granularity",
             "bucketMaxSpanSeconds",
             "bucketRoundingSeconds",
+            EXTENSION,
         ])?;
+        let duplicates = match change.get(EXTENSION) {
+            ValueRef::Missing => None,
+            extension => Duplicates::parse_extension("collMod", extension)?,
+        };
+        let duplicates = duplicates.or(self.duplicates);
+        if change.iter().all(|element| element.name() == EXTENSION) {
+            return Ok(Self {
+                duplicates,
+                ..self.clone()
+            });
+        }
         let mut spec = DocumentBuilder::new();
         spec.append("timeField", self.time_field.as_str());
         spec.append("metaField", self.meta_field.as_deref());
-        for element in change {
+        for element in change.iter().filter(|e| e.name() != EXTENSION) {
             spec.append_element(element);
         }
         let spec = spec.finish();
-        let changed = Self::parse(spec.as_ref())?;
+        let changed = Self {
+            duplicates,
+            ..Self::parse(spec.as_ref())?
+        };
         if changed.span_seconds < self.span_seconds {
             return Err(Error::invalid_options(format!(
                 "buckets may only become wider: {} seconds are less than {}",

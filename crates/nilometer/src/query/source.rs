@@ -23,11 +23,13 @@ use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
+use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
 use crate::index::Index;
 use crate::index::buckets::{BucketIndex, WantedKeys};
 use crate::operation::OperationContext;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
+use crate::write::Arrivals;
 use crate::write::update::Update;
 
 /// The key of a record within its collection: bytes that order as the records do.
@@ -159,6 +161,8 @@ pub struct Change<'a> {
     pub otherwise: Option<DocRef<'a>>,
     /// What filter and update read.
     pub eval: EvalContext<'a>,
+    /// How strings of the filter compare, if not by bytes.
+    pub collator: Option<&'a SharedCollator>,
 }
 
 /// The outputs of collections that have any.
@@ -263,6 +267,11 @@ pub trait RecordSource: Send + Sync {
 
     /// How many records there are, kept at hand; exact when nothing is being written.
     fn count_estimate(&self) -> Result<u64>;
+
+    /// Tells of new documents, where a cursor may wait for them: in a capped collection.
+    fn arrivals(&self) -> Result<Option<Arc<Arrivals>>> {
+        Ok(None)
+    }
 
     /// For a clustered collection: the key of the record with this `_id`. Keys order as ids do.
     fn clustered_key(&self, id: ValueRef<'_>) -> Option<RecordKey> {

@@ -40,7 +40,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, ValueRef};
+use nilometer_bson::{DocRef, ValueRef, type_code};
 use nilometer_storage::WriteBatch;
 
 use super::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContext};
@@ -517,7 +517,12 @@ fn bytes_of(value: ValueRef<'_>) -> usize {
 fn has_arrays(value: ValueRef<'_>) -> bool {
     match value {
         ValueRef::Array(_) => true,
-        ValueRef::Document(inner) => inner.iter().any(|field| has_arrays(field.value())),
+        // Most fields need no decoding to be told apart.
+        ValueRef::Document(inner) => inner.iter().any(|field| match field.type_code() {
+            type_code::ARRAY => true,
+            type_code::DOCUMENT => has_arrays(field.value()),
+            _ => false,
+        }),
         _ => false,
     }
 }

@@ -103,13 +103,15 @@ pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput 
         filter: None,
         show_record_id: false,
         is_natural: false,
+        is_tail: false,
         forced: None,
         limit: None,
         choice: Arc::default(),
     }
 }
 
-fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput {
+/// All measurements of a time-series collection.
+pub fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput {
     BucketInput {
         source,
         namespace,
