@@ -125,7 +125,12 @@ pub(crate) fn test() -> Outcome<TestTimes> {
 }
 
 /// Tests of which the fast suite runs a part, at full length: simulated histories, and kills of the server.
-const LONG_TESTS: [&str; 3] = ["fuzz_bucket_catalog", "outlive_kills", "after_kills"];
+const LONG_TESTS: [&str; 4] = [
+    "fuzz_bucket_catalog",
+    "outlive_kills",
+    "after_kills",
+    "after_a_kill",
+];
 
 /// The tests that are short in the fast suite, as long as a change must stand them.
 pub(crate) fn histories() -> Outcome {

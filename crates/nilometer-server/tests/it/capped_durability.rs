@@ -9,9 +9,14 @@ use std::time::Duration;
 use nilometer_bson::{Document, Value, ValueRef, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
-use crate::server::{Directory, Server, nilometer};
+use crate::server::{Directory, Effort, Server, nilometer};
 
-const KILLS: u64 = 8;
+/// Kills of the server.
+const KILLS: Effort = Effort {
+    fast: 3,
+    long: 8,
+    soak: 100,
+};
 const COUNT_MAX: usize = 40;
 const BYTES_MAX: usize = 8192;
 
@@ -117,7 +122,8 @@ fn capped_and_clustered_collections_outlive_kills() {
     let path = directory.0.to_str().expect("a path");
     let start = || Server::spawn(&mut nilometer(&["serve", "--dbpath", path, "--port", "0"]));
     let (mut log, mut ordered) = (Sent::default(), Sent::default());
-    for kill in 0..=KILLS {
+    let kills = KILLS.asked();
+    for kill in 0..=kills {
         let mut server = start();
         let mut client = server.connect();
         if kill == 0 {
@@ -139,7 +145,7 @@ fn capped_and_clustered_collections_outlive_kills() {
             insert(&mut client, "turned", &documents(1, 500, 0)).expect("a reply");
         }
         check(&mut client, &mut log, &mut ordered);
-        if kill == KILLS {
+        if kill == kills {
             break;
         }
         let port = server.port;

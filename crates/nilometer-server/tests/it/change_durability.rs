@@ -15,10 +15,14 @@ use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::client::{Client, body, is_ok, op_msg};
-use crate::server::{Directory, Server, nilometer};
+use crate::server::{Directory, Effort, Server, nilometer};
 
-const KILLS: u64 = 15;
-const KILLS_SOAK: u64 = 300;
+/// Kills of the server.
+const KILLS: Effort = Effort {
+    fast: 4,
+    long: 15,
+    soak: 300,
+};
 
 const WRITERS: i32 = 4;
 
@@ -266,8 +270,7 @@ fn read(port: u16) {
 #[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
 fn each_change_of_measurements_is_there_once_after_kills() {
     let seed = std::env::var("NILOMETER_SEED").map_or(11, |text| text.parse().expect("a number"));
-    let soak = std::env::var_os("NILOMETER_SOAK").is_some();
-    let kills = if soak { KILLS_SOAK } else { KILLS };
+    let kills = KILLS.asked();
     println!("NILOMETER_SEED={seed}");
     let mut random = Random(seed);
     let directory = Directory::new();

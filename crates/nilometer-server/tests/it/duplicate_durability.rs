@@ -13,10 +13,14 @@ use nilometer_bson::Value;
 use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
-use crate::server::{Directory, Server, nilometer};
+use crate::server::{Directory, Effort, Server, nilometer};
 
-const KILLS: u64 = 10;
-const KILLS_SOAK: u64 = 200;
+/// Kills of the server.
+const KILLS: Effort = Effort {
+    fast: 3,
+    long: 10,
+    soak: 200,
+};
 
 const RULES: [&str; 3] = ["ignore", "error", "replace"];
 
@@ -179,8 +183,7 @@ fn check(client: &mut Client, rule: &str, writers: &[Writer]) {
 #[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
 fn what_is_sent_again_after_a_kill_is_there_once() {
     let seed = std::env::var("NILOMETER_SEED").map_or(5, |text| text.parse().expect("a number"));
-    let soak = std::env::var_os("NILOMETER_SOAK").is_some();
-    let kills = if soak { KILLS_SOAK } else { KILLS };
+    let kills = KILLS.asked();
     println!("NILOMETER_SEED={seed}");
     let mut random = Random(seed);
     let directory = Directory::new();

@@ -19,18 +19,25 @@ use nilometer_bson::order::{compare, equal};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, column, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
-use crate::server::{Directory, Server, nilometer};
+use crate::server::{Directory, Effort, Server, nilometer};
 
 /// Kills of the server on one directory in the fast suite: one round with expiry, one settling.
-const KILLS: u32 = 6;
-const KILLS_LONG: u32 = 20;
+const KILLS: Effort = Effort {
+    fast: 6,
+    long: 20,
+    soak: 20,
+};
 
-/// Directories in a long run.
-const DIRECTORIES_SOAK: u64 = 25;
+/// Directories, one after the other.
+const DIRECTORIES: Effort = Effort {
+    fast: 1,
+    long: 1,
+    soak: 25,
+};
 
 /// After so many kills everything is sealed, written out of the log and compacted, so that the next
 /// recoveries start from tables.
-const SETTLE_EVERY: u32 = 5;
+const SETTLE_EVERY: u64 = 5;
 
 /// Writers at a time.
 const WRITERS: u64 = 5;
@@ -39,7 +46,7 @@ const WRITERS: u64 = 5;
 const WRITING_MS_MAX: u64 = 350;
 
 /// In one of so many rounds they go on until expiry has had its turn, which is once a second.
-const EXPIRY_EVERY: u32 = 10;
+const EXPIRY_EVERY: u64 = 10;
 
 /// Until the second round of expiry, in ms.
 const EXPIRY_MS: u64 = 2200;
@@ -235,7 +242,7 @@ struct Made {
 }
 
 /// Creates and drops collections until the server is gone.
-fn define(port: u16, round: u32) -> Made {
+fn define(port: u16, round: u64) -> Made {
     let mut client = Client::connect(port);
     let mut made = Made::default();
     for at in 0.. {
@@ -477,22 +484,14 @@ fn seed() -> u64 {
 
 #[test]
 fn acknowledged_writes_outlive_kills() {
-    let asked = |name: &str| std::env::var_os(name).is_some();
-    let (directories, kills) = if asked("NILOMETER_SOAK") {
-        (DIRECTORIES_SOAK, KILLS_LONG)
-    } else if asked("NILOMETER_LONG") {
-        (1, KILLS_LONG)
-    } else {
-        (1, KILLS)
-    };
     let seed = seed();
-    for at in 0..directories {
-        kill_on_one_directory(seed.wrapping_add(at), kills);
+    for at in 0..DIRECTORIES.asked() {
+        kill_on_one_directory(seed.wrapping_add(at), KILLS.asked());
     }
 }
 
 #[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
-fn kill_on_one_directory(seed: u64, kills: u32) {
+fn kill_on_one_directory(seed: u64, kills: u64) {
     println!("NILOMETER_SEED={seed}");
     let mut random = Random(seed);
     let directory = Directory::new();

@@ -11,12 +11,14 @@ use std::time::Duration;
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
-use crate::server::{Directory, Server, nilometer};
+use crate::server::{Directory, Effort, Server, nilometer};
 
-/// Kills of the fast suite, of the run that every change must pass, and of one that takes minutes.
-const KILLS: u64 = 3;
-const KILLS_LONG: u64 = 8;
-const KILLS_SOAK: u64 = 200;
+/// Kills of the server.
+const KILLS: Effort = Effort {
+    fast: 3,
+    long: 8,
+    soak: 200,
+};
 
 /// Documents there are before the first kill, so that a build takes a while.
 const FIRST: i64 = 6000;
@@ -252,14 +254,7 @@ fn fill(client: &mut Client, random: &mut Random) {
 #[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
 fn indexes_agree_after_kills_and_builds_go_on() {
     let seed = std::env::var("NILOMETER_SEED").map_or(7, |text| text.parse().expect("a number"));
-    let asked = |name: &str| std::env::var_os(name).is_some();
-    let kills = if asked("NILOMETER_SOAK") {
-        KILLS_SOAK
-    } else if asked("NILOMETER_LONG") {
-        KILLS_LONG
-    } else {
-        KILLS
-    };
+    let kills = KILLS.asked();
     println!("NILOMETER_SEED={seed}");
     let mut random = Random(seed);
     let directory = Directory::new();

@@ -137,3 +137,26 @@ impl Drop for Server {
         drop(self.child.wait());
     }
 }
+
+/// How often something is done: a little in the fast suite, more with NILOMETER_LONG, which every change must
+/// pass (`cargo xtask histories`), and for minutes with NILOMETER_SOAK.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    pub(crate) fast: u64,
+    pub(crate) long: u64,
+    pub(crate) soak: u64,
+}
+
+impl Effort {
+    /// What this run asks for.
+    pub(crate) fn asked(self) -> u64 {
+        let asked = |name: &str| std::env::var_os(name).is_some();
+        if asked("NILOMETER_SOAK") {
+            self.soak
+        } else if asked("NILOMETER_LONG") {
+            self.long
+        } else {
+            self.fast
+        }
+    }
+}

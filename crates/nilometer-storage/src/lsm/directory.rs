@@ -37,7 +37,19 @@ pub(crate) struct Directory {
 
 /// Keeps the directory locked while it lives. Each tree has one: a scan of an old table may outlive
 /// the engine, and would delete files under a new one.
-pub(crate) type DirectoryLock = Arc<File>;
+pub(crate) type DirectoryLock = Arc<LockedFile>;
+
+/// The file whose lock is the directory's.
+#[derive(Debug)]
+pub(crate) struct LockedFile(File);
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // Closing is not enough: a program that the process starts at this moment has the open file, too,
+        // until it has become itself.
+        let _ = self.0.unlock();
+    }
+}
 
 impl Directory {
     /// Opens `path`, creating the database directory when there is none.
@@ -170,7 +182,7 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn lock_directory(path: &Path) -> Result<File> {
+fn lock_directory(path: &Path) -> Result<LockedFile> {
     let file = path.join(LOCK_FILE);
     let locked = File::options()
         .create(true)
@@ -179,7 +191,7 @@ fn lock_directory(path: &Path) -> Result<File> {
         .open(&file)
         .map_err(|source| Error::io("open", &file, source))?;
     match locked.try_lock() {
-        Ok(()) => Ok(locked),
+        Ok(()) => Ok(LockedFile(locked)),
         Err(TryLockError::WouldBlock) => Err(Error::Locked {
             path: path.to_path_buf(),
         }),

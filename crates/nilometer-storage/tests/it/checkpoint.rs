@@ -102,3 +102,27 @@ fn a_directory_stays_locked_while_a_scan_reads_it() {
     drop(scan);
     LsmEngine::open(directory.path(), LsmOptions::tiny()).expect("open");
 }
+
+#[test]
+#[cfg(unix)]
+fn programs_started_meanwhile_do_not_keep_the_lock() {
+    let directory = Scratch::new("started");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let status = std::process::Command::new("true").status();
+                assert!(status.is_ok_and(|status| status.success()));
+            }
+        });
+        for _ in 0..40 {
+            let engine = LsmEngine::open(directory.path(), LsmOptions::tiny());
+            let closed = engine.and_then(|engine| engine.close());
+            if let Err(error) = closed {
+                done.store(true, Ordering::Relaxed);
+                panic!("{error}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
