@@ -98,8 +98,10 @@ await check("greeting", async () => {
   return wrong.length === 0 ? [] : [...wrong, out];
 });
 
-// session.js prints its own lines.
-const { out, code } = await mongosh(["--quiet", "--norc", "--file", join(HERE, "session.js")], "");
-process.stdout.write(out);
-if (code !== 0) process.exitCode = 1;
+// These print their own lines.
+for (const file of ["session.js", "tour.js"]) {
+  const { out, code } = await mongosh(["--quiet", "--norc", "--file", join(HERE, file)], "");
+  process.stdout.write(out);
+  if (code !== 0) process.exitCode = 1;
+}
 rmSync(home, { recursive: true, force: true });

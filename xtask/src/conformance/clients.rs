@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::checks::{DRIVER, DRIVER_ACKNOWLEDGED, SHELL};
+use super::checks::{DRIVER, DRIVER_ACKNOWLEDGED, SHELL, TOUR};
 use crate::process::{Outcome, cargo, read, root, target_folder};
 
 /// A client that hangs is a failure, not a wait.
@@ -27,7 +27,7 @@ pub(crate) struct Client {
     /// The command that runs it.
     start: fn() -> Command,
     /// The checks it must report.
-    pub(crate) checks: &'static [&'static str],
+    pub(crate) checks: &'static [&'static [&'static str]],
 }
 
 /// All clients.
@@ -51,7 +51,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             let python = folder("pymongo").join("target/venv/bin/python");
             in_folder("pymongo", &python.to_string_lossy(), &["check.py"])
         },
-        checks: DRIVER,
+        checks: &[DRIVER, TOUR],
     },
     Client {
         name: "node",
@@ -59,7 +59,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         pins: &["package-lock.json"],
         install: || vec![in_folder("node", "npm", NPM_INSTALL)],
         start: || in_folder("node", "node", &["check.mjs"]),
-        checks: DRIVER,
+        checks: &[DRIVER, TOUR],
     },
     Client {
         name: "mongosh",
@@ -67,7 +67,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         pins: &["package-lock.json"],
         install: || vec![in_folder("mongosh", "npm", NPM_INSTALL)],
         start: || in_folder("mongosh", "node", &["check.mjs"]),
-        checks: SHELL,
+        checks: &[SHELL, TOUR],
     },
     Client {
         name: "go",
@@ -81,7 +81,7 @@ pub(crate) const CLIENTS: &[Client] = &[
                 &[],
             )
         },
-        checks: DRIVER,
+        checks: &[DRIVER],
     },
     Client {
         name: "java",
@@ -97,7 +97,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             vec![in_folder("java", "mvn", &arguments)]
         },
         start: || in_folder("java", "java", &["-cp", "target/lib/*", "Check.java"]),
-        checks: DRIVER,
+        checks: &[DRIVER],
     },
     Client {
         name: "rust",
@@ -112,7 +112,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             let binary = rust_target().join("debug/nilometer-conformance-rust");
             in_folder("rust", &binary.to_string_lossy(), &[])
         },
-        checks: DRIVER_ACKNOWLEDGED,
+        checks: &[DRIVER_ACKNOWLEDGED],
     },
 ];
 

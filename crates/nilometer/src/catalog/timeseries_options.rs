@@ -5,7 +5,7 @@
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 
 /// The widest span a bucket may have: 365 days.
 pub const BUCKET_SPAN_SECONDS_MAX: i32 = 31_536_000;
@@ -98,19 +98,14 @@ impl TimeseriesOptions {
                     rounding = Some(seconds("bucketRoundingSeconds", value)?);
                 }
                 (other, _) => {
-                    return Err(Error::new(
-                        ErrorCode::IDLUnknownField,
-                        format!("BSON field 'create.timeseries.{other}' is an unknown field."),
-                    ));
+                    return Err(Error::unknown_field(format_args!(
+                        "create.timeseries.{other}"
+                    )));
                 }
             }
         }
-        let time_field = time_field.ok_or_else(|| {
-            Error::new(
-                ErrorCode::IDLFailedToParse,
-                "BSON field 'create.timeseries.timeField' is missing but a required field",
-            )
-        })?;
+        let time_field =
+            time_field.ok_or_else(|| Error::missing_field("create.timeseries.timeField"))?;
         if meta_field.as_ref() == Some(&time_field) {
             return Err(Error::invalid_options(
                 "'timeField' and 'metaField' cannot be the same field",
@@ -226,10 +221,7 @@ fn seconds(option: &str, value: ValueRef<'_>) -> Result<i32> {
 }
 
 fn wrong_type(option: &str, value: ValueRef<'_>, expected: &str) -> Error {
-    Error::type_mismatch(format!(
-        "BSON field 'create.timeseries.{option}' is the wrong type '{}', expected type '{expected}'",
-        value.type_name()
-    ))
+    Error::wrong_field_type(format_args!("create.timeseries.{option}"), value, expected)
 }
 
 #[cfg(test)]

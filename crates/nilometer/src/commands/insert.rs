@@ -12,11 +12,9 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
 use crate::insertion::InsertOptions;
-use crate::operation::{OperationContext, Request};
+use crate::limits::WRITE_BATCH_MAX;
+use crate::operation::{Documents, OperationContext, Request};
 use crate::write::Checking;
-
-/// Documents one command may insert.
-pub(super) const WRITE_BATCH_MAX: usize = 100_000;
 
 /// How often an insert is tried again whose collection is dropped under it.
 const DROPPED_RETRIES_MAX: usize = 10;
@@ -45,18 +43,8 @@ fn run(
     let namespace = Namespace::new(context.database_name(), args.required_string("insert")?)?;
     collection_uuid::check(database, &args, &namespace)?;
     let ordered = args.boolean("ordered")?.unwrap_or(true);
-    let documents = request
-        .documents("insert", "documents")?
-        .ok_or_else(|| args.missing("documents"))?;
+    let documents = write_batch(request, &args, "documents")?;
     let count = documents.remaining();
-    if count == 0 || count > WRITE_BATCH_MAX {
-        return Err(Error::new(
-            ErrorCode::InvalidLength,
-            format!(
-                "Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {count} operations."
-            ),
-        ));
-    }
     let (inserted, errors) =
         insert_documents(database, &context.operation, &namespace, documents, ordered)?;
     let counters = &database.services().counters;
@@ -98,7 +86,7 @@ pub(super) fn insert_documents<'a>(
                 bypass: operation.bypass,
                 eval: EvalContext {
                     now_ms,
-                    random: Some(&*database.queries().entropy),
+                    random: Some(&*database.queries().ids),
                     ..EvalContext::default()
                 },
             };
@@ -182,6 +170,27 @@ fn reply(inserted: usize, errors: Vec<(usize, Error)>) -> Document {
         out.append("writeErrors", errors.collect::<Array>());
     }
     out.finish()
+}
+
+/// The documents or statements of a write command, as many as one may have.
+pub(super) fn write_batch<'r>(
+    request: &'r Request,
+    args: &Args<'_>,
+    field: &str,
+) -> Result<Documents<'r>> {
+    let documents = request
+        .documents(args.path(), field)?
+        .ok_or_else(|| args.missing(field))?;
+    let count = documents.remaining();
+    if count == 0 || count > WRITE_BATCH_MAX {
+        return Err(Error::new(
+            ErrorCode::InvalidLength,
+            format!(
+                "Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {count} operations."
+            ),
+        ));
+    }
+    Ok(documents)
 }
 
 /// One entry of `writeErrors`.

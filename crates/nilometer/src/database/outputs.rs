@@ -180,10 +180,7 @@ impl Replacement for Fresh {
             documents,
             StoredCollections::insert_options(&new_id),
         )?;
-        match outcome.errors.into_iter().next() {
-            Some(refused) => Err(refused.error),
-            None => Ok(()),
-        }
+        outcome.all()
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
@@ -229,10 +226,7 @@ fn insert<'a>(
         },
     };
     let outcome = records.insert(collection, documents, options, checking)?;
-    match outcome.errors.into_iter().next() {
-        Some(refused) => Err(refused.error),
-        None => Ok(()),
-    }
+    outcome.all()
 }
 
 /// Whether an index of the plain kind forbids two documents with the same values in these fields.
@@ -326,17 +320,10 @@ impl MergeTarget for Target {
             (None, None) => return Ok(false),
             (None, Some(_)) => self.existing_or_new()?,
         };
+        let check_interrupt = || operation.check_interrupt();
         let selection = Selection {
-            filter: change.wanted,
-            sort: None,
-            multi: false,
-            backward: false,
-            candidates: None,
-            durability: Durability::Buffered,
-            eval: change.eval,
             bypass: operation.bypass,
-            collator: None,
-            check_interrupt: &|| operation.check_interrupt(),
+            ..Selection::first(change.wanted, change.eval, &check_interrupt)
         };
         let ids = &self.services.ids;
         let updated = match change.otherwise {

@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, Document, ObjectId, doc};
-use nilometer_storage::Durability;
 
 use super::super::collections::StoredCollections;
 use crate::catalog::{Collection, Granularity, Namespace, TimeseriesOptions};
 use crate::commands::view_change::Measurements;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
-use crate::operation::{Bypass, OperationContext};
+use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget};
 use crate::write::{Selection, Updated};
 
@@ -59,19 +58,7 @@ pub(super) struct SeriesTarget {
 impl SeriesTarget {
     fn apply(&self, change: &Change<'_>, operation: &OperationContext) -> Result<Updated> {
         let check_interrupt = || operation.check_interrupt();
-        let selection = Selection {
-            filter: change.wanted,
-            sort: None,
-            multi: false,
-            backward: false,
-            candidates: None,
-            durability: Durability::Buffered,
-            eval: change.eval,
-            bypass: Bypass::default(),
-            // Comparisons of the filter carry their own.
-            collator: None,
-            check_interrupt: &check_interrupt,
-        };
+        let selection = Selection::first(change.wanted, change.eval, &check_interrupt);
         let measurements = Measurements {
             stored: &self.stored,
             collection: &self.collection,
@@ -131,10 +118,7 @@ impl MergeTarget for SeriesTarget {
             std::iter::once(document),
             StoredCollections::insert_options(&new_id),
         )?;
-        match outcome.errors.into_iter().next() {
-            Some(refused) => Err(refused.error),
-            None => Ok(()),
-        }
+        outcome.all()
     }
 
     fn change(&mut self, change: Change<'_>, operation: &OperationContext) -> Result<bool> {

@@ -113,12 +113,27 @@ impl RecordScan {
     /// A tail cannot go on where the record it stands at is gone: others may have gone unread.
     fn check_position(&self) -> Result<()> {
         match &self.last {
-            Some(last) if self.input.source.fetch(last)?.is_none() => {
+            Some(last) if !is_there(&*self.input.source, last)? => {
                 Err(position_lost(&*self.input.source, last))
             }
             _ => Ok(()),
         }
     }
+}
+
+/// True if there is a record with this key now.
+fn is_there(source: &dyn RecordSource, key: &RecordKey) -> Result<bool> {
+    let only = source::RecordScan {
+        min: Some(key.clone()),
+        max: Some(key.clone()),
+        ..source::RecordScan::default()
+    };
+    for record in source.scan(&only)? {
+        if record?.0 == *key {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl Operator for RecordScan {
