@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nilometer_bson::{Document, array, doc};
+use nilometer_bson::{Document, DocumentBuilder, array, doc};
 
 use crate::data::DataSet;
 use crate::options::Options;
@@ -37,11 +37,14 @@ pub(crate) fn prepare(connection: &mut dyn Connection, options: &Options) -> Out
         &doc! { "dropDatabase": 1, "$db": database },
         None,
     )?;
-    let timeseries = doc! {
-        "timeField": "time",
-        "metaField": "tags",
-        "granularity": &options.granularity,
-    };
+    let mut timeseries = DocumentBuilder::new();
+    timeseries.append("timeField", "time");
+    timeseries.append("metaField", "tags");
+    timeseries.append("granularity", options.granularity.as_str());
+    if let Some(rule) = &options.duplicates {
+        timeseries.append("nilometer", doc! { "duplicates": rule.as_str() });
+    }
+    let timeseries = timeseries.finish();
     let create = doc! { "create": collection, "timeseries": timeseries, "$db": database };
     call(connection, &create, None)?;
     if options.index {

@@ -28,6 +28,7 @@ work
   --only NAME                 one query (or a prefix of its name)
   --draws N                   parameters drawn for each query     [20]
   --granularity WORD          of the collection                   [seconds]
+  --duplicates RULE           ignore, replace or error measurements of the same tags and time [keep]
   --index                     create {\"tags.hostname\": 1, time: -1} first
   --settle SECONDS            before weighing and asking: in process, seal and compact; then wait at
                               most so long for the folder to come to rest; 0 for neither [60]
@@ -75,6 +76,7 @@ pub(crate) struct Options {
     pub(crate) only: String,
     pub(crate) draws: usize,
     pub(crate) granularity: String,
+    pub(crate) duplicates: Option<String>,
     pub(crate) index: bool,
     pub(crate) settle_s: u64,
     pub(crate) json: Option<String>,
@@ -103,6 +105,7 @@ impl Default for Options {
             only: String::new(),
             draws: 20,
             granularity: "seconds".to_string(),
+            duplicates: None,
             index: false,
             settle_s: 60,
             json: None,
@@ -166,6 +169,7 @@ impl Options {
             "--only" => self.only = value.to_string(),
             "--draws" => self.draws = number(word, value)?,
             "--granularity" => self.granularity = value.to_string(),
+            "--duplicates" => self.duplicates = Some(value.to_string()),
             "--settle" => self.settle_s = number(word, value)?,
             "--json" => self.json = Some(value.to_string()),
             "--shape" => {

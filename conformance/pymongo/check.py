@@ -9,6 +9,7 @@ import os
 import traceback
 
 import bson
+import changes
 import tour
 from bson import Decimal128, Int64, ObjectId, Regex
 from bson.codec_options import CodecOptions
@@ -373,3 +374,4 @@ def report(name, check):
 for check in CHECKS:
     report(check.__name__, check)
 tour.run(report)
+changes.run()

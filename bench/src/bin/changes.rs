@@ -1,8 +1,10 @@
 //! How fast measurements are changed through a time-series collection, in process and durable:
-//! `cargo run --release -p nilometer-bench --bin changes [SERIES] [MEASUREMENTS_PER_SERIES]`.
+//! `cargo run --release -p nilometer-bench --bin changes [SERIES] [MEASUREMENTS_PER_SERIES]`; without
+//! arguments ten million measurements in 10,000 series.
 //!
-//! Each figure is of a fresh collection in a fresh directory under the system's temporary one, loaded and
-//! settled first; every count a command answers with is checked.
+//! Collections are fresh, in a fresh directory under the system's temporary one, loaded and settled first;
+//! beside the series there is one of 100,000 measurements. Every count a command answers with is checked.
+//! The second time of a line is that of the processor, all threads together.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -25,6 +27,38 @@ const BATCH: i64 = 10_000;
 
 /// Updates of one measurement that are timed.
 const SINGLES: i64 = 200;
+
+/// Measurements of the long series.
+const LONG: i64 = 100_000;
+
+/// The series with many measurements.
+const LONG_SERIES: i64 = 1_000_000;
+
+/// Parts of a second in which Linux counts processor time.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Processor time of this process so far in seconds; 0 where it is not told.
+fn processor_time() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name, which may hold anything: state is field 3, user and system time 14 and 15.
+    let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
+    let fields: Vec<f64> = fields.split(' ').filter_map(|f| f.parse().ok()).collect();
+    let ticks: f64 = fields.iter().skip(10).take(2).sum();
+    ticks / TICKS_PER_SECOND
+}
+
+/// What a command took.
+#[derive(Clone, Copy)]
+struct Took {
+    elapsed: Duration,
+    processor: f64,
+}
+
+impl std::fmt::Display for Took {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{:>10.1?} {:>6.2}s", self.elapsed, self.processor)
+    }
+}
 
 struct Client {
     database: Database,
@@ -59,17 +93,17 @@ impl Client {
         reply
     }
 
-    /// A collection with so many measurements in each of the series.
+    /// A collection with so many measurements in each of the series, and the long series.
     fn load(&mut self, series: i64, per_series: i64) {
         let options = doc! {"timeField": "t", "metaField": "m"};
         self.run(doc! {"create": "ts", "timeseries": options});
         let mut documents: Vec<Value> = Vec::new();
-        for host in 0..series {
-            for at in 0..per_series {
+        let all = (0..series).map(|host| (host, per_series));
+        for (host, count) in all.chain([(LONG_SERIES, LONG)]) {
+            for at in 0..count {
                 let time = Value::DateTime(START_MS + at * STEP_MS);
-                let id = host * per_series + at;
                 let document = doc! {
-                    "_id": id, "t": time, "m": doc! {"host": host},
+                    "_id": host * LONG + at, "t": time, "m": doc! {"host": host},
                     "usage": (at % 100) as f64 / 2.0, "count": at, "state": "ok",
                 };
                 documents.push(document.into());
@@ -86,10 +120,13 @@ impl Client {
     }
 
     /// How long a command takes, and what `n` it answers.
-    fn time(&mut self, command: Document) -> (Duration, i64) {
-        let from = Instant::now();
+    fn time(&mut self, command: Document) -> (Took, i64) {
+        let (from, used) = (Instant::now(), processor_time());
         let reply = self.run(command);
-        let took = from.elapsed();
+        let took = Took {
+            elapsed: from.elapsed(),
+            processor: processor_time() - used,
+        };
         (took, reply.get("n").as_exact_i64().unwrap_or(-1))
     }
 }
@@ -101,64 +138,98 @@ impl Drop for Client {
     }
 }
 
-fn per_second(count: i64, took: Duration) -> f64 {
-    count as f64 / took.as_secs_f64() / 1e6
+fn per_second(count: i64, took: Took) -> f64 {
+    count as f64 / took.elapsed.as_secs_f64() / 1e6
+}
+
+/// The median and the slowest of a hundred.
+fn spread(mut times: Vec<Duration>) -> (Duration, Duration) {
+    times.sort();
+    let at = |index: usize| times.get(index).copied().unwrap_or_default();
+    (at(times.len() / 2), at(times.len() * 99 / 100))
+}
+
+/// Updates of one measurement each; `filter` says which series.
+fn update_one(
+    client: &mut Client,
+    what: &str,
+    (series, per_series): (i64, i64),
+    filter: impl Fn(i64) -> Document,
+) {
+    let used = processor_time();
+    let mut times = Vec::new();
+    for at in 0..SINGLES {
+        let time = Value::DateTime(START_MS + at * 487 % per_series * STEP_MS);
+        let mut q = DocumentBuilder::new();
+        for element in filter(at * 7919 % series).iter() {
+            q.append_element(element);
+        }
+        q.append("t", time);
+        let q = q.finish();
+        let u = doc! {"$set": doc! {"usage": at as f64 + 0.25}};
+        let updates = array![doc! {"q": q, "u": u}];
+        let (took, n) = client.time(doc! {"update": "ts", "updates": updates});
+        assert_eq!(n, 1);
+        times.push(took.elapsed);
+    }
+    let (median, slow) = spread(times);
+    let each = (processor_time() - used) * 1000.0 / SINGLES as f64;
+    println!(
+        "updateOne by {what:<14}{SINGLES:>9} of any series {median:>10.1?} median, {slow:.1?} of a hundred the slowest, {each:.2} ms of the processor"
+    );
+}
+
+fn update_series(client: &mut Client) {
+    let update = |u: Document| {
+        let q = doc! {"m.host": LONG_SERIES, "count": doc! {"$gte": 0}};
+        doc! {"update": "ts", "updates": array![doc! {"q": q, "u": u, "multi": true}]}
+    };
+    for (what, change) in [
+        ("one field           ", doc! {"$set": doc! {"usage": 1.5}}),
+        ("one field, by what it is", doc! {"$inc": doc! {"usage": 1}}),
+        ("another meta        ", doc! {"$inc": doc! {"m.host": 1}}),
+    ] {
+        let (took, n) = client.time(update(change));
+        assert_eq!(n, LONG);
+        println!("updateMany {what:<17}{n:>9} of one series {took}");
+    }
 }
 
 fn main() {
     let mut arguments = std::env::args().skip(1).filter_map(|a| a.parse().ok());
-    let series: i64 = arguments.next().unwrap_or(1000);
+    let series: i64 = arguments.next().unwrap_or(10_000);
     let per_series: i64 = arguments.next().unwrap_or(1000);
-    let total = series * per_series;
+    let total = series * per_series + LONG;
 
-    let mut client = Client::new("meta");
+    let mut client = Client::new("updates");
+    client.load(series, per_series);
+    let all = (series, per_series);
+    let whole = |host| doc! {"m": doc! {"host": host}};
+    let part = |host| doc! {"m.host": host};
+    update_one(&mut client, "meta, time", all, whole);
+    update_one(&mut client, "no index", all, part);
+    let index = doc! {"key": doc! {"m.host": 1, "t": 1}, "name": "host"};
+    client.run(doc! {"createIndexes": "ts", "indexes": array![index]});
+    update_one(&mut client, "m.host, time", all, part);
+    update_series(&mut client);
+    let until = Value::DateTime(START_MS + per_series / 2 * STEP_MS);
+    let q = doc! {"t": doc! {"$lt": until}, "usage": doc! {"$gte": 10}};
+    let deletes = array![doc! {"q": q, "limit": 0}];
+    let (took, n) = client.time(doc! {"delete": "ts", "deletes": deletes});
+    println!(
+        "deleteMany by time, value   {n:>9} of {total}  {took}  {:>6.2} M/s removed",
+        per_second(n, took)
+    );
+    drop(client);
+
+    let mut client = Client::new("deletes");
     client.load(series, per_series);
     let q = doc! {"m.host": doc! {"$gte": 0}};
     let deletes = array![doc! {"q": q, "limit": 0}];
     let (took, n) = client.time(doc! {"delete": "ts", "deletes": deletes});
     assert_eq!(n, total);
     println!(
-        "deleteMany by meta          {total:>9} of {series} series  {took:>10.1?}  {:>6.2} M/s",
+        "deleteMany by meta          {total:>9} of {series} series  {took}  {:>6.2} M/s",
         per_second(n, took)
     );
-    drop(client);
-
-    let mut client = Client::new("range");
-    client.load(series, per_series);
-    let until = Value::DateTime(START_MS + per_series / 2 * STEP_MS);
-    let q = doc! {"t": doc! {"$lt": until}, "usage": doc! {"$gte": 10}};
-    let deletes = array![doc! {"q": q, "limit": 0}];
-    let (took, n) = client.time(doc! {"delete": "ts", "deletes": deletes});
-    println!(
-        "deleteMany by time, value   {n:>9} of {total}  {took:>10.1?}  {:>6.2} M/s removed, {:.2} M/s looked at",
-        per_second(n, took),
-        per_second(total, took)
-    );
-    drop(client);
-
-    let mut client = Client::new("series");
-    client.load(1, 100_000);
-    let update = |u: Document| {
-        let q = doc! {"m.host": 0, "count": doc! {"$gte": 0}};
-        doc! {"update": "ts", "updates": array![doc! {"q": q, "u": u, "multi": true}]}
-    };
-    let (took, n) = client.time(update(doc! {"$set": doc! {"usage": 1.5}}));
-    assert_eq!(n, 100_000);
-    println!("updateMany of one field     {n:>9} of one series  {took:>10.1?}");
-    let (took, n) = client.time(update(doc! {"$inc": doc! {"m.host": 1}}));
-    assert_eq!(n, 100_000);
-    println!("updateMany to another meta  {n:>9} of one series  {took:>10.1?}");
-    let mut times = Vec::new();
-    for at in 0..SINGLES {
-        let time = Value::DateTime(START_MS + at * 487 * STEP_MS);
-        let q = doc! {"m.host": 1, "t": time};
-        let u = doc! {"$set": doc! {"usage": at as f64}};
-        let updates = array![doc! {"q": q, "u": u}];
-        let (took, n) = client.time(doc! {"update": "ts", "updates": updates});
-        assert_eq!(n, 1);
-        times.push(took);
-    }
-    times.sort();
-    let median = times.get(times.len() / 2).copied().unwrap_or_default();
-    println!("updateOne by meta and time  median of {SINGLES}  {median:>10.1?}");
 }

@@ -79,3 +79,46 @@ pub(crate) const SHELL: &[&str] = &[
     "errors",
     "drop",
 ];
+
+/// Changes of measurements, by bulk writes of a driver.
+pub(crate) const BULK_CHANGES: &[&str] = &[
+    "bulk_write_of_all_kinds",
+    "bulk_write_that_fails",
+    "bulk_write_of_the_client",
+    "find_and_change",
+    "change_of_many_series",
+    "no_duplicates",
+];
+
+/// Changes of measurements in the shell.
+pub(crate) const SHELL_CHANGES: &[&str] = &[
+    "change_one",
+    "change_many",
+    "bulk_changes",
+    "explain_changes",
+];
+
+/// Changes of measurements by who maps them to models and saves those.
+pub(crate) const MODELS: &[&str] = &[
+    "create_collection",
+    "save_new",
+    "save_changed",
+    "save_to_another_time_and_series",
+    "save_in_bulk",
+    "save_of_what_is_gone",
+    "save_of_arrays_by_position",
+    "find_and_change",
+    "update_and_delete",
+];
+
+/// The same by who maps them to entities.
+pub(crate) const ENTITIES: &[&str] = &[
+    "create_collection",
+    "insert_entities",
+    "save_by_id",
+    "save_to_another_time_and_series",
+    "updates",
+    "find_and_change",
+    "bulk_operations",
+    "remove_entities",
+];

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::checks::{DRIVER, DRIVER_ACKNOWLEDGED, SHELL, TOUR};
+use super::checks::{
+    BULK_CHANGES, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, MODELS, SHELL, SHELL_CHANGES, TOUR,
+};
 use crate::process::{Outcome, cargo, read, root, target_folder};
 
 /// A client that hangs is a failure, not a wait.
@@ -26,7 +28,7 @@ pub(crate) struct Client {
     install: fn() -> Vec<Command>,
     /// The command that runs it.
     start: fn() -> Command,
-    /// The checks it must report.
+    /// Lists of the checks it must report.
     pub(crate) checks: &'static [&'static [&'static str]],
 }
 
@@ -51,7 +53,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             let python = folder("pymongo").join("target/venv/bin/python");
             in_folder("pymongo", &python.to_string_lossy(), &["check.py"])
         },
-        checks: &[DRIVER, TOUR],
+        checks: &[DRIVER, TOUR, BULK_CHANGES],
     },
     Client {
         name: "node",
@@ -67,7 +69,15 @@ pub(crate) const CLIENTS: &[Client] = &[
         pins: &["package-lock.json"],
         install: || vec![in_folder("mongosh", "npm", NPM_INSTALL)],
         start: || in_folder("mongosh", "node", &["check.mjs"]),
-        checks: &[SHELL, TOUR],
+        checks: &[SHELL, TOUR, SHELL_CHANGES],
+    },
+    Client {
+        name: "mongoose",
+        runtime: &[("node", "--version"), ("npm", "--version")],
+        pins: &["package-lock.json"],
+        install: || vec![in_folder("mongoose", "npm", NPM_INSTALL)],
+        start: || in_folder("mongoose", "node", &["check.mjs"]),
+        checks: &[MODELS],
     },
     Client {
         name: "go",
@@ -87,17 +97,17 @@ pub(crate) const CLIENTS: &[Client] = &[
         name: "java",
         runtime: &[("java", "-version"), ("mvn", "--version")],
         pins: &["pom.xml"],
-        install: || {
-            let arguments = [
-                "--batch-mode",
-                "--quiet",
-                "dependency:copy-dependencies",
-                "-DoutputDirectory=target/lib",
-            ];
-            vec![in_folder("java", "mvn", &arguments)]
-        },
+        install: || vec![in_folder("java", "mvn", MAVEN_INSTALL)],
         start: || in_folder("java", "java", &["-cp", "target/lib/*", "Check.java"]),
         checks: &[DRIVER],
+    },
+    Client {
+        name: "spring",
+        runtime: &[("java", "-version"), ("mvn", "--version")],
+        pins: &["pom.xml"],
+        install: || vec![in_folder("spring", "mvn", MAVEN_INSTALL)],
+        start: || in_folder("spring", "java", &["-cp", "target/lib/*", "Check.java"]),
+        checks: &[ENTITIES],
     },
     Client {
         name: "rust",
@@ -118,6 +128,14 @@ pub(crate) const CLIENTS: &[Client] = &[
 
 /// Exactly what the lock file names, and none of the packages' own install scripts.
 const NPM_INSTALL: &[&str] = &["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
+
+/// What the project file names, to where Java finds it.
+const MAVEN_INSTALL: &[&str] = &[
+    "--batch-mode",
+    "--quiet",
+    "dependency:copy-dependencies",
+    "-DoutputDirectory=target/lib",
+];
 
 impl Client {
     /// The first program it needs that is not there.

@@ -2,8 +2,10 @@
 
 mod bad_input;
 mod capped_durability;
+mod change_durability;
 mod client;
 mod commands;
+mod duplicate_durability;
 mod durability;
 mod index_durability;
 mod malformed;

@@ -11,3 +11,4 @@ mod model;
 mod sequence_rules;
 mod snapshots;
 mod support;
+mod syncing;

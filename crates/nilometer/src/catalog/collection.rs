@@ -9,7 +9,7 @@
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use nilometer_bson::{Array, Binary, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::KeyspaceId;
@@ -17,7 +17,7 @@ use nilometer_storage::KeyspaceId;
 use super::index_spec::IndexSpec;
 use super::indexes::{self, IndexList, StoredIndex};
 use super::namespace::Namespace;
-use super::timeseries_options::TimeseriesOptions;
+use super::timeseries_options::{Duplicates, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 
 /// Where the documents of a collection are kept.
@@ -59,6 +59,26 @@ impl Storage {
     }
 }
 
+/// How inserts look for measurements of the same series and time, whichever version of the collection
+/// they hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DuplicateRule {
+    /// What becomes of the second one.
+    pub answer: Duplicates,
+    /// No bucket there is or will be under this rule is wider, in ms.
+    pub span_ms: i64,
+}
+
+impl DuplicateRule {
+    /// The rule by a collection's options.
+    pub fn of(options: &TimeseriesOptions) -> Self {
+        Self {
+            answer: options.duplicates.unwrap_or_default(),
+            span_ms: options.span_ms(),
+        }
+    }
+}
+
 /// A collection that holds documents.
 #[derive(Debug)]
 pub struct Collection {
@@ -70,12 +90,16 @@ pub struct Collection {
     pub options: Document,
     /// For bucket collections: the time-series options.
     pub timeseries: Option<TimeseriesOptions>,
+    /// What becomes of measurements of the same series and time now. Held for reading from the look
+    /// at it to the commit, for writing while the option is changed: so no insert under the old
+    /// option ends after the change.
+    pub duplicates: Arc<RwLock<DuplicateRule>>,
     /// Where its documents are.
     pub storage: Storage,
     /// Its indexes, besides that of `_id`.
     pub indexes: Arc<IndexList>,
     /// True once a measurement outside 1970..2038 was stored: bucket ids then say nothing of time.
-    extended_range: AtomicBool,
+    extended_range: Arc<AtomicBool>,
     /// True if bounds of fields may be of different types: raw writes are not checked for that.
     mixed_schema: bool,
     /// True once `collMod` changed the widths of buckets: those there already have other ones.
@@ -93,14 +117,16 @@ impl Collection {
         timeseries: Option<TimeseriesOptions>,
         storage: Storage,
     ) -> Self {
+        let rule = timeseries.as_ref().map(DuplicateRule::of);
         Self {
+            duplicates: Arc::new(RwLock::new(rule.unwrap_or_default())),
             namespace,
             uuid,
             options,
             timeseries,
             storage,
             indexes: Arc::default(),
-            extended_range: AtomicBool::new(false),
+            extended_range: Arc::default(),
             mixed_schema: false,
             widths_changed: false,
             validator: OnceLock::new(),
@@ -119,12 +145,22 @@ impl Collection {
             namespace: self.namespace.clone(),
             uuid: self.uuid,
             options,
-            widths_changed: self.widths_changed || self.timeseries != timeseries,
+            widths_changed: self.widths_changed || self.has_other_widths(timeseries.as_ref()),
+            duplicates: self.duplicates.clone(),
             timeseries,
             storage: self.storage,
             indexes: self.indexes.clone(),
-            extended_range: AtomicBool::new(self.has_extended_range()),
+            // What is told to one of them all know.
+            extended_range: self.extended_range.clone(),
             validator: OnceLock::new(),
+        }
+    }
+
+    /// True if buckets are not as wide as those of a collection with the given options.
+    pub fn has_other_widths(&self, timeseries: Option<&TimeseriesOptions>) -> bool {
+        match (&self.timeseries, timeseries) {
+            (Some(now), Some(then)) => !now.has_widths_of(then),
+            _ => false,
         }
     }
 

@@ -24,11 +24,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use nilometer_bson::Document;
 use nilometer_storage::{Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
-pub use collection::{Collection, Storage, View, bucket_validator, pipeline_value};
+pub use collection::{Collection, DuplicateRule, Storage, View, bucket_validator, pipeline_value};
 pub use index_spec::IndexSpec;
 pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
 pub use namespace::{BUCKETS_PREFIX, Namespace, SYSTEM_VIEWS, check_database_name};
-pub use timeseries_options::{BUCKET_SPAN_SECONDS_MAX, Granularity, TimeseriesOptions};
+pub use timeseries_options::{
+    BUCKET_SPAN_SECONDS_MAX, Duplicates, EXTENSION, Granularity, TimeseriesOptions,
+};
 
 use collection::Entry;
 

@@ -56,6 +56,72 @@ impl Granularity {
     }
 }
 
+/// What becomes of a measurement that is inserted when its series has one of the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Duplicates {
+    /// Both are kept, as MongoDB does.
+    #[default]
+    Keep,
+    /// It is acknowledged and left out.
+    Ignore,
+    /// It takes the place of the one that is there.
+    Replace,
+    /// It is refused with code 11000.
+    Error,
+}
+
+impl Duplicates {
+    /// All, in the order in which they are told of.
+    const ALL: [Self; 4] = [Self::Keep, Self::Ignore, Self::Replace, Self::Error];
+
+    /// Its name in options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Ignore => "ignore",
+            Self::Replace => "replace",
+            Self::Error => "error",
+        }
+    }
+
+    /// Reads `nilometer` of the `timeseries` option of a command: what MongoDB does not have.
+    pub(crate) fn parse_extension(command: &str, value: ValueRef<'_>) -> Result<Option<Self>> {
+        let place = format!("{command}.timeseries.{EXTENSION}");
+        let wrong = |name: &str, value: ValueRef<'_>, expected: &str| {
+            Error::type_mismatch(format!(
+                "BSON field '{name}' is the wrong type '{}', expected type '{expected}'",
+                value.type_name()
+            ))
+        };
+        let ValueRef::Document(spec) = value else {
+            return Err(wrong(&place, value, "object"));
+        };
+        let mut duplicates = None;
+        for element in spec {
+            let name = format!("{place}.{}", element.name());
+            if element.name() != "duplicates" {
+                return Err(Error::new(
+                    ErrorCode::IDLUnknownField,
+                    format!("BSON field '{name}' is an unknown field."),
+                ));
+            }
+            let ValueRef::String(text) = element.value() else {
+                return Err(wrong(&name, element.value(), "string"));
+            };
+            let known = Self::ALL.into_iter().find(|known| known.name() == text);
+            duplicates = Some(known.ok_or_else(|| {
+                Error::bad_value(format!(
+                    "Enumeration value '{text}' for field '{name}' is not a valid value."
+                ))
+            })?);
+        }
+        Ok(duplicates)
+    }
+}
+
+/// The field of the `timeseries` option that holds what MongoDB does not have.
+pub const EXTENSION: &str = "nilometer";
+
 /// The options of a time-series collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeseriesOptions {
@@ -69,6 +135,8 @@ pub struct TimeseriesOptions {
     pub span_seconds: i32,
     /// What a bucket's start is rounded down to, in seconds.
     pub rounding_seconds: i32,
+    /// What was asked about measurements of the same series and time, if anything.
+    pub duplicates: Option<Duplicates>,
 }
 
 impl TimeseriesOptions {
@@ -79,6 +147,7 @@ impl TimeseriesOptions {
         let mut granularity = None;
         let mut span = None;
         let mut rounding = None;
+        let mut duplicates = None;
         for element in spec {
             match (element.name(), element.value()) {
                 ("timeField", value) => time_field = Some(field_name("timeField", value)?),
@@ -97,6 +166,7 @@ impl TimeseriesOptions {
                 ("bucketRoundingSeconds", value) => {
                     rounding = Some(seconds("bucketRoundingSeconds", value)?);
                 }
+                (EXTENSION, value) => duplicates = Duplicates::parse_extension("create", value)?,
                 (other, _) => {
                     return Err(Error::unknown_field(format_args!(
                         "create.timeseries.{other}"
@@ -123,7 +193,24 @@ impl TimeseriesOptions {
             granularity,
             span_seconds,
             rounding_seconds,
+            duplicates,
         })
+    }
+
+    /// True if a collection with these options is what `asked` asks for: who does not ask about
+    /// duplicates is content with any answer.
+    pub fn serves(&self, asked: &Self) -> bool {
+        let duplicates = asked.duplicates.or(self.duplicates);
+        *self
+            == Self {
+                duplicates,
+                ..asked.clone()
+            }
+    }
+
+    /// True if buckets are as wide as those of `other`.
+    pub fn has_widths_of(&self, other: &Self) -> bool {
+        self.span_seconds == other.span_seconds && self.rounding_seconds == other.rounding_seconds
     }
 
     /// The options as `listCollections` shows them.
@@ -135,6 +222,11 @@ impl TimeseriesOptions {
         out.append("bucketMaxSpanSeconds", self.span_seconds);
         if self.granularity.is_none() {
             out.append("bucketRoundingSeconds", self.rounding_seconds);
+        }
+        if let Some(duplicates) = self.duplicates {
+            out.begin_document(EXTENSION);
+            out.append("duplicates", duplicates.name());
+            out.end();
         }
         out.finish()
     }
@@ -292,6 +384,26 @@ mod tests {
             code(doc! { "timeField": t, "surprise": Value::Null }),
             40415
         );
+    }
+
+    #[test]
+    fn duplicates_are_asked_about_in_a_field_of_their_own() {
+        let of = |value: Value| doc! { "timeField": "t", "nilometer": value };
+        let asked = |name: &str| of(doc! { "duplicates": name }.into());
+        for known in Duplicates::ALL {
+            let options = parse(asked(known.name())).unwrap();
+            assert_eq!(options.duplicates, Some(known));
+            assert_eq!(parse(options.to_document()).unwrap(), options);
+        }
+        assert_eq!(code(asked("drop")), 2);
+        assert_eq!(code(of(1.into())), 14);
+        assert_eq!(code(of(doc! { "duplicates": 1 }.into())), 14);
+        assert_eq!(code(of(doc! { "duplicate": "keep" }.into())), 40415);
+        let without = parse(doc! { "timeField": "t" }).unwrap();
+        assert!(without.to_document().get("nilometer").is_missing());
+        let ignore = parse(asked("ignore")).unwrap();
+        assert!(ignore.serves(&without) && ignore.serves(&ignore));
+        assert!(!without.serves(&ignore) && !ignore.serves(&parse(asked("keep")).unwrap()));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::variables::SharedCollator;
 use crate::eval::{EvalContext, ParseContext};
+use crate::index::buckets::BucketIndex;
 use crate::operation::{Bypass, Documents, OperationContext, Request};
 use crate::query::planner::access::hint::{self, Hint};
 use crate::query::planner::access::targets::Targets;
@@ -77,6 +78,8 @@ pub(super) struct Selected {
     pub(super) natural: Option<Direction>,
     /// The index asked for.
     pub(super) hint: Option<Hint>,
+    /// The index over buckets asked for.
+    bucket_index: Option<Arc<BucketIndex>>,
     /// Where the documents are, if an index knows.
     pub(super) targets: Option<Targets>,
     collator: Option<SharedCollator>,
@@ -91,7 +94,11 @@ impl Selected {
         filter: DocRef<'_>,
         expressions: &ParseContext,
     ) -> Result<Self> {
-        let (mut natural, hint) = hinted(database, namespace, statement.value("hint"))?;
+        let Hinted {
+            mut natural,
+            hint,
+            bucket_index,
+        } = hinted(database, namespace, statement.value("hint"))?;
         let mut sort = None;
         if let Some(pattern) = statement.document("sort")?.filter(|d| !d.is_empty()) {
             match natural_direction_of(pattern)? {
@@ -107,6 +114,7 @@ impl Selected {
             sort,
             natural,
             hint,
+            bucket_index,
             targets: None,
             collator: expressions.collator().cloned(),
         })
@@ -127,6 +135,8 @@ impl Selected {
             multi,
             backward: self.natural == Some(Direction::Backward),
             candidates: self.targets.as_ref().map(|targets| targets as _),
+            natural: self.natural.is_some(),
+            hinted: self.bucket_index.as_ref(),
             durability,
             eval,
             bypass,
@@ -136,18 +146,25 @@ impl Selected {
     }
 }
 
+/// What a hint asks for.
+#[derive(Default)]
+struct Hinted {
+    natural: Option<Direction>,
+    hint: Option<Hint>,
+    bucket_index: Option<Arc<BucketIndex>>,
+}
+
 /// The direction or the index a hint asks for; one that names no index is refused.
-fn hinted(
-    database: &Database,
-    namespace: &Namespace,
-    hint: ValueRef<'_>,
-) -> Result<(Option<Direction>, Option<Hint>)> {
+fn hinted(database: &Database, namespace: &Namespace, hint: ValueRef<'_>) -> Result<Hinted> {
     match hint {
-        ValueRef::Missing | ValueRef::Null => return Ok((None, None)),
-        ValueRef::Document(document) if document.is_empty() => return Ok((None, None)),
+        ValueRef::Missing | ValueRef::Null => return Ok(Hinted::default()),
+        ValueRef::Document(document) if document.is_empty() => return Ok(Hinted::default()),
         ValueRef::Document(document) => {
             if let Some(direction) = natural_direction_of(document)? {
-                return Ok((Some(direction), None));
+                return Ok(Hinted {
+                    natural: Some(direction),
+                    ..Hinted::default()
+                });
             }
         }
         ValueRef::String(_) => {}
@@ -157,11 +174,16 @@ fn hinted(
     let source = match collections.resolve(&namespace.database, &namespace.collection)? {
         Resolved::Ordinary(source) => source,
         Resolved::TimeSeries(source) => match source.hinted(hint)? {
-            Some(_) => return Ok((None, None)),
+            Some(index) => {
+                return Ok(Hinted {
+                    bucket_index: Some(index),
+                    ..Hinted::default()
+                });
+            }
             None => return Err(hint::unknown()),
         },
         // There are no documents the hint could mislead about.
-        _ => return Ok((None, None)),
+        _ => return Ok(Hinted::default()),
     };
     if source.is_clustered() && source.knows_index(hint) {
         Ok((Some(Direction::Forward), None))
@@ -170,9 +192,12 @@ fn hinted(
         if let Some(hint) = &hint {
             hint.find(&source.all_indexes()?)?;
         }
-        Ok((None, hint))
+        Ok(Hinted {
+            hint,
+            ..Hinted::default()
+        })
     } else if source.knows_index(hint) {
-        Ok((None, None))
+        Ok(Hinted::default())
     } else {
         Err(hint::unknown())
     }

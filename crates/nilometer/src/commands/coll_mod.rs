@@ -4,6 +4,8 @@
 mod index;
 mod unique;
 
+use std::sync::PoisonError;
+
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use index::IndexChange;
@@ -11,7 +13,10 @@ use index::IndexChange;
 use super::args::Args;
 use super::create::{check_expire_after, check_graph, parse_pipeline, refuse_images};
 use super::{Access, CommandContext, CommandSpec, Fields, capped, collection_uuid, validation};
-use crate::catalog::{CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
+use crate::catalog::{
+    CatalogEntry, Collection, DuplicateRule, Duplicates, EXTENSION, Namespace, TimeseriesOptions,
+    View,
+};
 use crate::database::Database;
 use crate::database::indexes::IndexSide;
 use crate::error::{Error, ErrorCode, Result};
@@ -139,9 +144,19 @@ impl Change<'_> {
         };
         let options = with_expiry(buckets, args.value("expireAfterSeconds"), args)?;
         let index = index::parse(args, buckets, IndexSide::User)?;
-        let widths = buckets.timeseries != timeseries;
+        let widths = buckets.has_other_widths(timeseries.as_ref());
         let mixed_schema = mixed_schema(buckets, args)?;
+        let changed = timeseries.as_ref().map(DuplicateRule::of);
+        // Inserts under the present rule end first, and others begin afterwards.
+        let mut rule = buckets
+            .duplicates
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         catalog.modify(buckets, options, timeseries, mixed_schema)?;
+        *rule = changed.unwrap_or_default();
+        // Under "keep" nobody keeps marks.
+        self.database.timeseries().claims.forget(buckets.uuid);
+        drop(rule);
         if widths {
             // Buckets opened from now on have the new widths; open ones are taken up again under them.
             self.database
@@ -312,15 +327,30 @@ impl TimeseriesOptions {
             "granularity",
             "bucketMaxSpanSeconds",
             "bucketRoundingSeconds",
+            EXTENSION,
         ])?;
+        let duplicates = match change.get(EXTENSION) {
+            ValueRef::Missing => None,
+            extension => Duplicates::parse_extension("collMod", extension)?,
+        };
+        let duplicates = duplicates.or(self.duplicates);
+        if change.iter().all(|element| element.name() == EXTENSION) {
+            return Ok(Self {
+                duplicates,
+                ..self.clone()
+            });
+        }
         let mut spec = DocumentBuilder::new();
         spec.append("timeField", self.time_field.as_str());
         spec.append("metaField", self.meta_field.as_deref());
-        for element in change {
+        for element in change.iter().filter(|e| e.name() != EXTENSION) {
             spec.append_element(element);
         }
         let spec = spec.finish();
-        let changed = Self::parse(spec.as_ref())?;
+        let changed = Self {
+            duplicates,
+            ..Self::parse(spec.as_ref())?
+        };
         if changed.span_seconds < self.span_seconds {
             return Err(Error::invalid_options(format!(
                 "buckets may only become wider: {} seconds are less than {}",

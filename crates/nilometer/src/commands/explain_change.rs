@@ -1,7 +1,9 @@
 //! `explain` of `update`, `delete` and `findAndModify` of measurements, which have plans of their own:
 //! `TS_MODIFY` over buckets, or a delete of whole buckets. Nothing is changed.
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef, doc};
+use std::sync::atomic::Ordering;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 use nilometer_storage::Durability;
 
 use super::args::Args;
@@ -15,6 +17,8 @@ use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::OperationContext;
+use crate::query::explain::buckets_read;
+use crate::query::planner::BucketInput;
 use crate::timeseries::ExplainedSelection;
 use crate::write::update::Update;
 
@@ -134,7 +138,7 @@ pub(super) fn explained(
                 stored: database.collections(),
                 collection: &buckets,
             };
-            let (selection, effect) = dry_run(
+            let explained = dry_run(
                 database,
                 operation,
                 &namespace,
@@ -146,13 +150,7 @@ pub(super) fn explained(
             let spent = clock.monotonic().saturating_sub(from);
             let millis = i64::try_from(spent.as_millis()).unwrap_or(i64::MAX);
             let executed = (verbosity == Verbosity::ExecutionStats).then_some(millis);
-            describe(
-                &buckets.namespace,
-                &statement,
-                &selection,
-                &effect,
-                executed,
-            )
+            describe(&buckets.namespace, &statement, &explained, executed)
         }
         _ => return Ok(None),
     };
@@ -169,7 +167,7 @@ fn dry_run(
     verbosity: Verbosity,
     command: DocRef<'_>,
     measurements: Measurements<'_>,
-) -> Result<(ExplainedSelection, Effect)> {
+) -> Result<Explained> {
     let options = QueryOptions::parse(database, operation, &Args::new("explain", command), None)?;
     let place = Place {
         database,
@@ -195,7 +193,8 @@ fn dry_run(
         operation.bypass,
         &check_interrupt,
     );
-    let wanted = super::view_change::measurement_selection(selection, true);
+    let wanted = super::view_change::measurement_selection(selection, true, None);
+    let input = measurements.plan(&selection)?;
     let explained = database
         .timeseries()
         .explain_selection(measurements.collection, &wanted)?;
@@ -208,45 +207,34 @@ fn dry_run(
         check_combination(&update, statement.multi, statement.constants.is_some())?;
         measurements.would_update(selection, &update, tried)?
     };
-    Ok((explained, effect))
+    Ok(Explained {
+        selection: explained,
+        input,
+        effect,
+    })
 }
 
-/// How buckets are read.
-fn input_stage(selection: &ExplainedSelection) -> Document {
-    let mut out = DocumentBuilder::new();
-    let Some(range) = selection.range else {
-        return doc! {"stage": "EOF"};
-    };
-    let bounded = range.min.is_some() || range.max.is_some();
-    let stage = match bounded {
-        true => "CLUSTERED_IXSCAN",
-        false => "COLLSCAN",
-    };
-    out.append("stage", stage);
-    out.append("filter", selection.bucket_filter.clone());
-    out.append(
-        "direction",
-        if range.backward {
-            "backward"
-        } else {
-            "forward"
-        },
-    );
-    for (name, id) in [("minRecord", range.min), ("maxRecord", range.max)] {
-        if let Some(id) = id {
-            out.append(name, ObjectId(id));
+/// What is known of a statement before and after it was tried.
+struct Explained {
+    selection: ExplainedSelection,
+    /// How the buckets are read.
+    input: BucketInput,
+    effect: Effect,
+}
+
+impl Explained {
+    /// How buckets are read.
+    fn input_stage(&self) -> Document {
+        if self.selection.range.is_none() {
+            return doc! {"stage": "EOF"};
         }
+        buckets_read(&self.input, Some(self.selection.bucket_filter.clone()))
     }
-    out.finish()
 }
 
 /// The stage that changes buckets, with what it did if that is told.
-fn change_stage(
-    statement: &Statement<'_>,
-    selection: &ExplainedSelection,
-    effect: &Effect,
-    figures: bool,
-) -> Document {
+fn change_stage(statement: &Statement<'_>, explained: &Explained, figures: bool) -> Document {
+    let (selection, effect) = (&explained.selection, &explained.effect);
     let mut out = DocumentBuilder::new();
     let whole = statement.removes() && effect.way == Way::Series;
     out.append("stage", if whole { "BATCHED_DELETE" } else { "TS_MODIFY" });
@@ -263,7 +251,7 @@ fn change_stage(
             append_figures(&mut out, statement, effect);
         }
     }
-    out.append("inputStage", input_stage(selection));
+    out.append("inputStage", explained.input_stage());
     let stage = out.finish();
     match statement.fields {
         None => stage,
@@ -295,10 +283,10 @@ fn append_figures(out: &mut DocumentBuilder, statement: &Statement<'_>, effect: 
 fn describe(
     namespace: &Namespace,
     statement: &Statement<'_>,
-    selection: &ExplainedSelection,
-    effect: &Effect,
+    explained: &Explained,
     executed: Option<i64>,
 ) -> Document {
+    let (selection, effect) = (&explained.selection, &explained.effect);
     let mut out = DocumentBuilder::new();
     out.append("explainVersion", "1");
     out.append(
@@ -310,20 +298,22 @@ fn describe(
             "maxIndexedOrSolutionsReached": false,
             "maxIndexedAndSolutionsReached": false,
             "maxScansToExplodeReached": false,
-            "winningPlan": change_stage(statement, selection, effect, false),
+            "winningPlan": change_stage(statement, explained, false),
             "rejectedPlans": Vec::<nilometer_bson::Value>::new(),
         },
     );
     if let Some(millis) = executed {
+        let keys = effect.examined.keys.load(Ordering::Relaxed);
+        let keys = i64::try_from(keys).unwrap_or(i64::MAX);
         out.append(
             "executionStats",
             doc! {
                 "executionSuccess": true,
                 "nReturned": 0,
                 "executionTimeMillis": millis,
-                "totalKeysExamined": 0,
+                "totalKeysExamined": keys,
                 "totalDocsExamined": count_value(effect.stats.unpacked),
-                "executionStages": change_stage(statement, selection, effect, true),
+                "executionStages": change_stage(statement, explained, true),
             },
         );
     }

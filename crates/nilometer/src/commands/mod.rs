@@ -14,6 +14,7 @@
 
 mod aggregate;
 pub mod args;
+mod bucket_targets;
 mod build_info;
 mod bulk_write;
 mod capped;

@@ -19,8 +19,10 @@ use crate::database::StoredCollections;
 use crate::error::{Error, Result};
 use crate::insertion::InsertOptions;
 use crate::operation::OperationContext;
+use crate::query::source::ScanCounters;
 use crate::timeseries::{
-    MeasurementAction, MeasurementFate, MeasurementSelection, MeasurementsChanged, SeriesFate, Turn,
+    FindBuckets, MeasurementAction, MeasurementFate, MeasurementSelection, MeasurementsChanged,
+    SeriesFate, Turn,
 };
 use crate::write::update::{Update, document_of_filter};
 use crate::write::{Changed, Selection, Updated, with_id};
@@ -50,12 +52,15 @@ pub(super) struct Effect {
     pub(super) updated: Updated,
     pub(super) deleted: u64,
     pub(super) stats: MeasurementsChanged,
+    /// What was looked at to find the buckets.
+    pub(super) examined: Arc<ScanCounters>,
 }
 
-pub(super) fn measurement_selection(
-    selection: Selection<'_>,
+pub(super) fn measurement_selection<'a>(
+    selection: Selection<'a>,
     dry: bool,
-) -> MeasurementSelection<'_> {
+    find: Option<&'a FindBuckets<'a>>,
+) -> MeasurementSelection<'a> {
     MeasurementSelection {
         filter: selection.filter,
         multi: selection.multi,
@@ -64,6 +69,8 @@ pub(super) fn measurement_selection(
         collator: selection.collator,
         check_interrupt: selection.check_interrupt,
         dry,
+        find,
+        closed_too: false,
     }
 }
 
@@ -146,7 +153,9 @@ impl<'a> Measurements<'a> {
     ) -> Result<Effect> {
         let timeseries = &self.stored.timeseries;
         let catalog = &self.stored.catalog;
-        let wanted = measurement_selection(selection, dry);
+        let examined = Arc::<ScanCounters>::default();
+        let find = |range| self.find(&selection, range, &examined);
+        let wanted = measurement_selection(selection, dry, Some(&find));
         let way = self.delete_way(selection)?;
         let mut deleted = 0;
         let mut stats = MeasurementsChanged::default();
@@ -186,13 +195,14 @@ impl<'a> Measurements<'a> {
             updated: Updated::default(),
             deleted,
             stats,
+            examined,
         })
     }
 
     /// How a delete goes about it.
     pub(super) fn delete_way(self, selection: Selection<'_>) -> Result<Way> {
         let timeseries = &self.stored.timeseries;
-        let wanted = measurement_selection(selection, false);
+        let wanted = measurement_selection(selection, false, None);
         Ok(
             match selection.multi && timeseries.is_by_series(self.collection, &wanted)? {
                 true => Way::Series,
@@ -236,7 +246,9 @@ impl<'a> Measurements<'a> {
         dry: bool,
     ) -> Result<Effect> {
         let timeseries = &self.stored.timeseries;
-        let wanted = measurement_selection(selection, dry);
+        let examined = Arc::<ScanCounters>::default();
+        let find = |range| self.find(&selection, range, &examined);
+        let wanted = measurement_selection(selection, dry, Some(&find));
         let options = self.collection.timeseries.as_ref();
         let meta_field = options.and_then(|options| options.meta_field.as_deref());
         let by_series = selection.multi
@@ -271,6 +283,7 @@ impl<'a> Measurements<'a> {
             updated,
             deleted: 0,
             stats,
+            examined,
         })
     }
 
@@ -284,11 +297,13 @@ impl<'a> Measurements<'a> {
     ) -> Result<Effect> {
         let timeseries = &self.stored.timeseries;
         let mut updated = Updated::default();
+        let examined = Arc::<ScanCounters>::default();
+        let find = |range| self.find(&selection, range, &examined);
         timeseries.change_series(
             turn,
             &self.stored.catalog,
             self.collection,
-            measurement_selection(selection, dry),
+            measurement_selection(selection, dry, Some(&find)),
             &mut |meta, count| {
                 let position = self.position(selection, meta)?;
                 let after = change.apply(meta.as_ref(), position, &selection.eval)?;
@@ -311,6 +326,7 @@ impl<'a> Measurements<'a> {
             updated,
             deleted: 0,
             stats,
+            examined,
         })
     }
 
@@ -329,7 +345,7 @@ impl<'a> Measurements<'a> {
         self.count_update(&effect);
         let mut updated = effect.updated;
         if updated.matched == 0 {
-            updated = self.insert(operation, selection, change, supplied)?;
+            updated = self.insert(&turn, operation, selection, change, supplied)?;
         }
         drop(turn);
         self.settle(&selection)?;
@@ -338,6 +354,7 @@ impl<'a> Measurements<'a> {
 
     fn insert(
         self,
+        turn: &Turn<'_>,
         operation: &OperationContext,
         selection: Selection<'_>,
         change: &Update,
@@ -359,11 +376,12 @@ impl<'a> Measurements<'a> {
             durability: Durability::Buffered,
             new_id: &new_id,
         };
-        let outcome = timeseries.insert(
+        let outcome = timeseries.insert_in_turn(
             &self.stored.catalog,
             self.collection,
             std::iter::once(document.as_ref()),
             options,
+            Some(turn),
         )?;
         outcome.all()?;
         Ok(Updated::by_insert(document))

@@ -31,7 +31,7 @@ const QUERY_PLAN_KILLED: i32 = 175;
 const METAS_PER_PAGE: usize = 1024;
 
 /// The buckets of a time-series collection: to unpack, or as documents.
-pub(super) struct Buckets {
+pub(crate) struct Buckets {
     timeseries: Arc<Timeseries>,
     collection: Arc<Collection>,
     options: BucketOptions,
@@ -62,7 +62,7 @@ impl Buckets {
     }
 
     /// The buckets an index leads to; all in the range if there are too many of them.
-    fn by_index(
+    pub(crate) fn by_index(
         &self,
         scan: &BucketIndexScan,
         range: BucketRange,

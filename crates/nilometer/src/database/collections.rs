@@ -165,7 +165,7 @@ fn sessions(services: &Services, stage: &str, argument: DocRef<'_>) -> Result<Ve
 }
 
 impl StoredCollections {
-    fn buckets(&self, collection: Arc<Collection>) -> Result<Buckets> {
+    pub(crate) fn buckets(&self, collection: Arc<Collection>) -> Result<Buckets> {
         Buckets::new(self.timeseries.clone(), collection)
     }
 

@@ -23,6 +23,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
+use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
 use crate::index::Index;
 use crate::index::buckets::{BucketIndex, WantedKeys};
@@ -160,6 +161,8 @@ pub struct Change<'a> {
     pub otherwise: Option<DocRef<'a>>,
     /// What filter and update read.
     pub eval: EvalContext<'a>,
+    /// How strings of the filter compare, if not by bytes.
+    pub collator: Option<&'a SharedCollator>,
 }
 
 /// The outputs of collections that have any.

@@ -73,6 +73,8 @@ pub(crate) struct BucketChanges<'t> {
     claimed: HashMap<[u8; 12], Claimed>,
     evicted: Vec<Evicted>,
     added: HashSet<[u8; 12]>,
+    /// Series that may have measurements they had not, or not have those they had.
+    changed_series: Vec<u128>,
     replaced: i64,
     removed: i64,
     extended: bool,
@@ -103,6 +105,7 @@ impl Timeseries {
             claimed: HashMap::new(),
             evicted: Vec::new(),
             added: HashSet::new(),
+            changed_series: Vec::new(),
             replaced: 0,
             removed: 0,
             extended: false,
@@ -224,6 +227,7 @@ impl BucketChanges<'_> {
             start_ms,
             parts,
         } = claimed;
+        self.changed_series.push(series_index::hash(&meta));
         let key = series_index::key(&meta, start_ms, id);
         self.batch.delete(self.keyspaces.series, key);
         if parts.stored.is_some() {
@@ -252,7 +256,9 @@ impl BucketChanges<'_> {
     fn put(&mut self, bucket: &BucketDocument<'_>, document: DocRef<'_>) -> Result<()> {
         let start_ms = self.start_of(bucket)?;
         self.extended |= !self.is_regular(bucket, start_ms);
-        let key = series_index::key(&SeriesMeta::of(bucket.meta), start_ms, bucket.id);
+        let meta = SeriesMeta::of(bucket.meta);
+        self.changed_series.push(series_index::hash(&meta));
+        let key = series_index::key(&meta, start_ms, bucket.id);
         self.batch.put(self.keyspaces.series, key, Vec::new());
         self.indexes
             .document_added(&mut self.batch, bucket.id, document)?;
@@ -286,7 +292,12 @@ impl BucketChanges<'_> {
         self.indexes.mark_multikey(catalog)?;
         let batch = std::mem::take(&mut self.batch);
         let (timeseries, replaced, removed) = (self.timeseries, self.replaced, self.removed);
-        timeseries.engine.commit(batch, Durability::Buffered)?;
+        // Before, as others see what is committed at once; after, as something may have been read meanwhile.
+        let (claims, uuid) = (&timeseries.claims, self.collection.uuid);
+        claims.forget_series(uuid, &self.changed_series);
+        let committed = timeseries.engine.commit(batch, Durability::Buffered);
+        claims.forget_series(uuid, &self.changed_series);
+        committed?;
         // The disk is waited for without keeping others out.
         drop(self);
         let metrics = &timeseries.metrics;

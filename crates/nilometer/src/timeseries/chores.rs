@@ -286,6 +286,7 @@ impl Timeseries {
     /// Forgets what is in memory of a collection that was dropped.
     pub fn forget(&self, collection: [u8; 16]) {
         self.bucket_catalog.forget(collection);
+        self.claims.forget(collection);
         self.collections
             .write()
             .unwrap_or_else(PoisonError::into_inner)

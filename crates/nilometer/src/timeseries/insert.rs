@@ -8,7 +8,7 @@
 //! Either all accepted documents of the command are stored, or none.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use nilometer_bson::{DocRef, Document, Element, ValueRef, type_code};
 use nilometer_storage::{Durability, WriteBatch};
@@ -20,9 +20,10 @@ use super::bucket_catalog::{
 use super::bucket_document::COLUMN_SUBTYPE;
 use super::fold::BucketKeyspaces;
 use super::index_maintenance::{Maintained, supports_reopening};
+use super::measurements::Turn;
 use super::meta::SeriesMeta;
 use super::series_index;
-use crate::catalog::{Catalog, Collection, TimeseriesOptions};
+use crate::catalog::{Catalog, Collection, Duplicates, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
 
@@ -41,11 +42,11 @@ pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
 }
 
 /// The measurements of one series.
-struct Group<'a> {
-    key: Arc<SeriesKey>,
+pub(super) struct Group<'a> {
+    pub(super) key: Arc<SeriesKey>,
     /// Why an index does not take the metadata.
     refused: Option<Error>,
-    measurements: Vec<Measurement<'a>>,
+    pub(super) measurements: Vec<Measurement<'a>>,
 }
 
 /// Groups by series; the bytes of the metadata are looked up first, so that a series is found once.
@@ -190,6 +191,7 @@ fn examine_fields<'a>(
         ));
     }
     let measurement = Measurement {
+        index: 0,
         time_ms,
         lacks_id: !has_id,
         generated_id: None,
@@ -264,6 +266,12 @@ impl BucketStorage for Stored<'_> {
     }
 }
 
+/// The documents of an insert by series, and what became of those that are none.
+pub(super) struct Grouped<'a> {
+    pub(super) groups: Vec<Group<'a>>,
+    pub(super) outcome: InsertOutcome,
+}
+
 /// An insert between its steps: bucket entries that nobody sees yet, and that hold up whoever wants
 /// one of the buckets for himself. It must be finished.
 #[must_use = "what is staged must be finished"]
@@ -274,21 +282,48 @@ pub(super) struct StagedInsert {
     outcome: InsertOutcome,
 }
 
+impl StagedInsert {
+    /// True if there is nothing to commit.
+    pub(super) fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+}
+
 impl Timeseries {
-    /// Inserts measurements. Those it accepts are stored together; `Err` means none was stored.
+    /// Inserts measurements. Those it accepts are stored together; `Err` means none was stored. Where
+    /// some take the place of others those follow behind.
     pub fn insert<'a>(
-        &self,
+        self: &Arc<Self>,
         catalog: &Catalog,
         collection: &Arc<Collection>,
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
     ) -> Result<InsertOutcome> {
+        self.insert_in_turn(catalog, collection, documents, options, None)
+    }
+
+    /// The same for a statement that has its turn to change measurements.
+    pub fn insert_in_turn<'a>(
+        self: &Arc<Self>,
+        catalog: &Catalog,
+        collection: &Arc<Collection>,
+        documents: impl Iterator<Item = DocRef<'a>>,
+        options: InsertOptions<'_>,
+        turn: Option<&Turn<'_>>,
+    ) -> Result<InsertOutcome> {
+        let rule = collection.duplicates.read();
+        let rule = rule.unwrap_or_else(PoisonError::into_inner);
+        if rule.answer != Duplicates::Keep {
+            drop(rule);
+            return self.insert_once(catalog, collection, documents, options, turn);
+        }
         let indexes = Maintained::hold(collection)?;
         let (mut staged, ready) =
             self.stage_insert(catalog, collection, &indexes, documents, options)?;
         let committed = ready.and_then(|()| self.commit_insert(&mut staged, options.durability));
         // A chore that is done at the end holds the list itself.
         drop(indexes);
+        drop(rule);
         self.finish_insert(staged, committed)
     }
 
@@ -303,6 +338,19 @@ impl Timeseries {
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
     ) -> Result<(StagedInsert, Result<()>)> {
+        let grouped = self.group(catalog, collection, indexes, documents, options)?;
+        Ok(self.stage_grouped(catalog, collection, indexes, grouped, options))
+    }
+
+    /// Looks at the documents and groups them by series.
+    pub(super) fn group<'a>(
+        &self,
+        catalog: &Catalog,
+        collection: &Arc<Collection>,
+        indexes: &Maintained<'_>,
+        documents: impl Iterator<Item = DocRef<'a>>,
+        options: InsertOptions<'_>,
+    ) -> Result<Grouped<'a>> {
         let Some(timeseries) = &collection.timeseries else {
             return Err(Error::bad_value("not a time-series collection"));
         };
@@ -310,7 +358,8 @@ impl Timeseries {
         let mut groups = Groups::new(&self.bucket_catalog, collection.uuid, indexes);
         let mut extended = false;
         for (index, document) in documents.enumerate() {
-            let added = examine_fields(document, timeseries).and_then(|(meta, measurement)| {
+            let added = examine_fields(document, timeseries).and_then(|(meta, mut measurement)| {
+                measurement.index = index;
                 indexes.check_measurement(document)?;
                 let time_ms = measurement.time_ms;
                 groups.add(meta, measurement)?;
@@ -332,17 +381,32 @@ impl Timeseries {
         if extended {
             catalog.mark_extended_range(collection)?;
         }
+        Ok(Grouped {
+            groups: groups.groups,
+            outcome,
+        })
+    }
+
+    /// Makes entries of grouped measurements.
+    pub(super) fn stage_grouped(
+        &self,
+        catalog: &Catalog,
+        collection: &Arc<Collection>,
+        indexes: &Maintained<'_>,
+        grouped: Grouped<'_>,
+        options: InsertOptions<'_>,
+    ) -> (StagedInsert, Result<()>) {
         self.remember(collection);
         let mut staged = StagedInsert {
             collection: collection.clone(),
             batch: WriteBatch::new(),
             in_flight: Vec::new(),
-            outcome,
+            outcome: grouped.outcome,
         };
         let ready = self
-            .stage_groups(&mut staged, groups.groups, indexes, options)
+            .stage_groups(&mut staged, grouped.groups, indexes, options)
             .and_then(|()| indexes.mark_multikey(catalog));
-        Ok((staged, ready))
+        (staged, ready)
     }
 
     fn stage_groups(

@@ -9,7 +9,8 @@
 //! [`fold`] turns tails into the bucket documents that [`bucket_document`] describes, [`sealed`] is
 //! how those lie in storage, and [`read`] walks them in the order of their ids. Whatever else changes
 //! or removes a bucket goes through [`change`]: raw writes ([`raw`]), expiry ([`expire`]), updates and
-//! deletes of measurements ([`measurements`]).
+//! deletes of measurements ([`measurements`]). Which measurements are there already is asked of
+//! [`duplicates`], where a collection wants to know.
 //!
 //! Does not know queries or commands.
 
@@ -21,6 +22,7 @@ mod bucket_document;
 mod change;
 mod chores;
 mod distinct_metas;
+mod duplicates;
 mod expire;
 mod fold;
 mod index_build;
@@ -62,8 +64,8 @@ pub use index_build::BucketWalk;
 pub use index_scan::{CANDIDATES_MAX, Found, Stream};
 pub use index_view::BucketView;
 pub use measurements::{
-    DecideMeasurement, DecideSeries, ExplainedSelection, MeasurementAction, MeasurementFate,
-    MeasurementSelection, MeasurementsChanged, SeriesFate, Turn,
+    DecideMeasurement, DecideSeries, ExplainedSelection, FindBuckets, MeasurementAction,
+    MeasurementFate, MeasurementSelection, MeasurementsChanged, SeriesFate, Turn,
 };
 pub use metrics::TimeseriesMetrics;
 pub use raw::{BucketFate, RawChange};
@@ -81,6 +83,8 @@ pub struct Timeseries {
     pub metrics: TimeseriesMetrics,
     chores: ChoreQueue,
     turns: measurements::Turns,
+    /// Series that inserts are alone with.
+    pub(crate) claims: duplicates::Claims,
     cache: bucket_cache::BucketCache,
     /// Collections that were inserted into, for the chores of their buckets.
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
@@ -105,6 +109,7 @@ impl Timeseries {
             metrics: TimeseriesMetrics::default(),
             chores,
             turns: measurements::Turns::default(),
+            claims: duplicates::Claims::default(),
             cache: bucket_cache::BucketCache::default(),
             collections: RwLock::default(),
         }

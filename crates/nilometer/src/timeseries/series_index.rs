@@ -11,14 +11,19 @@
 use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
 use super::meta::SeriesMeta;
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 
 /// Buckets of one series looked at when one of them is to take a measurement: only damaged or
 /// copied data has more than a few that overlap.
 const CANDIDATES_MAX: usize = 16;
 
+/// What stands for a series in keys.
+pub(crate) fn hash(meta: &SeriesMeta) -> u128 {
+    xxhash_rust::xxh3::xxh3_128(meta.as_bytes())
+}
+
 fn prefix(meta: &SeriesMeta) -> [u8; 16] {
-    xxhash_rust::xxh3::xxh3_128(meta.as_bytes()).to_be_bytes()
+    hash(meta).to_be_bytes()
 }
 
 fn time_bytes(time_ms: i64) -> [u8; 8] {
@@ -60,6 +65,34 @@ pub(crate) fn starting_within(
     Ok(found)
 }
 
+/// Start and id of every bucket of a series that starts between two times, both inclusive.
+pub(crate) fn starts(
+    snapshot: &dyn Snapshot,
+    series: KeyspaceId,
+    meta: &SeriesMeta,
+    (from_ms, until_ms): (i64, i64),
+    direction: Direction,
+) -> Result<impl Iterator<Item = Result<(i64, [u8; 12])>> + use<>> {
+    let prefix = prefix(meta);
+    let start = [&prefix[..], &time_bytes(from_ms)].concat();
+    let end = [&prefix[..], &time_bytes(until_ms), &[0xFF; 13]].concat();
+    let scan = snapshot.scan(series, &start, Some(&end), direction)?;
+    Ok(scan.map(|item| {
+        let (key, _) = item?;
+        let parts = key.get(16..).and_then(|rest| rest.split_first_chunk::<8>());
+        let entry = parts.and_then(|(start, id)| {
+            let start_ms = i64::from_be_bytes(*start) ^ i64::MIN;
+            Some((start_ms, <[u8; 12]>::try_from(id).ok()?))
+        });
+        entry.ok_or_else(|| {
+            Error::new(
+                ErrorCode::DataCorruptionDetected,
+                "an entry of the series index has another length",
+            )
+        })
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,5 +125,15 @@ mod tests {
         assert_eq!(find(&a, -61, 60), [3, 2, 1]);
         assert_eq!(find(&b, -100, 100), [4]);
         assert!(find(&b, 0, 100).is_empty());
+        let all = |meta, within, direction| {
+            let found = starts(&*snapshot, series, meta, within, direction).unwrap();
+            let found = found.map(|entry| entry.map(|(start, id)| (start, id[0])));
+            found.collect::<Result<Vec<_>>>().unwrap()
+        };
+        let everywhere = (i64::MIN, i64::MAX);
+        let wanted = [(-60, 1), (0, 2), (60, 3)];
+        assert_eq!(all(&a, everywhere, Direction::Forward), wanted);
+        assert_eq!(all(&a, (-60, 0), Direction::Forward), wanted[..2]);
+        assert_eq!(all(&b, everywhere, Direction::Backward), [(0, 4)]);
     }
 }

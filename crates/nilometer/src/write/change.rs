@@ -18,6 +18,8 @@
 //! A command of one change waits for the disk in its commit, together with other writers; a command of
 //! many commits them without waiting and calls [`Records::sync`] once, before it answers.
 
+use std::sync::Arc;
+
 use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
@@ -35,6 +37,7 @@ use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
+use crate::index::buckets::BucketIndex;
 use crate::insertion::InsertOptions;
 use crate::operation::Bypass;
 
@@ -60,6 +63,10 @@ pub struct Selection<'a> {
     pub backward: bool,
     /// Where to look; everywhere if `None`.
     pub candidates: Option<&'a dyn Candidates>,
+    /// Measurements: whether no index is to be used.
+    pub natural: bool,
+    /// Measurements: the index that is to be used.
+    pub hinted: Option<&'a Arc<BucketIndex>>,
     /// Whether each batch waits for the disk. Where there are many, [`Records::sync`] behind the last
     /// is cheaper.
     pub durability: Durability,
@@ -87,6 +94,8 @@ impl<'a> Selection<'a> {
             multi: false,
             backward: false,
             candidates: None,
+            natural: false,
+            hinted: None,
             durability: Durability::Buffered,
             eval,
             bypass: Bypass::default(),

@@ -284,6 +284,55 @@ fn check_database(seed: u64, failures: &mut Vec<String>) {
     case.validate(seed);
 }
 
+/// The stage that reads buckets, for a filter and a hint.
+fn way(fixture: &mut Fixture, filter: Document, hint: Option<&str>) -> String {
+    let mut find = DocumentBuilder::new();
+    find.append("find", "ts").append("filter", filter);
+    if let Some(hint) = hint {
+        find.append("hint", hint);
+    }
+    let explain = doc! {"explain": find.finish(), "verbosity": "queryPlanner"};
+    let text = show(&fixture.run(explain));
+    let names = ["COLLSCAN", "IXSCAN"].into_iter();
+    let named = names.filter(|name| text.contains(name));
+    named.collect::<Vec<_>>().join(" ")
+}
+
+fn one(name: &str, value: i32) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append(name, value);
+    out.finish()
+}
+
+/// As MongoDB: the first part of the index must be bounded.
+#[test]
+fn an_index_on_a_measurement_serves_what_bounds_its_first_part() {
+    let mut fixture = Fixture::with_measurements(300);
+    for (name, direction) in [("up", 1), ("down", -1)] {
+        let index = doc! {"key": doc! {"v": direction}, "name": name};
+        fixture.run(doc! {"createIndexes": "ts", "indexes": array![index]});
+        let other = if direction == 1 { "$gt" } else { "$lt" };
+        let own = if direction == 1 { "$lt" } else { "$gt" };
+        for (filter, by_index) in [
+            (doc! {"v": one(own, 5)}, true),
+            (doc! {"v": one(other, 5)}, false),
+            (doc! {"v": 5}, true),
+            (doc! {"v": doc! {"$in": array![1, 5]}}, true),
+            (doc! {"v": doc! {"$gt": 1, "$lt": 5}}, true),
+        ] {
+            let wanted = if by_index { "IXSCAN" } else { "COLLSCAN" };
+            assert_eq!(
+                way(&mut fixture, filter.clone(), None),
+                wanted,
+                "{name} {}",
+                show(&filter)
+            );
+            assert_eq!(way(&mut fixture, filter, Some(name)), "IXSCAN");
+        }
+        fixture.run(doc! {"dropIndexes": "ts", "index": name});
+    }
+}
+
 #[test]
 #[expect(
     clippy::print_stdout,

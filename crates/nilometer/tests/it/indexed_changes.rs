@@ -268,7 +268,12 @@ struct Case {
 impl Case {
     /// Runs a command on both collections; both must answer alike.
     fn both(&mut self, name: &str, rest: &Document) {
-        let mut run = |collection: &str| {
+        self.both_with(name, rest, rest);
+    }
+
+    /// Runs a command on both, each with what is given for it.
+    fn both_with(&mut self, name: &str, rest: &Document, of_plain: &Document) {
+        let mut run = |collection: &str, rest: &Document| {
             let mut command = DocumentBuilder::new();
             command.append(name, collection);
             for element in rest.iter() {
@@ -276,8 +281,18 @@ impl Case {
             }
             show(&self.fixture.reply(command.finish()))
         };
-        let (found, wanted) = (run("ts"), run("plain"));
+        let (found, wanted) = (run("ts", rest), run("plain", of_plain));
         assert_eq!(found, wanted, "{}", self.context(rest));
+    }
+
+    /// The name of an index that holds every measurement and can be hinted at, if there is one.
+    fn any_whole_index(&mut self) -> Option<Value> {
+        let indexes = self.fixture.all(doc! {"listIndexes": "ts"});
+        let whole: Vec<&Document> = indexes.iter().filter(|index| is_whole(index)).collect();
+        match whole.is_empty() {
+            true => None,
+            false => Some(self.random.pick(&whole).get("name").to_value()),
+        }
     }
 
     fn context(&mut self, what: &Document) -> String {
@@ -346,7 +361,18 @@ impl Case {
         if let Some(own) = own {
             statement = with(statement, "collation", own);
         }
-        self.both(name, &at(field, array![statement]));
+        // The way to the measurements makes no difference.
+        let hint = match self.random.below(4) {
+            0 => Some(doc! {"$natural": 1}.into()),
+            1 => self.any_whole_index(),
+            _ => None,
+        };
+        let hinted = match hint {
+            Some(hint) => with(statement.clone(), "hint", hint),
+            None => statement.clone(),
+        };
+        let (hinted, plain) = (array![hinted], array![statement]);
+        self.both_with(name, &at(field, hinted), &at(field, plain));
     }
 
     /// The ids a filter finds, and what is counted and grouped, by any way there is to them.
@@ -375,20 +401,7 @@ impl Case {
             "{}",
             self.context(&find("ts"))
         );
-        let indexes = self.fixture.all(doc! {"listIndexes": "ts"});
-        let whole: Vec<&Document> = indexes
-            .iter()
-            .filter(|index| {
-                let key = index.get("key").as_document();
-                let ordered = key.is_some_and(|key| {
-                    key.iter()
-                        .all(|part| part.value().is_number() && !part.name().ends_with('*'))
-                });
-                ordered && index.get("partialFilterExpression").is_missing()
-            })
-            .collect();
-        if !whole.is_empty() {
-            let name = self.random.pick(&whole).get("name").to_value();
+        if let Some(name) = self.any_whole_index() {
             let hinted = with(find("ts"), "hint", name);
             let found = ids(&self.fixture.all(hinted.clone()));
             assert_eq!(found, wanted, "{}", self.context(&hinted));
@@ -489,6 +502,16 @@ impl Case {
         let asked = with(filter.clone(), "collation", collation.clone());
         assert_eq!(found, wanted, "{}", self.context(&asked));
     }
+}
+
+/// True if an index holds every measurement.
+fn is_whole(index: &Document) -> bool {
+    let key = index.get("key").as_document();
+    let ordered = key.is_some_and(|key| {
+        key.iter()
+            .all(|part| part.value().is_number() && !part.name().ends_with('*'))
+    });
+    ordered && index.get("partialFilterExpression").is_missing()
 }
 
 fn ids(documents: &[Document]) -> Vec<i64> {

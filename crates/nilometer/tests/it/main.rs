@@ -2,8 +2,10 @@
 
 mod capped;
 mod change_commands;
+mod changes_and_crashes;
 mod clustered;
 mod collations;
+mod duplicates;
 mod geo;
 mod golden;
 mod index_answers;

@@ -44,7 +44,7 @@ fn any(random: &mut Random) -> Value {
     }
 }
 
-fn measurement(random: &mut Random, id: i32) -> Document {
+pub(crate) fn measurement(random: &mut Random, id: i32) -> Document {
     let mut out = DocumentBuilder::new();
     out.append("_id", id).append("t", time(random));
     if random.below(10) > 0 {
@@ -133,7 +133,7 @@ fn modification(random: &mut Random) -> (Document, Value, Document) {
     }
 }
 
-fn merged(parts: &[&Document]) -> Document {
+pub(crate) fn merged(parts: &[&Document]) -> Document {
     let mut out = DocumentBuilder::new();
     for part in parts {
         part.iter().for_each(|element| {
@@ -173,7 +173,7 @@ fn replacement(random: &mut Random, ids: i32) -> Document {
 }
 
 /// A command; `$name` in it stands for the collection.
-fn command(random: &mut Random, ids: i32, fresh: &mut i32) -> (&'static str, Document) {
+pub(crate) fn command(random: &mut Random, ids: i32, fresh: &mut i32) -> (&'static str, Document) {
     match random.below(16) {
         0 | 1 => {
             let mut documents = Vec::new();
@@ -263,7 +263,7 @@ fn sorted(document: Document) -> Document {
     out.finish()
 }
 
-fn contents(fixture: &mut Fixture, collection: &str) -> Vec<String> {
+pub(crate) fn contents(fixture: &mut Fixture, collection: &str) -> Vec<String> {
     let found = fixture.all(doc! {"find": collection, "sort": doc! {"_id": 1}});
     found.into_iter().map(|d| show(&sorted(d))).collect()
 }
@@ -447,6 +447,125 @@ fn changes_at_the_same_time_are_each_there_once() {
     );
 }
 
+/// Inserts by one client into a series all share: every third measurement stays as it is, the others are
+/// changed and deleted by whoever wants to.
+fn insert_shared(mut client: Client<'_>, number: i64, kept: &Mutex<Vec<i64>>) {
+    for round in 0..50 {
+        let of = |at: i64| -> Value {
+            let id = number * 1_000_000 + round * 100 + at;
+            let time = Value::DateTime(START_MS + round * 30_000 + at * 17);
+            let keep = i32::from(at % 3 == 0);
+            doc! {"_id": id, "t": time, "m": at % 2, "keep": keep, "n": 0, "same": 0}.into()
+        };
+        let documents: Vec<Value> = (0..12).map(of).collect();
+        client.run(doc! {"insert": "ts", "documents": documents});
+        let ids = (0..12).filter(|at| at % 3 == 0);
+        let ids = ids.map(|at| number * 1_000_000 + round * 100 + at);
+        kept.lock().unwrap().extend(ids);
+    }
+}
+
+/// Two fields that every change changes alike, and what nobody changes.
+fn read_shared(mut client: Client<'_>, by_index: bool, kept: &Mutex<Vec<i64>>, done: &AtomicI64) {
+    while done.load(Ordering::Acquire) < 5 {
+        let mut known = kept.lock().unwrap().clone();
+        let filter = doc! {"m": doc! {"$gte": 0}, "same": doc! {"$lt": 1_000_000}};
+        let hint = match by_index {
+            true => doc! {"m": 1, "t": 1},
+            false => doc! {"$natural": 1},
+        };
+        let find = doc! {"find": "ts", "filter": filter, "hint": hint, "batchSize": 100_000};
+        let (_, _, found) = cursor(&client.run(find), "firstBatch");
+        for document in &found {
+            let (n, same) = (number(document, "n"), number(document, "same"));
+            assert_eq!(n, same, "{}", show(document));
+        }
+        let kept_ones = found.iter().filter(|d| number(d, "keep") == 1);
+        let mut ids: Vec<i64> = kept_ones.map(|d| number(d, "_id")).collect();
+        ids.sort_unstable();
+        let before = ids.len();
+        ids.dedup();
+        assert_eq!(
+            ids.len(),
+            before,
+            "a measurement nobody moves is there twice"
+        );
+        known.retain(|id| ids.binary_search(id).is_err());
+        assert_eq!(known, [] as [i64; 0], "acknowledged and not there");
+    }
+}
+
+#[test]
+fn inserts_updates_deletes_and_reads_share_a_series() {
+    let database = Database::in_memory().unwrap();
+    let share = || Client {
+        database: &database,
+        session: ClientSession::embedded(),
+    };
+    share().run(doc! {"create": "ts", "timeseries": doc! {"timeField": "t", "metaField": "m"}});
+    let (changed, gone, done) = (AtomicI64::new(0), AtomicI64::new(0), AtomicI64::new(0));
+    let (gone_sum, kept) = (AtomicI64::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for thread in 0..3i64 {
+            let (client, kept, done) = (share(), &kept, &done);
+            scope.spawn(move || {
+                insert_shared(client, thread, kept);
+                done.fetch_add(1, Ordering::Release);
+            });
+        }
+        let (mut client, changed_by, updated) = (share(), &changed, &done);
+        scope.spawn(move || {
+            let mut random = Random::new(1);
+            for _ in 0..60 {
+                let q = doc! {"m": random.int(2), "keep": 0, "_id": doc! {"$mod": array![5, random.int(5)]}};
+                let later = doc! {"$add": array!["$t", i64::from(random.int(2)) * 7_200_000]};
+                let more = |field: &str| doc! {"$add": array![field, 1]};
+                let set = doc! {"n": more("$n"), "same": more("$same"), "t": later};
+                let statement = doc! {"q": q, "u": array![doc! {"$set": set}], "multi": true};
+                let reply = client.run(doc! {"update": "ts", "updates": array![statement]});
+                changed_by.fetch_add(number(&reply, "nModified"), Ordering::Relaxed);
+            }
+            updated.fetch_add(1, Ordering::Release);
+        });
+        let (mut client, gone, gone_sum, deleted) = (share(), &gone, &gone_sum, &done);
+        scope.spawn(move || {
+            let mut random = Random::new(2);
+            for round in 0..60 {
+                let some = doc! {"$mod": array![7, random.int(7)]};
+                let q = doc! {"m": random.int(2), "keep": 0, "_id": some};
+                if round % 2 == 0 {
+                    // What changed before it went is not known: only what never changed.
+                    let q = merged(&[&q, &doc! {"n": 0}]);
+                    let deletes = array![doc! {"q": q, "limit": 0}];
+                    let reply = client.run(doc! {"delete": "ts", "deletes": deletes});
+                    gone.fetch_add(number(&reply, "n"), Ordering::Relaxed);
+                    continue;
+                }
+                let reply = client.run(doc! {"findAndModify": "ts", "query": q, "remove": true});
+                if let Some(taken) = reply.get("value").as_document() {
+                    gone.fetch_add(1, Ordering::Relaxed);
+                    gone_sum.fetch_add(number(&taken.to_document(), "n"), Ordering::Relaxed);
+                }
+            }
+            deleted.fetch_add(1, Ordering::Release);
+        });
+        for by_index in [false, true] {
+            let (client, kept, done) = (share(), &kept, &done);
+            scope.spawn(move || read_shared(client, by_index, kept, done));
+        }
+    });
+    let all = doc! {"find": "ts", "sort": doc! {"_id": 1}, "batchSize": 100_000};
+    let (_, _, left) = cursor(&share().run(all), "firstBatch");
+    let sum: i64 = left.iter().map(|d| number(d, "n")).sum();
+    let taken = gone_sum.load(Ordering::Relaxed);
+    assert_eq!(sum + taken, changed.load(Ordering::Relaxed));
+    let gone = gone.load(Ordering::Relaxed);
+    assert_eq!(left.len() as i64 + gone, 3 * 50 * 12);
+    let valid = share().run(doc! {"validate": "ts", "full": true});
+    let is_valid = matches!(valid.get("valid"), ValueRef::Bool(true));
+    assert!(is_valid, "{}", show(&valid));
+}
+
 fn parsed(text: &str) -> Document {
     parse_document(text).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
@@ -506,6 +625,8 @@ fn explained(fixture: &mut Fixture, command: &str) -> Document {
 #[test]
 fn explain_tells_what_a_change_would_do_and_does_nothing() {
     let mut fixture = Fixture::with_measurements(30);
+    let index = doc! {"key": doc! {"m.host": 1}, "name": "host"};
+    fixture.run(doc! {"createIndexes": "ts", "indexes": array![index]});
     let before = contents(&mut fixture, "ts");
     let stage = explained(
         &mut fixture,
@@ -537,6 +658,31 @@ fn explain_tells_what_a_change_would_do_and_does_nothing() {
     );
     assert_eq!(number(&stage, "nBucketsUnpacked"), 1);
     assert_eq!(number(&stage, "nMeasurementsDeleted"), 3);
+    let fetch = stage.get("inputStage").as_document().unwrap();
+    assert_eq!(fetch.get("stage").as_str(), Some("FETCH"));
+    assert_eq!(
+        filter(&fetch.to_document(), "filter"),
+        filter(&stage, "bucketFilter")
+    );
+    let scan = fetch.get("inputStage").as_document().unwrap().to_document();
+    assert_eq!(
+        scan.get("stage").as_str(),
+        Some("IXSCAN"),
+        "{}",
+        show(&scan)
+    );
+    assert_eq!(scan.get("indexName").as_str(), Some("host"));
+    assert_eq!(
+        filter(&scan, "indexBounds"),
+        text(r#"{"meta.host": ["[\"h1\", \"h1\"]"]}"#)
+    );
+    let stage = explained(
+        &mut fixture,
+        r#"{"delete": "ts", "deletes": [
+            {"q": {"m.host": "h1", "v": {"$gt": 6}}, "limit": 0, "hint": {"$natural": 1}}]}"#,
+    );
+    let scan = stage.get("inputStage").as_document().unwrap();
+    assert_eq!(scan.get("stage").as_str(), Some("COLLSCAN"));
     let stage = explained(
         &mut fixture,
         r#"{"update": "ts", "updates": [{"q": {}, "u": {"$max": {"v": 5}}, "multi": true}]}"#,

@@ -50,7 +50,7 @@ mod spare;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use self::spare::Spares;
 use super::options::LsmOptions;
@@ -76,6 +76,10 @@ pub(crate) struct Log {
     state: Mutex<LogState>,
     /// Serialises syncs, so that no sync can swallow the failure another one has to report.
     device: Mutex<Option<Error>>,
+    /// True while one of those who wait for the disk syncs for all of them.
+    syncing: Mutex<bool>,
+    /// Told when that one is done.
+    synced: Condvar,
     spares: Spares,
     bytes_max: u64,
     syncs: AtomicU64,
@@ -157,6 +161,8 @@ impl Log {
             bytes: AtomicU64::new(state.bytes()),
             state: Mutex::new(state),
             device: Mutex::new(None),
+            syncing: Mutex::new(false),
+            synced: Condvar::new(),
             spares,
             bytes_max,
             syncs: AtomicU64::new(0),
@@ -178,13 +184,31 @@ impl Log {
         self.syncs.load(Ordering::Relaxed)
     }
 
-    /// Makes every batch written so far durable, without holding the log lock meanwhile.
+    /// Makes every batch written so far durable, without holding the log lock meanwhile. Of many who
+    /// ask at once one syncs for those who came before it began.
     pub(crate) fn sync(&self) -> Result<()> {
-        let (file, path, index) = {
-            let state = self.lock();
-            if state.durable_index == state.written_index() {
+        let wanted = self.lock().written_index();
+        let mut syncing = lock(&self.syncing);
+        loop {
+            if self.lock().durable_index >= wanted {
                 return self.failure().map_or(Ok(()), Err);
             }
+            if !std::mem::replace(&mut *syncing, true) {
+                break;
+            }
+            let waited = self.synced.wait(syncing);
+            syncing = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(syncing);
+        let synced = self.sync_written();
+        *lock(&self.syncing) = false;
+        self.synced.notify_all();
+        synced
+    }
+
+    fn sync_written(&self) -> Result<()> {
+        let (file, path, index) = {
+            let state = self.lock();
             let active = &state.active;
             (
                 Arc::clone(&active.file),

@@ -38,7 +38,8 @@ impl Creation<'_> {
         let catalog = self.database.catalog();
         if catalog.get(&self.namespace).is_some() {
             let same = catalog.timeseries(&self.namespace).is_some_and(|known| {
-                known.timeseries.as_ref() == Some(&timeseries) && known.options == options
+                let now = known.timeseries.as_ref();
+                now.is_some_and(|now| now.serves(&timeseries)) && known.options == options
             });
             return if same { Ok(()) } else { Err(self.exists()) };
         }

@@ -58,7 +58,10 @@ pub(super) struct SeriesTarget {
 impl SeriesTarget {
     fn apply(&self, change: &Change<'_>, operation: &OperationContext) -> Result<Updated> {
         let check_interrupt = || operation.check_interrupt();
-        let selection = Selection::first(change.wanted, change.eval, &check_interrupt);
+        let selection = Selection {
+            collator: change.collator,
+            ..Selection::first(change.wanted, change.eval, &check_interrupt)
+        };
         let measurements = Measurements {
             stored: &self.stored,
             collection: &self.collection,

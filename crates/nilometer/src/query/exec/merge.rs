@@ -86,6 +86,7 @@ impl Merge {
                     update: &self.no_change,
                     otherwise: Some(row.as_ref()),
                     eval: cx.eval,
+                    collator: self.expressions.collator(),
                 };
                 return to.insert_new(change, cx.operation);
             }
@@ -111,6 +112,7 @@ impl Merge {
                 variables: &variables,
                 ..cx.eval
             },
+            collator: self.expressions.collator(),
         };
         let was_there = to.change(change, cx.operation)?;
         if !was_there && self.stage.not_matched == WhenNotMatched::Fail {

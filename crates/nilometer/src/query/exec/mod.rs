@@ -92,7 +92,7 @@ pub trait Operator: Send {
 pub type BoxOperator = Box<dyn Operator>;
 
 /// What a query is executed with, fixed when it is planned.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct ExecSettings {
     /// `$$NOW` of the command that opened the query.
     pub now_ms: i64,

@@ -251,6 +251,13 @@ fn meta_step(input: &MetaInput) -> Document {
 }
 
 fn bucket_step(input: &BucketInput) -> Document {
+    let predicate = &input.buckets.predicate;
+    let filter = (!predicate.is_always()).then(|| predicate.to_document());
+    buckets_read(input, filter)
+}
+
+/// How buckets are read, with the filter they are asked there.
+pub fn buckets_read(input: &BucketInput, filter: Option<Document>) -> Document {
     let mut out = DocumentBuilder::new();
     let buckets = &input.buckets;
     if let Some(choice) = &buckets.index {
@@ -260,9 +267,7 @@ fn bucket_step(input: &BucketInput) -> Document {
         };
         let bounds = choice.bounds.explain(&choice.shape, false);
         out.append("stage", "FETCH");
-        if !buckets.predicate.is_always() {
-            out.append("filter", buckets.predicate.to_document());
-        }
+        out.append("filter", filter);
         let below = bucket_index_step(stage, &choice.index, Some(bounds));
         out.append("inputStage", below);
         return out.finish();
@@ -276,9 +281,7 @@ fn bucket_step(input: &BucketInput) -> Document {
             "COLLSCAN"
         },
     );
-    if !buckets.predicate.is_always() {
-        out.append("filter", buckets.predicate.to_document());
-    }
+    out.append("filter", filter);
     out.append("direction", input.direction.name());
     if let Some(min) = buckets.id_min {
         out.append("minRecord", record_id(&lowest_id(min)));

@@ -110,7 +110,8 @@ pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput 
     }
 }
 
-fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput {
+/// All measurements of a time-series collection.
+pub fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput {
     BucketInput {
         source,
         namespace,

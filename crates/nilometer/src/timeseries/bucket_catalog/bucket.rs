@@ -47,6 +47,8 @@ impl Names {
 /// A measurement on its way into a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measurement<'a> {
+    /// Its place in the command.
+    pub(crate) index: usize,
     /// Its time in ms.
     pub(crate) time_ms: i64,
     /// It came without an `_id`.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! filter ──► by metadata │ by bounds │ residual
-//!                └─ scan of bucket headers ─► rows that match? ─► claim the bucket ─► decide row by row
+//!                └─ index, or scan of headers ─► rows that match? ─► claim the bucket ─► decide row by row
 //!                                                                                     │
 //!          no row left: the bucket goes ◄──┬──────────────────────────────────────────┘
 //!   the same series and span: rewritten ◄──┤   one engine batch for some buckets
@@ -22,7 +22,7 @@
 //!   to find what matches, and none at all if it is then removed or only its metadata changes.
 //!
 //! A statement that fails leaves the batches before the failure; nothing of the batch in which it
-//! failed. Buckets that are marked as closed are never looked into. What an update makes of a
+//! failed. Buckets that are marked as closed are not looked into by statements. What an update makes of a
 //! measurement the caller says.
 
 mod assemble;
@@ -41,7 +41,7 @@ use super::bucket_document::{BucketDocument, Layout};
 use super::change::BucketChanges;
 use super::insert::examine;
 use super::meta::SeriesMeta;
-use super::read::{BucketRange, StoredBucket};
+use super::read::{BucketRange, BucketScan, StoredBucket};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
 use crate::eval::EvalContext;
@@ -79,7 +79,15 @@ pub struct MeasurementSelection<'a> {
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
     /// Find out what would be done, and do nothing.
     pub dry: bool,
+    /// Finds the buckets to look at; if `None`, all between two ids.
+    pub find: Option<&'a FindBuckets<'a>>,
+    /// Look into buckets that are marked as closed too.
+    pub closed_too: bool,
 }
+
+/// The buckets of a range that may hold a match. Asked when the statement's turn has come, so that it
+/// knows what the statements before have done.
+pub type FindBuckets<'f> = dyn Fn(BucketRange) -> Result<BucketScan> + 'f;
 
 /// What becomes of a measurement.
 #[derive(Debug)]
@@ -219,7 +227,7 @@ impl Timeseries {
         };
         let mut found = Vec::new();
         let mut looked_at = 0;
-        for bucket in self.scan(collection, range)? {
+        for bucket in self.buckets_of(collection, &selection, range)? {
             let bucket = bucket?;
             looked_at += 1;
             if looked_at % BUCKETS_PER_INTERRUPT_CHECK == 0 {
@@ -240,6 +248,18 @@ impl Timeseries {
             }
         }
         self.change_series_found(catalog, collection, &selection, &found, decide)
+    }
+
+    fn buckets_of(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        selection: &MeasurementSelection<'_>,
+        range: BucketRange,
+    ) -> Result<BucketScan> {
+        match selection.find {
+            Some(find) => find(range),
+            None => self.scan(collection, range),
+        }
     }
 
     fn change_series_found(
@@ -335,7 +355,10 @@ impl Run<'_, '_> {
         };
         let mut found = Vec::new();
         let mut looked_at = 0;
-        for bucket in self.timeseries.scan(self.collection, range)? {
+        let buckets = self
+            .timeseries
+            .buckets_of(self.collection, &self.selection, range)?;
+        for bucket in buckets {
             let bucket = bucket?;
             looked_at += 1;
             if looked_at % BUCKETS_PER_INTERRUPT_CHECK == 0 {

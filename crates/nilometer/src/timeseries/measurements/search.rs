@@ -27,6 +27,7 @@ pub(super) struct Search<'a> {
     whole: Option<BucketPredicate>,
     /// The columns the question reads; all if none.
     reads: Option<BTreeSet<String>>,
+    closed_too: bool,
 }
 
 /// The rewriter of a collection for one statement.
@@ -97,6 +98,7 @@ impl<'a> Search<'a> {
             residual,
             whole,
             reads,
+            closed_too: selection.closed_too,
         })
     }
 
@@ -131,7 +133,7 @@ impl<'a> Search<'a> {
 
     /// True if something in the bucket may match, by its header.
     pub(super) fn may_match(&self, bucket: &StoredBucket) -> Result<bool> {
-        Ok(!bucket.is_closed() && self.buckets.may_match(bucket)?)
+        Ok((self.closed_too || !bucket.is_closed()) && self.buckets.may_match(bucket)?)
     }
 
     /// The rows that match, `limit` at most.

@@ -1,9 +1,11 @@
 //! Choosing between the clustered scan of buckets and the indexes over them.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use nilometer_bson::Value;
 use nilometer_bson::key_string::KeyStringError;
+use nilometer_bson::order::compare_with;
 
 use super::Rule;
 use crate::error::{Error, ErrorCode, Result};
@@ -344,9 +346,64 @@ fn on_documents(predicate: &BucketPredicate, collation: &Collation) -> Option<Ma
             Some(MatchExpression::and(parts.collect()))
         }
         BucketPredicate::Any(parts) => {
+            let hull = hull(parts).into_iter().map(|test| bound(&test, collation));
             let parts = parts.iter().map(|part| on_documents(part, collation));
-            Some(MatchExpression::or(parts.collect::<Option<_>>()?))
+            let or = parts.collect::<Option<_>>().map(MatchExpression::or);
+            let all: Vec<MatchExpression> = or.into_iter().chain(hull).collect();
+            (!all.is_empty()).then(|| MatchExpression::and(all))
         }
+    }
+}
+
+/// What all alternatives ask of a bound at least: for `$in`, that it lies between the least and the
+/// greatest value.
+fn hull(alternatives: &[BucketPredicate]) -> Vec<BoundTest> {
+    let mut alternatives = alternatives.iter().map(bounds_of);
+    let mut common = alternatives.next().unwrap_or_default();
+    for other in alternatives {
+        common.retain_mut(|test| {
+            let same = |one: &&BoundTest| {
+                one.side == test.side && one.path == test.path && one.op == test.op
+            };
+            let Some(found) = other.iter().find(same) else {
+                return false;
+            };
+            let order = compare_with(
+                found.operand.as_ref(),
+                test.operand.as_ref(),
+                test.collation.collator(),
+            );
+            if order == loosens(test.op) {
+                test.operand = found.operand.clone();
+            }
+            true
+        });
+    }
+    common
+}
+
+/// The bounds a predicate asks for in any case, with the ends included.
+fn bounds_of(predicate: &BucketPredicate) -> Vec<BoundTest> {
+    let parts = conjuncts_of(predicate).iter();
+    let tests = parts.filter_map(|part| match part {
+        BucketPredicate::Bound(test) if !test.is_time => {
+            let op = match test.op {
+                CompareOp::Lt | CompareOp::Lte => CompareOp::Lte,
+                CompareOp::Gt | CompareOp::Gte => CompareOp::Gte,
+                CompareOp::Eq => return None,
+            };
+            Some(BoundTest { op, ..test.clone() })
+        }
+        _ => None,
+    });
+    tests.collect()
+}
+
+/// How a value compares with the operand of a bound if it asks for less.
+fn loosens(op: CompareOp) -> Ordering {
+    match op {
+        CompareOp::Gt | CompareOp::Gte => Ordering::Less,
+        _ => Ordering::Greater,
     }
 }
 

@@ -1,0 +1,42 @@
+//! Waiting for the disk behind batches that were committed without.
+
+use nilometer_storage::{Durability, Engine, KeyspaceOptions, LsmEngine, LsmOptions, WriteBatch};
+
+use crate::support::Scratch;
+
+const WRITERS: u64 = 16;
+const BATCHES: u64 = 40;
+
+#[test]
+fn who_waits_at_the_same_time_waits_for_the_same_sync() {
+    let directory = Scratch::new("syncing");
+    let engine = LsmEngine::open(directory.path(), LsmOptions::default()).unwrap();
+    let options = KeyspaceOptions {
+        separate_values: false,
+    };
+    let keyspace = engine.create_keyspace("a", options).unwrap();
+    let before = engine.statistics().syncs;
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let engine = &engine;
+            scope.spawn(move || {
+                for at in 0..BATCHES {
+                    let mut batch = WriteBatch::new();
+                    batch.put(
+                        keyspace,
+                        (writer * BATCHES + at).to_be_bytes().to_vec(),
+                        vec![1],
+                    );
+                    engine.commit(batch, Durability::Buffered).unwrap();
+                    engine.sync().unwrap();
+                }
+            });
+        }
+    });
+    let syncs = engine.statistics().syncs - before;
+    assert!(syncs < WRITERS * BATCHES, "{syncs}");
+    // Nothing is left to wait for.
+    let before = engine.statistics().syncs;
+    engine.sync().unwrap();
+    assert_eq!(engine.statistics().syncs, before);
+}

@@ -1,0 +1,288 @@
+//! Changes of measurements and crashes: whatever the moment, what is there afterwards is what a prefix
+//! of the statements leaves on ordinary documents.
+//!
+//! The engine keeps a list of all it was told. A history of random commands is run once, and after each
+//! command, or each statement of one, the documents it leaves are noted with the place in that list. Then
+//! databases are opened over engines that did only the first so many of these things, as after the loss
+//! of everything behind. Folding, sealing and expiry go on meanwhile and must not show.
+//!
+//! A statement about many buckets is several batches; cut in between, each document is as before it or as
+//! after it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use nilometer::Database;
+use nilometer::services::Environment;
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
+use nilometer_storage::{
+    Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
+    KeyspaceStatistics, MemoryEngine, Result, Snapshot, WriteBatch,
+};
+
+use crate::measurement_changes::{command, contents, measurement, merged};
+use crate::random::Random;
+use crate::support::{Fixture, show};
+
+/// Histories of a run, commands and crashes of each; with NILOMETER_SOAK set, more histories.
+const HISTORIES: u64 = 6;
+const HISTORIES_SOAK: u64 = 300;
+const COMMANDS: u64 = 25;
+const CRASHES: u64 = 12;
+
+/// Buckets that one batch of a statement changes at most.
+const BATCH_BUCKETS_MAX: i64 = 64;
+
+#[derive(Clone)]
+enum Told {
+    Create(String, KeyspaceOptions),
+    Drop(KeyspaceId),
+    Commit(WriteBatch),
+}
+
+/// The memory engine with a list of all it was told.
+#[derive(Default)]
+struct Remembering {
+    inner: MemoryEngine,
+    told: Mutex<Vec<Told>>,
+}
+
+impl Remembering {
+    fn position(&self) -> usize {
+        self.told.lock().unwrap().len()
+    }
+
+    /// An engine that was told only the first `count` things.
+    fn cut(&self, count: usize) -> MemoryEngine {
+        let engine = MemoryEngine::new();
+        for told in self.told.lock().unwrap().iter().take(count) {
+            match told.clone() {
+                Told::Create(name, options) => {
+                    engine.create_keyspace(&name, options).unwrap();
+                }
+                Told::Drop(id) => engine.drop_keyspace(id).unwrap(),
+                Told::Commit(batch) => {
+                    engine.commit(batch, Durability::Sync).unwrap();
+                }
+            }
+        }
+        engine
+    }
+}
+
+impl Engine for Remembering {
+    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
+        let mut told = self.told.lock().unwrap();
+        let id = self.inner.create_keyspace(name, options)?;
+        told.push(Told::Create(name.to_owned(), options));
+        Ok(id)
+    }
+
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        self.inner.keyspaces()
+    }
+
+    fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
+        let mut told = self.told.lock().unwrap();
+        self.inner.drop_keyspace(id)?;
+        told.push(Told::Drop(id));
+        Ok(())
+    }
+
+    fn commit(&self, batch: WriteBatch, durability: Durability) -> Result<u64> {
+        let mut told = self.told.lock().unwrap();
+        let position = self.inner.commit(batch.clone(), durability)?;
+        told.push(Told::Commit(batch));
+        Ok(position)
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
+        self.inner.snapshot()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.inner.settle()
+    }
+
+    fn checkpoint(&self, target: &Path) -> Result<()> {
+        self.inner.checkpoint(target)
+    }
+
+    fn verify(&self) -> Result<()> {
+        self.inner.verify()
+    }
+
+    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
+        self.inner.keyspace_statistics(id)
+    }
+
+    fn statistics(&self) -> EngineStatistics {
+        self.inner.statistics()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.inner.close()
+    }
+}
+
+/// The command as commands of one statement each.
+fn statements(rest: &Document) -> Vec<Document> {
+    let lists = ["updates", "deletes"];
+    let list = lists.into_iter().find_map(|name| {
+        let list = rest.get(name).as_array()?;
+        Some((name, list.iter().map(|s| s.to_value()).collect::<Vec<_>>()))
+    });
+    let Some((name, list)) = list else {
+        return vec![rest.clone()];
+    };
+    let one = |statement: Value| {
+        let mut out = DocumentBuilder::new();
+        out.append(name, array![statement]);
+        out.finish()
+    };
+    list.into_iter().map(one).collect()
+}
+
+fn run(fixture: &mut Fixture, collection: &str, name: &str, rest: &Document) -> Document {
+    let mut head = DocumentBuilder::new();
+    head.append(name, collection);
+    fixture.reply(merged(&[&head.finish(), rest]))
+}
+
+/// What is there after a statement.
+struct Moment {
+    /// What the engine was told so far.
+    position: usize,
+    documents: Vec<String>,
+    buckets: i64,
+}
+
+impl Moment {
+    fn now(engine: &Remembering, fixture: &mut Fixture, plain: &mut Fixture) -> Self {
+        let position = engine.position();
+        let counted = fixture.run(doc! {"count": "system.buckets.ts"});
+        Self {
+            position,
+            documents: contents(plain, "plain"),
+            buckets: counted.get("n").as_exact_i64().unwrap(),
+        }
+    }
+}
+
+/// The `_id` a document begins with.
+fn id_of(document: &String) -> &str {
+    document.split(", ").next().unwrap_or(document)
+}
+
+/// True if every document is as in one of the two.
+fn is_between(found: &[String], before: &[String], after: &[String]) -> bool {
+    let by_id = |documents: &[String]| -> BTreeMap<String, String> {
+        let pairs = documents.iter().map(|d| (id_of(d).to_owned(), d.clone()));
+        pairs.collect()
+    };
+    let (found, before, after) = (by_id(found), by_id(before), by_id(after));
+    let ids = found.keys().chain(before.keys()).chain(after.keys());
+    let mut ids: Vec<&String> = ids.collect();
+    ids.dedup();
+    ids.into_iter().all(|id| {
+        let one = found.get(id);
+        one == before.get(id) || one == after.get(id)
+    })
+}
+
+fn check_history(seed: u64) {
+    let mut random = Random::new(seed);
+    let engine = Arc::new(Remembering::default());
+    let database = Database::with_engine(engine.clone(), Environment::default()).unwrap();
+    let mut fixture = Fixture::of(database);
+    let mut plain = Fixture::new();
+    // Few buckets, so that every statement is one batch.
+    let options = doc! {"timeField": "t", "metaField": "m", "granularity": "hours"};
+    fixture.run(doc! {"create": "ts", "timeseries": options});
+    let index = doc! {"key": doc! {"m.x": 1, "k": 1}, "name": "xk"};
+    fixture.run(doc! {"createIndexes": "ts", "indexes": array![index]});
+    let mut fresh = 0;
+    let first: Vec<Value> = (0..random.below(120))
+        .map(|_| {
+            fresh += 1;
+            measurement(&mut random, fresh).into()
+        })
+        .collect();
+    // The documents after so many of the things the engine was told.
+    let mut history = vec![Moment::now(&engine, &mut fixture, &mut plain)];
+    if !first.is_empty() {
+        let insert = doc! {"documents": first};
+        run(&mut fixture, "ts", "insert", &insert);
+        run(&mut plain, "plain", "insert", &insert);
+        history.push(Moment::now(&engine, &mut fixture, &mut plain));
+    }
+    for _ in 0..COMMANDS {
+        if random.below(6) == 0 {
+            fixture.database.settle().unwrap();
+        }
+        let (name, rest) = command(&mut random, fresh + 1, &mut fresh);
+        for (at, one) in statements(&rest).into_iter().enumerate() {
+            let wanted = run(&mut plain, "plain", name, &one);
+            let found = run(&mut fixture, "ts", name, &one);
+            let context = || format!("seed {seed}, statement {at} of {name} {}", show(&rest));
+            for counted in ["n", "nModified"] {
+                let (found, wanted) = (found.get(counted), wanted.get(counted));
+                let same = found.as_exact_i64() == wanted.as_exact_i64();
+                assert!(same, "{}: {found:?} for {wanted:?}", context());
+            }
+            history.push(Moment::now(&engine, &mut fixture, &mut plain));
+        }
+    }
+    let first_cut = history[0].position as u64;
+    let last_cut = engine.position() as u64;
+    for crash in 0..CRASHES {
+        let cut = match crash {
+            0 => last_cut,
+            _ => first_cut + random.below(last_cut - first_cut + 1),
+        } as usize;
+        check_cut(seed, &engine, cut, &history);
+    }
+}
+
+/// What is there after the first `cut` things is what was there before or after the statement that was
+/// under way then.
+fn check_cut(seed: u64, engine: &Remembering, cut: usize, history: &[Moment]) {
+    let before = history.partition_point(|moment| moment.position <= cut) - 1;
+    let database =
+        Database::with_engine(Arc::new(engine.cut(cut)), Environment::default()).unwrap();
+    let mut fixture = Fixture::of(database);
+    let found = contents(&mut fixture, "ts");
+    let possible = history.iter().skip(before).take(2);
+    let known = possible.map(|moment| &moment.documents);
+    let is_long = history[before].buckets > BATCH_BUCKETS_MAX;
+    let after = history.get(before + 1).filter(|_| is_long);
+    let is_part =
+        after.is_some_and(|after| is_between(&found, &history[before].documents, &after.documents));
+    assert!(
+        is_part || known.clone().any(|documents| *documents == found),
+        "seed {seed}: cut at {cut} within statement {before}:\n{}\nis neither\n{}",
+        found.join("\n"),
+        known
+            .map(|documents| documents.join("\n"))
+            .collect::<Vec<_>>()
+            .join("\nnor\n")
+    );
+    let valid = fixture.run(doc! {"validate": "ts", "full": true});
+    let is_valid = matches!(valid.get("valid"), ValueRef::Bool(true));
+    assert!(is_valid, "seed {seed}: {}", show(&valid));
+}
+
+#[test]
+fn after_a_crash_there_is_what_a_prefix_of_the_changes_left() {
+    let soak = std::env::var_os("NILOMETER_SOAK").is_some();
+    let histories = if soak { HISTORIES_SOAK } else { HISTORIES };
+    let first = std::env::var("NILOMETER_SEED").map_or(0, |text| text.parse().expect("a number"));
+    for seed in first..first + histories {
+        check_history(seed);
+    }
+}
