@@ -107,12 +107,7 @@ fn run_client(client: &Client, binary: &std::path::Path, failures: &[Failure]) -
             Vec::new()
         }
     };
-    wrong.extend(judge(
-        client.name,
-        client.checks,
-        &reports,
-        failures,
-    ));
+    wrong.extend(judge(client.name, client.checks, &reports, failures));
     if let Err(reason) = stopped {
         wrong.push(reason);
     }

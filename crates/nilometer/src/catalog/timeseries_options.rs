@@ -87,26 +87,18 @@ impl Duplicates {
     /// Reads `nilometer` of the `timeseries` option of a command: what MongoDB does not have.
     pub(crate) fn parse_extension(command: &str, value: ValueRef<'_>) -> Result<Option<Self>> {
         let place = format!("{command}.timeseries.{EXTENSION}");
-        let wrong = |name: &str, value: ValueRef<'_>, expected: &str| {
-            Error::type_mismatch(format!(
-                "BSON field '{name}' is the wrong type '{}', expected type '{expected}'",
-                value.type_name()
-            ))
-        };
         let ValueRef::Document(spec) = value else {
-            return Err(wrong(&place, value, "object"));
+            return Err(Error::wrong_field_type(&place, value, "object"));
         };
         let mut duplicates = None;
         for element in spec {
             let name = format!("{place}.{}", element.name());
             if element.name() != "duplicates" {
-                return Err(Error::new(
-                    ErrorCode::IDLUnknownField,
-                    format!("BSON field '{name}' is an unknown field."),
-                ));
+                return Err(Error::unknown_field(name));
             }
             let ValueRef::String(text) = element.value() else {
-                return Err(wrong(&name, element.value(), "string"));
+                let found = element.value();
+                return Err(Error::wrong_field_type(&name, found, "string"));
             };
             let known = Self::ALL.into_iter().find(|known| known.name() == text);
             duplicates = Some(known.ok_or_else(|| {

@@ -186,7 +186,10 @@ fn hinted(database: &Database, namespace: &Namespace, hint: ValueRef<'_>) -> Res
         _ => return Ok(Hinted::default()),
     };
     if source.is_clustered() && source.knows_index(hint) {
-        Ok((Some(Direction::Forward), None))
+        Ok(Hinted {
+            natural: Some(Direction::Forward),
+            ..Hinted::default()
+        })
     } else if source.view()?.is_some() {
         let hint = Hint::of(hint);
         if let Some(hint) = &hint {

@@ -341,7 +341,7 @@ fn of_a_field_given_twice_the_first_counts() {
     let twice = twice.finish();
     // In a new bucket, and in one that knows the fields.
     for _ in 0..2 {
-        assert_eq!(f.insert(&[twice.clone()], true).inserted, 1);
+        assert_eq!(f.insert(std::slice::from_ref(&twice), true).inserted, 1);
     }
     let buckets = f.buckets(false);
     let names: Vec<_> = buckets.iter().map(|bucket| bucket.columns()).collect();
