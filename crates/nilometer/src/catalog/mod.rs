@@ -12,6 +12,7 @@ mod collection;
 mod index_changes;
 mod index_spec;
 mod indexes;
+mod load;
 mod namespace;
 mod rename;
 mod replacement;
@@ -96,7 +97,8 @@ impl Catalog {
                 .scan(keyspace, &[], None, nilometer_storage::Direction::Forward)?;
         for item in scan {
             let (key, value) = item?;
-            if key.starts_with(index_changes::PROGRESS_PREFIX) {
+            let beside = [index_changes::PROGRESS_PREFIX, load::LOAD_PREFIX];
+            if beside.iter().any(|prefix| key.starts_with(prefix)) {
                 continue;
             }
             let namespace = decode_key(&key)?;
@@ -119,6 +121,7 @@ impl Catalog {
             changes: Mutex::new(()),
         };
         catalog.load_build_progress()?;
+        catalog.forget_old_loads()?;
         Ok(catalog)
     }
 

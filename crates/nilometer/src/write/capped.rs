@@ -9,7 +9,7 @@
 //! allowed, unless an update has made documents larger or the limits were narrowed; the next insert
 //! mends that. Bytes are those of the documents themselves.
 //!
-//! How many bytes there are is known after the first insert, which reads the collection once.
+//! How many documents and bytes there are is stored in the catalog, in the same batch as every change.
 //!
 //! Whoever waits for new documents (a tailable cursor) waits for [`Arrivals`].
 
@@ -20,7 +20,7 @@ use std::time::Duration;
 use nilometer_bson::{Document, ObjectId, ValueRef};
 use nilometer_storage::{Direction, Durability, KeyspaceId, Snapshot};
 
-use super::records::{CollectionState, Records, document};
+use super::records::{CollectionState, Records, document, keyspaces};
 use super::validator::Checking;
 use crate::catalog::Collection;
 use crate::error::{Error, Result};
@@ -56,7 +56,7 @@ impl CappedLimits {
 }
 
 /// What a collection holds.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) count: i64,
     pub(super) bytes: i64,
@@ -78,59 +78,97 @@ pub(super) fn bytes_of(document: &Document) -> i64 {
     i64::try_from(document.as_bytes().len()).unwrap_or(i64::MAX)
 }
 
-/// The load of a capped collection, once it has been counted.
+/// The load of a capped collection, once somebody has asked for it. Set by whoever holds the writing lock.
 #[derive(Debug, Default)]
 pub(super) struct KnownLoad(Mutex<Option<Known>>);
 
-#[derive(Clone, Debug)]
-struct Known {
-    load: Load,
+/// What is known of a capped collection; stored with every change of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) load: Load,
     /// Up to this key all records have gone. Engines keep traces of what was removed for a while: looking
     /// for the oldest record begins behind them.
-    gone_up_to: Option<Vec<u8>>,
+    pub(super) gone_up_to: Option<Vec<u8>>,
+}
+
+impl Known {
+    /// The same after a change of the load.
+    pub(super) fn after(&self, change: Load) -> Self {
+        Self {
+            load: Load {
+                count: self.load.count + change.count,
+                bytes: self.load.bytes + change.bytes,
+            },
+            gone_up_to: self.gone_up_to.clone(),
+        }
+    }
+
+    /// `count │ bytes │ key`, integers big-endian, the key empty if there is none.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (count, bytes) = (self.load.count.to_be_bytes(), self.load.bytes.to_be_bytes());
+        let key = self.gone_up_to.as_deref().unwrap_or_default();
+        [&count[..], &bytes, key].concat()
+    }
+
+    fn decode(stored: &[u8]) -> Option<Self> {
+        let (count, rest) = stored.split_first_chunk()?;
+        let (bytes, key) = rest.split_first_chunk()?;
+        Some(Self {
+            load: Load {
+                count: i64::from_be_bytes(*count),
+                bytes: i64::from_be_bytes(*bytes),
+            },
+            gone_up_to: (!key.is_empty()).then(|| key.to_vec()),
+        })
+    }
 }
 
 impl KnownLoad {
-    /// Takes a commit into account; called by whoever holds the writing lock.
-    pub(super) fn add(&self, change: Load) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Known { load, .. }) = &mut *known {
-            load.count += change.count;
-            load.bytes += change.bytes;
-        }
-    }
-
-    /// The key up to which all records have gone, if that is known.
-    pub(super) fn gone_up_to(&self) -> Option<Vec<u8>> {
+    pub(super) fn get(&self) -> Option<Known> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.as_ref().and_then(|known| known.gone_up_to.clone())
+        known.clone()
     }
 
-    /// The records up to `key` have gone.
-    pub(super) fn forget_up_to(&self, key: Option<&Vec<u8>>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(known), Some(key)) = (&mut *known, key) {
-            known.gone_up_to = Some(key.clone());
-        }
+    pub(super) fn set(&self, now: Known) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
+}
 
-    fn get_or_count(&self, snapshot: &dyn Snapshot, records: KeyspaceId) -> Result<Known> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = &*known {
-            return Ok(known.clone());
+impl Records {
+    /// What a capped collection holds; `None` for others. To be called with the writing lock held.
+    pub(super) fn known_load(
+        &self,
+        collection: &Collection,
+        state: &CollectionState,
+        snapshot: &dyn Snapshot,
+    ) -> Result<Option<Known>> {
+        if CappedLimits::of(collection).is_none() {
+            return Ok(None);
         }
-        let mut load = Load::default();
-        let all = snapshot.scan(records, &[], None, Direction::Forward)?;
-        for record in all {
-            load.count += 1;
-            load.bytes += i64::try_from(record?.1.len()).unwrap_or(i64::MAX);
+        if let Some(known) = state.load.get() {
+            return Ok(Some(known));
         }
-        let counted = Known {
-            load,
-            gone_up_to: None,
+        let stored = self.catalog.load_of(collection)?;
+        let known = match stored.as_deref().and_then(Known::decode) {
+            Some(known) => known,
+            // Nothing was ever written, or by a version that did not keep it.
+            None => counted(snapshot, keyspaces(collection)?.0)?,
         };
-        Ok(known.insert(counted).clone())
+        state.load.set(known.clone());
+        Ok(Some(known))
     }
+}
+
+fn counted(snapshot: &dyn Snapshot, records: KeyspaceId) -> Result<Known> {
+    let mut load = Load::default();
+    for record in snapshot.scan(records, &[], None, Direction::Forward)? {
+        load.count += 1;
+        load.bytes += i64::try_from(record?.1.len()).unwrap_or(i64::MAX);
+    }
+    Ok(Known {
+        load,
+        gone_up_to: None,
+    })
 }
 
 /// How many more of the oldest records are looked for each time, and at most.
@@ -142,7 +180,7 @@ pub(super) struct Room {
     limits: CappedLimits,
     records: KeyspaceId,
     /// With what the batch adds and removes.
-    load: Load,
+    pub(super) load: Load,
     /// The oldest records of the snapshot that are still there.
     oldest: VecDeque<(Vec<u8>, Document)>,
     /// The last record that was among them.
@@ -156,15 +194,16 @@ pub(super) struct Room {
 impl Room {
     /// None if the collection is not capped.
     pub(super) fn of(
+        all: &Records,
         collection: &Collection,
         state: &CollectionState,
         snapshot: &dyn Snapshot,
         records: KeyspaceId,
     ) -> Result<Option<Self>> {
-        let Some(limits) = CappedLimits::of(collection) else {
+        let known = all.known_load(collection, state, snapshot)?;
+        let (Some(limits), Some(known)) = (CappedLimits::of(collection), known) else {
             return Ok(None);
         };
-        let known = state.load.get_or_count(snapshot, records)?;
         Ok(Some(Self {
             limits,
             records,
@@ -182,6 +221,14 @@ impl Room {
             return Err(Error::bad_value("object to insert exceeds cappedMaxSize"));
         }
         Ok(())
+    }
+
+    /// What is known once the batch is committed.
+    pub(super) fn known(&self) -> Known {
+        Known {
+            load: self.load,
+            gone_up_to: self.gone_up_to.clone(),
+        }
     }
 
     /// Takes a document in.
@@ -314,6 +361,25 @@ impl Records {
         match CappedLimits::of(collection) {
             Some(_) => Ok(Some(self.state(collection)?.arrivals.clone())),
             None => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_read_as_it_was_written() {
+        for gone_up_to in [None, Some(vec![0, 0, 7])] {
+            let load = Load {
+                count: 3,
+                bytes: 1 << 40,
+            };
+            let known = Known { load, gone_up_to };
+            let stored = known.encode();
+            assert_eq!(Known::decode(&stored), Some(known));
+            assert_eq!(Known::decode(&stored[..15]), None);
         }
     }
 }

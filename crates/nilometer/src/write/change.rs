@@ -24,7 +24,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
 use super::candidates::Candidates;
-use super::capped::{Load, bytes_of};
+use super::capped::{Known, Load, bytes_of};
 use super::insert::with_id;
 use super::maintenance::Maintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
@@ -422,11 +422,14 @@ impl Records {
         chunk: Vec<(Vec<u8>, Document)>,
         decide: &mut Decide<'_>,
     ) -> Result<bool> {
+        let snapshot = self.engine.snapshot()?;
         let mut writer = Writer {
             state,
+            collection,
             keyspaces: keyspaces(collection)?,
             maintenance: Maintenance::of(self, collection)?,
-            snapshot: self.engine.snapshot()?,
+            known: self.known_load(collection, state, &*snapshot)?,
+            snapshot,
             batch: WriteBatch::new(),
             load: Load::default(),
         };
@@ -458,6 +461,7 @@ impl Records {
 /// What gathers the changes of a chunk.
 struct Writer<'c> {
     state: &'c CollectionState,
+    collection: &'c Collection,
     keyspaces: (KeyspaceId, Option<KeyspaceId>),
     maintenance: Maintenance<'c>,
     /// The state before the batch.
@@ -465,6 +469,8 @@ struct Writer<'c> {
     batch: WriteBatch,
     /// What the batch changes.
     load: Load,
+    /// What there was before it, of a capped collection.
+    known: Option<Known>,
 }
 
 impl Writer<'_> {
@@ -515,11 +521,18 @@ impl Writer<'_> {
     /// Commits what was gathered.
     fn commit(&mut self, records: &Records, durability: Durability) -> Result<()> {
         if !self.batch.is_empty() {
-            let batch = std::mem::take(&mut self.batch);
-            self.maintenance.commit(records, batch, durability)?;
+            let mut batch = std::mem::take(&mut self.batch);
             let load = std::mem::take(&mut self.load);
+            if let Some(known) = &mut self.known {
+                *known = known.after(load);
+                let catalog = &records.catalog;
+                catalog.put_load(&mut batch, self.collection, known.encode());
+            }
+            self.maintenance.commit(records, batch, durability)?;
             self.state.count.add(load.count);
-            self.state.load.add(load);
+            if let Some(known) = &self.known {
+                self.state.load.set(known.clone());
+            }
             self.snapshot = records.engine.snapshot()?;
         }
         Ok(())

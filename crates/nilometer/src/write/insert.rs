@@ -162,12 +162,17 @@ impl<'c> Inserting<'c> {
     ) -> Result<Self> {
         let (keyspace, _) = keyspaces(collection)?;
         let snapshot = records.engine.snapshot()?;
+        let room = Room::of(records, collection, state, &*snapshot, keyspace)?;
         let mut last = state.last_id.load(Ordering::Acquire);
         if last == 0 && !collection.is_clustered() {
+            let id_of = |key: &[u8]| key.first_chunk().copied().map_or(0, u64::from_be_bytes);
             let mut scan = snapshot.scan(keyspace, &[], None, Direction::Backward)?;
             if let Some(item) = scan.next() {
-                last = item?.0.first_chunk().copied().map_or(0, u64::from_be_bytes);
+                last = id_of(&item?.0);
             }
+            // No id comes again: behind those that have gone is where the oldest are looked for.
+            let gone = room.as_ref().and_then(|room| room.gone_up_to.as_deref());
+            last = last.max(gone.map_or(0, id_of));
         }
         Ok(Self {
             records,
@@ -177,7 +182,7 @@ impl<'c> Inserting<'c> {
             checking,
             validator: Validator::of(collection)?,
             maintenance: Maintenance::of(records, collection)?,
-            room: Room::of(collection, state, &*snapshot, keyspace)?,
+            room,
             snapshot,
             fresh: HashSet::new(),
             freed: HashSet::new(),
@@ -280,14 +285,19 @@ impl<'c> Inserting<'c> {
         }
         // Ids are given once, whatever becomes of the commit.
         self.state.last_id.store(self.last, Ordering::Release);
-        let batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
+        let known = self.room.as_ref().map(Room::known);
+        if let Some(known) = &known {
+            let catalog = &self.records.catalog;
+            catalog.put_load(&mut batch, self.collection, known.encode());
+        }
         let durability = self.options.durability;
         self.maintenance.commit(self.records, batch, durability)?;
         let load = std::mem::take(&mut self.load);
         self.state.count.add(load.count);
-        self.state.load.add(load);
-        let gone = self.room.as_ref().and_then(|room| room.gone_up_to.as_ref());
-        self.state.load.forget_up_to(gone);
+        if let Some(known) = known {
+            self.state.load.set(known);
+        }
         self.snapshot = self.records.engine.snapshot()?;
         self.fresh.clear();
         self.freed.clear();

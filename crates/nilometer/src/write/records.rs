@@ -128,7 +128,11 @@ impl Records {
     ) -> Result<RecordScan> {
         let (records, _) = keyspaces(collection)?;
         if bounds.min.is_none() && CappedLimits::of(collection).is_some() {
-            bounds.min = self.state(collection)?.load.gone_up_to();
+            bounds.min = self
+                .state(collection)?
+                .load
+                .get()
+                .and_then(|known| known.gone_up_to);
         }
         Ok(RecordScan {
             bounds,
