@@ -20,6 +20,10 @@
     reason = "a command line program talks to its terminal"
 )]
 
+/// The allocator of the server: decision 0012.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod data;
 mod disk;
 mod load;

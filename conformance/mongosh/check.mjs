@@ -99,7 +99,7 @@ await check("greeting", async () => {
 });
 
 // These print their own lines.
-for (const file of ["session.js", "changes.js"]) {
+for (const file of ["session.js", "tour.js", "changes.js"]) {
   const { out, code } = await mongosh(["--quiet", "--norc", "--file", join(HERE, file)], "");
   process.stdout.write(out);
   if (code !== 0) process.exitCode = 1;

@@ -9,6 +9,8 @@ import {
   Timestamp,
 } from "mongodb";
 
+import { tour } from "./tour.mjs";
+
 const URI = process.env.NILOMETER_URI;
 const START = Date.UTC(2024, 0, 1);
 const MINUTE = 60_000;
@@ -275,13 +277,24 @@ const checks = {
   },
 };
 
-for (const [name, check] of Object.entries(checks)) {
+async function report(name, check) {
   try {
     await check();
     console.log(`ok ${name}`);
   } catch (e) {
-    const at = /check\.mjs:(\d+)/.exec(e.stack ?? "")?.[1] ?? "?";
+    const at = /(?:check|tour)\.mjs:(\d+)/.exec(e.stack ?? "")?.[1] ?? "?";
     console.log(`not ok ${name}: ${String(e.message ?? e).replaceAll("\n", " ")} (line ${at})`);
   }
 }
+
+for (const [name, check] of Object.entries(checks)) await report(name, check);
+
+const toured = client.db("tour_node");
+await toured.dropDatabase();
+for (const [name, check] of Object.entries(tour(toured))) {
+  await report(name, async () => {
+    for (const kind of ["series", "plain"]) await check(toured.collection(kind));
+  });
+}
+await toured.dropDatabase();
 await client.close();

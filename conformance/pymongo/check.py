@@ -10,6 +10,7 @@ import traceback
 
 import bson
 import changes
+import tour
 from bson import Decimal128, Int64, ObjectId, Regex
 from bson.codec_options import CodecOptions
 from pymongo import ASCENDING, DESCENDING, IndexModel, InsertOne, MongoClient, errors
@@ -303,13 +304,19 @@ CHECKS = [
     error_create_with_other_options, error_no_date, error_unknown_command, error_unknown_stage, drop,
 ]
 
-for check in CHECKS:
+
+def report(name, check):
     try:
         check()
-        print(f"ok {check.__name__}", flush=True)
+        print(f"ok {name}", flush=True)
     except Exception as e:  # every failure is reported, the next check still runs
-        where = [f for f in traceback.extract_tb(e.__traceback__) if f.filename == __file__][-1]
+        files = (__file__, tour.__file__, changes.__file__)
+        where = [f for f in traceback.extract_tb(e.__traceback__) if f.filename in files][-1]
         text = f"{type(e).__name__}: {e}".replace("\n", " ")
-        print(f"not ok {check.__name__}: {text} (line {where.lineno})", flush=True)
+        print(f"not ok {name}: {text} (line {where.lineno})", flush=True)
 
-changes.run()
+
+for check in CHECKS:
+    report(check.__name__, check)
+tour.run(report)
+changes.run(report)

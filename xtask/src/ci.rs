@@ -36,6 +36,7 @@ pub(crate) fn all() -> Outcome {
         Ok(())
     });
     let edit = measure_edit_to_test();
+    step(&mut steps, "histories", histories);
     step(&mut steps, "docs", docs);
     step(&mut steps, "fuzz", || fuzz::run(&[]));
     step(&mut steps, "conformance", || conformance::run(&[]));
@@ -121,6 +122,15 @@ pub(crate) fn test() -> Outcome<TestTimes> {
     ]))?;
     let suite = start.elapsed();
     Ok(TestTimes { build, suite })
+}
+
+/// Tests of which the fast suite runs a part, at full length: simulated histories, and kills of the server.
+const LONG_TESTS: [&str; 3] = ["fuzz_bucket_catalog", "outlive_kills", "after_kills"];
+
+/// The tests that are short in the fast suite, as long as a change must stand them.
+pub(crate) fn histories() -> Outcome {
+    let test = ["test", "--workspace", "--quiet", "--lib", "--tests", "--"];
+    run(cargo(test).args(LONG_TESTS).env("NILOMETER_LONG", "1"))
 }
 
 /// Documentation builds without a warning. It is read by who works on the code, so it shows private

@@ -23,6 +23,7 @@ cargo xtask TASK
 
   ci                        everything below but bench; what CI runs and what a change must pass
   fmt | lint | test | docs  one step of ci
+  histories                 tests that are short in the fast suite, at full length
   tidy                      house rules: imports, lengths, module heads, links, text
   fuzz                      every fuzz target, for a short time
   fuzz NAME [--seed N] [--runs N]
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         ["fmt"] => ci::format(),
         ["lint"] => ci::lint(),
         ["test"] => ci::test().map(drop),
+        ["histories"] => ci::histories(),
         ["docs"] => ci::docs(),
         ["tidy"] => tidy::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),

@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
+/// The allocator of the server: decision 0012.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const START_MS: i64 = 1_700_000_000_000;
 
 /// Between two measurements of a series, in ms.

@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
+/// The allocator of the server: decision 0012.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The first time, in ms.
 const FROM_MS: i64 = 1_700_000_000_000;
 const INTERVAL_MS: i64 = 10_000;

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use crate::validate::find_nul;
 use crate::value::{Decimal128, ObjectId, Timestamp, Value, ValueRef, type_code as t};
 
 /// The empty document.
@@ -104,7 +105,7 @@ fn counted(bytes: &[u8], min: i32) -> Option<usize> {
 
 /// The bytes before the first NUL.
 fn c_string(bytes: &[u8]) -> Option<&[u8]> {
-    let end = bytes.iter().position(|b| *b == 0)?;
+    let (end, _) = find_nul(bytes)?;
     bytes.get(..end)
 }
 

@@ -133,11 +133,6 @@ impl FieldPath {
         self.components.get(at).and_then(|c| c.index)
     }
 
-    /// True when some component can also mean an array position.
-    pub fn has_index(&self) -> bool {
-        self.components.iter().any(|c| c.index.is_some())
-    }
-
     /// The path without its first component; `None` if it has only one.
     pub fn tail(&self) -> Option<Self> {
         let (_, rest) = self.full.split_once('.')?;

@@ -314,7 +314,7 @@ const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
 /// Where the first NUL is, and whether all before it is ASCII. Names are short: eight bytes at a time.
-fn find_nul(bytes: &[u8]) -> Option<(usize, bool)> {
+pub(crate) fn find_nul(bytes: &[u8]) -> Option<(usize, bool)> {
     let mut at = 0;
     let mut high = 0;
     while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {

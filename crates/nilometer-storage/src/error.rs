@@ -150,11 +150,6 @@ impl Error {
             found: found.into(),
         }
     }
-
-    /// True for [`Error::Corruption`].
-    pub fn is_corruption(&self) -> bool {
-        matches!(self, Error::Corruption { .. })
-    }
 }
 
 /// True when the device, the user's quota or the limit on the size of files is exhausted.

@@ -11,6 +11,7 @@ use crate::commands::COMMANDS;
 use crate::eval::accumulator::ACCUMULATORS;
 use crate::eval::expression::{OPERATORS, Status};
 use crate::eval::matcher::{PATH_OPERATOR_NAMES, TOP_LEVEL_OPERATOR_NAMES};
+use crate::eval::window::WINDOW_FUNCTION_NAMES;
 use crate::parameters::{Kind, PARAMETERS, SetAt};
 use crate::query::pipeline::{STAGES, Support};
 use crate::write::update::MODIFIER_NAMES;
@@ -20,9 +21,6 @@ const PAGE: &str = "../../COMPATIBILITY.md";
 
 /// Names that the filter table knows only to refuse them: JavaScript, text search.
 const REFUSED_IN_FILTERS: [&str; 2] = ["$where", "$text"];
-
-/// Stages that parse, and are answered with an error when they are run.
-const MAY_BE_REFUSED_LATER: [&str; 1] = ["$listSessions"];
 
 #[test]
 fn compatibility_page_is_in_step_with_the_tables() {
@@ -51,6 +49,7 @@ fn tables() -> Vec<(&'static str, String)> {
         ("update operators", update_operators()),
         ("expressions", expressions()),
         ("accumulators", accumulators()),
+        ("window functions", window_functions()),
         ("parameters", parameters()),
     ]
 }
@@ -84,15 +83,9 @@ fn stages() -> String {
     let mut others = String::new();
     for stage in STAGES {
         match stage.support {
-            Support::Yes(_) if MAY_BE_REFUSED_LATER.contains(&stage.name) => {
-                let _ = writeln!(others, "| `{}` | not yet |", stage.name);
-            }
             Support::Yes(_) => works.push(stage.name),
             Support::Refused(code, reason) => {
                 let _ = writeln!(others, "| `{}` | refused ({code}): {reason} |", stage.name);
-            }
-            Support::NotYet => {
-                let _ = writeln!(others, "| `{}` | not yet |", stage.name);
             }
         }
     }
@@ -109,6 +102,10 @@ fn accumulators() -> String {
         format!("`{}`", names.join("` `"))
     };
     format!("{}\n\nRefused: {}\n", list(false), list(true))
+}
+
+fn window_functions() -> String {
+    format!("`{}`\n", WINDOW_FUNCTION_NAMES.join("` `"))
 }
 
 fn match_operators() -> String {

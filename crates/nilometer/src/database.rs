@@ -27,10 +27,10 @@ use crate::catalog::Catalog;
 use crate::commands;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
+use crate::query::QueryServices;
 use crate::query::cursor::{CursorLimits, CursorRegistry};
 use crate::query::exec::ExecLimits;
 use crate::query::planner::access::cache::PlanCache;
-use crate::query::{Entropy, QueryServices};
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, SessionId};
 use crate::timeseries::{BUCKET_CATALOG_BYTES_MAX, BucketLimits, Timeseries};
@@ -87,7 +87,6 @@ impl Database {
         spill: Option<Arc<Path>>,
     ) -> Result<Self> {
         let services = Arc::new(Services::new(environment));
-        let entropy = Arc::new(Entropy::default());
         let catalog = Arc::new(Catalog::open(engine.clone())?);
         let limits = bucket_limits(&services);
         let bucket_seed = services.ids.random();
@@ -111,7 +110,7 @@ impl Database {
             cursors: Arc::new(CursorRegistry::new(CursorLimits::default())),
             limits: ExecLimits::default(),
             spill,
-            entropy: entropy.clone(),
+            ids: services.ids.clone(),
             plans: plans.clone(),
         };
         let cursors = query.cursors.clone();

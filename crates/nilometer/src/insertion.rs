@@ -3,7 +3,7 @@
 use nilometer_bson::ObjectId;
 use nilometer_storage::Durability;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// One document that could not be inserted.
 #[derive(Clone, Debug)]
@@ -21,6 +21,16 @@ pub struct InsertOutcome {
     pub inserted: usize,
     /// Documents refused.
     pub errors: Vec<WriteError>,
+}
+
+impl InsertOutcome {
+    /// The first document's error, if any was refused.
+    pub fn all(self) -> Result<()> {
+        match self.errors.into_iter().next() {
+            Some(refused) => Err(refused.error),
+            None => Ok(()),
+        }
+    }
 }
 
 /// How an insert shall go.

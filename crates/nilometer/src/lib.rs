@@ -11,6 +11,7 @@ pub mod database;
 pub mod error;
 pub mod eval;
 pub mod geo;
+mod ids;
 pub mod index;
 pub mod insertion;
 pub mod limits;

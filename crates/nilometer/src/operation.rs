@@ -100,18 +100,20 @@ impl Request {
                 for (at, element) in elements.clone().enumerate() {
                     let value = element.value();
                     if value.as_document().is_none() {
-                        return Err(Error::type_mismatch(format!(
-                            "BSON field '{command}.{name}.{at}' is the wrong type '{}', expected type 'object'",
-                            value.type_name()
-                        )));
+                        return Err(Error::wrong_field_type(
+                            format_args!("{command}.{name}.{at}"),
+                            value,
+                            "object",
+                        ));
                     }
                 }
                 Ok(Some(Documents::Array(elements)))
             }
-            other => Err(Error::type_mismatch(format!(
-                "BSON field '{command}.{name}' is the wrong type '{}', expected type 'array'",
-                other.type_name()
-            ))),
+            other => Err(Error::wrong_field_type(
+                format_args!("{command}.{name}"),
+                other,
+                "array",
+            )),
         }
     }
 }

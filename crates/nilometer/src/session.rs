@@ -77,10 +77,7 @@ impl SessionId {
     /// Reads `{id: UUID}`. `path` names the field in errors, as in `find.lsid`.
     pub fn parse(value: ValueRef<'_>, path: &str) -> Result<Self> {
         let Some(document) = value.as_document() else {
-            return Err(Error::type_mismatch(format!(
-                "BSON field '{path}' is the wrong type '{}', expected type 'object'",
-                value.type_name()
-            )));
+            return Err(Error::wrong_field_type(path, value, "object"));
         };
         let mut found = None;
         for element in document {
@@ -97,25 +94,18 @@ impl SessionId {
                     )));
                 }
                 ("id", other) => {
-                    return Err(Error::type_mismatch(format!(
-                        "BSON field '{path}.id' is the wrong type '{}', expected type 'binData'",
-                        other.type_name()
-                    )));
+                    return Err(Error::wrong_field_type(
+                        format_args!("{path}.id"),
+                        other,
+                        "binData",
+                    ));
                 }
                 (name, _) => {
-                    return Err(Error::new(
-                        crate::error::ErrorCode::IDLUnknownField,
-                        format!("BSON field '{path}.{name}' is an unknown field."),
-                    ));
+                    return Err(Error::unknown_field(format_args!("{path}.{name}")));
                 }
             }
         }
-        found.ok_or_else(|| {
-            Error::new(
-                crate::error::ErrorCode::IDLFailedToParse,
-                format!("BSON field '{path}.id' is missing but a required field"),
-            )
-        })
+        found.ok_or_else(|| Error::missing_field(format_args!("{path}.id")))
     }
 
     /// `{id: UUID}`, as a client sends it.

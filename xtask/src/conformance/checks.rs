@@ -49,6 +49,22 @@ pub(crate) const DRIVER_ACKNOWLEDGED: &[&str] = &[
     "drop",
 ];
 
+/// The tour of the language, on both kinds of collection.
+pub(crate) const TOUR: &[&str] = &[
+    "tour_begin",
+    "tour_match",
+    "tour_expressions",
+    "tour_accumulators",
+    "tour_windows",
+    "tour_stages",
+    "tour_out_and_merge",
+    "tour_collation",
+    "tour_geo",
+    "tour_hint_and_explain",
+    "tour_cursors",
+    "tour_end",
+];
+
 /// What the shell does.
 pub(crate) const SHELL: &[&str] = &[
     "tour",

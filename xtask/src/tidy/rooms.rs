@@ -163,6 +163,7 @@ pub(crate) const RULES: &[Rule] = &[
         never: &[],
         rooms: Some(&[
             "query",
+            "ids",
             "session",
             "timeseries",
             "write",

@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+/// The allocator: decision 0012.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     nilometer_server::cli::main(std::env::args_os().collect())
 }

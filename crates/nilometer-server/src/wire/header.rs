@@ -74,11 +74,6 @@ impl Header {
             opcode: OpCode::from_client(reader.i32("header")?)?,
         })
     }
-
-    /// Bytes that follow the header.
-    pub fn body_length(&self) -> usize {
-        self.length.saturating_sub(HEADER_BYTES)
-    }
 }
 
 /// Writes a header with room for the length, which [`finish`] fills in.

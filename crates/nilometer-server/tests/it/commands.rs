@@ -312,9 +312,26 @@ fn idle_connections_are_listed_when_asked_for() {
     drop(client.run(&doc! {"startSession": 1}));
     let stage = doc! {"$listLocalSessions": doc! {}};
     let command = doc! {"aggregate": 1, "pipeline": array![stage], "cursor": doc! {}};
+    let sessions = |reply: &Document| {
+        let found = at(reply, "cursor.firstBatch").as_array().expect("a batch");
+        let id = |session: ValueRef<'_>| session.as_document().map(|s| s.get("_id").to_value());
+        format!("{:?}", found.iter().map(id).collect::<Vec<_>>())
+    };
     let reply = client.run(&command);
     let found = at(&reply, "cursor.firstBatch").as_array().map(|a| a.len());
     assert_eq!(found, Some(1), "{reply:?}");
+    let local = sessions(&reply);
+    // One process: the sessions of the deployment are its own.
+    let stage = doc! {"$listSessions": doc! {"allUsers": true}};
+    let mut command = doc! {
+        "aggregate": "system.sessions", "pipeline": array![stage], "cursor": doc! {},
+    };
+    let reply = client.run_on("config", &command);
+    assert_eq!(sessions(&reply), local);
+    assert_eq!(code(&client.run_on("test", &command)), 73);
+    let stage = doc! {"$listSessions": doc! {"some": 1}};
+    command = doc! {"aggregate": "system.sessions", "pipeline": array![stage], "cursor": doc! {}};
+    assert_eq!(code(&client.run_on("config", &command)), 40_415);
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //! they hold. What was settled after one kill stays settled after the next. Buckets are opened, taken
 //! up again, folded, sealed, expired, changed by their own name and dropped while that happens.
 //!
-//! A default run kills twenty times; with NILOMETER_SOAK=1 it does so on 25 directories.
+//! The fast suite kills a few times, NILOMETER_LONG=1, which every change must pass, twenty times; with
+//! NILOMETER_SOAK=1 it does so on 25 directories.
 //! NILOMETER_SEED repeats the choices of a run, though not its timing.
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,8 +21,9 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, column,
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::server::{Directory, Server, nilometer};
 
-/// Kills of the server on one directory.
-const KILLS: u32 = 20;
+/// Kills of the server on one directory in the fast suite: one round with expiry, one settling.
+const KILLS: u32 = 6;
+const KILLS_LONG: u32 = 20;
 
 /// Directories in a long run.
 const DIRECTORIES_SOAK: u64 = 25;
@@ -475,18 +477,22 @@ fn seed() -> u64 {
 
 #[test]
 fn acknowledged_writes_outlive_kills() {
-    let directories = match std::env::var_os("NILOMETER_SOAK") {
-        Some(_) => DIRECTORIES_SOAK,
-        None => 1,
+    let asked = |name: &str| std::env::var_os(name).is_some();
+    let (directories, kills) = if asked("NILOMETER_SOAK") {
+        (DIRECTORIES_SOAK, KILLS_LONG)
+    } else if asked("NILOMETER_LONG") {
+        (1, KILLS_LONG)
+    } else {
+        (1, KILLS)
     };
     let seed = seed();
     for at in 0..directories {
-        kill_on_one_directory(seed.wrapping_add(at));
+        kill_on_one_directory(seed.wrapping_add(at), kills);
     }
 }
 
 #[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
-fn kill_on_one_directory(seed: u64) {
+fn kill_on_one_directory(seed: u64, kills: u32) {
     println!("NILOMETER_SEED={seed}");
     let mut random = Random(seed);
     let directory = Directory::new();
@@ -516,7 +522,7 @@ fn kill_on_one_directory(seed: u64) {
     }
     let mut sent: Vec<Sent> = Vec::new();
     let mut made = BTreeMap::new();
-    for round in 0..KILLS {
+    for round in 0..kills {
         let port = server.port;
         let writers: Vec<_> = (0..WRITERS)
             .map(|_| random.below(u64::MAX))
@@ -551,7 +557,7 @@ fn kill_on_one_directory(seed: u64) {
     let known = |fate: Fate| sent.iter().filter(|c| c.fate == fate).count();
     let documents: usize = sent.iter().map(|c| c.documents.len()).sum();
     println!(
-        "{KILLS} kills, {} commands with {documents} documents, {} lost before an answer",
+        "{kills} kills, {} commands with {documents} documents, {} lost before an answer",
         sent.len(),
         known(Fate::Lost)
     );

@@ -2,8 +2,8 @@
 //!
 //! Afterwards a build that was interrupted goes on and ends; an index that was answered for is there,
 //! one that was dropped is gone; `validate` agrees, and what an index leads to is what a scan finds.
-//! NILOMETER_SEED repeats the choices of a run, though not its timing; with NILOMETER_SOAK=1 there are
-//! more kills.
+//! NILOMETER_SEED repeats the choices of a run, though not its timing; with NILOMETER_LONG=1, which every
+//! change must pass, there are more kills, with NILOMETER_SOAK=1 many.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -13,7 +13,9 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, d
 use crate::client::{Client, body, is_ok, op_msg, sequence};
 use crate::server::{Directory, Server, nilometer};
 
-const KILLS: u64 = 8;
+/// Kills of the fast suite, of the run that every change must pass, and of one that takes minutes.
+const KILLS: u64 = 3;
+const KILLS_LONG: u64 = 8;
 const KILLS_SOAK: u64 = 200;
 
 /// Documents there are before the first kill, so that a build takes a while.
@@ -250,8 +252,14 @@ fn fill(client: &mut Client, random: &mut Random) {
 #[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
 fn indexes_agree_after_kills_and_builds_go_on() {
     let seed = std::env::var("NILOMETER_SEED").map_or(7, |text| text.parse().expect("a number"));
-    let soak = std::env::var_os("NILOMETER_SOAK").is_some();
-    let kills = if soak { KILLS_SOAK } else { KILLS };
+    let asked = |name: &str| std::env::var_os(name).is_some();
+    let kills = if asked("NILOMETER_SOAK") {
+        KILLS_SOAK
+    } else if asked("NILOMETER_LONG") {
+        KILLS_LONG
+    } else {
+        KILLS
+    };
     println!("NILOMETER_SEED={seed}");
     let mut random = Random(seed);
     let directory = Directory::new();

@@ -5,7 +5,7 @@
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 
 /// The widest span a bucket may have: 365 days.
 pub const BUCKET_SPAN_SECONDS_MAX: i32 = 31_536_000;
@@ -87,26 +87,17 @@ impl Duplicates {
     /// Reads `nilometer` of the `timeseries` option of a command: what MongoDB does not have.
     pub(crate) fn parse_extension(command: &str, value: ValueRef<'_>) -> Result<Option<Self>> {
         let place = format!("{command}.timeseries.{EXTENSION}");
-        let wrong = |name: &str, value: ValueRef<'_>, expected: &str| {
-            Error::type_mismatch(format!(
-                "BSON field '{name}' is the wrong type '{}', expected type '{expected}'",
-                value.type_name()
-            ))
-        };
         let ValueRef::Document(spec) = value else {
-            return Err(wrong(&place, value, "object"));
+            return Err(Error::wrong_field_type(place, value, "object"));
         };
         let mut duplicates = None;
         for element in spec {
             let name = format!("{place}.{}", element.name());
             if element.name() != "duplicates" {
-                return Err(Error::new(
-                    ErrorCode::IDLUnknownField,
-                    format!("BSON field '{name}' is an unknown field."),
-                ));
+                return Err(Error::unknown_field(name));
             }
             let ValueRef::String(text) = element.value() else {
-                return Err(wrong(&name, element.value(), "string"));
+                return Err(Error::wrong_field_type(name, element.value(), "string"));
             };
             let known = Self::ALL.into_iter().find(|known| known.name() == text);
             duplicates = Some(known.ok_or_else(|| {
@@ -168,19 +159,14 @@ impl TimeseriesOptions {
                 }
                 (EXTENSION, value) => duplicates = Duplicates::parse_extension("create", value)?,
                 (other, _) => {
-                    return Err(Error::new(
-                        ErrorCode::IDLUnknownField,
-                        format!("BSON field 'create.timeseries.{other}' is an unknown field."),
-                    ));
+                    return Err(Error::unknown_field(format_args!(
+                        "create.timeseries.{other}"
+                    )));
                 }
             }
         }
-        let time_field = time_field.ok_or_else(|| {
-            Error::new(
-                ErrorCode::IDLFailedToParse,
-                "BSON field 'create.timeseries.timeField' is missing but a required field",
-            )
-        })?;
+        let time_field =
+            time_field.ok_or_else(|| Error::missing_field("create.timeseries.timeField"))?;
         if meta_field.as_ref() == Some(&time_field) {
             return Err(Error::invalid_options(
                 "'timeField' and 'metaField' cannot be the same field",
@@ -318,10 +304,7 @@ fn seconds(option: &str, value: ValueRef<'_>) -> Result<i32> {
 }
 
 fn wrong_type(option: &str, value: ValueRef<'_>, expected: &str) -> Error {
-    Error::type_mismatch(format!(
-        "BSON field 'create.timeseries.{option}' is the wrong type '{}', expected type '{expected}'",
-        value.type_name()
-    ))
+    Error::wrong_field_type(format_args!("create.timeseries.{option}"), value, expected)
 }
 
 #[cfg(test)]

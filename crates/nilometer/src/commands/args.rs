@@ -20,10 +20,7 @@ use std::collections::HashSet;
 
 use nilometer_bson::{ArrayRef, DocRef, Element, ValueRef};
 
-use crate::error::{Error, ErrorCode, Result};
-
-/// "BSON field … is a duplicate field".
-const DUPLICATE_FIELD: i32 = 40_413;
+use crate::error::{Error, Result};
 
 /// "BSON field … value must be >= …".
 const OUT_OF_BOUNDS: i32 = 51_024;
@@ -90,38 +87,22 @@ impl<'a> Args<'a> {
 
     /// Error 40413 for the field `name`.
     pub fn duplicate(&self, name: &str) -> Error {
-        Error::location(
-            DUPLICATE_FIELD,
-            format!("BSON field '{}.{name}' is a duplicate field", self.path),
-        )
+        Error::duplicate_field(format_args!("{}.{name}", self.path))
     }
 
     /// Error 40415 for the field `name`.
     pub fn unknown(&self, name: &str) -> Error {
-        Error::new(
-            ErrorCode::IDLUnknownField,
-            format!("BSON field '{}.{name}' is an unknown field.", self.path),
-        )
+        Error::unknown_field(format_args!("{}.{name}", self.path))
     }
 
     /// Error 40414 for the field `name`.
     pub fn missing(&self, name: &str) -> Error {
-        Error::new(
-            ErrorCode::IDLFailedToParse,
-            format!(
-                "BSON field '{}.{name}' is missing but a required field",
-                self.path
-            ),
-        )
+        Error::missing_field(format_args!("{}.{name}", self.path))
     }
 
     /// Error 14 for the field `name`, which is a `found` and should be an `expected`.
     pub fn wrong_type(&self, name: &str, found: ValueRef<'_>, expected: &str) -> Error {
-        Error::type_mismatch(format!(
-            "BSON field '{}.{name}' is the wrong type '{}', expected type '{expected}'",
-            self.path,
-            found.type_name()
-        ))
+        Error::wrong_field_type(format_args!("{}.{name}", self.path), found, expected)
     }
 
     /// Error 14 where several types would do. (The quotation mark before the bracket is how

@@ -14,7 +14,7 @@ use nilometer_storage::Durability;
 
 use super::args::Args;
 use super::change::{Place, count_value, make_durable};
-use super::insert::{WRITE_BATCH_MAX, insert_documents};
+use super::insert::{insert_documents, write_batch};
 use super::query::{self, FirstBatch, Planned, QueryOptions, open_cursor};
 use super::update::Names;
 use super::{
@@ -178,18 +178,7 @@ fn namespaces(stored: &Database, args: &Args<'_>, request: &Request) -> Result<V
 }
 
 fn ops<'r>(args: &Args<'_>, request: &'r Request, namespaces: usize) -> Result<Vec<Op<'r>>> {
-    let documents = request
-        .documents("bulkWrite", "ops")?
-        .ok_or_else(|| args.missing("ops"))?;
-    let count = documents.remaining();
-    if count == 0 || count > WRITE_BATCH_MAX {
-        return Err(Error::new(
-            ErrorCode::InvalidLength,
-            format!(
-                "Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {count} operations."
-            ),
-        ));
-    }
+    let documents = write_batch(request, args, "ops")?;
     documents.map(|document| op(document, namespaces)).collect()
 }
 

@@ -9,7 +9,7 @@ use nilometer_storage::Durability;
 
 use super::args::Args;
 use super::find::natural_direction_of;
-use super::insert::{WRITE_BATCH_MAX, write_error};
+use super::insert::{write_batch, write_error};
 use super::query::{QueryOptions, default_collation, given_collation};
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
@@ -210,7 +210,7 @@ pub(super) fn eval_context<'a>(
         now_ms: operation.now_ms,
         variables,
         collator: expressions.collator().map(|c| &**c as &dyn Collator),
-        random: Some(&*database.queries().entropy),
+        random: Some(&*database.queries().ids),
         ..EvalContext::default()
     }
 }
@@ -261,19 +261,7 @@ impl<'r> Statements<'r> {
         let ordered = args.boolean("ordered")?.unwrap_or(true);
         // Says how to treat documents that validators would refuse; there are none.
         args.lenient_boolean("bypassDocumentValidation")?;
-        let documents = request
-            .documents(command, field)?
-            .ok_or_else(|| args.missing(field))?;
-        let count = documents.remaining();
-        if count == 0 || count > WRITE_BATCH_MAX {
-            return Err(Error::new(
-                ErrorCode::InvalidLength,
-                format!(
-                    "Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {count} \
-                     operations."
-                ),
-            ));
-        }
+        let documents = write_batch(request, &args, field)?;
         for document in documents.clone() {
             Args::new(format!("{command}.{field}"), document).check_names(known)?;
         }

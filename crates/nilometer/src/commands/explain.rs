@@ -89,8 +89,13 @@ fn run(
         "count" => count::plan(database, operation, &inner(count::FIELDS, "count")?)?,
         "distinct" => distinct::plan(database, operation, &inner(distinct::FIELDS, "distinct")?)?,
         "update" | "delete" | "findAndModify" | "findandmodify" => {
+            // Such a change has one plan; there are no others to tell of.
+            let told = match verbosity {
+                Verbosity::AllPlansExecution => Verbosity::ExecutionStats,
+                other => other,
+            };
             if let Some(explanation) =
-                explain_change::explained(database, operation, name, command, verbosity)?
+                explain_change::explained(database, operation, name, command, told)?
             {
                 return Ok(explanation);
             }
@@ -155,7 +160,7 @@ pub(super) fn explained_with(
         builder,
         plan,
     } = planned;
-    if verbosity == Verbosity::ExecutionStats && plan.stages.iter().any(Stage::writes) {
+    if verbosity != Verbosity::QueryPlanner && plan.stages.iter().any(Stage::writes) {
         return Err(Error::location(
             WRITES_NOT_EXECUTED,
             "explain of an aggregate with $out or $merge only tells the plan: use the verbosity 'queryPlanner'",

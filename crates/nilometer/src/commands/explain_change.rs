@@ -143,6 +143,7 @@ pub(super) fn explained(
                 operation,
                 &namespace,
                 &statement,
+                verbosity,
                 command,
                 measurements,
             )?;
@@ -156,12 +157,14 @@ pub(super) fn explained(
     Ok(Some(with_server(database, &explanation, command)))
 }
 
-/// Finds out what the statement would do to measurements.
+/// Finds out how the statement would go about it and, unless only the plan is asked for, what it would do to
+/// measurements.
 fn dry_run(
     database: &Database,
     operation: &OperationContext,
     namespace: &Namespace,
     statement: &Statement<'_>,
+    verbosity: Verbosity,
     command: DocRef<'_>,
     measurements: Measurements<'_>,
 ) -> Result<Explained> {
@@ -194,13 +197,14 @@ fn dry_run(
     let explained = database
         .timeseries()
         .explain_selection(measurements.collection, &wanted)?;
+    let tried = verbosity != Verbosity::QueryPlanner;
     let effect = if statement.removes() {
-        measurements.would_delete(selection)?
+        measurements.would_delete(selection, tried)?
     } else {
         let filters = statement.args.array("arrayFilters")?;
         let update = Update::parse(statement.update, filters, &expressions)?;
         check_combination(&update, statement.multi, statement.constants.is_some())?;
-        measurements.would_update(selection, &update)?
+        measurements.would_update(selection, &update, tried)?
     };
     Ok(Explained {
         selection: explained,

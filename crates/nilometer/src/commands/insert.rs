@@ -11,10 +11,8 @@ use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::insertion::InsertOptions;
-use crate::operation::{OperationContext, Request};
-
-/// Documents one command may insert.
-pub(super) const WRITE_BATCH_MAX: usize = 100_000;
+use crate::limits::WRITE_BATCH_MAX;
+use crate::operation::{Documents, OperationContext, Request};
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -43,18 +41,8 @@ fn run(
     // Both say how to treat documents that validators or the server would change; there are none.
     args.lenient_boolean("bypassDocumentValidation")?;
     args.boolean("bypassEmptyTsReplacement")?;
-    let documents = request
-        .documents("insert", "documents")?
-        .ok_or_else(|| args.missing("documents"))?;
+    let documents = write_batch(request, &args, "documents")?;
     let count = documents.remaining();
-    if count == 0 || count > WRITE_BATCH_MAX {
-        return Err(Error::new(
-            ErrorCode::InvalidLength,
-            format!(
-                "Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {count} operations."
-            ),
-        ));
-    }
     let (inserted, errors) =
         insert_documents(database, &context.operation, &namespace, documents, ordered)?;
     let counters = &database.services().counters;
@@ -159,6 +147,27 @@ fn reply(inserted: usize, errors: Vec<(usize, Error)>) -> Document {
         out.append("writeErrors", errors.collect::<Array>());
     }
     out.finish()
+}
+
+/// The documents or statements of a write command, as many as one may have.
+pub(super) fn write_batch<'r>(
+    request: &'r Request,
+    args: &Args<'_>,
+    field: &str,
+) -> Result<Documents<'r>> {
+    let documents = request
+        .documents(args.path(), field)?
+        .ok_or_else(|| args.missing(field))?;
+    let count = documents.remaining();
+    if count == 0 || count > WRITE_BATCH_MAX {
+        return Err(Error::new(
+            ErrorCode::InvalidLength,
+            format!(
+                "Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {count} operations."
+            ),
+        ));
+    }
+    Ok(documents)
 }
 
 /// One entry of `writeErrors`.

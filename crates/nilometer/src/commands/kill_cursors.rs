@@ -29,10 +29,11 @@ fn run(
         match value {
             ValueRef::Int64(id) => ids.push(id),
             other => {
-                return Err(Error::type_mismatch(format!(
-                    "BSON field 'killCursors.cursors.{at}' is the wrong type '{}', expected type 'long'",
-                    other.type_name()
-                )));
+                return Err(Error::wrong_field_type(
+                    format_args!("killCursors.cursors.{at}"),
+                    other,
+                    "long",
+                ));
             }
         }
     }

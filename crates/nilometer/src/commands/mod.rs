@@ -50,6 +50,7 @@ mod list_collections;
 mod list_commands;
 mod list_indexes;
 mod maintenance;
+mod map_reduce;
 mod ping;
 mod plan_cache;
 mod query;
@@ -231,6 +232,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     list_collections::DATABASES,
     list_indexes::SPEC,
     users::LOGOUT,
+    map_reduce::SPEC,
     ping::SPEC,
     plan_cache::CLEAR,
     maintenance::RE_INDEX,

@@ -162,7 +162,7 @@ pub(super) fn settings(
         now_ms: operation.now_ms,
         variables,
         collator: collation.shared(),
-        entropy: Arc::clone(&services.entropy),
+        ids: Arc::clone(&services.ids),
         limits: ExecLimits {
             group_bytes_max: most(given.internal_document_source_group_max_memory_bytes()),
             sort_bytes_max: most(given.internal_query_max_blocking_sort_memory_usage_bytes()),
@@ -326,7 +326,7 @@ fn begin(
         let now = operation.clock().monotonic();
         services
             .cursors
-            .register(cursor, now, || services.entropy.next_u64())?
+            .register(cursor, now, || services.ids.random())?
     } else {
         0
     };

@@ -43,15 +43,7 @@ impl Buckets<'_> {
             if let Some(after) = &after {
                 update::check::id_unchanged(change, document.as_ref(), after)?;
             }
-            out.matched += 1;
-            if !selection.multi {
-                out.document = Some(Changed {
-                    before: Some(document.clone()),
-                    after: Some(after.clone().unwrap_or_else(|| document.clone())),
-                    position,
-                });
-            }
-            out.modified += u64::from(after.is_some());
+            out.count(document, after.as_ref(), position, !selection.multi);
             Ok(after.map_or(BucketFate::Keep, BucketFate::Replace))
         })?;
         Ok(out)
@@ -86,18 +78,8 @@ impl Buckets<'_> {
             std::iter::once(document.as_ref()),
             options,
         )?;
-        if let Some(refused) = outcome.errors.into_iter().next() {
-            return Err(refused.error);
-        }
-        Ok(Updated {
-            upserted: Some(document.get("_id").to_value()),
-            document: Some(Changed {
-                before: None,
-                after: Some(document),
-                position: None,
-            }),
-            ..Updated::default()
-        })
+        outcome.all()?;
+        Ok(Updated::by_insert(document))
     }
 
     /// Removes what is selected; tells how many and, if only one was meant, which.
@@ -106,11 +88,7 @@ impl Buckets<'_> {
         self.change(selection, &mut |document, position| {
             deleted += 1;
             if !selection.multi {
-                removed = Some(Changed {
-                    before: Some(document.clone()),
-                    after: None,
-                    position,
-                });
+                removed = Some(Changed::removed(document, position));
             }
             Ok(BucketFate::Remove)
         })?;

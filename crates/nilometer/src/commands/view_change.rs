@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{DocRef, Document, ValueRef};
 use nilometer_storage::Durability;
 
 use crate::catalog::Collection;
@@ -25,7 +25,7 @@ use crate::timeseries::{
     SeriesFate, Turn,
 };
 use crate::write::update::{Update, document_of_filter};
-use crate::write::{Changed, Selection, Updated};
+use crate::write::{Changed, Selection, Updated, with_id};
 
 /// Where measurements are changed.
 #[derive(Clone, Copy)]
@@ -36,16 +36,17 @@ pub(crate) struct Measurements<'a> {
 }
 
 /// How a statement goes about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Way {
     /// Whole buckets, by their metadata.
     Series,
     /// Measurement by measurement.
+    #[default]
     Measurements,
 }
 
 /// What a statement did, or would do, and how.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Effect {
     pub(super) way: Way,
     pub(super) updated: Updated,
@@ -117,16 +118,30 @@ impl<'a> Measurements<'a> {
         Ok((effect.deleted, removed))
     }
 
-    /// What an update would do.
-    pub(super) fn would_update(self, selection: Selection<'_>, change: &Update) -> Result<Effect> {
+    /// What an update would do; unless it is to be tried, only how it would go about it.
+    pub(super) fn would_update(
+        self,
+        selection: Selection<'_>,
+        change: &Update,
+        tried: bool,
+    ) -> Result<Effect> {
         self.check(&selection)?;
-        self.apply(&self.turn(&selection)?, selection, change, true)
+        match tried {
+            true => self.apply(&self.turn(&selection)?, selection, change, true),
+            false => Ok(Effect::default()),
+        }
     }
 
-    /// What a delete would do.
-    pub(super) fn would_delete(self, selection: Selection<'_>) -> Result<Effect> {
+    /// What a delete would do; unless it is to be tried, only how it would go about it.
+    pub(super) fn would_delete(self, selection: Selection<'_>, tried: bool) -> Result<Effect> {
         self.check(&selection)?;
-        self.remove(&self.turn(&selection)?, selection, true, &mut None)
+        match tried {
+            true => self.remove(&self.turn(&selection)?, selection, true, &mut None),
+            false => Ok(Effect {
+                way: self.delete_way(selection)?,
+                ..Effect::default()
+            }),
+        }
     }
 
     fn remove(
@@ -157,11 +172,8 @@ impl<'a> Measurements<'a> {
             )?,
             Way::Measurements => {
                 let mut take = |document: &Document| {
-                    *removed = Some(Changed {
-                        before: Some(document.clone()),
-                        after: None,
-                        position: self.position(selection, document)?,
-                    });
+                    let position = self.position(selection, document)?;
+                    *removed = Some(Changed::removed(document, position));
                     Ok(MeasurementFate::Remove)
                 };
                 let action = match selection.multi {
@@ -256,15 +268,7 @@ impl<'a> Measurements<'a> {
                 Some(after) => Some(timeseries.stored_form(self.collection, after)?),
                 None => None,
             };
-            updated.matched += 1;
-            updated.modified += u64::from(after.is_some());
-            if !selection.multi {
-                updated.document = Some(Changed {
-                    before: Some(document.clone()),
-                    after: Some(after.clone().unwrap_or_else(|| document.clone())),
-                    position,
-                });
-            }
+            updated.count(document, after.as_ref(), position, !selection.multi);
             Ok(after.map_or(MeasurementFate::Keep, MeasurementFate::Replace))
         };
         let stats = timeseries.change_measurements(
@@ -365,19 +369,8 @@ impl<'a> Measurements<'a> {
                 change.apply_to_new(&base, &selection.eval)?
             }
         };
-        let made = match made.get("_id").is_missing() {
-            true => {
-                let mut out = DocumentBuilder::with_capacity(made.as_bytes().len() + 24);
-                out.append("_id", new_id());
-                made.iter().for_each(|element| {
-                    out.append_element(element);
-                });
-                out.finish()
-            }
-            false => made,
-        };
         let timeseries = &self.stored.timeseries;
-        let document = timeseries.stored_form(self.collection, made)?;
+        let document = timeseries.stored_form(self.collection, with_id(made, &new_id))?;
         let options = InsertOptions {
             ordered: true,
             durability: Durability::Buffered,
@@ -390,17 +383,7 @@ impl<'a> Measurements<'a> {
             options,
             Some(turn),
         )?;
-        if let Some(refused) = outcome.errors.into_iter().next() {
-            return Err(refused.error);
-        }
-        Ok(Updated {
-            upserted: Some(document.get("_id").to_value()),
-            document: Some(Changed {
-                before: None,
-                after: Some(document),
-                position: None,
-            }),
-            ..Updated::default()
-        })
+        outcome.all()?;
+        Ok(Updated::by_insert(document))
     }
 }

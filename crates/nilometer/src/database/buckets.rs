@@ -197,7 +197,6 @@ impl RecordView for RawView {
                 key,
                 type_bits,
                 record: id.to_vec(),
-                document: None,
             })
         })))
     }

@@ -100,7 +100,14 @@ impl Collections for StoredCollections {
                 collection: coll.to_owned(),
             }),
             ("$listCatalog", coll) => self.list_catalog(db, coll, argument),
-            ("$listLocalSessions", None) => local_sessions(&self.services, argument),
+            ("$listLocalSessions", None) => sessions(&self.services, stage, argument),
+            ("$listSessions", Some("system.sessions")) if db == "config" => {
+                sessions(&self.services, stage, argument)
+            }
+            ("$listSessions", _) => Err(Error::new(
+                ErrorCode::InvalidNamespace,
+                "$listSessions may only be run against config.system.sessions",
+            )),
             _ => Err(Error::new(
                 ErrorCode::CommandNotSupported,
                 format!("{stage} is not supported by this version"),
@@ -145,9 +152,10 @@ fn current_op(services: &Services, argument: DocRef<'_>) -> Result<Vec<Document>
     Ok(describe::operations(services, shown))
 }
 
-/// Answers `$listLocalSessions`. There is one user, so all sessions are the caller's.
-fn local_sessions(services: &Services, argument: DocRef<'_>) -> Result<Vec<Document>> {
-    let options = Args::new("$listLocalSessions", argument);
+/// Answers `$listLocalSessions` and `$listSessions`, which are the same where one process is all there is.
+/// There is one user, so all sessions are the caller's.
+fn sessions(services: &Services, stage: &str, argument: DocRef<'_>) -> Result<Vec<Document>> {
+    let options = Args::new(stage, argument);
     options.check_names(&["allUsers", "users"])?;
     options.boolean("allUsers")?;
     match options.array("users")? {

@@ -15,7 +15,7 @@ use crate::catalog::{Collection, IndexSpec, Namespace, StoredIndex};
 use crate::error::Result;
 use crate::index::{Index, KeyRange};
 use crate::operation::{OperationContext, Request};
-use crate::query::source::{Collections, Direction, IndexScan, RecordSource, Resolved};
+use crate::query::source::{Collections, Direction, RecordSource, Resolved};
 use crate::services::Environment;
 use crate::session::ClientSession;
 
@@ -514,34 +514,32 @@ fn scan(
         .into_iter()
         .find(|i| i.stored.spec.name == name)
         .unwrap();
-    let mut scan = IndexScan {
-        index,
-        ranges: ranges.into(),
-        direction,
-        start_after: None,
-        documents: true,
+    let view = source.view().unwrap().unwrap();
+    let entries = |start: &[u8], end: &[u8]| -> Vec<_> {
+        let entries = view.entries(&index, start, Some(end), direction).unwrap();
+        entries.map(|e| e.unwrap()).collect()
     };
-    let all: Vec<_> = source
-        .index_scan(&scan)
-        .unwrap()
-        .map(|e| e.unwrap())
-        .collect();
-    // Going on behind any entry gives what followed it.
-    for at in (0..all.len()).step_by(17) {
-        scan.start_after = Some(all[at].position());
-        let rest = source
-            .index_scan(&scan)
-            .unwrap()
-            .map(|e| e.unwrap().position());
-        assert!(rest.eq(all[at + 1..].iter().map(|e| e.position())));
+    let mut all = Vec::new();
+    let mut ordered: Vec<_> = ranges.iter().collect();
+    if direction == Direction::Backward {
+        ordered.reverse();
     }
-    for entry in &all {
-        let fetched = source.fetch(&entry.record).unwrap();
-        assert_eq!(fetched, entry.document);
+    for (start, end) in ordered {
+        let found = entries(start, end);
+        // Going on behind any entry gives what followed it.
+        for at in (0..found.len()).step_by(17) {
+            let position = found[at].position();
+            let rest = match direction {
+                Direction::Forward => entries(&[&position[..], &[0]].concat(), end),
+                Direction::Backward => entries(start, &position),
+            };
+            let rest = rest.iter().map(|e| e.position());
+            assert!(rest.eq(found[at + 1..].iter().map(|e| e.position())));
+        }
+        all.extend(found);
     }
-    all.into_iter()
-        .map(|entry| entry.document.unwrap())
-        .collect()
+    let documents = all.iter().map(|entry| view.record(&entry.record).unwrap());
+    documents.map(|document| document.unwrap()).collect()
 }
 
 fn source(database: &Database) -> Arc<dyn RecordSource> {

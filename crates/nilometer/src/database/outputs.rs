@@ -170,10 +170,7 @@ impl Replacement for Fresh {
             documents,
             StoredCollections::insert_options(&new_id),
         )?;
-        match outcome.errors.into_iter().next() {
-            Some(refused) => Err(refused.error),
-            None => Ok(()),
-        }
+        outcome.all()
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
@@ -211,10 +208,7 @@ fn insert<'a>(
 ) -> Result<()> {
     let options = StoredCollections::insert_options(new_id);
     let outcome = records.insert(collection, documents, options)?;
-    match outcome.errors.into_iter().next() {
-        Some(refused) => Err(refused.error),
-        None => Ok(()),
-    }
+    outcome.all()
 }
 
 /// Whether an index of the plain kind forbids two documents with the same values in these fields.
@@ -307,19 +301,8 @@ impl MergeTarget for Target {
             (None, None) => return Ok(false),
             (None, Some(_)) => self.existing_or_new()?,
         };
-        let selection = Selection {
-            filter: change.wanted,
-            sort: None,
-            multi: false,
-            backward: false,
-            candidates: None,
-            natural: false,
-            hinted: None,
-            durability: Durability::Buffered,
-            eval: change.eval,
-            collator: None,
-            check_interrupt: &|| operation.check_interrupt(),
-        };
+        let check_interrupt = || operation.check_interrupt();
+        let selection = Selection::first(change.wanted, change.eval, &check_interrupt);
         let ids = &self.services.ids;
         let updated = match change.otherwise {
             None => self.records.update(&collection, selection, change.update)?,

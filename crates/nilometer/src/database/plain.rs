@@ -10,8 +10,7 @@ use crate::eval::Collation;
 use crate::index::Index;
 use crate::query::planner::access::ID_INDEX;
 use crate::query::source::{
-    Direction, EntryIter, IndexEntry, IndexIter, IndexScan, RecordIter, RecordKey, RecordScan,
-    RecordSource, RecordView,
+    Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan, RecordSource, RecordView,
 };
 use crate::write::{CollectionView, Records};
 
@@ -53,7 +52,6 @@ impl RecordView for PlainView {
                 key,
                 type_bits,
                 record,
-                document: None,
             })
         })))
     }
@@ -118,29 +116,5 @@ impl RecordSource for Plain {
         let all = self.collection.indexes.all();
         let usable = all.iter().filter(|index| index.is_usable());
         usable.map(Index::of).collect()
-    }
-
-    fn index_scan(&self, scan: &IndexScan) -> Result<IndexIter> {
-        let found = self.records.index_scan(
-            &self.collection,
-            scan.index.clone(),
-            scan.ranges.clone(),
-            scan.direction == Direction::Backward,
-            scan.start_after.clone(),
-            scan.documents,
-        )?;
-        Ok(Box::new(found.map(|entry| {
-            let entry = entry?;
-            Ok(IndexEntry {
-                key: entry.key,
-                type_bits: entry.type_bits,
-                record: entry.record,
-                document: entry.document,
-            })
-        })))
-    }
-
-    fn fetch(&self, key: &RecordKey) -> Result<Option<Document>> {
-        self.records.fetch(&self.collection, key)
     }
 }

@@ -182,8 +182,10 @@ impl StoredCollections {
                 "count" => {
                     let collection = self.catalog.collection(namespace).ok_or_else(|| {
                         Error::new(
-                            ErrorCode::CommandNotSupportedOnView,
-                            format!("$collStats count is for collections; {namespace} is none"),
+                            ErrorCode::NamespaceNotFound,
+                            format!(
+                                "Unable to retrieve count in $collStats stage :: caused by :: Collection [{namespace}] not found."
+                            ),
                         )
                     })?;
                     let sizes = self.sizes(&collection)?;
@@ -210,10 +212,7 @@ impl StoredCollections {
                     ));
                 }
                 other => {
-                    return Err(Error::new(
-                        ErrorCode::IDLUnknownField,
-                        format!("BSON field '$collStats.{other}' is an unknown field."),
-                    ));
+                    return Err(Error::unknown_field(format_args!("$collStats.{other}")));
                 }
             }
         }

@@ -3,6 +3,7 @@
 //! Errors of the layers below are converted here, once, into MongoDB's codes.
 
 mod code;
+mod field;
 
 pub use code::{ErrorCode, NAMED};
 

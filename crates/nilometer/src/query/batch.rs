@@ -228,13 +228,6 @@ pub struct MeasurementShape {
     pub fields: FieldSet,
 }
 
-impl MeasurementShape {
-    /// True when `name` is the metadata field and shown.
-    pub fn shows_meta_as(&self, name: &str) -> bool {
-        self.meta_field.as_deref() == Some(name) && self.fields.contains(name)
-    }
-}
-
 /// Measurements of one bucket.
 #[derive(Clone)]
 pub struct MeasurementBlock {

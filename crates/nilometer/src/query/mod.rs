@@ -23,12 +23,11 @@ pub mod source;
 
 pub(crate) mod number;
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::eval::Random;
+use crate::ids::IdSource;
 use cursor::CursorRegistry;
 use exec::ExecLimits;
 use planner::access::cache::PlanCache;
@@ -46,30 +45,14 @@ pub struct QueryServices {
     /// Where queries may write what they cannot hold in memory.
     pub spill: Option<Arc<Path>>,
     /// Where cursor ids, `$sample` and `$rand` draw from.
-    pub entropy: Arc<Entropy>,
+    pub ids: Arc<IdSource>,
     /// Which indexes served queries of a shape best.
     pub plans: Arc<PlanCache>,
 }
 
-/// Numbers nobody outside the process can guess: a counter under a keyed hash whose key the
-/// operating system draws at start.
-#[derive(Debug, Default)]
-pub struct Entropy {
-    key: RandomState,
-    drawn: AtomicU64,
-}
-
-impl Entropy {
-    /// The next number.
-    pub fn next_u64(&self) -> u64 {
-        self.key
-            .hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-impl Random for Entropy {
+impl Random for IdSource {
     fn next_f64(&self) -> f64 {
         // The upper 53 bits: every double in [0, 1) that is a multiple of 2^-53, equally likely.
-        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+        (self.random() >> 11) as f64 / (1u64 << 53) as f64
     }
 }

@@ -12,8 +12,7 @@
 //! it reads was started, never part of one write, and neither skips nor repeats a record that
 //! existed throughout, even while buckets fold, seal or expire under it.
 //!
-//! An index scan reads entries in chunks, each under one snapshot; asked for documents as well, it
-//! reads them under the same snapshot, so that entry and document agree.
+//! Indexes are read through a [`RecordView`], one snapshot, so that entry and document agree.
 
 use std::sync::Arc;
 
@@ -26,8 +25,8 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
+use crate::index::Index;
 use crate::index::buckets::{BucketIndex, WantedKeys};
-use crate::index::{Index, KeyRange};
 use crate::operation::OperationContext;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
 use crate::write::update::Update;
@@ -212,21 +211,6 @@ pub struct RecordScan {
     pub start_after: Option<RecordKey>,
 }
 
-/// What to read of an index of an ordinary collection.
-#[derive(Clone, Debug)]
-pub struct IndexScan {
-    /// Which index.
-    pub index: Arc<Index>,
-    /// Ranges of key strings, ascending and disjoint; a backward scan reads the last one first.
-    pub ranges: Arc<[KeyRange]>,
-    /// Which way.
-    pub direction: Direction,
-    /// Go on behind this entry (key string and record key), in the direction of the scan.
-    pub start_after: Option<Vec<u8>>,
-    /// Read the documents too.
-    pub documents: bool,
-}
-
 /// An entry of an index.
 #[derive(Clone, Debug)]
 pub struct IndexEntry {
@@ -236,19 +220,14 @@ pub struct IndexEntry {
     pub type_bits: Vec<u8>,
     /// Which record.
     pub record: RecordKey,
-    /// The record as it was when the entry was read, if documents were asked for.
-    pub document: Option<Document>,
 }
 
 impl IndexEntry {
-    /// The whole entry, for [`IndexScan::start_after`].
+    /// The whole entry: where it lies in the index.
     pub fn position(&self) -> Vec<u8> {
         [&self.key[..], &self.record].concat()
     }
 }
-
-/// A scan of an index.
-pub type IndexIter = Box<dyn Iterator<Item = Result<IndexEntry>> + Send>;
 
 /// Entries of an index as a view gives them.
 pub type EntryIter = Box<dyn Iterator<Item = Result<IndexEntry>> + Send>;
@@ -318,31 +297,6 @@ pub trait RecordSource: Send + Sync {
     /// The indexes a query may use: complete and not hidden. That of `_id` is not among them.
     fn indexes(&self) -> Result<Vec<Arc<Index>>> {
         Ok(Vec::new())
-    }
-
-    /// Reads the entries of an index in their order.
-    fn index_scan(&self, scan: &IndexScan) -> Result<IndexIter> {
-        let name = &scan.index.stored.spec.name;
-        Err(Error::new(
-            ErrorCode::IndexNotFound,
-            format!("the index '{name}' is not one of this collection"),
-        ))
-    }
-
-    /// The record with this key, as it is now.
-    fn fetch(&self, key: &RecordKey) -> Result<Option<Document>> {
-        let scan = RecordScan {
-            min: Some(key.clone()),
-            max: Some(key.clone()),
-            ..RecordScan::default()
-        };
-        for record in self.scan(&scan)? {
-            let (found, document) = record?;
-            if found == *key {
-                return Ok(Some(document));
-            }
-        }
-        Ok(None)
     }
 
     /// Whether a hint (a name or a key pattern) names an index of the collection. `_id` is served

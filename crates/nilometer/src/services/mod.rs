@@ -7,7 +7,6 @@ mod connections;
 mod counters;
 pub(crate) mod describe;
 mod host;
-mod ids;
 mod log_ring;
 mod logical_sessions;
 mod operations;
@@ -16,7 +15,6 @@ mod top;
 pub use connections::Connections;
 pub use counters::{Counter, Counters, OpCounters};
 pub use host::{Environment, HostFacts, MemoryUse};
-pub use ids::IdSource;
 pub use log_ring::{LogLines, LogRing};
 pub use logical_sessions::{LogicalSessions, SessionUse, TIMEOUT_MINUTES};
 pub use operations::{OperationEntry, OperationGuard, Operations};
@@ -25,6 +23,7 @@ pub use top::{Latency, LatencyClass, Top, TopEntry, TopKind, TopUse};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+pub use crate::ids::IdSource;
 use crate::operation::Clock;
 use crate::parameters::Parameters;
 
@@ -51,8 +50,8 @@ pub struct Services {
     pub log: Arc<LogRing>,
     /// The machine and the process.
     pub host: HostFacts,
-    /// Where identities come from.
-    pub ids: IdSource,
+    /// Where identities and random numbers come from.
+    pub ids: Arc<IdSource>,
     /// How the `shutdown` command ends the process, if there is one to end.
     pub shutdown: OnceLock<ShutdownRequest>,
     started_ms: i64,
@@ -81,7 +80,7 @@ impl Services {
             parameters,
             log,
             host,
-            ids,
+            ids: Arc::new(ids),
             shutdown: OnceLock::new(),
         }
     }

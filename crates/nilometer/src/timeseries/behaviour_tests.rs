@@ -328,3 +328,28 @@ fn a_column_within_a_measurement_is_refused() {
         assert_eq!((outcome.inserted, outcome.errors[0].error.code.0), (1, 2));
     }
 }
+
+#[test]
+fn of_a_field_given_twice_the_first_counts() {
+    let f = Fixture::new();
+    let mut twice = nilometer_bson::DocumentBuilder::new();
+    twice.append("t", Value::DateTime(1000)).append("m", "a");
+    twice
+        .append("v", 1)
+        .append("t", "no time")
+        .append("v", "text");
+    let twice = twice.finish();
+    // In a new bucket, and in one that knows the fields.
+    for _ in 0..2 {
+        assert_eq!(f.insert(std::slice::from_ref(&twice), true).inserted, 1);
+    }
+    let buckets = f.buckets(false);
+    let names: Vec<_> = buckets.iter().map(|bucket| bucket.columns()).collect();
+    assert_eq!(buckets.len(), 1, "{names:?}");
+    assert_eq!((buckets[0].count(), names[0].len()), (2, 3), "{names:?}");
+    let values = buckets[0].column("v").unwrap().unwrap().to_values();
+    assert!(
+        values.iter().all(|v| matches!(v, Value::Int32(1))),
+        "{values:?}"
+    );
+}

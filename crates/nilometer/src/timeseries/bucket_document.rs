@@ -240,23 +240,25 @@ impl ImageColumn {
         }
     }
 
-    /// Appends values at `row`, missing ones before them; true if times do not go back.
-    fn append(&mut self, row: usize, values: &[Value], collation: &Collation) -> Result<bool> {
+    /// Has missing values up to `row`.
+    fn pad(&mut self, row: usize) {
         for _ in self.rows..row {
             self.builder.skip();
         }
-        let mut ascending = true;
-        for value in values {
-            let value = value.as_ref();
-            tail::append_value(&mut self.builder, value)?;
-            self.min.update(value, Side::Min, collation);
-            self.max.update(value, Side::Max, collation);
-            if let ValueRef::DateTime(time) = value {
-                ascending &= time >= self.last;
-                self.last = time;
-            }
-        }
-        self.rows = row + values.len();
+        self.rows = self.rows.max(row);
+    }
+
+    /// Appends a value; false if it is a time before the last.
+    fn append(&mut self, value: ValueRef<'_>, collation: &Collation) -> Result<bool> {
+        tail::append_value(&mut self.builder, value)?;
+        self.rows += 1;
+        self.min.update(value, Side::Min, collation);
+        self.max.update(value, Side::Max, collation);
+        let ValueRef::DateTime(time) = value else {
+            return Ok(true);
+        };
+        let ascending = time >= self.last;
+        self.last = time;
         Ok(ascending)
     }
 
@@ -295,8 +297,9 @@ impl BucketImage {
         let mut image = Self::new(bucket.id, &header, layout);
         for element in bucket.data {
             let at = image.column(element.name());
-            let values = bucket.values(element)?;
-            image.append(at, 0, &values)?;
+            for value in bucket.values(element)? {
+                image.append(at, value.as_ref())?;
+            }
         }
         image.rows = bucket.count;
         image.closed = bucket.closed;
@@ -306,28 +309,31 @@ impl BucketImage {
 
     /// Adds the measurements of a tail entry behind those already there.
     pub(crate) fn append_entry(&mut self, entry: &tail::Entry) -> Result<()> {
-        for (id, name, chunk) in &entry.columns {
-            if *id >= self.columns.len() {
-                let name = name
-                    .clone()
-                    .filter(|_| *id == self.columns.len())
-                    .ok_or_else(|| {
-                        damaged(
-                            self.id_value(),
-                            "its tail speaks of a column it does not name",
-                        )
-                    })?;
+        for column in &entry.columns {
+            let id = column.id;
+            if id >= self.columns.len() {
+                let name = column.name.clone();
+                let name = name.filter(|_| id == self.columns.len()).ok_or_else(|| {
+                    damaged(
+                        self.id_value(),
+                        "its tail speaks of a column it does not name",
+                    )
+                })?;
                 self.columns.push(ImageColumn::new(name));
             }
-            self.append(*id, self.rows, &chunk.values(entry.rows)?)?;
+            if let Some(known) = self.columns.get_mut(id) {
+                known.pad(self.rows);
+            }
+            entry.for_each(column, |value| self.append(id, value))?;
         }
         self.rows += entry.rows;
         Ok(())
     }
 
-    fn append(&mut self, at: usize, row: usize, values: &[Value]) -> Result<()> {
+    fn append(&mut self, at: usize, value: ValueRef<'_>) -> Result<()> {
         if let Some(column) = self.columns.get_mut(at) {
-            self.sorted &= column.append(row, values, &self.collation)?;
+            // Another field may hold dates in any order.
+            self.sorted &= column.append(value, &self.collation)? || at > 0;
         }
         Ok(())
     }
@@ -356,10 +362,7 @@ impl BucketImage {
     pub(crate) fn into_document(mut self) -> Document {
         let rows = self.rows;
         for column in &mut self.columns {
-            for _ in column.rows..rows {
-                column.builder.skip();
-            }
-            column.rows = rows;
+            column.pad(rows);
         }
         let written = WrittenBucket {
             id: self.id,

@@ -40,7 +40,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, ValueRef};
+use nilometer_bson::{DocRef, ValueRef, type_code};
 use nilometer_storage::WriteBatch;
 
 use super::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContext};
@@ -225,12 +225,7 @@ impl<'c> Maintained<'c> {
         if self.is_empty() {
             return Ok(());
         }
-        let opened = opening_document(meta, &self.options.time_field, start_ms);
-        for index in &self.indexes {
-            let keys = match index.is_static() {
-                true => self.keys(index, opened.as_ref(), None)?,
-                false => self.keys_if_any(index, stored)?,
-            };
+        for (index, keys) in self.expected(stored, meta, start_ms)? {
             delete_entries(batch, &index.unfiltered(), &keys, &id);
         }
         Ok(())
@@ -522,7 +517,12 @@ fn bytes_of(value: ValueRef<'_>) -> usize {
 fn has_arrays(value: ValueRef<'_>) -> bool {
     match value {
         ValueRef::Array(_) => true,
-        ValueRef::Document(inner) => inner.iter().any(|field| has_arrays(field.value())),
+        // Most fields need no decoding to be told apart.
+        ValueRef::Document(inner) => inner.iter().any(|field| match field.type_code() {
+            type_code::ARRAY => true,
+            type_code::DOCUMENT => has_arrays(field.value()),
+            _ => false,
+        }),
         _ => false,
     }
 }

@@ -14,7 +14,9 @@ use nilometer_bson::{DocRef, Document, Element, ValueRef, type_code};
 use nilometer_storage::{Durability, WriteBatch};
 
 use super::Timeseries;
-use super::bucket_catalog::{BucketStorage, InFlight, Measurement};
+use super::bucket_catalog::{
+    BucketCatalog, BucketStorage, InFlight, Measurement, SeriesKey, SeriesMap,
+};
 use super::bucket_document::COLUMN_SUBTYPE;
 use super::fold::BucketKeyspaces;
 use super::index_maintenance::{Maintained, supports_reopening};
@@ -41,60 +43,62 @@ pub(crate) fn in_ordinary_range(time_ms: i64) -> bool {
 
 /// The measurements of one series.
 pub(super) struct Group<'a> {
-    pub(super) meta: SeriesMeta,
+    pub(super) key: Arc<SeriesKey>,
     /// Why an index does not take the metadata.
     refused: Option<Error>,
     pub(super) measurements: Vec<Measurement<'a>>,
 }
 
-impl Group<'_> {
-    fn new(meta: SeriesMeta, indexes: &Maintained<'_>) -> Self {
-        let refused = indexes.check_meta(meta.value()).err();
-        Self {
-            meta,
-            refused,
-            measurements: Vec::new(),
-        }
-    }
-}
-
-/// Groups by series; raw meta bytes are looked up first, so that a series is normalised once.
-#[derive(Default)]
-struct Groups<'a> {
+/// Groups by series; the bytes of the metadata are looked up first, so that a series is found once.
+struct Groups<'g, 'a> {
+    catalog: &'g BucketCatalog,
+    collection: [u8; 16],
+    indexes: &'g Maintained<'g>,
     groups: Vec<Group<'a>>,
+    /// By documents as they were sent.
     by_raw: HashMap<&'a [u8], usize, foldhash::fast::RandomState>,
-    by_meta: HashMap<SeriesMeta, usize>,
-    /// The type of the raw bytes of `by_raw` differs by length and content only for documents.
+    by_key: SeriesMap<usize>,
     without_meta: Option<usize>,
 }
 
-impl<'a> Groups<'a> {
-    fn add(
-        &mut self,
-        meta: Option<Element<'a>>,
-        measurement: Measurement<'a>,
-        indexes: &Maintained<'_>,
-    ) -> Result<()> {
+impl<'g, 'a> Groups<'g, 'a> {
+    fn new(catalog: &'g BucketCatalog, collection: [u8; 16], indexes: &'g Maintained<'g>) -> Self {
+        Self {
+            catalog,
+            collection,
+            indexes,
+            groups: Vec::new(),
+            by_raw: HashMap::default(),
+            by_key: SeriesMap::default(),
+            without_meta: None,
+        }
+    }
+
+    fn add(&mut self, meta: Option<Element<'a>>, measurement: Measurement<'a>) -> Result<()> {
         let at = match meta {
             Some(element) if element.type_code() == type_code::DOCUMENT => {
                 match self.by_raw.get(element.value_bytes()) {
                     Some(&at) => at,
                     None => {
-                        let at = self.find(SeriesMeta::of_element(meta), indexes);
+                        let key = self.key_of_document(element)?;
+                        let at = self.find(key);
                         self.by_raw.insert(element.value_bytes(), at);
                         at
                     }
                 }
             }
-            Some(_) => self.find(SeriesMeta::of_element(meta), indexes),
+            Some(element) => {
+                refuse_column(element)?;
+                self.find(self.key(SeriesMeta::of_element(meta)))
+            }
             None => match self.without_meta {
                 Some(at) => at,
-                None => *self.without_meta.insert(self.groups.len()),
+                None => {
+                    let at = self.find(self.key(SeriesMeta::absent()));
+                    *self.without_meta.insert(at)
+                }
             },
         };
-        if at == self.groups.len() {
-            self.groups.push(Group::new(SeriesMeta::absent(), indexes));
-        }
         if let Some(group) = self.groups.get_mut(at) {
             if let Some(error) = &group.refused {
                 return Err(error.clone());
@@ -104,13 +108,33 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    fn find(&mut self, meta: SeriesMeta, indexes: &Maintained<'_>) -> usize {
+    fn key(&self, meta: SeriesMeta) -> Arc<SeriesKey> {
+        self.catalog.series_key(self.collection, meta)
+    }
+
+    fn key_of_document(&self, meta: Element<'a>) -> Result<Arc<SeriesKey>> {
+        let raw = meta.value_bytes();
+        if let Some(known) = self.catalog.alias(self.collection, raw) {
+            return Ok(known);
+        }
+        refuse_column(meta)?;
+        let key = self.key(SeriesMeta::of_element(Some(meta)));
+        self.catalog.remember_alias(raw, key.clone());
+        Ok(key)
+    }
+
+    fn find(&mut self, key: Arc<SeriesKey>) -> usize {
         let next = self.groups.len();
-        match self.by_meta.get(&meta) {
+        match self.by_key.get(&key) {
             Some(&at) => at,
             None => {
-                self.by_meta.insert(meta.clone(), next);
-                self.groups.push(Group::new(meta, indexes));
+                self.by_key.insert(key.clone(), next);
+                let refused = self.indexes.check_meta(key.meta.value()).err();
+                self.groups.push(Group {
+                    key,
+                    refused,
+                    measurements: Vec::new(),
+                });
                 next
             }
         }
@@ -119,6 +143,16 @@ impl<'a> Groups<'a> {
 
 /// Looks at one document: its time, and the element that names its series.
 pub(super) fn examine<'a>(
+    document: DocRef<'a>,
+    options: &TimeseriesOptions,
+) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
+    let (meta, measurement) = examine_fields(document, options)?;
+    meta.map_or(Ok(()), refuse_column)?;
+    Ok((meta, measurement))
+}
+
+/// The same; what the metadata holds is left for a look at the series.
+fn examine_fields<'a>(
     document: DocRef<'a>,
     options: &TimeseriesOptions,
 ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
@@ -133,14 +167,11 @@ pub(super) fn examine<'a>(
             .is_some_and(|m| m.as_bytes() == name)
         {
             meta = meta.or(Some(element));
+            continue;
         } else if name == b"_id" {
             has_id = true;
         }
-    }
-    if holds_column(document) {
-        return Err(Error::bad_value(
-            "a measurement cannot hold binary data of subtype 7, which buckets are made of",
-        ));
+        refuse_column(element)?;
     }
     let Some(ValueRef::DateTime(time_ms)) = time.map(|element| element.value()) else {
         return Err(Error::bad_value(format!(
@@ -169,16 +200,30 @@ pub(super) fn examine<'a>(
     Ok((meta, measurement))
 }
 
-/// True if a compressed column is anywhere among the values: one cannot be compressed again.
-fn holds_column(document: DocRef<'_>) -> bool {
-    document
-        .iter()
-        .any(|element| match (element.type_code(), element.value()) {
-            (type_code::BINARY, ValueRef::Binary { subtype, .. }) => subtype == COLUMN_SUBTYPE,
-            (type_code::DOCUMENT, ValueRef::Document(inner)) => holds_column(inner),
-            (type_code::ARRAY, ValueRef::Array(inner)) => holds_column(inner.as_document()),
+/// Refuses a value with a compressed column anywhere in it: one cannot be compressed again.
+fn refuse_column(element: Element<'_>) -> Result<()> {
+    if holds_column(element) {
+        return Err(Error::bad_value(
+            "a measurement cannot hold binary data of subtype 7, which buckets are made of",
+        ));
+    }
+    Ok(())
+}
+
+fn holds_column(element: Element<'_>) -> bool {
+    // Most values need no decoding to be told apart.
+    match element.type_code() {
+        type_code::BINARY => matches!(
+            element.value(),
+            ValueRef::Binary { subtype, .. } if subtype == COLUMN_SUBTYPE
+        ),
+        type_code::DOCUMENT | type_code::ARRAY => match element.value() {
+            ValueRef::Document(inner) => inner.iter().any(holds_column),
+            ValueRef::Array(inner) => inner.as_document().iter().any(holds_column),
             _ => false,
-        })
+        },
+        _ => false,
+    }
 }
 
 /// The buckets of one collection as the catalog asks for them.
@@ -310,14 +355,14 @@ impl Timeseries {
             return Err(Error::bad_value("not a time-series collection"));
         };
         let mut outcome = InsertOutcome::default();
-        let mut groups = Groups::default();
+        let mut groups = Groups::new(&self.bucket_catalog, collection.uuid, indexes);
         let mut extended = false;
         for (index, document) in documents.enumerate() {
-            let added = examine(document, timeseries).and_then(|(meta, mut measurement)| {
+            let added = examine_fields(document, timeseries).and_then(|(meta, mut measurement)| {
                 measurement.index = index;
                 indexes.check_measurement(document)?;
                 let time_ms = measurement.time_ms;
-                groups.add(meta, measurement, indexes)?;
+                groups.add(meta, measurement)?;
                 Ok(time_ms)
             });
             match added {
@@ -376,7 +421,8 @@ impl Timeseries {
             collection: &staged.collection,
             indexes,
         };
-        groups.into_iter().try_for_each(|mut group| {
+        let mut writer = self.bucket_catalog.writer(&staged.collection, &storage)?;
+        let added = groups.into_iter().try_for_each(|mut group| {
             // In order of time a batch fills one bucket after the other, however it was shuffled.
             group
                 .measurements
@@ -385,15 +431,11 @@ impl Timeseries {
             for measurement in &mut group.measurements {
                 measurement.generated_id = measurement.lacks_id.then(options.new_id);
             }
-            self.bucket_catalog.stage(
-                &staged.collection,
-                group.meta,
-                &group.measurements,
-                &storage,
-                &mut staged.batch,
-                &mut staged.in_flight,
-            )
-        })
+            writer.add(&group.key, &group.measurements)
+        });
+        staged.batch = writer.batch;
+        staged.in_flight = writer.in_flight;
+        added
     }
 
     /// The second step: makes the entries visible and durable.
@@ -416,7 +458,10 @@ impl Timeseries {
         committed: Result<()>,
     ) -> Result<InsertOutcome> {
         let in_flight = staged.in_flight;
-        let chores = self.bucket_catalog.finish(in_flight, committed.is_ok());
+        let collection = staged.collection.uuid;
+        let chores = self
+            .bucket_catalog
+            .finish(collection, in_flight, committed.is_ok());
         self.hand_over(chores);
         committed.map(|()| staged.outcome)
     }

@@ -19,6 +19,29 @@ pub(crate) enum Side {
     Max,
 }
 
+impl Side {
+    /// True if a value that compares so to the extreme takes its place.
+    fn is_better(self, found: Ordering) -> bool {
+        match self {
+            Self::Min => found.is_lt(),
+            Self::Max => found.is_gt(),
+        }
+    }
+}
+
+/// The order of two scalars of the same plain type, whatever the collation: the common case, decided
+/// without a closer look.
+fn order_of_alike(value: ValueRef<'_>, known: &Value) -> Option<Ordering> {
+    match (value, known) {
+        (ValueRef::Int32(a), Value::Int32(b)) => Some(a.cmp(b)),
+        (ValueRef::Int64(a), Value::Int64(b)) => Some(a.cmp(b)),
+        (ValueRef::Double(a), Value::Double(b)) => a.partial_cmp(b),
+        (ValueRef::DateTime(a), Value::DateTime(b)) => Some(a.cmp(b)),
+        (ValueRef::ObjectId(a), Value::ObjectId(b)) => Some(a.cmp(b)),
+        _ => None,
+    }
+}
+
 /// The extreme of one path.
 #[derive(Clone, Debug)]
 pub(crate) enum Extreme {
@@ -51,6 +74,14 @@ impl Extreme {
 
     /// Takes one more value into account; a missing value changes nothing.
     pub(crate) fn update(&mut self, value: ValueRef<'_>, side: Side, collation: &Collation) {
+        if let Self::Scalar(known) = self
+            && let Some(found) = order_of_alike(value, known)
+        {
+            if side.is_better(found) {
+                *known = value.to_value();
+            }
+            return;
+        }
         match (&mut *self, value) {
             (_, ValueRef::Missing) => {}
             (Self::Scalar(Value::Missing), value) => *self = Self::of(value),
@@ -73,12 +104,7 @@ impl Extreme {
             (known, value) => {
                 // Unlike kinds meet only in buckets that were written raw with a mixed schema.
                 let found = collation.compare(value, known.to_value().as_ref());
-                let wanted = if side == Side::Min {
-                    Ordering::Less
-                } else {
-                    Ordering::Greater
-                };
-                if found == wanted {
+                if side.is_better(found) {
                     *known = Self::of(value);
                 }
             }

@@ -21,15 +21,11 @@ mod bucket_catalog;
 mod bucket_document;
 mod change;
 mod chores;
-#[cfg(test)]
-mod concurrency_tests;
 mod distinct_metas;
 mod duplicates;
 mod expire;
 mod fold;
 mod index_build;
-#[cfg(test)]
-mod index_concurrency_tests;
 pub mod index_conversion;
 pub(crate) mod index_maintenance;
 mod index_scan;

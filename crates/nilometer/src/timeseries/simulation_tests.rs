@@ -12,7 +12,8 @@
 //! written is a list of events, each with its place in that log, so after a crash the contents that
 //! must be there are known exactly. A failing seed is printed with the command that replays it.
 //!
-//! `NILOMETER_FUZZ_RUNS` says how many histories; with `NILOMETER_SOAK` there are ten times as many.
+//! A plain run has few histories, one with `NILOMETER_LONG`, which every change must pass, 20 times as many,
+//! one with `NILOMETER_SOAK` ten times more. `NILOMETER_FUZZ_RUNS` says another number.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -37,10 +38,13 @@ use super::{Timeseries, bucket_document::BucketDocument};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
 use crate::insertion::InsertOptions;
 
-/// Histories of an ordinary run.
-const HISTORIES: u64 = 10_000;
+/// Histories of the fast suite.
+const HISTORIES: u64 = 500;
 
-/// Histories of a long run.
+/// Histories of the long run that every change must pass.
+const HISTORIES_LONG: u64 = 10_000;
+
+/// Histories of a run that takes minutes.
 const HISTORIES_SOAK: u64 = 100_000;
 
 /// Writers at a time.
@@ -662,9 +666,13 @@ fn setting(name: &str) -> Option<u64> {
 
 #[test]
 fn fuzz_bucket_catalog() {
-    let default = match std::env::var_os("NILOMETER_SOAK") {
-        Some(_) => HISTORIES_SOAK,
-        None => HISTORIES,
+    let asked = |name: &str| std::env::var_os(name).is_some();
+    let default = if asked("NILOMETER_SOAK") {
+        HISTORIES_SOAK
+    } else if asked("NILOMETER_LONG") {
+        HISTORIES_LONG
+    } else {
+        HISTORIES
     };
     let first = setting("NILOMETER_FUZZ_SEED").unwrap_or(0);
     let runs = setting("NILOMETER_FUZZ_RUNS").unwrap_or(default);

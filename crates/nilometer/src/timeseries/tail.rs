@@ -6,35 +6,47 @@
 //! number (4 bytes, big-endian), so that a bucket's entries lie side by side in the order written.
 //!
 //! ```text
-//! entry    version 02 | flags | varint rows | [header] | varint columns | column … | sum
+//! entry    version 03 | flags | varint rows | [header] | varint columns | column … | sum
 //! flags    bit 0: header present
 //! header   varint length | document {start: date, meta?: any}       how the bucket was opened
 //! column   varint id << 1 | named | [varint length, name] | chunk
 //! chunk    varint 0, value × rows          each value: type byte, value bytes (00: missing)
 //!          varint length, BSONColumn       length > 0
 //! sum      lower half of xxh3-64 of all before it, little-endian
-//! value    also E0: int32, E1: int64, E2: double, each as varint zigzag of its integer
+//! value    also E0: int32, E1: int64, E2: double, each as varint zigzag of its integer;
+//!          E3: the value before it again; E4: a date, as varint zigzag of its distance in ms from the
+//!          date before it (from 1970 for the first); E5: an object id whose first nine bytes are those
+//!          of the one before it, as varint zigzag of the distance of their counters
 //! ```
+//!
+//! Version 02 has the same form without E3 to E5, and is read.
 //!
 //! Column 0 is the time field. A column's name is given in each entry until one that gives it has
 //! been committed, and likewise the header: entries of concurrent inserts become visible in any
 //! order, and each must be readable without those before it that are not there yet.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use nilometer_bson::column::{self, ColumnBuilder};
 use nilometer_bson::document::{decode_value, value_length, write_value};
-use nilometer_bson::{DocRef, Document, Value, ValueRef};
+use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
+use nilometer_storage::Bytes;
 
 use super::sealed::sum;
 use crate::error::{Error, ErrorCode, Result};
 
 /// The format this code writes.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// The oldest format this code reads.
+const VERSION_MIN: u8 = 2;
 const HAS_HEADER: u8 = 1;
 
 /// Up to this many measurements are stored value by value; more make a compressed column.
-const PLAIN_ROWS_MAX: usize = 2;
+///
+/// A column begins with a whole value and two blocks of eight bytes; up to about here values one by
+/// one take less, and less time to write and to read again.
+const PLAIN_ROWS_MAX: usize = 8;
 
 /// Measurements one entry may hold when read.
 const ROWS_MAX: usize = 1 << 20;
@@ -42,6 +54,12 @@ const ROWS_MAX: usize = 1 << 20;
 const SMALL_INT32: u8 = 0xE0;
 const SMALL_INT64: u8 = 0xE1;
 const SMALL_DOUBLE: u8 = 0xE2;
+const REPEATED: u8 = 0xE3;
+const NEXT_DATE: u8 = 0xE4;
+const NEXT_OBJECT_ID: u8 = 0xE5;
+
+/// Bytes of an object id before its counter.
+const OBJECT_ID_PREFIX_BYTES: usize = 9;
 
 /// Length of a tail key: bucket id and sequence.
 pub(crate) const KEY_BYTES: usize = 16;
@@ -88,21 +106,21 @@ impl Header {
 }
 
 /// A column of an entry while it is written.
-#[derive(Debug)]
-pub(crate) struct ColumnChunk<'a> {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ColumnChunk<'c, 'a> {
     /// Its position in the bucket; 0 is the time field.
     pub(crate) id: usize,
     /// Its name, unless readers are sure to know it.
-    pub(crate) name: Option<&'a str>,
+    pub(crate) name: Option<&'c str>,
     /// One value for each measurement, missing where there is none.
-    pub(crate) values: Vec<ValueRef<'a>>,
+    pub(crate) values: &'c [ValueRef<'a>],
 }
 
 /// Writes an entry.
 pub(crate) fn encode(
     rows: usize,
     header: Option<&Header>,
-    columns: &[ColumnChunk<'_>],
+    columns: &[ColumnChunk<'_, '_>],
 ) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(64 + rows * columns.len() * 4);
     let flags = if header.is_some() { HAS_HEADER } else { 0 };
@@ -121,7 +139,7 @@ pub(crate) fn encode(
             put_varint(&mut out, name.len() as u64);
             out.extend_from_slice(name.as_bytes());
         }
-        encode_chunk(&mut out, rows, &column.values)?;
+        encode_chunk(&mut out, rows, column.values)?;
     }
     out.extend_from_slice(&sum(&out));
     Ok(out)
@@ -131,8 +149,10 @@ fn encode_chunk(out: &mut Vec<u8>, rows: usize, values: &[ValueRef<'_>]) -> Resu
     debug_assert_eq!(rows, values.len());
     if rows <= PLAIN_ROWS_MAX {
         put_varint(out, 0);
+        let mut before = ValueRef::Missing;
         for value in values {
-            put_plain(out, *value);
+            put_plain(out, *value, before);
+            before = *value;
         }
         return Ok(());
     }
@@ -157,17 +177,57 @@ pub(crate) fn append_value(builder: &mut ColumnBuilder, value: ValueRef<'_>) -> 
         .map_err(|e| Error::bad_value(format!("a value cannot be stored in a column: {e}")))
 }
 
-fn put_plain(out: &mut Vec<u8>, value: ValueRef<'_>) {
+/// Writes one value; `before` is the one written before it.
+fn put_plain(out: &mut Vec<u8>, value: ValueRef<'_>, before: ValueRef<'_>) {
     let integral = |v: f64| (v as i64 as f64).to_bits() == v.to_bits() && v.abs() < 1e9;
     match value {
         ValueRef::Int32(v) => put_small(out, SMALL_INT32, i64::from(v)),
         ValueRef::Int64(v) if v.unsigned_abs() < 1 << 40 => put_small(out, SMALL_INT64, v),
         ValueRef::Double(v) if integral(v) => put_small(out, SMALL_DOUBLE, v as i64),
-        other => {
-            out.push(other.type_code());
-            write_value(out, other);
+        ValueRef::DateTime(v) => {
+            let before = if let ValueRef::DateTime(ms) = before {
+                ms
+            } else {
+                0
+            };
+            put_small(out, NEXT_DATE, v.wrapping_sub(before));
         }
+        ValueRef::ObjectId(id) => match before {
+            ValueRef::ObjectId(before) if split_id(id).0 == split_id(before).0 => {
+                let distance = i64::from(split_id(id).1) - i64::from(split_id(before).1);
+                put_small(out, NEXT_OBJECT_ID, distance);
+            }
+            _ => put_whole(out, value),
+        },
+        ValueRef::String(text) if matches!(before, ValueRef::String(known) if known == text) => {
+            out.push(REPEATED);
+        }
+        other => put_whole(out, other),
     }
+}
+
+fn put_whole(out: &mut Vec<u8>, value: ValueRef<'_>) {
+    out.push(value.type_code());
+    write_value(out, value);
+}
+
+/// What comes before the counter of an object id, and the counter.
+fn split_id(ObjectId(id): ObjectId) -> ([u8; OBJECT_ID_PREFIX_BYTES], u32) {
+    let [a, b, c, d, e, f, g, h, i, high, middle, low] = id;
+    let counter = u32::from_be_bytes([0, high, middle, low]);
+    ([a, b, c, d, e, f, g, h, i], counter)
+}
+
+/// The object id `distance` behind another; `None` if that would change more than the counter.
+fn id_behind(before: ObjectId, distance: i64) -> Option<ObjectId> {
+    let (prefix, counter) = split_id(before);
+    let counter = u32::try_from(i64::from(counter).checked_add(distance)?).ok()?;
+    let [0, high, middle, low] = counter.to_be_bytes() else {
+        return None;
+    };
+    let [a, b, c, d, e, f, g, h, i] = prefix;
+    let id = [a, b, c, d, e, f, g, h, i, high, middle, low];
+    Some(ObjectId(id))
 }
 
 fn put_small(out: &mut Vec<u8>, tag: u8, value: i64) {
@@ -220,13 +280,30 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    fn plain(&mut self) -> Option<ValueRef<'a>> {
-        let [tag] = *self.take(1)?.first_chunk::<1>()?;
+    /// A value written behind `before`.
+    fn plain(&mut self, before: ValueRef<'a>) -> Option<ValueRef<'a>> {
+        let (&tag, rest) = self.0.split_first()?;
+        self.0 = rest;
         Some(match tag {
             0 => ValueRef::Missing,
             SMALL_INT32 => ValueRef::Int32(i32::try_from(unzigzag(self.varint()?)).ok()?),
             SMALL_INT64 => ValueRef::Int64(unzigzag(self.varint()?)),
             SMALL_DOUBLE => ValueRef::Double(unzigzag(self.varint()?) as f64),
+            REPEATED => before,
+            NEXT_DATE => {
+                let before = if let ValueRef::DateTime(ms) = before {
+                    ms
+                } else {
+                    0
+                };
+                ValueRef::DateTime(before.wrapping_add(unzigzag(self.varint()?)))
+            }
+            NEXT_OBJECT_ID => {
+                let ValueRef::ObjectId(before) = before else {
+                    return None;
+                };
+                ValueRef::ObjectId(id_behind(before, unzigzag(self.varint()?))?)
+            }
             code => {
                 let length = value_length(code, self.0)?;
                 decode_value(code, self.take(length)?)?
@@ -235,25 +312,17 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The measurements of one column of an entry, as stored.
+/// A column of an entry as stored.
 #[derive(Clone, Debug)]
-pub(crate) enum Chunk {
-    /// A compressed column.
-    Column(Arc<[u8]>),
-    /// A few values.
-    Values(Vec<Value>),
-}
-
-impl Chunk {
-    /// The values, missing ones included.
-    pub(crate) fn values(&self, rows: usize) -> Result<Vec<Value>> {
-        match self {
-            Self::Values(values) => Ok(values.clone()),
-            Self::Column(bytes) => {
-                column::decode_values(bytes, rows).map_err(|e| damage(&e.to_string()))
-            }
-        }
-    }
+pub(crate) struct EntryColumn {
+    /// Its position in the bucket; 0 is the time field.
+    pub(crate) id: usize,
+    /// Its name, if given.
+    pub(crate) name: Option<Arc<str>>,
+    /// Its values are a compressed column, not one after the other.
+    compressed: bool,
+    /// Where in the entry.
+    place: Range<usize>,
 }
 
 /// An entry as read.
@@ -263,20 +332,46 @@ pub(crate) struct Entry {
     pub(crate) rows: usize,
     /// How the bucket was opened, if repeated here.
     pub(crate) header: Option<Header>,
-    /// Its columns: id, name if given, values.
-    pub(crate) columns: Vec<(usize, Option<Arc<str>>, Chunk)>,
+    /// Its columns.
+    pub(crate) columns: Vec<EntryColumn>,
+    bytes: Bytes,
+}
+
+impl Entry {
+    /// Gives the values of one of its columns to `each`, missing ones included.
+    pub(crate) fn for_each(
+        &self,
+        column: &EntryColumn,
+        mut each: impl FnMut(ValueRef<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let bytes = self.bytes.get(column.place.clone()).unwrap_or_default();
+        if column.compressed {
+            let values = column::decode_values(bytes, self.rows);
+            let values = values.map_err(|e| damage(&e.to_string()))?;
+            return values.iter().try_for_each(|value| each(value.as_ref()));
+        }
+        let mut reader = Reader(bytes);
+        let mut before = ValueRef::Missing;
+        for _ in 0..self.rows {
+            before = reader
+                .plain(before)
+                .ok_or_else(|| damage("it is malformed"))?;
+            each(before)?;
+        }
+        Ok(())
+    }
 }
 
 /// Reads an entry.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Entry> {
-    let (bytes, kept) = bytes
+pub(crate) fn decode(bytes: &Bytes) -> Result<Entry> {
+    let (content, kept) = bytes
         .split_last_chunk::<4>()
         .ok_or_else(|| damage("it is too short"))?;
-    if *kept != sum(bytes) {
+    if *kept != sum(content) {
         return Err(damage("its checksum does not fit"));
     }
-    let mut reader = Reader(bytes);
-    let entry = read_entry(&mut reader).ok_or_else(|| damage("it is malformed"))?;
+    let mut reader = Reader(content);
+    let entry = read_entry(&mut reader, bytes).ok_or_else(|| damage("it is malformed"))?;
     if reader.0.is_empty() {
         Ok(entry)
     } else {
@@ -284,9 +379,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Entry> {
     }
 }
 
-fn read_entry(reader: &mut Reader<'_>) -> Option<Entry> {
+fn read_entry(reader: &mut Reader<'_>, bytes: &Bytes) -> Option<Entry> {
+    let length = reader.0.len();
     let [version, flags] = *reader.take(2)?.first_chunk::<2>()?;
-    if version != VERSION {
+    if !(VERSION_MIN..=VERSION).contains(&version) {
         return None;
     }
     let rows = usize::try_from(reader.varint()?)
@@ -313,28 +409,29 @@ fn read_entry(reader: &mut Reader<'_>) -> Option<Entry> {
         } else {
             None
         };
-        columns.push((
-            usize::try_from(id >> 1).ok()?,
+        let compressed = usize::try_from(reader.varint()?).ok()?;
+        let start = length - reader.0.len();
+        if compressed > 0 {
+            reader.take(compressed)?;
+        } else {
+            let mut before = ValueRef::Missing;
+            for _ in 0..rows {
+                before = reader.plain(before)?;
+            }
+        }
+        columns.push(EntryColumn {
+            id: usize::try_from(id >> 1).ok()?,
             name,
-            read_chunk(reader, rows)?,
-        ));
+            compressed: compressed > 0,
+            place: start..length - reader.0.len(),
+        });
     }
     Some(Entry {
         rows,
         header,
         columns,
+        bytes: bytes.clone(),
     })
-}
-
-fn read_chunk(reader: &mut Reader<'_>, rows: usize) -> Option<Chunk> {
-    let length = usize::try_from(reader.varint()?).ok()?;
-    if length > 0 {
-        return Some(Chunk::Column(reader.take(length)?.into()));
-    }
-    (0..rows)
-        .map(|_| reader.plain().map(ValueRef::to_value))
-        .collect::<Option<_>>()
-        .map(Chunk::Values)
 }
 
 #[cfg(test)]
@@ -347,34 +444,46 @@ mod tests {
             start_ms: -60_000,
             meta: doc! { "host": "a" }.into(),
         };
-        let times: Vec<_> = (0..rows).map(|i| Value::DateTime(i as i64 * 10)).collect();
+        let times = (0..rows).map(|i| ValueRef::DateTime(i as i64 * 10));
+        let times: Vec<_> = times.collect();
+        let given: Vec<_> = values.iter().map(Value::as_ref).collect();
         let columns = [
             ColumnChunk {
                 id: 0,
                 name: None,
-                values: times.iter().map(Value::as_ref).collect(),
+                values: &times,
             },
             ColumnChunk {
                 id: 7,
                 name: Some("v"),
-                values: values.iter().map(Value::as_ref).collect(),
+                values: &given,
             },
         ];
         let bytes = encode(rows, Some(&header), &columns).unwrap();
-        let entry = decode(&bytes).unwrap();
+        let entry = decode(&Bytes::copy_from(&bytes)).unwrap();
         assert_eq!(entry.rows, rows);
-        assert_eq!(entry.header.unwrap().start_ms, -60_000);
-        let (id, name, chunk) = &entry.columns[1];
-        assert_eq!((*id, name.as_deref()), (7, Some("v")));
-        for (found, given) in chunk.values(rows).unwrap().iter().zip(&values) {
+        assert_eq!(entry.header.as_ref().unwrap().start_ms, -60_000);
+        let column = &entry.columns[1];
+        assert_eq!((column.id, column.name.as_deref()), (7, Some("v")));
+        let mut found = Vec::new();
+        let read = entry.for_each(column, |value| {
+            found.push(value.to_value());
+            Ok(())
+        });
+        read.unwrap();
+        assert_eq!(found.len(), rows);
+        for (found, given) in found.iter().zip(&values) {
             assert_eq!(found.type_code(), given.type_code());
             assert!(order::compare(found.as_ref(), given.as_ref()).is_eq());
         }
         for end in 0..bytes.len() {
-            assert!(decode(&bytes[..end]).is_err(), "cut at {end}");
+            assert!(
+                decode(&Bytes::copy_from(&bytes[..end])).is_err(),
+                "cut at {end}"
+            );
             let mut flipped = bytes.clone();
             flipped[end] ^= 0x10;
-            assert!(decode(&flipped).is_err(), "byte {end}");
+            assert!(decode(&flipped.into()).is_err(), "byte {end}");
         }
     }
 
@@ -385,12 +494,40 @@ mod tests {
         round_trip(2, vec![Value::Missing, 36i64.into()]);
         round_trip(2, vec![(-0.0).into(), 1e300.into()]);
         round_trip(2, vec!["text".into(), doc! { "a": 1 }.into()]);
-        round_trip(
-            5,
-            (0..5)
-                .map(|i| if i == 2 { Value::Missing } else { i.into() })
-                .collect(),
-        );
+        for rows in [5, 9] {
+            round_trip(
+                rows,
+                (0..rows as i32)
+                    .map(|i| if i == 2 { Value::Missing } else { i.into() })
+                    .collect(),
+            );
+        }
+    }
+
+    #[test]
+    fn values_may_lean_on_the_one_before() {
+        let text = |t: &str| Value::from(t);
+        round_trip(4, vec![text("a"), text("a"), Value::Missing, text("a")]);
+        let dates = [i64::MAX, i64::MIN, 0, -1];
+        round_trip(4, dates.map(Value::DateTime).to_vec());
+        round_trip(2, vec![Value::Missing, Value::DateTime(5)]);
+        let id = |first: u8, counter: [u8; 3]| {
+            let [high, middle, low] = counter;
+            let id = [first, 0, 0, 0, 0, 0, 0, 0, 0, high, middle, low];
+            Value::ObjectId(ObjectId(id))
+        };
+        let ids = [
+            id(1, [0, 0, 255]),
+            id(1, [0, 1, 0]),
+            id(1, [0, 0, 0]),
+            id(1, [255, 255, 255]),
+            id(2, [0, 0, 0]),
+        ];
+        round_trip(5, ids.to_vec());
+        // A counter that would run over, and a distance from nothing.
+        assert!(id_behind(ObjectId([255; 12]), 1).is_none());
+        let mut reader = Reader(&[NEXT_OBJECT_ID, 2]);
+        assert!(reader.plain(ValueRef::Missing).is_none());
     }
 
     #[test]

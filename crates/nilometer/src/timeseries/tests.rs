@@ -1,5 +1,7 @@
 //! The write path against a list of measurements kept beside it.
 
+mod concurrency;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;

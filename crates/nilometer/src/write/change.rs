@@ -24,6 +24,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
 use super::candidates::Candidates;
+use super::insert::with_id;
 use super::maintenance::Maintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
@@ -74,6 +75,30 @@ pub struct Selection<'a> {
     pub check_interrupt: &'a dyn Fn() -> Result<()>,
 }
 
+impl<'a> Selection<'a> {
+    /// The first record that matches, wherever it is; nothing waits for the disk. Strings compare as the
+    /// filter says.
+    pub fn first(
+        filter: &'a MatchExpression,
+        eval: EvalContext<'a>,
+        check_interrupt: &'a dyn Fn() -> Result<()>,
+    ) -> Self {
+        Self {
+            filter,
+            sort: None,
+            multi: false,
+            backward: false,
+            candidates: None,
+            natural: false,
+            hinted: None,
+            durability: Durability::Buffered,
+            eval,
+            collator: None,
+            check_interrupt,
+        }
+    }
+}
+
 /// What an update statement did.
 #[derive(Clone, Debug, Default)]
 pub struct Updated {
@@ -87,6 +112,41 @@ pub struct Updated {
     pub document: Option<Changed>,
 }
 
+impl Updated {
+    /// What an upsert did that found nothing and inserted `document`.
+    pub fn by_insert(document: Document) -> Self {
+        Self {
+            upserted: Some(document.get("_id").to_value()),
+            document: Some(Changed {
+                before: None,
+                after: Some(document),
+                position: None,
+            }),
+            ..Self::default()
+        }
+    }
+
+    /// Counts a document that matched; `after` is none if it stays as it is. `keep` is true if somebody
+    /// may ask for it.
+    pub fn count(
+        &mut self,
+        before: &Document,
+        after: Option<&Document>,
+        position: Option<usize>,
+        keep: bool,
+    ) {
+        self.matched += 1;
+        self.modified += u64::from(after.is_some());
+        if keep && self.document.is_none() {
+            self.document = Some(Changed {
+                before: Some(before.clone()),
+                after: Some(after.unwrap_or(before).clone()),
+                position,
+            });
+        }
+    }
+}
+
 /// One document before and after.
 #[derive(Clone, Debug)]
 pub struct Changed {
@@ -96,6 +156,17 @@ pub struct Changed {
     pub after: Option<Document>,
     /// The array element the filter matched.
     pub position: Option<usize>,
+}
+
+impl Changed {
+    /// A document that is removed.
+    pub fn removed(document: &Document, position: Option<usize>) -> Self {
+        Self {
+            before: Some(document.clone()),
+            after: None,
+            position,
+        }
+    }
 }
 
 /// What to do with a record.
@@ -122,15 +193,7 @@ impl Records {
             if let Some(after) = &after {
                 update::check::id_unchanged(change, document.as_ref(), after)?;
             }
-            out.matched += 1;
-            out.modified += u64::from(after.is_some());
-            if out.document.is_none() && !selection.multi {
-                out.document = Some(Changed {
-                    before: Some(document.clone()),
-                    after: Some(after.clone().unwrap_or_else(|| document.clone())),
-                    position,
-                });
-            }
+            out.count(document, after.as_ref(), position, !selection.multi);
             Ok(after.map_or(Change::Keep, Change::Replace))
         });
         result.map(|()| out)
@@ -163,18 +226,7 @@ impl Records {
             };
             let outcome = self.insert(collection, std::iter::once(document.as_ref()), options)?;
             match outcome.errors.into_iter().next() {
-                None => {
-                    let id = document.get("_id").to_value();
-                    return Ok(Updated {
-                        upserted: Some(id),
-                        document: Some(Changed {
-                            before: None,
-                            after: Some(document),
-                            position: None,
-                        }),
-                        ..Updated::default()
-                    });
-                }
+                None => return Ok(Updated::by_insert(document)),
                 // If it was another upsert of the same `_id`, the filter finds its document now.
                 Some(failed)
                     if failed.error.code == ErrorCode::DuplicateKey
@@ -223,11 +275,7 @@ impl Records {
         self.change(collection, selection, &mut |document, position| {
             deleted += 1;
             if !selection.multi {
-                removed = Some(Changed {
-                    before: Some(document.clone()),
-                    after: None,
-                    position,
-                });
+                removed = Some(Changed::removed(document, position));
             }
             Ok(Change::Remove)
         })?;
@@ -462,15 +510,7 @@ pub(crate) fn new_document(
     let base = update::document_of_filter(selection.filter, change)?;
     let made = change.apply_to_new(&base, &selection.eval)?;
     update::check::id_unchanged(change, base.as_ref(), &made)?;
-    if !made.get("_id").is_missing() {
-        return Ok(made);
-    }
-    let mut out = nilometer_bson::DocumentBuilder::new();
-    out.append("_id", new_id());
-    for element in made.iter() {
-        out.append_element(element);
-    }
-    Ok(out.finish())
+    Ok(with_id(made, new_id))
 }
 
 /// True when the filter is an equality on each field of `pattern` and nothing else.

@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use nilometer_bson::ValueRef;
 use nilometer_bson::key_string::{KeyBuilder, prefix_end};
-use nilometer_storage::Durability;
 
 use super::change::{Change, Selection};
 use super::records::Records;
 use crate::catalog::Collection;
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
 use crate::eval::matcher::MatchExpression;
 use crate::index::{Index, KeyRange};
@@ -34,33 +33,32 @@ impl Records {
     ) -> Result<u64> {
         let filter = MatchExpression::AlwaysTrue;
         let selection = Selection {
-            filter: &filter,
-            sort: None,
             multi: true,
-            backward: false,
-            candidates: None,
-            natural: false,
-            hinted: None,
-            durability: Durability::Buffered,
-            eval: EvalContext::default(),
-            collator: None,
-            check_interrupt,
+            ..Selection::first(&filter, EvalContext::default(), check_interrupt)
         };
-        let ranges: Arc<[KeyRange]> = [dates_up_to(index, limit_ms)].into();
+        let (earliest, limit) = dates_up_to(index, limit_ms);
         let state = self.state(collection)?;
         let mut removed = 0;
         loop {
             check_interrupt()?;
             let _writing = state.lock();
-            let scan =
-                self.index_scan(collection, index.clone(), ranges.clone(), false, None, true)?;
+            let view = self.view(collection)?;
+            let entries = view.entries(index, &earliest, Some(&limit), false)?;
             let mut known = BTreeSet::new();
             let mut batch = Vec::new();
-            for entry in scan.take(BATCH_RECORDS_MAX) {
-                let entry = entry?;
-                if known.insert(entry.record.clone()) {
-                    batch.extend(entry.document.map(|document| (entry.record, document)));
+            for entry in entries.take(BATCH_RECORDS_MAX) {
+                let (_, _, record) = entry?;
+                if !known.insert(record.clone()) {
+                    continue;
                 }
+                let Some(document) = view.record(&record)? else {
+                    let name = &index.stored.spec.name;
+                    return Err(Error::new(
+                        ErrorCode::DataCorruptionDetected,
+                        format!("the index {name} names a record that is not there"),
+                    ));
+                };
+                batch.push((record, document));
             }
             if batch.is_empty() {
                 return Ok(removed);

@@ -37,6 +37,14 @@ fn with_id_first(document: DocRef<'_>, new_id: &dyn Fn() -> ObjectId) -> Documen
     out.finish()
 }
 
+/// The document, with an `_id` in front if it has none.
+pub(crate) fn with_id(document: Document, new_id: &dyn Fn() -> ObjectId) -> Document {
+    match document.as_ref().contains("_id") {
+        true => document,
+        false => with_id_first(document.as_ref(), new_id),
+    }
+}
+
 fn check(document: &Document) -> Result<()> {
     let size = document.as_bytes().len();
     if size > DOCUMENT_BYTES_MAX {

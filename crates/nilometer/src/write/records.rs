@@ -119,6 +119,13 @@ impl Records {
         })
     }
 
+    /// The record under this key, as it is now.
+    pub fn fetch(&self, collection: &Collection, key: &[u8]) -> Result<Option<Document>> {
+        let (records, _) = keyspaces(collection)?;
+        let found = self.engine.snapshot()?.get(records, key)?;
+        found.map(|bytes| document(&bytes)).transpose()
+    }
+
     /// The record whose `_id` is `id`, with its key.
     pub fn find_by_id(
         &self,

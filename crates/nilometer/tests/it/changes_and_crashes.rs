@@ -175,7 +175,7 @@ impl Moment {
 }
 
 /// The `_id` a document begins with.
-fn id_of(document: &String) -> &str {
+fn id_of(document: &str) -> &str {
     document.split(", ").next().unwrap_or(document)
 }
 

@@ -9,6 +9,7 @@ mod golden;
 mod index_answers;
 mod indexed_answers;
 mod indexed_changes;
+mod language;
 mod measurement_changes;
 mod outputs;
 mod query_commands;

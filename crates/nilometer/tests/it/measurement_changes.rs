@@ -743,3 +743,38 @@ fn changes_are_counted_by_how_they_were_made() {
     );
     assert_eq!(number(&counters, "directDeleted"), 1);
 }
+
+#[test]
+fn explain_tries_a_change_unless_only_its_plan_is_asked_for() {
+    let mut fixture = Fixture::with_measurements(30);
+    for (command, stage) in [
+        (
+            r#"{"delete": "ts", "deletes": [{"q": {"m.host": "h1"}, "limit": 0}]}"#,
+            "BATCHED_DELETE",
+        ),
+        (
+            r#"{"delete": "ts", "deletes": [{"q": {"v": 1}, "limit": 0}]}"#,
+            "TS_MODIFY",
+        ),
+        (
+            r#"{"update": "ts", "updates": [{"q": {"v": 1}, "u": {"$set": {"v": 2}}}]}"#,
+            "TS_MODIFY",
+        ),
+    ] {
+        for (verbosity, tried) in [
+            ("queryPlanner", false),
+            ("executionStats", true),
+            ("allPlansExecution", true),
+        ] {
+            let reply = fixture.run(doc! {"explain": parsed(command), "verbosity": verbosity});
+            assert_eq!(
+                !reply.get("executionStats").is_missing(),
+                tried,
+                "{verbosity}"
+            );
+            let planner = reply.get("queryPlanner").as_document().unwrap();
+            let plan = planner.get("winningPlan").as_document().unwrap();
+            assert_eq!(plan.get("stage").as_str(), Some(stage), "{verbosity}");
+        }
+    }
+}

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, Document, ObjectId, doc};
-use nilometer_storage::Durability;
 
 use super::super::collections::StoredCollections;
 use crate::catalog::{Collection, Granularity, Namespace, TimeseriesOptions};
@@ -60,17 +59,8 @@ impl SeriesTarget {
     fn apply(&self, change: &Change<'_>, operation: &OperationContext) -> Result<Updated> {
         let check_interrupt = || operation.check_interrupt();
         let selection = Selection {
-            filter: change.wanted,
-            sort: None,
-            multi: false,
-            backward: false,
-            candidates: None,
-            natural: false,
-            hinted: None,
-            durability: Durability::Buffered,
-            eval: change.eval,
             collator: change.collator,
-            check_interrupt: &check_interrupt,
+            ..Selection::first(change.wanted, change.eval, &check_interrupt)
         };
         let measurements = Measurements {
             stored: &self.stored,
@@ -131,10 +121,7 @@ impl MergeTarget for SeriesTarget {
             std::iter::once(document),
             StoredCollections::insert_options(&new_id),
         )?;
-        match outcome.errors.into_iter().next() {
-            Some(refused) => Err(refused.error),
-            None => Ok(()),
-        }
+        outcome.all()
     }
 
     fn change(&mut self, change: Change<'_>, operation: &OperationContext) -> Result<bool> {

@@ -176,15 +176,6 @@ impl AccumulatorSpec {
         self.percentiles.resolve(ctx)
     }
 
-    /// True when the order of the input matters.
-    pub fn is_order_dependent(&self) -> bool {
-        use AccumulatorKind as K;
-        matches!(
-            self.kind,
-            K::First | K::Last | K::FirstN | K::LastN | K::Push | K::MergeObjects
-        )
-    }
-
     /// The same with an order: `$first` of a sorted input as `$top`.
     #[must_use]
     pub fn ordered_by(self, kind: AccumulatorKind, sort: SortPattern) -> Self {

@@ -322,9 +322,10 @@ pub(crate) fn check_method(method: ValueRef<'_>, name: &str) -> Result<()> {
         ValueRef::String(other) => Err(Error::bad_value(format!(
             "Currently only 'approximate' can be used as percentile 'method', found '{other}'"
         ))),
-        other => Err(Error::type_mismatch(format!(
-            "BSON field '{name}.method' is the wrong type '{}', expected type 'string'",
-            other.type_name()
-        ))),
+        other => Err(Error::wrong_field_type(
+            format_args!("{name}.method"),
+            other,
+            "string",
+        )),
     }
 }

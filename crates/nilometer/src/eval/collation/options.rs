@@ -28,9 +28,6 @@ const SIMPLE: &str = "simple";
 /// The version of ICU that MongoDB shows and that clients may send back.
 const VERSION: &str = "57.1";
 
-/// "BSON field … is a duplicate field".
-const DUPLICATE_FIELD: i32 = 40_413;
-
 /// "BSON field … value must be >= …".
 const OUT_OF_BOUNDS: i32 = 51_024;
 
@@ -184,16 +181,10 @@ impl<'a> Fields<'a> {
         for (at, element) in self.spec.iter().enumerate() {
             let name = element.name();
             if !FIELDS.contains(&name) {
-                return Err(Error::new(
-                    ErrorCode::IDLUnknownField,
-                    format!("BSON field '{}.{name}' is an unknown field.", self.path),
-                ));
+                return Err(Error::unknown_field(format_args!("{}.{name}", self.path)));
             }
             if self.spec.iter().take(at).any(|e| e.name() == name) {
-                return Err(Error::location(
-                    DUPLICATE_FIELD,
-                    format!("BSON field '{}.{name}' is a duplicate field", self.path),
-                ));
+                return Err(Error::duplicate_field(format_args!("{}.{name}", self.path)));
             }
         }
         Ok(())
@@ -207,13 +198,7 @@ impl<'a> Fields<'a> {
     }
 
     fn missing(&self, name: &str) -> Error {
-        Error::new(
-            ErrorCode::IDLFailedToParse,
-            format!(
-                "BSON field '{}.{name}' is missing but a required field",
-                self.path
-            ),
-        )
+        Error::missing_field(format_args!("{}.{name}", self.path))
     }
 
     fn wrong_type(&self, name: &str, found: ValueRef<'_>, expected: &str) -> Error {

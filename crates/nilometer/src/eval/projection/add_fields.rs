@@ -164,19 +164,18 @@ fn entry(root: &mut Node, path: String, value: ValueRef<'_>, ctx: &ParseContext)
 
 fn insert(root: &mut Node, path: &str, item: Item) -> Result<()> {
     let parts: Vec<&str> = path.split('.').collect();
-    root.insert(&parts, item).map_err(|at| {
-        let other = match at {
-            Collision::Below(rest) => path
-                .strip_suffix(&rest)
-                .map_or(path, |prefix| prefix.trim_end_matches('.')),
-            Collision::Same => path,
-        };
-        Error::location(
-            COLLISION,
-            format!(
-                "specification contains two conflicting paths. Cannot specify both '{path}' and \
-                 '{other}'"
-            ),
-        )
-    })
+    let other = match root.insert(&parts, item) {
+        Ok(()) => return Ok(()),
+        Err(Collision::Below(rest)) => path
+            .strip_suffix(&rest)
+            .map_or(path, |prefix| prefix.trim_end_matches('.'))
+            .to_owned(),
+        Err(Collision::Same) => root.path_from(&parts),
+    };
+    Err(Error::location(
+        COLLISION,
+        format!(
+            "specification contains two conflicting paths. Cannot specify both '{path}' and '{other}'"
+        ),
+    ))
 }

@@ -82,6 +82,24 @@ impl Node {
         }
     }
 
+    /// The first path in the tree that begins with `path`, which is in it.
+    pub(super) fn path_from(&self, path: &[&str]) -> String {
+        let child = match path.split_first() {
+            Some((name, _)) => self.children.iter().find(|child| &*child.name == *name),
+            None => self.children.first(),
+        };
+        let Some(child) = child else {
+            return String::new();
+        };
+        match &child.item {
+            Item::Nested(node) => {
+                let rest = node.path_from(path.get(1..).unwrap_or_default());
+                format!("{}.{rest}", child.name)
+            }
+            _ => child.name.to_string(),
+        }
+    }
+
     fn push(&mut self, name: &str, item: Item) {
         self.children.push(Child {
             name: name.into(),

@@ -5,7 +5,7 @@ use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
 use super::frame::{Bound, Bounds};
 use super::{SetWindowFields, WindowFunction, WindowOutput};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::date::Unit;
 use crate::eval::expression::parse_path;
@@ -161,11 +161,11 @@ impl SetWindowFields {
         let mut output = None;
         for element in doc {
             let wrong_type = |field: &str| {
-                Error::type_mismatch(format!(
-                    "BSON field '$setWindowFields.{field}' is the wrong type '{}', expected type \
-                     'object'",
-                    element.value().type_name()
-                ))
+                Error::wrong_field_type(
+                    format_args!("$setWindowFields.{field}"),
+                    element.value(),
+                    "object",
+                )
             };
             match (element.name(), element.value()) {
                 ("partitionBy", value) => partition_by = Some(Expression::parse(value, ctx)?),
@@ -176,19 +176,13 @@ impl SetWindowFields {
                 ("output", ValueRef::Document(fields)) => output = Some(fields),
                 (name @ ("sortBy" | "output"), _) => return Err(wrong_type(name)),
                 (name, _) => {
-                    return Err(Error::new(
-                        ErrorCode::IDLUnknownField,
-                        format!("BSON field '$setWindowFields.{name}' is an unknown field."),
-                    ));
+                    return Err(Error::unknown_field(format_args!(
+                        "$setWindowFields.{name}"
+                    )));
                 }
             }
         }
-        let output = output.ok_or_else(|| {
-            Error::new(
-                ErrorCode::IDLFailedToParse,
-                "BSON field '$setWindowFields.output' is missing but a required field",
-            )
-        })?;
+        let output = output.ok_or_else(|| Error::missing_field("$setWindowFields.output"))?;
         let outputs = output
             .iter()
             .map(|element| parse_output(element, sort_by.as_ref(), ctx))

@@ -7,24 +7,24 @@
 //! ```
 //!
 //! A document is found once, by its `_id`, at its least depth; a value is looked for once. So cycles end.
-//! Equality is that of a filter (see [`super::lookup`]): the elements of an array in `startWith` or
+//! Equality is that of a filter (see [`super::foreign`]): the elements of an array in `startWith` or
 //! `connectFromField` are looked for one by one, null finds null and missing. A document found without
 //! `connectFromField` leads nowhere.
 //!
 //! The other collection is read once and kept by its `connectToField` if it fits the memory of the stage,
 //! else read anew for each level. What is found for one document must fit: error 40099.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
 
-use super::lookup::foreign_values;
+use super::foreign::{Kept, values_at, with_found};
 use super::memory::MemoryGauge;
 use super::unwind::with_value_at;
 use super::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::error::{Error, Result};
 use crate::eval::collation::CollatedValue;
-use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
+use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::{Collation, ParseContext};
 use crate::query::batch::Batch;
 use crate::query::pipeline::{GraphLookupStage, MatchStage, Stage};
@@ -49,8 +49,8 @@ pub struct GraphLookup {
 enum Others {
     /// Not looked at yet.
     Unread,
-    /// In memory, with their places by each value `connectToField` has.
-    Kept(Vec<Document>, HashMap<CollatedValue, Vec<usize>>),
+    /// In memory, by the values `connectToField` has.
+    Kept(Kept),
     /// Too many: read anew for each level.
     TooMany,
 }
@@ -76,26 +76,16 @@ impl GraphLookup {
     }
 
     fn read(&self, cx: &ExecContext<'_>) -> Result<Others> {
-        let mut memory = MemoryGauge::gather("$graphLookup", cx);
-        let mut documents = Vec::new();
-        let mut by_value: HashMap<CollatedValue, Vec<usize>> = HashMap::new();
-        let mut pipeline = self.pipeline(None)?;
-        while let Some(batch) = next_filled(&mut pipeline, cx)? {
-            for document in batch.into_rows()? {
-                if memory.add(document.as_bytes().len()).is_err() {
-                    return Ok(Others::TooMany);
-                }
-                let at = documents.len();
-                for value in foreign_values(&self.stage.connect_to, &document)? {
-                    let places = by_value.entry(self.collation.key(value)).or_default();
-                    if places.last() != Some(&at) {
-                        places.push(at);
-                    }
-                }
-                documents.push(document);
-            }
-        }
-        Ok(Others::Kept(documents, by_value))
+        let memory = MemoryGauge::gather("$graphLookup", cx);
+        let path = Some(&self.stage.connect_to);
+        let kept = Kept::read(
+            self.pipeline(None)?,
+            path,
+            self.collation.clone(),
+            memory,
+            cx,
+        )?;
+        Ok(kept.map_or(Others::TooMany, Others::Kept))
     }
 
     /// The documents whose `connectToField` is one of `wanted`.
@@ -104,11 +94,8 @@ impl GraphLookup {
         wanted: &BTreeSet<CollatedValue>,
         cx: &ExecContext<'_>,
     ) -> Result<Vec<Document>> {
-        if let Others::Kept(documents, by_value) = &self.others {
-            let places = wanted.iter().filter_map(|value| by_value.get(value));
-            let places: BTreeSet<usize> = places.flatten().copied().collect();
-            let found = places.into_iter().filter_map(|at| documents.get(at));
-            return Ok(found.cloned().collect());
+        if let Others::Kept(kept) = &self.others {
+            return Ok(kept.with_any(wanted.iter()));
         }
         let filter = one_of(&self.stage.connect_to, wanted, &self.collation)?;
         let mut pipeline = self.pipeline(Some(MatchStage::new(filter)))?;
@@ -161,7 +148,7 @@ impl GraphLookup {
                     &mut memory,
                     id_bytes + document.as_bytes().len() + 2 * size_of::<Value>(),
                 )?;
-                for value in connected(&self.stage.connect_from, &document)? {
+                for value in values_at(&self.stage.connect_from, &document)? {
                     let value = self.collation.key(value);
                     if !asked.contains(&value) && !frontier.contains(&value) {
                         count(
@@ -218,21 +205,6 @@ fn one_of(
     MatchExpression::parse(filter.finish().as_ref(), &context)
 }
 
-/// What a document leads to: the values at the path, those of arrays one by one.
-fn connected(path: &MatchPath, document: &Document) -> Result<Vec<Value>> {
-    let mut values = Vec::new();
-    let root = ValueRef::Document(document.as_ref());
-    path.visit(root, LeafArrays::Whole, &mut |value, _| {
-        match value {
-            ValueRef::Missing => {}
-            ValueRef::Array(array) => values.extend(array.iter().map(ValueRef::to_value)),
-            other => values.push(other.to_value()),
-        }
-        Ok(false)
-    })?;
-    Ok(values)
-}
-
 impl Operator for GraphLookup {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         let Some(batch) = next_filled(&mut self.input, cx)? else {
@@ -241,16 +213,7 @@ impl Operator for GraphLookup {
         if matches!(self.others, Others::Unread) {
             self.others = self.read(cx)?;
         }
-        let mut out = Vec::new();
-        for row in batch.into_rows()? {
-            let found = self.walk(&row, cx)?;
-            out.push(with_value_at(
-                row.as_ref(),
-                &self.stage.target,
-                found.as_ref(),
-            ));
-        }
-        Ok(Some(Batch::Rows(out)))
+        with_found(batch, &self.stage.target, |row| self.walk(row, cx)).map(Some)
     }
 
     fn is_exhausted(&self) -> bool {

@@ -130,7 +130,6 @@ impl RecordView for MemoryView {
                     key: own.to_vec(),
                     type_bits: bits.clone(),
                     record: record.to_vec(),
-                    document: None,
                 })
             })
             .collect();

@@ -10,19 +10,19 @@
 //! Equality of fields is that of a filter: a local array stands for its elements, null and missing for
 //! null and missing, a foreign array for its elements and itself.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nilometer_bson::{Document, Value, ValueRef};
+use nilometer_bson::{Document, Value};
 
 use super::documents::GivenDocuments;
+use super::foreign::{Kept, foreign_values, local_values, with_found};
 use super::memory::MemoryGauge;
-use super::unwind::with_value_at;
 use super::{BoxOperator, ExecContext, ExecSettings, Operator, next_filled};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::collation::CollatedValue;
-use crate::eval::matcher::{InList, LeafArrays, MatchExpression, MatchPath};
+use crate::eval::matcher::{InList, MatchExpression, MatchPath};
 use crate::query::batch::Batch;
 use crate::query::pipeline::{LookupEquality, LookupStage, MatchStage, Stage};
 use crate::query::planner::{AccessPath, Builder, Input};
@@ -49,14 +49,6 @@ enum Others {
 
 /// Documents in the other collection from which on an index serves better than reading them all once.
 const INDEXED_MIN: u64 = 1000;
-
-struct Kept {
-    documents: Vec<Document>,
-    /// Positions by each value the foreign field has; nothing without an equality.
-    by_value: HashMap<CollatedValue, Vec<usize>>,
-    /// How strings compare.
-    collation: Collation,
-}
 
 impl Lookup {
     /// Joins to the documents of `input` what `stage` says.
@@ -151,48 +143,16 @@ impl Lookup {
             None => self.stage.stages.clone(),
         };
         let builder = self.builder.with_settings(Arc::new(cx.settings.clone()));
-        let mut pipeline = builder.pipeline(self.stage.from.as_deref(), stages)?;
-        let mut memory = MemoryGauge::gather("$lookup", cx);
-        let mut kept = Kept {
-            documents: Vec::new(),
-            by_value: HashMap::new(),
-            collation: Collation::from(cx.settings.collator.clone()),
-        };
-        while let Some(batch) = next_filled(&mut pipeline, cx)? {
-            for document in batch.into_rows()? {
-                if memory.add(document.as_bytes().len()).is_err() {
-                    return Ok(Others::TooMany);
-                }
-                if let Some(equality) = &self.stage.equality {
-                    kept.index(&equality.foreign, &document)?;
-                }
-                kept.documents.push(document);
-            }
-        }
-        Ok(Others::Kept(kept))
-    }
-}
-
-impl Kept {
-    fn index(&mut self, foreign: &MatchPath, document: &Document) -> Result<()> {
-        let at = self.documents.len();
-        for value in foreign_values(foreign, document)? {
-            let places = self.by_value.entry(self.collation.key(value)).or_default();
-            if places.last() != Some(&at) {
-                places.push(at);
-            }
-        }
-        Ok(())
-    }
-
-    fn matching(&self, local: &MatchPath, row: &Document) -> Result<Vec<Document>> {
-        let mut places: BTreeSet<usize> = BTreeSet::new();
-        for value in local_values(local, row)? {
-            let key = self.collation.key(value);
-            places.extend(self.by_value.get(&key).into_iter().flatten());
-        }
-        let found = places.into_iter().filter_map(|at| self.documents.get(at));
-        Ok(found.cloned().collect())
+        let pipeline = builder.pipeline(self.stage.from.as_deref(), stages)?;
+        let path = self
+            .stage
+            .equality
+            .as_ref()
+            .map(|equality| &equality.foreign);
+        let collation = Collation::from(cx.settings.collator.clone());
+        let memory = MemoryGauge::gather("$lookup", cx);
+        let kept = Kept::read(pipeline, path, collation, memory, cx)?;
+        Ok(kept.map_or(Others::TooMany, Others::Kept))
     }
 }
 
@@ -261,38 +221,6 @@ impl Operator for Equal {
     }
 }
 
-/// What a local field asks for: the elements of arrays, null if there is nothing.
-pub(super) fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
-    let mut values = Vec::new();
-    let root = ValueRef::Document(row.as_ref());
-    path.visit(root, LeafArrays::Whole, &mut |value, _| {
-        match value {
-            ValueRef::Missing => {}
-            ValueRef::Array(array) => values.extend(array.iter().map(ValueRef::to_value)),
-            other => values.push(other.to_value()),
-        }
-        Ok(false)
-    })?;
-    if values.is_empty() {
-        values.push(Value::Null);
-    }
-    Ok(values)
-}
-
-/// What a foreign field answers to: its value, and the elements of an array; null if missing.
-pub(super) fn foreign_values(path: &MatchPath, document: &Document) -> Result<Vec<Value>> {
-    let mut values = Vec::new();
-    let root = ValueRef::Document(document.as_ref());
-    path.visit(root, LeafArrays::Expand, &mut |value, _| {
-        values.push(match value {
-            ValueRef::Missing => Value::Null,
-            other => other.to_value(),
-        });
-        Ok(false)
-    })?;
-    Ok(values)
-}
-
 fn drain(pipeline: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
     let mut memory = MemoryGauge::gather("$lookup", cx);
     let mut all = Vec::new();
@@ -310,19 +238,14 @@ impl Operator for Lookup {
         let Some(batch) = next_filled(&mut self.input, cx)? else {
             return Ok(None);
         };
-        let mut out = Vec::new();
-        for row in batch.into_rows()? {
+        let target = self.stage.target.clone();
+        let rows = with_found(batch, &target, |row| {
             cx.operation.check_interrupt()?;
-            let joined = self.joined(&row, cx)?;
+            let joined = self.joined(row, cx)?;
             let joined: Vec<Value> = joined.into_iter().map(Value::Document).collect();
-            let joined = Value::from(joined);
-            out.push(with_value_at(
-                row.as_ref(),
-                &self.stage.target,
-                joined.as_ref(),
-            ));
-        }
-        Ok(Some(Batch::Rows(out)))
+            Ok(Value::from(joined))
+        })?;
+        Ok(Some(rows))
     }
 
     fn is_exhausted(&self) -> bool {

@@ -24,6 +24,7 @@ use crate::query::pipeline::{MergeStage, WhenMatched, WhenNotMatched};
 use crate::query::planner::Builder;
 use crate::query::source::{Change, Collections, MergeTarget, outputs_of};
 use crate::write::update::Update;
+use crate::write::with_id;
 
 /// Nothing that would make the fields of `on` unique.
 const NOT_UNIQUE: i32 = 51_183;
@@ -50,7 +51,7 @@ impl Merge {
     /// Writes what `input` gives as `stage` says.
     pub fn new(input: BoxOperator, stage: MergeStage, builder: &Builder) -> Result<Self> {
         let collections = Arc::clone(&builder.collections);
-        let target = stage.target(&builder.database)?;
+        let target = stage.target.namespace(&builder.database)?;
         let writer = outputs_of(&*collections)?.merge_into(&target)?;
         let collation = Collation::from(builder.settings.collator.clone());
         if !writer.has_unique_index_on(&stage.on, &collation)? {
@@ -70,10 +71,9 @@ impl Merge {
     }
 
     fn write(&self, row: Document, to: &mut dyn MergeTarget, cx: &ExecContext<'_>) -> Result<()> {
-        let row = if row.get("_id").is_missing() && self.is_on_id() {
-            with_new_id(&row, to, cx)
-        } else {
-            row
+        let row = match self.is_on_id() {
+            true => with_id(row, &|| to.new_id(cx.operation)),
+            false => row,
         };
         let row = to.prepared(row)?;
         let wanted = self.filter(row.as_ref())?;
@@ -153,15 +153,6 @@ fn on_value<'a>(row: DocRef<'a>, path: &FieldPath) -> Result<ValueRef<'a>> {
         )),
         value => Ok(value),
     }
-}
-
-fn with_new_id(row: &Document, to: &dyn MergeTarget, cx: &ExecContext<'_>) -> Document {
-    let mut out = DocumentBuilder::with_capacity(row.as_bytes().len() + 17);
-    out.append("_id", to.new_id(cx.operation));
-    for element in row.iter() {
-        out.append_element(element);
-    }
-    out.finish()
 }
 
 impl Operator for Merge {

@@ -22,6 +22,7 @@ pub mod densify;
 pub mod documents;
 pub mod facet;
 pub mod filter;
+mod foreign;
 pub mod geo_near;
 pub mod granularity;
 pub mod graph_lookup;
@@ -68,8 +69,8 @@ use nilometer_bson::{Document, Value};
 use crate::error::Result;
 use crate::eval::EvalContext;
 use crate::eval::variables::SharedCollator;
+use crate::ids::IdSource;
 use crate::operation::OperationContext;
-use crate::query::Entropy;
 use crate::query::batch::Batch;
 use crate::query::planner::access::cache::PlanCache;
 
@@ -100,7 +101,7 @@ pub struct ExecSettings {
     /// The collation, if not the simple one.
     pub collator: Option<SharedCollator>,
     /// Source of randomness.
-    pub entropy: Arc<Entropy>,
+    pub ids: Arc<IdSource>,
     /// Memory limits.
     pub limits: ExecLimits,
     /// Where a stage above its limit may write; none if it may not.
@@ -167,19 +168,11 @@ impl<'a> ExecContext<'a> {
                 now_ms: settings.now_ms,
                 variables: &settings.variables,
                 collator: settings.collator.as_deref().map(|c| c as &dyn Collator),
-                random: Some(&*settings.entropy),
+                random: Some(&*settings.ids),
                 user_roles: None,
             },
             settings,
         }
-    }
-
-    /// The same with other variables.
-    #[must_use]
-    pub fn with_variables(&self, variables: &'a [Value]) -> Self {
-        let mut cx = *self;
-        cx.eval.variables = variables;
-        cx
     }
 }
 

@@ -41,8 +41,8 @@ impl Operator for Sample {
 }
 
 fn draw(input: &mut BoxOperator, size: u64, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
-    let entropy = &cx.settings.entropy;
-    let below = |n: u64| entropy.next_u64() % n.max(1);
+    let ids = &cx.settings.ids;
+    let below = |n: u64| ids.random() % n.max(1);
     let mut memory = MemoryGauge::gather("$sample", cx);
     let mut seen = 0u64;
     let mut drawn: Vec<Document> = Vec::new();

@@ -12,7 +12,6 @@ use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::ParseContext;
 use crate::operation::{OperationContext, SystemClock};
-use crate::query::Entropy;
 use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
 use crate::query::planner::Builder;
 use crate::query::source::*;
@@ -311,7 +310,7 @@ pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings
         now_ms: 1_700_000_000_000,
         variables: Arc::new([]),
         collator: None,
-        entropy: Arc::new(Entropy::default()),
+        ids: Arc::default(),
         limits,
         spill: None,
         options,

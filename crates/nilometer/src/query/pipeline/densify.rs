@@ -13,8 +13,8 @@ use nilometer_bson::number::Number;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage};
-use crate::error::{Error, ErrorCode, Result};
+use super::{OtherStage, PipelineContext, Stage, object};
+use crate::error::{Error, Result};
 use crate::eval::date::Unit;
 use crate::eval::expression::parse_path;
 use crate::query::exec::BoxOperator;
@@ -107,12 +107,10 @@ pub(super) fn parse(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let Some(spec) = value.as_document() else {
-        return Err(Error::failed_to_parse(format!(
-            "The $densify stage specification must be an object, found {}",
-            value.type_name()
-        )));
-    };
+    let spec = object(
+        value,
+        "The $densify stage specification must be an object, found",
+    )?;
     let (mut field, mut range) = (None, None);
     let mut partition_by: Vec<FieldPath> = Vec::new();
     for element in spec {
@@ -120,16 +118,24 @@ pub(super) fn parse(
             ("field", ValueRef::String(path)) => field = Some(parse_path(path)?),
             ("partitionByFields", ValueRef::Array(paths)) => partition_by = parse_paths(paths)?,
             ("range", ValueRef::Document(given)) => range = Some(given),
-            ("field", other) => return Err(wrong_type("field", other, "string")),
-            ("partitionByFields", other) => {
-                return Err(wrong_type("partitionByFields", other, "array"));
+            ("field", other) => {
+                return Err(Error::wrong_field_type("$densify.field", other, "string"));
             }
-            ("range", other) => return Err(wrong_type("range", other, "object")),
-            (other, _) => return Err(unknown(&format!("$densify.{other}"))),
+            ("partitionByFields", other) => {
+                return Err(Error::wrong_field_type(
+                    "$densify.partitionByFields",
+                    other,
+                    "array",
+                ));
+            }
+            ("range", other) => {
+                return Err(Error::wrong_field_type("$densify.range", other, "object"));
+            }
+            (other, _) => return Err(Error::unknown_field(format_args!("$densify.{other}"))),
         }
     }
-    let field = field.ok_or_else(|| missing("field"))?;
-    let range = range.ok_or_else(|| missing("range"))?;
+    let field = field.ok_or_else(|| Error::missing_field("$densify.field"))?;
+    let range = range.ok_or_else(|| Error::missing_field("$densify.range"))?;
     for path in &partition_by {
         if path.starts_with(&field) {
             return Err(Error::location(
@@ -160,7 +166,11 @@ fn parse_paths(paths: ArrayRef<'_>) -> Result<Vec<FieldPath>> {
         .iter()
         .map(|path| match path {
             ValueRef::String(path) => parse_path(path),
-            other => Err(wrong_type("partitionByFields.0", other, "string")),
+            other => Err(Error::wrong_field_type(
+                "$densify.partitionByFields.0",
+                other,
+                "string",
+            )),
         })
         .collect()
 }
@@ -171,26 +181,27 @@ fn parse_range(range: DocRef<'_>, has_partitions: bool) -> Result<(DensifyStep, 
         let value = element.value();
         match element.name() {
             "step" => {
-                let number =
-                    Number::of(value).ok_or_else(|| wrong_type("range.step", value, "number"))?;
+                let number = Number::of(value).ok_or_else(|| {
+                    Error::wrong_field_type("$densify.range.step", value, "number")
+                })?;
                 step = Some(number);
             }
             "unit" => {
-                let name = value
-                    .as_str()
-                    .ok_or_else(|| wrong_type("range.unit", value, "string"))?;
+                let name = value.as_str().ok_or_else(|| {
+                    Error::wrong_field_type("$densify.range.unit", value, "string")
+                })?;
                 let known = Unit::parse(name).ok_or_else(|| {
                     Error::failed_to_parse(format!("unknown time unit value: {name}"))
                 })?;
                 unit = Some(known);
             }
             "bounds" => bounds = value,
-            other => return Err(unknown(&format!("$densify.range.{other}"))),
+            other => return Err(Error::unknown_field(format_args!("$densify.range.{other}"))),
         }
     }
-    let step = step.ok_or_else(|| missing("range.step"))?;
+    let step = step.ok_or_else(|| Error::missing_field("$densify.range.step"))?;
     if bounds.is_missing() {
-        return Err(missing("range.bounds"));
+        return Err(Error::missing_field("$densify.range.bounds"));
     }
     if step.is_nan() || step.compare(Number::Int(0)).is_le() {
         return Err(Error::location(
@@ -237,7 +248,13 @@ fn parse_bounds(
             ));
         }
         ValueRef::Array(pair) => pair,
-        other => return Err(wrong_type("range.bounds", other, "array")),
+        other => {
+            return Err(Error::wrong_field_type(
+                "$densify.range.bounds",
+                other,
+                "array",
+            ));
+        }
     };
     if pair.len() != 2 {
         return Err(Error::location(
@@ -296,27 +313,6 @@ fn parse_pair(pair: ArrayRef<'_>) -> Result<(Point, Point)> {
             _ => return Err(invalid("Bounds must be numbers or dates")),
         },
     })
-}
-
-fn missing(name: &str) -> Error {
-    Error::new(
-        ErrorCode::IDLFailedToParse,
-        format!("BSON field '$densify.{name}' is missing but a required field"),
-    )
-}
-
-fn unknown(name: &str) -> Error {
-    Error::new(
-        ErrorCode::IDLUnknownField,
-        format!("BSON field '{name}' is an unknown field."),
-    )
-}
-
-fn wrong_type(name: &str, value: ValueRef<'_>, wanted: &str) -> Error {
-    Error::type_mismatch(format!(
-        "BSON field '$densify.{name}' is the wrong type '{}', expected type '{wanted}'",
-        value.type_name()
-    ))
 }
 
 #[cfg(test)]

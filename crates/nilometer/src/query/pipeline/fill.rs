@@ -12,8 +12,8 @@
 
 use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-use super::{PipelineContext, Stage, project, set_window_fields};
-use crate::error::{Error, ErrorCode, Result};
+use super::{PipelineContext, Stage, object, project, set_window_fields};
+use crate::error::{Error, Result};
 use crate::eval::expression::parse_path;
 
 /// What a field shall become is no object.
@@ -34,35 +34,44 @@ pub(super) fn parse(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let Some(spec) = value.as_document() else {
-        return Err(Error::failed_to_parse(format!(
-            "The $fill stage specification must be an object, found {}",
-            value.type_name()
-        )));
-    };
+    let spec = object(
+        value,
+        "The $fill stage specification must be an object, found",
+    )?;
     let (mut partition_by, mut by_fields, mut sort_by, mut output) = (None, None, None, None);
     for element in spec {
         match (element.name(), element.value()) {
             ("partitionBy", by @ (ValueRef::String(_) | ValueRef::Document(_))) => {
                 partition_by = Some(by.to_value());
             }
-            ("partitionBy", other) => return Err(wrong_type("partitionBy", other, "object")),
+            ("partitionBy", other) => {
+                return Err(Error::wrong_field_type(
+                    "$fill.partitionBy",
+                    other,
+                    "object",
+                ));
+            }
             ("partitionByFields", ValueRef::Array(fields)) => by_fields = Some(fields),
             ("partitionByFields", other) => {
-                return Err(wrong_type("partitionByFields", other, "array"));
+                return Err(Error::wrong_field_type(
+                    "$fill.partitionByFields",
+                    other,
+                    "array",
+                ));
             }
             ("sortBy", ValueRef::Document(by)) => sort_by = Some(by),
-            ("sortBy", other) => return Err(wrong_type("sortBy", other, "object")),
+            ("sortBy", other) => {
+                return Err(Error::wrong_field_type("$fill.sortBy", other, "object"));
+            }
             ("output", ValueRef::Document(fields)) => output = Some(fields),
-            ("output", other) => return Err(wrong_type("output", other, "object")),
-            (other, _) => return Err(unknown(other)),
+            ("output", other) => {
+                return Err(Error::wrong_field_type("$fill.output", other, "object"));
+            }
+            (other, _) => return Err(Error::unknown_field(format_args!("$fill.{other}"))),
         }
     }
     let Some(output) = output else {
-        return Err(Error::new(
-            ErrorCode::IDLFailedToParse,
-            "BSON field '$fill.output' is missing but a required field",
-        ));
+        return Err(Error::missing_field("$fill.output"));
     };
     if output.is_empty() {
         return Err(Error::location(
@@ -73,15 +82,7 @@ pub(super) fn parse(
     let partition_by = partition(partition_by, by_fields)?;
     let (by_method, by_value) = split(output)?;
     if let Some(fields) = by_method {
-        let mut window = DocumentBuilder::new();
-        if let Some(by) = partition_by {
-            window.append("partitionBy", by);
-        }
-        if let Some(by) = sort_by {
-            window.append("sortBy", by);
-        }
-        window.append("output", fields);
-        let window = window.finish();
+        let window = window(partition_by, sort_by, fields);
         let window = ValueRef::Document(window.as_ref());
         set_window_fields::parse(cx, "$setWindowFields", window, out)?;
     }
@@ -90,6 +91,19 @@ pub(super) fn parse(
         project::parse_add_fields(cx, "$addFields", fields, out)?;
     }
     Ok(())
+}
+
+/// The argument of `$setWindowFields`.
+fn window(partition_by: Option<Value>, sort_by: Option<DocRef<'_>>, output: Document) -> Document {
+    let mut window = DocumentBuilder::new();
+    if let Some(by) = partition_by {
+        window.append("partitionBy", by);
+    }
+    if let Some(by) = sort_by {
+        window.append("sortBy", by);
+    }
+    window.append("output", output);
+    window.finish()
 }
 
 /// What separates the partitions, whichever way it was given.
@@ -115,7 +129,11 @@ fn compound_key(fields: ArrayRef<'_>) -> Result<Option<Value>> {
     let mut key = DocumentBuilder::new();
     for (at, field) in fields.iter().enumerate() {
         let Some(path) = field.as_str() else {
-            return Err(wrong_type("partitionByFields.0", field, "string"));
+            return Err(Error::wrong_field_type(
+                "$fill.partitionByFields.0",
+                field,
+                "string",
+            ));
         };
         parse_path(path)?;
         key.append(&format!("f{at}"), format!("${path}"));
@@ -143,7 +161,8 @@ fn split(output: DocRef<'_>) -> Result<(Option<Document>, Option<Document>)> {
             .iter()
             .find(|e| !matches!(e.name(), "value" | "method"))
         {
-            return Err(unknown(&format!("output.{}", other.name())));
+            let path = format_args!("$fill.output.{}", other.name());
+            return Err(Error::unknown_field(path));
         }
         let own = format!("${path}");
         match (spec.get("value"), spec.get("method")) {
@@ -164,7 +183,11 @@ fn split(output: DocRef<'_>) -> Result<(Option<Document>, Option<Document>)> {
                 by_value.append(path, doc! {"$ifNull": filled});
             }
             (ValueRef::Missing, other) if !other.is_missing() => {
-                return Err(wrong_type("output.method", other, "string"));
+                return Err(Error::wrong_field_type(
+                    "$fill.output.method",
+                    other,
+                    "string",
+                ));
             }
             _ => {
                 return Err(Error::location(
@@ -179,20 +202,6 @@ fn split(output: DocRef<'_>) -> Result<(Option<Document>, Option<Document>)> {
         (!fields.is_empty()).then_some(fields)
     };
     Ok((some(by_method), some(by_value)))
-}
-
-fn unknown(name: &str) -> Error {
-    Error::new(
-        ErrorCode::IDLUnknownField,
-        format!("BSON field '$fill.{name}' is an unknown field."),
-    )
-}
-
-fn wrong_type(name: &str, value: ValueRef<'_>, wanted: &str) -> Error {
-    Error::type_mismatch(format!(
-        "BSON field '$fill.{name}' is the wrong type '{}', expected type '{wanted}'",
-        value.type_name()
-    ))
 }
 
 #[cfg(test)]

@@ -242,10 +242,7 @@ impl<'a> Options<'a> {
                         ),
                     ));
                 }
-                return Err(Error::new(
-                    ErrorCode::IDLUnknownField,
-                    format!("BSON field '$geoNear.{name}' is an unknown field."),
-                ));
+                return Err(Error::unknown_field(format_args!("$geoNear.{name}")));
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use nilometer_bson::number::Number;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{MatchStage, OtherStage, PipelineContext, Stage};
+use super::{MatchStage, OtherStage, PipelineContext, Stage, object};
 use crate::error::{Error, Result};
 use crate::eval::Expression;
 use crate::eval::expression::parse_path;
@@ -86,12 +86,10 @@ pub(super) fn parse(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let Some(spec) = value.as_document() else {
-        return Err(Error::failed_to_parse(format!(
-            "the $graphLookup stage specification must be an object, but found {}",
-            value.type_name()
-        )));
-    };
+    let spec = object(
+        value,
+        "the $graphLookup stage specification must be an object, but found",
+    )?;
     let mut arguments = Arguments::default();
     for element in spec {
         arguments.read(cx, element.name(), element.value())?;

@@ -7,8 +7,8 @@
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage};
-use crate::error::{Error, Result};
+use super::{OtherStage, PipelineContext, Stage, object};
+use crate::error::Result;
 use crate::query::exec::BoxOperator;
 use crate::query::exec::documents::GivenDocuments;
 use crate::query::planner::needs::Needs;
@@ -50,12 +50,8 @@ pub(super) fn parse(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let Some(argument) = value.as_document() else {
-        return Err(Error::failed_to_parse(format!(
-            "the {name} stage specification must be an object, found {}",
-            value.type_name()
-        )));
-    };
+    let complaint = format!("the {name} stage specification must be an object, found");
+    let argument = object(value, &complaint)?;
     out.push(Stage::Other(std::sync::Arc::new(IntrospectionStage {
         name,
         argument: argument.to_document(),

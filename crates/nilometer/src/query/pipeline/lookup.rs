@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Place, Stage, parse_pipeline_value};
+use super::{OtherStage, PipelineContext, Place, Stage, object, parse_pipeline_value};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Expression;
 use crate::eval::expression::parse_path;
@@ -82,12 +82,10 @@ pub(super) fn parse(
     value: ValueRef<'_>,
     out: &mut Vec<Stage>,
 ) -> Result<()> {
-    let Some(spec) = value.as_document() else {
-        return Err(Error::failed_to_parse(format!(
-            "the $lookup stage specification must be an object, but found {}",
-            value.type_name()
-        )));
-    };
+    let spec = object(
+        value,
+        "the $lookup stage specification must be an object, but found",
+    )?;
     let mut fields = Fields::default();
     for element in spec {
         fields.read(cx, element.name(), element.value())?;

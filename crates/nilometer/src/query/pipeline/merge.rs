@@ -13,9 +13,8 @@ use std::sync::Arc;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef, array, doc};
 
-use super::{OtherStage, PipelineContext, Stage};
-use crate::catalog::Namespace;
-use crate::error::{Error, ErrorCode, Result};
+use super::{OtherStage, OutputTarget, PipelineContext, Stage};
+use crate::error::{Error, Result};
 use crate::eval::expression::parse_path;
 use crate::eval::variables::check_user_name;
 use crate::eval::{Expression, ParseContext};
@@ -47,10 +46,8 @@ const SPECIAL_COLLECTION: i32 = 31_319;
 /// `$merge`, parsed.
 #[derive(Clone, Debug)]
 pub struct MergeStage {
-    /// The database, if it is not that of the command.
-    pub database: Option<Arc<str>>,
     /// The collection.
-    pub collection: Arc<str>,
+    pub target: OutputTarget,
     /// The fields that make two documents the same.
     pub on: Arc<[FieldPath]>,
     /// What becomes of a document that is there.
@@ -88,14 +85,6 @@ pub enum WhenNotMatched {
     Fail,
 }
 
-impl MergeStage {
-    /// The collection that is written to by a command on `database`.
-    pub fn target(&self, database: &str) -> Result<Namespace> {
-        let database = self.database.as_deref().unwrap_or(database);
-        Namespace::new(database, &self.collection)
-    }
-}
-
 impl OtherStage for MergeStage {
     fn name(&self) -> &'static str {
         "$merge"
@@ -126,17 +115,17 @@ pub(super) fn parse(
     out: &mut Vec<Stage>,
 ) -> Result<()> {
     let mut options = Options::default();
-    let (database, collection) = match value {
-        ValueRef::String(collection) => (None, collection),
+    let target = match value {
+        ValueRef::String(collection) => OutputTarget::of_name(collection),
         ValueRef::Document(spec) => {
             for element in spec {
                 options.read(element.name(), element.value())?;
             }
             match spec.get("into") {
-                ValueRef::String(collection) => (None, collection),
-                ValueRef::Document(into) => parse_namespace("$merge.into", into, &[])?,
-                ValueRef::Missing => return Err(missing("$merge.into")),
-                other => return Err(wrong_type("$merge.into", other, "object")),
+                ValueRef::String(collection) => OutputTarget::of_name(collection),
+                ValueRef::Document(into) => OutputTarget::parse("$merge.into", into, &[])?,
+                ValueRef::Missing => return Err(Error::missing_field("$merge.into")),
+                other => return Err(Error::wrong_field_type("$merge.into", other, "object")),
             }
         }
         other => {
@@ -149,6 +138,7 @@ pub(super) fn parse(
             ));
         }
     };
+    let collection = target.collection();
     if collection.starts_with("system.") {
         return Err(Error::location(
             SPECIAL_COLLECTION,
@@ -158,8 +148,7 @@ pub(super) fn parse(
     let (matched, variables) = options.when_matched(&cx.expressions)?;
     check_modes(&matched, options.not_matched)?;
     out.push(Stage::Other(Arc::new(MergeStage {
-        database: database.map(Arc::from),
-        collection: collection.into(),
+        target,
         on: match options.on {
             Some(on) => on.into(),
             None => [parse_path("_id")?].into(),
@@ -171,32 +160,6 @@ pub(super) fn parse(
         source: value.to_value(),
     })));
     Ok(())
-}
-
-/// `{db, coll}`, and names of further options the object may have.
-pub(super) fn parse_namespace<'a>(
-    name: &str,
-    spec: DocRef<'a>,
-    more: &[&str],
-) -> Result<(Option<&'a str>, &'a str)> {
-    let (mut db, mut coll) = (None, None);
-    for element in spec {
-        match (element.name(), element.value()) {
-            ("db", ValueRef::String(given)) => db = Some(given),
-            ("coll", ValueRef::String(given)) => coll = Some(given),
-            (field @ ("db" | "coll"), other) => {
-                return Err(wrong_type(&format!("{name}.{field}"), other, "string"));
-            }
-            (field, _) if more.contains(&field) => {}
-            (field, _) => return Err(unknown(&format!("{name}.{field}"))),
-        }
-    }
-    match (db, coll, name) {
-        (_, None, _) => Err(missing(&format!("{name}.coll"))),
-        // `$merge` takes the database of the command; `$out` wants it said.
-        (None, Some(_), "$out") => Err(missing(&format!("{name}.db"))),
-        (db, Some(coll), _) => Ok((db, coll)),
-    }
 }
 
 #[derive(Default)]
@@ -213,7 +176,7 @@ impl Options {
             ("into", _) => {}
             ("on", value) => self.on = Some(parse_on(value)?),
             ("let", ValueRef::Document(_)) => self.variables = Some(value.to_value()),
-            ("let", other) => return Err(wrong_type("$merge.let", other, "object")),
+            ("let", other) => return Err(Error::wrong_field_type("$merge.let", other, "object")),
             ("whenMatched", ValueRef::String(_) | ValueRef::Array(_)) => {
                 self.matched = Some(value.to_value());
             }
@@ -235,9 +198,13 @@ impl Options {
                 });
             }
             ("whenNotMatched", other) => {
-                return Err(wrong_type("$merge.whenNotMatched", other, "string"));
+                return Err(Error::wrong_field_type(
+                    "$merge.whenNotMatched",
+                    other,
+                    "string",
+                ));
             }
-            (other, _) => return Err(unknown(&format!("$merge.{other}"))),
+            (other, _) => return Err(Error::unknown_field(format_args!("$merge.{other}"))),
         }
         Ok(())
     }
@@ -362,27 +329,6 @@ fn parse_on(value: ValueRef<'_>) -> Result<Vec<FieldPath>> {
 fn unknown_mode(field: &str, mode: &str) -> Error {
     Error::bad_value(format!(
         "Enumeration value '{mode}' for field '$merge.{field}' is not a valid value."
-    ))
-}
-
-fn missing(name: &str) -> Error {
-    Error::new(
-        ErrorCode::IDLFailedToParse,
-        format!("BSON field '{name}' is missing but a required field"),
-    )
-}
-
-fn unknown(name: &str) -> Error {
-    Error::new(
-        ErrorCode::IDLUnknownField,
-        format!("BSON field '{name}' is an unknown field."),
-    )
-}
-
-fn wrong_type(name: &str, value: ValueRef<'_>, wanted: &str) -> Error {
-    Error::type_mismatch(format!(
-        "BSON field '{name}' is the wrong type '{}', expected type '{wanted}'",
-        value.type_name()
     ))
 }
 

@@ -34,6 +34,7 @@ mod sample;
 mod set_window_fields;
 mod sort;
 mod sort_by_count;
+mod target;
 mod union_with;
 mod unwind;
 
@@ -64,6 +65,7 @@ pub use project::{ProjectKind, ProjectStage};
 pub use redact::{REDACT_ANSWERS, RedactStage};
 pub use replace_root::ReplaceRootStage;
 pub use sort::{BucketArrival, SortStage};
+pub use target::OutputTarget;
 pub use unwind::UnwindStage;
 
 /// Stages a pipeline may have, counted as written.
@@ -272,6 +274,13 @@ impl Stage {
     }
 }
 
+/// The argument of a stage that must be an object; else `complaint`, with the type it has behind it.
+fn object<'a>(value: ValueRef<'a>, complaint: &str) -> Result<DocRef<'a>> {
+    value
+        .as_document()
+        .ok_or_else(|| Error::failed_to_parse(format!("{complaint} {}", value.type_name())))
+}
+
 /// Whether a stage of the language is there.
 #[derive(Clone, Copy, Debug)]
 pub enum Support {
@@ -279,8 +288,6 @@ pub enum Support {
     Yes(ParseStage),
     /// It is refused for good: code and reason.
     Refused(i32, &'static str),
-    /// MongoDB has it, this version does not yet.
-    NotYet,
 }
 
 /// Parses the argument of a stage and appends the stages it stands for.
@@ -342,16 +349,6 @@ const fn refused(name: &'static str, code: i32, reason: &'static str) -> StageEn
     }
 }
 
-const fn not_yet(name: &'static str) -> StageEntry {
-    StageEntry {
-        name,
-        first: false,
-        last: false,
-        in_facet: true,
-        support: Support::NotYet,
-    }
-}
-
 /// Code of a stage that only Atlas has.
 const SEARCH_NOT_ENABLED: i32 = 31_082;
 
@@ -407,8 +404,16 @@ pub static STAGES: &[StageEntry] = &[
     sink("$out", out::parse),
     source("$planCacheStats", introspection::parse),
     stage("$project", project::parse_project),
-    not_yet("$querySettings"),
-    not_yet("$queryStats"),
+    refused(
+        "$querySettings",
+        115,
+        "$querySettings is not supported on a standalone",
+    ),
+    refused(
+        "$queryStats",
+        115,
+        "$queryStats is not supported: figures of queries by their shape are not gathered",
+    ),
     stage("$redact", redact::parse),
     stage("$replaceRoot", replace_root::parse_replace_root),
     stage("$replaceWith", replace_root::parse_replace_with),
@@ -520,10 +525,6 @@ fn parse_stage(
     };
     match entry.support {
         Support::Refused(code, reason) => Err(Error::location(code, reason)),
-        Support::NotYet => Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            format!("{name} is not supported by this version"),
-        )),
         Support::Yes(parse) => {
             check_place(cx.place, entry, position)?;
             parse(cx, entry.name, element.value(), out)

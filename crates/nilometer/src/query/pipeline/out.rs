@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage};
-use crate::catalog::{BUCKETS_PREFIX, Namespace, TimeseriesOptions};
-use crate::error::{Error, ErrorCode, Result};
+use super::{OtherStage, OutputTarget, PipelineContext, Stage};
+use crate::catalog::{BUCKETS_PREFIX, TimeseriesOptions};
+use crate::error::{Error, Result};
 use crate::query::exec::BoxOperator;
 use crate::query::exec::out::Out;
 use crate::query::planner::Builder;
@@ -20,21 +20,11 @@ const SPECIAL_COLLECTION: i32 = 17_385;
 /// `$out`, parsed.
 #[derive(Clone, Debug)]
 pub struct OutStage {
-    /// The database, if it is not that of the command.
-    pub database: Option<Arc<str>>,
     /// The collection.
-    pub collection: Arc<str>,
+    pub target: OutputTarget,
     /// The options of a time-series collection to be made.
     pub timeseries: Option<TimeseriesOptions>,
     source: Value,
-}
-
-impl OutStage {
-    /// The collection that is replaced by a command on `database`.
-    pub fn target(&self, database: &str) -> Result<Namespace> {
-        let database = self.database.as_deref().unwrap_or(database);
-        Namespace::new(database, &self.collection)
-    }
 }
 
 impl OtherStage for OutStage {
@@ -55,7 +45,7 @@ impl OtherStage for OutStage {
     }
 
     fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {
-        let target = self.target(&builder.database)?;
+        let target = self.target.namespace(&builder.database)?;
         Ok(Box::new(Out::new(
             input,
             target,
@@ -73,13 +63,17 @@ pub(super) fn parse(
     out: &mut Vec<Stage>,
 ) -> Result<()> {
     let mut timeseries = None;
-    let (database, collection) = match value {
-        ValueRef::String(collection) => (None, collection),
+    let target = match value {
+        ValueRef::String(collection) => OutputTarget::of_name(collection),
         ValueRef::Document(spec) => {
             if let Some(options) = parse_target(name, spec.get("timeseries"))? {
                 timeseries = Some(TimeseriesOptions::parse(options)?);
             }
-            super::merge::parse_namespace(name, spec, &["timeseries"])?
+            let target = OutputTarget::parse(name, spec, &["timeseries"])?;
+            if !target.has_database() {
+                return Err(Error::missing_field("$out.db"));
+            }
+            target
         }
         other => {
             return Err(Error::location(
@@ -91,6 +85,7 @@ pub(super) fn parse(
             ));
         }
     };
+    let collection = target.collection();
     if collection.starts_with("system.") {
         let buckets = collection.starts_with(BUCKETS_PREFIX);
         let what = if buckets {
@@ -104,8 +99,7 @@ pub(super) fn parse(
         ));
     }
     out.push(Stage::Other(Arc::new(OutStage {
-        database: database.map(Arc::from),
-        collection: collection.into(),
+        target,
         timeseries,
         source: value.to_value(),
     })));
@@ -116,13 +110,10 @@ fn parse_target<'a>(name: &str, value: ValueRef<'a>) -> Result<Option<nilometer_
     match value {
         ValueRef::Missing => Ok(None),
         ValueRef::Document(options) => Ok(Some(options)),
-        other => Err(Error::new(
-            ErrorCode::TypeMismatch,
-            format!(
-                "BSON field '{name}.timeseries' is the wrong type '{}', expected type 'object'",
-                other.type_name()
-            ),
-        )),
+        other => {
+            let path = format_args!("{name}.timeseries");
+            Err(Error::wrong_field_type(path, other, "object"))
+        }
     }
 }
 

@@ -57,19 +57,13 @@ pub(super) fn parse(
                 match (element.name(), element.value()) {
                     ("coll", ValueRef::String(name)) => collection = Some(Arc::from(name)),
                     ("coll", other) => {
-                        return Err(Error::type_mismatch(format!(
-                            "BSON field '$unionWith.coll' is the wrong type '{}', expected type 'string'",
-                            other.type_name()
-                        )));
+                        return Err(Error::wrong_field_type("$unionWith.coll", other, "string"));
                     }
                     ("pipeline", value) => {
                         stages = parse_pipeline_value(&nested, "pipeline", value)?;
                     }
                     (other, _) => {
-                        return Err(Error::new(
-                            crate::ErrorCode::IDLUnknownField,
-                            format!("BSON field '$unionWith.{other}' is an unknown field."),
-                        ));
+                        return Err(Error::unknown_field(format_args!("$unionWith.{other}")));
                     }
                 }
             }

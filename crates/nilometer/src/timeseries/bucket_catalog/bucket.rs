@@ -9,6 +9,7 @@ use nilometer_bson::{Element, ObjectId, ValueRef, type_code};
 
 use super::super::schema::Schema;
 use super::series::SERIES_MEMORY_BYTES;
+use super::staging::StagedEntry;
 use crate::catalog::TimeseriesOptions;
 
 /// Bytes a bucket document has before its first measurement, meta aside.
@@ -17,8 +18,31 @@ const BUCKET_BASE_BYTES: usize = 128;
 /// Memory an open bucket takes without its columns and its metadata.
 const BUCKET_MEMORY_BYTES: usize = size_of::<OpenBucket>() + SERIES_MEMORY_BYTES;
 
-/// Memory a column of an open bucket takes without its name.
-const COLUMN_MEMORY_BYTES: usize = size_of::<BucketColumn>() + 32;
+/// Memory a column of an open bucket takes; its name belongs to many.
+const COLUMN_MEMORY_BYTES: usize = size_of::<BucketColumn>();
+
+/// Names of fields that are remembered; a command with more makes some more than once.
+const NAMES_MAX: usize = 1024;
+
+/// Names of fields, which the buckets that one command opens share.
+#[derive(Debug, Default)]
+pub(crate) struct Names(Vec<Arc<str>>);
+
+impl Names {
+    /// The name, looked for first at `hint`: measurements repeat their fields.
+    fn get(&mut self, name: &[u8], hint: usize) -> Arc<str> {
+        let is_it = |known: &&Arc<str>| known.as_bytes() == name;
+        let known = self.0.get(hint).filter(is_it);
+        if let Some(known) = known.or_else(|| self.0.iter().find(is_it)) {
+            return known.clone();
+        }
+        let new: Arc<str> = String::from_utf8_lossy(name).into();
+        if self.0.len() < NAMES_MAX {
+            self.0.push(new.clone());
+        }
+        new
+    }
+}
 
 /// A measurement on its way into a bucket.
 #[derive(Clone, Copy, Debug)]
@@ -130,9 +154,38 @@ impl Drop for MemoryUse {
 #[derive(Debug)]
 pub(crate) struct BucketColumn {
     pub(crate) name: Arc<str>,
+    /// Of the name, to tell most others apart at once.
+    mark: u64,
     schema: Schema,
     /// True once an entry that names it has been committed.
     pub(crate) committed: bool,
+}
+
+impl BucketColumn {
+    fn new(name: Arc<str>, schema: Schema) -> Self {
+        Self {
+            mark: mark(name.as_bytes()),
+            name,
+            schema,
+            committed: false,
+        }
+    }
+}
+
+/// A number made of a name's length, beginning and end.
+fn mark(name: &[u8]) -> u64 {
+    let mut short = [0; 8];
+    let (first, last) = match (name.first_chunk(), name.last_chunk()) {
+        (Some(first), Some(last)) => (*first, *last),
+        _ => {
+            for (to, from) in short.iter_mut().zip(name) {
+                *to = *from;
+            }
+            (short, [0; 8])
+        }
+    };
+    let last = u64::from_le_bytes(last).rotate_left(29);
+    u64::from_le_bytes(first) ^ last ^ (name.len() as u64)
 }
 
 /// A bucket that takes measurements.
@@ -183,15 +236,13 @@ impl OpenBucket {
         time_ms: i64,
         meta_bytes: usize,
         mut memory: MemoryUse,
+        names: &mut Names,
     ) -> Self {
         memory.add(BUCKET_MEMORY_BYTES + meta_bytes);
         let start_ms = options.round_down_ms(time_ms);
         let id = id_of(start_ms, id_suffix);
-        let time = BucketColumn {
-            name: options.time_field.as_str().into(),
-            schema: Schema::Scalar(type_code::DATE_TIME),
-            committed: false,
-        };
+        let name = names.get(options.time_field.as_bytes(), 0);
+        let time = BucketColumn::new(name, Schema::Scalar(type_code::DATE_TIME));
         Self {
             id,
             start_ms,
@@ -219,6 +270,7 @@ impl OpenBucket {
         name: &str,
         min: ValueRef<'_>,
         max: ValueRef<'_>,
+        names: &mut Names,
     ) -> Option<()> {
         // A column without extremes holds nothing but missing values.
         let mut schema = Schema::of(min);
@@ -226,12 +278,11 @@ impl OpenBucket {
             return None;
         }
         schema.learn(max);
-        self.memory.add(COLUMN_MEMORY_BYTES + name.len());
-        self.columns.push(BucketColumn {
-            name: name.into(),
-            schema,
-            committed: true,
-        });
+        self.memory.add(COLUMN_MEMORY_BYTES);
+        let name = names.get(name.as_bytes(), self.columns.len());
+        let mut column = BucketColumn::new(name, schema);
+        column.committed = true;
+        self.columns.push(column);
         Some(())
     }
 
@@ -245,7 +296,19 @@ impl OpenBucket {
         self.measured_bytes + self.unmeasured_bytes
     }
 
+    /// One of its entries was committed.
+    pub(crate) fn arrive(&mut self, entry: &StagedEntry) {
+        self.in_flight -= 1;
+        self.header_committed |= entry.with_header;
+        for at in &entry.named {
+            if let Some(column) = self.columns.get_mut(*at) {
+                column.committed = true;
+            }
+        }
+    }
+
     /// The column called `name`, looked for first at `hint`: measurements repeat their field order.
+    #[inline]
     pub(crate) fn find_column(&self, name: &[u8], hint: usize) -> Option<usize> {
         if self
             .columns
@@ -254,7 +317,16 @@ impl OpenBucket {
         {
             return Some(hint);
         }
-        self.columns.iter().position(|c| c.name.as_bytes() == name)
+        let mark = mark(name);
+        self.columns
+            .iter()
+            .position(|c| c.mark == mark && c.name.as_bytes() == name)
+    }
+
+    /// True when the column may hold scalars of this type without a closer look.
+    pub(crate) fn accepts_scalar(&self, column: usize, type_code: u8) -> bool {
+        let column = self.columns.get(column);
+        column.is_some_and(|known| known.schema.accepts_scalar(type_code))
     }
 
     /// True when the column may hold the field's value.
@@ -265,7 +337,12 @@ impl OpenBucket {
     }
 
     /// Remembers a field's type; adds its column if it is new. Returns the column.
-    pub(crate) fn learn(&mut self, column: Option<usize>, field: &Field<'_>) -> usize {
+    pub(crate) fn learn(
+        &mut self,
+        column: Option<usize>,
+        field: &Field<'_>,
+        names: &mut Names,
+    ) -> usize {
         // A first appearance is stored three times: in data, control.min and control.max.
         let mut weight = 1;
         let at = match column {
@@ -279,13 +356,12 @@ impl OpenBucket {
             }
             None => {
                 weight = 3;
-                self.memory.add(COLUMN_MEMORY_BYTES + field.name.len());
-                self.columns.push(BucketColumn {
-                    name: String::from_utf8_lossy(field.name).into(),
-                    schema: Schema::of(field.value()),
-                    committed: false,
-                });
-                self.columns.len() - 1
+                self.memory.add(COLUMN_MEMORY_BYTES);
+                let at = self.columns.len();
+                let name = names.get(field.name, at);
+                self.columns
+                    .push(BucketColumn::new(name, Schema::of(field.value())));
+                at
             }
         };
         self.unmeasured_bytes += weight * field.bytes;

@@ -30,7 +30,7 @@ impl BucketCatalog {
         meta: SeriesMeta,
         id: [u8; 12],
     ) -> Option<Evicted> {
-        let key = Arc::new(SeriesKey { collection, meta });
+        let key = self.series_key(collection, meta);
         let mut stripe = self.stripe(&key).lock();
         let series = stripe.series.entry(key.clone()).or_default();
         if series.buckets().any(|b| b.id == id && b.in_flight > 0) {
@@ -52,7 +52,7 @@ impl BucketCatalog {
         meta: SeriesMeta,
         id: [u8; 12],
     ) -> Evicted {
-        let key = Arc::new(SeriesKey { collection, meta });
+        let key = self.series_key(collection, meta);
         let lock = self.stripe(&key);
         let mut stripe = lock.lock();
         let series = stripe.series.entry(key.clone()).or_default();

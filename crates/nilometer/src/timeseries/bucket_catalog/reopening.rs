@@ -11,10 +11,11 @@ use nilometer_storage::WriteBatch;
 
 use super::super::bucket_document::{BucketDocument, Version};
 use super::super::meta::SeriesMeta;
-use super::bucket::{Field, Measurement, MemoryUse, OpenBucket, Usage};
-use super::look_up;
+use super::BucketCatalog;
+use super::bucket::{Measurement, MemoryUse, Names, OpenBucket};
 use super::rollover::{self, BucketLimits, Facts, Rollover};
 use super::series::Series;
+use super::staging::look_up;
 use super::stats::{BucketCounters, increment};
 use crate::catalog::TimeseriesOptions;
 use crate::error::{ErrorCode, Result};
@@ -45,20 +46,23 @@ pub(crate) trait BucketStorage {
 
 /// What decides whether a bucket takes a measurement.
 pub(super) struct Check<'c> {
-    pub(super) limits: &'c BucketLimits,
+    pub(super) catalog: &'c BucketCatalog,
+    pub(super) collection: [u8; 16],
+    pub(super) limits: BucketLimits,
     /// A bucket of so many bytes is under every share of the cache.
     pub(super) bytes_min: usize,
-    /// A bucket's share of the cache, in bytes.
-    pub(super) derived_bytes: &'c dyn Fn() -> usize,
-    pub(super) is_frozen: &'c dyn Fn([u8; 12]) -> bool,
-    pub(super) freeze: &'c dyn Fn([u8; 12]),
     pub(super) options: &'c TimeseriesOptions,
     pub(super) storage: &'c dyn BucketStorage,
-    pub(super) counters: &'c BucketCounters,
-    /// What all buckets in memory take.
-    pub(super) usage: &'c Arc<Usage>,
-    /// Clear operations so far.
-    pub(super) era: u64,
+    pub(super) counters: Arc<BucketCounters>,
+}
+
+/// Whether a bucket has room for a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Enough,
+    /// It is above its limit and stays open, as its measurements are large and few.
+    KeptOpen,
+    None(Rollover),
 }
 
 /// A value of storage; `None`, and the bucket is frozen, if what is stored cannot be read.
@@ -66,7 +70,7 @@ fn readable<T>(check: &Check<'_>, id: [u8; 12], read: Result<T>) -> Result<Optio
     match read {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.code == ErrorCode::DataCorruptionDetected => {
-            (check.freeze)(id);
+            check.catalog.freeze(check.collection, id);
             Ok(None)
         }
         Err(error) => Err(error),
@@ -74,10 +78,14 @@ fn readable<T>(check: &Check<'_>, id: [u8; 12], read: Result<T>) -> Result<Optio
 }
 
 impl Check<'_> {
+    pub(super) fn is_frozen(&self, id: [u8; 12]) -> bool {
+        self.catalog.is_frozen(self.collection, id)
+    }
+
     fn facts(&self, bucket: &OpenBucket, measurement: &Measurement<'_>) -> Facts {
         let bytes = bucket.bytes_bound();
         let derived_bytes = if bytes > self.bytes_min {
-            (self.derived_bytes)()
+            self.catalog.derived_bytes()
         } else {
             usize::MAX
         };
@@ -100,20 +108,19 @@ impl Check<'_> {
         }
     }
 
-    /// Why the bucket does not take the measurement; if it does, `fields` tells the columns.
+    /// Whether the bucket has room for the measurement, whatever its types.
     /// `staged` rows of this command are on their way into it.
-    pub(super) fn run<'a>(
+    pub(super) fn room(
         &self,
         bucket: &mut OpenBucket,
-        measurement: &Measurement<'a>,
+        measurement: &Measurement<'_>,
         staged: usize,
-        fields: &mut Vec<(Option<usize>, Field<'a>)>,
-    ) -> Result<Option<Rollover>> {
-        if (self.is_frozen)(bucket.id) {
-            return Ok(Some(Rollover::Frozen));
+    ) -> Result<Room> {
+        if self.is_frozen(bucket.id) {
+            return Ok(Room::None(Rollover::Frozen));
         }
         let mut facts = self.facts(bucket, measurement);
-        let mut reason = rollover::decide(&facts, self.limits);
+        let mut reason = rollover::decide(&facts, &self.limits);
         let limit = self.limits.bytes_max.min(facts.derived_bytes);
         let by_size = matches!(reason, Some(Rollover::Size | Rollover::CachePressure))
             || reason.is_none() && facts.bytes > limit;
@@ -121,25 +128,45 @@ impl Check<'_> {
             // The bound counts new values uncompressed; the limit is on the compressed document.
             let measured = self.storage.measure(bucket.id);
             let Some(bytes) = readable(self, bucket.id, measured)? else {
-                return Ok(Some(Rollover::Frozen));
+                return Ok(Room::None(Rollover::Frozen));
             };
             bucket.measured_bytes = bytes;
             bucket.unmeasured_bytes = 0;
             facts = self.facts(bucket, measurement);
-            reason = rollover::decide(&facts, self.limits);
+            reason = rollover::decide(&facts, &self.limits);
         }
-        if reason.is_some() {
-            return Ok(reason);
-        }
-        // A schema change is looked for also where the measurements are large.
-        if !look_up(bucket, self.options, measurement, fields) {
-            return Ok(Some(Rollover::SchemaChange));
-        }
-        if facts.bytes > limit && !bucket.kept_open {
+        Ok(match reason {
+            Some(reason) => Room::None(reason),
+            None if facts.bytes > limit => Room::KeptOpen,
+            None => Room::Enough,
+        })
+    }
+
+    /// Counts a bucket that took a measurement although it is above its limit.
+    pub(super) fn count_room(&self, bucket: &mut OpenBucket, room: Room) {
+        if room == Room::KeptOpen && !bucket.kept_open {
             bucket.kept_open = true;
             increment(&self.counters.kept_open_due_to_large_measurements, 1);
         }
-        Ok(None)
+    }
+
+    /// Why a bucket that is taken up again does not take the measurement.
+    fn refuses(
+        &self,
+        bucket: &mut OpenBucket,
+        measurement: &Measurement<'_>,
+    ) -> Result<Option<Rollover>> {
+        Ok(match self.room(bucket, measurement, 0)? {
+            Room::None(reason) => Some(reason),
+            // A schema change is looked for also where the measurements are large.
+            _ if !look_up(bucket, self.options, measurement, &mut Vec::new()) => {
+                Some(Rollover::SchemaChange)
+            }
+            room => {
+                self.count_room(bucket, room);
+                None
+            }
+        })
     }
 }
 
@@ -223,7 +250,7 @@ fn fetch(
             }
         }
     };
-    match check.run(&mut bucket, measurement, 0, &mut Vec::new()) {
+    match check.refuses(&mut bucket, measurement) {
         Ok(None) => {
             increment(&check.counters.fetched, 1);
             increment(&check.counters.reopened, 1);
@@ -248,13 +275,13 @@ fn query(
     measurement: &Measurement<'_>,
     check: &Check<'_>,
 ) -> Result<Option<Box<OpenBucket>>> {
-    let counters = check.counters;
+    let counters = &check.counters;
     let after = measurement.time_ms.saturating_sub(check.options.span_ms());
     for id in check.storage.find(meta, after, measurement.time_ms)? {
         if series.knows(id) {
             continue;
         }
-        if (check.is_frozen)(id) {
+        if check.is_frozen(id) {
             increment(&counters.reopenings_failed, 1);
             continue;
         }
@@ -273,7 +300,7 @@ fn query(
                 continue;
             }
         };
-        let refused = check.run(&mut bucket, measurement, 0, &mut Vec::new())?;
+        let refused = check.refuses(&mut bucket, measurement)?;
         if refused.is_none() {
             series.archived.retain(|archived| archived.id != id);
             increment(&counters.queried, 1);
@@ -314,8 +341,10 @@ fn take_up(
     else {
         return TakenUp::Unusable;
     };
-    let memory = MemoryUse::new(check.usage.clone());
-    let mut open = OpenBucket::new([0; 8], check.options, start_ms, meta.len(), memory);
+    let memory = MemoryUse::new(check.catalog.usage.clone());
+    let mut names = Names::default();
+    let (options, meta_bytes) = (check.options, meta.len());
+    let mut open = OpenBucket::new([0; 8], options, start_ms, meta_bytes, memory, &mut names);
     open.id = bucket.id;
     open.start_ms = start_ms;
     open.last_ms = last_ms;
@@ -325,7 +354,7 @@ fn take_up(
     open.next_sequence = next_sequence;
     open.header_committed = true;
     open.measured_bytes = document.as_bytes().len();
-    open.era = check.era;
+    open.era = check.catalog.era();
     if bucket.data.get(time_field).is_missing() {
         return TakenUp::Unusable;
     }
@@ -335,7 +364,8 @@ fn take_up(
     open.columns.clear();
     for element in times.into_iter().chain(others) {
         let name = element.name();
-        let restored = open.restore_column(name, bucket.min.get(name), bucket.max.get(name));
+        let (min, max) = (bucket.min.get(name), bucket.max.get(name));
+        let restored = open.restore_column(name, min, max, &mut names);
         if restored.is_none() {
             return TakenUp::Unusable;
         }

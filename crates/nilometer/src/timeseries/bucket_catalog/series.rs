@@ -8,6 +8,7 @@
 //! ```
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::super::meta::SeriesMeta;
@@ -18,11 +19,58 @@ use super::bucket::{MemoryUse, OpenBucket};
 const ARCHIVED_IN_FULL_MAX: usize = 4;
 
 /// A series: its collection and its normalised meta value.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SeriesKey {
+    /// Of what follows: metadata is long, and looked up often.
+    hash: u64,
     pub(crate) collection: [u8; 16],
     pub(crate) meta: SeriesMeta,
 }
+
+impl SeriesKey {
+    pub(super) fn new(collection: [u8; 16], meta: SeriesMeta, hasher: &RandomState) -> Self {
+        Self {
+            hash: hasher.hash_one((collection, &meta)),
+            collection,
+            meta,
+        }
+    }
+
+    /// Which of `count` it falls to. Bits are used that hash maps make no use of.
+    pub(super) fn share(&self, count: usize) -> usize {
+        (self.hash >> 40) as usize % count
+    }
+}
+
+impl Hash for SeriesKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Takes the hash that a series brings along.
+#[derive(Debug, Default)]
+pub(crate) struct Brought(u64);
+
+impl Hasher for Brought {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // A series writes one number and nothing else.
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// A map by series.
+pub(crate) type SeriesMap<V> = HashMap<Arc<SeriesKey>, V, BuildHasherDefault<Brought>>;
 
 /// A bucket that may be taken up again.
 #[derive(Debug)]
@@ -181,17 +229,24 @@ impl Series {
 /// Series that share a lock.
 #[derive(Debug, Default)]
 pub(super) struct Stripe {
-    pub(super) series: HashMap<Arc<SeriesKey>, Series>,
+    pub(super) series: SeriesMap<Series>,
     /// Series that may leave memory, the one queued first in front.
     pub(super) idle: VecDeque<Arc<SeriesKey>>,
+    /// Those who wait for entries to arrive.
+    waiting: usize,
 }
 
 impl Stripe {
-    /// Puts a series that was just written to where it is found when memory is short.
-    pub(super) fn queue(&mut self, key: &Arc<SeriesKey>) {
+    /// After a series was written to: forgets it if nothing is left of it, else puts it where it is
+    /// found when memory is short.
+    pub(super) fn settle(&mut self, key: &Arc<SeriesKey>) {
         let Some(series) = self.series.get_mut(key) else {
             return;
         };
+        if series.is_empty() {
+            self.series.remove(key);
+            return;
+        }
         series.touched = series.queued;
         if !series.queued {
             series.queued = true;
@@ -224,14 +279,19 @@ impl StripeLock {
     }
 
     /// Waits until entries have arrived.
-    pub(super) fn wait<'g>(&self, guard: MutexGuard<'g, Stripe>) -> MutexGuard<'g, Stripe> {
-        self.arrived
-            .wait(guard)
-            .unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn wait<'g>(&self, mut guard: MutexGuard<'g, Stripe>) -> MutexGuard<'g, Stripe> {
+        guard.waiting += 1;
+        let waited = self.arrived.wait(guard);
+        let mut guard = waited.unwrap_or_else(PoisonError::into_inner);
+        guard.waiting -= 1;
+        guard
     }
 
-    /// Tells those who wait that entries have arrived.
-    pub(super) fn tell(&self) {
-        self.arrived.notify_all();
+    /// Tells those who wait that entries have arrived. Hardly ever does anybody: the common case is
+    /// no call of the system.
+    pub(super) fn tell(&self, stripe: &Stripe) {
+        if stripe.waiting > 0 {
+            self.arrived.notify_all();
+        }
     }
 }

@@ -4,11 +4,14 @@
 //! or the rows are at an end it becomes one tail entry. Rows are sorted by time within an entry, so
 //! that a batch that arrives in disorder does not make its bucket unsorted.
 
-use nilometer_bson::{Value, ValueRef};
+use std::collections::HashSet;
+
+use nilometer_bson::{Value, ValueRef, type_code};
 
 use super::super::meta::SeriesMeta;
 use super::super::tail::{self, ColumnChunk, Header};
-use super::bucket::{Field, Measurement, OpenBucket};
+use super::bucket::{Field, Measurement, MemoryUse, Names, OpenBucket};
+use crate::catalog::TimeseriesOptions;
 use crate::error::Result;
 
 /// What [`Stage::into_entry`] needs to know afterwards: which bucket, and what the entry told readers.
@@ -25,11 +28,46 @@ pub(crate) struct StagedEntry {
     pub(crate) unsorts: bool,
 }
 
-/// Rows collected for one bucket.
+/// Rows collected for one bucket. It is used again for the next one: that spares making its columns
+/// anew for every few rows.
 #[derive(Debug, Default)]
 pub(crate) struct Stage<'a> {
     times: Vec<i64>,
+    /// Those of a bucket with more columns come behind the ones in use.
     columns: Vec<Vec<ValueRef<'a>>>,
+    names: Names,
+}
+
+/// Finds the measurement's columns in the bucket; false if one of them does not accept its value.
+/// Of a field given twice in one document only the first is there.
+pub(super) fn look_up<'a>(
+    bucket: &OpenBucket,
+    options: &TimeseriesOptions,
+    measurement: &Measurement<'a>,
+    fields: &mut Vec<(Option<usize>, Field<'a>)>,
+) -> bool {
+    fields.clear();
+    let mut met = vec![false; bucket.columns.len()];
+    let mut new = HashSet::new();
+    let mut hint = 0;
+    for field in measurement.fields(options.meta_field.as_deref()) {
+        let column = bucket.find_column(field.name, hint);
+        let repeated = match column.and_then(|at| met.get_mut(at)) {
+            Some(met) => std::mem::replace(met, true),
+            None => !new.insert(field.name),
+        };
+        if repeated {
+            continue;
+        }
+        if let Some(at) = column {
+            hint = at + 1;
+            if !bucket.accepts(at, &field) {
+                return false;
+            }
+        }
+        fields.push((column, field));
+    }
+    true
 }
 
 impl<'a> Stage<'a> {
@@ -38,38 +76,115 @@ impl<'a> Stage<'a> {
         self.times.len()
     }
 
-    /// Adds a measurement the bucket accepted; `fields` with the columns they were found at.
+    /// Adds a measurement to a bucket that has room; false, and nothing changed, if one of its values
+    /// is not of the type its column has.
     pub(crate) fn push(
         &mut self,
         bucket: &mut OpenBucket,
+        options: &TimeseriesOptions,
         measurement: &Measurement<'a>,
-        fields: &[(Option<usize>, Field<'a>)],
-    ) {
-        let row = self.times.len();
-        self.times.push(measurement.time_ms);
-        for (column, field) in fields {
-            let at = bucket.learn(*column, field);
-            if self.columns.len() <= at {
-                self.columns.resize_with(at + 1, Vec::new);
-            }
-            if let Some(values) = self.columns.get_mut(at) {
-                // A field given twice in one document counts once: the first stays.
-                if values.len() <= row {
-                    values.resize(row, ValueRef::Missing);
-                    values.push(field.value());
-                }
-            }
+    ) -> bool {
+        if self.push_known(bucket, options, measurement) {
+            return true;
         }
-        bucket.count += 1;
+        let mut fields = Vec::new();
+        let accepted = look_up(bucket, options, measurement, &mut fields);
+        if accepted {
+            let row = self.times.len();
+            self.times.push(measurement.time_ms);
+            for (column, field) in &fields {
+                let at = bucket.learn(*column, field, &mut self.names);
+                self.put(at, row, field.value());
+            }
+            bucket.count += 1;
+        }
+        accepted
     }
 
-    /// Turns the rows into a tail entry: its key and value, and what to remember of it.
-    pub(crate) fn into_entry(
-        mut self,
+    /// The common case: the bucket knows all fields, and their values are scalars of its types.
+    fn push_known(
+        &mut self,
+        bucket: &mut OpenBucket,
+        options: &TimeseriesOptions,
+        measurement: &Measurement<'a>,
+    ) -> bool {
+        let row = self.times.len();
+        let meta_field = options.meta_field.as_deref().map(str::as_bytes);
+        let (mut hint, mut bytes) = (0, 0);
+        let mut known = |name: &[u8], type_code: u8, length: usize| {
+            let at = bucket.find_column(name, hint)?;
+            hint = at + 1;
+            bytes += length;
+            bucket.accepts_scalar(at, type_code).then_some(at)
+        };
+        let mut fits = true;
+        if let Some(id) = measurement.generated_id {
+            match known(b"_id", type_code::OBJECT_ID, 12) {
+                Some(at) => self.put(at, row, ValueRef::ObjectId(id)),
+                None => fits = false,
+            }
+        }
+        for element in measurement.document {
+            let name = element.name_bytes();
+            if !fits || Some(name) == meta_field {
+                continue;
+            }
+            match known(name, element.type_code(), element.value_bytes().len()) {
+                Some(at) => self.put(at, row, element.value()),
+                None => fits = false,
+            }
+        }
+        if !fits {
+            for values in &mut self.columns {
+                values.truncate(row);
+            }
+            return false;
+        }
+        self.times.push(measurement.time_ms);
+        bucket.unmeasured_bytes += bytes;
+        bucket.count += 1;
+        true
+    }
+
+    #[inline]
+    fn put(&mut self, column: usize, row: usize, value: ValueRef<'a>) {
+        if self.columns.len() <= column {
+            self.columns.resize_with(column + 1, Vec::new);
+        }
+        if let Some(values) = self.columns.get_mut(column) {
+            // A field given twice in one document counts once: the first stays.
+            if values.len() == row {
+                values.push(value);
+            } else if values.len() < row {
+                values.resize(row, ValueRef::Missing);
+                values.push(value);
+            }
+        }
+    }
+
+    /// A new bucket for a first measurement at `time_ms`.
+    pub(super) fn open(
+        &mut self,
+        suffix: [u8; 8],
+        options: &TimeseriesOptions,
+        time_ms: i64,
+        meta_bytes: usize,
+        memory: MemoryUse,
+    ) -> OpenBucket {
+        let names = &mut self.names;
+        OpenBucket::new(suffix, options, time_ms, meta_bytes, memory, names)
+    }
+
+    /// Turns the rows into a tail entry: its key and value, and what to remember of it. Afterwards the
+    /// stage is empty.
+    pub(crate) fn take_entry(
+        &mut self,
         bucket: &mut OpenBucket,
         meta: &SeriesMeta,
     ) -> Result<(Vec<u8>, Vec<u8>, StagedEntry)> {
         let rows = self.rows();
+        self.columns
+            .resize_with(self.columns.len().max(bucket.columns.len()), Vec::new);
         for values in &mut self.columns {
             values.resize(rows, ValueRef::Missing);
         }
@@ -87,10 +202,9 @@ impl<'a> Stage<'a> {
             meta: Value::from(meta.value()),
         });
         let mut named = Vec::new();
-        let mut chunks = Vec::with_capacity(self.columns.len());
-        for (id, values) in self.columns.into_iter().enumerate() {
-            let column = bucket.columns.get(id);
-            let name = column.filter(|c| !c.committed).map(|c| &*c.name);
+        let mut chunks = Vec::with_capacity(bucket.columns.len());
+        for (id, (column, values)) in bucket.columns.iter().zip(&self.columns).enumerate() {
+            let name = (!column.committed).then_some(&*column.name);
             if name.is_some() {
                 named.push(id);
             }
@@ -99,6 +213,7 @@ impl<'a> Stage<'a> {
             }
         }
         let value = tail::encode(rows, header.as_ref(), &chunks)?;
+        self.clear();
         let key = tail::key(bucket.id, bucket.next_sequence);
         bucket.next_sequence += 1;
         bucket.in_flight += 1;
@@ -111,6 +226,12 @@ impl<'a> Stage<'a> {
             unsorts,
         };
         Ok((key, value, entry))
+    }
+
+    /// Forgets the rows.
+    pub(super) fn clear(&mut self) {
+        self.times.clear();
+        self.columns.iter_mut().for_each(Vec::clear);
     }
 
     /// Sorts the rows by time, keeping the order of equal times.

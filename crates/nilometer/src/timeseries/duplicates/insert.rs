@@ -142,7 +142,7 @@ impl Timeseries {
 
     fn claim_groups(&self, collection: &Collection, grouped: &Grouped<'_>) -> Claimed {
         let series = grouped.groups.iter();
-        let series = series.map(|group| series_index::hash(&group.meta));
+        let series = series.map(|group| series_index::hash(&group.key.meta));
         self.claims.claim(collection.uuid, series.collect())
     }
 
@@ -163,7 +163,7 @@ impl Timeseries {
         for (at, group) in grouped.groups.iter_mut().enumerate() {
             group.measurements.sort_by_key(|one| one.time_ms);
             let times: Vec<i64> = group.measurements.iter().map(|one| one.time_ms).collect();
-            let of = (&group.meta, &times[..]);
+            let of = (&group.key.meta, &times[..]);
             let Some(found) = self.screen(collection, rule, claimed, at, of)? else {
                 continue;
             };
@@ -176,7 +176,12 @@ impl Timeseries {
                         if !is_new && answer == Duplicates::Error {
                             refused.push(WriteError {
                                 index: one.index,
-                                error: duplicate(collection, timeseries, &group.meta, one.time_ms),
+                                error: duplicate(
+                                    collection,
+                                    timeseries,
+                                    &group.key.meta,
+                                    one.time_ms,
+                                ),
                             });
                         }
                         is_new
@@ -269,7 +274,7 @@ fn last_ones(
     options: InsertOptions<'_>,
 ) -> Option<Late> {
     let mut late = Late {
-        meta: group.meta.clone(),
+        meta: group.key.meta.clone(),
         documents: BTreeMap::new(),
         buckets: found.buckets,
     };
@@ -284,7 +289,7 @@ fn last_ones(
         }
         match twin {
             Twin::Stored(_) => {
-                let document = stored_form(one.document, &group.meta, timeseries, options);
+                let document = stored_form(one.document, &group.key.meta, timeseries, options);
                 late.documents.insert(one.time_ms, document);
             }
             Twin::None | Twin::Earlier => group.measurements.push(one),

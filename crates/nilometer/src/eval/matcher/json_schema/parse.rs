@@ -329,10 +329,9 @@ fn encrypt(element: Element<'_>) -> Result<TypeSet> {
             // What encrypts, the driver, reads these two; a validator cannot check them.
             "keyId" | "algorithm" => {}
             name => {
-                return Err(Error::new(
-                    crate::ErrorCode::IDLUnknownField,
-                    format!("BSON field '$jsonSchema.encrypt.{name}' is an unknown field."),
-                ));
+                return Err(Error::unknown_field(format_args!(
+                    "$jsonSchema.encrypt.{name}"
+                )));
             }
         }
     }

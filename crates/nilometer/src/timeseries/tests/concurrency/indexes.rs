@@ -3,26 +3,30 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
-use nilometer_bson::{Document, ObjectId, Value, ValueRef, doc};
-use nilometer_storage::{Durability, Engine, LsmEngine, LsmOptions, MemoryEngine};
+use nilometer_bson::{Document, Value, ValueRef, doc};
+use nilometer_storage::{Durability, Engine, MemoryEngine};
 
-use super::index_conversion::{CollationOrigin, to_buckets};
-use super::{BucketLimits, BucketRange, Timeseries};
-use crate::catalog::{Catalog, Collection, IndexSpec, Namespace, StoredIndex, TimeseriesOptions};
+use super::{Load, Shared, assert_all_seen, on_disk};
+use crate::catalog::{IndexSpec, StoredIndex};
 use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};
-use crate::insertion::InsertOptions;
+use crate::timeseries::BucketRange;
+use crate::timeseries::index_conversion::{CollationOrigin, to_buckets};
 
 /// How long each engine is exercised in each way.
 const DURATION: Duration = Duration::from_millis(1200);
 
-const WRITERS: i64 = 3;
-
-/// Measurements of a writer have numbers from its own range.
-const NUMBERS_PER_WRITER: i64 = 1_000_000_000;
+/// Arrays now and then, so that an index becomes multikey while it is in use.
+const LOAD: Load = Load {
+    writers: 3,
+    measurements_per_bucket: 40,
+    meta: |writer, number| match number % 29 {
+        0 => doc! { "k": vec![Value::Int32(1), Value::Int32(2)] }.into(),
+        _ => doc! { "k": (writer + number) % 3 }.into(),
+    },
+};
 
 /// All keys below a bound.
 #[derive(Debug)]
@@ -42,74 +46,7 @@ impl WantedKeys for Below {
     }
 }
 
-struct Shared {
-    catalog: Catalog,
-    timeseries: Arc<Timeseries>,
-    collection: Arc<Collection>,
-    /// Per writer: measurements acknowledged, numbered from 0.
-    acknowledged: Vec<AtomicI64>,
-    done: AtomicBool,
-}
-
 impl Shared {
-    fn new(engine: Arc<dyn Engine>) -> Self {
-        let catalog = Catalog::open(engine.clone()).unwrap();
-        let options =
-            TimeseriesOptions::parse(doc! { "timeField": "t", "metaField": "m" }.as_ref()).unwrap();
-        let name = Namespace::new("db", "ts").unwrap();
-        let collection = catalog
-            .create_timeseries(name, [1; 16], doc! {}, options)
-            .unwrap();
-        let limits = BucketLimits {
-            count_max: 40,
-            ..BucketLimits::default()
-        };
-        Self {
-            catalog,
-            timeseries: Arc::new(Timeseries::new(engine, limits, 7)),
-            collection,
-            acknowledged: (0..WRITERS).map(|_| AtomicI64::new(0)).collect(),
-            done: AtomicBool::new(false),
-        }
-    }
-
-    fn write(&self, writer: i64) {
-        let new_id = ObjectId::default;
-        let options = InsertOptions {
-            ordered: true,
-            durability: Durability::Buffered,
-            new_id: &new_id,
-        };
-        let mut next = 0i64;
-        while !self.done.load(Ordering::Relaxed) {
-            let size = next % 7 + 1;
-            let documents: Vec<Document> = (next..next + size)
-                .map(|number| {
-                    let back = if number % 13 == 0 { 4_000_000 } else { 0 };
-                    // Arrays now and then, so that an index becomes multikey while it is in use.
-                    let meta: Value = match number % 29 {
-                        0 => doc! { "k": vec![Value::Int32(1), Value::Int32(2)] }.into(),
-                        _ => doc! { "k": (writer + number) % 3 }.into(),
-                    };
-                    doc! {
-                        "_id": writer * NUMBERS_PER_WRITER + number,
-                        "t": Value::DateTime(1_700_000_000_000 + number * 5_000 - back),
-                        "m": meta,
-                        "v": number,
-                    }
-                })
-                .collect();
-            let documents = documents.iter().map(Document::as_ref);
-            let outcome = self
-                .timeseries
-                .insert(&self.catalog, &self.collection, documents, options)
-                .unwrap();
-            assert!(outcome.errors.is_empty());
-            next += size;
-            self.acknowledged[writer as usize].store(next, Ordering::Release);
-        }
-    }
-
     /// Makes an index over what is there, as `createIndexes` does.
     fn create_index(
         &self,
@@ -163,7 +100,7 @@ impl Shared {
         ];
         let mut made = Vec::new();
         for round in 0.. {
-            if self.done.load(Ordering::Relaxed) {
+            if self.is_over() {
                 return;
             }
             let (key, filter) = kinds[round % kinds.len()].clone();
@@ -175,14 +112,10 @@ impl Shared {
     }
 
     /// Asks an index for the buckets with values from some number on.
-    fn read(&self, index: &BucketIndex) -> usize {
+    fn read_by(&self, index: &BucketIndex) -> usize {
         let mut scans = 0;
-        while !self.done.load(Ordering::Relaxed) {
-            let before: Vec<i64> = self
-                .acknowledged
-                .iter()
-                .map(|count| count.load(Ordering::Acquire))
-                .collect();
+        while !self.is_over() {
+            let before = self.acknowledged();
             let from = before.iter().max().map_or(0, |most| most / 2);
             let mut bound = KeyBuilder::new(KeyOrder::new([true]));
             bound.push(ValueRef::Int64(from));
@@ -206,12 +139,7 @@ impl Shared {
                     assert!(seen.insert(id), "{id} twice");
                 }
             }
-            for (writer, count) in before.iter().enumerate() {
-                for number in from..*count {
-                    let id = writer as i64 * NUMBERS_PER_WRITER + number;
-                    assert!(seen.contains(&id), "{id} was acknowledged and is not there");
-                }
-            }
+            assert_all_seen(&before, from, &seen);
             scans += 1;
         }
         scans
@@ -220,7 +148,7 @@ impl Shared {
     /// Takes buckets out and puts some of them back.
     fn remove(&self) {
         let mut round = 0;
-        while !self.done.load(Ordering::Relaxed) {
+        while !self.is_over() {
             round += 1;
             let scan = self
                 .timeseries
@@ -254,27 +182,19 @@ impl Shared {
     }
 }
 
-fn wait(scope: &[std::thread::ScopedJoinHandle<'_, usize>], shared: &Shared) {
-    let end = Instant::now() + DURATION;
-    while Instant::now() < end && scope.iter().all(|thread| !thread.is_finished()) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    shared.done.store(true, Ordering::Relaxed);
-}
-
 /// Readers by index beside writers and builds.
 fn readers(engine: Arc<dyn Engine>) {
-    let shared = Shared::new(engine);
+    let shared = Shared::new(engine, LOAD);
     let by_value = shared.create_index("v", doc! { "v": -1 }, None);
     let index = BucketIndex::of(&by_value, "t").unwrap();
     std::thread::scope(|scope| {
         let shared = &shared;
-        for writer in 0..WRITERS {
+        for writer in 0..LOAD.writers {
             scope.spawn(move || shared.write(writer));
         }
         scope.spawn(|| shared.change_indexes());
-        let reading = [0, 1].map(|_| scope.spawn(|| shared.read(&index)));
-        wait(&reading, shared);
+        let reading = [0, 1].map(|_| scope.spawn(|| shared.read_by(&index)));
+        shared.wait(DURATION, &reading);
         for reader in reading {
             assert!(reader.join().unwrap() > 0);
         }
@@ -284,27 +204,17 @@ fn readers(engine: Arc<dyn Engine>) {
 
 /// Removals and raw writes beside writers and builds.
 fn removals(engine: Arc<dyn Engine>) {
-    let shared = Shared::new(engine);
+    let shared = Shared::new(engine, LOAD);
     std::thread::scope(|scope| {
         let shared = &shared;
-        for writer in 0..WRITERS {
+        for writer in 0..LOAD.writers {
             scope.spawn(move || shared.write(writer));
         }
         scope.spawn(|| shared.change_indexes());
         scope.spawn(|| shared.remove());
-        wait(&[], shared);
+        shared.wait(DURATION, &[]);
     });
     shared.validate();
-}
-
-fn on_disk(name: &str, exercise: fn(Arc<dyn Engine>)) {
-    let directory =
-        std::env::temp_dir().join(format!("nilometer-ix-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
-    exercise(Arc::new(
-        LsmEngine::open(&directory, LsmOptions::tiny()).unwrap(),
-    ));
-    let _ = std::fs::remove_dir_all(&directory);
 }
 
 #[test]
@@ -314,7 +224,7 @@ fn readers_in_memory() {
 
 #[test]
 fn readers_on_disk_with_much_flushing() {
-    on_disk("readers", readers);
+    on_disk("index-readers", readers);
 }
 
 #[test]
@@ -324,5 +234,5 @@ fn removals_in_memory() {
 
 #[test]
 fn removals_on_disk_with_much_flushing() {
-    on_disk("removals", removals);
+    on_disk("index-removals", removals);
 }

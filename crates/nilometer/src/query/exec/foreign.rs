@@ -1,0 +1,139 @@
+//! What `$lookup` and `$graphLookup` share: the documents of the other collection kept by a field, and what
+//! a field asks for and answers to.
+//!
+//! Equality is that of a filter: an array that is looked for stands for its elements, one that is found
+//! for its elements and itself, null and missing for each other.
+
+use std::collections::{BTreeSet, HashMap};
+
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{Document, Value, ValueRef};
+
+use super::memory::MemoryGauge;
+use super::unwind::with_value_at;
+use super::{BoxOperator, ExecContext, next_filled};
+use crate::error::Result;
+use crate::eval::Collation;
+use crate::eval::collation::CollatedValue;
+use crate::eval::matcher::{LeafArrays, MatchPath};
+use crate::query::batch::Batch;
+
+/// Documents of the other collection, in memory.
+pub(super) struct Kept {
+    /// In the order in which they were read.
+    pub(super) documents: Vec<Document>,
+    /// Positions by each value the field has; nothing without a field.
+    by_value: HashMap<CollatedValue, Vec<usize>>,
+    /// How strings compare.
+    collation: Collation,
+}
+
+impl Kept {
+    /// Reads all documents of `pipeline`, by the values at `path`; none if they are more than fit.
+    pub(super) fn read(
+        mut pipeline: BoxOperator,
+        path: Option<&MatchPath>,
+        collation: Collation,
+        mut memory: MemoryGauge,
+        cx: &ExecContext<'_>,
+    ) -> Result<Option<Self>> {
+        let mut kept = Self {
+            documents: Vec::new(),
+            by_value: HashMap::new(),
+            collation,
+        };
+        while let Some(batch) = next_filled(&mut pipeline, cx)? {
+            for document in batch.into_rows()? {
+                if memory.add(document.as_bytes().len()).is_err() {
+                    return Ok(None);
+                }
+                if let Some(path) = path {
+                    kept.index(path, &document)?;
+                }
+                kept.documents.push(document);
+            }
+        }
+        Ok(Some(kept))
+    }
+
+    fn index(&mut self, path: &MatchPath, document: &Document) -> Result<()> {
+        let at = self.documents.len();
+        for value in foreign_values(path, document)? {
+            let places = self.by_value.entry(self.collation.key(value)).or_default();
+            if places.last() != Some(&at) {
+                places.push(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// The documents that equal what the field `local` of `row` asks for.
+    pub(super) fn matching(&self, local: &MatchPath, row: &Document) -> Result<Vec<Document>> {
+        let wanted = local_values(local, row)?;
+        let wanted: Vec<_> = wanted.into_iter().map(|v| self.collation.key(v)).collect();
+        Ok(self.with_any(wanted.iter()))
+    }
+
+    /// The documents that have one of the values, each once.
+    pub(super) fn with_any<'a>(
+        &self,
+        wanted: impl Iterator<Item = &'a CollatedValue>,
+    ) -> Vec<Document> {
+        let places = wanted.filter_map(|value| self.by_value.get(value));
+        let places: BTreeSet<usize> = places.flatten().copied().collect();
+        let found = places.into_iter().filter_map(|at| self.documents.get(at));
+        found.cloned().collect()
+    }
+}
+
+/// The values at a path, those of arrays one by one; none where nothing is.
+pub(super) fn values_at(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
+    let mut values = Vec::new();
+    let root = ValueRef::Document(row.as_ref());
+    path.visit(root, LeafArrays::Whole, &mut |value, _| {
+        match value {
+            ValueRef::Missing => {}
+            ValueRef::Array(array) => values.extend(array.iter().map(ValueRef::to_value)),
+            other => values.push(other.to_value()),
+        }
+        Ok(false)
+    })?;
+    Ok(values)
+}
+
+/// What a local field asks for: the elements of arrays, null if there is nothing.
+pub(super) fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
+    let mut values = values_at(path, row)?;
+    if values.is_empty() {
+        values.push(Value::Null);
+    }
+    Ok(values)
+}
+
+/// What a foreign field answers to: its value, and the elements of an array; null if missing.
+pub(super) fn foreign_values(path: &MatchPath, document: &Document) -> Result<Vec<Value>> {
+    let mut values = Vec::new();
+    let root = ValueRef::Document(document.as_ref());
+    path.visit(root, LeafArrays::Expand, &mut |value, _| {
+        values.push(match value {
+            ValueRef::Missing => Value::Null,
+            other => other.to_value(),
+        });
+        Ok(false)
+    })?;
+    Ok(values)
+}
+
+/// The rows of a batch, each with what `find` finds for it at `target`.
+pub(super) fn with_found(
+    batch: Batch,
+    target: &FieldPath,
+    mut find: impl FnMut(&Document) -> Result<Value>,
+) -> Result<Batch> {
+    let mut out = Vec::new();
+    for row in batch.into_rows()? {
+        let found = find(&row)?;
+        out.push(with_value_at(row.as_ref(), target, found.as_ref()));
+    }
+    Ok(Batch::Rows(out))
+}

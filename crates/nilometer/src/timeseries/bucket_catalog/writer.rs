@@ -1,0 +1,193 @@
+//! One command's way into the buckets of a collection.
+//!
+//! ```text
+//! measurement ─► open bucket of its series: room? types? ── no ─► close or archive it,
+//!                       │ yes                                     take one up again or open another
+//!                       ▼
+//!                     stage ── bucket full, or series at an end ─► tail entry in the command's batch
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nilometer_storage::{KeyspaceId, WriteBatch};
+
+use super::super::series_index;
+use super::bucket::{Measurement, MemoryUse, OpenBucket};
+use super::reopening::{self, BucketStorage, Check, Room};
+use super::rollover::Rollover;
+use super::series::{Series, SeriesKey};
+use super::staging::Stage;
+use super::stats::increment;
+use super::{BucketCatalog, InFlight};
+use crate::catalog::{Collection, Storage};
+use crate::error::{Error, Result};
+
+/// Puts measurements into buckets, and tail entries into a batch.
+pub(crate) struct BucketWriter<'c, 'a> {
+    check: Check<'c>,
+    tail: KeyspaceId,
+    index: KeyspaceId,
+    stage: Stage<'a>,
+    /// What is to be committed.
+    pub(crate) batch: WriteBatch,
+    /// The entries in it. Whatever happens, they must be finished ([`BucketCatalog::finish`]).
+    pub(crate) in_flight: Vec<InFlight>,
+}
+
+impl BucketCatalog {
+    /// A writer for one command on a time-series collection.
+    pub(crate) fn writer<'c, 'a>(
+        &'c self,
+        collection: &'c Collection,
+        storage: &'c dyn BucketStorage,
+    ) -> Result<BucketWriter<'c, 'a>> {
+        let (Some(options), Storage::Buckets { tail, series, .. }) =
+            (&collection.timeseries, collection.storage)
+        else {
+            return Err(Error::bad_value("not a time-series collection"));
+        };
+        let check = Check {
+            catalog: self,
+            collection: collection.uuid,
+            limits: self.limits,
+            bytes_min: self.bytes_min.load(Ordering::Relaxed),
+            options,
+            storage,
+            counters: self.counters(collection.uuid),
+        };
+        Ok(BucketWriter {
+            check,
+            tail,
+            index: series,
+            stage: Stage::default(),
+            batch: WriteBatch::new(),
+            in_flight: Vec::new(),
+        })
+    }
+}
+
+impl<'a> BucketWriter<'_, 'a> {
+    /// Puts the tail entries for one series' measurements into the batch, in the order given.
+    pub(crate) fn add(
+        &mut self,
+        key: &Arc<SeriesKey>,
+        measurements: &[Measurement<'a>],
+    ) -> Result<()> {
+        let mut stripe = self.check.catalog.stripe(key).lock();
+        let series = match stripe.series.get_mut(key) {
+            Some(series) => series,
+            None => stripe.series.entry(key.clone()).or_default(),
+        };
+        let mut current = series.open.take();
+        let added = self.add_all(key, series, &mut current, measurements);
+        if let Some(bucket) = current {
+            if added.is_ok() {
+                series.open = Some(bucket);
+            } else {
+                // It counts measurements that are in no entry.
+                series.let_go(*bucket);
+            }
+        }
+        if added.is_err() {
+            self.stage.clear();
+        }
+        added
+    }
+
+    /// Puts measurements into `current` or what comes after it. Whatever happens, a bucket that may
+    /// have entries in flight is in `current` or in the series.
+    fn add_all(
+        &mut self,
+        key: &Arc<SeriesKey>,
+        series: &mut Series,
+        current: &mut Option<Box<OpenBucket>>,
+        measurements: &[Measurement<'a>],
+    ) -> Result<()> {
+        for measurement in measurements {
+            let had_open = current.is_some();
+            if let Some(bucket) = current {
+                let Some(reason) = self.push(bucket, measurement)? else {
+                    continue;
+                };
+                self.flush(key, bucket)?;
+                self.check.counters.count_rollover(reason);
+            }
+            if let Some(bucket) = current.take() {
+                let backward = measurement.time_ms < bucket.start_ms;
+                if backward && !self.check.is_frozen(bucket.id) {
+                    series.archive(bucket, key.meta.len());
+                } else {
+                    series.close(*bucket);
+                }
+            }
+            let mut bucket = match reopening::reopen(series, &key.meta, measurement, &self.check)? {
+                Some(reopened) => reopened,
+                None => {
+                    let first = i64::from(!had_open);
+                    increment(&self.check.counters.opened_due_to_metadata, first);
+                    Box::new(self.open(measurement.time_ms, key.meta.len()))
+                }
+            };
+            self.stage
+                .push(&mut bucket, self.check.options, measurement);
+            *current = Some(bucket);
+        }
+        match current {
+            Some(bucket) => self.flush(key, bucket),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts a measurement into a bucket, or tells why it does not take it.
+    fn push(
+        &mut self,
+        bucket: &mut OpenBucket,
+        measurement: &Measurement<'a>,
+    ) -> Result<Option<Rollover>> {
+        let room = self.check.room(bucket, measurement, self.stage.rows())?;
+        if let Room::None(reason) = room {
+            return Ok(Some(reason));
+        }
+        // A schema change is looked for also where the measurements are large.
+        if !self.stage.push(bucket, self.check.options, measurement) {
+            return Ok(Some(Rollover::SchemaChange));
+        }
+        self.check.count_room(bucket, room);
+        Ok(None)
+    }
+
+    fn open(&mut self, time_ms: i64, meta_bytes: usize) -> OpenBucket {
+        let catalog = self.check.catalog;
+        let suffix = catalog.next_suffix.fetch_add(1, Ordering::Relaxed);
+        let memory = MemoryUse::new(catalog.usage.clone());
+        let (suffix, options) = (suffix.to_be_bytes(), self.check.options);
+        let mut bucket = self
+            .stage
+            .open(suffix, options, time_ms, meta_bytes, memory);
+        bucket.era = catalog.era();
+        bucket
+    }
+
+    /// Makes an entry of the rows collected for `bucket`, if there are any.
+    fn flush(&mut self, key: &Arc<SeriesKey>, bucket: &mut OpenBucket) -> Result<()> {
+        if self.stage.rows() == 0 {
+            return Ok(());
+        }
+        let meta = &key.meta;
+        let (entry_key, value, entry) = self.stage.take_entry(bucket, meta)?;
+        if entry.with_header {
+            let (start_ms, id) = (bucket.start_ms, bucket.id);
+            let found_by = series_index::key(meta, start_ms, id);
+            self.batch.put(self.index, found_by, Vec::new());
+            let storage = self.check.storage;
+            storage.opened(&mut self.batch, meta, start_ms, id)?;
+        }
+        self.batch.put(self.tail, entry_key, value);
+        self.in_flight.push(InFlight {
+            key: key.clone(),
+            entry,
+        });
+        Ok(())
+    }
+}
