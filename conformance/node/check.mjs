@@ -74,6 +74,53 @@ async function rename() {
   await second.drop();
 }
 
+async function validators() {
+  const $jsonSchema = { required: ["name"], properties: { name: { bsonType: "string" } } };
+  const people = await db.createCollection("people", { validator: { $jsonSchema } });
+  await people.insertOne({ _id: 1, name: "Ann" });
+  const error = await people.insertOne({ _id: 2, name: 5 }).then(
+    () => assert.fail("no error"),
+    (e) => e,
+  );
+  assert.equal(error.code, 121);
+  assert.equal(error.errInfo.failingDocumentId, 2);
+  const [rule] = error.errInfo.details.schemaRulesNotSatisfied;
+  assert.equal(rule.propertiesNotSatisfied[0].propertyName, "name");
+  const unset = { $unset: { name: 1 } };
+  assert.equal(await codeOf(() => people.updateOne({ _id: 1 }, unset)), 121);
+  assert.equal(await codeOf(() => people.findOneAndUpdate({ _id: 1 }, unset)), 121);
+  await people.insertOne({ _id: 2 }, { bypassDocumentValidation: true });
+  assert.equal((await people.options()).validator.$jsonSchema.required[0], "name");
+  await people.drop();
+}
+
+async function followALog() {
+  const log = await db.createCollection("log", { capped: true, size: 4096, max: 3 });
+  await log.insertMany(range(0, 5).map((_id) => ({ _id })));
+  assert.equal(await log.isCapped(), true);
+  const cursor = log.find({}, { tailable: true, awaitData: true, maxAwaitTimeMS: 5000 });
+  const next = async () => (await cursor.next())._id;
+  assert.deepEqual([await next(), await next(), await next()], [2, 3, 4]);
+  const coming = next();
+  await log.insertOne({ _id: 5 });
+  assert.equal(await coming, 5);
+  await log.insertMany(range(6, 10).map((_id) => ({ _id })));
+  assert.equal(await codeOf(() => cursor.next()), 136);
+  await cursor.close();
+  await log.drop();
+}
+
+async function clustered() {
+  const clusteredIndex = { key: { _id: 1 }, unique: true, name: "by id" };
+  const orders = await db.createCollection("orders", { clusteredIndex });
+  await orders.insertMany([3, 1, 2].map((_id) => ({ _id })));
+  assert.deepEqual((await orders.find().toArray()).map((d) => d._id), [1, 2, 3]);
+  assert.equal((await orders.indexes())[0].clustered, true);
+  const plan = await orders.find({ _id: { $gt: 1 } }).explain();
+  assert.equal(plan.queryPlanner.winningPlan.stage, "CLUSTERED_IXSCAN");
+  await orders.drop();
+}
+
 const checks = {
   async connect_and_ping() {
     await client.connect();
@@ -210,6 +257,9 @@ const checks = {
     await plain.drop();
     await defineIndexes();
     await rename();
+    await validators();
+    await followALog();
+    await clustered();
   },
 
   async unacknowledged_write() {

@@ -13,7 +13,9 @@ import changes
 import tour
 from bson import Decimal128, Int64, ObjectId, Regex
 from bson.codec_options import CodecOptions
-from pymongo import ASCENDING, DESCENDING, IndexModel, InsertOne, MongoClient, errors
+from pymongo import (
+    ASCENDING, DESCENDING, CursorType, IndexModel, InsertOne, MongoClient, errors,
+)
 from pymongo.collation import Collation, CollationStrength
 from pymongo.write_concern import WriteConcern
 
@@ -182,6 +184,9 @@ def ordinary_collection():
     follow_collations()
     define_indexes()
     rename()
+    validators()
+    follow_a_log()
+    clustered()
 
 
 def define_indexes():
@@ -224,6 +229,56 @@ def rename():
     equal(code_of(lambda: first.rename("third")), 26)
     equal(code_of(lambda: readings.rename("other")), 166)
     second.drop()
+
+
+def validators():
+    rules = {"$jsonSchema": {"required": ["name"], "properties": {"name": {"bsonType": "string"}}}}
+    people = db.create_collection("people", validator=rules)
+    people.insert_one({"_id": 1, "name": "Ann"})
+    try:
+        people.insert_one({"_id": 2, "name": 5})
+        raise AssertionError("no error")
+    except errors.WriteError as e:
+        equal(e.code, 121)
+        equal(e.details["errInfo"]["failingDocumentId"], 2)
+        rule = e.details["errInfo"]["details"]["schemaRulesNotSatisfied"][0]
+        equal(rule["propertiesNotSatisfied"][0]["propertyName"], "name")
+    equal(code_of(lambda: people.update_one({"_id": 1}, {"$unset": {"name": 1}})), 121)
+    equal(code_of(lambda: people.find_one_and_update({"_id": 1}, {"$unset": {"name": 1}})), 121)
+    people.insert_one({"_id": 2}, bypass_document_validation=True)
+    equal(len(db.validate_collection(people)["warnings"]), 1)
+    db.command("collMod", "people", validationAction="warn")
+    people.insert_one({"_id": 3})
+    equal(people.options()["validationAction"], "warn")
+    people.drop()
+
+
+def follow_a_log():
+    log = db.create_collection("log", capped=True, size=4096, max=3)
+    log.insert_many([{"_id": i} for i in range(5)])
+    equal(log.options()["capped"], True)
+    cursor = log.find(cursor_type=CursorType.TAILABLE_AWAIT).max_await_time_ms(100)
+    equal([d["_id"] for d in cursor], [2, 3, 4])
+    log.insert_one({"_id": 5})
+    equal([d["_id"] for d in cursor], [5])
+    assert cursor.alive
+    log.insert_many([{"_id": i} for i in range(6, 10)])
+    # The driver ends a cursor whose place in the log is lost.
+    equal([d["_id"] for d in cursor], [])
+    assert not cursor.alive
+    equal([d["_id"] for d in log.find().sort("$natural", DESCENDING)], [9, 8, 7])
+    log.drop()
+
+
+def clustered():
+    index = {"key": {"_id": 1}, "unique": True, "name": "by id"}
+    orders = db.create_collection("orders", clusteredIndex=index)
+    orders.insert_many([{"_id": i} for i in (3, 1, 2)])
+    equal([d["_id"] for d in orders.find()], [1, 2, 3])
+    equal(orders.index_information()["by id"]["clustered"], True)
+    plan = orders.find({"_id": {"$gt": 1}}).explain()["queryPlanner"]["winningPlan"]
+    equal(plan["stage"], "CLUSTERED_IXSCAN")
+    orders.drop()
 
 
 def follow_collations():

@@ -316,6 +316,23 @@ impl Default for WriteConcern {
     }
 }
 
+/// What is not done to documents that are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bypass {
+    /// The validator is not asked (`bypassDocumentValidation`).
+    pub validation: bool,
+    /// Empty timestamps stay as they are (`bypassEmptyTsReplacement`).
+    pub empty_timestamps: bool,
+}
+
+impl Bypass {
+    /// Documents are written as they are.
+    pub const ALL: Self = Self {
+        validation: true,
+        empty_timestamps: true,
+    };
+}
+
 /// The circumstances of one running operation.
 #[derive(Clone)]
 pub struct OperationContext {
@@ -337,6 +354,8 @@ pub struct OperationContext {
     pub max_time_ms: i64,
     /// The command only tells how it would be done: nothing is taken from the plan cache.
     pub is_explain: bool,
+    /// What documents are written without.
+    pub bypass: Bypass,
     pub(crate) clock: Arc<dyn Clock>,
     /// Compared with the clock's monotonic time.
     pub(crate) deadline: Option<Duration>,
@@ -357,6 +376,7 @@ impl OperationContext {
             write_concern: WriteConcern::default(),
             max_time_ms: 0,
             is_explain: false,
+            bypass: Bypass::default(),
             clock,
             deadline: None,
             kill: KillSwitch::new(),

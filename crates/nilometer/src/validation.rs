@@ -10,6 +10,8 @@ pub struct Validation {
     pub checked: u64,
     /// How many of them are wrong.
     pub invalid: u64,
+    /// Records that are sound and not as the validator wants them.
+    pub non_compliant: u64,
     /// What is wrong, for the first of them.
     pub problems: Vec<String>,
     /// Each index with the number of its entries.

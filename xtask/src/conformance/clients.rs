@@ -28,7 +28,7 @@ pub(crate) struct Client {
     install: fn() -> Vec<Command>,
     /// The command that runs it.
     start: fn() -> Command,
-    /// The checks it must report.
+    /// Lists of the checks it must report.
     pub(crate) checks: &'static [&'static [&'static str]],
 }
 

@@ -8,7 +8,8 @@
 //! Events come through `tracing`. The fields `c` (component) and `id` of an event move to the top,
 //! all others are `attr`; `ctx` is the name of the thread, so a connection's lines carry its
 //! number. Each line goes to the sink and to the ring behind `getLog`; a warning that is marked
-//! with `startup = true` is also kept for every shell that connects.
+//! with `startup = true` is also kept for every shell that connects. A field called `json.x` is JSON
+//! already: it becomes the attribute `x` as it stands.
 
 mod date;
 mod json;
@@ -179,7 +180,10 @@ impl Visit for Fields {
         match field.name() {
             "message" => value.clone_into(&mut self.message),
             "c" => self.component = Some(value.to_owned()),
-            name => write_string(self.attribute(name), value),
+            name => match name.strip_prefix("json.") {
+                Some(name) => self.attribute(name).push_str(value),
+                None => write_string(self.attribute(name), value),
+            },
         }
     }
 

@@ -1,6 +1,7 @@
 //! The built server, spoken to over a socket in raw bytes.
 
 mod bad_input;
+mod capped_durability;
 mod change_durability;
 mod client;
 mod commands;

@@ -66,7 +66,8 @@ fn expire(
     now_ms: i64,
 ) -> Result<usize> {
     let by_indexes = timeseries.expire_by_indexes(catalog, collection, now_ms)?;
-    match expire_after_ms(collection) {
+    let of_buckets = expire_after_ms(collection).filter(|_| collection.timeseries.is_some());
+    match of_buckets {
         Some(after) => {
             let all = timeseries.expire(catalog, collection, now_ms.saturating_sub(after))?;
             Ok(all + by_indexes)
@@ -83,6 +84,12 @@ fn expire_records(
     check_interrupt: &dyn Fn() -> Result<()>,
 ) -> Result<u64> {
     let mut removed = 0;
+    if collection.is_clustered()
+        && let Some(after) = expire_after_ms(collection)
+    {
+        let limit_ms = now_ms.saturating_sub(after);
+        removed += records.expire_clustered(collection, limit_ms, check_interrupt)?;
+    }
     if let Storage::Records { .. } = collection.storage {
         for stored in collection.indexes.all().iter() {
             let Some(seconds) = stored.spec.expire_after_seconds else {
@@ -166,6 +173,38 @@ mod tests {
         let partial = Some(doc! { "k": 1 });
         assert_eq!(left(doc! { "d": 1 }, partial), [1, 2, 3, 5, 6, 7, 8]);
         assert_eq!(left(doc! { "d": 1, "e": 1 }, None).len(), 2908);
+    }
+
+    #[test]
+    fn a_clustered_collection_expires_by_its_ids() {
+        let database = Database::in_memory().unwrap();
+        let create = bson::doc! {
+            "create": "c",
+            "clusteredIndex": { "key": { "_id": 1 }, "unique": true },
+            "expireAfterSeconds": 10,
+        };
+        database.command("db", &create).unwrap();
+        let events = database.collection::<bson::Document>("db", "c");
+        let ms = |back: i64| bson::DateTime::from_millis(NOW_MS - 10_000 - back);
+        let old = (0..3000).map(|i| bson::doc! { "_id": ms(i), "k": 1 });
+        events.insert_many(old).unwrap();
+        let others = [
+            bson::doc! { "_id": ms(-1) },
+            bson::doc! { "_id": 5 },
+            bson::doc! { "_id": "x" },
+        ];
+        events.insert_many(others).unwrap();
+        let name = Namespace::new("db", "c").unwrap();
+        let collection = database.catalog().collection(&name).unwrap();
+        let gone = expire_records(&collection, database.records(), NOW_MS, &|| Ok(())).unwrap();
+        assert_eq!(gone, 3000);
+        assert_eq!(events.count(bson::doc! {}).unwrap(), 3);
+        // What is for buckets leaves it alone.
+        let catalog = database.catalog();
+        assert_eq!(
+            expire(catalog, &collection, database.timeseries(), i64::MAX).unwrap(),
+            0
+        );
     }
 
     const SPAN_MS: i64 = 3_600_000;

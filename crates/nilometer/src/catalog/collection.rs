@@ -7,8 +7,9 @@
 //! { ns, type: "view", viewOn, pipeline, options }
 //! ```
 
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use nilometer_bson::{Array, Binary, DocRef, Document, DocumentBuilder, Value, ValueRef};
 use nilometer_storage::KeyspaceId;
@@ -24,10 +25,11 @@ use crate::error::{Error, ErrorCode, Result};
 pub enum Storage {
     /// An ordinary collection.
     Records {
-        /// Record id (8 bytes, big-endian) to document.
+        /// Record id (8 bytes, big-endian) to document; in a clustered collection key string of `_id` to
+        /// document.
         records: KeyspaceId,
-        /// Key string of `_id` to record id.
-        id_index: KeyspaceId,
+        /// Key string of `_id` to record id; none in a clustered collection.
+        id_index: Option<KeyspaceId>,
     },
     /// The buckets of a time-series collection, by bucket `_id`.
     Buckets {
@@ -46,7 +48,7 @@ impl Storage {
     /// All its keyspaces.
     pub fn keyspaces(&self) -> Vec<KeyspaceId> {
         match *self {
-            Self::Records { records, id_index } => vec![records, id_index],
+            Self::Records { records, id_index } => [records].into_iter().chain(id_index).collect(),
             Self::Buckets {
                 open,
                 sealed,
@@ -102,6 +104,8 @@ pub struct Collection {
     mixed_schema: bool,
     /// True once `collMod` changed the widths of buckets: those there already have other ones.
     widths_changed: bool,
+    /// What the write room made of the validator, so that it is done once.
+    validator: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Collection {
@@ -125,6 +129,7 @@ impl Collection {
             extended_range: Arc::default(),
             mixed_schema: false,
             widths_changed: false,
+            validator: OnceLock::new(),
         }
     }
 
@@ -147,6 +152,7 @@ impl Collection {
             indexes: self.indexes.clone(),
             // What is told to one of them all know.
             extended_range: self.extended_range.clone(),
+            validator: OnceLock::new(),
         }
     }
 
@@ -203,6 +209,11 @@ impl Collection {
                 .is_some_and(|t| t.has_fixed_buckets())
     }
 
+    /// True for an ordinary collection whose documents are kept in the order of `_id`.
+    pub fn is_clustered(&self) -> bool {
+        matches!(self.storage, Storage::Records { id_index: None, .. })
+    }
+
     /// True if bounds of fields may be of different types (`timeseriesBucketsMayHaveMixedSchemaData`).
     pub fn may_have_mixed_schema(&self) -> bool {
         self.mixed_schema
@@ -211,6 +222,11 @@ impl Collection {
     /// True once a measurement outside 1970..2038 was stored.
     pub fn has_extended_range(&self) -> bool {
         self.extended_range.load(Ordering::Acquire)
+    }
+
+    /// Room for what is made of the validator once and kept with it.
+    pub fn validator(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {
+        &self.validator
     }
 
     /// Remembers that such a measurement exists.
@@ -259,7 +275,9 @@ impl Collection {
         match self.storage {
             Storage::Records { records, id_index } => {
                 append_keyspace(&mut out, "records", records);
-                append_keyspace(&mut out, "idIndex", id_index);
+                if let Some(id_index) = id_index {
+                    append_keyspace(&mut out, "idIndex", id_index);
+                }
             }
             Storage::Buckets {
                 open,
@@ -386,7 +404,10 @@ pub(super) fn decode(namespace: Namespace, bytes: &[u8]) -> Result<Entry> {
     } else {
         Storage::Records {
             records: keyspace("records")?,
-            id_index: keyspace("idIndex")?,
+            id_index: match keyspaces.contains("idIndex") {
+                true => Some(keyspace("idIndex")?),
+                false => None,
+            },
         }
     };
     let indexes = indexes::decode(entry.get("indexes")).ok_or_else(damaged)?;

@@ -1,7 +1,7 @@
 //! What an index is, as it is stored and listed.
 //!
 //! ```text
-//! { v: 2, key, name, unique?, sparse?, hidden?, partialFilterExpression?, collation?,
+//! { v: 2, key, name, unique?, sparse?, hidden?, prepareUnique?, partialFilterExpression?, collation?,
 //!   expireAfterSeconds?, originalSpec?, … }
 //! ```
 //!
@@ -25,6 +25,8 @@ pub struct IndexSpec {
     pub name: String,
     /// No two documents may have a key in common.
     pub unique: bool,
+    /// No document may come that has a key of another, though there may be such already.
+    pub prepare_unique: bool,
     /// Documents that have none of the fields are left out.
     pub sparse: bool,
     /// Kept up to date, but not used by queries.
@@ -42,6 +44,11 @@ pub struct IndexSpec {
 }
 
 impl IndexSpec {
+    /// True if a document is refused that would get a key another document has.
+    pub fn refuses_duplicates(&self) -> bool {
+        self.unique || self.prepare_unique
+    }
+
     /// The definition as `listIndexes` shows it.
     pub fn to_document(&self) -> Document {
         let mut out = DocumentBuilder::new();
@@ -52,6 +59,7 @@ impl IndexSpec {
             ("unique", self.unique),
             ("sparse", self.sparse),
             ("hidden", self.hidden),
+            ("prepareUnique", self.prepare_unique),
         ] {
             if flag {
                 out.append(name, true);
@@ -91,6 +99,7 @@ impl IndexSpec {
                 "key" => spec.key = document(value)?,
                 "name" => spec.name = value.as_str()?.to_owned(),
                 "unique" => spec.unique = flag,
+                "prepareUnique" => spec.prepare_unique = flag,
                 "sparse" => spec.sparse = flag,
                 "hidden" => spec.hidden = flag,
                 "partialFilterExpression" => spec.partial_filter = Some(document(value)?),
@@ -118,6 +127,7 @@ mod tests {
             key: doc! { "a": 1, "b": "2d" },
             name: "a_1_b_2d".into(),
             unique: true,
+            prepare_unique: true,
             sparse: true,
             hidden: true,
             partial_filter: Some(doc! { "a": doc! { "$gt": 1 } }),

@@ -18,7 +18,7 @@
 
 use std::any::Any;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
@@ -46,7 +46,7 @@ struct State {
     multikey: AtomicU32,
     /// How many queries have used it.
     uses: Arc<AtomicU64>,
-    since_ms: i64,
+    since_ms: AtomicI64,
     /// What the catalog has stored, or is about to: ahead of the above.
     stored: Mutex<Durable>,
     /// Where an interrupted build goes on.
@@ -116,7 +116,7 @@ impl StoredIndex {
                 ready: AtomicBool::new(durable.ready),
                 multikey: AtomicU32::new(durable.multikey),
                 uses,
-                since_ms,
+                since_ms: AtomicI64::new(since_ms),
                 stored: Mutex::new(durable),
                 resume_after: Mutex::default(),
                 failure: Mutex::default(),
@@ -172,7 +172,13 @@ impl StoredIndex {
     /// Since when uses are counted: when it was made, in ms since 1970; 0 if it was there when the
     /// database was opened.
     pub fn since_ms(&self) -> i64 {
-        self.state.since_ms
+        self.state.since_ms.load(Ordering::Relaxed)
+    }
+
+    /// Begins to count uses anew, as after a change of the definition.
+    pub fn forget_uses(&self, now_ms: i64) {
+        self.state.uses.store(0, Ordering::Relaxed);
+        self.state.since_ms.store(now_ms, Ordering::Relaxed);
     }
 
     /// The key of the last record an interrupted build has dealt with.

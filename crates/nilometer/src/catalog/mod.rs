@@ -47,6 +47,25 @@ pub enum CatalogEntry {
     View(Arc<View>),
 }
 
+/// What a new collection needs to keep its documents.
+#[derive(Clone, Copy)]
+enum StorageKind {
+    Buckets,
+    Records,
+    Clustered,
+}
+
+impl StorageKind {
+    /// What `create` asks for with these options.
+    fn of(timeseries: Option<&TimeseriesOptions>, options: &Document) -> Self {
+        match timeseries {
+            Some(_) => Self::Buckets,
+            None if options.as_ref().contains("clusteredIndex") => Self::Clustered,
+            None => Self::Records,
+        }
+    }
+}
+
 /// All names, in memory and in one keyspace.
 pub struct Catalog {
     engine: Arc<dyn Engine>,
@@ -168,7 +187,8 @@ impl Catalog {
     ) -> Result<Arc<Collection>> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         self.refuse_taken(&namespace)?;
-        let storage = self.create_storage(uuid, timeseries.is_some())?;
+        let kind = StorageKind::of(timeseries.as_ref(), &options);
+        let storage = self.create_storage(uuid, kind)?;
         let created = Collection::new(namespace.clone(), uuid, options, timeseries, storage);
         let created = Arc::new(created);
         self.store(vec![(
@@ -199,7 +219,7 @@ impl Catalog {
             }
             Some(_) => return Err(taken(&buckets)),
             None => {
-                let storage = self.create_storage(uuid, true)?;
+                let storage = self.create_storage(uuid, StorageKind::Buckets)?;
                 let created =
                     Collection::new(buckets.clone(), uuid, options, Some(timeseries), storage);
                 if let Some(spec) = created.default_index() {
@@ -297,25 +317,28 @@ impl Catalog {
         )])
     }
 
-    fn create_storage(&self, uuid: [u8; 16], buckets: bool) -> Result<Storage> {
+    fn create_storage(&self, uuid: [u8; 16], kind: StorageKind) -> Result<Storage> {
         let uuid: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
         let create = |kind: &str, separate_values| {
             let name = format!("{kind}/{uuid}");
             self.engine
                 .create_keyspace(&name, KeyspaceOptions { separate_values })
         };
-        Ok(if buckets {
-            Storage::Buckets {
+        Ok(match kind {
+            StorageKind::Buckets => Storage::Buckets {
                 open: create("open", false)?,
                 sealed: create("sealed", true)?,
                 tail: create("tail", false)?,
                 series: create("series", false)?,
-            }
-        } else {
-            Storage::Records {
+            },
+            StorageKind::Records => Storage::Records {
                 records: create("records", false)?,
-                id_index: create("idIndex", false)?,
-            }
+                id_index: Some(create("idIndex", false)?),
+            },
+            StorageKind::Clustered => Storage::Records {
+                records: create("records", false)?,
+                id_index: None,
+            },
         })
     }
 

@@ -14,7 +14,7 @@ use nilometer_bson::Document;
 
 use super::index_spec::IndexSpec;
 use super::indexes::StoredIndex;
-use super::{Catalog, CatalogEntry, Collection, Namespace, TimeseriesOptions, View};
+use super::{Catalog, CatalogEntry, Collection, Namespace, StorageKind, TimeseriesOptions, View};
 use crate::error::{Error, ErrorCode, Result};
 
 impl Catalog {
@@ -34,14 +34,10 @@ impl Catalog {
             Some(_) => return Err(changed(target)),
         };
         let options = replaced.as_ref().map(|c| c.options.clone());
-        let storage = self.create_storage(uuid, timeseries.is_some())?;
-        let fresh = Collection::new(
-            target.clone(),
-            uuid,
-            options.unwrap_or_default(),
-            timeseries,
-            storage,
-        );
+        let options = options.unwrap_or_default();
+        let kind = StorageKind::of(timeseries.as_ref(), &options);
+        let storage = self.create_storage(uuid, kind)?;
+        let fresh = Collection::new(target.clone(), uuid, options, timeseries, storage);
         if let Some(replaced) = &replaced {
             let mut indexes = Vec::new();
             for known in replaced.indexes.all().iter() {
@@ -54,6 +50,39 @@ impl Catalog {
             fresh.indexes.set(indexes.into());
         }
         Ok((fresh, replaced))
+    }
+
+    /// A collection without indexes and without a name yet. It is nobody's until it is installed.
+    pub fn prepare_collection(
+        &self,
+        target: &Namespace,
+        uuid: [u8; 16],
+        options: Document,
+    ) -> Result<Collection> {
+        let storage = self.create_storage(uuid, StorageKind::of(None, &options))?;
+        Ok(Collection::new(
+            target.clone(),
+            uuid,
+            options,
+            None,
+            storage,
+        ))
+    }
+
+    /// Gives a prepared collection the name of `old`, which is dropped with its indexes. Fails if the name
+    /// stands for something else by now.
+    pub fn install_converted(&self, fresh: &Arc<Collection>, old: &Collection) -> Result<()> {
+        let _closed = old.indexes.close();
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = &fresh.namespace;
+        let known = |c: &Collection| (c.uuid, c.options.clone());
+        match self.get(target) {
+            Some(CatalogEntry::Collection(now)) if known(&now) == known(old) => {}
+            _ => return Err(changed(target)),
+        }
+        let entry = CatalogEntry::Collection(Arc::clone(fresh));
+        self.store(vec![(target.clone(), Some(entry))])?;
+        self.discard(old)
     }
 
     /// Gives a prepared collection its name, and drops what had it. Fails if the name stands for something

@@ -88,7 +88,7 @@ impl Duplicates {
     pub(crate) fn parse_extension(command: &str, value: ValueRef<'_>) -> Result<Option<Self>> {
         let place = format!("{command}.timeseries.{EXTENSION}");
         let ValueRef::Document(spec) = value else {
-            return Err(Error::wrong_field_type(place, value, "object"));
+            return Err(Error::wrong_field_type(&place, value, "object"));
         };
         let mut duplicates = None;
         for element in spec {
@@ -97,7 +97,8 @@ impl Duplicates {
                 return Err(Error::unknown_field(name));
             }
             let ValueRef::String(text) = element.value() else {
-                return Err(Error::wrong_field_type(name, element.value(), "string"));
+                let found = element.value();
+                return Err(Error::wrong_field_type(&name, found, "string"));
             };
             let known = Self::ALL.into_iter().find(|known| known.name() == text);
             duplicates = Some(known.ok_or_else(|| {

@@ -80,6 +80,7 @@ fn run(
         documents: size.map_or(FIRST_BATCH_DEFAULT, |n| u64::try_from(n).unwrap_or(0)),
         single: false,
         no_timeout: false,
+        tail: None,
     };
     open_cursor(database, &context.operation, planned, first, &request.body)
 }
@@ -102,7 +103,6 @@ pub(super) fn plan(
     if let Some(name) = collection {
         collection_uuid::check_read(database, args, &operation.database, name)?;
     }
-    args.lenient_boolean("bypassDocumentValidation")?;
     if args.lenient_boolean("rawData")?.unwrap_or(false) {
         return Err(Error::new(
             ErrorCode::CommandNotSupported,

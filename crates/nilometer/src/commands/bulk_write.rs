@@ -127,9 +127,6 @@ fn run(
 ) -> Result<Document> {
     let operation = &context.operation;
     let args = Args::new("bulkWrite", request.body.as_ref());
-    // These say how to treat documents that validators or the server would change; there are none.
-    args.lenient_boolean("bypassDocumentValidation")?;
-    args.boolean("bypassEmptyTsReplacement")?;
     let namespaces = namespaces(database, &args, request)?;
     let ops = ops(&args, request, namespaces.len())?;
     let batch_size = match args.nested("cursor", &["batchSize"])? {
@@ -409,6 +406,7 @@ fn reply(
         documents: batch_size.map_or(u64::MAX, |n| u64::try_from(n).unwrap_or(0)),
         single: false,
         no_timeout: false,
+        tail: None,
     };
     let cursor = open_cursor(database, operation, planned, first, &request.body)?;
     let mut out = DocumentBuilder::with_capacity(cursor.as_bytes().len() + 128);

@@ -19,7 +19,7 @@ use crate::eval::sort_key::SortPattern;
 use crate::eval::variables::SharedCollator;
 use crate::eval::{EvalContext, ParseContext};
 use crate::index::buckets::BucketIndex;
-use crate::operation::{Documents, OperationContext, Request};
+use crate::operation::{Bypass, Documents, OperationContext, Request};
 use crate::query::planner::access::hint::{self, Hint};
 use crate::query::planner::access::targets::Targets;
 use crate::query::source::{Collections, Direction, Resolved};
@@ -126,6 +126,7 @@ impl Selected {
         multi: bool,
         durability: Durability,
         eval: EvalContext<'a>,
+        bypass: Bypass,
         check_interrupt: &'a dyn Fn() -> Result<()>,
     ) -> Selection<'a> {
         Selection {
@@ -138,6 +139,7 @@ impl Selected {
             hinted: self.bucket_index.as_ref(),
             durability,
             eval,
+            bypass,
             collator: self.collator.as_ref(),
             check_interrupt,
         }
@@ -183,7 +185,12 @@ fn hinted(database: &Database, namespace: &Namespace, hint: ValueRef<'_>) -> Res
         // There are no documents the hint could mislead about.
         _ => return Ok(Hinted::default()),
     };
-    if source.view()?.is_some() {
+    if source.is_clustered() && source.knows_index(hint) {
+        Ok(Hinted {
+            natural: Some(Direction::Forward),
+            ..Hinted::default()
+        })
+    } else if source.view()?.is_some() {
         let hint = Hint::of(hint);
         if let Some(hint) = &hint {
             hint.find(&source.all_indexes()?)?;
@@ -259,8 +266,6 @@ impl<'r> Statements<'r> {
         let args = Args::new(command, request.body.as_ref());
         let namespace = Namespace::new(&operation.database, args.required_string(command)?)?;
         let ordered = args.boolean("ordered")?.unwrap_or(true);
-        // Says how to treat documents that validators would refuse; there are none.
-        args.lenient_boolean("bypassDocumentValidation")?;
         let documents = write_batch(request, &args, field)?;
         for document in documents.clone() {
             Args::new(format!("{command}.{field}"), document).check_names(known)?;

@@ -2,6 +2,7 @@
 //! a view, and what may be changed of an index.
 
 mod index;
+mod unique;
 
 use std::sync::PoisonError;
 
@@ -10,8 +11,8 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 use index::IndexChange;
 
 use super::args::Args;
-use super::create::{check_expire_after, check_graph, parse_pipeline};
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
+use super::create::{check_expire_after, check_graph, parse_pipeline, refuse_images};
+use super::{Access, CommandContext, CommandSpec, Fields, capped, collection_uuid, validation};
 use crate::catalog::{
     CatalogEntry, Collection, DuplicateRule, Duplicates, EXTENSION, Namespace, TimeseriesOptions,
     View,
@@ -21,6 +22,7 @@ use crate::database::indexes::IndexSide;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::operation::Request;
+use crate::write::CappedLimits;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -51,9 +53,6 @@ const FIELDS: &[&str] = &[
 /// What only views can change.
 const OF_VIEWS: &[&str] = &["viewOn", "pipeline"];
 
-/// What documents must be like.
-const OF_VALIDATION: &[&str] = &["validator", "validationLevel", "validationAction"];
-
 /// What only other kinds of collections can change.
 const NOT_FOR_TIMESERIES: &[&str] = &[
     "validator",
@@ -66,6 +65,9 @@ const NOT_FOR_TIMESERIES: &[&str] = &[
     "cappedMax",
     "dryRun",
 ];
+
+/// The limits of capped collections.
+const OF_CAPPED: &[&str] = &["cappedSize", "cappedMax"];
 
 const MIXED_SCHEMA: &str = "timeseriesBucketsMayHaveMixedSchemaData";
 
@@ -178,7 +180,7 @@ impl Change<'_> {
 
     /// Buckets named themselves: what describes the collection is changed through it.
     fn buckets(&self, buckets: &Collection) -> Result<Document> {
-        let of_collection = [&["timeseries"], OF_VALIDATION].concat();
+        let of_collection = [&["timeseries"], validation::NAMES].concat();
         if self.given(&of_collection).is_some() {
             return Err(Error::new(
                 ErrorCode::InvalidNamespace,
@@ -201,27 +203,58 @@ impl Change<'_> {
 
     fn ordinary(&self, collection: &Collection) -> Result<Document> {
         self.refuse(OF_VIEWS, "collection")?;
-        if let Some(name) = self.given(&["timeseries", "expireAfterSeconds", MIXED_SCHEMA]) {
+        let not_here: &[&str] = match collection.is_clustered() {
+            true => &["timeseries", MIXED_SCHEMA],
+            false => &["timeseries", "expireAfterSeconds", MIXED_SCHEMA],
+        };
+        if let Some(name) = self.given(not_here) {
             return Err(Error::invalid_options(format!(
                 "'{name}' is only for time-series and clustered collections"
             )));
         }
-        if let Some(name) = self.given(&["cappedSize", "cappedMax"]) {
+        if let Some(name) = self.given(OF_CAPPED)
+            && CappedLimits::of(collection).is_none()
+        {
             return Err(Error::invalid_options(format!(
                 "'{name}' is only for capped collections"
             )));
         }
-        if let Some(name) = self
-            .given(OF_VALIDATION)
-            .or(self.given(&["changeStreamPreAndPostImages", "dryRun"]))
-        {
-            return Err(Error::new(
-                ErrorCode::CommandNotSupported,
-                format!("the option 'collMod.{name}' is not supported yet"),
-            ));
+        if self.body.contains("dryRun") && !self.body.contains("index") {
+            return Err(index::dry_run_alone());
         }
+        refuse_images(self.args)?;
+        let options = self.ordinary_options(collection)?;
         let index = index::parse(self.args, collection, IndexSide::Stored)?;
+        if options != collection.options {
+            self.database
+                .catalog()
+                .modify(collection, options, None, false)?;
+        }
         self.change_index(collection, index)
+    }
+
+    /// The options of an ordinary collection with what is asked for.
+    fn ordinary_options(&self, collection: &Collection) -> Result<Document> {
+        let expiring = with_expiry(collection, self.args.value("expireAfterSeconds"), self.args)?;
+        let known = expiring.as_ref();
+        let collation = Collation::of_stored(known)?;
+        let given = validation::Given::parse(self.args, &self.namespace, &collation)?;
+        let is_resized = self.given(OF_CAPPED).is_some();
+        if given.is_empty() && !is_resized {
+            return Ok(expiring);
+        }
+        let mut out = DocumentBuilder::new();
+        if is_resized {
+            capped::append_changed(self.args, known, &mut out)?;
+        }
+        let others = |name: &str| {
+            !(validation::NAMES.contains(&name) || is_resized && capped::NAMES.contains(&name))
+        };
+        for element in known.iter().filter(|e| others(e.name())) {
+            out.append_element(element);
+        }
+        given.append_over(known, &mut out);
+        Ok(out.finish())
     }
 
     /// A view may be given another collection to stand on, other stages, or both.

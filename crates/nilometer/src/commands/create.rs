@@ -4,6 +4,7 @@
 //! else that has the name is error 48. What each kind takes is in its own file.
 
 mod buckets;
+mod clustered;
 mod options;
 mod ordinary;
 mod timeseries;
@@ -18,7 +19,7 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 
-pub(super) use options::check_expire_after;
+pub(super) use options::{check_expire_after, refuse_images};
 pub(super) use view::{check_graph, parse_pipeline};
 
 pub(super) const SPEC: CommandSpec = CommandSpec {

@@ -106,7 +106,7 @@ pub(super) fn one(
     )?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables, expressions);
-    let selection = selected.selection(multi, durability, eval, &check_interrupt);
+    let selection = selected.selection(multi, durability, eval, operation.bypass, &check_interrupt);
     let (deleted, _) = apply(database, &target, selection)?;
     database.services().counters.documents.deleted.add(deleted);
     Ok(deleted)

@@ -12,7 +12,7 @@ use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find, generi
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
-use crate::operation::{KillSwitch, OperationContext, Progress, Request};
+use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request};
 use crate::services::{LatencyClass, OperationEntry, Services};
 use crate::session::ClientSession;
 
@@ -67,6 +67,7 @@ fn run_known(
         write_concern: generic.write_concern,
         max_time_ms: generic.max_time_ms,
         is_explain: false,
+        bypass: bypass(spec, request)?,
         clock: services.clock.clone(),
         deadline: None,
         kill: KillSwitch::new(),
@@ -103,6 +104,25 @@ fn run_known(
         services.top.record(&namespace, kind, writes, class, time);
     }
     outcome
+}
+
+/// What a command that can be told so shall leave undone to the documents it writes.
+fn bypass(spec: &CommandSpec, request: &Request) -> Result<Bypass> {
+    let args = super::args::Args::new(spec.name, request.body.as_ref());
+    let takes = |name: &str| match spec.fields {
+        super::Fields::Only(known) => known.contains(&name),
+        super::Fields::Any => false,
+    };
+    let mut bypass = Bypass::default();
+    if takes("bypassDocumentValidation") {
+        bypass.validation = args
+            .lenient_boolean("bypassDocumentValidation")?
+            .unwrap_or(false);
+    }
+    if takes("bypassEmptyTsReplacement") {
+        bypass.empty_timestamps = args.boolean("bypassEmptyTsReplacement")?.unwrap_or(false);
+    }
+    Ok(bypass)
 }
 
 /// What a command counts as in `latencyStats`.

@@ -63,7 +63,7 @@ fn chosen(
     which: ValueRef<'_>,
 ) -> Result<Vec<KeyspaceId>> {
     if indexes::is_id_index(collection, which) {
-        return Err(cannot_drop_id());
+        return Err(cannot_drop_id(collection));
     }
     match which {
         ValueRef::String(name) => Ok(vec![
@@ -79,7 +79,7 @@ fn chosen(
                     return Err(args.wrong_type("index", name, "string"));
                 };
                 if indexes::is_id_index(collection, name) {
-                    return Err(cannot_drop_id());
+                    return Err(cannot_drop_id(collection));
                 }
                 doomed.push(indexes::named(collection, side, text)?.stored.keyspace);
             }
@@ -89,6 +89,12 @@ fn chosen(
     }
 }
 
-fn cannot_drop_id() -> Error {
+/// The index a collection is clustered by.
+const CLUSTERED: i32 = 5_979_800;
+
+fn cannot_drop_id(collection: &Collection) -> Error {
+    if collection.is_clustered() {
+        return Error::location(CLUSTERED, "It is illegal to drop the clusteredIndex");
+    }
     Error::new(ErrorCode::InvalidOptions, "cannot drop _id index")
 }

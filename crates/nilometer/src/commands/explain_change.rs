@@ -190,6 +190,7 @@ fn dry_run(
         statement.multi,
         Durability::Buffered,
         eval,
+        operation.bypass,
         &check_interrupt,
     );
     let wanted = super::view_change::measurement_selection(selection, true, None);

@@ -10,12 +10,13 @@ use super::query::{
     self, FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
 };
 use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
+use crate::catalog::{CatalogEntry, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::sort_key::SortPattern;
 use crate::operation::Request;
-use crate::query::cursor::FIRST_BATCH_DEFAULT;
+use crate::query::cursor::{FIRST_BATCH_DEFAULT, Tail};
 use crate::query::pipeline::{
     GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage,
 };
@@ -79,6 +80,7 @@ fn run(
             .map_or(FIRST_BATCH_DEFAULT, |n| u64::try_from(n).unwrap_or(0)),
         single: args.lenient_boolean("singleBatch")?.unwrap_or(false),
         no_timeout: args.lenient_boolean("noCursorTimeout")?.unwrap_or(false),
+        tail: tail(&args, &planned.plan.input)?,
     };
     open_cursor(database, &context.operation, planned, first, &request.body)
 }
@@ -92,6 +94,7 @@ pub(super) fn plan(
     let collection = check_collection_name(args, "find")?;
     collection_uuid::check_read(database, args, &operation.database, collection)?;
     refuse_unsupported(args)?;
+    let tailable = is_tailable(database, operation, args, collection)?;
     let options = QueryOptions::parse(database, operation, args, Some(collection))?;
     let stages = stages(args, &options)?;
     let show_record_id = args.lenient_boolean("showRecordId")?.unwrap_or(false);
@@ -114,6 +117,9 @@ pub(super) fn plan(
             apply_limits(input, args)?;
             if show_record_id {
                 record_ids(input)?;
+            }
+            if tailable {
+                follow(input)?;
             }
             Ok(())
         },
@@ -306,6 +312,7 @@ pub(super) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
             // What has no indexes to look through knows what it serves itself, and so does what is
             // clustered by `_id`.
             if input.source.is_clustered() && input.source.knows_index(hint) {
+                input.is_natural = true;
                 true
             } else if input.source.view()?.is_some() {
                 input.forced = forced;
@@ -370,18 +377,81 @@ fn record_ids(input: &mut Input) -> Result<()> {
     }
 }
 
-fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
+/// Whether the cursor shall stay at the end of a capped collection; checks what that goes with.
+fn is_tailable(
+    database: &Database,
+    operation: &crate::operation::OperationContext,
+    args: &Args<'_>,
+    collection: &str,
+) -> Result<bool> {
     let tailable = args.lenient_boolean("tailable")?.unwrap_or(false);
     if args.lenient_boolean("awaitData")?.unwrap_or(false) && !tailable {
         return Err(Error::failed_to_parse(
             "Cannot set 'awaitData' without also setting 'tailable'",
         ));
     }
-    if tailable {
-        return Err(Error::bad_value(
-            "error processing query: tailable cursor requested on non capped collection",
+    if !tailable {
+        return Ok(false);
+    }
+    let namespace = Namespace::new(&operation.database, collection)?;
+    if let Some(CatalogEntry::View(_)) = database.catalog().get(&namespace) {
+        return Err(Error::new(
+            ErrorCode::InvalidPipelineOperator,
+            "Option tailable not supported in aggregation.",
         ));
     }
+    if args.lenient_boolean("singleBatch")?.unwrap_or(false) {
+        return Err(Error::bad_value(
+            "cannot use tailable option with the 'singleBatch' option",
+        ));
+    }
+    let asks_for_other = |name: &str| -> Result<bool> {
+        Ok(match args.value(name) {
+            ValueRef::Document(order) if order.is_empty() => false,
+            ValueRef::Document(order) => natural_direction_of(order)? != Some(Direction::Forward),
+            ValueRef::String(_) => true,
+            _ => false,
+        })
+    };
+    if asks_for_other("sort")? || asks_for_other("hint")? {
+        return Err(Error::bad_value(
+            "cannot use tailable option with a sort other than {$natural: 1}",
+        ));
+    }
+    Ok(true)
+}
+
+/// Reads a capped collection in its order, and on behind its end.
+fn follow(input: &mut Input) -> Result<()> {
+    match input {
+        Input::Records(input) if input.source.arrivals()?.is_some() => {
+            input.is_natural = true;
+            input.is_tail = true;
+            Ok(())
+        }
+        // Nothing is there to be waited for.
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
+        Input::Records(_) | Input::Buckets(_) => Err(Error::bad_value(
+            "error processing query: tailable cursor requested on non capped collection",
+        )),
+    }
+}
+
+/// How the cursor of a planned query stays at the end, if it does.
+fn tail(args: &Args<'_>, input: &Input) -> Result<Option<Tail>> {
+    let Input::Records(input) = input else {
+        return Ok(None);
+    };
+    match input.source.arrivals()? {
+        Some(arrivals) if input.is_tail => Ok(Some(Tail {
+            arrivals,
+            awaits: args.lenient_boolean("awaitData")?.unwrap_or(false),
+        })),
+        _ => Ok(None),
+    }
+}
+
+fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
     let bounds = ["min", "max"];
     for name in bounds {
         let hinted = !matches!(args.value("hint"), ValueRef::Missing | ValueRef::Null);

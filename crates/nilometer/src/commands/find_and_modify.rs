@@ -74,10 +74,6 @@ fn run(
     let args = Args::new("findAndModify", request.body.as_ref());
     let name = args.required_string(request.command_name())?;
     let namespace = Namespace::new(&operation.database, name)?;
-    for name in ["bypassDocumentValidation", "bypassEmptyTsReplacement"] {
-        // Both say how to treat documents that validators or the server would change; there are none.
-        args.lenient_boolean(name)?;
-    }
     let options = QueryOptions::parse(database, operation, &args, Some(name))?;
     let form = form(&args, &options)?;
     target(database, &namespace)?;
@@ -98,7 +94,13 @@ fn run(
     )?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &options.variables, expressions);
-    let selection = selected.selection(false, durability(operation, true), eval, &check_interrupt);
+    let selection = selected.selection(
+        false,
+        durability(operation, true),
+        eval,
+        operation.bypass,
+        &check_interrupt,
+    );
     let done = perform(database, operation, &namespace, selection, &form)
         .map_err(|error| error.context("Plan executor error during findAndModify"))?;
     reply(&form, done, projection.as_ref(), &eval)

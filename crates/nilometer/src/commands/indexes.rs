@@ -47,8 +47,10 @@ pub(super) fn collection(
 
 /// True if a name or key means the index on `_id`, where there is one.
 pub(super) fn is_id_index(collection: &Collection, which: ValueRef<'_>) -> bool {
+    let clustered = collection.options.get("clusteredIndex").as_document();
+    let own = clustered.and_then(|index| index.get("name").as_str());
     let means_id = match which {
-        ValueRef::String(name) => name == "_id_",
+        ValueRef::String(name) => name == own.unwrap_or("_id_"),
         ValueRef::Document(key) => {
             let mut parts = key.iter();
             parts

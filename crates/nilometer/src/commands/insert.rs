@@ -10,9 +10,14 @@ use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uui
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::EvalContext;
 use crate::insertion::InsertOptions;
 use crate::limits::WRITE_BATCH_MAX;
 use crate::operation::{Documents, OperationContext, Request};
+use crate::write::Checking;
+
+/// How often an insert is tried again whose collection is dropped under it.
+const DROPPED_RETRIES_MAX: usize = 10;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
@@ -38,9 +43,6 @@ fn run(
     let namespace = Namespace::new(context.database_name(), args.required_string("insert")?)?;
     collection_uuid::check(database, &args, &namespace)?;
     let ordered = args.boolean("ordered")?.unwrap_or(true);
-    // Both say how to treat documents that validators or the server would change; there are none.
-    args.lenient_boolean("bypassDocumentValidation")?;
-    args.boolean("bypassEmptyTsReplacement")?;
     let documents = write_batch(request, &args, "documents")?;
     let count = documents.remaining();
     let (inserted, errors) =
@@ -56,7 +58,7 @@ pub(super) fn insert_documents<'a>(
     database: &Database,
     operation: &OperationContext,
     namespace: &Namespace,
-    documents: impl Iterator<Item = DocRef<'a>>,
+    documents: impl Iterator<Item = DocRef<'a>> + Clone,
     ordered: bool,
 ) -> Result<(usize, Vec<(usize, Error)>)> {
     let concern = operation.write_concern;
@@ -80,8 +82,29 @@ pub(super) fn insert_documents<'a>(
         }
         Some((collection, false)) => timeseries.insert(catalog, &collection, documents, options)?,
         None => {
-            let collection = ordinary(database, namespace.clone())?;
-            database.records().insert(&collection, documents, options)?
+            let checking = Checking {
+                bypass: operation.bypass,
+                eval: EvalContext {
+                    now_ms,
+                    random: Some(&*database.queries().ids),
+                    ..EvalContext::default()
+                },
+            };
+            let records = database.records();
+            let mut tries = 0;
+            loop {
+                let collection = ordinary(database, namespace.clone())?;
+                match records.insert(&collection, documents.clone(), options, checking) {
+                    // It was dropped or replaced since: there is another of the name, or will be.
+                    Err(error)
+                        if error.code == ErrorCode::QueryPlanKilled
+                            && tries < DROPPED_RETRIES_MAX =>
+                    {
+                        tries += 1;
+                    }
+                    outcome => break outcome?,
+                }
+            }
         }
     };
     let inserted = outcome.inserted;

@@ -109,7 +109,9 @@ fn describe(
                 out.append("options", collection.listed_options());
                 let info = doc! { "readOnly": false, "uuid": collection.uuid_value() };
                 out.append("info", info);
-                out.append("idIndex", id_index(collection));
+                // What a collection is clustered by is among its options.
+                let index = id_index(collection).filter(|_| !collection.is_clustered());
+                out.append("idIndex", index);
             }
         }
         CatalogEntry::View(view) if view.is_timeseries() => {

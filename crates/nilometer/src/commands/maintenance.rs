@@ -1,11 +1,12 @@
-//! `compact`, and what is refused here: `reIndex`, `splitVector` and capped copies.
+//! `compact` and `reIndex`; and `splitVector`, which is refused.
 
-use nilometer_bson::{Document, doc};
+use nilometer_bson::{Array, Document, Value, doc};
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
+use super::{Access, CommandContext, CommandSpec, Fields, indexes};
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
+use crate::database::indexes::{IndexSide, id_index, shown_indexes};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub(super) const RE_INDEX: CommandSpec = CommandSpec {
     access: Access::Write,
     ..CommandSpec::new(
         "reIndex",
-        "Refused: drop an index and create it again instead.",
+        "Makes the indexes of a collection anew.",
         re_index,
     )
 };
@@ -42,28 +43,6 @@ pub(super) const SPLIT_VECTOR: CommandSpec = CommandSpec {
         "force",
     ]),
     ..CommandSpec::new("splitVector", "Refused: nothing is sharded.", split_vector)
-};
-
-pub(super) const CONVERT_TO_CAPPED: CommandSpec = CommandSpec {
-    access: Access::Write,
-    write_concern: true,
-    fields: Fields::Only(&["size", collection_uuid::NAME]),
-    ..CommandSpec::new(
-        "convertToCapped",
-        "Refused: there are no capped collections.",
-        convert_to_capped,
-    )
-};
-
-pub(super) const CLONE_AS_CAPPED: CommandSpec = CommandSpec {
-    access: Access::Write,
-    write_concern: true,
-    fields: Fields::Only(&["toCollection", "size"]),
-    ..CommandSpec::new(
-        "cloneCollectionAsCapped",
-        "Refused: there are no capped collections.",
-        clone_as_capped,
-    )
 };
 
 /// Merges the collection's keyspaces. The engine merges all it keeps in one go, so other
@@ -108,11 +87,23 @@ fn re_index(
 ) -> Result<Document> {
     let args = Args::new("reIndex", request.body.as_ref());
     let namespace = Namespace::new(context.database_name(), args.required_string("reIndex")?)?;
-    ordinary(database, &namespace)?;
-    Err(Error::new(
-        ErrorCode::CommandNotSupported,
-        "reIndex is not supported: indexes agree with the documents ('validate' checks it); drop one and create it again",
-    ))
+    let collection = ordinary(database, &namespace)?;
+    if collection.timeseries.is_some() {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "reIndex is not supported on the buckets of time-series collections",
+        ));
+    }
+    let interrupt = || context.operation.check_interrupt();
+    database
+        .records()
+        .rebuild_indexes(&collection, &interrupt)?;
+    let count = indexes::count(&collection);
+    let own = id_index(&collection).into_iter();
+    let others = shown_indexes(&collection, IndexSide::Stored);
+    let others = others.iter().map(|index| index.spec.to_document());
+    let listed: Array = own.chain(others).map(Value::Document).collect();
+    Ok(doc! { "nIndexesWas": count, "nIndexes": count, "indexes": listed })
 }
 
 fn split_vector(
@@ -131,40 +122,8 @@ fn split_vector(
     ))
 }
 
-fn convert_to_capped(
-    database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    let args = Args::new("convertToCapped", request.body.as_ref());
-    let name = args.required_string("convertToCapped")?;
-    let namespace = Namespace::new(context.database_name(), name)?;
-    collection_uuid::check(database, &args, &namespace)?;
-    ordinary(database, &namespace)?;
-    Err(no_capped_collections())
-}
-
-fn clone_as_capped(
-    database: &Database,
-    context: &mut CommandContext<'_>,
-    request: &Request,
-) -> Result<Document> {
-    let args = Args::new("cloneCollectionAsCapped", request.body.as_ref());
-    let name = args.required_string("cloneCollectionAsCapped")?;
-    args.required_string("toCollection")?;
-    ordinary(database, &Namespace::new(context.database_name(), name)?)?;
-    Err(no_capped_collections())
-}
-
-fn no_capped_collections() -> Error {
-    Error::new(
-        ErrorCode::CommandNotSupported,
-        "capped collections are not supported: let documents expire instead",
-    )
-}
-
 /// The collection called `namespace`; a view is none.
-fn ordinary(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
+pub(super) fn ordinary(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
     match database.catalog().get(namespace) {
         Some(CatalogEntry::Collection(found)) => Ok(found),
         Some(CatalogEntry::View(_)) => Err(Error::new(

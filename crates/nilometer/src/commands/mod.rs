@@ -17,6 +17,7 @@ pub mod args;
 mod bucket_targets;
 mod build_info;
 mod bulk_write;
+mod capped;
 mod change;
 mod coll_mod;
 mod collection_uuid;
@@ -66,6 +67,7 @@ mod top;
 mod update;
 mod users;
 mod validate;
+mod validation;
 pub(crate) mod view_change;
 
 pub use crate::operation::Access;
@@ -192,12 +194,12 @@ pub static COMMANDS: &[CommandSpec] = &[
     aggregate::SPEC,
     build_info::SPEC,
     bulk_write::SPEC,
-    maintenance::CLONE_AS_CAPPED,
+    capped::CLONE,
     coll_mod::SPEC,
     stats::COLL_STATS,
     maintenance::COMPACT,
     connection_status::STATUS,
-    maintenance::CONVERT_TO_CAPPED,
+    capped::CONVERT,
     count::SPEC,
     create::SPEC,
     create_indexes::SPEC,

@@ -12,7 +12,7 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{Collation, EvalContext, Expression, ParseContext};
 use crate::operation::OperationContext;
-use crate::query::cursor::{BatchRequest, Cursor};
+use crate::query::cursor::{BatchRequest, Cursor, Tail};
 use crate::query::exec::documents::GivenDocuments;
 use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::query::pipeline::{PipelineContext, Stage};
@@ -250,6 +250,8 @@ pub(super) struct FirstBatch {
     pub(super) single: bool,
     /// The cursor never times out.
     pub(super) no_timeout: bool,
+    /// The cursor stays at the end.
+    pub(super) tail: Option<Tail>,
 }
 
 /// Fills the first batch and keeps the cursor if more may follow.
@@ -296,6 +298,7 @@ pub(super) fn open_listing(
         documents: batch_size.unwrap_or(u64::MAX),
         single: false,
         no_timeout: false,
+        tail: None,
     };
     let executor = Executor::new(root, settings);
     begin(database, operation, namespace, executor, first, command)
@@ -310,6 +313,10 @@ fn begin(
     command: &Document,
 ) -> Result<Document> {
     let mut cursor = Cursor::new(namespace.clone(), executor, command.clone());
+    let awaits = first.tail.as_ref().is_some_and(|tail| tail.awaits);
+    if let Some(tail) = first.tail {
+        cursor.follow(tail);
+    }
     let mut reply = DocumentBuilder::with_capacity(4096);
     reply.begin_document("cursor");
     reply.begin_array("firstBatch");
@@ -321,7 +328,8 @@ fn begin(
     let id = if more && !first.single {
         cursor.lsid = operation.lsid;
         cursor.no_timeout = first.no_timeout;
-        cursor.time_left = operation.time_left();
+        // What is waited for has its own limit of time, with each getMore.
+        cursor.time_left = operation.time_left().filter(|_| !awaits);
         let services = database.queries();
         let now = operation.clock().monotonic();
         services

@@ -84,7 +84,6 @@ fn run(
         Statements::parse("update", "updates", STATEMENT, database, operation, request)?;
     let args = Args::new("update", request.body.as_ref());
     collection_uuid::check(database, &args, &statements.namespace)?;
-    args.boolean("bypassEmptyTsReplacement")?;
     for document in statements.documents.clone() {
         let statement = Args::new("update.updates", document);
         statement.required_document("q")?;
@@ -168,7 +167,7 @@ pub(super) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Resu
     selected.find_targets(database, operation, namespace, &variables, &collation)?;
     let check_interrupt = || operation.check_interrupt();
     let eval = eval_context(database, operation, &variables, &expressions);
-    let selection = selected.selection(multi, durability, eval, &check_interrupt);
+    let selection = selected.selection(multi, durability, eval, operation.bypass, &check_interrupt);
     let updated = apply(
         database, operation, namespace, selection, &update, upsert, supplied,
     )?;

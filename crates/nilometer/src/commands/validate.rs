@@ -1,18 +1,23 @@
 //! `validate`: does what is stored agree with itself?
 
+use std::sync::Arc;
+
 use nilometer_bson::{Array, Document, Value, doc};
 
 use super::args::Args;
 use super::{Access, CommandContext, CommandSpec, Fields};
-use crate::catalog::{CatalogEntry, Namespace};
+use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
+use crate::validation::Validation;
+use crate::write::Rebuilt;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
     fields: Fields::Only(&[
         "full",
+        "scandata",
         "repair",
         "metadata",
         "background",
@@ -21,6 +26,10 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new("validate", "Checks a collection for damage.", run)
 };
 
+/// What is said of documents that are not as the validator wants them.
+const NON_COMPLIANT: &str = "Detected one or more documents not compliant with the collection's \
+                             schema. Check logs for log id 5363500.";
+
 fn run(
     database: &Database,
     context: &mut CommandContext<'_>,
@@ -28,59 +37,92 @@ fn run(
 ) -> Result<Document> {
     let args = Args::new("validate", request.body.as_ref());
     let namespace = Namespace::new(context.database_name(), args.required_string("validate")?)?;
-    // Every check is always made; only what would change data is refused.
-    for flag in ["full", "metadata", "background", "checkBSONConformance"] {
+    // Every check is always made.
+    for flag in [
+        "full",
+        "scandata",
+        "metadata",
+        "background",
+        "checkBSONConformance",
+    ] {
         args.boolean(flag)?;
     }
-    if args.boolean("repair")? == Some(true) {
-        return Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            "'repair' is not supported: damage is reported, not changed",
-        ));
-    }
-    let catalog = database.catalog();
-    let buckets = catalog.timeseries(&namespace);
-    let collection = match (buckets, catalog.get(&namespace)) {
-        (Some(buckets), _) => buckets,
-        (None, Some(CatalogEntry::Collection(found))) => found,
-        (None, Some(CatalogEntry::View(_))) => {
-            return Err(Error::new(
-                ErrorCode::CommandNotSupportedOnView,
-                format!("Namespace {namespace} is a view, not a collection"),
-            ));
-        }
-        (None, None) => {
-            return Err(Error::new(
-                ErrorCode::NamespaceNotFound,
-                format!("Collection '{namespace}' does not exist to validate."),
-            ));
-        }
-    };
+    let repair = args.boolean("repair")?.unwrap_or(false);
+    let collection = collection(database, &namespace)?;
     let interrupt = || context.operation.check_interrupt();
     let is_bucketed = collection.timeseries.is_some();
-    let found = if is_bucketed {
-        database.timeseries().validate(&collection, &interrupt)?
-    } else {
-        database.records().validate(&collection, &interrupt)?
+    if repair && is_bucketed {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "'repair' is for ordinary collections: damage of buckets is reported, not changed",
+        ));
+    }
+    let look = || {
+        if is_bucketed {
+            database.timeseries().validate(&collection, &interrupt)
+        } else {
+            database.records().validate(&collection, &interrupt)
+        }
     };
+    let mut found = look()?;
+    let mut rebuilt = None;
+    if repair && found.invalid > 0 {
+        let records = database.records();
+        rebuilt = Some(records.rebuild_indexes(&collection, &interrupt)?);
+        found = look()?;
+    }
+    Ok(reply(&collection, &found, rebuilt))
+}
+
+/// What is to be looked at.
+fn collection(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
+    let catalog = database.catalog();
+    match (catalog.timeseries(namespace), catalog.get(namespace)) {
+        (Some(buckets), _) => Ok(buckets),
+        (None, Some(CatalogEntry::Collection(found))) => Ok(found),
+        (None, Some(CatalogEntry::View(_))) => Err(Error::new(
+            ErrorCode::CommandNotSupportedOnView,
+            format!("Namespace {namespace} is a view, not a collection"),
+        )),
+        (None, None) => Err(Error::new(
+            ErrorCode::NamespaceNotFound,
+            format!("Collection '{namespace}' does not exist to validate."),
+        )),
+    }
+}
+
+fn reply(collection: &Collection, found: &Validation, rebuilt: Option<Rebuilt>) -> Document {
     let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let errors = found.problems.iter().map(Value::from).collect::<Array>();
     let mut keys = nilometer_bson::DocumentBuilder::new();
     for (name, entries) in &found.keys_per_index {
         keys.append(name, count(*entries));
     }
-    Ok(doc! {
+    let warnings = (found.non_compliant > 0)
+        .then_some(NON_COMPLIANT)
+        .into_iter();
+    let reply = doc! {
         "ns": collection.namespace.to_string(),
         "nInvalidDocuments": count(found.invalid),
-        "nNonCompliantDocuments": 0i64,
+        "nNonCompliantDocuments": count(found.non_compliant),
         "nrecords": count(found.checked),
         "nIndexes": i32::try_from(found.keys_per_index.len()).unwrap_or(i32::MAX),
         "keysPerIndex": keys.finish(),
         "valid": found.invalid == 0,
-        "repaired": false,
-        "warnings": Array::from_iter([]),
+        "repaired": rebuilt.is_some(),
+        "warnings": warnings.map(Value::from).collect::<Array>(),
         "errors": errors,
-    })
+    };
+    let Some(rebuilt) = rebuilt else {
+        return reply;
+    };
+    let mut out = nilometer_bson::DocumentBuilder::new();
+    for element in reply.iter() {
+        out.append_element(element);
+    }
+    out.append("numRemovedExtraIndexEntries", count(rebuilt.removed));
+    out.append("numInsertedMissingIndexEntries", count(rebuilt.added));
+    out.finish()
 }
 
 #[cfg(test)]

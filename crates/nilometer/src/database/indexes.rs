@@ -11,6 +11,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 use super::collections::StoredCollections;
 use crate::catalog::{Collection, IndexSpec, Namespace, Storage, StoredIndex};
 use crate::error::Result;
+use crate::query::planner::access::ID_INDEX;
 use crate::timeseries::index_conversion;
 
 /// Whose fields an index is shown in.
@@ -50,6 +51,7 @@ pub(crate) fn shown_indexes(collection: &Collection, side: IndexSide) -> Vec<Sho
 /// The index on `_id`, where there is one, with the collection's collation.
 pub(crate) fn id_index(collection: &Collection) -> Option<Document> {
     match collection.storage {
+        Storage::Records { id_index: None, .. } => clustered_index(collection),
         Storage::Records { .. } => Some(doc! {
             "v": 2,
             "key": doc! { "_id": 1 },
@@ -58,6 +60,20 @@ pub(crate) fn id_index(collection: &Collection) -> Option<Document> {
         }),
         Storage::Buckets { .. } => None,
     }
+}
+
+/// The index a clustered collection is made with, as listed.
+fn clustered_index(collection: &Collection) -> Option<Document> {
+    let known = collection.options.get("clusteredIndex").as_document()?;
+    let mut out = DocumentBuilder::new();
+    for element in known {
+        out.append_element(element);
+    }
+    out.append("clustered", true);
+    for name in ["collation", "expireAfterSeconds"] {
+        out.append_ref(name, collection.options.get(name));
+    }
+    Some(out.finish())
 }
 
 impl StoredCollections {
@@ -90,8 +106,9 @@ impl StoredCollections {
         let started = self.services.started_ms();
         let mut out = Vec::new();
         if let Some(spec) = id_index(&collection) {
+            let name = spec.get("name").as_str().unwrap_or(ID_INDEX).to_owned();
             out.push(entry(
-                "_id_",
+                &name,
                 spec,
                 collection.indexes.id_uses(),
                 started,

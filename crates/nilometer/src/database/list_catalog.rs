@@ -89,7 +89,7 @@ fn append_collection(out: &mut DocumentBuilder, collection: &Collection) {
     out.end();
     let ident = |kind: &str, id: KeyspaceId| format!("{kind}-{}", id.0);
     let (data, id_index_at) = match collection.storage {
-        Storage::Records { records, id_index } => (records, Some(id_index)),
+        Storage::Records { records, id_index } => (records, id_index),
         Storage::Buckets { open, .. } => (open, None),
     };
     out.begin_document("idxIdent");

@@ -14,15 +14,18 @@ use nilometer_storage::Durability;
 use super::collections::StoredCollections;
 use crate::catalog::{Catalog, CatalogEntry, Collection, IndexSpec, Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
-use crate::eval::Collation;
+use crate::eval::{Collation, EvalContext};
 use crate::insertion::InsertOptions;
 use crate::operation::OperationContext;
 use crate::query::source::{Change, MergeTarget, Outputs, Replacement};
 use crate::services::Services;
-use crate::write::{Records, Selection};
+use crate::write::{CappedLimits, Checking, Records, Selection};
 
 /// Options of a time series for a collection that is none.
 const NOT_A_TIME_SERIES: i32 = 7_268_700;
+
+/// `$out` into a capped collection.
+const OUT_TO_CAPPED: i32 = 17_152;
 
 /// What a name stands for that is written to.
 enum Writable {
@@ -73,6 +76,12 @@ impl Outputs for StoredCollections {
         timeseries: Option<&TimeseriesOptions>,
     ) -> Result<()> {
         match (timeseries, self.writable("$out", target)?) {
+            (_, Writable::Records(found)) if CappedLimits::of(&found).is_some() => {
+                Err(Error::location(
+                    OUT_TO_CAPPED,
+                    format!("namespace '{target}' is capped so it can't be used for $out"),
+                ))
+            }
             (Some(_), Writable::Records(_)) => Err(Error::location(
                 NOT_A_TIME_SERIES,
                 format!(
@@ -162,7 +171,8 @@ impl Replacement for Fresh {
         let ids = &self.stored.services.ids;
         let new_id = || ids.object_id(now_ms);
         if self.view.is_none() {
-            return insert(&self.stored.records, &self.collection, documents, &new_id);
+            let records = &self.stored.records;
+            return insert(records, &self.collection, documents, &new_id, operation);
         }
         let outcome = self.stored.timeseries.insert(
             &self.stored.catalog,
@@ -205,9 +215,17 @@ fn insert<'a>(
     collection: &Collection,
     documents: impl Iterator<Item = DocRef<'a>>,
     new_id: &dyn Fn() -> ObjectId,
+    operation: &OperationContext,
 ) -> Result<()> {
     let options = StoredCollections::insert_options(new_id);
-    let outcome = records.insert(collection, documents, options)?;
+    let checking = Checking {
+        bypass: operation.bypass,
+        eval: EvalContext {
+            now_ms: operation.now_ms,
+            ..EvalContext::default()
+        },
+    };
+    let outcome = records.insert(collection, documents, options, checking)?;
     outcome.all()
 }
 
@@ -292,6 +310,7 @@ impl MergeTarget for Target {
             &collection,
             std::iter::once(document),
             &|| ids.object_id(operation.now_ms),
+            operation,
         )
     }
 
@@ -302,7 +321,10 @@ impl MergeTarget for Target {
             (None, Some(_)) => self.existing_or_new()?,
         };
         let check_interrupt = || operation.check_interrupt();
-        let selection = Selection::first(change.wanted, change.eval, &check_interrupt);
+        let selection = Selection {
+            bypass: operation.bypass,
+            ..Selection::first(change.wanted, change.eval, &check_interrupt)
+        };
         let ids = &self.services.ids;
         let updated = match change.otherwise {
             None => self.records.update(&collection, selection, change.update)?,

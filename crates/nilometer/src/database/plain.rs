@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{Document, ValueRef};
+use nilometer_bson::{Document, Value, ValueRef};
 
 use crate::catalog::{Collection, Storage, StoredIndex};
 use crate::error::{Error, ErrorCode, Result};
@@ -12,7 +12,7 @@ use crate::query::planner::access::ID_INDEX;
 use crate::query::source::{
     Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan, RecordSource, RecordView,
 };
-use crate::write::{CollectionView, Records};
+use crate::write::{Arrivals, CollectionView, KeyBounds, Records, clustered_key};
 
 /// An ordinary collection.
 pub(super) struct Plain {
@@ -71,7 +71,11 @@ impl RecordSource for Plain {
 
     fn all_indexes(&self) -> Result<Vec<Arc<Index>>> {
         let mut all = Vec::new();
-        if let Storage::Records { id_index, .. } = self.collection.storage {
+        if let Storage::Records {
+            id_index: Some(id_index),
+            ..
+        } = self.collection.storage
+        {
             all.push(Index::of(&Arc::new(StoredIndex::of_ids(
                 id_index,
                 self.collation.to_document(),
@@ -88,11 +92,23 @@ impl RecordSource for Plain {
 
     fn scan(&self, scan: &RecordScan) -> Result<RecordIter> {
         let backward = scan.direction == Direction::Backward;
-        Ok(Box::new(self.records.scan(
+        let bounds = KeyBounds {
+            min: scan.min.clone(),
+            max: scan.max.clone(),
+        };
+        if bounds.is_bounded() {
+            self.collection.indexes.count_id_use();
+        }
+        Ok(Box::new(self.records.scan_within(
             &self.collection,
             backward,
             scan.start_after.clone(),
+            bounds,
         )?))
+    }
+
+    fn arrivals(&self) -> Result<Option<Arc<Arrivals>>> {
+        self.records.arrivals(&self.collection)
     }
 
     fn count_estimate(&self) -> Result<u64> {
@@ -100,7 +116,40 @@ impl RecordSource for Plain {
     }
 
     fn has_id_index(&self) -> bool {
-        true
+        !self.is_clustered()
+    }
+
+    fn is_clustered(&self) -> bool {
+        self.collection.is_clustered()
+    }
+
+    fn clustered_key(&self, id: ValueRef<'_>) -> Option<RecordKey> {
+        self.is_clustered()
+            .then(|| clustered_key(id, &self.collation))
+    }
+
+    fn knows_index(&self, hint: ValueRef<'_>) -> bool {
+        let index = self.collection.options.get("clusteredIndex").as_document();
+        let name = index.and_then(|index| index.get("name").as_str());
+        match hint {
+            ValueRef::String(asked) => asked == name.unwrap_or(ID_INDEX),
+            ValueRef::Document(key) => {
+                let mut fields = key.iter();
+                fields.next().is_some_and(|f| f.name() == "_id") && fields.next().is_none()
+            }
+            _ => false,
+        }
+    }
+
+    fn record_id(&self, key: &[u8]) -> Value {
+        match key.first_chunk::<8>() {
+            Some(eight) if !self.is_clustered() => Value::Int64(i64::from_be_bytes(*eight)),
+            _ => ValueRef::Binary {
+                subtype: 0,
+                bytes: key,
+            }
+            .to_value(),
+        }
     }
 
     fn collation(&self) -> Collation {

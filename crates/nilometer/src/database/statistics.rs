@@ -7,6 +7,7 @@ use super::collections::StoredCollections;
 use crate::catalog::{CatalogEntry, Collection, Namespace, Storage};
 use crate::error::{Error, ErrorCode, Result};
 use crate::services::{LatencyClass, TopEntry};
+use crate::write::CappedLimits;
 
 /// Sizes of one collection in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +59,11 @@ impl StoredCollections {
     /// The indexes of a collection with the bytes of their files.
     fn index_sizes(&self, collection: &Collection) -> Result<Vec<(String, u64)>> {
         let mut indexes = Vec::new();
-        if let Storage::Records { id_index, .. } = collection.storage {
+        if let Storage::Records {
+            id_index: Some(id_index),
+            ..
+        } = collection.storage
+        {
             indexes.push(("_id_".to_owned(), id_index));
         }
         for index in collection.indexes.all().iter() {
@@ -122,7 +127,12 @@ impl StoredCollections {
         append_index_details(&mut out, collection.as_deref(), &index_sizes);
         out.append("freeStorageSize", 0i64);
         out.append("nindexes", i64::try_from(sizes.indexes).unwrap_or(0));
-        out.append("capped", false);
+        let capped = collection.as_deref().and_then(CappedLimits::of);
+        out.append("capped", capped.is_some());
+        if let Some(limits) = capped {
+            out.append("max", limits.count_max.unwrap_or(0));
+            out.append("maxSize", limits.bytes_max / scale);
+        }
         out.append("scaleFactor", scale);
         Ok(out.finish())
     }

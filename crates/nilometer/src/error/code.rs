@@ -74,6 +74,7 @@ codes! {
     CommandNotSupported = 115;
     DocumentValidationFailure = 121;
     CommandFailed = 125;
+    CappedPositionLost = 136;
     KeyTooLong = 17280;
     ExceededMemoryLimit = 146;
     ViewDepthLimitExceeded = 165;
@@ -100,6 +101,7 @@ codes! {
     TooManyLogicalSessions = 261;
     QueryExceededMemoryLimitNoDiskUseAllowed = 292;
     UnsupportedOpQueryCommand = 352;
+    CannotConvertIndexToUnique = 359;
     CollectionUUIDMismatch = 361;
     APIVersionError = 322;
     APIStrictError = 323;

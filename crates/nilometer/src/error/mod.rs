@@ -92,6 +92,13 @@ impl From<nilometer_storage::Error> for Error {
             Storage::Corruption { .. } => ErrorCode::DataCorruptionDetected,
             Storage::Full { .. } => ErrorCode::OutOfDiskSpace,
             Storage::Closed => ErrorCode::InterruptedAtShutdown,
+            // Whoever still held the collection that was kept there.
+            Storage::UnknownKeyspace { .. } => {
+                return Self::new(
+                    ErrorCode::QueryPlanKilled,
+                    "query plan killed :: caused by :: collection dropped",
+                );
+            }
             _ => ErrorCode::InternalError,
         };
         Self::new(code, error.to_string())

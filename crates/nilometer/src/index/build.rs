@@ -260,7 +260,9 @@ impl Filling {
         let keys = self.index.keys(document.as_ref())?;
         if self.index.stored.spec.unique {
             let pending = &self.pending;
-            if let Some(key) = pending.find_duplicate(&self.index, snapshot, record, &keys)? {
+            if let Some(key) =
+                pending.find_duplicate(&self.index, snapshot, record, (&Keys::default(), &keys))?
+            {
                 let namespace = &collection.namespace;
                 let document = Some(document.as_ref());
                 return Err(duplicate_key(namespace, &self.index, key, document));

@@ -38,15 +38,17 @@ impl PendingKeys {
         self.removed.clear();
     }
 
-    /// The first of `keys` that another record has, in the batch or in the snapshot before it.
+    /// The first of the keys a record gets, to those it had before, that another record has, in the
+    /// batch or in the snapshot before it.
     pub fn find_duplicate<'k>(
         &self,
         index: &Index,
         snapshot: &dyn Snapshot,
         record: &[u8],
-        keys: &'k Keys,
+        (before, after): (&Keys, &'k Keys),
     ) -> Result<Option<&'k IndexKey>> {
-        for key in &keys.keys {
+        let had = |key: &IndexKey| before.keys.iter().any(|known| known.key == key.key);
+        for key in after.keys.iter().filter(|key| !had(key)) {
             let in_batch = self.added.get(&key.key).is_some_and(|by| by != record);
             if in_batch || self.is_stored(index, snapshot, record, key)? {
                 return Ok(Some(key));

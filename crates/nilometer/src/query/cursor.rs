@@ -18,7 +18,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nilometer_bson::{Document, DocumentBuilder};
 
@@ -26,6 +26,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{KillSwitch, OperationContext};
 use crate::query::exec::Executor;
 use crate::session::SessionId;
+use crate::write::Arrivals;
 
 /// Documents in a first batch when the client does not say how many.
 pub const FIRST_BATCH_DEFAULT: u64 = 101;
@@ -35,6 +36,9 @@ pub const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Bytes of an array element beside its value: type, index in digits, end of the name.
 const ELEMENT_OVERHEAD_MAX: usize = 12;
+
+/// How long a wait for documents goes on before it is asked whether it shall end.
+const AWAIT_SLICE: Duration = Duration::from_millis(50);
 
 /// Cursors open at once.
 pub const CURSORS_OPEN_MAX: usize = 100_000;
@@ -66,9 +70,20 @@ pub struct Cursor {
     pub time_left: Option<Duration>,
     /// The command that opened it, for `currentOp`.
     pub command: Document,
+    /// It stays at its end and goes on when documents come.
+    pub tail: Option<Tail>,
     executor: Executor,
     stash: VecDeque<Document>,
     returned: u64,
+}
+
+/// How a cursor goes on behind the end of a capped collection.
+#[derive(Clone, Debug)]
+pub struct Tail {
+    /// Tells of new documents.
+    pub arrivals: Arc<Arrivals>,
+    /// A batch is waited for if there is nothing to give.
+    pub awaits: bool,
 }
 
 /// What [`Cursor::fill`] was asked for.
@@ -87,6 +102,7 @@ impl Cursor {
             no_timeout: false,
             time_left: None,
             command,
+            tail: None,
             executor,
             stash: VecDeque::new(),
             returned: 0,
@@ -113,7 +129,7 @@ impl Cursor {
             let Some(document) = self.stash.pop_front() else {
                 match self.executor.next_rows(operation)? {
                     Some(rows) => self.stash.extend(rows),
-                    None => return Ok(false),
+                    None => return Ok(self.may_go_on()),
                 }
                 continue;
             };
@@ -127,6 +143,44 @@ impl Cursor {
             self.returned += 1;
         }
         Ok(!(self.stash.is_empty() && self.executor.is_exhausted()))
+    }
+
+    /// Stays at the end of a capped collection.
+    pub fn follow(&mut self, tail: Tail) {
+        self.executor.tail();
+        self.tail = Some(tail);
+    }
+
+    /// At its end: whether more may come.
+    fn may_go_on(&self) -> bool {
+        self.tail.is_some() && !self.executor.is_exhausted()
+    }
+
+    /// Like [`Cursor::fill`]; if there is nothing to give and the cursor is to await documents, waits for
+    /// them so long.
+    pub fn fill_or_wait(
+        &mut self,
+        operation: &OperationContext,
+        request: BatchRequest,
+        wait: Duration,
+        out: &mut DocumentBuilder,
+    ) -> Result<bool> {
+        let until = Instant::now() + wait;
+        let before = self.returned;
+        loop {
+            let tail = self.tail.clone().filter(|tail| tail.awaits);
+            let known = tail.as_ref().map_or(0, |tail| tail.arrivals.count());
+            let more = self.fill(operation, request, out)?;
+            let left = until.saturating_duration_since(Instant::now());
+            let Some(tail) = tail.filter(|_| more && self.returned == before) else {
+                return Ok(more);
+            };
+            if left.is_zero() {
+                return Ok(more);
+            }
+            operation.check_interrupt()?;
+            tail.arrivals.wait(known, left.min(AWAIT_SLICE));
+        }
     }
 
     /// Documents given out so far.

@@ -29,6 +29,7 @@ use crate::index::Index;
 use crate::index::buckets::{BucketIndex, WantedKeys};
 use crate::operation::OperationContext;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
+use crate::write::Arrivals;
 use crate::write::update::Update;
 
 /// The key of a record within its collection: bytes that order as the records do.
@@ -266,6 +267,11 @@ pub trait RecordSource: Send + Sync {
 
     /// How many records there are, kept at hand; exact when nothing is being written.
     fn count_estimate(&self) -> Result<u64>;
+
+    /// Tells of new documents, where a cursor may wait for them: in a capped collection.
+    fn arrivals(&self) -> Result<Option<Arc<Arrivals>>> {
+        Ok(None)
+    }
 
     /// For a clustered collection: the key of the record with this `_id`. Keys order as ids do.
     fn clustered_key(&self, id: ValueRef<'_>) -> Option<RecordKey> {

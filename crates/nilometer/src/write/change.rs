@@ -24,10 +24,12 @@ use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 use nilometer_storage::{Durability, KeyspaceId, Snapshot, WriteBatch};
 
 use super::candidates::Candidates;
+use super::capped::{Load, bytes_of};
 use super::insert::with_id;
 use super::maintenance::Maintenance;
 use super::records::{CollectionState, Records, id_key, keyspaces};
 use super::update::{self, Update};
+use super::validator::{Checking, Validator};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::collation::has_text;
@@ -37,6 +39,7 @@ use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
 use crate::index::buckets::BucketIndex;
 use crate::insertion::InsertOptions;
+use crate::operation::Bypass;
 
 /// Times an upsert is tried again when another writer has inserted what it looked for.
 const UPSERT_RETRIES_MAX: usize = 10;
@@ -69,6 +72,8 @@ pub struct Selection<'a> {
     pub durability: Durability,
     /// Time, variables, randomness.
     pub eval: EvalContext<'a>,
+    /// What is not done to the documents that are written.
+    pub bypass: Bypass,
     /// How strings compare, if not by bytes: what `eval` borrows.
     pub collator: Option<&'a SharedCollator>,
     /// Ends the statement from outside.
@@ -93,8 +98,17 @@ impl<'a> Selection<'a> {
             hinted: None,
             durability: Durability::Buffered,
             eval,
+            bypass: Bypass::default(),
             collator: None,
             check_interrupt,
+        }
+    }
+
+    /// How changed documents are checked.
+    fn checking(&self) -> Checking<'a> {
+        Checking {
+            bypass: self.bypass,
+            eval: self.eval,
         }
     }
 }
@@ -188,10 +202,18 @@ impl Records {
         change: &Update,
     ) -> Result<Updated> {
         let mut out = Updated::default();
+        let validator = Validator::of(collection)?;
         let result = self.change(collection, selection, &mut |document, position| {
-            let after = change.apply(document.as_ref(), position, &selection.eval)?;
+            let mut after = change.apply(document.as_ref(), position, &selection.eval)?;
+            if change.is_replacement() {
+                after = after.map(|after| self.with_timestamps(after, selection.checking()));
+            }
             if let Some(after) = &after {
                 update::check::id_unchanged(change, document.as_ref(), after)?;
+                if let Some(validator) = &validator {
+                    let before = Some(document.as_ref());
+                    validator.check(collection, before, after.as_ref(), selection.checking())?;
+                }
             }
             out.count(document, after.as_ref(), position, !selection.multi);
             Ok(after.map_or(Change::Keep, Change::Replace))
@@ -219,12 +241,14 @@ impl Records {
                 Some(document) => document.to_document(),
                 None => new_document(selection, change, new_id)?,
             };
+            let document = self.with_timestamps(document, selection.checking());
             let options = InsertOptions {
                 ordered: true,
                 durability: selection.durability,
                 new_id,
             };
-            let outcome = self.insert(collection, std::iter::once(document.as_ref()), options)?;
+            let only = std::iter::once(document.as_ref());
+            let outcome = self.insert(collection, only, options, selection.checking())?;
             match outcome.errors.into_iter().next() {
                 None => return Ok(Updated::by_insert(document)),
                 // If it was another upsert of the same `_id`, the filter finds its document now.
@@ -404,15 +428,14 @@ impl Records {
             maintenance: Maintenance::of(self, collection)?,
             snapshot: self.engine.snapshot()?,
             batch: WriteBatch::new(),
+            load: Load::default(),
         };
         let mut bytes = 0;
-        let mut removed = 0;
         let mut outcome = Ok(false);
         for (key, document) in chunk {
             match writer.change_record(selection, key, &document, decide) {
                 Ok(None) => continue,
-                Ok(Some(Written::Removal)) => removed += 1,
-                Ok(Some(Written::Bytes(written))) => bytes += written,
+                Ok(Some(written)) => bytes += written,
                 Err(error) => {
                     outcome = Err(error);
                     break;
@@ -428,36 +451,31 @@ impl Records {
             }
         }
         writer.commit(self, selection.durability)?;
-        state.count.add(-removed);
         outcome
     }
-}
-
-/// What one record added to a batch.
-enum Written {
-    Bytes(usize),
-    Removal,
 }
 
 /// What gathers the changes of a chunk.
 struct Writer<'c> {
     state: &'c CollectionState,
-    keyspaces: (KeyspaceId, KeyspaceId),
+    keyspaces: (KeyspaceId, Option<KeyspaceId>),
     maintenance: Maintenance<'c>,
     /// The state before the batch.
     snapshot: Box<dyn Snapshot>,
     batch: WriteBatch,
+    /// What the batch changes.
+    load: Load,
 }
 
 impl Writer<'_> {
-    /// Decides about one record: none if it is not selected, else what went into the batch.
+    /// Decides about one record: none if it is not selected, else the bytes that went into the batch.
     fn change_record(
         &mut self,
         selection: Selection<'_>,
         key: Vec<u8>,
         document: &Document,
         decide: &mut Decide<'_>,
-    ) -> Result<Option<Written>> {
+    ) -> Result<Option<usize>> {
         let (matches, position) = selection
             .filter
             .matches_with_position(document.as_ref(), &selection.eval)?;
@@ -466,19 +484,23 @@ impl Writer<'_> {
         }
         let (records, id_index) = self.keyspaces;
         match decide(document, position)? {
-            Change::Keep => Ok(Some(Written::Bytes(0))),
+            Change::Keep => Ok(Some(0)),
             Change::Replace(after) => {
                 self.entries(&key, document, Some(&after))?;
                 let bytes = after.as_bytes().len();
+                self.load.bytes += bytes_of(&after) - bytes_of(document);
                 self.batch.put(records, key, after.into_bytes());
-                Ok(Some(Written::Bytes(bytes)))
+                Ok(Some(bytes))
             }
             Change::Remove => {
                 self.entries(&key, document, None)?;
-                self.batch
-                    .delete(id_index, id_key(document.get("_id"), &self.state.collation));
+                if let Some(id_index) = id_index {
+                    self.batch
+                        .delete(id_index, id_key(document.get("_id"), &self.state.collation));
+                }
                 self.batch.delete(records, key);
-                Ok(Some(Written::Removal))
+                self.load.remove(document);
+                Ok(Some(0))
             }
         }
     }
@@ -495,6 +517,9 @@ impl Writer<'_> {
         if !self.batch.is_empty() {
             let batch = std::mem::take(&mut self.batch);
             self.maintenance.commit(records, batch, durability)?;
+            let load = std::mem::take(&mut self.load);
+            self.state.count.add(load.count);
+            self.state.load.add(load);
             self.snapshot = records.engine.snapshot()?;
         }
         Ok(())

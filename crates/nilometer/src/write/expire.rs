@@ -11,12 +11,13 @@ use nilometer_bson::ValueRef;
 use nilometer_bson::key_string::{KeyBuilder, prefix_end};
 
 use super::change::{Change, Selection};
-use super::records::Records;
+use super::records::{KeyBounds, Records, id_key};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
 use crate::eval::matcher::MatchExpression;
 use crate::index::{Index, KeyRange};
+use crate::operation::Bypass;
 
 /// Records removed in one engine batch.
 const BATCH_RECORDS_MAX: usize = 1000;
@@ -32,10 +33,7 @@ impl Records {
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<u64> {
         let filter = MatchExpression::AlwaysTrue;
-        let selection = Selection {
-            multi: true,
-            ..Selection::first(&filter, EvalContext::default(), check_interrupt)
-        };
+        let selection = everything(&filter, check_interrupt);
         let (earliest, limit) = dates_up_to(index, limit_ms);
         let state = self.state(collection)?;
         let mut removed = 0;
@@ -68,6 +66,51 @@ impl Records {
                 Ok(Change::Remove)
             })?;
         }
+    }
+}
+
+impl Records {
+    /// Removes the records of a clustered collection whose `_id` is a date not after `limit_ms`.
+    pub fn expire_clustered(
+        &self,
+        collection: &Collection,
+        limit_ms: i64,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<u64> {
+        let filter = MatchExpression::AlwaysTrue;
+        let selection = everything(&filter, check_interrupt);
+        let state = self.state(collection)?;
+        let key = |ms: i64| id_key(ValueRef::DateTime(ms), &state.collation);
+        let bounds = KeyBounds {
+            min: Some(key(i64::MIN)),
+            max: Some(key(limit_ms)),
+        };
+        let mut removed = 0;
+        loop {
+            check_interrupt()?;
+            let _writing = state.lock();
+            let mut scan = self.scan_within(collection, false, None, bounds.clone())?;
+            let batch = scan.next_chunk()?;
+            if batch.is_empty() {
+                return Ok(removed);
+            }
+            removed += batch.len() as u64;
+            self.change_chunk(&state, collection, selection, batch, &mut |_, _| {
+                Ok(Change::Remove)
+            })?;
+        }
+    }
+}
+
+/// All that is given, removed without waiting for the disk.
+fn everything<'a>(
+    filter: &'a MatchExpression,
+    check_interrupt: &'a dyn Fn() -> Result<()>,
+) -> Selection<'a> {
+    Selection {
+        multi: true,
+        bypass: Bypass::ALL,
+        ..Selection::first(filter, EvalContext::default(), check_interrupt)
     }
 }
 

@@ -1,14 +1,17 @@
 //! Inserting documents into an ordinary collection.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef, doc};
-use nilometer_storage::{Direction, WriteBatch};
+use nilometer_storage::{Direction, Snapshot, WriteBatch};
 
+use super::capped::{Load, Room, ToGo};
 use super::maintenance::Maintenance;
-use super::records::{Records, id_key, keyspaces};
+use super::records::{CollectionState, Records, id_key, keyspaces};
+use super::validator::{Checking, Validator};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -58,6 +61,20 @@ fn check(document: &Document) -> Result<()> {
     super::update::check::id(document.get("_id"))
 }
 
+/// The longest key of a document in a clustered collection: entries of other indexes end with it.
+const CLUSTERED_KEY_BYTES_MAX: usize = 4096;
+
+fn key_too_long(key: &[u8]) -> Error {
+    Error::new(
+        ErrorCode::KeyTooLong,
+        format!(
+            "the '_id' of a document in a clustered collection makes a key of {} bytes, at most \
+             {CLUSTERED_KEY_BYTES_MAX} are allowed",
+            key.len()
+        ),
+    )
+}
+
 fn duplicate(collection: &Collection, id: ValueRef<'_>, collation: &Collation) -> Error {
     let order = collation.to_document();
     let by = collation
@@ -75,61 +92,205 @@ fn duplicate(collection: &Collection, id: ValueRef<'_>, collation: &Collation) -
 }
 
 impl Records {
-    /// Inserts documents. Those that are accepted are stored together; `Err` means none was stored.
+    /// Inserts documents. Those that are accepted are stored together, unless they fill a capped
+    /// collection more than once; `Err` means that the last of them were not stored.
     pub fn insert<'a>(
         &self,
         collection: &Collection,
         documents: impl Iterator<Item = DocRef<'a>>,
         options: InsertOptions<'_>,
+        checking: Checking<'_>,
     ) -> Result<InsertOutcome> {
-        let (records, id_index) = keyspaces(collection)?;
         let state = self.state(collection)?;
         let _writing = state.lock();
-        let snapshot = self.engine.snapshot()?;
+        let mut inserting = Inserting::begin(self, collection, &state, options, checking)?;
+        let mut outcome = InsertOutcome::default();
+        for (index, document) in documents.enumerate() {
+            let document = with_id_first(document, options.new_id);
+            let document = self.with_timestamps(document, checking);
+            match inserting.plan(&document) {
+                Ok(id_key) => {
+                    inserting.put(document, id_key)?;
+                    outcome.inserted += 1;
+                }
+                // The collection is gone; the caller may know of another.
+                Err(error) if error.code == ErrorCode::QueryPlanKilled => return Err(error),
+                Err(error) => {
+                    outcome.errors.push(WriteError { index, error });
+                    if options.ordered {
+                        break;
+                    }
+                }
+            }
+        }
+        inserting.commit()?;
+        if outcome.inserted > 0 {
+            state.arrivals.announce();
+        }
+        Ok(outcome)
+    }
+}
+
+/// Documents on their way into a collection whose writing lock is held.
+struct Inserting<'c> {
+    records: &'c Records,
+    collection: &'c Collection,
+    state: &'c CollectionState,
+    options: InsertOptions<'c>,
+    checking: Checking<'c>,
+    validator: Option<Arc<Validator>>,
+    maintenance: Maintenance<'c>,
+    /// The state before the batch.
+    snapshot: Box<dyn Snapshot>,
+    /// What the batch adds to the `_id` index, and what it takes from it.
+    fresh: HashSet<Vec<u8>>,
+    freed: HashSet<Vec<u8>>,
+    batch: WriteBatch,
+    /// What the batch changes.
+    load: Load,
+    room: Option<Room>,
+    last: u64,
+}
+
+impl<'c> Inserting<'c> {
+    fn begin(
+        records: &'c Records,
+        collection: &'c Collection,
+        state: &'c CollectionState,
+        options: InsertOptions<'c>,
+        checking: Checking<'c>,
+    ) -> Result<Self> {
+        let (keyspace, _) = keyspaces(collection)?;
+        let snapshot = records.engine.snapshot()?;
         let mut last = state.last_id.load(Ordering::Acquire);
-        if last == 0 {
-            let mut scan = snapshot.scan(records, &[], None, Direction::Backward)?;
+        if last == 0 && !collection.is_clustered() {
+            let mut scan = snapshot.scan(keyspace, &[], None, Direction::Backward)?;
             if let Some(item) = scan.next() {
                 last = item?.0.first_chunk().copied().map_or(0, u64::from_be_bytes);
             }
         }
-        let mut outcome = InsertOutcome::default();
-        let mut batch = WriteBatch::new();
-        let mut fresh: HashSet<Vec<u8>> = HashSet::new();
-        let mut maintenance = Maintenance::of(self, collection)?;
-        for (index, document) in documents.enumerate() {
-            let document = with_id_first(document, options.new_id);
-            let id = document.get("_id");
-            let key = id_key(id, &state.collation);
-            let checked = check(&document).and_then(|()| {
-                let taken = fresh.contains(&key) || snapshot.get(id_index, &key)?.is_some();
-                if taken {
-                    return Err(duplicate(collection, id, &state.collation));
-                }
-                let record = (last + 1).to_be_bytes();
-                let document = Some(document.as_ref());
-                maintenance.change(&mut batch, &*snapshot, &record, None, document)
-            });
-            if let Err(error) = checked {
-                outcome.errors.push(WriteError { index, error });
-                if options.ordered {
-                    break;
-                }
-                continue;
+        Ok(Self {
+            records,
+            collection,
+            state,
+            options,
+            checking,
+            validator: Validator::of(collection)?,
+            maintenance: Maintenance::of(records, collection)?,
+            room: Room::of(collection, state, &*snapshot, keyspace)?,
+            snapshot,
+            fresh: HashSet::new(),
+            freed: HashSet::new(),
+            batch: WriteBatch::new(),
+            load: Load::default(),
+            last,
+        })
+    }
+
+    /// Checks a document and puts what its indexes need into the batch. Gives its key in the `_id`
+    /// index. On an error the batch is as it was.
+    fn plan(&mut self, document: &Document) -> Result<Vec<u8>> {
+        let (records, id_index) = keyspaces(self.collection)?;
+        check(document)?;
+        if let Some(room) = &self.room {
+            room.check(document)?;
+        }
+        if let Some(validator) = &self.validator {
+            validator.check(self.collection, None, document.as_ref(), self.checking)?;
+        }
+        let id = document.get("_id");
+        let key = id_key(id, &self.state.collation);
+        if self.freed.contains(&key) {
+            // A batch changes no entry twice.
+            self.commit()?;
+        }
+        if self.fresh.contains(&key)
+            || self
+                .snapshot
+                .get(id_index.unwrap_or(records), &key)?
+                .is_some()
+        {
+            return Err(duplicate(self.collection, id, &self.state.collation));
+        }
+        let next = (self.last + 1).to_be_bytes();
+        let record = match id_index {
+            Some(_) => &next[..],
+            None if key.len() > CLUSTERED_KEY_BYTES_MAX => return Err(key_too_long(&key)),
+            None => &key,
+        };
+        let after = Some(document.as_ref());
+        self.maintenance
+            .change(&mut self.batch, &*self.snapshot, record, None, after)?;
+        Ok(key)
+    }
+
+    /// Puts a document that was planned into the batch, and with it what it pushes out.
+    fn put(&mut self, document: Document, id_key: Vec<u8>) -> Result<()> {
+        let (records, id_index) = keyspaces(self.collection)?;
+        let record = match id_index {
+            Some(id_index) => {
+                self.last += 1;
+                let record = self.last.to_be_bytes().to_vec();
+                self.batch.put(id_index, id_key.clone(), record.clone());
+                record
             }
-            last += 1;
-            batch.put(id_index, key.clone(), last.to_be_bytes().to_vec());
-            batch.put(records, last.to_be_bytes().to_vec(), document.into_bytes());
-            fresh.insert(key);
-            outcome.inserted += 1;
+            None => id_key.clone(),
+        };
+        self.load.add(&document);
+        if let Some(room) = &mut self.room {
+            room.add(&document);
         }
-        if !batch.is_empty() {
-            maintenance.commit(self, batch, options.durability)?;
+        self.batch.put(records, record, document.into_bytes());
+        self.fresh.insert(id_key);
+        self.make_room()
+    }
+
+    fn make_room(&mut self) -> Result<()> {
+        while let Some(room) = &mut self.room {
+            match room.next_to_go(&*self.snapshot)? {
+                ToGo::Nothing => break,
+                ToGo::Record(key, document) => self.remove(key, &document)?,
+                ToGo::NotInSnapshot if self.batch.is_empty() => break,
+                // What must go is in this batch: it is written first.
+                ToGo::NotInSnapshot => self.commit()?,
+            }
         }
-        state.last_id.store(last, Ordering::Release);
-        state
-            .count
-            .add(i64::try_from(outcome.inserted).unwrap_or(i64::MAX));
-        Ok(outcome)
+        Ok(())
+    }
+
+    fn remove(&mut self, key: Vec<u8>, document: &Document) -> Result<()> {
+        let (records, id_index) = keyspaces(self.collection)?;
+        let before = Some(document.as_ref());
+        self.maintenance
+            .change(&mut self.batch, &*self.snapshot, &key, before, None)?;
+        let id_key = id_key(document.get("_id"), &self.state.collation);
+        if let Some(id_index) = id_index {
+            self.batch.delete(id_index, id_key.clone());
+        }
+        self.freed.insert(id_key);
+        self.batch.delete(records, key);
+        self.load.remove(document);
+        Ok(())
+    }
+
+    /// Commits what was gathered.
+    fn commit(&mut self) -> Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        // Ids are given once, whatever becomes of the commit.
+        self.state.last_id.store(self.last, Ordering::Release);
+        let batch = std::mem::take(&mut self.batch);
+        let durability = self.options.durability;
+        self.maintenance.commit(self.records, batch, durability)?;
+        let load = std::mem::take(&mut self.load);
+        self.state.count.add(load.count);
+        self.state.load.add(load);
+        let gone = self.room.as_ref().and_then(|room| room.gone_up_to.as_ref());
+        self.state.load.forget_up_to(gone);
+        self.snapshot = self.records.engine.snapshot()?;
+        self.fresh.clear();
+        self.freed.clear();
+        Ok(())
     }
 }

@@ -115,8 +115,9 @@ impl<'c> Maintenance<'c> {
         };
         let after = index.keys(document).and_then(|after| {
             let pending = &maintained.pending;
-            if index.stored.spec.unique
-                && let Some(key) = pending.find_duplicate(index, snapshot, record, &after)?
+            if index.stored.spec.refuses_duplicates()
+                && let Some(key) =
+                    pending.find_duplicate(index, snapshot, record, (&before, &after))?
             {
                 let namespace = &self.collection.namespace;
                 return Err(duplicate_key(namespace, index, key, Some(document)));
@@ -171,7 +172,7 @@ impl Maintained {
         let Change { before, after, .. } = change;
         self.multikey |= after.multikey;
         index::diff_entries(batch, &self.index, before, after, record);
-        if self.index.stored.spec.unique {
+        if self.index.stored.spec.refuses_duplicates() {
             self.pending.change(record, before, after);
         }
     }

@@ -8,6 +8,7 @@ use nilometer_bson::key_string::{KeyBuilder, KeyOrder};
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::{Bytes, Direction, Engine, KeyspaceId, Snapshot};
 
+use super::capped::{Arrivals, CappedLimits, KnownLoad};
 use crate::catalog::{Catalog, Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -23,6 +24,8 @@ pub struct Records {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) catalog: Arc<Catalog>,
     collections: Mutex<HashMap<[u8; 16], Arc<CollectionState>>>,
+    /// The last timestamp that was given out.
+    pub(super) timestamp: AtomicU64,
 }
 
 /// What is kept in memory of one collection.
@@ -37,6 +40,9 @@ pub(super) struct CollectionState {
     /// The last record id given out; 0 before the first look.
     pub(super) last_id: AtomicU64,
     pub(super) count: KnownCount,
+    /// Of a capped collection.
+    pub(super) load: KnownLoad,
+    pub(super) arrivals: Arc<Arrivals>,
 }
 
 impl CollectionState {
@@ -73,6 +79,7 @@ impl Records {
             engine,
             catalog,
             collections: Mutex::default(),
+            timestamp: AtomicU64::new(0),
         }
     }
 
@@ -108,8 +115,23 @@ impl Records {
         backward: bool,
         after: Option<Vec<u8>>,
     ) -> Result<RecordScan> {
+        self.scan_within(collection, backward, after, KeyBounds::default())
+    }
+
+    /// Like [`Records::scan`], of the records whose keys are within `bounds`.
+    pub fn scan_within(
+        &self,
+        collection: &Collection,
+        backward: bool,
+        after: Option<Vec<u8>>,
+        mut bounds: KeyBounds,
+    ) -> Result<RecordScan> {
         let (records, _) = keyspaces(collection)?;
+        if bounds.min.is_none() && CappedLimits::of(collection).is_some() {
+            bounds.min = self.state(collection)?.load.gone_up_to();
+        }
         Ok(RecordScan {
+            bounds,
             engine: self.engine.clone(),
             records,
             backward,
@@ -135,7 +157,12 @@ impl Records {
         let (records, id_index) = keyspaces(collection)?;
         let state = self.state(collection)?;
         let snapshot = self.engine.snapshot()?;
-        let Some(key) = snapshot.get(id_index, &id_key(id, &state.collation))? else {
+        let key = id_key(id, &state.collation);
+        let Some(id_index) = id_index else {
+            let found = snapshot.get(records, &key)?;
+            return found.map(|bytes| Ok((key, document(&bytes)?))).transpose();
+        };
+        let Some(key) = snapshot.get(id_index, &key)? else {
             return Ok(None);
         };
         let found = snapshot.get(records, &key)?.ok_or_else(|| {
@@ -150,9 +177,9 @@ impl Records {
         Ok(Some((key.to_vec(), document(&found)?)))
     }
 
-    /// Number of records. The first time they are counted by walking the `_id` index.
+    /// Number of records. The first time they are counted by walking the `_id` index, or themselves.
     pub fn count(&self, collection: &Collection) -> Result<u64> {
-        let (_, id_index) = keyspaces(collection)?;
+        let (records, id_index) = keyspaces(collection)?;
         let state = self.state(collection)?;
         let _writing = state.lock();
         let mut known = state.count.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,7 +188,9 @@ impl Records {
             None => {
                 let mut count = 0;
                 let snapshot = self.engine.snapshot()?;
-                for item in snapshot.scan(id_index, &[], None, Direction::Forward)? {
+                for item in
+                    snapshot.scan(id_index.unwrap_or(records), &[], None, Direction::Forward)?
+                {
                     item?;
                     count += 1;
                 }
@@ -179,8 +208,29 @@ pub(super) fn id_key(id: ValueRef<'_>, collation: &Collation) -> Vec<u8> {
     key.finish().0
 }
 
+/// The key of the record with this `_id` in a clustered collection of this collation.
+pub fn clustered_key(id: ValueRef<'_>, collation: &Collation) -> Vec<u8> {
+    id_key(id, collation)
+}
+
+/// Between which keys records are, both included.
+#[derive(Clone, Debug, Default)]
+pub struct KeyBounds {
+    /// The lowest.
+    pub min: Option<Vec<u8>>,
+    /// The highest.
+    pub max: Option<Vec<u8>>,
+}
+
+impl KeyBounds {
+    /// True unless all keys are within.
+    pub fn is_bounded(&self) -> bool {
+        self.min.is_some() || self.max.is_some()
+    }
+}
+
 /// Record and index keyspace of an ordinary collection.
-pub(super) fn keyspaces(collection: &Collection) -> Result<(KeyspaceId, KeyspaceId)> {
+pub(super) fn keyspaces(collection: &Collection) -> Result<(KeyspaceId, Option<KeyspaceId>)> {
     match collection.storage {
         Storage::Records { records, id_index } => Ok((records, id_index)),
         Storage::Buckets { .. } => Err(Error::bad_value("a bucket collection has no records")),
@@ -199,15 +249,39 @@ pub(super) fn read_chunk(
     after: Option<&[u8]>,
     backward: bool,
 ) -> Result<Vec<(Bytes, Bytes)>> {
-    let (start, end, direction) = match (after, backward) {
-        (None, false) => (Vec::new(), None, Direction::Forward),
-        (None, true) => (Vec::new(), None, Direction::Backward),
-        (Some(after), false) => ([after, &[0][..]].concat(), None, Direction::Forward),
-        (Some(after), true) => (Vec::new(), Some(after), Direction::Backward),
+    read_chunk_within(snapshot, keyspace, after, backward, &KeyBounds::default())
+}
+
+/// Like [`read_chunk`], of the keys within `bounds`.
+fn read_chunk_within(
+    snapshot: &dyn Snapshot,
+    keyspace: KeyspaceId,
+    after: Option<&[u8]>,
+    backward: bool,
+    bounds: &KeyBounds,
+) -> Result<Vec<(Bytes, Bytes)>> {
+    let behind = |key: &[u8]| [key, &[0][..]].concat();
+    let mut start = bounds.min.clone().unwrap_or_default();
+    let mut end = bounds.max.as_deref().map(behind);
+    let direction = match (after, backward) {
+        (None, false) => Direction::Forward,
+        (None, true) => Direction::Backward,
+        (Some(after), false) => {
+            start = start.max(behind(after));
+            Direction::Forward
+        }
+        (Some(after), true) => {
+            let after = after.to_vec();
+            end = Some(end.map_or(after.clone(), |end| end.min(after)));
+            Direction::Backward
+        }
     };
     let mut chunk = Vec::new();
     let mut bytes = 0;
-    for item in snapshot.scan(keyspace, &start, end, direction)? {
+    if end.as_ref().is_some_and(|end| *end <= start) {
+        return Ok(chunk);
+    }
+    for item in snapshot.scan(keyspace, &start, end.as_deref(), direction)? {
         let (key, value) = item?;
         bytes += value.len();
         chunk.push((key, value));
@@ -222,6 +296,7 @@ pub(super) fn read_chunk(
 pub struct RecordScan {
     engine: Arc<dyn Engine>,
     records: KeyspaceId,
+    bounds: KeyBounds,
     backward: bool,
     after: Option<Vec<u8>>,
     ready: VecDeque<(Bytes, Bytes)>,
@@ -243,7 +318,8 @@ impl RecordScan {
     fn refill(&mut self) -> Result<()> {
         let snapshot = self.engine.snapshot()?;
         let after = self.after.as_deref();
-        self.ready = read_chunk(&*snapshot, self.records, after, self.backward)?.into();
+        self.ready =
+            read_chunk_within(&*snapshot, self.records, after, self.backward, &self.bounds)?.into();
         match self.ready.back() {
             Some((key, _)) => self.after = Some(key.to_vec()),
             None => self.done = true,

@@ -11,6 +11,7 @@ use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_storage::{KeyspaceId, Snapshot};
 
 use super::records::{CollectionState, Records, document, id_key, keyspaces, read_chunk};
+use super::validator::Validator;
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::index::{Index, entry};
@@ -19,9 +20,10 @@ use crate::validation::Validation;
 /// What a check of one collection carries around.
 struct Check<'c> {
     records: KeyspaceId,
-    id_index: KeyspaceId,
+    id_index: Option<KeyspaceId>,
     state: Arc<CollectionState>,
     indexes: Vec<Arc<Index>>,
+    validator: Option<Arc<Validator>>,
     check_interrupt: &'c dyn Fn() -> Result<()>,
 }
 
@@ -43,20 +45,24 @@ impl Records {
             id_index,
             state: self.state(collection)?,
             indexes: ready.map(Index::of).collect::<Result<_>>()?,
+            validator: Validator::of(collection)?,
             check_interrupt,
         };
         let mut found = Validation::default();
         self.each_chunk(records, &check, &mut |snapshot, key, value| {
+            found.non_compliant += u64::from(!check.conforms(value)?);
             found.add(check.record(snapshot, key, value)?);
             Ok(())
         })?;
-        let mut entries = 0;
-        self.each_chunk(id_index, &check, &mut |snapshot, key, record| {
-            entries += 1;
-            found.add_about_entry(check.id_entry(snapshot, key, record)?);
-            Ok(())
-        })?;
-        found.keys_per_index.push(("_id_".to_owned(), entries));
+        if let Some(id_index) = id_index {
+            let mut entries = 0;
+            self.each_chunk(id_index, &check, &mut |snapshot, key, record| {
+                entries += 1;
+                found.add_about_entry(check.id_entry(snapshot, key, record)?);
+                Ok(())
+            })?;
+            found.keys_per_index.push(("_id_".to_owned(), entries));
+        }
         for index in &check.indexes {
             let mut entries = 0;
             self.each_chunk(index.stored.keyspace, &check, &mut |snapshot, key, bits| {
@@ -93,6 +99,14 @@ impl Records {
 }
 
 impl Check<'_> {
+    /// Whether a record is as the validator wants it. What is no document is told of elsewhere.
+    fn conforms(&self, value: &[u8]) -> Result<bool> {
+        match (&self.validator, document(value)) {
+            (Some(validator), Ok(document)) => validator.accepts(document.as_ref()),
+            _ => Ok(true),
+        }
+    }
+
     /// What is wrong with a record: no document, or entries are missing.
     fn record(&self, snapshot: &dyn Snapshot, key: &[u8], value: &[u8]) -> Result<Vec<String>> {
         let document = match document(value) {
@@ -101,8 +115,12 @@ impl Check<'_> {
         };
         let id = document.get("_id");
         let mut problems = Vec::new();
-        let leads = snapshot.get(self.id_index, &id_key(id, &self.state.collation))?;
-        if leads.as_deref() != Some(key) {
+        let own = id_key(id, &self.state.collation);
+        let leads_here = match self.id_index {
+            Some(id_index) => snapshot.get(id_index, &own)?.as_deref() == Some(key),
+            None => own == key,
+        };
+        if !leads_here {
             problems.push(format!(
                 "the _id index does not lead to the record with _id {}",
                 value_to_relaxed(id)

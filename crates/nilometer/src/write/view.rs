@@ -12,7 +12,7 @@ use crate::index::{Index, entry};
 pub struct CollectionView {
     snapshot: Box<dyn Snapshot>,
     records: KeyspaceId,
-    id_index: KeyspaceId,
+    id_index: Option<KeyspaceId>,
 }
 
 /// An entry: key string, type bits, record key.
@@ -55,7 +55,7 @@ impl CollectionView {
         };
         let keyspace = index.stored.keyspace;
         let scan: Scan = self.snapshot.scan(keyspace, start, end, direction)?;
-        let is_id = keyspace == self.id_index;
+        let is_id = Some(keyspace) == self.id_index;
         let (order, components) = (index.order(), index.components());
         Ok(scan.map(move |item| {
             let (key, value) = item?;

@@ -1,7 +1,9 @@
 //! What a client sees: commands in, replies out.
 
+mod capped;
 mod change_commands;
 mod changes_and_crashes;
+mod clustered;
 mod collations;
 mod duplicates;
 mod geo;
@@ -17,3 +19,4 @@ mod random;
 mod same_answers;
 mod statistics;
 mod support;
+mod validators;

@@ -299,7 +299,7 @@ fn bad_options_are_refused() {
         ("what", 1.into(), 40_415),
         ("hint", "none".into(), 2),
         ("hint", 1.into(), 9),
-        ("tailable", true.into(), 2),
+        ("tailable", true.into(), 168),
         ("awaitData", true.into(), 9),
         ("min", doc! {"a": 1}.into(), 51_173),
         ("collation", doc! {"locale": "simple"}.into(), 0),

@@ -1,14 +1,16 @@
-//! `collMod` with `index`: hiding it, and after how many seconds it lets documents expire.
+//! `collMod` with `index`: hiding it, after how many seconds it lets documents expire, and making it a
+//! unique one.
 
 use nilometer_bson::number::Number;
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::super::args::{Args, truncated_i64};
 use super::super::indexes;
+use super::unique;
 use crate::catalog::Collection;
 use crate::database::Database;
 use crate::database::indexes::{IndexSide, ShownIndex};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 
 /// What may be said of an index.
 const FIELDS: &[&str] = &[
@@ -29,25 +31,12 @@ pub(super) fn parse(
     let Some(given) = args.nested("index", FIELDS)? else {
         return Ok(None);
     };
-    let which = match (given.string("name")?, given.document("keyPattern")?) {
-        (Some(_), Some(_)) => {
-            return Err(Error::invalid_options(
-                "Cannot specify both key pattern and name.",
-            ));
-        }
-        (None, None) => {
-            return Err(Error::invalid_options(
-                "Must specify either index name or key pattern.",
-            ));
-        }
-        (Some(name), None) => ValueRef::String(name),
-        (None, Some(key)) => ValueRef::Document(key),
-    };
+    let which = which(&given)?;
     let hidden = given.lenient_boolean("hidden")?;
     let expiry = given.value("expireAfterSeconds");
-    let unique = given.boolean("unique")?.is_some();
-    let prepare_unique = given.boolean("prepareUnique")?.is_some();
-    if hidden.is_none() && expiry.is_missing() && !unique && !prepare_unique {
+    let unique = given.boolean("unique")?;
+    let prepare_unique = given.boolean("prepareUnique")?;
+    if hidden.is_none() && expiry.is_missing() && unique.is_none() && prepare_unique.is_none() {
         return Err(Error::invalid_options(
             "no expireAfterSeconds, hidden, unique, or prepareUnique field",
         ));
@@ -63,15 +52,24 @@ pub(super) fn parse(
         ValueRef::Document(key) => indexes::with_key(collection, side, key)?,
         _ => return Ok(None),
     };
-    if unique || prepare_unique {
-        return Err(if collection.timeseries.is_some() {
-            Error::invalid_options("unique indexes are not for time-series collections")
-        } else {
-            Error::new(
-                ErrorCode::CommandNotSupported,
-                "collMod to a unique index is not supported: drop the index and create it again",
-            )
-        });
+    if (unique.is_some() || prepare_unique.is_some()) && collection.timeseries.is_some() {
+        return Err(Error::invalid_options(
+            "unique indexes are not for time-series collections",
+        ));
+    }
+    let dry_run = args.lenient_boolean("dryRun")?.unwrap_or(false);
+    let becomes_unique = match unique {
+        None if dry_run => return Err(dry_run_alone()),
+        None => false,
+        Some(false) => {
+            return Err(Error::bad_value(
+                "collMod does not support converting an index to non-unique",
+            ));
+        }
+        Some(true) => unique::may_become(&index.spec)?,
+    };
+    if prepare_unique == Some(true) {
+        unique::check_kind(&index.spec)?;
     }
     let expire_after_seconds = match expiry {
         ValueRef::Missing => None,
@@ -81,7 +79,29 @@ pub(super) fn parse(
         index,
         hidden,
         expire_after_seconds,
+        prepare_unique,
+        becomes_unique,
+        dry_run,
     }))
+}
+
+/// `dryRun` where there is nothing to try.
+pub(super) fn dry_run_alone() -> Error {
+    Error::invalid_options("dryRun mode is only supported for the conversion to a unique index")
+}
+
+/// The name or the key of the index.
+fn which<'a>(given: &Args<'a>) -> Result<ValueRef<'a>> {
+    match (given.string("name")?, given.document("keyPattern")?) {
+        (Some(_), Some(_)) => Err(Error::invalid_options(
+            "Cannot specify both key pattern and name.",
+        )),
+        (None, None) => Err(Error::invalid_options(
+            "Must specify either index name or key pattern.",
+        )),
+        (Some(name), None) => Ok(ValueRef::String(name)),
+        (None, Some(key)) => Ok(ValueRef::Document(key)),
+    }
 }
 
 /// The seconds an index may be given: it expires already, or it could have been made so.
@@ -115,6 +135,9 @@ pub(super) struct IndexChange {
     index: ShownIndex,
     hidden: Option<bool>,
     expire_after_seconds: Option<i64>,
+    prepare_unique: Option<bool>,
+    becomes_unique: bool,
+    dry_run: bool,
 }
 
 impl IndexChange {
@@ -122,23 +145,43 @@ impl IndexChange {
     pub(super) fn apply(self, database: &Database, collection: &Collection) -> Result<Document> {
         let spec = &self.index.spec;
         let mut reply = DocumentBuilder::new();
+        if self.becomes_unique {
+            unique::convert(database, collection, &self.index.stored, self.dry_run)?;
+            if !self.dry_run {
+                reply.append("unique_new", true);
+            }
+        }
         if let Some(seconds) = self.expire_after_seconds {
             reply.append("expireAfterSeconds_old", spec.expire_after_seconds);
             reply.append("expireAfterSeconds_new", seconds);
         }
-        if let Some(hidden) = self.hidden {
-            reply.append("hidden_old", spec.hidden);
-            reply.append("hidden_new", hidden);
+        let mut differs = self.expire_after_seconds.is_some();
+        for (name, old, new) in [
+            ("hidden", spec.hidden, self.hidden),
+            ("prepareUnique", spec.prepare_unique, self.prepare_unique),
+        ] {
+            if let Some(new) = new.filter(|new| *new != old) {
+                reply.append(&format!("{name}_old"), old);
+                reply.append(&format!("{name}_new"), new);
+                differs = true;
+            }
+        }
+        if self.dry_run || !differs {
+            return Ok(reply.finish());
         }
         let catalog = database.catalog();
-        catalog.modify_index(collection, self.index.stored.keyspace, |spec| {
+        let changed = catalog.modify_index(collection, self.index.stored.keyspace, |spec| {
             if let Some(hidden) = self.hidden {
                 spec.hidden = hidden;
+            }
+            if let Some(prepare) = self.prepare_unique {
+                spec.prepare_unique = prepare && !spec.unique;
             }
             if self.expire_after_seconds.is_some() {
                 spec.expire_after_seconds = self.expire_after_seconds;
             }
         })?;
+        changed.forget_uses(database.services().clock.now_ms());
         Ok(reply.finish())
     }
 }

@@ -1,9 +1,11 @@
 //! Options several kinds of collections take.
 
-use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
 use super::Creation;
+use super::clustered;
 use crate::commands::args::Args;
+use crate::commands::{capped, validation};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 
@@ -18,6 +20,17 @@ pub(in crate::commands) fn check_expire_after(seconds: i64) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Images of documents for change streams, which a standalone has none of.
+pub(in crate::commands) fn refuse_images(args: &Args<'_>) -> Result<()> {
+    let images = args.nested("changeStreamPreAndPostImages", &["enabled"])?;
+    match images {
+        Some(images) if images.boolean("enabled")? == Some(true) => Err(Error::invalid_options(
+            "changeStreamPreAndPostImages is for members of a replica set",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The collation a collection or view is given.
@@ -71,11 +84,46 @@ impl Creation<'_> {
         Ok(options.finish())
     }
 
+    /// Adds `clusteredIndex` and what goes with it.
+    fn append_clustered(&self, options: &mut DocumentBuilder) -> Result<()> {
+        let index = match self.args.value("clusteredIndex") {
+            ValueRef::Missing => return Ok(()),
+            ValueRef::Document(index) => clustered::checked(index)?,
+            ValueRef::Bool(_) => {
+                return Err(Error::location(
+                    clustered::LEGACY_FORMAT,
+                    "'clusteredIndex' as a boolean is for the buckets of time-series collections",
+                ));
+            }
+            other => {
+                return Err(self
+                    .args
+                    .wrong_type("clusteredIndex", other, "bool, object"));
+            }
+        };
+        if let Some(other) = self.given(&["capped", "idIndex"]) {
+            return Err(Error::invalid_options(format!(
+                "'clusteredIndex' is not allowed with '{other}'"
+            )));
+        }
+        options.append("clusteredIndex", index);
+        if let Some(seconds) = self.args.integer("expireAfterSeconds")? {
+            check_expire_after(seconds)?;
+            options.append("expireAfterSeconds", seconds);
+        }
+        Ok(())
+    }
+
     /// The options an ordinary collection keeps.
     pub(super) fn ordinary_options(&self) -> Result<Document> {
         let mut options = DocumentBuilder::new();
+        let collation = collation(self.args)?;
+        capped::append_options(self.args, &mut options)?;
         append_kept(self.args, &mut options)?;
-        options.append("collation", collation(self.args)?.to_document());
+        validation::Given::parse(self.args, &self.namespace, &collation)?
+            .append_over(DocRef::EMPTY, &mut options);
+        self.append_clustered(&mut options)?;
+        options.append("collation", collation.to_document());
         Ok(options.finish())
     }
 }

@@ -3,33 +3,23 @@
 use nilometer_bson::{DocRef, Document, ValueRef};
 
 use super::Creation;
+use super::options::refuse_images;
 use crate::catalog::CatalogEntry;
 use crate::error::{Error, ErrorCode, Result};
 
 /// Options no ordinary collection takes here.
-const UNSUPPORTED: &[&str] = &[
-    "clusteredIndex",
-    "validator",
-    "validationLevel",
-    "validationAction",
-    "capped",
-    "encryptedFields",
-    "flags",
-    "temp",
-];
+const UNSUPPORTED: &[&str] = &["encryptedFields", "flags", "temp"];
 
 impl Creation<'_> {
     /// Creates an ordinary collection.
     pub(super) fn create_ordinary(&self) -> Result<()> {
-        if let Some(expire) = self.args.integer("expireAfterSeconds")? {
+        let is_clustered = !self.args.value("clusteredIndex").is_missing();
+        if let Some(expire) = self.args.integer("expireAfterSeconds")?
+            && !is_clustered
+        {
             return Err(Error::invalid_options(format!(
                 "'expireAfterSeconds' ({expire}) is only for time-series and clustered collections"
             )));
-        }
-        if self.args.boolean("capped")? != Some(true) && self.given(&["size", "max"]).is_some() {
-            return Err(Error::invalid_options(
-                "the 'capped' field needs to be true when either the 'size' or 'max' fields are present",
-            ));
         }
         if let Some(option) = self.given(UNSUPPORTED) {
             return Err(Error::new(
@@ -37,16 +27,7 @@ impl Creation<'_> {
                 format!("the option 'create.{option}' is not supported yet"),
             ));
         }
-        let images = self
-            .args
-            .nested("changeStreamPreAndPostImages", &["enabled"])?;
-        if let Some(images) = images
-            && images.boolean("enabled")? == Some(true)
-        {
-            return Err(Error::invalid_options(
-                "changeStreamPreAndPostImages is for members of a replica set",
-            ));
-        }
+        refuse_images(self.args)?;
         if self.args.boolean("autoIndexId")? == Some(false) {
             return Err(Error::invalid_options(
                 "every collection has an index on '_id': 'autoIndexId' cannot be false",

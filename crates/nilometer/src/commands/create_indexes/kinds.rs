@@ -7,7 +7,7 @@ use super::key::{Shape, refused};
 use super::spec::{flag, keep};
 use crate::catalog::IndexSpec;
 use crate::commands::args::Args;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 
 /// Hashes that meet say nothing of equality.
 const HASHED_UNIQUE: i32 = 16_764;
@@ -41,12 +41,6 @@ pub(super) fn options(args: &Args<'_>, shape: Shape) -> Result<Document> {
     let mut kept = DocumentBuilder::new();
     flag(args, "background")?;
     flag(args, "dropDups")?;
-    if flag(args, "prepareUnique")? {
-        return Err(Error::new(
-            ErrorCode::CommandNotSupported,
-            "the index option 'prepareUnique' is not supported yet",
-        ));
-    }
     if let Some(engines) = args.document("storageEngine")? {
         for engine in engines {
             if !matches!(engine.value(), ValueRef::Document(_)) {
@@ -154,7 +148,7 @@ fn projection(args: &Args<'_>, shape: Shape) -> Result<()> {
 
 /// What an index of this kind cannot be beside.
 pub(super) fn check(spec: &IndexSpec, shape: Shape, plugin: &str) -> Result<()> {
-    if plugin == "hashed" && spec.unique {
+    if plugin == "hashed" && spec.refuses_duplicates() {
         return Err(Error::location(
             HASHED_UNIQUE,
             "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.",
@@ -162,7 +156,7 @@ pub(super) fn check(spec: &IndexSpec, shape: Shape, plugin: &str) -> Result<()> 
     }
     if plugin == "wildcard" {
         let refusals = [
-            (spec.unique, "unique"),
+            (spec.refuses_duplicates(), "unique"),
             (spec.sparse, "sparse"),
             (spec.expire_after_seconds.is_some(), "expireAfterSeconds"),
         ];

@@ -121,6 +121,7 @@ fn parse_in(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
         key: key.to_document(),
         name,
         unique: flag(&args, "unique")?,
+        prepare_unique: flag(&args, "prepareUnique")?,
         sparse: flag(&args, "sparse")?,
         hidden: flag(&args, "hidden")?,
         partial_filter: filter(&args, place.target)?,
@@ -193,7 +194,8 @@ fn name(args: &Args<'_>, key: DocRef<'_>, shape: Shape) -> Result<String> {
 
 /// The index on `_id` is there, so it may only be described as it is.
 fn check_id(args: &Args<'_>, description: DocRef<'_>, place: &Place<'_>) -> Result<()> {
-    let is_clustered = place.target == Target::Buckets;
+    let is_clustered =
+        place.target == Target::Buckets || place.collection.is_some_and(Collection::is_clustered);
     if args.boolean("clustered")? == Some(true) {
         if !is_clustered {
             return Err(Error::location(
@@ -289,6 +291,11 @@ fn check_together(spec: &IndexSpec, shape: Shape, target: Target) -> Result<()> 
     }
     if let Some(plugin) = shape.plugin {
         kinds::check(spec, shape, plugin)?;
+    }
+    if target != Target::Ordinary && spec.prepare_unique {
+        return Err(Error::invalid_options(
+            "'prepareUnique' is not for indexes of time-series collections",
+        ));
     }
     if target == Target::Buckets && spec.unique {
         return Err(refused("indexes on buckets cannot be unique"));

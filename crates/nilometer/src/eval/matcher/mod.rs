@@ -21,6 +21,7 @@
 pub mod comparison;
 mod evaluate;
 pub mod expr;
+mod failure;
 pub mod geo;
 pub mod json_schema;
 mod operators;

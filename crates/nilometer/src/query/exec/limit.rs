@@ -26,7 +26,7 @@ impl Operator for Limit {
             return Ok(None);
         };
         let Some(mut batch) = next_filled(input, cx)? else {
-            self.input = None;
+            // More may come, if this is the tail of a collection.
             return Ok(None);
         };
         if batch.len() as u64 >= self.left {

@@ -181,6 +181,8 @@ pub struct Executor {
     root: BoxOperator,
     settings: Arc<ExecSettings>,
     finished: bool,
+    /// The end of what there is may not be the end.
+    is_tail: bool,
 }
 
 impl Executor {
@@ -190,7 +192,13 @@ impl Executor {
             root,
             settings,
             finished: false,
+            is_tail: false,
         }
+    }
+
+    /// Makes it go on behind its end when more has come.
+    pub fn tail(&mut self) {
+        self.is_tail = true;
     }
 
     /// The next batch; `None` when there is nothing left.
@@ -201,7 +209,7 @@ impl Executor {
         operation.check_interrupt()?;
         let cx = ExecContext::new(operation, &self.settings);
         let batch = self.root.next(&cx)?;
-        self.finished = batch.is_none();
+        self.finished = batch.is_none() && !self.is_tail;
         Ok(batch)
     }
 

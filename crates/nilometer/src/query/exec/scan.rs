@@ -1,7 +1,7 @@
 //! Reading: records of an ordinary collection, buckets of a time-series collection.
 //!
 //! ```text
-//! RecordScan   access path ─► filter ─► rows
+//! RecordScan   access path ─► filter ─► rows; a tail goes on behind its last record
 //! BucketScan   id bounds, header predicate (in the source) ─► whole-bucket filter, event filter ─► blocks
 //! ```
 
@@ -9,17 +9,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nilometer_bson::{Document, DocumentBuilder};
+use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::block::filter::select;
 use super::filter::matching;
 use super::{ExecContext, Operator, ROWS_PER_BATCH};
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
+use crate::query::planner::access::cluster::ClusterBound;
 use crate::query::planner::{AccessPath, BucketInput, MetaInput, RecordInput, Unpack};
 use crate::query::source::{
-    self, Bucket, BucketIter, RecordIter, ScanCounters, highest_id, lowest_id,
+    self, Bucket, BucketIter, RecordIter, RecordKey, RecordSource, ScanCounters, highest_id,
+    lowest_id,
 };
 
 /// Buckets looked at before a call comes back to let interrupts be seen.
@@ -43,6 +45,8 @@ pub struct RecordScan {
     input: RecordInput,
     counters: Arc<ScanCounters>,
     state: RecordState,
+    /// The record read last, if later ones are read as they come.
+    last: Option<RecordKey>,
 }
 
 enum RecordState {
@@ -58,6 +62,7 @@ impl RecordScan {
             input,
             counters,
             state: RecordState::Unopened,
+            last: None,
         }
     }
 
@@ -73,27 +78,74 @@ impl RecordScan {
             }
             // Reading by index is an operator of its own.
             AccessPath::CollectionScan | AccessPath::Index(_) => (None, None),
-            AccessPath::ClusteredScan { min, max } => (min.clone(), max.clone()),
+            AccessPath::ClusteredScan { min, max } => {
+                let key = |bound: &Option<ClusterBound>| bound.as_ref().map(|b| b.key.clone());
+                (key(min), key(max))
+            }
         };
         let scan = source::RecordScan {
             direction: self.input.direction,
             min,
             max,
-            start_after: None,
+            start_after: self.last.clone(),
         };
         self.state = RecordState::Open(self.input.source.scan(&scan)?);
         Ok(())
     }
 }
 
+/// Where a tail stands is gone.
+fn position_lost(source: &dyn RecordSource, last: &RecordKey) -> Error {
+    let id = match source.record_id(last) {
+        Value::Int64(id) => id.to_string(),
+        _ => String::new(),
+    };
+    Error::new(
+        ErrorCode::CappedPositionLost,
+        format!(
+            "CollectionScan died due to position in capped collection being deleted. Last seen \
+             record id: RecordId({id})"
+        ),
+    )
+}
+
+impl RecordScan {
+    /// A tail cannot go on where the record it stands at is gone: others may have gone unread.
+    fn check_position(&self) -> Result<()> {
+        match &self.last {
+            Some(last) if !is_there(&*self.input.source, last)? => {
+                Err(position_lost(&*self.input.source, last))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// True if there is a record with this key now.
+fn is_there(source: &dyn RecordSource, key: &RecordKey) -> Result<bool> {
+    let only = source::RecordScan {
+        min: Some(key.clone()),
+        max: Some(key.clone()),
+        ..source::RecordScan::default()
+    };
+    for record in source.scan(&only)? {
+        if record?.0 == *key {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 impl Operator for RecordScan {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        self.check_position()?;
         if matches!(self.state, RecordState::Unopened) {
             self.open()?;
         }
         let RecordState::Open(records) = &mut self.state else {
             return Ok(None);
         };
+        let mut last = None;
         let mut rows = Vec::with_capacity(ROWS_PER_BATCH);
         for record in records.by_ref().take(ROWS_PER_BATCH) {
             let (key, document) = record?;
@@ -102,13 +154,21 @@ impl Operator for RecordScan {
             } else {
                 document
             });
+            if self.input.is_tail {
+                last = Some(key);
+            }
         }
+        self.last = last.or(self.last.take());
         let read = rows.len();
         self.counters
             .documents
             .fetch_add(read as u64, Ordering::Relaxed);
         if read < ROWS_PER_BATCH {
-            self.state = RecordState::Done;
+            // A tail that has begun goes on with what comes later.
+            self.state = match self.last {
+                Some(_) => RecordState::Unopened,
+                None => RecordState::Done,
+            };
             if read == 0 {
                 return Ok(None);
             }

@@ -176,8 +176,8 @@ fn record_step(input: &RecordInput, counts: bool, execution: Option<Execution<'_
     out.append("direction", input.direction.name());
     if let AccessPath::ClusteredScan { min, max } = &input.access {
         for (name, key) in [("minRecord", min), ("maxRecord", max)] {
-            if let Some(key) = key {
-                out.append(name, record_id(key));
+            if let Some(bound) = key {
+                out.append(name, bound.value.clone());
             }
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, Value};
 
+use super::access::cluster::ClusterBound;
 use super::access::hint::Forced;
 use super::access::{Choice, IndexAccess};
 use super::needs::Needs;
@@ -12,9 +13,7 @@ use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
 use crate::query::pipeline::Stage;
 use crate::query::planner::bounds::{IndexBounds, IndexShape};
-use crate::query::source::{
-    BucketEntries, BucketPredicate, BucketSource, Direction, RecordKey, RecordSource,
-};
+use crate::query::source::{BucketEntries, BucketPredicate, BucketSource, Direction, RecordSource};
 use crate::timeseries::rewrite::TimeRange;
 
 /// What is read and what is done to it.
@@ -56,9 +55,9 @@ pub enum AccessPath {
     /// Those of a clustered collection between two keys, both included.
     ClusteredScan {
         /// Lowest.
-        min: Option<RecordKey>,
+        min: Option<ClusterBound>,
         /// Highest.
-        max: Option<RecordKey>,
+        max: Option<ClusterBound>,
     },
     /// The one with this `_id`.
     IdLookup(Value),
@@ -83,6 +82,8 @@ pub struct RecordInput {
     pub show_record_id: bool,
     /// The direction was asked for: no index is used.
     pub is_natural: bool,
+    /// Records that come later are read too.
+    pub is_tail: bool,
     /// The index that was asked for.
     pub forced: Option<Forced>,
     /// No more rows than this are asked for.

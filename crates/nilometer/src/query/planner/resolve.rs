@@ -103,6 +103,7 @@ pub fn records(source: Arc<dyn RecordSource>, namespace: String) -> RecordInput 
         filter: None,
         show_record_id: false,
         is_natural: false,
+        is_tail: false,
         forced: None,
         limit: None,
         choice: Arc::default(),

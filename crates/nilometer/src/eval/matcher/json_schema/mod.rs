@@ -8,6 +8,7 @@
 //! missing. Only `type`, `bsonType`, `enum`, `encrypt` and the logical keywords judge every value.
 //! Objects within `enum` and `uniqueItems` are equal whatever the order of their fields.
 
+mod failure;
 mod parse;
 
 use nilometer_bson::number::Number;

@@ -12,6 +12,9 @@ fn check(schema: Document, cases: Vec<(Document, bool)>) {
             expected,
             "{schema:?} of {document:?}"
         );
+        // What explains a failure finds one exactly where there is one.
+        let broken = JsonSchema::rules_not_satisfied(schema.as_ref(), document.as_ref()).unwrap();
+        assert_eq!(broken.is_empty(), expected, "{schema:?}: {broken:?}");
     }
 }
 

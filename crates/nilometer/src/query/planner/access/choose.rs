@@ -13,6 +13,7 @@ use nilometer_bson::{Document, DocumentBuilder};
 
 use super::cache::{self, ShapeHashes, WORSE_BEFORE_TRIAL, hashes, signature};
 use super::candidates::Request;
+use super::cluster;
 use super::covering::paths_read;
 use super::{Candidate, Choice, ID_INDEX, IndexAccess, KeyLimits, KeyPlan, implied};
 use crate::error::Result;
@@ -60,21 +61,35 @@ pub fn choose(
     settings: &ExecSettings,
     operation: Option<&OperationContext>,
 ) -> Result<()> {
+    choose_index(plan, settings, operation)?;
+    cluster::take_order(plan, settings);
+    set_limit(plan);
+    Ok(())
+}
+
+/// Takes the index that serves best, if one serves.
+fn choose_index(
+    plan: &mut LogicalPlan,
+    settings: &ExecSettings,
+    operation: Option<&OperationContext>,
+) -> Result<()> {
     let Input::Records(input) = &plan.input else {
         return Ok(());
     };
     let forced = input.forced.clone();
     let plain = match &input.access {
         AccessPath::CollectionScan => !input.is_natural,
+        // One record is found no faster by another index.
+        AccessPath::ClusteredScan { min, max } => {
+            !input.is_natural && !cluster::is_point(min.as_ref(), max.as_ref())
+        }
         _ => false,
     };
     if forced.is_none() && (!plain || settings.options.no_rules) {
-        set_limit(plan);
         return Ok(());
     }
     let indexes = indexes_of(input)?;
     if indexes.is_empty() {
-        set_limit(plan);
         return Ok(());
     }
     let mut candidates = candidates_of(plan, input, settings, &indexes)?;
@@ -83,7 +98,6 @@ pub fn choose(
     }
     if candidates.is_empty() {
         // A hinted index no scan can read (geometry) leaves the collection to be read.
-        set_limit(plan);
         return Ok(());
     }
     let hashes = shape_hashes(plan, input, &indexes);
@@ -110,7 +124,6 @@ pub fn choose(
     let chosen = candidates.swap_remove(best.min(candidates.len() - 1));
     choice.rejected = candidates;
     take(plan, chosen, choice);
-    set_limit(plan);
     Ok(())
 }
 

@@ -20,6 +20,7 @@
 pub mod cache;
 pub mod candidates;
 pub mod choose;
+pub mod cluster;
 pub mod covering;
 pub mod hint;
 mod implied;

@@ -5,28 +5,49 @@ use crate::query::exec::index_read::{AccessStats, stream};
 use crate::query::exec::index_scan::{KeyStream, Next, ViewAt};
 use crate::query::pipeline::Stage;
 use crate::query::planner::access::IndexAccess;
+use crate::query::planner::access::cluster::ClusterBound;
 use crate::query::planner::logical::{AccessPath, Input, LogicalPlan, RecordInput};
+use crate::query::source::{RecordKey, RecordScan};
 use crate::write::{CandidateKey, CandidateKeys, Candidates};
 
 /// The records an access path leads to.
 pub struct Targets {
     input: RecordInput,
-    access: IndexAccess,
+    way: Way,
     in_order: bool,
 }
 
+/// How they are reached.
+enum Way {
+    Index(Box<IndexAccess>),
+    /// The records of a clustered collection between two keys.
+    Clustered {
+        min: Option<RecordKey>,
+        max: Option<RecordKey>,
+    },
+}
+
 impl Targets {
-    /// Those of a plan that reads by index; `None` for one that does not.
+    /// Those of a plan that reads by index, or a part of a clustered collection; `None` for one that does
+    /// not.
     pub fn of(plan: &LogicalPlan) -> Option<Self> {
         let Input::Records(input) = &plan.input else {
             return None;
         };
-        let AccessPath::Index(access) = &input.access else {
-            return None;
+        let way = match &input.access {
+            AccessPath::Index(access) => Way::Index(access.clone()),
+            AccessPath::ClusteredScan { min, max } => {
+                let key = |bound: &Option<ClusterBound>| bound.as_ref().map(|b| b.key.clone());
+                Way::Clustered {
+                    min: key(min),
+                    max: key(max),
+                }
+            }
+            _ => return None,
         };
         Some(Self {
             input: (**input).clone(),
-            access: (**access).clone(),
+            way,
             in_order: !plan
                 .stages
                 .iter()
@@ -37,18 +58,50 @@ impl Targets {
 
 impl Candidates for Targets {
     fn begin(&self) -> Box<dyn CandidateKeys + '_> {
-        for scan in self.access.keys.scans() {
-            scan.index.stored.count_use();
+        match &self.way {
+            Way::Index(access) => {
+                for scan in access.keys.scans() {
+                    scan.index.stored.count_use();
+                }
+                Box::new(TargetKeys {
+                    targets: self,
+                    keys: stream(&access.keys, &AccessStats::of(access)),
+                    views: 0,
+                })
+            }
+            Way::Clustered { min, max } => Box::new(ClusteredKeys {
+                input: &self.input,
+                rest: RecordScan {
+                    direction: self.input.direction,
+                    min: min.clone(),
+                    max: max.clone(),
+                    start_after: None,
+                },
+            }),
         }
-        Box::new(TargetKeys {
-            targets: self,
-            keys: stream(&self.access.keys, &AccessStats::of(&self.access)),
-            views: 0,
-        })
     }
 
     fn is_in_order(&self) -> bool {
         self.in_order
+    }
+}
+
+/// Records met in the order of their keys, from one look to the next.
+struct ClusteredKeys<'a> {
+    input: &'a RecordInput,
+    rest: RecordScan,
+}
+
+impl CandidateKeys for ClusteredKeys<'_> {
+    fn next(&mut self, most: usize) -> Result<Option<Vec<CandidateKey>>> {
+        let mut found = Vec::new();
+        for record in self.input.source.scan(&self.rest)?.take(most) {
+            found.push(record?.0);
+        }
+        if let Some(last) = found.last() {
+            self.rest.start_after = Some(last.clone());
+        }
+        Ok((!found.is_empty()).then_some(found))
     }
 }
 

@@ -36,7 +36,8 @@ mod text;
 use std::sync::Arc;
 
 use nilometer_bson::key_string::KeyOrder;
-use nilometer_bson::order::Collator;
+use nilometer_bson::order::{Collator, canonical_type};
+use nilometer_bson::{Value, ValueRef};
 
 use crate::eval::Collation;
 use crate::geo::PlaneGrid;
@@ -168,4 +169,10 @@ impl IndexBounds {
         let points = self.parts.iter().take_while(|p| p.is_point(collation));
         points.count()
     }
+}
+
+/// The least and the greatest value a comparison with `value` can be true of.
+pub fn ends_of_type(value: ValueRef<'_>) -> (Value, Value) {
+    let of = canonical_type(value);
+    (brackets::least(of).value, brackets::greatest(of).value)
 }

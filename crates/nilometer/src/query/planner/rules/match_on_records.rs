@@ -8,6 +8,7 @@ use crate::eval::Collation;
 use crate::eval::collation::has_text;
 use crate::eval::matcher::{CompareOp, MatchExpression};
 use crate::query::exec::ExecSettings;
+use crate::query::planner::access::cluster::{self, is_plain};
 use crate::query::planner::logical::{AccessPath, Input, LogicalPlan, RecordInput};
 use crate::query::source::Direction;
 
@@ -47,34 +48,19 @@ impl Rule for MatchOnRecords {
 }
 
 fn choose_access(input: &mut RecordInput, conjuncts: &[MatchExpression]) {
-    if !matches!(input.access, AccessPath::CollectionScan) {
+    if !matches!(input.access, AccessPath::CollectionScan) || input.is_tail {
+        return;
+    }
+    if input.source.is_clustered() {
+        if let Some(access) = cluster::bounded(&*input.source, conjuncts) {
+            input.access = access;
+        }
         return;
     }
     let collation = input.source.collation();
     let ids = conjuncts
         .iter()
         .filter_map(|conjunct| id_comparison(conjunct, &collation));
-    if input.source.is_clustered() {
-        let (mut min, mut max) = (None, None);
-        for (op, value) in ids {
-            let Some(key) = input.source.clustered_key(value) else {
-                continue;
-            };
-            if matches!(op, CompareOp::Eq | CompareOp::Gt | CompareOp::Gte) {
-                min = min.max(Some(key.clone()));
-            }
-            if matches!(op, CompareOp::Eq | CompareOp::Lt | CompareOp::Lte) {
-                max = Some(match max {
-                    Some(known) => key.min(known),
-                    None => key,
-                });
-            }
-        }
-        if min.is_some() || max.is_some() {
-            input.access = AccessPath::ClusteredScan { min, max };
-        }
-        return;
-    }
     // An array matches documents with that array and those with it as an element, null those without
     // an `_id`: neither is one place in the index. `find_by_id` is asked only for plain scalars.
     for (op, value) in ids {
@@ -87,19 +73,6 @@ fn choose_access(input: &mut RecordInput, conjuncts: &[MatchExpression]) {
             return;
         }
     }
-}
-
-fn is_plain(value: ValueRef<'_>) -> bool {
-    !matches!(
-        value,
-        ValueRef::Array(_)
-            | ValueRef::Null
-            | ValueRef::Missing
-            | ValueRef::Undefined
-            | ValueRef::Regex { .. }
-            | ValueRef::MinKey
-            | ValueRef::MaxKey
-    )
 }
 
 fn id_comparison<'f>(

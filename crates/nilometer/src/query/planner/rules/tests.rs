@@ -296,7 +296,7 @@ fn ids_bound_the_scan_of_a_clustered_collection() {
         let source = Resolved::Ordinary(Arc::new(Clustered));
         match plan_over(source, array![doc! {"$match": filter}]).input {
             Input::Records(input) => match input.access {
-                AccessPath::ClusteredScan { min, max } => (min, max),
+                AccessPath::ClusteredScan { min, max } => (min.map(|b| b.key), max.map(|b| b.key)),
                 AccessPath::CollectionScan => (None, None),
                 AccessPath::IdLookup(_) | AccessPath::Index(_) => panic!("there is no index"),
             },
@@ -307,6 +307,10 @@ fn ids_bound_the_scan_of_a_clustered_collection() {
     assert_eq!(access(doc! {"_id": 5}), (key(5), key(5)));
     let range = doc! {"_id": doc! {"$gt": 5, "$lte": 9, "$gte": 7}};
     assert_eq!(access(range), (key(7), key(9)));
+    let open = doc! {"_id": doc! {"$gt": 5}};
+    assert_eq!(access(open), (key(5), None));
+    let list = doc! {"_id": doc! {"$in": array![9, 5, 7]}};
+    assert_eq!(access(list), (key(5), key(9)));
     assert_eq!(access(doc! {"_id": "x"}), (None, None));
     assert_eq!(access(doc! {"a": 5}), (None, None));
     let either = doc! {"$or": array![doc! {"_id": 5}, doc! {"a": 1}]};

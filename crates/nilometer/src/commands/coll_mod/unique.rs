@@ -1,0 +1,119 @@
+//! Making an index unique that is there already, in two steps.
+//!
+//! ```text
+//! prepareUnique: true   no document may come that would get a key another has; those there may stay
+//! unique: true          nobody writes; are there two entries with one key?
+//!                         yes: error 359 with the `_id`s of the documents
+//!                         no:  the index is a unique one
+//! ```
+
+use std::sync::Arc;
+
+use nilometer_bson::{Array, Document, Value, doc};
+
+use crate::catalog::{Collection, IndexSpec, StoredIndex};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::index::Index;
+use crate::write::{CollectionView, Records};
+
+/// Bytes of the list of documents with one key; what goes beyond is left out.
+const VIOLATIONS_BYTES_MAX: usize = 8 << 20;
+
+/// Whether there is something to be done for an index to become unique.
+pub(super) fn may_become(spec: &IndexSpec) -> Result<bool> {
+    if spec.unique {
+        return Ok(false);
+    }
+    if !spec.prepare_unique {
+        return Err(Error::invalid_options(
+            "Cannot make index unique with collMod without first setting 'prepareUnique' to true",
+        ));
+    }
+    Ok(true)
+}
+
+/// Refuses kinds of index that cannot be unique.
+pub(super) fn check_kind(spec: &IndexSpec) -> Result<()> {
+    let is_plain = spec.key.iter().all(|part| part.value().is_number());
+    let is_wildcard = spec.key.iter().any(|part| part.name().ends_with("$**"));
+    if is_plain && !is_wildcard {
+        return Ok(());
+    }
+    Err(Error::invalid_options(format!(
+        "the index '{}' is of a kind that cannot be unique",
+        spec.name
+    )))
+}
+
+/// Makes an index unique, or fails with the documents that stand against it.
+pub(super) fn convert(
+    database: &Database,
+    collection: &Collection,
+    stored: &Arc<StoredIndex>,
+    dry_run: bool,
+) -> Result<()> {
+    let records = database.records();
+    records.exclusively(collection, || {
+        let violations = violations(records, collection, stored)?;
+        if !violations.is_empty() {
+            let error = Error::new(
+                ErrorCode::CannotConvertIndexToUnique,
+                "Cannot convert the index to unique. Please resolve conflicting documents before \
+                 running collMod again.",
+            );
+            return Err(error.with_details(doc! { "violations": violations }));
+        }
+        if !dry_run {
+            let catalog = database.catalog();
+            let changed = catalog.modify_index(collection, stored.keyspace, |spec| {
+                spec.unique = true;
+                spec.prepare_unique = false;
+            })?;
+            changed.forget_uses(database.services().clock.now_ms());
+        }
+        Ok(())
+    })
+}
+
+/// The documents that share a key: `{ids: […]}` for each.
+fn violations(
+    records: &Records,
+    collection: &Collection,
+    stored: &Arc<StoredIndex>,
+) -> Result<Vec<Value>> {
+    let index = Index::of(stored)?;
+    let view = records.view(collection)?;
+    let mut found = Vec::new();
+    let mut bytes = 0;
+    let mut shared: (Vec<u8>, Vec<Vec<u8>>) = Default::default();
+    let mut entries = view.entries(&index, &[], None, false)?;
+    while bytes <= VIOLATIONS_BYTES_MAX {
+        let entry = entries.next().transpose()?;
+        if let Some((key, _, record)) = &entry
+            && *key == shared.0
+        {
+            shared.1.push(record.clone());
+            continue;
+        }
+        if shared.1.len() > 1 {
+            let violation = doc! { "ids": ids_of(&view, &shared.1)? };
+            bytes += violation.as_bytes().len();
+            found.push(Value::Document(violation));
+        }
+        match entry {
+            Some((key, _, record)) => shared = (key, vec![record]),
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+fn ids_of(view: &CollectionView, keys: &[Vec<u8>]) -> Result<Array> {
+    let mut ids = Vec::new();
+    for key in keys {
+        let record: Option<Document> = view.record(key)?;
+        ids.extend(record.map(|record| record.get("_id").to_value()));
+    }
+    Ok(ids.into_iter().collect())
+}

@@ -1,0 +1,470 @@
+//! Which rules of a schema a value breaks, as `errInfo` of code 121 tells it.
+//!
+//! Each keyword is made a schema of its own and asked; what is said of a broken one depends on its
+//! kind. Keywords about other types than the value's hold, so nothing is said of them. Rules are told
+//! in the order of [`KEYWORDS`], not in that of the schema.
+
+use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
+
+use super::{JsonSchema, parse, unordered_equal};
+use crate::error::Result;
+use crate::eval::matcher::regex::Pattern;
+
+/// The keywords that can be broken, in the order in which they are told of.
+const KEYWORDS: &[&str] = &[
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "enum",
+    "maximum",
+    "minimum",
+    "maxLength",
+    "minLength",
+    "pattern",
+    "multipleOf",
+    "maxItems",
+    "minItems",
+    "uniqueItems",
+    "items",
+    "additionalItems",
+    "encrypt",
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "required",
+    "minProperties",
+    "maxProperties",
+    "dependencies",
+    "type",
+    "bsonType",
+];
+
+impl JsonSchema {
+    /// The rules of `schema`, which can be parsed, that `document` does not satisfy.
+    pub fn rules_not_satisfied(schema: DocRef<'_>, document: DocRef<'_>) -> Result<Vec<Document>> {
+        rules(schema, ValueRef::Document(document))
+    }
+}
+
+/// The rules a value breaks, each described.
+fn rules(schema: DocRef<'_>, value: ValueRef<'_>) -> Result<Vec<Document>> {
+    let mut out = Vec::new();
+    for keyword in KEYWORDS {
+        let operand = schema.get(keyword);
+        if operand.is_missing() {
+            continue;
+        }
+        let rule = Rule {
+            keyword,
+            operand,
+            schema,
+            value,
+        };
+        if rule.is_broken()? {
+            out.push(rule.describe()?);
+        }
+    }
+    Ok(out)
+}
+
+fn accepts(schema: DocRef<'_>, value: ValueRef<'_>) -> Result<bool> {
+    parse::schema(schema, 0)?.accepts(value)
+}
+
+/// A keyword and the value it judges.
+struct Rule<'a> {
+    keyword: &'static str,
+    operand: ValueRef<'a>,
+    /// The schema the keyword is in.
+    schema: DocRef<'a>,
+    value: ValueRef<'a>,
+}
+
+impl<'a> Rule<'a> {
+    /// The keyword with those it does not mean anything without.
+    fn alone(&self) -> Document {
+        let mut out = DocumentBuilder::new();
+        out.append_ref(self.keyword, self.operand);
+        for name in self.companions() {
+            out.append_ref(name, self.schema.get(name));
+        }
+        out.finish()
+    }
+
+    fn companions(&self) -> &'static [&'static str] {
+        match self.keyword {
+            "minimum" => &["exclusiveMinimum"],
+            "maximum" => &["exclusiveMaximum"],
+            _ => &[],
+        }
+    }
+
+    fn is_broken(&self) -> Result<bool> {
+        match self.keyword {
+            "additionalProperties" => Ok(self.additional_property()?.is_some()),
+            "additionalItems" => Ok(self.additional_item()?.is_some()),
+            _ => Ok(!accepts(self.alone().as_ref(), self.value)?),
+        }
+    }
+
+    /// What is wrong.
+    // long function: one arm for each kind of keyword
+    fn describe(&self) -> Result<Document> {
+        let mut out = DocumentBuilder::new();
+        out.append("operatorName", self.keyword);
+        match self.keyword {
+            "allOf" | "anyOf" => {
+                out.append("schemasNotSatisfied", self.schemas_not_satisfied()?);
+            }
+            "oneOf" => {
+                let matching = self.matching_schemas()?;
+                if matching.is_empty() {
+                    out.append("schemasNotSatisfied", self.schemas_not_satisfied()?);
+                } else {
+                    out.append("reason", "more than one subschema matched");
+                    out.append("matchingSchemaIndexes", matching);
+                }
+            }
+            "not" => {
+                out.append("reason", "child expression matched");
+            }
+            "properties" => {
+                out.append("propertiesNotSatisfied", self.properties()?);
+            }
+            "patternProperties" => {
+                out.append("details", self.pattern_properties()?);
+            }
+            "additionalProperties" => self.additional_properties(&mut out)?,
+            "items" => self.items(&mut out)?,
+            "additionalItems" => self.additional_items(&mut out)?,
+            "required" => {
+                out.append("specifiedAs", self.alone());
+                out.append("missingProperties", self.missing(self.operand));
+            }
+            "dependencies" => {
+                out.append("failingDependencies", self.dependencies()?);
+            }
+            _ => {
+                out.append("specifiedAs", self.alone());
+                out.append("reason", self.reason());
+                out.append_ref("consideredValue", self.value);
+                self.append_figures(&mut out);
+            }
+        }
+        Ok(out.finish())
+    }
+
+    /// What is said of a keyword that looks at a value as a whole.
+    fn reason(&self) -> &'static str {
+        match self.keyword {
+            "type" | "bsonType" => "type did not match",
+            "enum" => "value was not found in enum",
+            "minLength" | "maxLength" => "specified string length was not satisfied",
+            "pattern" => "regular expression did not match",
+            "multipleOf" => "considered value is not a multiple of the specified value",
+            "minItems" | "maxItems" => "array did not match specified length",
+            "uniqueItems" => "found a duplicate item",
+            "minProperties" | "maxProperties" => "specified number of properties was not satisfied",
+            "encrypt" => "value was not encrypted as specified",
+            _ => "comparison failed",
+        }
+    }
+
+    /// What else is said of a value.
+    fn append_figures(&self, out: &mut DocumentBuilder) {
+        match (self.keyword, self.value) {
+            ("type" | "bsonType", value) => {
+                out.append("consideredType", value.type_name());
+            }
+            ("minProperties" | "maxProperties", ValueRef::Document(object)) => {
+                let count = i32::try_from(object.iter().count()).unwrap_or(i32::MAX);
+                out.append("numberOfProperties", count);
+            }
+            ("uniqueItems", ValueRef::Array(array)) => {
+                if let Some(twice) = duplicate(array) {
+                    out.append_ref("duplicatedValue", twice);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn schemas(&self) -> Vec<DocRef<'a>> {
+        let list = self.operand.as_array();
+        let schemas = list.into_iter().flat_map(ArrayRef::iter);
+        schemas.filter_map(ValueRef::as_document).collect()
+    }
+
+    fn schemas_not_satisfied(&self) -> Result<Vec<Value>> {
+        let mut out = Vec::new();
+        for (index, schema) in self.schemas().into_iter().enumerate() {
+            let details = rules(schema, self.value)?;
+            if !details.is_empty() {
+                let index = Value::from(position(index));
+                out.push(described("index", index, schema, details));
+            }
+        }
+        Ok(out)
+    }
+
+    fn matching_schemas(&self) -> Result<Vec<Value>> {
+        let mut out = Vec::new();
+        for (index, schema) in self.schemas().into_iter().enumerate() {
+            if accepts(schema, self.value)? {
+                out.push(Value::from(position(index)));
+            }
+        }
+        Ok(out)
+    }
+
+    fn object(&self) -> DocRef<'a> {
+        self.value.as_document().unwrap_or(DocRef::EMPTY)
+    }
+
+    fn properties(&self) -> Result<Vec<Value>> {
+        let mut out = Vec::new();
+        let properties = self.operand.as_document().unwrap_or(DocRef::EMPTY);
+        for property in properties {
+            let value = self.object().get(property.name());
+            let (false, Some(schema)) = (value.is_missing(), property.value().as_document()) else {
+                continue;
+            };
+            let details = rules(schema, value)?;
+            if !details.is_empty() {
+                let name = Value::from(property.name());
+                out.push(described("propertyName", name, schema, details));
+            }
+        }
+        Ok(out)
+    }
+
+    fn pattern_properties(&self) -> Result<Vec<Value>> {
+        let mut out = Vec::new();
+        for pattern in self.operand.as_document().unwrap_or(DocRef::EMPTY) {
+            let Some(schema) = pattern.value().as_document() else {
+                continue;
+            };
+            let regex = Pattern::parse(pattern.name(), "")?;
+            for field in self.object() {
+                if !regex.is_match(field.name())? {
+                    continue;
+                }
+                let details = rules(schema, field.value())?;
+                if details.is_empty() {
+                    continue;
+                }
+                let mut entry = DocumentBuilder::new();
+                entry.append("propertyName", field.name());
+                append_texts(&mut entry, schema);
+                entry.append("regexMatched", pattern.name());
+                entry.append("details", documents(details));
+                out.push(Value::Document(entry.finish()));
+            }
+        }
+        Ok(out)
+    }
+
+    /// The names nothing else in the schema speaks of.
+    fn additional_names(&self) -> Result<Vec<&'a str>> {
+        let of = |name| self.schema.get(name).as_document().unwrap_or(DocRef::EMPTY);
+        let mut patterns = Vec::new();
+        for pattern in of("patternProperties") {
+            patterns.push(Pattern::parse(pattern.name(), "")?);
+        }
+        let mut out = Vec::new();
+        for field in self.object() {
+            let mut is_known = of("properties").contains(field.name());
+            for pattern in &patterns {
+                is_known = is_known || pattern.is_match(field.name())?;
+            }
+            if !is_known {
+                out.push(field.name());
+            }
+        }
+        Ok(out)
+    }
+
+    /// The first additional property that breaks the rule.
+    fn additional_property(&self) -> Result<Option<&'a str>> {
+        let names = self.additional_names()?;
+        match self.operand {
+            ValueRef::Bool(false) => Ok(names.first().copied()),
+            ValueRef::Document(schema) => {
+                for name in names {
+                    if !accepts(schema, self.object().get(name))? {
+                        return Ok(Some(name));
+                    }
+                }
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn additional_properties(&self, out: &mut DocumentBuilder) -> Result<()> {
+        match self.operand {
+            ValueRef::Document(schema) => {
+                let name = self.additional_property()?.unwrap_or_default();
+                let reason = "at least one additional property did not match the subschema";
+                out.append("reason", reason);
+                out.append("failingProperty", name);
+                let details = rules(schema, self.object().get(name))?;
+                out.append("details", documents(details));
+            }
+            _ => {
+                out.append("specifiedAs", self.alone());
+                let names = self.additional_names()?;
+                let names: Vec<Value> = names.into_iter().map(Value::from).collect();
+                out.append("additionalProperties", names);
+            }
+        }
+        Ok(())
+    }
+
+    fn elements(&self) -> Vec<ValueRef<'a>> {
+        let array = self.value.as_array();
+        array.into_iter().flat_map(ArrayRef::iter).collect()
+    }
+
+    fn items(&self, out: &mut DocumentBuilder) -> Result<()> {
+        out.append("reason", "At least one item did not match the sub-schema");
+        let by_position = self.schemas();
+        for (at, element) in self.elements().into_iter().enumerate() {
+            let schema = match self.operand {
+                ValueRef::Document(each) => Some(each),
+                _ => by_position.get(at).copied(),
+            };
+            let Some(schema) = schema else { break };
+            let details = rules(schema, element)?;
+            if !details.is_empty() {
+                out.append("itemIndex", position(at));
+                append_texts(out, schema);
+                out.append("details", documents(details));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The elements behind those the schema speaks of one by one.
+    fn additional_elements(&self) -> Vec<(usize, ValueRef<'a>)> {
+        let known = match self.schema.get("items") {
+            ValueRef::Array(schemas) => schemas.len(),
+            _ => return Vec::new(),
+        };
+        self.elements()
+            .into_iter()
+            .enumerate()
+            .skip(known)
+            .collect()
+    }
+
+    /// The first additional element that breaks the rule.
+    fn additional_item(&self) -> Result<Option<(usize, ValueRef<'a>)>> {
+        let elements = self.additional_elements();
+        match self.operand {
+            ValueRef::Bool(false) => Ok(elements.first().copied()),
+            ValueRef::Document(schema) => {
+                for (at, element) in elements {
+                    if !accepts(schema, element)? {
+                        return Ok(Some((at, element)));
+                    }
+                }
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn additional_items(&self, out: &mut DocumentBuilder) -> Result<()> {
+        match (self.operand, self.additional_item()?) {
+            (ValueRef::Document(schema), Some((at, element))) => {
+                let reason = "At least one additional item did not match the sub-schema";
+                out.append("reason", reason);
+                out.append("itemIndex", position(at));
+                out.append("details", documents(rules(schema, element)?));
+            }
+            _ => {
+                out.append("specifiedAs", self.alone());
+                out.append("reason", "found additional items");
+                let elements = self.additional_elements().into_iter();
+                let elements: Vec<Value> = elements.map(|(_, value)| value.to_value()).collect();
+                out.append("additionalItems", elements);
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of a list that the object does not have.
+    fn missing(&self, names: ValueRef<'_>) -> Vec<Value> {
+        let names = names.as_array().into_iter().flat_map(ArrayRef::iter);
+        names
+            .filter_map(ValueRef::as_str)
+            .filter(|name| !self.object().contains(name))
+            .map(Value::from)
+            .collect()
+    }
+
+    fn dependencies(&self) -> Result<Vec<Value>> {
+        let mut out = Vec::new();
+        for dependency in self.operand.as_document().unwrap_or(DocRef::EMPTY) {
+            let name = dependency.name();
+            if !self.object().contains(name) {
+                continue;
+            }
+            match dependency.value() {
+                ValueRef::Document(schema) => {
+                    let details = rules(schema, self.value)?;
+                    if !details.is_empty() {
+                        let name = Value::from(name);
+                        out.push(described("conditionalProperty", name, schema, details));
+                    }
+                }
+                names => {
+                    let missing = self.missing(names);
+                    if !missing.is_empty() {
+                        let mut entry = DocumentBuilder::new();
+                        entry.append("conditionalProperty", name);
+                        entry.append("missingProperties", missing);
+                        out.push(Value::Document(entry.finish()));
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+fn position(index: usize) -> i32 {
+    i32::try_from(index).unwrap_or(i32::MAX)
+}
+
+fn documents(list: Vec<Document>) -> Vec<Value> {
+    list.into_iter().map(Value::Document).collect()
+}
+
+fn append_texts(out: &mut DocumentBuilder, schema: DocRef<'_>) {
+    for name in ["title", "description"] {
+        out.append_ref(name, schema.get(name));
+    }
+}
+
+/// `{name: value, title?, description?, details}` of a schema within a schema.
+fn described(name: &str, value: Value, schema: DocRef<'_>, details: Vec<Document>) -> Value {
+    let mut out = DocumentBuilder::new();
+    out.append(name, value);
+    append_texts(&mut out, schema);
+    out.append("details", documents(details));
+    Value::Document(out.finish())
+}
+
+/// A value an array has twice.
+fn duplicate(array: ArrayRef<'_>) -> Option<ValueRef<'_>> {
+    let values: Vec<ValueRef<'_>> = array.iter().collect();
+    let mut later = values.iter().enumerate().filter(|(at, value)| {
+        let mut earlier = values.iter().take(*at);
+        earlier.any(|known| unordered_equal(*known, **value))
+    });
+    later.next().map(|(_, value)| *value)
+}

@@ -1,0 +1,319 @@
+//! Collections that keep the newest documents and let the oldest go.
+//!
+//! ```text
+//! insert ──▶ new record ──▶ more documents or bytes than allowed? ──▶ the oldest go, in the same batch
+//! ```
+//!
+//! Records are ordered by insertion, so the oldest are the first. A commit holds new records together
+//! with the removal of what they push out: at no moment, and after no crash, is there more than is
+//! allowed, unless an update has made documents larger or the limits were narrowed; the next insert
+//! mends that. Bytes are those of the documents themselves.
+//!
+//! How many bytes there are is known after the first insert, which reads the collection once.
+//!
+//! Whoever waits for new documents (a tailable cursor) waits for [`Arrivals`].
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use nilometer_bson::{Document, ObjectId, ValueRef};
+use nilometer_storage::{Direction, Durability, KeyspaceId, Snapshot};
+
+use super::records::{CollectionState, Records, document};
+use super::validator::Checking;
+use crate::catalog::Collection;
+use crate::error::{Error, Result};
+use crate::insertion::InsertOptions;
+use crate::operation::Bypass;
+
+/// How much a capped collection may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CappedLimits {
+    /// Bytes of all documents.
+    pub bytes_max: i64,
+    /// Documents; no limit if `None`.
+    pub count_max: Option<i64>,
+}
+
+impl CappedLimits {
+    /// The limits of `collection`, if it is capped.
+    pub fn of(collection: &Collection) -> Option<Self> {
+        let options = &collection.options;
+        let number = |name: &str| options.get(name).as_exact_i64();
+        match options.get("capped") {
+            ValueRef::Bool(true) => Some(Self {
+                bytes_max: number("size")?,
+                count_max: number("max").filter(|max| *max > 0),
+            }),
+            _ => None,
+        }
+    }
+
+    fn are_passed_by(&self, load: Load) -> bool {
+        load.bytes > self.bytes_max || self.count_max.is_some_and(|max| load.count > max)
+    }
+}
+
+/// What a collection holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    pub(super) count: i64,
+    pub(super) bytes: i64,
+}
+
+impl Load {
+    pub(super) fn add(&mut self, document: &Document) {
+        self.count += 1;
+        self.bytes += bytes_of(document);
+    }
+
+    pub(super) fn remove(&mut self, document: &Document) {
+        self.count -= 1;
+        self.bytes -= bytes_of(document);
+    }
+}
+
+pub(super) fn bytes_of(document: &Document) -> i64 {
+    i64::try_from(document.as_bytes().len()).unwrap_or(i64::MAX)
+}
+
+/// The load of a capped collection, once it has been counted.
+#[derive(Debug, Default)]
+pub(super) struct KnownLoad(Mutex<Option<Known>>);
+
+#[derive(Clone, Debug)]
+struct Known {
+    load: Load,
+    /// Up to this key all records have gone. Engines keep traces of what was removed for a while: looking
+    /// for the oldest record begins behind them.
+    gone_up_to: Option<Vec<u8>>,
+}
+
+impl KnownLoad {
+    /// Takes a commit into account; called by whoever holds the writing lock.
+    pub(super) fn add(&self, change: Load) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Known { load, .. }) = &mut *known {
+            load.count += change.count;
+            load.bytes += change.bytes;
+        }
+    }
+
+    /// The key up to which all records have gone, if that is known.
+    pub(super) fn gone_up_to(&self) -> Option<Vec<u8>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().and_then(|known| known.gone_up_to.clone())
+    }
+
+    /// The records up to `key` have gone.
+    pub(super) fn forget_up_to(&self, key: Option<&Vec<u8>>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(known), Some(key)) = (&mut *known, key) {
+            known.gone_up_to = Some(key.clone());
+        }
+    }
+
+    fn get_or_count(&self, snapshot: &dyn Snapshot, records: KeyspaceId) -> Result<Known> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = &*known {
+            return Ok(known.clone());
+        }
+        let mut load = Load::default();
+        let all = snapshot.scan(records, &[], None, Direction::Forward)?;
+        for record in all {
+            load.count += 1;
+            load.bytes += i64::try_from(record?.1.len()).unwrap_or(i64::MAX);
+        }
+        let counted = Known {
+            load,
+            gone_up_to: None,
+        };
+        Ok(known.insert(counted).clone())
+    }
+}
+
+/// How many more of the oldest records are looked for each time, and at most.
+const LOOK_GROWTH: usize = 4;
+const LOOK_MAX: usize = 256;
+
+/// Making room in a capped collection, for one insert under the writing lock.
+pub(super) struct Room {
+    limits: CappedLimits,
+    records: KeyspaceId,
+    /// With what the batch adds and removes.
+    load: Load,
+    /// The oldest records of the snapshot that are still there.
+    oldest: VecDeque<(Vec<u8>, Document)>,
+    /// The last record that was among them.
+    looked_up_to: Option<Vec<u8>>,
+    /// How many are looked for next.
+    look_for: usize,
+    /// The last record that was to go.
+    pub(super) gone_up_to: Option<Vec<u8>>,
+}
+
+impl Room {
+    /// None if the collection is not capped.
+    pub(super) fn of(
+        collection: &Collection,
+        state: &CollectionState,
+        snapshot: &dyn Snapshot,
+        records: KeyspaceId,
+    ) -> Result<Option<Self>> {
+        let Some(limits) = CappedLimits::of(collection) else {
+            return Ok(None);
+        };
+        let known = state.load.get_or_count(snapshot, records)?;
+        Ok(Some(Self {
+            limits,
+            records,
+            load: known.load,
+            oldest: VecDeque::new(),
+            looked_up_to: known.gone_up_to.clone(),
+            look_for: 1,
+            gone_up_to: known.gone_up_to,
+        }))
+    }
+
+    /// Refuses a document for which there would be no room in the empty collection.
+    pub(super) fn check(&self, document: &Document) -> Result<()> {
+        if bytes_of(document) > self.limits.bytes_max {
+            return Err(Error::bad_value("object to insert exceeds cappedMaxSize"));
+        }
+        Ok(())
+    }
+
+    /// Takes a document in.
+    pub(super) fn add(&mut self, document: &Document) {
+        self.load.add(document);
+    }
+
+    /// The oldest record of the snapshot, if there is more than is allowed: it must go.
+    pub(super) fn next_to_go(&mut self, snapshot: &dyn Snapshot) -> Result<ToGo> {
+        if !self.limits.are_passed_by(self.load) {
+            return Ok(ToGo::Nothing);
+        }
+        if self.oldest.is_empty() {
+            let start = match &self.looked_up_to {
+                Some(key) => [&key[..], &[0]].concat(),
+                None => Vec::new(),
+            };
+            let scan = snapshot.scan(self.records, &start, None, Direction::Forward)?;
+            for record in scan.take(self.look_for) {
+                let (key, value) = record?;
+                self.oldest.push_back((key.to_vec(), document(&value)?));
+            }
+            self.look_for = (self.look_for * LOOK_GROWTH).min(LOOK_MAX);
+            if let Some((last, _)) = self.oldest.back() {
+                self.looked_up_to = Some(last.clone());
+            }
+        }
+        Ok(match self.oldest.pop_front() {
+            Some((key, document)) => {
+                self.load.remove(&document);
+                self.gone_up_to = Some(key.clone());
+                ToGo::Record(key, document)
+            }
+            None => ToGo::NotInSnapshot,
+        })
+    }
+}
+
+/// What must go.
+pub(super) enum ToGo {
+    /// There is room.
+    Nothing,
+    /// This record.
+    Record(Vec<u8>, Document),
+    /// Something, and all that was in the snapshot has gone.
+    NotInSnapshot,
+}
+
+/// Tells those who wait that documents have come.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    count: Mutex<u64>,
+    more: Condvar,
+}
+
+impl Arrivals {
+    /// How often documents have come.
+    pub fn count(&self) -> u64 {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until documents have come since there were `known`, or the time is over.
+    pub fn wait(&self, known: u64, time: Duration) {
+        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .more
+            .wait_timeout_while(count, time, |count| *count == known);
+        drop(waited);
+    }
+
+    pub(super) fn announce(&self) {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.more.notify_all();
+    }
+}
+
+/// Bytes of documents that are copied together.
+const COPIED_BYTES_MAX: usize = 4 << 20;
+
+impl Records {
+    /// Does something while nobody writes into a collection.
+    pub fn exclusively<T>(
+        &self,
+        collection: &Collection,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let state = self.state(collection)?;
+        let _writing = state.lock();
+        work()
+    }
+
+    /// Copies the documents of a collection into another one, in their order and unchecked. Those that the
+    /// other one refuses for their size are left out.
+    pub fn copy(
+        &self,
+        source: &Collection,
+        target: &Collection,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let checking = Checking {
+            bypass: Bypass::ALL,
+            ..Checking::default()
+        };
+        let options = InsertOptions {
+            ordered: false,
+            durability: Durability::Buffered,
+            // Documents that are stored have one.
+            new_id: &|| ObjectId([0; 12]),
+        };
+        let mut documents = Vec::new();
+        let mut bytes = 0;
+        let mut all = self.scan(source, false, None)?.peekable();
+        while let Some(record) = all.next() {
+            let (_, document) = record?;
+            bytes += document.as_bytes().len();
+            documents.push(document);
+            if bytes >= COPIED_BYTES_MAX || all.peek().is_none() {
+                check_interrupt()?;
+                let batch = documents.iter().map(Document::as_ref);
+                self.insert(target, batch, options, checking)?;
+                documents.clear();
+                bytes = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells of new documents in `collection`, if it is capped.
+    pub fn arrivals(&self, collection: &Collection) -> Result<Option<std::sync::Arc<Arrivals>>> {
+        match CappedLimits::of(collection) {
+            Some(_) => Ok(Some(self.state(collection)?.arrivals.clone())),
+            None => Ok(None),
+        }
+    }
+}

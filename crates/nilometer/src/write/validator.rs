@@ -1,0 +1,149 @@
+//! What documents of an ordinary collection must be like, and what happens to those that are not.
+//!
+//! ```text
+//!                       off     moderate                    strict
+//! inserted              –       checked                     checked
+//! changed               –       if it conformed before      checked
+//! not conforming        error: refused with code 121        warn: told to the log, and written
+//! ```
+//!
+//! The filter is that of the collection's options, parsed once and kept with the collection. It is
+//! asked under the collection's collation and sees no variables of the command. A change that changes
+//! nothing is not checked.
+//!
+//! Does not know buckets: what they must be like is in `timeseries`.
+
+use std::sync::Arc;
+
+use nilometer_bson::extjson::value_to_relaxed;
+use nilometer_bson::{DocRef, Document, ValueRef, doc};
+use tracing::warn;
+
+use crate::catalog::Collection;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::{Collation, EvalContext, ParseContext};
+use crate::operation::Bypass;
+
+/// The number MongoDB logs such a warning under.
+const WARNING_ID: i32 = 20_294;
+
+/// What documents must be like.
+#[derive(Debug)]
+pub struct Validator {
+    source: Document,
+    filter: MatchExpression,
+    expressions: ParseContext,
+    collation: Collation,
+    level: Level,
+    warns: bool,
+}
+
+/// Which changes are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Off,
+    Moderate,
+    Strict,
+}
+
+/// How the documents of a statement are checked.
+#[derive(Clone, Copy, Default)]
+pub struct Checking<'a> {
+    /// What is not done to them.
+    pub bypass: Bypass,
+    /// Time and randomness.
+    pub eval: EvalContext<'a>,
+}
+
+impl Validator {
+    /// The validator of `collection`, if it has one.
+    pub fn of(collection: &Collection) -> Result<Option<Arc<Self>>> {
+        let ValueRef::Document(source) = collection.options.get("validator") else {
+            return Ok(None);
+        };
+        if collection.timeseries.is_some() || source.is_empty() {
+            return Ok(None);
+        }
+        let slot = collection.validator();
+        if let Some(Ok(known)) = slot.get().cloned().map(Arc::downcast::<Self>) {
+            return Ok(Some(known));
+        }
+        let made = Arc::new(Self::parse(source, collection.options.as_ref())?);
+        // Two threads may meet here; what they made is the same.
+        let _ = slot.set(made.clone());
+        Ok(Some(made))
+    }
+
+    /// Reads the options of a collection.
+    fn parse(source: DocRef<'_>, options: DocRef<'_>) -> Result<Self> {
+        let collation = Collation::of_stored(options)?;
+        let expressions = ParseContext::new().with_collator(collation.shared());
+        Ok(Self {
+            filter: MatchExpression::parse(source, &expressions)?.simplify(),
+            source: source.to_document(),
+            expressions,
+            collation,
+            level: match options.get("validationLevel").as_str() {
+                Some("off") => Level::Off,
+                Some("moderate") => Level::Moderate,
+                _ => Level::Strict,
+            },
+            warns: options.get("validationAction").as_str() == Some("warn"),
+        })
+    }
+
+    /// Checks a document that is to be stored in place of `before`, if that was there.
+    pub(super) fn check(
+        &self,
+        collection: &Collection,
+        before: Option<DocRef<'_>>,
+        after: DocRef<'_>,
+        checking: Checking<'_>,
+    ) -> Result<()> {
+        let eval = EvalContext {
+            variables: &[],
+            collator: self.collation.collator(),
+            ..checking.eval
+        };
+        let ignored = checking.bypass.validation || self.level == Level::Off;
+        if ignored || self.filter.matches(after, &eval)? {
+            return Ok(());
+        }
+        if let (Level::Moderate, Some(before)) = (self.level, before)
+            && !self.filter.matches(before, &eval)?
+        {
+            return Ok(());
+        }
+        let source = self.source.as_ref();
+        let details = MatchExpression::explain_failure(source, after, &self.expressions, &eval)?;
+        let info = doc! { "failingDocumentId": after.get("_id"), "details": details };
+        if self.warns {
+            let shown =
+                |document: &Document| value_to_relaxed(ValueRef::Document(document.as_ref()));
+            warn!(
+                c = "STORAGE",
+                id = WARNING_ID,
+                namespace = %collection.namespace,
+                json.document = %value_to_relaxed(ValueRef::Document(after)),
+                json.errInfo = %shown(&info),
+                "Document would fail validation"
+            );
+            return Ok(());
+        }
+        let error = Error::new(
+            ErrorCode::DocumentValidationFailure,
+            "Document failed validation",
+        );
+        Err(error.with_details(doc! { "errInfo": info }))
+    }
+
+    /// Whether a stored document is as it must be.
+    pub(super) fn accepts(&self, document: DocRef<'_>) -> Result<bool> {
+        let eval = EvalContext {
+            collator: self.collation.collator(),
+            ..EvalContext::default()
+        };
+        self.filter.matches(document, &eval)
+    }
+}
