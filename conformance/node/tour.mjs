@@ -205,7 +205,9 @@ export const tour = (db) => ({
     await cursor.next();
     await cursor.close();
     equal(await cursor.hasNext().catch(() => false), false);
-    equal(await codeOf(() => db.command({ find: air.collectionName, tailable: true })), 2);
+    // A time series is read through a view; an ordinary collection would have to be capped.
+    const expected = air.collectionName === "series" ? 168 : 2;
+    equal(await codeOf(() => db.command({ find: air.collectionName, tailable: true })), expected);
   },
 
   async tour_end(air) {

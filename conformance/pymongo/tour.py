@@ -254,7 +254,9 @@ def tour_cursors(air):
     with air.find(batch_size=2, no_cursor_timeout=True) as cursor:
         next(cursor)
         assert cursor.alive and cursor.cursor_id
-    equal(code_of(lambda: db.command("find", air.name, tailable=True)), 2)
+    # A time series is read through a view; an ordinary collection would have to be capped.
+    expected = 168 if air.name == "series" else 2
+    equal(code_of(lambda: db.command("find", air.name, tailable=True)), expected)
 
 
 def tour_end(air):
