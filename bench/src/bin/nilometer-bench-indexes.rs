@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nilometer::{ClientSession, Database, Request};
-use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+use nilometer_bson::{Array, Document, DocumentBuilder, Value, array, doc};
 
 /// The allocator of the server: decision 0012.
 #[global_allocator]
@@ -201,10 +201,35 @@ fn questions(database: &Database, series: u64, ticks: u64) -> Outcome {
         2,
         &|_| doc! { "distinct": "ts", "key": "m.host" },
     )?;
-    ask(database, "group by m.region", 5, 2, &|_| {
-        let group = doc! { "$group": doc! { "_id": "$m.region", "a": doc! { "$min": "$m.host" } } };
-        doc! { "aggregate": "ts", "pipeline": array![group], "cursor": doc! { "batchSize": 100_000 } }
-    })
+    ask(database, "group by m.region", 5, 2, &|_| by_region(&[]))?;
+    // Whoever asks for whole measurements has them put together.
+    let whole = doc! { "$replaceRoot": doc! { "newRoot": "$$ROOT" } };
+    let whole = by_region(&[whole]);
+    unpacked(database, "group by m.region", &by_region(&[]), &whole)
+}
+
+/// The least host of each region, of what the stages `before` give.
+fn by_region(before: &[Document]) -> Document {
+    let group = doc! { "$group": doc! { "_id": "$m.region", "a": doc! { "$min": "$m.host" } } };
+    let stages = before.iter().cloned().chain([group]);
+    let pipeline: Array = stages.map(Value::from).collect();
+    doc! { "aggregate": "ts", "pipeline": Value::Array(pipeline), "cursor": doc! { "batchSize": 100_000 } }
+}
+
+/// Asks the same of the index and of unpacked measurements.
+fn unpacked(database: &Database, name: &str, question: &Document, whole: &Document) -> Outcome {
+    let timed = |command: &Document| -> Outcome<(Duration, Vec<String>)> {
+        let began = Instant::now();
+        let found = call(database, command)?;
+        Ok((began.elapsed(), answer(&found)))
+    };
+    let ((index, found), (unpacking, expected)) = (timed(question)?, timed(whole)?);
+    if found != expected {
+        return Err(format!("{name}: other answers with the index"));
+    }
+    let ratio = unpacking.as_secs_f64() / index.as_secs_f64();
+    println!("{name}: {index:.1?}, unpacking the measurements {unpacking:.1?}, {ratio:.0} times");
+    Ok(())
 }
 
 /// Builds `{v: 1}` while another thread inserts.
