@@ -14,7 +14,7 @@ use super::bucket::{Field, Measurement, MemoryUse, Names, OpenBucket};
 use crate::catalog::TimeseriesOptions;
 use crate::error::Result;
 
-/// What [`Stage::into_entry`] needs to know afterwards: which bucket, and what the entry told readers.
+/// What [`Stage::take_entry`] needs to know afterwards: which bucket, and what the entry told readers.
 #[derive(Debug)]
 pub(crate) struct StagedEntry {
     pub(crate) bucket: [u8; 12],
