@@ -15,7 +15,8 @@ use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::client::{Client, body, is_ok, op_msg};
-use crate::server::{Directory, Effort, Server, nilometer};
+use crate::random::Random;
+use crate::server::{Directory, Effort};
 
 /// Kills of the server.
 const KILLS: Effort = Effort {
@@ -34,22 +35,6 @@ const WRITING_MS_MAX: u64 = 300;
 
 const START_MS: i64 = 1_700_000_000_000;
 const HOUR_MS: i64 = 3_600_000;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % end
-    }
-
-    fn int(&mut self, end: u64) -> i32 {
-        self.below(end) as i32
-    }
-}
 
 /// A command's first field and the others, without the name of the collection.
 type Command = (&'static str, Document);
@@ -267,17 +252,12 @@ fn read(port: u16) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
+#[expect(clippy::print_stdout, reason = "what a run did")]
 fn each_change_of_measurements_is_there_once_after_kills() {
-    let seed = std::env::var("NILOMETER_SEED").map_or(11, |text| text.parse().expect("a number"));
     let kills = KILLS.asked();
-    println!("NILOMETER_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::of_run(11);
     let directory = Directory::new();
-    let path = directory.0.join("data");
-    let path = path.to_str().expect("a path");
-    let arguments = ["serve", "--port", "0", "--quiet", "--dbpath", path];
-    let mut server = Server::spawn(&mut nilometer(&arguments));
+    let mut server = directory.serve();
     let mut client = server.connect();
     let options = doc! {"timeField": "t", "metaField": "m"};
     let index = doc! {"key": doc! {"m.c": 1, "n": 1}, "name": "cn"};
@@ -302,7 +282,7 @@ fn each_change_of_measurements_is_there_once_after_kills() {
             server.signal("KILL");
             server.wait();
         });
-        server = Server::spawn(&mut nilometer(&arguments));
+        server = directory.serve();
         let mut client = server.connect();
         for writer in &mut writers {
             writer.check(&mut client);

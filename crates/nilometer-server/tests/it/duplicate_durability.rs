@@ -13,7 +13,8 @@ use nilometer_bson::Value;
 use nilometer_bson::{Document, DocumentBuilder, ValueRef, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
-use crate::server::{Directory, Effort, Server, nilometer};
+use crate::random::Random;
+use crate::server::{Directory, Effort};
 
 /// Kills of the server.
 const KILLS: Effort = Effort {
@@ -31,18 +32,6 @@ const CLIENTS: i64 = 2;
 const WRITING_MS_MAX: u64 = 250;
 
 const START_MS: i64 = 1_700_000_000_000;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % end
-    }
-}
 
 /// Series and number of a measurement.
 type Key = (i64, i64);
@@ -180,17 +169,12 @@ fn check(client: &mut Client, rule: &str, writers: &[Writer]) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
+#[expect(clippy::print_stdout, reason = "what a run did")]
 fn what_is_sent_again_after_a_kill_is_there_once() {
-    let seed = std::env::var("NILOMETER_SEED").map_or(5, |text| text.parse().expect("a number"));
     let kills = KILLS.asked();
-    println!("NILOMETER_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::of_run(5);
     let directory = Directory::new();
-    let path = directory.0.join("data");
-    let path = path.to_str().expect("a path");
-    let arguments = ["serve", "--port", "0", "--quiet", "--dbpath", path];
-    let mut server = Server::spawn(&mut nilometer(&arguments));
+    let mut server = directory.serve();
     let mut writers = Vec::new();
     for rule in RULES {
         let options = doc! {
@@ -220,7 +204,7 @@ fn what_is_sent_again_after_a_kill_is_there_once() {
             server.signal("KILL");
             server.wait();
         });
-        server = Server::spawn(&mut nilometer(&arguments));
+        server = directory.serve();
         let mut client = server.connect();
         for rule in RULES {
             check(&mut client, rule, &writers);

@@ -19,6 +19,7 @@ use nilometer_bson::order::{compare, equal};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, column, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
+use crate::random::Random;
 use crate::server::{Directory, Effort, Server, nilometer};
 
 /// Kills of the server on one directory in the fast suite: one round with expiry, one settling.
@@ -61,19 +62,6 @@ const SERIES: [&str; 3] = ["ts", "brief", "raw"];
 const COLUMN_LENGTH_MAX: usize = 100_000;
 
 static NEXT_ID: AtomicI64 = AtomicI64::new(1);
-
-/// A SplitMix64 generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % end
-    }
-}
 
 /// What a client knows of a command it sent.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -11,7 +11,8 @@ use std::time::Duration;
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
-use crate::server::{Directory, Effort, Server, nilometer};
+use crate::random::Random;
+use crate::server::{Directory, Effort};
 
 /// Kills of the server.
 const KILLS: Effort = Effort {
@@ -29,22 +30,6 @@ const WRITING_MS_MAX: u64 = 250;
 const COLLECTIONS: [&str; 2] = ["ts", "plain"];
 
 static NEXT_ID: AtomicI64 = AtomicI64::new(1);
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % end
-    }
-
-    fn int(&mut self, end: u64) -> i32 {
-        self.below(end) as i32
-    }
-}
 
 fn measurement(random: &mut Random) -> Document {
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
@@ -251,17 +236,12 @@ fn fill(client: &mut Client, random: &mut Random) {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the seed of a run that fails")]
+#[expect(clippy::print_stdout, reason = "what a run did")]
 fn indexes_agree_after_kills_and_builds_go_on() {
-    let seed = std::env::var("NILOMETER_SEED").map_or(7, |text| text.parse().expect("a number"));
     let kills = KILLS.asked();
-    println!("NILOMETER_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::of_run(7);
     let directory = Directory::new();
-    let path = directory.0.join("data");
-    let path = path.to_str().expect("a path");
-    let arguments = ["serve", "--port", "0", "--quiet", "--dbpath", path];
-    let mut server = Server::spawn(&mut nilometer(&arguments));
+    let mut server = directory.serve();
     fill(&mut server.connect(), &mut random);
     let mut interrupted = 0;
     for round in 0..kills {
@@ -279,7 +259,7 @@ fn indexes_agree_after_kills_and_builds_go_on() {
             writer.join().expect("a writer that ends");
         }
         let known = definer.join().expect("a definer that ends");
-        server = Server::spawn(&mut nilometer(&arguments));
+        server = directory.serve();
         let mut client = server.connect();
         for each in COLLECTIONS {
             let there = match each == collection {

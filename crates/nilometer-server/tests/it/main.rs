@@ -11,5 +11,6 @@ mod index_durability;
 mod malformed;
 mod messages;
 mod process;
+mod random;
 mod server;
 mod writes;

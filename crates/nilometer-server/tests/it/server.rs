@@ -25,6 +25,14 @@ impl Directory {
         std::fs::create_dir_all(&path).expect("a fresh directory");
         Self(path)
     }
+
+    /// The program on the data in it, quiet and on a free port.
+    pub(crate) fn serve(&self) -> Server {
+        let path = self.0.join("data");
+        let path = path.to_str().expect("a path");
+        let arguments = ["serve", "--port", "0", "--quiet", "--dbpath", path];
+        Server::spawn(&mut nilometer(&arguments))
+    }
 }
 
 impl Drop for Directory {
