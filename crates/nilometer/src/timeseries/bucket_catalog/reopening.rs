@@ -15,7 +15,7 @@ use super::BucketCatalog;
 use super::bucket::{Measurement, MemoryUse, Names, OpenBucket};
 use super::rollover::{self, BucketLimits, Facts, Rollover};
 use super::series::Series;
-use super::staging::look_up;
+use super::staging::{Found, look_up};
 use super::stats::{BucketCounters, increment};
 use crate::catalog::TimeseriesOptions;
 use crate::error::{ErrorCode, Result};
@@ -159,7 +159,7 @@ impl Check<'_> {
         Ok(match self.room(bucket, measurement, 0)? {
             Room::None(reason) => Some(reason),
             // A schema change is looked for also where the measurements are large.
-            _ if !look_up(bucket, self.options, measurement, &mut Vec::new()) => {
+            _ if !look_up(bucket, self.options, measurement, &mut Found::default()) => {
                 Some(Rollover::SchemaChange)
             }
             room => {

@@ -36,6 +36,15 @@ pub(crate) struct Stage<'a> {
     /// Those of a bucket with more columns come behind the ones in use.
     columns: Vec<Vec<ValueRef<'a>>>,
     names: Names,
+    /// Used again, too, for measurements that need a closer look.
+    found: Found<'a>,
+}
+
+/// Fields of a measurement with the columns they were found at, and which columns those are.
+#[derive(Debug, Default)]
+pub(super) struct Found<'a> {
+    fields: Vec<(Option<usize>, Field<'a>)>,
+    met: Vec<bool>,
 }
 
 /// Finds the measurement's columns in the bucket; false if one of them does not accept its value.
@@ -44,10 +53,12 @@ pub(super) fn look_up<'a>(
     bucket: &OpenBucket,
     options: &TimeseriesOptions,
     measurement: &Measurement<'a>,
-    fields: &mut Vec<(Option<usize>, Field<'a>)>,
+    found: &mut Found<'a>,
 ) -> bool {
+    let Found { fields, met } = found;
     fields.clear();
-    let mut met = vec![false; bucket.columns.len()];
+    met.clear();
+    met.resize(bucket.columns.len(), false);
     let mut new = HashSet::new();
     let mut hint = 0;
     for field in measurement.fields(options.meta_field.as_deref()) {
@@ -87,21 +98,23 @@ impl<'a> Stage<'a> {
         if self.push_known(bucket, options, measurement) {
             return true;
         }
-        let mut fields = Vec::new();
-        let accepted = look_up(bucket, options, measurement, &mut fields);
+        let mut found = std::mem::take(&mut self.found);
+        let accepted = look_up(bucket, options, measurement, &mut found);
         if accepted {
             let row = self.times.len();
             self.times.push(measurement.time_ms);
-            for (column, field) in &fields {
+            for (column, field) in &found.fields {
                 let at = bucket.learn(*column, field, &mut self.names);
                 self.put(at, row, field.value());
             }
             bucket.count += 1;
         }
+        self.found = found;
         accepted
     }
 
-    /// The common case: the bucket knows all fields, and their values are scalars of its types.
+    /// The common case: the bucket knows all fields, and their values are scalars of its types. It walks
+    /// the fields as [`Measurement::fields`] does, by hand: this is where an ingest spends most of its time.
     fn push_known(
         &mut self,
         bucket: &mut OpenBucket,
