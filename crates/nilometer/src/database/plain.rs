@@ -11,6 +11,7 @@ use crate::index::Index;
 use crate::query::planner::access::ID_INDEX;
 use crate::query::source::{
     Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan, RecordSource, RecordView,
+    names_id_index,
 };
 use crate::write::{Arrivals, CollectionView, KeyBounds, Records, clustered_key};
 
@@ -131,14 +132,7 @@ impl RecordSource for Plain {
     fn knows_index(&self, hint: ValueRef<'_>) -> bool {
         let index = self.collection.options.get("clusteredIndex").as_document();
         let name = index.and_then(|index| index.get("name").as_str());
-        match hint {
-            ValueRef::String(asked) => asked == name.unwrap_or(ID_INDEX),
-            ValueRef::Document(key) => {
-                let mut fields = key.iter();
-                fields.next().is_some_and(|f| f.name() == "_id") && fields.next().is_none()
-            }
-            _ => false,
-        }
+        names_id_index(hint, name.unwrap_or(ID_INDEX))
     }
 
     fn record_id(&self, key: &[u8]) -> Value {

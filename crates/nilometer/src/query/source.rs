@@ -250,6 +250,18 @@ pub trait RecordView: Send {
     fn record(&self, key: &[u8]) -> Result<Option<Document>>;
 }
 
+/// Whether a hint names the index on `_id`, which is called `name`.
+pub fn names_id_index(hint: ValueRef<'_>, name: &str) -> bool {
+    match hint {
+        ValueRef::String(asked) => asked == name,
+        ValueRef::Document(key) => {
+            let mut fields = key.iter();
+            fields.next().is_some_and(|f| f.name() == "_id") && fields.next().is_none()
+        }
+        _ => false,
+    }
+}
+
 /// An ordinary collection.
 pub trait RecordSource: Send + Sync {
     /// What is stored now; `None` where nothing is read by index.
@@ -308,14 +320,7 @@ pub trait RecordSource: Send + Sync {
     /// Whether a hint (a name or a key pattern) names an index of the collection. `_id` is served
     /// by the access path, so it always does.
     fn knows_index(&self, hint: ValueRef<'_>) -> bool {
-        match hint {
-            ValueRef::String(name) => name == "_id_",
-            ValueRef::Document(key) => {
-                let mut fields = key.iter();
-                fields.next().is_some_and(|f| f.name() == "_id") && fields.next().is_none()
-            }
-            _ => false,
-        }
+        names_id_index(hint, "_id_")
     }
 
     /// A record's key as `$recordId` shows it.

@@ -7,11 +7,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nilometer_bson::ValueRef;
 use nilometer_bson::key_string::{KeyBuilder, prefix_end};
+use nilometer_bson::{Document, ValueRef};
 
 use super::change::{Change, Selection};
-use super::records::{KeyBounds, Records, id_key};
+use super::records::{CollectionState, KeyBounds, Records, id_key};
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::EvalContext;
@@ -21,6 +21,9 @@ use crate::operation::Bypass;
 
 /// Records removed in one engine batch.
 const BATCH_RECORDS_MAX: usize = 1000;
+
+/// Records to remove: keys and documents.
+type Batch = Vec<(Vec<u8>, Document)>;
 
 impl Records {
     /// Removes the records whose earliest date in `index`, which has one part, is not after
@@ -32,14 +35,8 @@ impl Records {
         limit_ms: i64,
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<u64> {
-        let filter = MatchExpression::AlwaysTrue;
-        let selection = everything(&filter, check_interrupt);
         let (earliest, limit) = dates_up_to(index, limit_ms);
-        let state = self.state(collection)?;
-        let mut removed = 0;
-        loop {
-            check_interrupt()?;
-            let _writing = state.lock();
+        self.remove_batches(collection, check_interrupt, &mut |_| {
             let view = self.view(collection)?;
             let entries = view.entries(index, &earliest, Some(&limit), false)?;
             let mut known = BTreeSet::new();
@@ -58,18 +55,10 @@ impl Records {
                 };
                 batch.push((record, document));
             }
-            if batch.is_empty() {
-                return Ok(removed);
-            }
-            removed += batch.len() as u64;
-            self.change_chunk(&state, collection, selection, batch, &mut |_, _| {
-                Ok(Change::Remove)
-            })?;
-        }
+            Ok(batch)
+        })
     }
-}
 
-impl Records {
     /// Removes the records of a clustered collection whose `_id` is a date not after `limit_ms`.
     pub fn expire_clustered(
         &self,
@@ -77,20 +66,33 @@ impl Records {
         limit_ms: i64,
         check_interrupt: &dyn Fn() -> Result<()>,
     ) -> Result<u64> {
+        self.remove_batches(collection, check_interrupt, &mut |state| {
+            let key = |ms: i64| id_key(ValueRef::DateTime(ms), &state.collation);
+            let bounds = KeyBounds {
+                min: Some(key(i64::MIN)),
+                max: Some(key(limit_ms)),
+            };
+            self.scan_within(collection, false, None, bounds)?
+                .next_chunk()
+        })
+    }
+
+    /// Removes what `next` gives, until it gives nothing; other writers come in between. Tells how many
+    /// records went.
+    fn remove_batches(
+        &self,
+        collection: &Collection,
+        check_interrupt: &dyn Fn() -> Result<()>,
+        next: &mut dyn FnMut(&CollectionState) -> Result<Batch>,
+    ) -> Result<u64> {
         let filter = MatchExpression::AlwaysTrue;
         let selection = everything(&filter, check_interrupt);
         let state = self.state(collection)?;
-        let key = |ms: i64| id_key(ValueRef::DateTime(ms), &state.collation);
-        let bounds = KeyBounds {
-            min: Some(key(i64::MIN)),
-            max: Some(key(limit_ms)),
-        };
         let mut removed = 0;
         loop {
             check_interrupt()?;
             let _writing = state.lock();
-            let mut scan = self.scan_within(collection, false, None, bounds.clone())?;
-            let batch = scan.next_chunk()?;
+            let batch = next(&state)?;
             if batch.is_empty() {
                 return Ok(removed);
             }
