@@ -22,6 +22,7 @@ use std::sync::Arc;
 use nilometer_bson::Document;
 use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
 
+use crate::auth::Authority;
 use crate::background::{Background, Needs};
 use crate::catalog::Catalog;
 use crate::commands;
@@ -32,7 +33,7 @@ use crate::query::cursor::{CursorLimits, CursorRegistry};
 use crate::query::exec::ExecLimits;
 use crate::query::planner::access::cache::PlanCache;
 use crate::services::{Environment, Services};
-use crate::session::{ClientSession, SessionId};
+use crate::session::{ClientSession, SessionId, UserName};
 use crate::timeseries::{BUCKET_CATALOG_BYTES_MAX, BucketLimits, Timeseries};
 use crate::write::Records;
 
@@ -51,6 +52,7 @@ pub struct Database {
     timeseries: Arc<Timeseries>,
     records: Arc<Records>,
     collections: Arc<StoredCollections>,
+    authority: Arc<Authority>,
     query: QueryServices,
     /// Ended with the database.
     _background: Background,
@@ -88,6 +90,7 @@ impl Database {
     ) -> Result<Self> {
         let services = Arc::new(Services::new(environment));
         let catalog = Arc::new(Catalog::open(engine.clone())?);
+        let authority = Arc::new(Authority::open(catalog.clone())?);
         let limits = bucket_limits(&services);
         let bucket_seed = services.ids.random();
         let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, bucket_seed));
@@ -104,6 +107,7 @@ impl Database {
             timeseries: timeseries.clone(),
             records: records.clone(),
             plans: plans.clone(),
+            authority: authority.clone(),
         });
         let query = QueryServices {
             collections: collections.clone(),
@@ -139,6 +143,7 @@ impl Database {
             timeseries,
             records,
             collections,
+            authority,
             query,
             _background: background,
             _resumed_builds: resumed_builds,
@@ -160,10 +165,12 @@ impl Database {
         commands::run(self, session, request)
     }
 
-    /// Ends a logical session and the cursors that were opened in it.
-    pub(crate) fn end_session(&self, id: SessionId) {
+    /// Ends a logical session and the cursors that were opened in it, by `user` if one is given.
+    pub(crate) fn end_session(&self, id: SessionId, user: Option<&UserName>) {
         self.services.sessions.end(id);
-        self.query.cursors.kill_where(|_, lsid| lsid == Some(id));
+        self.query
+            .cursors
+            .kill_where(|_, lsid, by| lsid == Some(id) && (user.is_none() || by == user));
     }
 
     /// Writes everything out and compacts it: for benches and for copies of the directory.
@@ -192,6 +199,10 @@ impl Database {
 
     pub(crate) fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
+    }
+
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
     }
 
     pub(crate) fn timeseries(&self) -> &Arc<Timeseries> {

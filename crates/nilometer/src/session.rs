@@ -6,10 +6,12 @@
 //!
 //! Nothing here knows sockets: what the transport wants shown is text it passes in.
 
+use std::fmt;
 use std::sync::Arc;
 
 use nilometer_bson::{Document, Value, ValueRef};
 
+use crate::auth::Login;
 use crate::error::{Error, Result};
 
 /// What a client told about itself in its first `hello`, and where it comes from.
@@ -33,6 +35,31 @@ impl ClientMetadata {
     }
 }
 
+/// A user and the database it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserName {
+    /// The user.
+    pub user: String,
+    /// Its database.
+    pub db: String,
+}
+
+impl UserName {
+    /// The user `user` of the database `db`.
+    pub fn new(user: &str, db: &str) -> Self {
+        Self {
+            user: user.to_owned(),
+            db: db.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for UserName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.user, self.db)
+    }
+}
+
 /// The state of one connection.
 #[derive(Clone, Debug)]
 pub struct ClientSession {
@@ -43,6 +70,11 @@ pub struct ClientSession {
     /// Names of the compressors the transport offers, best first. The core compresses nothing; it
     /// only answers in `hello` which of them the client knows too.
     pub compressors: Vec<&'static str>,
+    /// The subject of the certificate the client showed, if the transport has checked one: names as
+    /// RFC 2253 writes them.
+    pub certificate_subject: Option<String>,
+    /// Who the client has shown to be.
+    pub login: Login,
 }
 
 impl ClientSession {
@@ -52,6 +84,8 @@ impl ClientSession {
             connection_id,
             client: Arc::new(client),
             compressors: Vec::new(),
+            certificate_subject: None,
+            login: Login::default(),
         }
     }
 
@@ -61,7 +95,10 @@ impl ClientSession {
             same_machine: true,
             ..ClientMetadata::default()
         };
-        Self::new(0, client)
+        Self {
+            login: Login::trusted(),
+            ..Self::new(0, client)
+        }
     }
 }
 

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::security::SecurityGiven;
+
 /// A time-series document database that speaks the MongoDB wire protocol.
 #[derive(Debug, Parser)]
 #[command(name = "nilometer", version, about, arg_required_else_help = true)]
@@ -70,6 +72,9 @@ pub(crate) struct Given {
     )]
     pub(crate) compressors: Option<String>,
 
+    #[command(flatten)]
+    pub(crate) security: SecurityGiven,
+
     /// Configuration file in mongod's YAML form; the command line wins over it
     #[arg(short = 'f', long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -121,6 +126,7 @@ impl Given {
             },
             max_conns: self.max_conns.or(file.max_conns),
             compressors: self.compressors.or(file.compressors),
+            security: self.security.or(file.security),
             config: self.config,
             set_parameter,
             pid_file: self.pid_file.or(file.pid_file),

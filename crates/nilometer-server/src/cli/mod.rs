@@ -7,6 +7,7 @@
 mod args;
 mod config;
 mod demo;
+mod security;
 mod serve;
 mod settings;
 
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+pub use security::Security;
 pub use settings::Settings;
 
 /// Bad command line or configuration file; the code of clap and of mongod.

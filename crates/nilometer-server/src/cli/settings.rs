@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use nilometer::parameters::Parameters;
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
-use super::Failure;
 use super::args::Given;
+use super::{Failure, Security};
 use crate::limits;
 use crate::log::Sink;
 use crate::wire::Compressor;
@@ -30,6 +30,8 @@ pub struct Settings {
     pub connections_max: u32,
     /// Compressors offered, best first.
     pub compressors: Vec<Compressor>,
+    /// Logins, TLS, audit.
+    pub security: Security,
     /// Server parameters.
     pub parameters: Parameters,
     /// File for the process id.
@@ -69,6 +71,7 @@ impl Settings {
             hosts,
             connections_max,
             compressors: compressors(given.compressors.as_deref())?,
+            security: given.security.resolve()?,
             parameters: parameters(given)?,
             pid_file: given.pid_file.clone(),
             sink: match &given.logpath {
@@ -126,7 +129,8 @@ fn parsed(given: &Given) -> Document {
     let mut root = DocumentBuilder::new();
     root.append("config", given.config.as_ref().map(path));
     type Fields<'a> = Vec<(&'a str, Option<Value>)>;
-    let sections: [(&str, Fields<'_>); 5] = [
+    let sections: [(&str, Fields<'_>); 7] = [
+        ("auditLog", Vec::new()),
         (
             "net",
             vec![
@@ -143,6 +147,7 @@ fn parsed(given: &Given) -> Document {
             "processManagement",
             vec![("pidFilePath", given.pid_file.as_ref().map(path))],
         ),
+        ("security", Vec::new()),
         (
             "setParameter",
             given
@@ -170,16 +175,37 @@ fn parsed(given: &Given) -> Document {
             ],
         ),
     ];
+    let mut security = given.security.parsed();
     for (name, fields) in sections {
         let mut section = DocumentBuilder::new();
         for (name, value) in fields {
             section.append(name, value);
+        }
+        append(&mut section, &mut security, name);
+        let mut tls = DocumentBuilder::new();
+        append(&mut tls, &mut security, &format!("{name}.tls"));
+        if !tls.is_empty() {
+            section.append("tls", tls.finish());
         }
         if !section.is_empty() {
             root.append(name, section.finish());
         }
     }
     root.finish()
+}
+
+/// Moves what belongs to `section` of what was given about access.
+fn append(
+    out: &mut DocumentBuilder,
+    given: &mut Vec<(&'static str, &'static str, Value)>,
+    section: &str,
+) {
+    given.retain(|(of, name, value)| {
+        if *of == section {
+            out.append(name, value.clone());
+        }
+        *of != section
+    });
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
-use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find, generic};
+use super::{
+    Access, COMMANDS, CommandContext, CommandSpec, Counted, audit, authorization, find, generic,
+};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
@@ -51,6 +53,8 @@ fn run_known(
             format!("{} may only be run against the admin database.", spec.name),
         ));
     }
+    authorization::check(database, session, spec, &generic.database, request)?;
+    let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
     if let Some(lsid) = generic.lsid {
         let max = usize::try_from(services.parameters.max_sessions()).unwrap_or(usize::MAX);
@@ -64,6 +68,7 @@ fn run_known(
         comment: generic.comment,
         lsid: generic.lsid,
         client: session.client.clone(),
+        user: session.login.user().cloned(),
         write_concern: generic.write_concern,
         max_time_ms: generic.max_time_ms,
         is_explain: false,
@@ -81,7 +86,8 @@ fn run_known(
         connection_id: session.connection_id,
         client: operation.client.clone(),
         command_name: spec.name,
-        command: request.body.clone(),
+        command: authorization::shown(spec, &request.body),
+        user: operation.user.clone(),
         access: spec.access,
         namespace: namespace.clone(),
         lsid: operation.lsid,
@@ -96,6 +102,9 @@ fn run_known(
         spec,
     };
     let outcome = (spec.handler)(database, &mut context, request);
+    if let Some(actor) = actor {
+        audit::ran(services, &actor, &context, request, outcome.as_ref().err());
+    }
     if spec.access != Access::None && namespace.contains('.') {
         let time = services.clock.monotonic().saturating_sub(started);
         let writes = spec.access == Access::Write;

@@ -130,6 +130,7 @@ impl IndexBuilder {
         let _running = services.operations.begin(OperationEntry {
             id: operation.id,
             connection_id: 0,
+            user: None,
             client: Arc::default(),
             command_name: "createIndexes",
             command: command(collection, specs.collect()),

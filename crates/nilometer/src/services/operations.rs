@@ -13,7 +13,7 @@ use nilometer_bson::Document;
 
 use crate::error::ErrorCode;
 use crate::operation::{Access, KillSwitch, Progress};
-use crate::session::{ClientMetadata, SessionId};
+use crate::session::{ClientMetadata, SessionId, UserName};
 
 /// The table is split so that commands on many connections do not wait for one lock.
 const SHARDS: usize = 16;
@@ -27,9 +27,11 @@ pub struct OperationEntry {
     pub connection_id: i64,
     /// Who asked.
     pub client: Arc<ClientMetadata>,
+    /// Who is logged in there.
+    pub user: Option<UserName>,
     /// The name of the command.
     pub command_name: &'static str,
-    /// The command.
+    /// The command, without its secrets.
     pub command: Document,
     /// Whether it reads or writes.
     pub access: Access,
@@ -140,6 +142,7 @@ mod tests {
             id,
             connection_id: 1,
             client: Arc::default(),
+            user: None,
             command_name: "find",
             command: Document::new(),
             access: Access::Read,
