@@ -25,5 +25,5 @@ pub use engine::{
     KeyspaceStatistics, Operation, Scan, Snapshot, WriteBatch,
 };
 pub use error::{Error, Result};
-pub use lsm::{LogCut, LsmEngine, LsmOptions, Recovery};
+pub use lsm::{LogCut, Loss, LsmEngine, LsmOptions, Recovery, SalvageEngine};
 pub use memory::MemoryEngine;

@@ -19,6 +19,7 @@
 //! | manifests that are not checked, values whose length is not | [`manifest`], [`value`] |
 //! | which trees there are; dropping one under its readers | [`tree_list`], [`keyspaces`] |
 //! | copies while running; scrubbing | [`checkpoint`], [`verify`] |
+//! | reading what can be read of a damaged directory | [`salvage`] |
 //!
 //! Hidden calls of `lsm-tree` in use: `get_version_history_lock` with `maintenance`,
 //! `latest_version` and `free_list_len`; `current_version().id()`; `Memtable::insert` with
@@ -38,6 +39,7 @@ mod log;
 mod manifest;
 mod options;
 mod recovery;
+mod salvage;
 mod snapshot;
 mod tree;
 mod tree_list;
@@ -63,6 +65,7 @@ use crate::lock::lock;
 pub use self::log::replay::LogCut;
 pub use self::options::LsmOptions;
 pub use self::recovery::Recovery;
+pub use self::salvage::{Loss, SalvageEngine};
 
 /// The trees of an engine.
 type TreeMap = BTreeMap<KeyspaceId, Arc<Tree>>;
