@@ -61,6 +61,12 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory that is to be filled holds something.
+    #[error("{} is not empty", path.display())]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The directory was written by a version this one cannot read.
     #[error("database format {found} is not supported (this version reads {supported})")]
     UnsupportedFormat {

@@ -40,8 +40,17 @@ pub struct Loss {
     pub keyspace: Option<KeyspaceId>,
     /// What it was, for a person.
     pub what: String,
-    /// For a gap in a scan: the last key before it and the first one behind it, as far as there are any.
-    pub between: Option<(Option<Vec<u8>>, Option<Vec<u8>>)>,
+    /// For damage that a scan passed over: where.
+    pub gap: Option<Gap>,
+}
+
+/// Where a scan went on behind damage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    /// The last key that was read.
+    pub before: Option<Vec<u8>>,
+    /// The next one that was.
+    pub behind: Option<Vec<u8>>,
 }
 
 type Losses = Arc<Mutex<Vec<Loss>>>;
@@ -65,7 +74,7 @@ impl SalvageEngine {
                     Loss {
                         keyspace,
                         what,
-                        between: None,
+                        gap: None,
                     },
                 );
             },
@@ -259,7 +268,10 @@ impl SalvageScan {
             Loss {
                 keyspace: Some(self.keyspace),
                 what: error.to_string(),
-                between: Some((self.last.clone(), found.clone())),
+                gap: Some(Gap {
+                    before: self.last.clone(),
+                    behind: found.clone(),
+                }),
             },
         );
         self.next = found;

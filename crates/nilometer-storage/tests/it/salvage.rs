@@ -97,12 +97,12 @@ fn one_bad_block_costs_one_block_and_one_lost_file_costs_one_file() {
     assert_eq!(other, BATCHES);
     assert!((BATCHES * 4 / 5..BATCHES).contains(&count), "{count}");
     let losses = engine.losses();
-    let gap = losses[0].between.as_ref().expect("a gap in a scan");
+    let gap = losses[0].gap.as_ref().expect("a gap in a scan");
     let number = |key: &Option<Vec<u8>>| {
         let key = key.as_ref().expect("both ends are there");
         u64::from_be_bytes(key[..].try_into().expect("eight bytes"))
     };
-    let missing = number(&gap.1) - number(&gap.0) - 1;
+    let missing = number(&gap.behind) - number(&gap.before) - 1;
     assert_eq!(missing, BATCHES - count, "{losses:?}");
     drop(engine);
     // Without the table: the log still holds the batches behind it.
