@@ -65,17 +65,35 @@ pub fn explain(
         }
         None => {
             let mut stages = vec![Value::from(cursor_stage(plan, namespace, execution))];
-            if let Input::Buckets(input) = &plan.input {
+            let by_headers = group_by_headers(plan);
+            if let (Input::Buckets(input), None) = (&plan.input, &by_headers) {
                 stages.push(unpack_stage(input, execution).into());
             }
             for (at, stage) in plan.stages.iter().enumerate() {
                 let stats = execution.and_then(|e| e.trace.stages.get(at));
-                stages.push(with_stats(stage.explain(), stats.map(|s| &**s)).into());
+                let shown = match &by_headers {
+                    Some(group) if at == 0 => group.clone(),
+                    _ => stage.explain(),
+                };
+                stages.push(with_stats(shown, stats.map(|s| &**s)).into());
             }
             out.append("stages", stages);
         }
     }
     out.finish()
+}
+
+/// The `$group` that reads headers of buckets and nothing else, in their terms.
+fn group_by_headers(plan: &LogicalPlan) -> Option<Document> {
+    let (Input::Buckets(input), Some(Stage::Group(group))) = (&plan.input, plan.stages.first())
+    else {
+        return None;
+    };
+    if input.unpack.event_filter.is_some() {
+        return None;
+    }
+    let headers = group.from_headers.as_ref()?;
+    Some(doc! {"$group": headers.shown(&group.source)})
 }
 
 /// A step of a `find`, and where its figures are among the stages.

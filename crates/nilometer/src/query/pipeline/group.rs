@@ -8,6 +8,7 @@ use super::{PipelineContext, Stage};
 use crate::error::{Error, Result};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression, ParseContext};
+use crate::query::exec::header_group::FromHeaders;
 use crate::query::planner::needs::Needs;
 
 /// `$group`, parsed.
@@ -19,6 +20,8 @@ pub struct GroupStage {
     pub fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
     /// The argument as written.
     pub source: Document,
+    /// How whole buckets are answered from their headers, once a rule has found a way.
+    pub from_headers: Option<Arc<FromHeaders>>,
 }
 
 impl GroupStage {
@@ -72,6 +75,7 @@ pub(super) fn parse(
         key,
         fields: fields.into(),
         source: spec.to_document(),
+        from_headers: None,
     }));
     Ok(())
 }

@@ -64,6 +64,7 @@ fn without_sort(sort: &SortStage, group: &GroupStage) -> Option<GroupStage> {
         fields: fields.into(),
         source: ranked_source(sort, group),
         key: group.key.clone(),
+        from_headers: None,
     })
 }
 

@@ -9,6 +9,7 @@
 //! | [`MatchOnBuckets`] | a leading `$match` splits into bucket choice, event filter, whole-bucket filter |
 //! | [`NeededFields`] | only columns that a later stage needs are unpacked |
 //! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
+//! | [`GroupFromBounds`] | `$min`, `$max` and counts of whole buckets are read from their headers |
 //! | [`DistinctMetas`] | groups of metadata are read from an index, without buckets |
 //! | [`IndexOnBuckets`] | an index leads to the buckets if that is cheaper than looking at all |
 //! | [`NewestByIndex`] | an index leads to the newest buckets of each series where only those matter |
@@ -24,6 +25,7 @@
 
 mod distinct_metas;
 mod fields;
+mod group_from_bounds;
 mod index_on_buckets;
 mod last_point;
 mod limits;
@@ -34,10 +36,12 @@ mod matches;
 mod tests;
 
 use super::logical::LogicalPlan;
+use crate::error::{Error, Result};
 use crate::query::exec::ExecSettings;
 
 pub use distinct_metas::{DistinctMetas, NewestByIndex, distinct_values};
 pub use fields::NeededFields;
+pub use group_from_bounds::GroupFromBounds;
 pub use index_on_buckets::IndexOnBuckets;
 pub use last_point::{FirstOfSorted, NewestFirst, SortInOrderOfBuckets};
 pub use limits::{MergeLimits, SortLimit};
@@ -77,18 +81,76 @@ pub static LAST_RULES: &[&dyn Rule] = &[
     &NewestByIndex,
     &NewestFirst,
     &SortInOrderOfBuckets,
+    &GroupFromBounds,
     &NeededFields,
 ];
+
+/// Some of the rules, by name: those a test or a search for an error leaves out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleSet(u64);
+
+impl RuleSet {
+    /// Every rule there is, in the order of the two tables.
+    fn known() -> impl Iterator<Item = &'static str> {
+        RULES.iter().chain(LAST_RULES).map(|rule| rule.name())
+    }
+
+    /// The rules of these names; code 2, with the names there are, if one is none of them.
+    pub fn named<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Self> {
+        let mut set = Self::default();
+        for name in names {
+            let Some(at) = Self::known().position(|known| known == name) else {
+                let known: Vec<&str> = Self::known().collect();
+                return Err(Error::bad_value(format!(
+                    "there is no rule called '{name}'; there are {}",
+                    known.join(", ")
+                )));
+            };
+            set.0 |= 1 << at;
+        }
+        Ok(set)
+    }
+
+    /// Every rule there is.
+    pub fn all() -> Self {
+        Self((1 << Self::known().count()) - 1)
+    }
+
+    /// The set as a number; [`RuleSet::from_number`] makes a set of it again.
+    pub fn number(self) -> i64 {
+        i64::try_from(self.0).unwrap_or(i64::MAX)
+    }
+
+    /// The set a number stands for while the program runs.
+    pub fn from_number(number: i64) -> Self {
+        Self(u64::try_from(number).unwrap_or(0))
+    }
+
+    /// The names, in the order of the tables.
+    pub fn names(self) -> Vec<&'static str> {
+        let named = Self::known().enumerate();
+        named
+            .filter(|(at, _)| self.0 & (1 << at) != 0)
+            .map(|(_, name)| name)
+            .collect()
+    }
+
+    /// True if the rule is one of them.
+    pub fn contains(self, name: &str) -> bool {
+        self.0 != 0 && self.names().contains(&name)
+    }
+}
 
 /// Applies all rules until none fires.
 pub fn apply_all(plan: &mut LogicalPlan, settings: &ExecSettings) {
     if settings.options.no_rules {
         return;
     }
+    let left_out = settings.options.disabled;
     for _ in 0..ROUNDS_MAX {
         let mut fired = false;
         for rule in RULES {
-            if rule.apply(plan, settings) {
+            if !left_out.contains(rule.name()) && rule.apply(plan, settings) {
                 plan.fired.push(rule.name());
                 fired = true;
             }
@@ -98,7 +160,7 @@ pub fn apply_all(plan: &mut LogicalPlan, settings: &ExecSettings) {
         }
     }
     for rule in LAST_RULES {
-        if rule.apply(plan, settings) {
+        if !left_out.contains(rule.name()) && rule.apply(plan, settings) {
             plan.fired.push(rule.name());
         }
     }
