@@ -18,6 +18,7 @@
 
 pub mod block;
 pub mod bucket_auto;
+pub mod bucket_sort;
 pub mod densify;
 pub mod documents;
 pub mod facet;

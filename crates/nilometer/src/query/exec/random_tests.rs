@@ -131,7 +131,7 @@ fn condition(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Document {
     let mut out = DocumentBuilder::new();
     let op = draw.pick(&["$eq", "$gt", "$gte", "$lt", "$lte", "$ne", "$in"]);
     let field = draw.pick(&[
-        "t", "i", "d", "s", "o.b", "d.b", "m.host", "m.region", "m", "_id", "none",
+        "t", "i", "d", "s", "o.b", "d.b", "m.host", "m.region", "m", "_id", "none", "x", "x.b",
     ]);
     let operand = |draw: &mut Draw| match field {
         "t" if draw.chance(90) => time(draw, epoch),
@@ -290,15 +290,24 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
                 doc! {"m": "$s"},
                 doc! {"o.b": "$d"},
                 doc! {"t": "$i"},
+                doc! {"d": "$i"},
+                doc! {"x": "$d", "i": "$s"},
             ])}
             .into(),
-            5 if unique && draw.chance(50) => {
-                doc! {"$sort": draw.pick(&[doc! {"t": 1}, doc! {"t": -1}, doc! {"t": -1, "i": 1}])}
-                    .into()
-            }
+            5 if unique && draw.chance(50) => doc! {"$sort": draw.pick(&[
+                doc! {"t": 1},
+                doc! {"t": -1},
+                doc! {"t": -1, "i": 1},
+                doc! {"m": 1, "t": 1},
+                doc! {"m.host": -1, "m.region": 1, "t": -1},
+                doc! {"m.region": 1, "t": 1, "d": 1},
+            ])}
+            .into(),
             5 => doc! {"$sort": draw.pick(&[
                 doc! {"t": -1, "_id": 1},
                 doc! {"m.host": 1, "_id": -1},
+                doc! {"m": -1},
+                doc! {"m.region": 1, "m.host": -1},
                 doc! {"i": 1},
             ])}
             .into(),

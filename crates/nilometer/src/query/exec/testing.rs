@@ -117,6 +117,11 @@ impl MemoryBuckets {
         }
         open.sort_by_key(|(_, hour, _)| *hour);
         let buckets = open.into_iter().enumerate();
+        let mut buckets: Vec<Arc<MemoryBucket>> = buckets
+            .map(|(at, (meta, _, list))| Arc::new(bucket(at, meta, &list)))
+            .collect();
+        // As any scan gives them.
+        buckets.sort_by_key(|bucket| bucket.id.0);
         let extended_range = measurements.iter().any(|m| {
             !matches!(m.get("t"), ValueRef::DateTime(at) if (0..=i64::from(i32::MAX) * 1000).contains(&at))
         });
@@ -131,9 +136,7 @@ impl MemoryBuckets {
                 fixed_buckets: false,
                 collation: Collation::SIMPLE,
             },
-            buckets: buckets
-                .map(|(at, (meta, _, list))| Arc::new(bucket(at, meta, &list)))
-                .collect(),
+            buckets,
         }
     }
 

@@ -64,7 +64,7 @@ pub use out::OutStage;
 pub use project::{ProjectKind, ProjectStage};
 pub use redact::{REDACT_ANSWERS, RedactStage};
 pub use replace_root::ReplaceRootStage;
-pub use sort::{BucketArrival, SortStage};
+pub use sort::{BucketArrival, BucketOrder, SortStage};
 pub use target::OutputTarget;
 pub use unwind::UnwindStage;
 

@@ -15,6 +15,7 @@
 //! | [`NewestByIndex`] | an index leads to the newest buckets of each series where only those matter |
 //! | [`NewestFirst`] | buckets are read backwards where only the newest measurements of groups matter |
 //! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
+//! | [`SortByBuckets`] | a sort by metadata, or by time, puts buckets in order first |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
 //! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
 //!
@@ -32,6 +33,7 @@ mod limits;
 mod match_on_buckets;
 mod match_on_records;
 mod matches;
+mod sort_by_buckets;
 #[cfg(test)]
 mod tests;
 
@@ -47,6 +49,7 @@ pub use last_point::{FirstOfSorted, NewestFirst, SortInOrderOfBuckets};
 pub use limits::{MergeLimits, SortLimit};
 pub use match_on_buckets::MatchOnBuckets;
 pub use match_on_records::MatchOnRecords;
+pub use sort_by_buckets::SortByBuckets;
 pub use matches::{MatchBeforeProject, MatchBeforeSort, MergeMatches};
 
 /// Rounds after which a plan counts as good enough: far beyond what any pipeline needs, and a
@@ -81,6 +84,7 @@ pub static LAST_RULES: &[&dyn Rule] = &[
     &NewestByIndex,
     &NewestFirst,
     &SortInOrderOfBuckets,
+    &SortByBuckets,
     &GroupFromBounds,
     &NeededFields,
 ];
