@@ -174,7 +174,11 @@ impl Parameters {
             Kind::Long => Value::Int64(number),
             Kind::Rules => {
                 let names = RuleSet::from_number(number).names();
-                names.into_iter().map(Value::from).collect::<Vec<_>>().into()
+                names
+                    .into_iter()
+                    .map(Value::from)
+                    .collect::<Vec<_>>()
+                    .into()
             }
         })
     }
@@ -285,7 +289,10 @@ fn parse_text(spec: &ParameterSpec, text: &str) -> Result<i64> {
         },
         Kind::Int | Kind::Long => text.trim().parse().ok(),
         Kind::Rules => {
-            let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+            let names = text
+                .split(',')
+                .map(str::trim)
+                .filter(|name| !name.is_empty());
             Some(RuleSet::named(names)?.number())
         }
     };

@@ -111,15 +111,13 @@ impl Operator for BucketSort {
                 batch.truncate(at_most);
                 batch
             }),
-            State::Overlapping(rows) => {
-                match rows.take(at_most.min(ROWS_PER_BATCH), cx)? {
-                    Taken::Rows(rows) => (!rows.is_empty()).then_some(Batch::Rows(rows)),
-                    Taken::TooMany(all) => {
-                        self.state = State::Rows(all);
-                        return self.next(cx);
-                    }
+            State::Overlapping(rows) => match rows.take(at_most.min(ROWS_PER_BATCH), cx)? {
+                Taken::Rows(rows) => (!rows.is_empty()).then_some(Batch::Rows(rows)),
+                Taken::TooMany(all) => {
+                    self.state = State::Rows(all);
+                    return self.next(cx);
                 }
-            }
+            },
             State::Rows(all) => {
                 let rows = all.take(at_most.min(ROWS_PER_BATCH), cx)?;
                 (!rows.is_empty()).then_some(Batch::Rows(rows))
@@ -370,9 +368,7 @@ impl Overlapping {
 
     fn is_exhausted(&self) -> bool {
         let no_more = match &self.buckets {
-            Buckets::Arriving(arriving) => {
-                arriving.next.is_none() && arriving.input.is_exhausted()
-            }
+            Buckets::Arriving(arriving) => arriving.next.is_none() && arriving.input.is_exhausted(),
             Buckets::Gathered(blocks) => blocks.is_empty(),
         };
         no_more && self.heap.is_empty()
@@ -523,7 +519,9 @@ impl Operator for Rest {
                 Some(batch) => Ok(Some(batch)),
                 None => arriving.input.next(cx),
             },
-            Buckets::Gathered(blocks) => Ok(blocks.pop_front().map(|held| Batch::Block(held.block))),
+            Buckets::Gathered(blocks) => {
+                Ok(blocks.pop_front().map(|held| Batch::Block(held.block)))
+            }
         }
     }
 }

@@ -109,7 +109,11 @@ impl FromHeaders {
                     let Some((min, max)) = self.bounds(name, block, cx) else {
                         return Ok(false);
                     };
-                    if matches!(input, Input::Min(_)) { min } else { max }
+                    if matches!(input, Input::Min(_)) {
+                        min
+                    } else {
+                        max
+                    }
                 }
             });
         }
@@ -280,7 +284,10 @@ fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Option<Input> {
     }
     let argument = spec.argument();
     let is_bound = matches!(spec.kind(), K::Min | K::Max);
-    let repeats = matches!(spec.kind(), K::Sum | K::Avg | K::First | K::Last | K::AddToSet);
+    let repeats = matches!(
+        spec.kind(),
+        K::Sum | K::Avg | K::First | K::Last | K::AddToSet
+    );
     if (is_bound || repeats) && is_constant(argument, shape) {
         return Some(Input::Constant(argument.clone()));
     }

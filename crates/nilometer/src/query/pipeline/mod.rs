@@ -195,9 +195,9 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         None
     }
 
-    /// True if each output document stands for one input document and nothing is reordered.
-    fn is_one_to_one(&self) -> bool {
-        false
+    /// The path it writes, if each output document is one input document with nothing else changed.
+    fn adds(&self) -> Option<&str> {
+        None
     }
 
     /// Its operator over `input` (which a source ignores).

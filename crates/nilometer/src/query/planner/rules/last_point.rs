@@ -6,6 +6,7 @@ use super::Rule;
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::sort_key::SortBy;
+use crate::query::batch::FieldSet;
 use crate::query::exec::ExecSettings;
 use crate::query::exec::block::rank::time_rank;
 use crate::query::pipeline::{BucketArrival, GroupStage, SortStage, Stage};
@@ -118,7 +119,8 @@ impl Rule for NewestFirst {
         if input.direction == Direction::Backward || input.is_direction_fixed {
             return false;
         }
-        if !keeps_newest(input, group) {
+        let shows_time = |fields: &FieldSet| fields.contains(&input.source.options().time_field);
+        if !shows_time(&input.unpack.fields) || !keeps_newest(input, group) {
             return false;
         }
         input.direction = Direction::Backward;
@@ -154,7 +156,8 @@ impl Rule for SortInOrderOfBuckets {
         let SortBy::Field(path) = &part.by else {
             return false;
         };
-        if path.as_str() != &*options.time_field {
+        let is_time = path.as_str() == &*options.time_field;
+        if !is_time || !input.unpack.fields.contains(path.as_str()) {
             return false;
         }
         let wanted = if part.descending {

@@ -5,8 +5,14 @@
 //! | [`MergeMatches`] | neighbouring `$match` stages become one |
 //! | [`MatchBeforeSort`] | `$match` behind a `$sort` moves in front of it |
 //! | [`MatchBeforeProject`] | `$match` moves in front of a `$project` or `$addFields` that leaves its fields alone |
+//! | [`MatchOnRenamed`] | `$match` on a field that was only renamed moves in front, by the old name |
+//! | [`MatchBeforeLookup`] | `$match` moves in front of a `$lookup` or `$graphLookup` whose results it does not read |
+//! | [`DatesOutOfRange`] | comparisons of the time with dates no measurement can have are decided |
 //! | [`MatchOnRecords`] | a leading `$match` becomes the filter of a scan, with bounds on `_id` |
 //! | [`MatchOnBuckets`] | a leading `$match` splits into bucket choice, event filter, whole-bucket filter |
+//! | [`FixedBuckets`] | comparisons with the borders of fixed buckets take these as a whole |
+//! | [`ProjectOnBuckets`] | a `$project` that keeps or drops fields is left to unpacking |
+//! | [`LimitOnBuckets`] | a `$limit` at the front ends the reading of buckets |
 //! | [`NeededFields`] | only columns that a later stage needs are unpacked |
 //! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
 //! | [`GroupFromBounds`] | `$min`, `$max` and counts of whole buckets are read from their headers |
@@ -36,21 +42,25 @@ mod matches;
 mod sort_by_buckets;
 #[cfg(test)]
 mod tests;
+mod times;
 
 use super::logical::LogicalPlan;
 use crate::error::{Error, Result};
 use crate::query::exec::ExecSettings;
 
 pub use distinct_metas::{DistinctMetas, NewestByIndex, distinct_values};
-pub use fields::NeededFields;
+pub use fields::{NeededFields, ProjectOnBuckets};
 pub use group_from_bounds::GroupFromBounds;
 pub use index_on_buckets::IndexOnBuckets;
 pub use last_point::{FirstOfSorted, NewestFirst, SortInOrderOfBuckets};
-pub use limits::{MergeLimits, SortLimit};
+pub use limits::{LimitOnBuckets, MergeLimits, SortLimit};
 pub use match_on_buckets::MatchOnBuckets;
 pub use match_on_records::MatchOnRecords;
+pub use matches::{
+    MatchBeforeLookup, MatchBeforeProject, MatchBeforeSort, MatchOnRenamed, MergeMatches,
+};
 pub use sort_by_buckets::SortByBuckets;
-pub use matches::{MatchBeforeProject, MatchBeforeSort, MergeMatches};
+pub use times::{DatesOutOfRange, FixedBuckets};
 
 /// Rounds after which a plan counts as good enough: far beyond what any pipeline needs, and a
 /// bound should two rules ever chase each other.
@@ -70,8 +80,11 @@ pub static RULES: &[&dyn Rule] = &[
     &MergeMatches,
     &MatchBeforeSort,
     &MatchBeforeProject,
+    &MatchOnRenamed,
+    &MatchBeforeLookup,
     &MergeLimits,
     &MatchOnRecords,
+    &DatesOutOfRange,
     &MatchOnBuckets,
     &SortLimit,
     &FirstOfSorted,
@@ -79,6 +92,9 @@ pub static RULES: &[&dyn Rule] = &[
 
 /// Rules that settle what is read, after everything has found its place.
 pub static LAST_RULES: &[&dyn Rule] = &[
+    &FixedBuckets,
+    &ProjectOnBuckets,
+    &LimitOnBuckets,
     &DistinctMetas,
     &IndexOnBuckets,
     &NewestByIndex,
