@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::order::compare;
@@ -45,6 +46,7 @@ pub(crate) struct MemoryBucket {
     names: Vec<Arc<str>>,
     columns: BTreeMap<Arc<str>, Arc<ColumnBlock>>,
     bounds: BTreeMap<Arc<str>, (Value, Value)>,
+    read: Arc<AtomicU64>,
 }
 
 impl BucketHeader for MemoryBucket {
@@ -87,6 +89,7 @@ impl Bucket for MemoryBucket {
     }
 
     fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        self.read.fetch_add(1, Ordering::Relaxed);
         Ok(self.columns.get(name).cloned())
     }
 }
@@ -95,6 +98,8 @@ impl Bucket for MemoryBucket {
 pub(crate) struct MemoryBuckets {
     options: BucketOptions,
     buckets: Vec<Arc<MemoryBucket>>,
+    /// Columns asked for.
+    pub(crate) columns_read: Arc<AtomicU64>,
 }
 
 impl MemoryBuckets {
@@ -116,9 +121,10 @@ impl MemoryBuckets {
             }
         }
         open.sort_by_key(|(_, hour, _)| *hour);
+        let read = Arc::<AtomicU64>::default();
         let buckets = open.into_iter().enumerate();
         let mut buckets: Vec<Arc<MemoryBucket>> = buckets
-            .map(|(at, (meta, _, list))| Arc::new(bucket(at, meta, &list)))
+            .map(|(at, (meta, _, list))| Arc::new(bucket(at, meta, &list, &read)))
             .collect();
         // As any scan gives them.
         buckets.sort_by_key(|bucket| bucket.id.0);
@@ -138,6 +144,7 @@ impl MemoryBuckets {
                 collation: Collation::SIMPLE,
             },
             buckets,
+            columns_read: read,
         }
     }
 
@@ -161,7 +168,7 @@ impl MemoryBuckets {
 
 const SPAN_MS: i64 = 3_600_000;
 
-fn bucket(at: usize, meta: Value, list: &[Document]) -> MemoryBucket {
+fn bucket(at: usize, meta: Value, list: &[Document], read: &Arc<AtomicU64>) -> MemoryBucket {
     let mut names: Vec<Arc<str>> = vec!["t".into()];
     for document in list {
         for element in document.iter() {
@@ -204,6 +211,7 @@ fn bucket(at: usize, meta: Value, list: &[Document]) -> MemoryBucket {
         names,
         columns,
         bounds,
+        read: Arc::clone(read),
     }
 }
 
@@ -254,9 +262,7 @@ impl BucketSource for MemoryBuckets {
             if scan.id_min.is_some_and(|min| id < min) || scan.id_max.is_some_and(|max| id > max) {
                 continue;
             }
-            scan.examined
-                .documents
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            scan.examined.documents.fetch_add(1, Ordering::Relaxed);
             if let Some(filter) = &scan.filter
                 && !filter.may_match(&**bucket)?
             {
