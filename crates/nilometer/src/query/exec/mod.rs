@@ -48,6 +48,7 @@ pub mod sort;
 pub mod sort_merge;
 mod sorter;
 mod spill;
+pub mod streaming_group;
 pub mod union_with;
 pub mod unwind;
 

@@ -28,7 +28,7 @@ const HEAP_LIMIT_MAX: u64 = 100_000;
 
 /// With a limit up to this, measurements of blocks are remembered by their place. Each may keep a
 /// bucket with its decoded columns in memory, so there must not be many.
-const LATE_ROWS_MAX: usize = 1000;
+pub(super) const LATE_ROWS_MAX: usize = 1000;
 
 /// Puts documents in order.
 pub struct Sort {
@@ -44,13 +44,16 @@ enum Given {
 }
 
 /// A document, or where it is.
-enum Row {
+pub(super) enum Row {
+    /// Made already.
     Document(Document),
+    /// A row of a block, which is made when it is given on.
     InBlock(Arc<MeasurementBlock>, u32),
 }
 
 impl Row {
-    fn into_document(self) -> Result<Document> {
+    /// The document.
+    pub(super) fn into_document(self) -> Result<Document> {
         match self {
             Self::Document(document) => Ok(document),
             Self::InBlock(block, row) => {
@@ -60,7 +63,8 @@ impl Row {
         }
     }
 
-    fn memory_bytes(&self) -> usize {
+    /// Bytes it is counted with.
+    pub(super) fn memory_bytes(&self) -> usize {
         match self {
             Self::Document(document) => document.as_bytes().len() + ENTRY_OVERHEAD,
             Self::InBlock(..) => ENTRY_OVERHEAD,

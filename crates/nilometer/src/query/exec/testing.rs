@@ -346,12 +346,26 @@ pub(crate) fn run_limited(
     run_with(collections, stages, settings(options, limits))
 }
 
+/// A pipeline over the collection "c", ready to be asked for batches.
+pub(crate) fn executor(collections: &Arc<dyn Collections>, stages: &Value) -> Executor {
+    let settings = settings(ExecOptions::default(), ExecLimits::default());
+    executor_with(collections, stages, settings).unwrap()
+}
+
 /// Runs a pipeline over the collection "c" with settings.
 pub(crate) fn run_with(
     collections: &Arc<dyn Collections>,
     stages: &Value,
     settings: ExecSettings,
 ) -> Result<Vec<Document>> {
+    executor_with(collections, stages, settings)?.drain(&operation())
+}
+
+fn executor_with(
+    collections: &Arc<dyn Collections>,
+    stages: &Value,
+    settings: ExecSettings,
+) -> Result<Executor> {
     let cx = PipelineContext::top(ParseContext::new());
     let stages = parse_pipeline_value(&cx, "pipeline", stages.as_ref())?;
     let settings = Arc::new(settings);
@@ -363,7 +377,7 @@ pub(crate) fn run_with(
         depth: 0,
     };
     let root = builder.pipeline(Some("c"), stages)?;
-    Executor::new(root, settings).drain(&operation())
+    Ok(Executor::new(root, settings))
 }
 
 /// Runs a pipeline over documents with limits, writing what does not fit to `folder`.

@@ -288,7 +288,7 @@ pub fn buckets_read(input: &BucketInput, filter: Option<Document>) -> Document {
     let buckets = &input.buckets;
     if let Some(choice) = &buckets.index {
         let stage = match choice.entries {
-            BucketEntries::Newest(_) => "DISTINCT_SCAN",
+            BucketEntries::Newest(_) | BucketEntries::Oldest(_) => "DISTINCT_SCAN",
             BucketEntries::Within(_) | BucketEntries::InIdOrder(_) => "IXSCAN",
         };
         let bounds = choice.bounds.explain(&choice.shape, false);

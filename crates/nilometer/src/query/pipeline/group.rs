@@ -22,6 +22,8 @@ pub struct GroupStage {
     pub source: Document,
     /// How whole buckets are answered from their headers, once a rule has found a way.
     pub from_headers: Option<Arc<FromHeaders>>,
+    /// Parts of the key that follow the order of the input, where a rule has found any.
+    pub in_order: Option<Arc<[Expression]>>,
 }
 
 impl GroupStage {
@@ -76,6 +78,7 @@ pub(super) fn parse(
         fields: fields.into(),
         source: spec.to_document(),
         from_headers: None,
+        in_order: None,
     }));
     Ok(())
 }

@@ -210,6 +210,7 @@ impl Stage {
         match self {
             Self::Match(_) => "$match",
             Self::Project(stage) => stage.name(),
+            Self::Group(stage) if stage.in_order.is_some() => "$_internalStreamingGroup",
             Self::Group(_) => "$group",
             Self::Sort(_) => "$sort",
             Self::Limit(_) => "$limit",

@@ -21,6 +21,7 @@ use crate::query::exec::project::Project;
 use crate::query::exec::replace_root::ReplaceRoot;
 use crate::query::exec::scan::{BucketScan, MetaScan, Nothing, RecordScan};
 use crate::query::exec::sort::Sort;
+use crate::query::exec::streaming_group::StreamingGroup;
 use crate::query::exec::unwind::Unwind;
 use crate::query::exec::{BoxOperator, Counted, ExecSettings, OperatorStats};
 use crate::query::pipeline::{PipelineContext, Place, Stage};
@@ -173,7 +174,10 @@ impl Builder {
         Ok(match stage {
             Stage::Match(stage) => Box::new(Filter::new(input, stage.filter)),
             Stage::Project(stage) => Box::new(Project::new(input, stage)),
-            Stage::Group(stage) => Box::new(Group::new(input, stage)),
+            Stage::Group(mut stage) => match stage.in_order.take() {
+                Some(parts) => Box::new(StreamingGroup::new(input, stage, parts)),
+                None => Box::new(Group::new(input, stage)),
+            },
             Stage::Sort(stage) => match stage.buckets {
                 Some(order) => Box::new(BucketSort::new(input, stage, order)),
                 None => Box::new(Sort::new(input, stage)),

@@ -66,6 +66,7 @@ fn without_sort(sort: &SortStage, group: &GroupStage) -> Option<GroupStage> {
         source: ranked_source(sort, group),
         key: group.key.clone(),
         from_headers: None,
+        in_order: None,
     })
 }
 
@@ -179,22 +180,26 @@ impl Rule for SortInOrderOfBuckets {
     }
 }
 
-/// True if every accumulator keeps the newest measurement and nothing else. What they order by is added
-/// to `ordered_by`.
-pub(super) fn keeps_only_newest(
+/// Whether every accumulator keeps the newest measurement and nothing else, or every one the oldest. What they
+/// order by is added to `ordered_by`.
+pub(super) fn keeps_only(
     input: &BucketInput,
     group: &GroupStage,
     ordered_by: &mut Dependencies,
-) -> bool {
+) -> Option<bool> {
     let options = input.source.options();
-    !group.fields.is_empty()
-        && group.fields.iter().all(|(_, spec)| {
-            let rank = time_rank(spec, &options.time_field, options.meta_field.as_deref());
-            if let Some(sort) = spec.sort() {
-                sort.dependencies(ordered_by);
-            }
-            rank.and_then(|rank| rank.newest) == Some(true)
-        })
+    let mut all = None;
+    for (_, spec) in group.fields.iter() {
+        let rank = time_rank(spec, &options.time_field, options.meta_field.as_deref())?;
+        if let Some(sort) = spec.sort() {
+            sort.dependencies(ordered_by);
+        }
+        let newest = rank.newest?;
+        if *all.get_or_insert(newest) != newest {
+            return None;
+        }
+    }
+    all
 }
 
 fn keeps_newest(input: &BucketInput, group: &GroupStage) -> bool {

@@ -18,10 +18,11 @@
 //! | [`GroupFromBounds`] | `$min`, `$max` and counts of whole buckets are read from their headers |
 //! | [`DistinctMetas`] | groups of metadata are read from an index, without buckets |
 //! | [`IndexOnBuckets`] | an index leads to the buckets if that is cheaper than looking at all |
-//! | [`NewestByIndex`] | an index leads to the newest buckets of each series where only those matter |
+//! | [`PointByIndex`] | an index leads to the newest, or the oldest, buckets of each series where only those matter |
 //! | [`NewestFirst`] | buckets are read backwards where only the newest measurements of groups matter |
 //! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
 //! | [`SortByBuckets`] | a sort by metadata, or by time, puts buckets in order first |
+//! | [`GroupInOrder`] | behind a sort by time, groups are given on when the part of the key that follows it changes |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
 //! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
 //!
@@ -40,6 +41,7 @@ mod match_on_buckets;
 mod match_on_records;
 mod matches;
 mod sort_by_buckets;
+mod streaming_group;
 #[cfg(test)]
 mod tests;
 mod times;
@@ -48,7 +50,7 @@ use super::logical::LogicalPlan;
 use crate::error::{Error, Result};
 use crate::query::exec::ExecSettings;
 
-pub use distinct_metas::{DistinctMetas, NewestByIndex, distinct_values};
+pub use distinct_metas::{DistinctMetas, PointByIndex, distinct_values};
 pub use fields::{NeededFields, ProjectOnBuckets};
 pub use group_from_bounds::GroupFromBounds;
 pub use index_on_buckets::IndexOnBuckets;
@@ -60,6 +62,7 @@ pub use matches::{
     MatchBeforeLookup, MatchBeforeProject, MatchBeforeSort, MatchOnRenamed, MergeMatches,
 };
 pub use sort_by_buckets::SortByBuckets;
+pub use streaming_group::GroupInOrder;
 pub use times::{DatesOutOfRange, FixedBuckets};
 
 /// Rounds after which a plan counts as good enough: far beyond what any pipeline needs, and a
@@ -97,11 +100,12 @@ pub static LAST_RULES: &[&dyn Rule] = &[
     &LimitOnBuckets,
     &DistinctMetas,
     &IndexOnBuckets,
-    &NewestByIndex,
+    &PointByIndex,
     &NewestFirst,
     &SortInOrderOfBuckets,
     &SortByBuckets,
     &GroupFromBounds,
+    &GroupInOrder,
     &NeededFields,
 ];
 

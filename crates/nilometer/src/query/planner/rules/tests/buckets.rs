@@ -7,7 +7,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
 use super::{T0, buckets, names, plain, plan_over, series};
 use crate::query::batch::FieldSet;
-use crate::query::exec::testing::{MemoryBuckets, MemoryCollections, run};
+use crate::query::exec::testing::{MemoryBuckets, MemoryCollections, executor, operation, run};
 use crate::query::exec::{ExecOptions, ExecSettings};
 use crate::query::pipeline::{BucketOrder, Stage};
 use crate::query::planner::LogicalPlan;
@@ -418,4 +418,104 @@ fn sorts_by_metadata_decode_what_is_asked_for() {
     );
     // The three columns of one bucket of twelve.
     assert_eq!(columns, 3);
+}
+
+#[test]
+fn groups_follow_a_sort_by_time() {
+    let rule = "GroupInOrder";
+    let trunc =
+        |date: Value| -> Value { doc! {"$dateTrunc": doc! {"date": date, "unit": "hour"}}.into() };
+    let behind = |sort: Document, key: Value| {
+        let group = doc! {"_id": key, "all": doc! {"$push": "$v"}};
+        vec![stage("$sort", sort), stage("$group", group)]
+    };
+    let by_time = || doc! {"t": 1};
+    for key in [
+        Value::from("$t"),
+        trunc("$t".into()),
+        doc! {"h": trunc("$t".into()), "m": "$m.a", "v": "$v"}.into(),
+        trunc(doc! {"$subtract": array!["$t", 5]}.into()),
+        doc! {"$add": array!["$t", 5]}.into(),
+    ] {
+        check(rule, true, loose(), behind(by_time(), key.clone()));
+        check(rule, true, loose(), behind(doc! {"t": -1, "v": 1}, key));
+    }
+    for key in [
+        Value::Null,
+        "$v".into(),
+        "$m".into(),
+        trunc("$v".into()),
+        doc! {"$subtract": array![5, "$t"]}.into(),
+        doc! {"$hour": "$t"}.into(),
+        doc! {"$dateTrunc": doc! {"date": "$t", "unit": "$m.unit"}}.into(),
+    ] {
+        check(rule, false, loose(), behind(by_time(), key));
+    }
+    for (sort, source) in [
+        (doc! {"v": 1}, loose()),
+        (doc! {"m": 1, "t": 1}, loose()),
+        (doc! {"t": 1}, plain()),
+    ] {
+        check(rule, false, source, behind(sort, "$t".into()));
+    }
+    let mut computed = behind(by_time(), "$t".into());
+    computed.insert(0, stage("$set", doc! {"t": "$v"}));
+    check(rule, false, loose(), computed);
+}
+
+/// What is said of runs of times, of buckets between two times, and of groups in order, relies on it.
+#[test]
+fn bins_never_fall_while_time_rises() {
+    use crate::eval::ParseContext;
+    use crate::eval::expression::Expression;
+    let zones = ["UTC", "America/New_York", "Australia/Lord_Howe", "+05:45"];
+    // Around the days on which clocks are put forward and back in 2023.
+    let days = [
+        1_678_579_200_000i64,
+        1_680_307_200_000,
+        1_696_032_000_000,
+        1_699_142_400_000,
+    ];
+    for zone in zones {
+        for unit in [
+            "second", "minute", "hour", "day", "week", "month", "quarter", "year",
+        ] {
+            for bins in [1, 7, 40] {
+                let spec = doc! {"$dateTrunc": doc! {"date": "$t", "unit": unit, "binSize": bins, "timezone": zone}};
+                let parsed = Expression::parse(Value::from(spec).as_ref(), &ParseContext::new());
+                let Ok(Expression::DateTrunc(trunc)) = parsed else {
+                    panic!("a $dateTrunc")
+                };
+                let bins = trunc.constant_bins().unwrap();
+                for day in days {
+                    let times = (0..48 * 12).map(|at| day - 43_200_000 + at * 300_000);
+                    let starts: Vec<i64> = times.map(|at| bins.trunc(at).unwrap()).collect();
+                    assert!(starts.is_sorted(), "{zone} {unit}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn samples_decode_what_is_drawn() {
+    let (found, columns) = decoded(vec![stage("$sample", doc! {"size": 2})]);
+    assert_eq!(found.len(), 2);
+    // Three columns of each of two buckets at most.
+    assert!(columns <= 6, "{columns}");
+}
+
+#[test]
+fn sorted_answers_begin_before_all_is_read() {
+    for sort in [doc! {"t": 1}, doc! {"t": -1}, doc! {"m.a": 1, "t": 1}] {
+        let source = hosts();
+        let collections = MemoryCollections::of(Resolved::TimeSeries(Arc::clone(&source) as _));
+        let stages: Value = vec![stage("$sort", sort.clone())].into();
+        let mut sorted = executor(&collections, &stages);
+        let first = sorted.next(&operation()).unwrap().unwrap();
+        assert!(!first.is_empty());
+        // The first rows fill five of twelve buckets, of three columns each.
+        let columns = source.columns_read.load(Ordering::Relaxed);
+        assert!(columns <= 24, "{sort:?}: {columns}");
+    }
 }
