@@ -140,7 +140,7 @@ impl MemoryBuckets {
                 extended_range,
                 mixed_schema: false,
                 // They never cross the hour.
-                fixed_buckets: measurements.len() % 2 == 0,
+                fixed_buckets: measurements.len().is_multiple_of(2),
                 collation: Collation::SIMPLE,
             },
             buckets,

@@ -39,8 +39,7 @@ impl Rule for SortByBuckets {
 fn order_of(input: &mut BucketInput, sort: &SortStage) -> Option<BucketOrder> {
     let options = input.source.options();
     let shown = &input.unpack.fields;
-    let mut parts = 0;
-    for part in sort.pattern.parts() {
+    for (parts, part) in sort.pattern.parts().iter().enumerate() {
         let SortBy::Field(path) = &part.by else {
             return None;
         };
@@ -52,7 +51,6 @@ fn order_of(input: &mut BucketInput, sort: &SortStage) -> Option<BucketOrder> {
         if !is_meta || !shown.contains(path.first()) {
             return None;
         }
-        parts += 1;
     }
     Some(BucketOrder::Metadata)
 }
