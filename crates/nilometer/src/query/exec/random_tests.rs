@@ -258,6 +258,22 @@ fn group(draw: &mut Draw, unique: bool) -> Document {
     doc! {"$group": out.finish()}
 }
 
+/// Totals over what came before, by metadata and time.
+fn window(draw: &mut Draw) -> Value {
+    let partition = draw.pick(&["$m", "$m.host", "$s", "$m.region"]);
+    let order = draw.pick(&[
+        doc! {"t": 1},
+        doc! {"t": -1},
+        doc! {"t": 1, "i": 1},
+        doc! {"i": 1},
+    ]);
+    let sum = doc! {"$sum": "$i", "window": doc! {"documents": array!["unbounded", "current"]}};
+    doc! {"$setWindowFields": doc! {
+        "partitionBy": partition, "sortBy": order, "output": doc! {"sum": sum},
+    }}
+    .into()
+}
+
 /// The newest or oldest measurement of each group, as users ask for it.
 fn last_point(draw: &mut Draw) -> Vec<Value> {
     let sort = draw.pick(&[doc! {"t": 1}, doc! {"t": -1}, doc! {"m.host": 1, "t": -1}]);
@@ -329,6 +345,7 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
                 doc! {"$limit": 1 + draw.below(most) as i32}.into()
             }
             7 => doc! {"$skip": draw.below(5) as i32}.into(),
+            8 if unique && draw.chance(50) => window(draw),
             _ => doc! {"$unwind": "$d"}.into(),
         });
     }

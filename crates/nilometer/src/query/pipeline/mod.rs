@@ -195,6 +195,16 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The order in which it wants its input, as a `$sort` would say it, if it sorts and says so.
+    fn wants_order(&self) -> Option<Document> {
+        None
+    }
+
+    /// The same stage over an input that comes in the order it wants.
+    fn in_order(&self) -> Option<Arc<dyn OtherStage>> {
+        None
+    }
+
     /// The path it writes, if each output document is one input document with nothing else changed.
     fn adds(&self) -> Option<&str> {
         None

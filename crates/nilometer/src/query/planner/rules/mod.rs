@@ -23,6 +23,7 @@
 //! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
 //! | [`SortByBuckets`] | a sort by metadata, or by time, puts buckets in order first |
 //! | [`GroupInOrder`] | behind a sort by time, groups are given on when the part of the key that follows it changes |
+//! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time gets its input from such a sort |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
 //! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
 //!
@@ -61,7 +62,7 @@ pub use match_on_records::MatchOnRecords;
 pub use matches::{
     MatchBeforeLookup, MatchBeforeProject, MatchBeforeSort, MatchOnRenamed, MergeMatches,
 };
-pub use sort_by_buckets::SortByBuckets;
+pub use sort_by_buckets::{SortByBuckets, WindowsInOrder};
 pub use streaming_group::GroupInOrder;
 pub use times::{DatesOutOfRange, FixedBuckets};
 
@@ -104,6 +105,7 @@ pub static LAST_RULES: &[&dyn Rule] = &[
     &NewestFirst,
     &SortInOrderOfBuckets,
     &SortByBuckets,
+    &WindowsInOrder,
     &GroupFromBounds,
     &GroupInOrder,
     &NeededFields,

@@ -1,7 +1,8 @@
 //! A `$sort` that the headers of buckets help with.
 
 use super::Rule;
-use crate::eval::sort_key::SortBy;
+use crate::eval::ParseContext;
+use crate::eval::sort_key::{SortBy, SortPattern};
 use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{BucketOrder, SortStage, Stage};
 use crate::query::planner::logical::{BucketInput, Input, LogicalPlan};
@@ -33,6 +34,51 @@ impl Rule for SortByBuckets {
         }
         sort.buckets = order_of(input, sort);
         sort.buckets.is_some()
+    }
+}
+
+/// `$setWindowFields` by metadata and time lets buckets be put in order, as a sort does.
+///
+/// Conditions: it stands first; the partition is metadata, or there is none; what it sorts by is a sort
+/// [`SortByBuckets`] knows, but not by falling time alone, where equal times would come the other way round.
+pub struct WindowsInOrder;
+
+impl Rule for WindowsInOrder {
+    fn name(&self) -> &'static str {
+        "WindowsInOrder"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
+        let (Input::Buckets(input), Some(Stage::Other(stage))) =
+            (&mut plan.input, plan.stages.first())
+        else {
+            return false;
+        };
+        let (Some(order), Some(in_order)) = (stage.wants_order(), stage.in_order()) else {
+            return false;
+        };
+        let context = ParseContext::new().with_collator(settings.collator.clone());
+        // A field named twice is no sort.
+        let Ok(pattern) = SortPattern::parse(order.as_ref(), &context) else {
+            return false;
+        };
+        let time_field = &*input.source.options().time_field;
+        let first = pattern.parts().first();
+        let is_falling = first.is_some_and(|part| {
+            part.descending
+                && matches!(&part.by, SortBy::Field(path) if path.as_str() == time_field)
+        });
+        let mut sort = SortStage::new(pattern);
+        sort.buckets = match is_falling {
+            true => None,
+            false => order_of(input, &sort),
+        };
+        if sort.buckets.is_none() {
+            return false;
+        }
+        plan.stages
+            .splice(..1, [Stage::Sort(sort), Stage::Other(in_order)]);
+        true
     }
 }
 

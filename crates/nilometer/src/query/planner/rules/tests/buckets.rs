@@ -519,3 +519,41 @@ fn sorted_answers_begin_before_all_is_read() {
         assert!(columns <= 24, "{sort:?}: {columns}");
     }
 }
+
+#[test]
+fn windows_by_metadata_and_time_come_in_order() {
+    let of = |partition: Value, order: Document| {
+        let total = doc! {"$sum": "$v"};
+        let mut spec = DocumentBuilder::new();
+        spec.append("partitionBy", partition);
+        spec.append("sortBy", order);
+        spec.append("output", doc! {"total": total});
+        vec![stage("$setWindowFields", spec.finish())]
+    };
+    let rule = "WindowsInOrder";
+    for (partition, order) in [
+        (Value::from("$m"), doc! {"t": 1}),
+        ("$m.a".into(), doc! {"t": -1}),
+        ("$m.a".into(), doc! {"t": 1, "v": 1}),
+        ("$m.a".into(), doc! {"m.b": 1}),
+    ] {
+        check(rule, true, loose(), of(partition, order));
+    }
+    for (partition, order) in [
+        (Value::from("$v"), doc! {"t": 1}),
+        ("$m".into(), doc! {"v": 1}),
+        (doc! {"$toUpper": "$m.a"}.into(), doc! {"t": 1}),
+        ("$t".into(), doc! {"t": 1}),
+    ] {
+        check(rule, false, loose(), of(partition, order));
+    }
+    let alone = |order: Document| {
+        let spec = doc! {"sortBy": order, "output": doc! {"total": doc! {"$sum": "$v"}}};
+        vec![stage("$setWindowFields", spec)]
+    };
+    check(rule, true, loose(), alone(doc! {"t": 1}));
+    check(rule, false, loose(), alone(doc! {"t": -1}));
+    check(rule, false, plain(), alone(doc! {"t": 1}));
+    let plan = plan_over(loose(), of("$m".into(), doc! {"t": 1}).into());
+    assert_eq!(names(&plan), ["$sort", "$setWindowFields"]);
+}
