@@ -17,6 +17,7 @@ pub mod args;
 mod audit;
 mod authentication;
 mod authorization;
+mod backup;
 mod bucket_targets;
 mod build_info;
 mod bulk_write;
@@ -258,6 +259,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     list_indexes::SPEC,
     authentication::LOGOUT,
     map_reduce::SPEC,
+    backup::SPEC,
     ping::SPEC,
     plan_cache::CLEAR,
     maintenance::RE_INDEX,
