@@ -6,12 +6,12 @@
 //!
 //! Nothing here knows sockets: what the transport wants shown is text it passes in.
 
-use std::fmt;
 use std::sync::Arc;
 
 use nilometer_bson::{Document, Value, ValueRef};
 
 use crate::auth::Login;
+pub use crate::auth::UserName;
 use crate::error::{Error, Result};
 
 /// What a client told about itself in its first `hello`, and where it comes from.
@@ -32,31 +32,6 @@ impl ClientMetadata {
     pub fn application_name(&self) -> Option<&str> {
         let application = self.document.as_ref()?.get("application").as_document()?;
         application.get("name").as_str()
-    }
-}
-
-/// A user and the database it belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct UserName {
-    /// The user.
-    pub user: String,
-    /// Its database.
-    pub db: String,
-}
-
-impl UserName {
-    /// The user `user` of the database `db`.
-    pub fn new(user: &str, db: &str) -> Self {
-        Self {
-            user: user.to_owned(),
-            db: db.to_owned(),
-        }
-    }
-}
-
-impl fmt::Display for UserName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.user, self.db)
     }
 }
 

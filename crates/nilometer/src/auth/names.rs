@@ -6,10 +6,33 @@ use nilometer_bson::{Document, ValueRef, doc};
 
 use crate::error::{Error, Result};
 
-pub use crate::session::UserName;
-
 /// The database of users who are known by a certificate.
 pub const EXTERNAL: &str = "$external";
+
+/// A user and the database it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserName {
+    /// The user.
+    pub user: String,
+    /// Its database.
+    pub db: String,
+}
+
+impl UserName {
+    /// The user `user` of the database `db`.
+    pub fn new(user: &str, db: &str) -> Self {
+        Self {
+            user: user.to_owned(),
+            db: db.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for UserName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.user, self.db)
+    }
+}
 
 /// A role and the database it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request};
 use crate::services::{LatencyClass, OperationEntry, Services};
-use crate::session::ClientSession;
+use crate::session::{ClientSession, SessionId};
 
 /// Runs one command and answers it.
 pub fn run(database: &Database, session: &mut ClientSession, request: &Request) -> Document {
@@ -56,10 +56,7 @@ fn run_known(
     authorization::check(database, session, spec, &generic.database, request)?;
     let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
-    if let Some(lsid) = generic.lsid {
-        let max = usize::try_from(services.parameters.max_sessions()).unwrap_or(usize::MAX);
-        services.sessions.touch(lsid, now_ms, max)?;
-    }
+    touch(services, generic.lsid, now_ms)?;
     let started = services.clock.monotonic();
     let mut operation = OperationContext {
         id: services.operations.next_id(),
@@ -105,14 +102,30 @@ fn run_known(
     if let Some(actor) = actor {
         audit::ran(services, &actor, &context, request, outcome.as_ref().err());
     }
-    if spec.access != Access::None && namespace.contains('.') {
-        let time = services.clock.monotonic().saturating_sub(started);
-        let writes = spec.access == Access::Write;
-        let kind = spec.counted.top_kind();
-        let class = latency_class(spec);
-        services.top.record(&namespace, kind, writes, class, time);
-    }
+    note(services, &context, &namespace, started);
     outcome
+}
+
+/// The logical session is in use.
+fn touch(services: &Services, lsid: Option<SessionId>, now_ms: i64) -> Result<()> {
+    let Some(lsid) = lsid else {
+        return Ok(());
+    };
+    let max = usize::try_from(services.parameters.max_sessions()).unwrap_or(usize::MAX);
+    services.sessions.touch(lsid, now_ms, max)
+}
+
+/// Notes for `top` how long it took.
+fn note(services: &Services, context: &CommandContext<'_>, namespace: &str, started: Duration) {
+    let spec = context.spec;
+    if spec.access == Access::None || !namespace.contains('.') {
+        return;
+    }
+    let time = services.clock.monotonic().saturating_sub(started);
+    let writes = spec.access == Access::Write;
+    let kind = spec.counted.top_kind();
+    let class = latency_class(spec);
+    services.top.record(namespace, kind, writes, class, time);
 }
 
 /// What a command that can be told so shall leave undone to the documents it writes.
