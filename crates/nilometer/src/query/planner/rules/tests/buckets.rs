@@ -607,3 +607,63 @@ fn lookups_push_what_they_look_for_into_buckets() {
     assert_eq!(found, 8);
     assert!(columns <= 8, "{columns}");
 }
+
+#[test]
+fn keys_are_computed_by_the_group() {
+    let rule = "ComputedKeys";
+    let of = |first: Value, key: Value, field: Document| {
+        vec![first, stage("$group", doc! {"_id": key, "x": field})]
+    };
+    let set = |spec: Document| stage("$set", spec);
+    let max = || doc! {"$max": "$v"};
+    let hour = || doc! {"$dateTrunc": doc! {"date": "$t", "unit": "hour"}};
+    for (first, key) in [
+        (set(doc! {"k": "$m.a"}), Value::from("$k")),
+        (
+            set(doc! {"k": "$m.a", "h": hour()}),
+            doc! {"k": "$k", "h": "$h"}.into(),
+        ),
+        (
+            set(doc! {"d": "$t"}),
+            doc! {"$dateTrunc": doc! {"date": "$d", "unit": "day"}}.into(),
+        ),
+        (stage("$project", doc! {"h": hour(), "v": 1}), "$h".into()),
+    ] {
+        check(rule, true, loose(), of(first, key, max()));
+    }
+    for (first, key, field) in [
+        (set(doc! {"v": "$m.a"}), Value::from("$v"), max()),
+        (set(doc! {"k": "$m.a", "l": 1}), "$k".into(), max()),
+        (set(doc! {"k": doc! {"a": "$m.a"}}), "$k".into(), max()),
+        (set(doc! {"k": doc! {"$rand": doc! {}}}), "$k".into(), max()),
+        (set(doc! {"k.a": 1}), "$k.a".into(), max()),
+        (set(doc! {"k": "$m"}), "$k.a".into(), max()),
+        (set(doc! {"k": "$m"}), doc! {"$toUpper": "$k"}.into(), max()),
+        (stage("$project", doc! {"h": hour()}), "$h".into(), max()),
+        (
+            set(doc! {"k": "$m.a"}),
+            "$k".into(),
+            doc! {"$push": "$$ROOT"},
+        ),
+    ] {
+        check(rule, false, loose(), of(first, key, field));
+    }
+    let stages = of(set(doc! {"h": hour()}), doc! {"h": "$h"}.into(), max());
+    let plan = plan_over(loose(), stages.clone().into());
+    assert!(plan.fired.contains(&"GroupFromBounds"));
+    let Stage::Group(group) = &plan.stages[0] else {
+        panic!("a group")
+    };
+    assert_eq!(
+        group
+            .source
+            .get("_id")
+            .to_value()
+            .as_ref()
+            .as_document()
+            .unwrap()
+            .to_document(),
+        doc! {"h": hour()}
+    );
+    assert_eq!(decoded(stages).1, 0);
+}
