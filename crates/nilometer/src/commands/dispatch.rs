@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
+use super::profile::{self, Finished};
 use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find, generic};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
-use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request};
+use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request, Usage};
 use crate::services::{LatencyClass, OperationEntry, Services};
 use crate::session::ClientSession;
 
@@ -72,6 +73,7 @@ fn run_known(
         deadline: None,
         kill: KillSwitch::new(),
         progress: Progress::default(),
+        usage: Usage::default(),
     };
     let limit = u64::try_from(generic.max_time_ms).unwrap_or(0);
     operation.set_time_limit((limit > 0).then(|| Duration::from_millis(limit)));
@@ -89,6 +91,7 @@ fn run_known(
         started,
         kill: operation.kill.clone(),
         progress: operation.progress.clone(),
+        usage: operation.usage.clone(),
     });
     let mut context = CommandContext {
         operation,
@@ -96,13 +99,24 @@ fn run_known(
         spec,
     };
     let outcome = (spec.handler)(database, &mut context, request);
+    let took = services.clock.monotonic().saturating_sub(started);
+    let returned = context.operation.usage.returned();
+    services.counters.documents.returned.add(returned);
     if spec.access != Access::None && namespace.contains('.') {
-        let time = services.clock.monotonic().saturating_sub(started);
         let writes = spec.access == Access::Write;
         let kind = spec.counted.top_kind();
         let class = latency_class(spec);
-        services.top.record(&namespace, kind, writes, class, time);
+        services.top.record(&namespace, kind, writes, class, took);
     }
+    let finished = Finished {
+        spec,
+        request,
+        namespace: &namespace,
+        operation: &context.operation,
+        took,
+        outcome: &outcome,
+    };
+    profile::finished(database, &finished);
     outcome
 }
 

@@ -140,6 +140,7 @@ impl IndexBuilder {
             started: services.clock.monotonic(),
             kill: operation.kill_switch().clone(),
             progress: operation.progress().clone(),
+            usage: operation.usage().clone(),
         });
         // One walk for those of one command would be enough; they are not told apart any more, and
         // may have come differently far.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use nilometer_bson::Document;
 
 use crate::error::ErrorCode;
-use crate::operation::{Access, KillSwitch, Progress};
+use crate::operation::{Access, KillSwitch, Progress, Usage};
 use crate::session::{ClientMetadata, SessionId};
 
 /// The table is split so that commands on many connections do not wait for one lock.
@@ -45,6 +45,8 @@ pub struct OperationEntry {
     pub kill: KillSwitch,
     /// How far it is.
     pub progress: Progress,
+    /// What it has looked at.
+    pub usage: Usage,
 }
 
 type Shard = Mutex<HashMap<i32, Arc<OperationEntry>>>;
@@ -149,6 +151,7 @@ mod tests {
             started: Duration::ZERO,
             kill: kill.clone(),
             progress: Progress::default(),
+            usage: Usage::default(),
         });
         assert_eq!(operations.list().len(), 1);
         assert!(operations.kill(id));
