@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 /// A time-series document database that speaks the MongoDB wire protocol.
 #[derive(Debug, Parser)]
-#[command(name = "nilometer", version, about, arg_required_else_help = true)]
+#[command(name = "nilometer", version = crate::VERSION, about, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -40,6 +40,34 @@ pub(crate) enum Command {
     Salvage(FromTo),
     /// Explain a database directory that is not served, or one file of it.
     Inspect(FileOrDirectory),
+    /// Deal with configuration files.
+    #[command(subcommand)]
+    Config(Config),
+    /// Print the completion of a shell to the standard output.
+    Completion(Completion),
+    /// Write the manual pages into a directory.
+    Man(Directory),
+}
+
+/// What is done with configuration files.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Say whether a file can be used as it stands, and what is wrong if not.
+    Check(ConfigFile),
+}
+
+/// A configuration file.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ConfigFile {
+    /// The file
+    pub(crate) file: PathBuf,
+}
+
+/// Options of `completion`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Completion {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
 }
 
 /// Options of `backup`.
@@ -64,10 +92,10 @@ pub(crate) struct FromTo {
     pub(crate) target: PathBuf,
 }
 
-/// A directory of a database.
+/// A directory.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Directory {
-    /// Directory of the database
+    /// The directory
     pub(crate) directory: PathBuf,
 }
 
@@ -90,15 +118,25 @@ pub(crate) struct Demo {
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Given {
     /// Directory of the database; made if it does not exist [default: ./nilometer-data]
-    #[arg(long, value_name = "DIR", help_heading = "Storage")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "NILOMETER_DBPATH",
+        help_heading = "Storage"
+    )]
     pub(crate) dbpath: Option<PathBuf>,
 
     /// Port to listen on; 0 lets the system choose one [default: 27017]
-    #[arg(long, help_heading = "Network")]
+    #[arg(long, env = "NILOMETER_PORT", help_heading = "Network")]
     pub(crate) port: Option<u16>,
 
     /// Addresses or host names to listen on, separated by commas [default: 127.0.0.1]
-    #[arg(long = "bind_ip", value_name = "HOSTS", help_heading = "Network")]
+    #[arg(
+        long = "bind_ip",
+        value_name = "HOSTS",
+        env = "NILOMETER_BIND_IP",
+        help_heading = "Network"
+    )]
     pub(crate) bind_ip: Option<String>,
 
     /// Listen on all IPv4 addresses
@@ -113,6 +151,24 @@ pub(crate) struct Given {
     #[arg(long = "maxConns", value_name = "N", help_heading = "Network")]
     pub(crate) max_conns: Option<u32>,
 
+    /// Port for /healthz, /readyz and /metrics over HTTP; off unless given
+    #[arg(
+        long = "httpPort",
+        value_name = "PORT",
+        env = "NILOMETER_HTTP_PORT",
+        help_heading = "Network"
+    )]
+    pub(crate) http_port: Option<u16>,
+
+    /// Milliseconds above which an operation is slow, and logged [default: 100]
+    #[arg(
+        long,
+        value_name = "MS",
+        allow_negative_numbers = true,
+        help_heading = "Logging"
+    )]
+    pub(crate) slowms: Option<i32>,
+
     /// Compressors offered to clients, best first, or `disabled` [default: snappy,zstd,zlib]
     #[arg(
         long = "networkMessageCompressors",
@@ -122,7 +178,7 @@ pub(crate) struct Given {
     pub(crate) compressors: Option<String>,
 
     /// Configuration file in mongod's YAML form; the command line wins over it
-    #[arg(short = 'f', long, value_name = "FILE")]
+    #[arg(short = 'f', long, value_name = "FILE", env = "NILOMETER_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 
     /// Set a server parameter; may be given more than once
@@ -171,6 +227,8 @@ impl Given {
                 file.bind_ip_all
             },
             max_conns: self.max_conns.or(file.max_conns),
+            http_port: self.http_port.or(file.http_port),
+            slowms: self.slowms.or(file.slowms),
             compressors: self.compressors.or(file.compressors),
             config: self.config,
             set_parameter,

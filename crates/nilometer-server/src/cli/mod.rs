@@ -8,6 +8,7 @@ mod args;
 mod config;
 mod connect;
 mod demo;
+mod pages;
 mod serve;
 mod settings;
 mod upkeep;
@@ -87,6 +88,9 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
             args::Command::Verify(given) => upkeep::verify(&given.directory),
             args::Command::Salvage(given) => upkeep::salvage(&given),
             args::Command::Inspect(given) => upkeep::inspect(&given.path),
+            args::Command::Config(args::Config::Check(given)) => pages::check_config(&given.file),
+            args::Command::Completion(given) => pages::completion(given.shell),
+            args::Command::Man(given) => pages::manual(&given.directory),
         },
         Err(problem) => {
             // Help and version come this way too, with code 0; a closed stdout is no failure.
