@@ -99,25 +99,34 @@ fn run_known(
         spec,
     };
     let outcome = (spec.handler)(database, &mut context, request);
-    let took = services.clock.monotonic().saturating_sub(started);
-    let returned = context.operation.usage.returned();
+    note(
+        database,
+        &Finished {
+            spec,
+            request,
+            namespace: &namespace,
+            operation: &context.operation,
+            took: services.clock.monotonic().saturating_sub(started),
+            outcome: &outcome,
+        },
+    );
+    outcome
+}
+
+/// Counts what a command took and did, and tells of it where that is asked for.
+fn note(database: &Database, finished: &Finished<'_>) {
+    let services = database.services();
+    let (spec, namespace) = (finished.spec, finished.namespace);
+    let returned = finished.operation.usage.returned();
     services.counters.documents.returned.add(returned);
     if spec.access != Access::None && namespace.contains('.') {
         let writes = spec.access == Access::Write;
         let kind = spec.counted.top_kind();
         let class = latency_class(spec);
-        services.top.record(&namespace, kind, writes, class, took);
+        let took = finished.took;
+        services.top.record(namespace, kind, writes, class, took);
     }
-    let finished = Finished {
-        spec,
-        request,
-        namespace: &namespace,
-        operation: &context.operation,
-        took,
-        outcome: &outcome,
-    };
-    profile::finished(database, &finished);
-    outcome
+    profile::finished(database, finished);
 }
 
 /// What a command that can be told so shall leave undone to the documents it writes.
