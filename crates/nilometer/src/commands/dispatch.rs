@@ -78,21 +78,15 @@ fn run_known(
     let limit = u64::try_from(generic.max_time_ms).unwrap_or(0);
     operation.set_time_limit((limit > 0).then(|| Duration::from_millis(limit)));
     let namespace = namespace(spec, &operation.database, request);
-    let _running = services.operations.begin(OperationEntry {
-        id: operation.id,
+    let entry = OperationEntry {
         connection_id: session.connection_id,
-        client: operation.client.clone(),
         command_name: spec.name,
         command: request.body.clone(),
         access: spec.access,
-        namespace: namespace.clone(),
-        lsid: operation.lsid,
-        started_ms: now_ms,
         started,
-        kill: operation.kill.clone(),
-        progress: operation.progress.clone(),
-        usage: operation.usage.clone(),
-    });
+        ..OperationEntry::of(&operation, namespace.clone())
+    };
+    let _running = services.operations.begin(entry);
     let mut context = CommandContext {
         operation,
         session,
