@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::transfer::Format;
+
 /// A time-series document database that speaks the MongoDB wire protocol.
 #[derive(Debug, Parser)]
 #[command(name = "nilometer", version = crate::VERSION, about, arg_required_else_help = true)]
@@ -40,6 +42,13 @@ pub(crate) enum Command {
     Salvage(FromTo),
     /// Explain a database directory that is not served, or one file of it.
     Inspect(FileOrDirectory),
+    /// Insert the lines of a file into a collection of a running server.
+    ///
+    /// Extended JSON, a document a line; or CSV, whose first line names the fields and may name their
+    /// types: `time.date(),bed.string(),moisture.double()`.
+    Import(Import),
+    /// Write a collection of a running server as lines of text.
+    Export(Export),
     /// Deal with configuration files.
     #[command(subcommand)]
     Config(Config),
@@ -47,6 +56,59 @@ pub(crate) enum Command {
     Completion(Completion),
     /// Write the manual pages into a directory.
     Man(Directory),
+}
+
+/// Options of `import`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Import {
+    /// The file; the standard input if none is given
+    pub(crate) file: Option<PathBuf>,
+    /// The server
+    #[arg(long, value_name = "URI", default_value = "mongodb://127.0.0.1:27017")]
+    pub(crate) uri: String,
+    /// Database
+    #[arg(long)]
+    pub(crate) db: String,
+    /// Collection; made as an ordinary one if it does not exist
+    #[arg(long)]
+    pub(crate) collection: String,
+    /// What the lines are, if the name of the file does not say
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+    /// Lines at the beginning that were imported before
+    #[arg(long, value_name = "LINES", default_value_t = 0)]
+    pub(crate) skip: u64,
+}
+
+/// Options of `export`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Export {
+    /// The file; the standard output if none is given
+    pub(crate) file: Option<PathBuf>,
+    /// The server
+    #[arg(long, value_name = "URI", default_value = "mongodb://127.0.0.1:27017")]
+    pub(crate) uri: String,
+    /// Database
+    #[arg(long)]
+    pub(crate) db: String,
+    /// Collection or view
+    #[arg(long)]
+    pub(crate) collection: String,
+    /// What the lines shall be, if the name of the file does not say
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+    /// Only documents that match, in extended JSON
+    #[arg(long, value_name = "JSON")]
+    pub(crate) query: Option<String>,
+    /// In which order, in extended JSON
+    #[arg(long, value_name = "JSON")]
+    pub(crate) sort: Option<String>,
+    /// Only these fields, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) fields: Vec<String>,
+    /// Tell the type of every number and date
+    #[arg(long)]
+    pub(crate) canonical: bool,
 }
 
 /// What is done with configuration files.

@@ -11,6 +11,7 @@ mod demo;
 mod pages;
 mod serve;
 mod settings;
+mod transfer;
 mod upkeep;
 
 use std::ffi::OsString;
@@ -88,6 +89,8 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
             args::Command::Verify(given) => upkeep::verify(&given.directory),
             args::Command::Salvage(given) => upkeep::salvage(&given),
             args::Command::Inspect(given) => upkeep::inspect(&given.path),
+            args::Command::Import(given) => transfer::import(&given),
+            args::Command::Export(given) => transfer::export(&given),
             args::Command::Config(args::Config::Check(given)) => pages::check_config(&given.file),
             args::Command::Completion(given) => pages::completion(given.shell),
             args::Command::Man(given) => pages::manual(&given.directory),

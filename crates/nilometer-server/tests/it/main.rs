@@ -15,5 +15,6 @@ mod messages;
 mod process;
 mod random;
 mod server;
+mod transfer;
 mod upkeep;
 mod writes;
