@@ -68,7 +68,11 @@ impl Group {
         while let Some(batch) = next_filled(&mut input, cx)? {
             match batch {
                 Batch::Block(block) => {
-                    if !blocks.add(&block, &mut table, cx)? {
+                    let by_header = match &self.stage.from_headers {
+                        Some(headers) => headers.add(&self.stage, &block, &mut table, cx)?,
+                        None => false,
+                    };
+                    if !by_header && !blocks.add(&block, &mut table, cx)? {
                         for row in block.to_rows()? {
                             table.add_row(&row, cx)?;
                             table.spill_if_full(&mut spilled, cx)?;

@@ -18,6 +18,7 @@
 
 pub mod block;
 pub mod bucket_auto;
+pub mod bucket_sort;
 pub mod densify;
 pub mod documents;
 pub mod facet;
@@ -27,6 +28,7 @@ pub mod geo_near;
 pub mod granularity;
 pub mod graph_lookup;
 pub mod group;
+pub mod header_group;
 pub mod index_read;
 pub mod index_scan;
 pub mod index_union;
@@ -46,6 +48,7 @@ pub mod sort;
 pub mod sort_merge;
 mod sorter;
 mod spill;
+pub mod streaming_group;
 pub mod union_with;
 pub mod unwind;
 
@@ -73,6 +76,7 @@ use crate::ids::IdSource;
 use crate::operation::OperationContext;
 use crate::query::batch::Batch;
 use crate::query::planner::access::cache::PlanCache;
+use crate::query::planner::rules::RuleSet;
 use crate::query::source::ScanCounters;
 
 /// Rows in a batch made of rows.
@@ -147,6 +151,8 @@ pub struct ExecOptions {
     pub force_rows: bool,
     /// Apply no rule: every stage runs as it was written.
     pub no_rules: bool,
+    /// Apply all rules but these.
+    pub disabled: RuleSet,
 }
 
 /// What a call of an operator is given.
