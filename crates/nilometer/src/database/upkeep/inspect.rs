@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nilometer_bson::ValueRef;
-use nilometer_storage::{Direction, EngineStatistics, KeyspaceId, LsmEngine, LsmOptions, Recovery};
+use nilometer_storage::{EngineStatistics, LsmEngine, LsmOptions, Recovery};
 
 use super::super::Database;
 use crate::catalog::{CatalogEntry, Collection, Storage};
