@@ -7,8 +7,17 @@
 //! `docs/decisions/0002-thread-per-connection.md` says why not an async runtime.
 
 mod audit;
+/// Version of the program, with the commit it was built from.
+pub const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("NILOMETER_COMMIT"),
+    ")"
+);
+
 pub mod cli;
 pub mod connection;
+pub mod http;
 pub mod limits;
 pub mod listener;
 pub mod log;

@@ -8,9 +8,11 @@ mod args;
 mod config;
 mod connect;
 mod demo;
+mod pages;
 mod security;
 mod serve;
 mod settings;
+mod transfer;
 mod upkeep;
 
 use std::ffi::OsString;
@@ -82,13 +84,18 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
         .collect();
     let outcome = match args::Cli::try_parse_from(argv) {
         Ok(cli) => match cli.command {
-            args::Command::Serve(given) => serve::run(given, shown),
+            args::Command::Serve(given) => serve::run(*given, shown),
             args::Command::Demo(given) => demo::run(&given.dbpath),
             args::Command::Backup(given) => upkeep::backup(&given),
             args::Command::Restore(given) => upkeep::restore(&given),
             args::Command::Verify(given) => upkeep::verify(&given.directory),
             args::Command::Salvage(given) => upkeep::salvage(&given),
             args::Command::Inspect(given) => upkeep::inspect(&given.path),
+            args::Command::Import(given) => transfer::import(&given),
+            args::Command::Export(given) => transfer::export(&given),
+            args::Command::Config(args::Config::Check(given)) => pages::check_config(&given.file),
+            args::Command::Completion(given) => pages::completion(given.shell),
+            args::Command::Man(given) => pages::manual(&given.directory),
         },
         Err(problem) => {
             // Help and version come this way too, with code 0; a closed stdout is no failure.

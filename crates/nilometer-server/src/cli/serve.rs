@@ -16,6 +16,7 @@ use tracing::{error, info, warn};
 use super::args::Given;
 use super::{Failure, Settings, config};
 use crate::audit::AuditLog;
+use crate::http::Http;
 use crate::server::{Options, Server};
 use crate::shutdown::{Reason, ShutdownSignal};
 use crate::tls::Tls;
@@ -26,13 +27,7 @@ pub(crate) fn run(given: Given, argv: Vec<String>) -> Result<(), Failure> {
     let given = match &given.config {
         None => given,
         Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(|e| {
-                Failure::Options(format!(
-                    "cannot read the configuration file {}: {e}",
-                    path.display()
-                ))
-            })?;
-            let file = config::parse(&text)?;
+            let file = config::read(path)?;
             given.or(file)
         }
     };
@@ -58,6 +53,12 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         _ => settings.port,
     };
     let tls = tls(&settings)?;
+    let http = match settings.http_port {
+        None => None,
+        Some(port) => Some(
+            listener::bind(&settings.hosts, port).map_err(|e| Failure::Network(e.to_string()))?,
+        ),
+    };
     announce(&settings, port)?;
     warn_about_access(&settings);
     warn_about_files(settings.connections_max);
@@ -72,13 +73,18 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     let database = open(&settings.data_directory, environment, &signal)?;
     set_audit(&database, settings.security.audit.as_deref())?;
     let ssl = if tls.is_some() { "on" } else { "off" };
+    if let Some(ms) = settings.slow_ms {
+        database.services().profiler.set_slow_ms(ms.into());
+    }
+    let no_threads = |e| Failure::Other(format!("cannot start the threads of the server: {e}"));
+    let http = http.map(|listeners| Http::start(database.clone(), listeners, true));
+    let http = http.transpose().map_err(no_threads)?;
     let options = Options {
         connections_max: settings.connections_max,
         compressors: settings.compressors,
         tls,
     };
-    let server = Server::start(database.clone(), listeners, options)
-        .map_err(|e| Failure::Other(format!("cannot start the threads of the server: {e}")))?;
+    let server = Server::start(database.clone(), listeners, options).map_err(no_threads)?;
     for address in server.addresses() {
         let address = address.to_string();
         info!(c = "NETWORK", id = 23_015, address, "Listening on");
@@ -91,6 +97,9 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         "Waiting for connections"
     );
     await_end(&signal);
+    if let Some(http) = http {
+        http.shut_down();
+    }
     server.shut_down();
     if let Err(problem) = database.close() {
         warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
@@ -174,7 +183,7 @@ fn announce(settings: &Settings, port: u16) -> Result<(), Failure> {
         pid,
         port,
         dbPath = data_directory,
-        version = env!("CARGO_PKG_VERSION"),
+        version = crate::VERSION,
         "Nilometer starting"
     );
     Ok(())

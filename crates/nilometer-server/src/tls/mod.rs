@@ -5,7 +5,7 @@
 //!                          └─ anything else: the length of a message ─► messages in the open
 //! ```
 //!
-//! Which of both is allowed is the mode's affair. A record begins with 16 03 and a third byte below 5.
+//! Which of both is allowed is the mode's affair. A record begins with 16 03 and a third byte from 1 to 4.
 //! A message could only begin so if it were longer than 64 KiB, and the first one of a client never is.
 //! Everything is blocking, on the connection's own thread. Certificates may be read anew at any
 //! time; connections that are open keep theirs.

@@ -94,7 +94,7 @@ impl Replayed {
 
     /// True if the first bytes are those of a TLS record that begins a handshake.
     pub(super) fn is_handshake(&self) -> bool {
-        matches!(self.first, [0x16, 0x03, 0..=4])
+        matches!(self.first, [0x16, 0x03, 1..=4])
     }
 
     /// The time for the handshake counts no longer.

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
+use super::profile::{self, Finished};
 use super::{
     Access, COMMANDS, CommandContext, CommandSpec, Counted, audit, authorization, find, generic,
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
-use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request};
+use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request, Usage};
 use crate::services::{LatencyClass, OperationEntry, Services};
 use crate::session::{ClientSession, SessionId};
 
@@ -74,25 +75,20 @@ fn run_known(
         deadline: None,
         kill: KillSwitch::new(),
         progress: Progress::default(),
+        usage: Usage::default(),
     };
     let limit = u64::try_from(generic.max_time_ms).unwrap_or(0);
     operation.set_time_limit((limit > 0).then(|| Duration::from_millis(limit)));
     let namespace = namespace(spec, &operation.database, request);
-    let _running = services.operations.begin(OperationEntry {
-        id: operation.id,
+    let entry = OperationEntry {
         connection_id: session.connection_id,
-        client: operation.client.clone(),
         command_name: spec.name,
         command: authorization::shown(spec, &request.body),
-        user: operation.user.clone(),
         access: spec.access,
-        namespace: namespace.clone(),
-        lsid: operation.lsid,
-        started_ms: now_ms,
         started,
-        kill: operation.kill.clone(),
-        progress: operation.progress.clone(),
-    });
+        ..OperationEntry::of(&operation, namespace.clone())
+    };
+    let _running = services.operations.begin(entry);
     let mut context = CommandContext {
         operation,
         session,
@@ -102,8 +98,34 @@ fn run_known(
     if let Some(actor) = actor {
         audit::ran(services, &actor, &context, request, outcome.as_ref().err());
     }
-    note(services, &context, &namespace, started);
+    note(
+        database,
+        &Finished {
+            spec,
+            request,
+            namespace: &namespace,
+            operation: &context.operation,
+            took: services.clock.monotonic().saturating_sub(started),
+            outcome: &outcome,
+        },
+    );
     outcome
+}
+
+/// Counts what a command took and did, and tells of it where that is asked for.
+fn note(database: &Database, finished: &Finished<'_>) {
+    let services = database.services();
+    let (spec, namespace) = (finished.spec, finished.namespace);
+    let returned = finished.operation.usage.returned();
+    services.counters.documents.returned.add(returned);
+    if spec.access != Access::None && namespace.contains('.') {
+        let writes = spec.access == Access::Write;
+        let kind = spec.counted.top_kind();
+        let class = latency_class(spec);
+        let took = finished.took;
+        services.top.record(namespace, kind, writes, class, took);
+    }
+    profile::finished(database, finished);
 }
 
 /// The logical session is in use.
@@ -113,19 +135,6 @@ fn touch(services: &Services, lsid: Option<SessionId>, now_ms: i64) -> Result<()
     };
     let max = usize::try_from(services.parameters.max_sessions()).unwrap_or(usize::MAX);
     services.sessions.touch(lsid, now_ms, max)
-}
-
-/// Notes for `top` how long it took.
-fn note(services: &Services, context: &CommandContext<'_>, namespace: &str, started: Duration) {
-    let spec = context.spec;
-    if spec.access == Access::None || !namespace.contains('.') {
-        return;
-    }
-    let time = services.clock.monotonic().saturating_sub(started);
-    let writes = spec.access == Access::Write;
-    let kind = spec.counted.top_kind();
-    let class = latency_class(spec);
-    services.top.record(namespace, kind, writes, class, time);
 }
 
 /// What a command that can be told so shall leave undone to the documents it writes.

@@ -15,7 +15,7 @@ mod salvage;
 
 use std::path::Path;
 
-use nilometer_storage::{LsmEngine, LsmOptions};
+use nilometer_storage::{Direction, Engine, KeyspaceId, LsmEngine, LsmOptions};
 
 pub use inspect::{ColumnFigures, Figures, Inspection, Kind, inspect};
 pub use salvage::{Salvaged, SalvagedCollection, salvage};
@@ -103,6 +103,19 @@ fn open(path: &Path) -> Result<Database> {
     Database::with_engine(std::sync::Arc::new(engine), at_rest()?)
 }
 
+/// How many entries a keyspace has.
+fn count_entries(engine: &dyn Engine, keyspace: KeyspaceId) -> Result<u64> {
+    let mut entries = 0;
+    for item in engine
+        .snapshot()?
+        .scan(keyspace, &[], None, Direction::Forward)?
+    {
+        item?;
+        entries += 1;
+    }
+    Ok(entries)
+}
+
 /// Surroundings in which nothing expires.
 fn at_rest() -> Result<Environment> {
     let environment = Environment::default();
@@ -113,6 +126,11 @@ fn at_rest() -> Result<Environment> {
 }
 
 impl Database {
+    /// Whether writes are taken now; the error says why not.
+    pub fn check_writable(&self) -> Result<()> {
+        Ok(self.engine.check_writable()?)
+    }
+
     /// Checks one collection: its documents or buckets, and its indexes both ways.
     pub(crate) fn validate(
         &self,
