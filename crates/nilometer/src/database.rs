@@ -112,6 +112,7 @@ impl Database {
             spill,
             ids: services.ids.clone(),
             plans: plans.clone(),
+            workers: Arc::default(),
         };
         let cursors = query.cursors.clone();
         let background = Background::start(Needs {
@@ -182,6 +183,7 @@ impl Database {
 
     /// Syncs and releases the directory; later commands fail.
     pub fn close(&self) -> Result<()> {
+        self.query.workers.close();
         self.timeseries.wait_for_chores()?;
         Ok(self.engine.close()?)
     }
@@ -257,4 +259,8 @@ fn obey_parameters(services: &Services, timeseries: &Timeseries) {
         _ => BUCKET_CATALOG_BYTES_MAX,
     };
     bucket_catalog.set_memory_max(bytes);
+    let cache = given.nilometer_bucket_cache_bytes();
+    if let Ok(bytes) = usize::try_from(cache) {
+        timeseries.bucket_cache.set_bytes_max(bytes);
+    }
 }

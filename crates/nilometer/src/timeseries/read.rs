@@ -450,7 +450,7 @@ impl BucketScan {
         let options = self.collection.timeseries.as_ref();
         let time_field = options.map_or("", |options| &*options.time_field);
         let state = bucket_cache::state(stored.as_deref(), &tail);
-        if let Some(known) = self.timeseries.cache.get(id, state) {
+        if let Some(known) = self.timeseries.bucket_cache.get(id, state) {
             return Ok(known);
         }
         let bucket = match stored {
@@ -476,7 +476,7 @@ impl BucketScan {
             }
         };
         let bucket = Arc::new(bucket);
-        self.timeseries.cache.put(id, state, bucket.clone());
+        self.timeseries.bucket_cache.put(id, state, bucket.clone());
         Ok(bucket)
     }
 }

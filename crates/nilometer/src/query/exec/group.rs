@@ -9,7 +9,8 @@
 //! of its keys, groups as values ([`crate::eval::accumulator`]), and begun anew; in the end all are merged,
 //! and groups come out in the order of their keys. Rows are added one by one ([`Table::add_row`]);
 //! blocks whose key is constant or follows time go through [`super::block::group`], and add to the
-//! same states by the same steps.
+//! same states by the same steps. Where there are many, several threads gather tables of parts of the input
+//! ([`super::parallel_group`]), which are added to the one table in the order of the input.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hasher};
@@ -21,6 +22,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::block::group::BlockGroup;
 use super::memory::MemoryGauge;
+use super::parallel_group::Shared;
 use super::sorter::{RowOrder, Sorted, Sorter};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::Result;
@@ -65,26 +67,19 @@ impl Group {
         let mut table = Table::new(&self.stage, cx);
         let mut blocks = BlockGroup::new(&self.stage);
         let mut spilled: Option<Sorter<ByKey>> = None;
+        let shared = Shared::of(&self.stage, cx);
+        let mut gathered = 0;
         while let Some(batch) = next_filled(&mut input, cx)? {
-            match batch {
-                Batch::Block(block) => {
-                    if !blocks.add(&block, &mut table, cx)? {
-                        for row in block.to_rows()? {
-                            table.add_row(&row, cx)?;
-                            table.spill_if_full(&mut spilled, cx)?;
-                        }
-                    }
-                    if table.spill_if_full(&mut spilled, cx)? {
-                        // It knows groups by their numbers, which are void now.
-                        blocks = BlockGroup::new(&self.stage);
-                    }
-                }
-                Batch::Rows(rows) => {
-                    for row in &rows {
-                        table.add_row(row, cx)?;
-                        table.spill_if_full(&mut spilled, cx)?;
-                    }
-                }
+            table.add(batch, &mut blocks, &mut spilled, cx)?;
+            gathered += 1;
+            if let Some(shared) = &shared
+                && gathered >= shared.alone_batches()
+            {
+                shared.gather(&mut input, cx, |part| {
+                    table.absorb(part, cx)?;
+                    table.spill_if_full(&mut spilled, cx).map(|_| ())
+                })?;
+                break;
             }
         }
         let fields = Arc::clone(&self.stage.fields);
@@ -253,6 +248,72 @@ impl Table {
             memory: MemoryGauge::new("$group", cx.settings.limits.group_bytes_max),
             may_spill: cx.settings.spill.is_some(),
         }
+    }
+
+    /// Adds a batch.
+    fn add(
+        &mut self,
+        batch: Batch,
+        blocks: &mut BlockGroup,
+        spilled: &mut Option<Sorter<ByKey>>,
+        cx: &ExecContext<'_>,
+    ) -> Result<()> {
+        match batch {
+            Batch::Block(block) => {
+                if !blocks.add(&block, self, cx)? {
+                    for row in block.to_rows()? {
+                        self.add_row(&row, cx)?;
+                        self.spill_if_full(spilled, cx)?;
+                    }
+                }
+                if self.spill_if_full(spilled, cx)? {
+                    // It knows groups by their numbers, which are void now.
+                    blocks.forget_groups();
+                }
+            }
+            Batch::Rows(rows) => {
+                for row in &rows {
+                    self.add_row(row, cx)?;
+                    self.spill_if_full(spilled, cx)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The groups of some batches, for a table they are added to later.
+    pub(super) fn of_batches(
+        stage: &GroupStage,
+        batches: Vec<Batch>,
+        cx: &ExecContext<'_>,
+    ) -> Result<Self> {
+        let mut table = Self::new(stage, cx);
+        let mut blocks = BlockGroup::new(stage);
+        for batch in batches {
+            cx.operation.check_interrupt()?;
+            match batch {
+                Batch::Block(block) if blocks.add(&block, &mut table, cx)? => {}
+                batch => {
+                    for row in batch.into_rows()? {
+                        table.add_row(&row, cx)?;
+                    }
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    /// Adds the groups of what follows.
+    fn absorb(&mut self, later: Self, cx: &ExecContext<'_>) -> Result<()> {
+        let fields = Arc::clone(&self.fields);
+        let mut states = later.states.into_iter();
+        for key in later.keys {
+            let group = self.number_of(key.value, cx)?;
+            for ((at, (_, spec)), state) in fields.iter().enumerate().zip(states.by_ref()) {
+                self.change(group, at, spec, |known| spec.merge(known, state))?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes everything out if it has become too much; true if it has.

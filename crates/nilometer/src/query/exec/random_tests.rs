@@ -8,8 +8,9 @@ use nilometer_bson::order::compare;
 use nilometer_bson::testing::awkward_values;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-use super::ExecOptions;
-use super::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, run};
+use super::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, run, run_with, settings};
+use super::workers::{Helpers, Workers};
+use super::{ExecLimits, ExecOptions};
 use crate::query::source::Resolved;
 
 /// A small generator of numbers: the same on every machine, for every seed.
@@ -373,7 +374,7 @@ fn show(value: ValueRef<'_>) -> String {
     }
 }
 
-fn check(seed: u64, awkward: &[Value]) {
+fn check(seed: u64, awkward: &[Value], workers: &Arc<Workers>) {
     let draw = &mut Draw(seed * 2 + 0x9E37_79B9_7F4A_7C15);
     let epoch = draw.pick(&EPOCHS);
     let unique = draw.chance(50);
@@ -406,6 +407,26 @@ fn check(seed: u64, awkward: &[Value]) {
                 }
             }
         }
+        // Groups by several threads are those of one, in the same order.
+        for collections in [&plain, &series] {
+            let alone = settings(ExecOptions::default(), ExecLimits::default());
+            let mut helped = alone.clone();
+            helped.helpers = Some(Helpers {
+                alone_batches: 1,
+                piece_batches: 1 + draw.below(3),
+                ..Helpers::new(Arc::clone(workers), 3)
+            });
+            let bytes = |found: crate::Result<Vec<Document>>| found.map_err(|error| error.code.0);
+            let found = bytes(run_with(collections, &stages, helped));
+            let expected = bytes(run_with(collections, &stages, alone));
+            if found != expected {
+                let difference = difference(&found, &expected);
+                panic!(
+                    "seed {seed}, several threads, {}\n{difference}",
+                    show(stages.as_ref())
+                );
+            }
+        }
     }
 }
 
@@ -416,8 +437,14 @@ fn every_way_gives_the_same_answer() {
         .map(|(_, value)| value)
         .filter(|value| !matches!(value, Value::Missing))
         .collect();
+    let workers = Arc::<Workers>::default();
     let seeds = option_env!("NILOMETER_SEEDS").and_then(|n| n.parse().ok());
     for seed in 0..seeds.unwrap_or(300) {
-        check(seed, &awkward);
+        check(seed, &awkward, &workers);
     }
+    assert_eq!(
+        workers.running(),
+        2,
+        "the threads are shared by all queries"
+    );
 }

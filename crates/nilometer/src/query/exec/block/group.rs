@@ -96,6 +96,11 @@ impl BlockGroup {
         }
     }
 
+    /// The table has begun anew.
+    pub(crate) fn forget_groups(&mut self) {
+        self.series = Series::default();
+    }
+
     /// Adds a block; false if its rows must be added one by one instead.
     pub(crate) fn add(
         &mut self,
