@@ -19,7 +19,7 @@ use nilometer_bson::column::{self, ColumnBuilder};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef};
 
 use super::min_max::{Extreme, Side};
-use super::tail::{self, Header};
+use super::tail::{self, EntrySink, Header};
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
@@ -309,23 +309,7 @@ impl BucketImage {
 
     /// Adds the measurements of a tail entry behind those already there.
     pub(crate) fn append_entry(&mut self, entry: &tail::Entry) -> Result<()> {
-        for column in &entry.columns {
-            let id = column.id;
-            if id >= self.columns.len() {
-                let name = column.name.clone();
-                let name = name.filter(|_| id == self.columns.len()).ok_or_else(|| {
-                    damaged(
-                        self.id_value(),
-                        "its tail speaks of a column it does not name",
-                    )
-                })?;
-                self.columns.push(ImageColumn::new(name));
-            }
-            if let Some(known) = self.columns.get_mut(id) {
-                known.pad(self.rows);
-            }
-            entry.for_each(column, |value| self.append(id, value))?;
-        }
+        entry.visit(self)?;
         self.rows += entry.rows;
         Ok(())
     }
@@ -374,6 +358,28 @@ impl BucketImage {
         };
         let columns: Vec<WrittenColumn> = self.columns.iter().map(ImageColumn::finish).collect();
         written.to_document(&columns)
+    }
+}
+
+impl EntrySink for BucketImage {
+    fn column(&mut self, id: usize, name: Option<&str>) -> Result<()> {
+        if id >= self.columns.len() {
+            let name = name.filter(|_| id == self.columns.len()).ok_or_else(|| {
+                damaged(
+                    self.id_value(),
+                    "its tail speaks of a column it does not name",
+                )
+            })?;
+            self.columns.push(ImageColumn::new(name.into()));
+        }
+        if let Some(known) = self.columns.get_mut(id) {
+            known.pad(self.rows);
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, id: usize, value: ValueRef<'_>) -> Result<()> {
+        self.append(id, value)
     }
 }
 

@@ -43,6 +43,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, ValueRef, type_code};
 use nilometer_storage::WriteBatch;
 
+use super::bucket_catalog::SeriesKey;
 use super::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContext};
 use crate::catalog::{Catalog, Collection, IndexListGuard, StoredIndex, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
@@ -400,11 +401,11 @@ impl<'c> Maintained<'c> {
     }
 
     /// Refuses metadata that an index cannot take.
-    pub(crate) fn check_meta(&self, meta: ValueRef<'_>) -> Result<()> {
+    pub(crate) fn check_meta(&self, series: &SeriesKey) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
-        let has_arrays = has_arrays(meta);
+        let (meta, has_arrays) = (series.meta.value(), series.has_arrays);
         let is_long = bytes_of(meta) * 2 + KEY_BYTES_RESERVED > KEY_BYTES_MAX;
         for index in &self.indexes {
             if has_arrays || is_long || index.may_refuse_meta() {
@@ -514,7 +515,8 @@ fn bytes_of(value: ValueRef<'_>) -> usize {
     }
 }
 
-fn has_arrays(value: ValueRef<'_>) -> bool {
+/// True if there is an array anywhere in the value.
+pub(super) fn has_arrays(value: ValueRef<'_>) -> bool {
     match value {
         ValueRef::Array(_) => true,
         // Most fields need no decoding to be told apart.

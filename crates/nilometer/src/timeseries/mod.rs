@@ -25,6 +25,7 @@ mod distinct_metas;
 mod duplicates;
 mod expire;
 mod fold;
+mod grouping;
 mod index_build;
 pub mod index_conversion;
 pub(crate) mod index_maintenance;

@@ -369,13 +369,11 @@ impl Simulation {
         let documents = documents.iter().map(Document::as_ref);
         // No index is added here, so the list need not be held to the end.
         let indexes = Maintained::hold(&self.collection)?;
-        let (staged, ready) = self.timeseries.stage_insert(
-            &self.catalog,
-            &self.collection,
-            &indexes,
-            documents,
-            options,
-        )?;
+        let (timeseries, catalog) = (&self.timeseries, &self.catalog);
+        let collection = &self.collection;
+        let grouped = timeseries.group(catalog, collection, &indexes, documents, options)?;
+        let (staged, ready) =
+            timeseries.stage_grouped(catalog, collection, &indexes, grouped, options);
         match ready {
             Ok(()) => Ok(staged),
             Err(error) => {

@@ -26,7 +26,6 @@
 //! order, and each must be readable without those before it that are not there yet.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use nilometer_bson::column::{self, ColumnBuilder};
 use nilometer_bson::document::{decode_value, value_length, write_value};
@@ -312,51 +311,76 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A column of an entry as stored.
-#[derive(Clone, Debug)]
-pub(crate) struct EntryColumn {
-    /// Its position in the bucket; 0 is the time field.
-    pub(crate) id: usize,
-    /// Its name, if given.
-    pub(crate) name: Option<Arc<str>>,
-    /// Its values are a compressed column, not one after the other.
-    compressed: bool,
-    /// Where in the entry.
-    place: Range<usize>,
+/// Takes the columns of an entry, one after the other.
+pub(crate) trait EntrySink {
+    /// A column begins: its position in the bucket, and its name, if given.
+    fn column(&mut self, id: usize, name: Option<&str>) -> Result<()>;
+
+    /// Its next value, missing ones included.
+    fn value(&mut self, id: usize, value: ValueRef<'_>) -> Result<()>;
 }
 
-/// An entry as read.
+/// An entry as read; its columns are read when they are asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     /// Measurements in it.
     pub(crate) rows: usize,
     /// How the bucket was opened, if repeated here.
     pub(crate) header: Option<Header>,
-    /// Its columns.
-    pub(crate) columns: Vec<EntryColumn>,
     bytes: Bytes,
+    /// Where in the bytes its columns are.
+    columns: Range<usize>,
 }
 
 impl Entry {
-    /// Gives the values of one of its columns to `each`, missing ones included.
-    pub(crate) fn for_each(
+    /// Gives all values to `sink`, column by column.
+    pub(crate) fn visit(&self, sink: &mut impl EntrySink) -> Result<()> {
+        let malformed = || damage("it is malformed");
+        let bytes = self.bytes.get(self.columns.clone());
+        let mut reader = Reader(bytes.unwrap_or_default());
+        let count = reader.varint().ok_or_else(malformed)?;
+        for _ in 0..count {
+            let head = reader.varint().ok_or_else(malformed)?;
+            let id = usize::try_from(head >> 1).map_err(|_| malformed())?;
+            let name = match head & 1 {
+                1 => reader.counted().map(std::str::from_utf8),
+                _ => None,
+            };
+            let name = name.transpose().map_err(|_| malformed())?;
+            if name.is_some() != (head & 1 == 1) {
+                return Err(malformed());
+            }
+            sink.column(id, name)?;
+            self.visit_chunk(&mut reader, id, sink)?;
+        }
+        if reader.0.is_empty() {
+            Ok(())
+        } else {
+            Err(damage("bytes are left over"))
+        }
+    }
+
+    fn visit_chunk(
         &self,
-        column: &EntryColumn,
-        mut each: impl FnMut(ValueRef<'_>) -> Result<()>,
+        reader: &mut Reader<'_>,
+        id: usize,
+        sink: &mut impl EntrySink,
     ) -> Result<()> {
-        let bytes = self.bytes.get(column.place.clone()).unwrap_or_default();
-        if column.compressed {
+        let malformed = || damage("it is malformed");
+        let length = reader.varint().ok_or_else(malformed)?;
+        if length > 0 {
+            let length = usize::try_from(length).map_err(|_| malformed())?;
+            let bytes = reader.take(length).ok_or_else(malformed)?;
             let values = column::decode_values(bytes, self.rows);
             let values = values.map_err(|e| damage(&e.to_string()))?;
-            return values.iter().try_for_each(|value| each(value.as_ref()));
+            return values
+                .iter()
+                .try_for_each(|value| sink.value(id, value.as_ref()));
         }
-        let mut reader = Reader(bytes);
         let mut before = ValueRef::Missing;
         for _ in 0..self.rows {
-            before = reader
-                .plain(before)
-                .ok_or_else(|| damage("it is malformed"))?;
-            each(before)?;
+            before = reader.plain(before).ok_or_else(malformed)?;
+            sink.value(id, before)?;
         }
         Ok(())
     }
@@ -371,12 +395,7 @@ pub(crate) fn decode(bytes: &Bytes) -> Result<Entry> {
         return Err(damage("its checksum does not fit"));
     }
     let mut reader = Reader(content);
-    let entry = read_entry(&mut reader, bytes).ok_or_else(|| damage("it is malformed"))?;
-    if reader.0.is_empty() {
-        Ok(entry)
-    } else {
-        Err(damage("bytes are left over"))
-    }
+    read_entry(&mut reader, bytes).ok_or_else(|| damage("it is malformed"))
 }
 
 fn read_entry(reader: &mut Reader<'_>, bytes: &Bytes) -> Option<Entry> {
@@ -400,37 +419,11 @@ fn read_entry(reader: &mut Reader<'_>, bytes: &Bytes) -> Option<Entry> {
     } else {
         None
     };
-    let count = usize::try_from(reader.varint()?).ok()?;
-    let mut columns = Vec::with_capacity(count.min(reader.0.len()));
-    for _ in 0..count {
-        let id = reader.varint()?;
-        let name = if id & 1 == 1 {
-            Some(Arc::from(std::str::from_utf8(reader.counted()?).ok()?))
-        } else {
-            None
-        };
-        let compressed = usize::try_from(reader.varint()?).ok()?;
-        let start = length - reader.0.len();
-        if compressed > 0 {
-            reader.take(compressed)?;
-        } else {
-            let mut before = ValueRef::Missing;
-            for _ in 0..rows {
-                before = reader.plain(before)?;
-            }
-        }
-        columns.push(EntryColumn {
-            id: usize::try_from(id >> 1).ok()?,
-            name,
-            compressed: compressed > 0,
-            place: start..length - reader.0.len(),
-        });
-    }
     Some(Entry {
         rows,
         header,
-        columns,
         bytes: bytes.clone(),
+        columns: length - reader.0.len()..length,
     })
 }
 
@@ -438,6 +431,25 @@ fn read_entry(reader: &mut Reader<'_>, bytes: &Bytes) -> Option<Entry> {
 mod tests {
     use super::*;
     use nilometer_bson::{doc, order};
+
+    /// What an entry tells.
+    #[derive(Default)]
+    struct Columns {
+        names: Vec<(usize, Option<String>)>,
+        values: Vec<Value>,
+    }
+
+    impl EntrySink for Columns {
+        fn column(&mut self, id: usize, name: Option<&str>) -> Result<()> {
+            self.names.push((id, name.map(str::to_owned)));
+            Ok(())
+        }
+
+        fn value(&mut self, _: usize, value: ValueRef<'_>) -> Result<()> {
+            self.values.push(value.to_value());
+            Ok(())
+        }
+    }
 
     fn round_trip(rows: usize, values: Vec<Value>) {
         let header = Header {
@@ -463,14 +475,11 @@ mod tests {
         let entry = decode(&Bytes::copy_from(&bytes)).unwrap();
         assert_eq!(entry.rows, rows);
         assert_eq!(entry.header.as_ref().unwrap().start_ms, -60_000);
-        let column = &entry.columns[1];
-        assert_eq!((column.id, column.name.as_deref()), (7, Some("v")));
-        let mut found = Vec::new();
-        let read = entry.for_each(column, |value| {
-            found.push(value.to_value());
-            Ok(())
-        });
-        read.unwrap();
+        let mut columns = Columns::default();
+        entry.visit(&mut columns).unwrap();
+        let names = columns.names.as_slice();
+        assert_eq!(names, [(0, None), (7, Some("v".to_owned()))]);
+        let found = columns.values.split_off(rows);
         assert_eq!(found.len(), rows);
         for (found, given) in found.iter().zip(&values) {
             assert_eq!(found.type_code(), given.type_code());

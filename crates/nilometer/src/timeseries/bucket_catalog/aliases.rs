@@ -1,38 +1,77 @@
 //! Metadata as clients send it, and the series it names.
 //!
-//! A series is known by its normalised metadata, and a client repeats the same bytes with every
-//! measurement. Looking those up spares normalising and hashing them anew in every command. The table
-//! has a fixed number of places; metadata takes the place its hash names, whoever had it before.
+//! A series is known by its normalised metadata, and a client repeats the same metadata with every
+//! measurement. Looking that up spares normalising and hashing it anew in every command. It is looked up
+//! in two ways: as the bytes that were sent, and, for clients whose fields come in another order each
+//! time, field by field, by a hash that no order changes. The table has a fixed number of places;
+//! metadata takes one of two places its hash names, whoever had it before.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::quality::RandomState;
+use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::series::SeriesKey;
 
 /// Locks the places are spread over.
 const SHARDS: usize = 16;
 
-/// Places of one shard.
-const PLACES: usize = 1024;
+/// Places of one shard, in pairs.
+const PLACES: usize = 2048;
 
 /// Longer metadata is not remembered, in bytes. With all places taken the table holds 32 MiB.
 const RAW_BYTES_MAX: usize = 1024;
 
+/// Metadata with more fields is not looked up field by field.
+const FIELDS_MAX: usize = 32;
+
+/// One way to find a series.
 #[derive(Debug)]
 struct Alias {
-    raw: Box<[u8]>,
+    hash: u64,
     key: Arc<SeriesKey>,
+    sent: Sent,
 }
 
-type Shard = Mutex<Vec<Option<Alias>>>;
+#[derive(Debug)]
+enum Sent {
+    /// As these bytes.
+    Bytes(Box<[u8]>),
+    /// As these fields of the normalised metadata, in any order.
+    Fields(Box<[Part]>),
+}
+
+/// A field of normalised metadata: a hash of it, and where it is there.
+#[derive(Debug)]
+struct Part {
+    hash: u64,
+    type_code: u8,
+    name: Range<usize>,
+    value: Range<usize>,
+}
+
+impl Part {
+    fn is(&self, field: Element<'_>, normalised: &[u8]) -> bool {
+        self.type_code == field.type_code()
+            && normalised.get(self.value.clone()) == Some(field.value_bytes())
+            && normalised.get(self.name.clone()) == Some(field.name_bytes())
+    }
+}
+
+/// A hash of metadata whatever the order of its fields, and those of the fields in the order sent.
+pub(crate) struct FieldHashes {
+    of_all: u64,
+    count: usize,
+    of_each: [u64; FIELDS_MAX],
+}
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Aliases {
+pub(crate) struct Aliases {
     /// Their places are made when one is first used.
-    shards: Vec<Shard>,
+    shards: Vec<Mutex<Vec<Option<Alias>>>>,
     /// Who finds metadata of equal hashes makes them take each other's place, no more.
     hasher: RandomState,
 }
@@ -40,42 +79,262 @@ pub(super) struct Aliases {
 impl Default for Aliases {
     fn default() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::default(),
         }
     }
 }
 
 impl Aliases {
-    fn place(&self, collection: [u8; 16], raw: &[u8]) -> (Option<&Shard>, usize) {
-        let hash = self.hasher.hash_one((collection, raw)) as usize;
-        (self.shards.get(hash % SHARDS), hash / SHARDS % PLACES)
+    /// The hash of bytes that were sent.
+    pub(crate) fn hash(&self, collection: [u8; 16], raw: &[u8]) -> u64 {
+        self.hasher.hash_one((collection, raw))
     }
 
-    /// The series that metadata with the bytes `raw` names, if it is remembered.
-    pub(super) fn get(&self, collection: [u8; 16], raw: &[u8]) -> Option<Arc<SeriesKey>> {
-        let (shard, place) = self.place(collection, raw);
-        let places = shard?.lock().unwrap_or_else(PoisonError::into_inner);
-        let alias = places.get(place)?.as_ref()?;
-        let same = alias.key.collection == collection && *alias.raw == *raw;
-        same.then(|| alias.key.clone())
-    }
-
-    /// Remembers what it names.
-    pub(super) fn put(&self, raw: &[u8], key: Arc<SeriesKey>) {
-        let (Some(shard), place) = self.place(key.collection, raw) else {
-            return;
+    /// Hashes of the fields that were sent; `None` if they are too many.
+    pub(crate) fn hash_fields(
+        &self,
+        collection: [u8; 16],
+        meta: DocRef<'_>,
+    ) -> Option<FieldHashes> {
+        let mut hashes = FieldHashes {
+            of_all: self.hasher.hash_one(collection),
+            count: 0,
+            of_each: [0; FIELDS_MAX],
         };
-        if raw.len() > RAW_BYTES_MAX {
+        for field in meta {
+            let hash = self.hash_of(field);
+            *hashes.of_each.get_mut(hashes.count)? = hash;
+            hashes.count += 1;
+            hashes.of_all = hashes.of_all.wrapping_add(hash);
+        }
+        Some(hashes)
+    }
+
+    fn hash_of(&self, field: Element<'_>) -> u64 {
+        struct Whole<'a>(Element<'a>);
+        impl Hash for Whole<'_> {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                state.write_u8(self.0.type_code());
+                state.write(self.0.name_bytes());
+                state.write(self.0.value_bytes());
+            }
+        }
+        self.hasher.hash_one(Whole(field))
+    }
+
+    /// The series that metadata with the bytes `raw` and this hash names, if it is remembered.
+    pub(crate) fn get(
+        &self,
+        hash: u64,
+        collection: [u8; 16],
+        raw: &[u8],
+    ) -> Option<Arc<SeriesKey>> {
+        self.find(hash, |alias| {
+            alias.key.collection == collection
+                && matches!(&alias.sent, Sent::Bytes(known) if **known == *raw)
+        })
+    }
+
+    /// The series that metadata with these fields names, if it is remembered.
+    pub(crate) fn get_by_fields(
+        &self,
+        hashes: &FieldHashes,
+        collection: [u8; 16],
+        meta: DocRef<'_>,
+    ) -> Option<Arc<SeriesKey>> {
+        self.find(hashes.of_all, |alias| {
+            let Sent::Fields(parts) = &alias.sent else {
+                return false;
+            };
+            alias.key.collection == collection
+                && parts.len() == hashes.count
+                && is_permutation(parts, alias.key.meta.as_bytes(), hashes, meta)
+        })
+    }
+
+    fn find(&self, hash: u64, is_it: impl Fn(&Alias) -> bool) -> Option<Arc<SeriesKey>> {
+        let (shard, place) = place(hash);
+        let places = self.shards.get(shard)?;
+        let places = places.lock().unwrap_or_else(PoisonError::into_inner);
+        let pair = [places.get(place)?, places.get(place ^ 1)?];
+        let mut known = pair.into_iter().flatten();
+        known
+            .find(|alias| alias.hash == hash && is_it(alias))
+            .map(|alias| alias.key.clone())
+    }
+
+    /// Remembers what series the bytes with this hash name.
+    pub(crate) fn put(&self, hash: u64, raw: &[u8], key: Arc<SeriesKey>) {
+        if raw.len() <= RAW_BYTES_MAX {
+            let sent = Sent::Bytes(raw.into());
+            self.keep(Alias { hash, key, sent });
+        }
+    }
+
+    /// Remembers what series the fields with these hashes name, in whatever order.
+    pub(crate) fn put_fields(&self, hashes: &FieldHashes, key: Arc<SeriesKey>) {
+        if key.meta.len() > RAW_BYTES_MAX {
             return;
         }
+        if let Some(parts) = self.parts(&key) {
+            let (hash, sent) = (hashes.of_all, Sent::Fields(parts));
+            self.keep(Alias { hash, key, sent });
+        }
+    }
+
+    /// The fields of normalised metadata; `None` where a name is there twice, so that order matters.
+    fn parts(&self, key: &SeriesKey) -> Option<Box<[Part]>> {
+        let ValueRef::Document(fields) = key.meta.value() else {
+            return None;
+        };
+        let mut parts = Vec::with_capacity(FIELDS_MAX);
+        // Behind the type of the metadata and the length of the document.
+        let mut at = 1 + 4;
+        let mut last: Option<&[u8]> = None;
+        for field in fields {
+            if last == Some(field.name_bytes()) {
+                return None;
+            }
+            last = Some(field.name_bytes());
+            let name = at + 1..at + 1 + field.name_bytes().len();
+            let value = name.end + 1..name.end + 1 + field.value_bytes().len();
+            at = value.end;
+            parts.push(Part {
+                hash: self.hash_of(field),
+                type_code: field.type_code(),
+                name,
+                value,
+            });
+        }
+        Some(parts.into())
+    }
+
+    fn keep(&self, alias: Alias) {
+        let (shard, place) = place(alias.hash);
+        let Some(shard) = self.shards.get(shard) else {
+            return;
+        };
         let mut places = shard.lock().unwrap_or_else(PoisonError::into_inner);
         if places.is_empty() {
             places.resize_with(PLACES, || None);
         }
-        if let Some(place) = places.get_mut(place) {
-            let raw = raw.into();
-            *place = Some(Alias { raw, key });
+        let [first, second] = [place, place ^ 1];
+        let evicted = places.get_mut(first).and_then(|at| at.replace(alias));
+        if let (Some(evicted), Some(second)) = (evicted, places.get_mut(second)) {
+            *second = Some(evicted);
         }
+    }
+}
+
+/// The shard a hash falls to, and the first of its places there.
+fn place(hash: u64) -> (usize, usize) {
+    let hash = hash as usize;
+    (hash % SHARDS, hash / SHARDS % PLACES)
+}
+
+/// True if the fields sent are the parts, each once.
+fn is_permutation(
+    parts: &[Part],
+    normalised: &[u8],
+    hashes: &FieldHashes,
+    meta: DocRef<'_>,
+) -> bool {
+    let mut met = 0u32;
+    let same = meta.iter().zip(&hashes.of_each).all(|(field, hash)| {
+        let mut known = parts.iter().enumerate();
+        let found = known.find(|(_, part)| part.hash == *hash);
+        found.is_some_and(|(at, part)| {
+            met |= 1 << at;
+            part.is(field, normalised)
+        })
+    });
+    same && met.count_ones() as usize == parts.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::meta::SeriesMeta;
+    use super::*;
+    use nilometer_bson::{Document, doc};
+
+    const COLLECTION: [u8; 16] = [7; 16];
+
+    fn learned(meta: &Document) -> (Aliases, Arc<SeriesKey>) {
+        let aliases = Aliases::default();
+        let normalised = SeriesMeta::of(ValueRef::Document(meta.as_ref()));
+        let hasher = std::hash::RandomState::new();
+        let key = Arc::new(SeriesKey::new(COLLECTION, normalised, &hasher));
+        let hashes = aliases.hash_fields(COLLECTION, meta.as_ref()).unwrap();
+        aliases.put_fields(&hashes, key.clone());
+        (aliases, key)
+    }
+
+    fn finds(aliases: &Aliases, collection: [u8; 16], meta: &Document) -> Option<Arc<SeriesKey>> {
+        let hashes = aliases.hash_fields(collection, meta.as_ref())?;
+        aliases.get_by_fields(&hashes, collection, meta.as_ref())
+    }
+
+    #[test]
+    fn fields_name_a_series_in_any_order() {
+        let (aliases, key) = learned(&doc! { "b": 1, "a": "x", "c": doc! { "d": 1, "e": 2 } });
+        for sent in [
+            doc! { "b": 1, "a": "x", "c": doc! { "d": 1, "e": 2 } },
+            doc! { "c": doc! { "d": 1, "e": 2 }, "b": 1, "a": "x" },
+            doc! { "a": "x", "c": doc! { "d": 1, "e": 2 }, "b": 1 },
+        ] {
+            assert_eq!(finds(&aliases, COLLECTION, &sent), Some(key.clone()));
+            assert_eq!(finds(&aliases, [8; 16], &sent), None);
+        }
+    }
+
+    #[test]
+    fn other_fields_do_not() {
+        let (aliases, _) = learned(&doc! { "a": 1, "b": 2 });
+        for sent in [
+            doc! { "a": 2, "b": 1 },
+            doc! { "a": 1, "b": 2i64 },
+            doc! { "a": 1 },
+            doc! { "a": 1, "b": 2, "c": 3 },
+            doc! { "a": 1, "a": 1 },
+            doc! {},
+        ] {
+            assert_eq!(finds(&aliases, COLLECTION, &sent), None, "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn where_order_tells_series_apart_nothing_is_remembered() {
+        let twice = doc! { "a": 1, "a": 2 };
+        let (aliases, _) = learned(&twice);
+        assert_eq!(finds(&aliases, COLLECTION, &twice), None);
+        assert_eq!(finds(&aliases, COLLECTION, &doc! { "a": 2, "a": 1 }), None);
+    }
+
+    #[test]
+    fn equal_hashes_are_looked_at_closer() {
+        let meta = doc! { "a": 1, "b": 2 };
+        let (aliases, _) = learned(&meta);
+        let hashes = aliases.hash_fields(COLLECTION, meta.as_ref()).unwrap();
+        let others = [
+            doc! { "a": 1, "b": 3 },
+            doc! { "a": 1, "a": 1 },
+            doc! { "b": 2, "a": 9 },
+        ];
+        for other in others {
+            let found = aliases.get_by_fields(&hashes, COLLECTION, other.as_ref());
+            assert_eq!(found, None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn metadata_of_many_fields_is_left_alone() {
+        let mut many = nilometer_bson::DocumentBuilder::new();
+        for at in 0..=FIELDS_MAX {
+            many.append(&format!("f{at}"), 1);
+        }
+        let aliases = Aliases::default();
+        let many = many.finish();
+        assert!(aliases.hash_fields(COLLECTION, many.as_ref()).is_none());
     }
 }

@@ -34,11 +34,11 @@ pub(crate) use bucket::Measurement;
 pub(crate) use eviction::Evicted;
 pub use memory::Gauges;
 pub use rollover::BucketLimits;
-pub(crate) use series::{SeriesKey, SeriesMap};
+pub(crate) use series::SeriesKey;
 pub use stats::BucketCounters;
 pub(crate) use stats::increment;
 
-use aliases::Aliases;
+pub(crate) use aliases::Aliases;
 use bucket::Usage;
 pub(crate) use reopening::BucketStorage;
 use series::StripeLock;
@@ -163,17 +163,18 @@ impl BucketCatalog {
 
     /// The key of a series.
     pub(crate) fn series_key(&self, collection: [u8; 16], meta: SeriesMeta) -> Arc<SeriesKey> {
-        Arc::new(SeriesKey::new(collection, meta, &self.hasher))
+        let key = SeriesKey::new(collection, meta, &self.hasher);
+        let stripe = self.stripe(&key).lock();
+        // The key the series has, where it is known: equal pointers need no closer look.
+        match stripe.series.get_key_value(&key) {
+            Some((known, _)) => known.clone(),
+            None => Arc::new(key),
+        }
     }
 
-    /// The series that metadata names whose bytes, as they were sent, are `raw`; if it is remembered.
-    pub(crate) fn alias(&self, collection: [u8; 16], raw: &[u8]) -> Option<Arc<SeriesKey>> {
-        self.aliases.get(collection, raw)
-    }
-
-    /// Remembers what series the bytes name.
-    pub(crate) fn remember_alias(&self, raw: &[u8], key: Arc<SeriesKey>) {
-        self.aliases.put(raw, key);
+    /// What is remembered of metadata as clients send it.
+    pub(crate) fn aliases(&self) -> &Aliases {
+        &self.aliases
     }
 
     /// The share of the cache that each active bucket has now, in bytes.

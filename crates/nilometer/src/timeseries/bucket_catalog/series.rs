@@ -11,6 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::super::index_maintenance::has_arrays;
 use super::super::meta::SeriesMeta;
 use super::bucket::{MemoryUse, OpenBucket};
 
@@ -25,6 +26,8 @@ pub(crate) struct SeriesKey {
     hash: u64,
     pub(crate) collection: [u8; 16],
     pub(crate) meta: SeriesMeta,
+    /// There are arrays in the metadata.
+    pub(crate) has_arrays: bool,
 }
 
 impl SeriesKey {
@@ -32,8 +35,14 @@ impl SeriesKey {
         Self {
             hash: hasher.hash_one((collection, &meta)),
             collection,
+            has_arrays: has_arrays(meta.value()),
             meta,
         }
+    }
+
+    /// A hash of collection and metadata.
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
     }
 
     /// Which of `count` it falls to. Bits are used that hash maps make no use of.

@@ -14,8 +14,8 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc, ex
 use nilometer_storage::Durability;
 
 use super::super::Timeseries;
+use super::super::grouping::{Group, Grouped};
 use super::super::index_maintenance::Maintained;
-use super::super::insert::{Group, Grouped};
 use super::super::measurements::{MeasurementAction, MeasurementFate, MeasurementSelection, Turn};
 use super::super::meta::SeriesMeta;
 use super::super::series_index;
@@ -49,9 +49,9 @@ struct Inserted {
 }
 
 impl Timeseries {
-    /// Inserts measurements into a collection that does not keep duplicates. `turn` is that of the
-    /// statement that inserts, if it has one.
-    pub(in super::super) fn insert_once<'a>(
+    /// Inserts measurements as the collection's rule says. `turn` is that of the statement that inserts,
+    /// if it has one.
+    pub fn insert_in_turn<'a>(
         self: &Arc<Self>,
         catalog: &Catalog,
         collection: &Arc<Collection>,

@@ -39,7 +39,7 @@ use nilometer_storage::Durability;
 use super::Timeseries;
 use super::bucket_document::{BucketDocument, Layout};
 use super::change::BucketChanges;
-use super::insert::examine;
+use super::grouping::examine;
 use super::meta::SeriesMeta;
 use super::read::{BucketRange, BucketScan, StoredBucket};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
