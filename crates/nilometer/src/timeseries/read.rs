@@ -47,7 +47,28 @@ pub struct StoredBucket {
     stored: Bytes,
     names: Arc<[Arc<str>]>,
     ranges: Vec<Option<Range<usize>>>,
+    header: HeaderPlaces,
     decoded: Vec<OnceLock<Arc<ColumnBlock>>>,
+}
+
+/// Where in a bucket document lies what every query asks for.
+struct HeaderPlaces {
+    min: Range<usize>,
+    max: Range<usize>,
+}
+
+impl HeaderPlaces {
+    fn of(bucket: &BucketDocument<'_>, document: &Document) -> Self {
+        let whole = document.as_bytes().as_ptr() as usize;
+        let place = |part: DocRef<'_>| {
+            let start = (part.as_bytes().as_ptr() as usize).saturating_sub(whole);
+            start..start + part.as_bytes().len()
+        };
+        Self {
+            min: place(bucket.min),
+            max: place(bucket.max),
+        }
+    }
 }
 
 impl StoredBucket {
@@ -77,6 +98,7 @@ impl StoredBucket {
     ) -> Result<Self> {
         let parsed = BucketDocument::parse(document.as_ref(), time_field)?;
         let (id, version, count) = (parsed.id, parsed.version, parsed.count);
+        let header = HeaderPlaces::of(&parsed, &document);
         let names = match like {
             Some(other)
                 if parsed
@@ -99,6 +121,7 @@ impl StoredBucket {
             stored,
             names,
             ranges,
+            header,
             decoded,
         })
     }
@@ -144,12 +167,12 @@ impl StoredBucket {
 
     /// `control.min.<field>`.
     pub fn min(&self, field: &str) -> ValueRef<'_> {
-        self.control("min", field)
+        self.bounds(&self.header.min).get(field)
     }
 
     /// `control.max.<field>`.
     pub fn max(&self, field: &str) -> ValueRef<'_> {
-        self.control("max", field)
+        self.bounds(&self.header.max).get(field)
     }
 
     /// `control.min` or `control.max`.
@@ -158,9 +181,9 @@ impl StoredBucket {
         control.and_then(|control| control.get(side).as_document())
     }
 
-    fn control(&self, side: &str, field: &str) -> ValueRef<'_> {
-        let bounds = self.control_bounds(side);
-        bounds.map_or(ValueRef::Missing, |bounds| bounds.get(field))
+    fn bounds(&self, place: &Range<usize>) -> DocRef<'_> {
+        let bytes = self.document.as_bytes().get(place.clone());
+        bytes.and_then(DocRef::new).unwrap_or(DocRef::EMPTY)
     }
 
     /// Its columns, in the order of `data`.
