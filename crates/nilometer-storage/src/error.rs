@@ -61,6 +61,12 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory that is to be filled holds something.
+    #[error("{} is not empty", path.display())]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The directory was written by a version this one cannot read.
     #[error("database format {found} is not supported (this version reads {supported})")]
     UnsupportedFormat {
@@ -134,6 +140,15 @@ impl Error {
         }
     }
 
+    /// True when the cause lies outside, and may be gone at the next try: no room, no file to open.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Error::Full { .. } => true,
+            Error::Io { source, .. } => is_out_of_files(source),
+            _ => false,
+        }
+    }
+
     /// Names damage.
     pub(crate) fn corruption(
         what: &'static str,
@@ -158,4 +173,15 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
     )
+}
+
+/// Codes of Linux, macOS and the BSDs for too many open files: in the system, in the process.
+const OUT_OF_FILES: [i32; 2] = [23, 24];
+
+/// True when this process, or the system, has as many files open as it may.
+fn is_out_of_files(error: &io::Error) -> bool {
+    cfg!(unix)
+        && error
+            .raw_os_error()
+            .is_some_and(|code| OUT_OF_FILES.contains(&code))
 }

@@ -25,5 +25,7 @@ pub use engine::{
     KeyspaceStatistics, Operation, Scan, Snapshot, WriteBatch,
 };
 pub use error::{Error, Result};
-pub use lsm::{LogCut, LsmEngine, LsmOptions, Recovery};
+pub use lsm::{
+    Gap, LogCut, Loss, LsmEngine, LsmOptions, Recovery, SalvageEngine, copy_database, describe_file,
+};
 pub use memory::MemoryEngine;

@@ -53,7 +53,7 @@ impl Database {
         }
     }
 
-    fn call(&self, database: &str, command: Document) -> Result<Document> {
+    pub(crate) fn call(&self, database: &str, command: Document) -> Result<Document> {
         let mut body = DocumentBuilder::with_capacity(command.as_bytes().len() + 32);
         for element in command.iter() {
             body.append_element(element);
@@ -67,7 +67,7 @@ impl Database {
 }
 
 /// The error a reply reports, if it does.
-fn check(reply: &Document) -> Result<()> {
+pub(crate) fn check(reply: &Document) -> Result<()> {
     let error = |from: nilometer_bson::DocRef<'_>| {
         let code = from
             .get("code")

@@ -15,6 +15,7 @@ mod list_catalog;
 mod outputs;
 mod plain;
 mod statistics;
+pub mod upkeep;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -25,6 +25,57 @@ pub(crate) enum Command {
     Serve(Given),
     /// Load public data into a time-series collection, ask three questions, draw the answers.
     Demo(Demo),
+    /// Copy a database, while it is served or at rest, into an empty directory.
+    ///
+    /// A running server is asked by its address; DIRECTORY is then one on its machine. With --dbpath
+    /// the database is opened for it, and must not be served.
+    Backup(Backup),
+    /// Make a database directory of a backup.
+    Restore(FromTo),
+    /// Check every checksum, document, bucket and index of a database that is not served.
+    Verify(Directory),
+    /// Save what can be read of a damaged database into a new one, and list what is lost.
+    ///
+    /// SOURCE is not changed. Beside TARGET lies a working copy meanwhile.
+    Salvage(FromTo),
+    /// Explain a database directory that is not served, or one file of it.
+    Inspect(FileOrDirectory),
+}
+
+/// Options of `backup`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Backup {
+    /// Directory for the copy; made if it does not exist, else it must be empty
+    pub(crate) directory: PathBuf,
+    /// The server to ask
+    #[arg(long, value_name = "URI", default_value = "mongodb://127.0.0.1:27017")]
+    pub(crate) uri: String,
+    /// Directory of a database that is not served
+    #[arg(long, value_name = "DIR", conflicts_with = "uri")]
+    pub(crate) dbpath: Option<PathBuf>,
+}
+
+/// From where, and where to.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FromTo {
+    /// Directory that is read
+    pub(crate) source: PathBuf,
+    /// Directory that is made; if it exists, it must be empty
+    pub(crate) target: PathBuf,
+}
+
+/// A directory of a database.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Directory {
+    /// Directory of the database
+    pub(crate) directory: PathBuf,
+}
+
+/// A directory of a database, or a file in it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FileOrDirectory {
+    /// Directory of the database, or a file of it
+    pub(crate) path: PathBuf,
 }
 
 /// Options of `demo`.

@@ -28,18 +28,6 @@ const BATCH: usize = 100;
 /// Columns of the longest bar.
 const BAR_WIDTH: f64 = 48.0;
 
-impl From<nilometer::Error> for Failure {
-    fn from(error: nilometer::Error) -> Self {
-        Self::Other(error.to_string())
-    }
-}
-
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Self::Other(error.to_string())
-    }
-}
-
 /// Runs the demo in the directory `path`.
 pub(super) fn run(path: &Path) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();

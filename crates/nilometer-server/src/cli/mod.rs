@@ -6,9 +6,11 @@
 
 mod args;
 mod config;
+mod connect;
 mod demo;
 mod serve;
 mod settings;
+mod upkeep;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -20,7 +22,10 @@ pub use settings::Settings;
 /// Bad command line or configuration file; the code of clap and of mongod.
 const EXIT_BAD_OPTIONS: u8 = 2;
 
-/// The address cannot be listened on.
+/// Damage was found, or data lost; what the command does is done.
+const EXIT_DAMAGE: u8 = 3;
+
+/// The address cannot be listened on, or not be reached.
 const EXIT_NETWORK: u8 = 48;
 
 /// The database cannot be opened, or failed.
@@ -32,9 +37,12 @@ pub enum Failure {
     /// The options make no sense.
     #[error("{0}")]
     Options(String),
-    /// Listening failed.
+    /// Listening or connecting failed.
     #[error("{0}")]
     Network(String),
+    /// Stored data is damaged.
+    #[error("{0}")]
+    Damaged(String),
     /// Anything else.
     #[error("{0}")]
     Other(String),
@@ -45,8 +53,22 @@ impl Failure {
         match self {
             Self::Options(_) => EXIT_BAD_OPTIONS,
             Self::Network(_) => EXIT_NETWORK,
+            Self::Damaged(_) => EXIT_DAMAGE,
             Self::Other(_) => EXIT_FAILURE,
         }
+    }
+}
+
+impl From<nilometer::Error> for Failure {
+    /// The message; its code is for programs.
+    fn from(error: nilometer::Error) -> Self {
+        Self::Other(error.message)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Other(error.to_string())
     }
 }
 
@@ -60,6 +82,11 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
         Ok(cli) => match cli.command {
             args::Command::Serve(given) => serve::run(given, shown),
             args::Command::Demo(given) => demo::run(&given.dbpath),
+            args::Command::Backup(given) => upkeep::backup(&given),
+            args::Command::Restore(given) => upkeep::restore(&given),
+            args::Command::Verify(given) => upkeep::verify(&given.directory),
+            args::Command::Salvage(given) => upkeep::salvage(&given),
+            args::Command::Inspect(given) => upkeep::inspect(&given.path),
         },
         Err(problem) => {
             // Help and version come this way too, with code 0; a closed stdout is no failure.

@@ -26,7 +26,7 @@ const KEEPER_PERIOD: Duration = Duration::from_millis(50);
 /// How often the flusher and the compactors look without being woken.
 const WORKER_PERIOD: Duration = Duration::from_millis(200);
 
-/// How long a flush that found the disk full waits.
+/// How long a flush waits that found no room or no file to open.
 const RETRY_PERIOD: Duration = Duration::from_millis(250);
 
 /// What the threads have to do.
@@ -183,7 +183,10 @@ fn keep(core: &Core) -> Result<()> {
         core.log.note_durable()?;
     }
     core.remove_flushed_segments()?;
-    core.log.prepare_spare()
+    // Without a spare the next segment is made by the commit that needs it, which is refused if it cannot
+    // be: a failure here is neither the log's nor anybody else's.
+    let _ = core.log.prepare_spare();
+    Ok(())
 }
 
 fn flusher(core: &Core) {

@@ -82,11 +82,12 @@ impl Drop for Pinned<'_> {
     }
 }
 
-fn make_empty(target: &Path) -> Result<()> {
+/// Makes `target` a directory with nothing in it, or refuses one that holds anything.
+pub(super) fn make_empty(target: &Path) -> Result<()> {
     create(target)?;
     let mut entries = fs::read_dir(target).map_err(|source| Error::io("list", target, source))?;
     if entries.next().is_some() {
-        return Err(Error::ForeignDirectory {
+        return Err(Error::NotEmpty {
             path: target.to_path_buf(),
         });
     }

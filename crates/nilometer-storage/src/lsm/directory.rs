@@ -25,8 +25,8 @@ pub(crate) const FORMAT_VERSION: u32 = 1;
 
 const FORMAT_PREFIX: &str = "nilometer storage format ";
 
-const FORMAT_FILE: &str = "FORMAT";
-const LOCK_FILE: &str = "LOCK";
+pub(super) const FORMAT_FILE: &str = "FORMAT";
+pub(super) const LOCK_FILE: &str = "LOCK";
 
 /// An open, locked database directory.
 #[derive(Debug)]
@@ -180,6 +180,14 @@ fn refuse_foreign(path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Locks a directory that is only read, if it has ever been open.
+pub(super) fn lock_existing(path: &Path) -> Result<Option<LockedFile>> {
+    if path.join(LOCK_FILE).exists() {
+        return lock_directory(path).map(Some);
+    }
+    Ok(None)
 }
 
 fn lock_directory(path: &Path) -> Result<LockedFile> {

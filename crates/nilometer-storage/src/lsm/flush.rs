@@ -111,10 +111,10 @@ impl Core {
 
     /// Judges a failed flush or compaction of `tree`: true when it may be tried again.
     ///
-    /// A full disk is waited out, if the step left no trace. Everything else ends writing: the tree
-    /// in memory may not be the tree on disk any more.
+    /// A full disk, or too many open files, is waited out, if the step left no trace. Everything else
+    /// ends writing: the tree in memory may not be the tree on disk any more.
     pub(crate) fn may_retry(&self, tree: &Tree, error: Error) -> bool {
-        if matches!(error, Error::Full { .. }) && tree.is_consistent() {
+        if error.may_pass() && tree.is_consistent() {
             return true;
         }
         self.health.fail(error);

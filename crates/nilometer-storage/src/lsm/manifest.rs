@@ -103,6 +103,118 @@ fn section(manifest: &Path, name: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Writes the manifest of `tree` anew without the files for which `keep` is false; a tree that could
+/// not be opened for their sake can be then. Gives back what was left out.
+pub(crate) fn leave_out(tree: &Path, mut keep: impl FnMut(Listed) -> bool) -> Result<Vec<Listed>> {
+    let manifest = verify(tree)?;
+    let mut gone = Vec::new();
+    let mut kept = |file: Listed| {
+        let keeps = keep(file);
+        if !keeps {
+            gone.push(file);
+        }
+        keeps
+    };
+    let tables = filter_tables(&section(&manifest, b"tables")?, &mut kept);
+    let blobs = filter_blobs(&section(&manifest, b"blob_files")?, &mut kept);
+    let (Some(tables), Some(blobs)) = (tables, blobs) else {
+        return Err(unreadable(&manifest, "bytes that are none"));
+    };
+    let reader = sfa::Reader::new(&manifest);
+    let reader = reader.map_err(|error| unreadable(&manifest, format!("{error:?}")))?;
+    let mut written = std::io::Cursor::new(Vec::new());
+    let mut writer = sfa::Writer::from_writer(&mut written);
+    for entry in reader.toc().iter() {
+        let bytes = match entry.name() {
+            b"tables" => tables.clone(),
+            b"blob_files" => blobs.clone(),
+            name => section(&manifest, name)?,
+        };
+        let copied = writer.start(entry.name());
+        let copied = copied.and_then(|()| std::io::Write::write_all(&mut writer, &bytes));
+        copied.map_err(|source| Error::io("write", &manifest, source))?;
+    }
+    let finished = writer.finish();
+    finished.map_err(|error| unreadable(&manifest, format!("{error:?}")))?;
+    let bytes = written.into_inner();
+    let id = current_id(tree).unwrap_or_default();
+    let mut pointer = id.to_le_bytes().to_vec();
+    pointer.extend(checksum_128(&bytes).to_le_bytes());
+    pointer.push(0);
+    let replaced = fs::write(&manifest, &bytes);
+    replaced.map_err(|source| Error::io("write", &manifest, source))?;
+    let current = tree.join("current");
+    fs::write(&current, pointer).map_err(|source| Error::io("write", &current, source))?;
+    Ok(gone)
+}
+
+/// The section of tables with only those that `keep` keeps; a run without any goes with them.
+fn filter_tables(bytes: &[u8], keep: &mut dyn FnMut(Listed) -> bool) -> Option<Vec<u8>> {
+    let (levels, mut rest) = bytes.split_first()?;
+    let mut out = vec![*levels];
+    for _ in 0..*levels {
+        let (runs, after) = rest.split_first()?;
+        rest = after;
+        let (at, mut kept_runs) = (out.len(), 0);
+        out.push(0);
+        for _ in 0..*runs {
+            let (tables, after) = rest.split_first_chunk::<4>()?;
+            rest = after;
+            let mut run = Vec::new();
+            let mut count = 0u32;
+            for _ in 0..u32::from_le_bytes(*tables) {
+                let entry = rest.get(..TABLE_BYTES)?;
+                rest = rest.get(TABLE_BYTES..)?;
+                if keeps_file("tables", entry, keep)? {
+                    run.extend_from_slice(entry);
+                    count += 1;
+                }
+            }
+            if count > 0 {
+                out.extend(count.to_le_bytes());
+                out.extend(run);
+                kept_runs += 1;
+            }
+        }
+        *out.get_mut(at)? = kept_runs;
+    }
+    rest.is_empty().then_some(out)
+}
+
+/// The section of files of separated values with only those that `keep` keeps.
+fn filter_blobs(bytes: &[u8], keep: &mut dyn FnMut(Listed) -> bool) -> Option<Vec<u8>> {
+    let (files, mut rest) = bytes.split_first_chunk::<4>()?;
+    let mut kept = Vec::new();
+    let mut count = 0u32;
+    for _ in 0..u32::from_le_bytes(*files) {
+        let entry = rest.get(..FILE_BYTES)?;
+        rest = rest.get(FILE_BYTES..)?;
+        if keeps_file("blobs", entry, keep)? {
+            kept.extend_from_slice(entry);
+            count += 1;
+        }
+    }
+    let mut out = count.to_le_bytes().to_vec();
+    out.extend(kept);
+    rest.is_empty().then_some(out)
+}
+
+fn keeps_file(
+    folder: &'static str,
+    entry: &[u8],
+    keep: &mut dyn FnMut(Listed) -> bool,
+) -> Option<bool> {
+    let mut listed = Vec::new();
+    parse_file(folder, entry, &mut listed)?;
+    listed.pop().map(keep)
+}
+
+/// Bytes of one file in a section: id, checksum type, checksum.
+const FILE_BYTES: usize = 8 + 1 + 16;
+
+/// Bytes of one table: as of a file, and its global number.
+const TABLE_BYTES: usize = FILE_BYTES + 8;
+
 fn unreadable(manifest: &Path, found: impl Into<String>) -> Error {
     Error::corruption("manifest", manifest, 0, "the files of a tree", found)
 }

@@ -19,6 +19,8 @@
 //! | manifests that are not checked, values whose length is not | [`manifest`], [`value`] |
 //! | which trees there are; dropping one under its readers | [`tree_list`], [`keyspaces`] |
 //! | copies while running; scrubbing | [`checkpoint`], [`verify`] |
+//! | reading what can be read of a damaged directory | [`salvage`] |
+//! | copies of a directory at rest; what a file is | [`copy`], [`describe`] |
 //!
 //! Hidden calls of `lsm-tree` in use: `get_version_history_lock` with `maintenance`,
 //! `latest_version` and `free_list_len`; `current_version().id()`; `Memtable::insert` with
@@ -28,7 +30,9 @@ mod background;
 mod batch;
 mod checkpoint;
 mod commit;
+mod copy;
 mod core;
+mod describe;
 mod directory;
 mod flush;
 mod health;
@@ -38,6 +42,7 @@ mod log;
 mod manifest;
 mod options;
 mod recovery;
+mod salvage;
 mod snapshot;
 mod tree;
 mod tree_list;
@@ -60,9 +65,12 @@ use crate::engine::{
 use crate::error::Result;
 use crate::lock::lock;
 
+pub use self::copy::copy_database;
+pub use self::describe::describe_file;
 pub use self::log::replay::LogCut;
 pub use self::options::LsmOptions;
 pub use self::recovery::Recovery;
+pub use self::salvage::{Gap, Loss, SalvageEngine};
 
 /// The trees of an engine.
 type TreeMap = BTreeMap<KeyspaceId, Arc<Tree>>;

@@ -27,14 +27,16 @@ use lsm_tree::{AbstractTree, Cache, DescriptorTable, SequenceNumberCounter, Slic
 use super::TreeMap;
 use super::batch::memtable_entry;
 use super::core::Core;
-use super::directory::Directory;
+use super::directory::{Directory, tree_path};
 use super::instants::Instants;
 use super::log::replay::{LogCut, LogEnd, Replayed, replay, segment_ids};
-use super::log::{Highest, Log, LogStart, SealedSegment, payload};
+use super::log::{Highest, Log, LogStart, SealedSegment, payload, segment_id, segment_path};
+use super::manifest;
 use super::options::LsmOptions;
 use super::tree::{NO_READERS, Tree, TreeContext};
 use super::tree_list::TreeList;
-use crate::engine::KeyspaceId;
+use super::verify::file_checksum;
+use crate::engine::{Keyspace, KeyspaceId};
 use crate::error::{Error, Result};
 
 /// Operations gathered before they are inserted.
@@ -58,18 +60,148 @@ pub struct Recovery {
     pub cut: Option<LogCut>,
 }
 
-/// Opens the database at `path`.
-pub(super) fn open(path: &Path, options: LsmOptions) -> Result<(Core, Recovery)> {
+/// What is told of damage that is passed over.
+pub(super) type Report<'a> = dyn FnMut(Option<KeyspaceId>, String) + 'a;
+
+/// Opens as much of the database at `path` as can be read, and changes its files so that the rest is
+/// gone: only ever for a copy. Damage of the list of keyspaces is an error still.
+pub(super) fn open_damaged(
+    path: &Path,
+    options: LsmOptions,
+    report: &mut Report<'_>,
+) -> Result<Core> {
     let directory = Directory::open(path)?;
     let list = read_list(&directory)?;
-    let context = TreeContext {
+    let context = new_context(directory, options);
+    let mut trees = TreeMap::new();
+    for keyspace in &list.keyspaces {
+        let tree = open_damaged_tree(&context, keyspace, report)?;
+        trees.insert(keyspace.id, Arc::new(tree));
+    }
+    let mut replayer = Replayer::new(&context, &trees, list.next_id);
+    let log_directory = context.directory.log();
+    let end = loop {
+        match replay(&log_directory, &mut |batch| replayer.batch(batch)) {
+            Ok(end) => break end,
+            Err(Error::Corruption { file, .. }) if file.starts_with(&log_directory) => {
+                let (removed, kept) = remove_log_through(&log_directory, &file)?;
+                report(
+                    None,
+                    format!(
+                        "the log is damaged in {}: what it holds from there to the end of that file \
+                         is lost ({removed} files up to it were read, {kept} follow)",
+                        file.display()
+                    ),
+                );
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    replayer.insert_gathered()?;
+    let mut end = end.unwrap_or(NO_LOG);
+    if let Some(cut) = &end.cut {
+        let text = format!(
+            "the log ends in {} bytes of a write that was cut short, in {} at byte {}",
+            cut.bytes,
+            cut.segment.display(),
+            cut.offset
+        );
+        report(None, text);
+    }
+    let last = replayer.persisted_max.max(end.last_sequence);
+    if end.last_sequence < replayer.persisted_max {
+        report(None, "the end of the log is missing".to_owned());
+        end.last_sequence = last;
+    }
+    let highest = std::mem::take(&mut replayer.highest);
+    context.sequence.fetch_max(last + 1);
+    let instants = Instants::new(context.sequence.get());
+    let log = start_log(&context, end, highest)?;
+    Ok(Core::new(context, log, instants, list, trees))
+}
+
+/// Opens a tree without those of its files that are damaged, if it does not open with them, and an empty
+/// one in its place if even that fails.
+fn open_damaged_tree(
+    context: &TreeContext,
+    keyspace: &Keyspace,
+    report: &mut Report<'_>,
+) -> Result<Tree> {
+    let error = match Tree::open(context, keyspace.clone()) {
+        Ok(tree) => return Ok(tree),
+        Err(error) => error,
+    };
+    let path = tree_path(&context.directory.trees(), keyspace.id.0);
+    let gone = manifest::leave_out(&path, |(folder, id, sum)| {
+        let file = path.join(folder).join(id.to_string());
+        file_checksum(&file).is_ok_and(|found| found == sum)
+    });
+    if let Ok(gone) = gone
+        && !gone.is_empty()
+        && let Ok(tree) = Tree::open(context, keyspace.clone())
+    {
+        for (folder, id, _) in gone {
+            let text = format!("the file {folder}/{id} cannot be read: {error}");
+            report(Some(keyspace.id), text);
+        }
+        return Ok(tree);
+    }
+    let text = format!("nothing of its files can be read, what the log holds is kept: {error}");
+    report(Some(keyspace.id), text);
+    Tree::create(context, keyspace.clone())
+}
+
+/// Removes the segments up to and with the one `damaged` names. How many were removed, and are left.
+fn remove_log_through(directory: &Path, damaged: &Path) -> Result<(usize, usize)> {
+    let name = damaged.file_name().and_then(|name| name.to_str());
+    let through = name.and_then(segment_id).unwrap_or(u64::MAX);
+    let (gone, kept): (Vec<u64>, Vec<u64>) = segment_ids(directory)?
+        .into_iter()
+        .partition(|id| *id <= through);
+    for id in &gone {
+        let path = segment_path(directory, *id);
+        fs::remove_file(&path).map_err(|source| Error::io("remove", &path, source))?;
+    }
+    // A file that is missing among others leaves nothing to remove.
+    let removed = if gone.is_empty() && !kept.is_empty() {
+        return Err(Error::corruption(
+            "log",
+            damaged,
+            0,
+            "a segment",
+            "one that cannot be left out",
+        ));
+    } else {
+        gone.len()
+    };
+    Ok((removed, kept.len()))
+}
+
+/// The end of a log that is not there.
+const NO_LOG: LogEnd = LogEnd {
+    segments: Vec::new(),
+    next_index: 1,
+    last_sequence: 0,
+    batches: 0,
+    cut: None,
+};
+
+fn new_context(directory: Directory, options: LsmOptions) -> TreeContext {
+    TreeContext {
         sequence: SequenceNumberCounter::new(1),
         cache: Arc::new(Cache::with_capacity_bytes(options.block_cache_bytes)),
         descriptors: Arc::new(DescriptorTable::new(options.open_files_max)),
         memory: Arc::new(AtomicU64::new(0)),
         directory,
         options,
-    };
+    }
+}
+
+/// Opens the database at `path`.
+pub(super) fn open(path: &Path, options: LsmOptions) -> Result<(Core, Recovery)> {
+    let directory = Directory::open(path)?;
+    let list = read_list(&directory)?;
+    let context = new_context(directory, options);
     remove_unnamed(&context.directory.trees(), &list)?;
     let trees = open_trees(&context, &list)?;
     let mut replayer = Replayer::new(&context, &trees, list.next_id);
@@ -172,13 +304,7 @@ fn check_end(end: Option<LogEnd>, trees: &TreeMap, directory: &Path) -> Result<L
     let persisted = persisted.unwrap_or(0);
     let Some(end) = end else {
         if trees.is_empty() {
-            return Ok(LogEnd {
-                segments: Vec::new(),
-                next_index: 1,
-                last_sequence: 0,
-                batches: 0,
-                cut: None,
-            });
+            return Ok(NO_LOG);
         }
         let expected = "at least one segment beside the trees";
         return Err(Error::corruption("log", directory, 0, expected, "none"));

@@ -94,7 +94,8 @@ fn verify_files(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-fn file_checksum(path: &Path) -> Result<u128> {
+/// The xxh3-128 of a whole file.
+pub(crate) fn file_checksum(path: &Path) -> Result<u128> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -27,6 +27,8 @@ pub struct FaultyFileSystem {
 #[derive(Default)]
 struct State {
     full: bool,
+    /// The system's code with which making and opening files fails.
+    no_files: Option<i32>,
     writes_fail: bool,
     syncs_fail: bool,
     powerless: bool,
@@ -50,6 +52,11 @@ impl FaultyFileSystem {
     /// Whether the disk has no room for new files.
     pub fn set_full(&self, full: bool) {
         self.state().full = full;
+    }
+
+    /// Makes files impossible to make and to open, with this code of the system, or possible again.
+    pub fn set_no_files(&self, code: Option<i32>) {
+        self.state().no_files = code;
     }
 
     /// Whether writes fail.
@@ -130,11 +137,17 @@ impl FileSystem for FaultyFileSystem {
         if state.full {
             return Err(fault(ErrorKind::StorageFull));
         }
+        if let Some(code) = state.no_files {
+            return Err(Error::from_raw_os_error(code));
+        }
         drop(state);
         Ok(self.track(path, RealFileSystem.create(path, bytes)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn LogFile>> {
+        if let Some(code) = self.state().no_files {
+            return Err(Error::from_raw_os_error(code));
+        }
         Ok(self.track(path, RealFileSystem.open(path)?))
     }
 

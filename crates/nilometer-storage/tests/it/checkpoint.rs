@@ -75,7 +75,7 @@ fn directories_of_others_are_refused() {
     let second = LsmEngine::open(&db, LsmOptions::tiny()).err();
     assert!(matches!(second, Some(Error::Locked { .. })));
     let onto = engine.checkpoint(path).err();
-    assert!(matches!(onto, Some(Error::ForeignDirectory { .. })));
+    assert!(matches!(onto, Some(Error::NotEmpty { .. })));
     engine.close().expect("close");
     LsmEngine::open(&db, LsmOptions::tiny()).expect("open again");
     std::fs::write(db.join("FORMAT"), "nilometer storage format 9\n").expect("write");

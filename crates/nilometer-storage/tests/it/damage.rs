@@ -15,9 +15,9 @@ use nilometer_storage::{
 
 use crate::support::{Scratch, soak};
 
-const BATCHES: u64 = 260;
+pub(crate) const BATCHES: u64 = 260;
 
-fn options() -> LsmOptions {
+pub(crate) fn options() -> LsmOptions {
     LsmOptions {
         memtable_bytes: 1 << 20,
         memory_bytes_max: 4 << 20,
@@ -27,14 +27,14 @@ fn options() -> LsmOptions {
     }
 }
 
-fn value(number: u64, id: KeyspaceId) -> Vec<u8> {
+pub(crate) fn value(number: u64, id: KeyspaceId) -> Vec<u8> {
     let mut random = Random::new(number << 8 ^ id.0);
     let length = 20 + random.index(500);
     random.bytes(length)
 }
 
 /// Builds the database and leaves it as a crash would, some time after the last commit.
-fn build(path: &Path) -> [KeyspaceId; 2] {
+pub(crate) fn build(path: &Path) -> [KeyspaceId; 2] {
     let running = path.join("running");
     let engine = LsmEngine::open(&running, options()).expect("open");
     let ids = [
@@ -57,7 +57,7 @@ fn build(path: &Path) -> [KeyspaceId; 2] {
     ids
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a directory");
     for entry in fs::read_dir(from).expect("list") {
         let path = entry.expect("an entry").path();
@@ -70,7 +70,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn files(of: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(of: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(of).expect("list") {
         let path = entry.expect("an entry").path();
@@ -85,7 +85,7 @@ fn files(of: &Path) -> Vec<PathBuf> {
 }
 
 /// Damages one file and says how.
-fn damage(file: &Path, random: &mut Random) -> String {
+pub(crate) fn damage(file: &Path, random: &mut Random) -> String {
     let mut bytes = fs::read(file).expect("read");
     let is_log = file.extension().is_some_and(|extension| extension == "log");
     if bytes.is_empty() {

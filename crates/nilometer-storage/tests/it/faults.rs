@@ -75,6 +75,53 @@ fn a_full_disk_refuses_writes_and_goes_on_reading() {
     assert_eq!(keys(&engine, id), expected);
 }
 
+/// Codes of Linux: too many open files; access denied; the file system is mounted for reading only.
+const NO_FILES: [i32; 3] = [24, 13, 30];
+
+#[test]
+fn a_log_file_that_cannot_be_made_refuses_commits_until_it_can() {
+    for code in NO_FILES {
+        let directory = Scratch::new("files");
+        let file_system = FaultyFileSystem::new();
+        let options = LsmOptions {
+            segment_bytes: 16 * 1024,
+            ..faulty(&file_system)
+        };
+        let engine = LsmEngine::open(directory.path(), options).expect("open");
+        let id = engine.create_keyspace("t", TOGETHER).expect("create");
+        let mut expected = Vec::new();
+        for key in 0..200 {
+            try_put(&engine, id, key).expect("commit");
+            expected.push(key);
+        }
+        file_system.set_no_files(Some(code));
+        let mut refused = 0;
+        for key in 200..320 {
+            match try_put(&engine, id, key) {
+                Ok(_) => expected.push(key),
+                Err(Error::Io { .. }) => refused += 1,
+                Err(error) => panic!("{code}: {error}"),
+            }
+            // The keeper looks every 50 ms: it shall meet the fault, too.
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        assert!(refused > 10, "{code}: {refused}");
+        assert!(engine.check_writable().is_ok(), "{code}");
+        assert_eq!(keys(&engine, id), expected);
+        file_system.set_no_files(None);
+        for key in 320..500 {
+            let put = try_put(&engine, id, key);
+            put.unwrap_or_else(|error| panic!("{code}: after the fault: {error}"));
+            expected.push(key);
+        }
+        assert_eq!(keys(&engine, id), expected);
+        drop(engine);
+        let engine = LsmEngine::open(directory.path(), LsmOptions::tiny()).expect("open");
+        assert_eq!(keys(&engine, id), expected);
+        engine.verify().expect("nothing is damaged");
+    }
+}
+
 #[test]
 fn a_failed_sync_ends_writing_and_not_reading() {
     for writes in [false, true] {

@@ -8,6 +8,7 @@ mod damage;
 mod faults;
 mod kill;
 mod model;
+mod salvage;
 mod sequence_rules;
 mod snapshots;
 mod support;

@@ -14,6 +14,7 @@
 
 mod aggregate;
 pub mod args;
+mod backup;
 mod bucket_targets;
 mod build_info;
 mod bulk_write;
@@ -235,6 +236,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     list_indexes::SPEC,
     users::LOGOUT,
     map_reduce::SPEC,
+    backup::SPEC,
     ping::SPEC,
     plan_cache::CLEAR,
     maintenance::RE_INDEX,

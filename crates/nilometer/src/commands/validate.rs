@@ -57,13 +57,7 @@ fn run(
             "'repair' is for ordinary collections: damage of buckets is reported, not changed",
         ));
     }
-    let look = || {
-        if is_bucketed {
-            database.timeseries().validate(&collection, &interrupt)
-        } else {
-            database.records().validate(&collection, &interrupt)
-        }
-    };
+    let look = || database.validate(&collection, &interrupt);
     let mut found = look()?;
     let mut rebuilt = None;
     if repair && found.invalid > 0 {

@@ -57,7 +57,7 @@ impl StoredCollections {
     }
 
     /// The indexes of a collection with the bytes of their files.
-    fn index_sizes(&self, collection: &Collection) -> Result<Vec<(String, u64)>> {
+    pub(super) fn index_sizes(&self, collection: &Collection) -> Result<Vec<(String, u64)>> {
         let mut indexes = Vec::new();
         if let Storage::Records {
             id_index: Some(id_index),

@@ -92,6 +92,7 @@ impl From<nilometer_storage::Error> for Error {
             Storage::Corruption { .. } => ErrorCode::DataCorruptionDetected,
             Storage::Full { .. } => ErrorCode::OutOfDiskSpace,
             Storage::Closed => ErrorCode::InterruptedAtShutdown,
+            Storage::NotEmpty { .. } | Storage::ForeignDirectory { .. } => ErrorCode::BadValue,
             // Whoever still held the collection that was kept there.
             Storage::UnknownKeyspace { .. } => {
                 return Self::new(

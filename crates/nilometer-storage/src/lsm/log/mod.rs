@@ -60,7 +60,7 @@ use crate::file_system::{FileSystem, LogFile};
 use crate::lock::lock;
 
 pub(crate) use append::LogRecord;
-pub(crate) use segment::{ActiveSegment, SealedSegment};
+pub(crate) use segment::{ActiveSegment, SealedSegment, segment_id, segment_path};
 
 /// Highest sequence number a segment holds, for each keyspace in it.
 pub(crate) type Highest = HashMap<KeyspaceId, u64>;

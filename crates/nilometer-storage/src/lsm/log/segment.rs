@@ -45,7 +45,7 @@ pub(crate) fn segment_path(directory: &Path, id: u64) -> PathBuf {
 }
 
 /// The id in a segment's file name.
-pub(super) fn segment_id(name: &str) -> Option<u64> {
+pub(crate) fn segment_id(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".log")?;
     let all_digits = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
     if all_digits {

@@ -6,6 +6,10 @@
 //! used again, as long as log and spares together stay under the cap of the log. While there are
 //! none, new ones are made in the background, and filled with zeros if the log grows slowly enough:
 //! many small commits gain from it, a few large ones would only wait for the zeros.
+//!
+//! A spare is a convenience. One that cannot be made, for whatever reason, is no harm to the log: what was
+//! begun is removed, and the next commits ask again. If a segment itself cannot be made, the commit that
+//! needs it is refused.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -116,11 +120,17 @@ impl Spares {
             return Ok(false);
         }
         let path = self.new_path(directory);
-        let renamed = file_system.rename(&segment.path, &path);
-        renamed.map_err(|source| Error::io("rename", &segment.path, source))?;
-        let file = file_system.open(&path);
-        let file = file.map_err(|source| Error::io("open", &path, source))?;
-        lock(&self.files).push(Spare { path, file });
+        if file_system.rename(&segment.path, &path).is_err() {
+            return Ok(false);
+        }
+        match file_system.open(&path) {
+            Ok(file) => lock(&self.files).push(Spare { path, file }),
+            // Too many open files, for one. The segment is no longer needed in any case.
+            Err(_) => {
+                let removed = file_system.remove(&path);
+                removed.map_err(|source| Error::io("remove", &path, source))?;
+            }
+        }
         Ok(true)
     }
 
@@ -130,18 +140,28 @@ impl Spares {
         if !self.wanted.load(Ordering::Relaxed) {
             return Ok(());
         }
+        // If it fails, the next commit asks again.
+        self.wanted.store(false, Ordering::Relaxed);
         if lock(&self.files).is_empty() {
             let path = self.new_path(directory);
-            let file = file_system.create(&path, self.segment_bytes);
-            let file = file.map_err(|source| Error::io("create", &path, source))?;
-            if self.filled.load(Ordering::Relaxed) {
-                let filled = fill(&*file, self.segment_bytes).and_then(|()| file.sync());
-                filled.map_err(|source| Error::io("fill", &path, source))?;
-            }
+            let made = self.make(&path, file_system);
+            let made = made.inspect_err(|_| {
+                // It may not even be there; what is left is removed at the next opening.
+                let _ = file_system.remove(&path);
+            });
+            let file = made.map_err(|source| Error::io("create", &path, source))?;
             lock(&self.files).push(Spare { path, file });
         }
-        self.wanted.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn make(&self, path: &Path, file_system: &dyn FileSystem) -> std::io::Result<Box<dyn LogFile>> {
+        let file = file_system.create(path, self.segment_bytes)?;
+        if self.filled.load(Ordering::Relaxed) {
+            fill(&*file, self.segment_bytes)?;
+            file.sync()?;
+        }
+        Ok(file)
     }
 
     fn new_path(&self, directory: &Path) -> PathBuf {

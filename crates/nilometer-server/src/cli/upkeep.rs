@@ -1,0 +1,294 @@
+//! `nilometer backup`, `restore`, `verify`, `salvage` and `inspect`: what an operator does to a whole
+//! database. The work is done in `nilometer::database::upkeep`; here it is asked for and told.
+
+use std::io::Write;
+use std::path::Path;
+
+use nilometer::database::upkeep::{self, Figures, Inspection, Kind, Salvaged};
+use nilometer::{Database, ErrorCode};
+use nilometer_bson::doc;
+
+use super::Failure;
+use super::args;
+use super::connect::Connection;
+
+type Done = Result<(), Failure>;
+
+/// Copies a database, served or at rest, into an empty directory.
+pub(super) fn backup(given: &args::Backup) -> Done {
+    let mut out = std::io::stdout().lock();
+    match &given.dbpath {
+        Some(path) => {
+            check_is_there(path)?;
+            let database = Database::open(path).map_err(|error| explain_open(path, &error))?;
+            database.checkpoint(&given.directory)?;
+            database.close()?;
+        }
+        None => {
+            let directory = std::path::absolute(&given.directory)?;
+            let mut server = Connection::open(&given.uri)?;
+            let command = doc! { "nilometerBackup": directory.display().to_string() };
+            server.run("admin", &command)?;
+        }
+    }
+    writeln!(
+        out,
+        "The copy is in {0}.\nOn the same file system it shares its files with the database until those \
+         change: move it to another disk.\nCheck it with:  nilometer verify {0}",
+        given.directory.display()
+    )?;
+    Ok(())
+}
+
+/// Makes a database of a copy.
+pub(super) fn restore(given: &args::FromTo) -> Done {
+    let (mut files, mut bytes) = (0u64, 0u64);
+    upkeep::restore(&given.source, &given.target, &mut |_, length| {
+        files += 1;
+        bytes += length;
+    })?;
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{files} files, {} copied to {1}.\nServe it with:  nilometer serve --dbpath {1}",
+        size(bytes),
+        given.target.display()
+    )?;
+    Ok(())
+}
+
+/// Checks everything in a directory.
+pub(super) fn verify(directory: &Path) -> Done {
+    let found = upkeep::verify(directory).map_err(|error| explain_open(directory, &error))?;
+    let mut out = std::io::stdout().lock();
+    for problem in &found.damage {
+        writeln!(out, "DAMAGED  {problem}")?;
+    }
+    for (name, validation) in &found.collections {
+        let entries: u64 = validation.keys_per_index.iter().map(|(_, n)| n).sum();
+        let verdict = match validation.invalid {
+            0 => "ok".to_owned(),
+            wrong => format!("DAMAGED, {wrong} wrong"),
+        };
+        writeln!(
+            out,
+            "{verdict}  {name}: {} checked, {} indexes with {entries} entries",
+            validation.checked,
+            validation.keys_per_index.len()
+        )?;
+        for problem in &validation.problems {
+            writeln!(out, "    {problem}")?;
+        }
+    }
+    if found.is_sound() {
+        writeln!(out, "Every checksum fits; nothing is wrong.")?;
+        return Ok(());
+    }
+    Err(Failure::Damaged(format!(
+        "{0} is damaged. What can be read of it is saved with:  nilometer salvage {0} NEW_DIRECTORY",
+        directory.display()
+    )))
+}
+
+/// Saves what can be read of a damaged directory.
+pub(super) fn salvage(given: &args::FromTo) -> Done {
+    let salvaged = upkeep::salvage(&given.source, &given.target)?;
+    let mut out = std::io::stdout().lock();
+    tell_salvaged(&salvaged, &mut out)?;
+    if salvaged.is_whole() {
+        writeln!(out, "Nothing was lost.")?;
+        return Ok(());
+    }
+    writeln!(out, "{} is untouched.", given.source.display())?;
+    Err(Failure::Damaged(format!(
+        "what is not listed as lost is in {}",
+        given.target.display()
+    )))
+}
+
+fn tell_salvaged(salvaged: &Salvaged, out: &mut impl Write) -> Done {
+    for collection in &salvaged.collections {
+        let what = if collection.is_bucketed {
+            "buckets"
+        } else {
+            "documents"
+        };
+        writeln!(
+            out,
+            "{}: {} {what} kept, {} lost",
+            collection.namespace, collection.kept, collection.lost
+        )?;
+        for loss in &collection.losses {
+            writeln!(out, "    lost: {loss}")?;
+        }
+    }
+    for damage in &salvaged.damage {
+        writeln!(out, "damage in {damage}")?;
+    }
+    Ok(())
+}
+
+/// Explains a directory or a file of one.
+pub(super) fn inspect(path: &Path) -> Done {
+    let mut out = std::io::stdout().lock();
+    if path.is_file() {
+        for line in upkeep::describe_file(path)? {
+            writeln!(out, "{line}")?;
+        }
+        return Ok(());
+    }
+    let found = upkeep::inspect(path).map_err(|error| explain_open(path, &error))?;
+    tell_whole(&found, &mut out)?;
+    for collection in &found.collections {
+        tell_collection(collection, &mut out)?;
+    }
+    Ok(())
+}
+
+fn tell_whole(found: &Inspection, out: &mut impl Write) -> Done {
+    let engine = &found.engine;
+    writeln!(
+        out,
+        "{} on disk, {} of it the log in use",
+        size(engine.disk_bytes),
+        size(engine.log_bytes)
+    )?;
+    let recovery = &found.recovery;
+    writeln!(
+        out,
+        "the log held {} batches, {} operations of them not yet in tables",
+        recovery.batches, recovery.operations
+    )?;
+    if let Some(cut) = &recovery.cut {
+        writeln!(
+            out,
+            "it ended in {} bytes of a write that was cut short, never acknowledged",
+            cut.bytes
+        )?;
+    }
+    for view in &found.views {
+        writeln!(out, "\n{view}: a view")?;
+    }
+    Ok(())
+}
+
+fn tell_collection(figures: &Figures, out: &mut impl Write) -> Done {
+    let kind = match figures.kind {
+        Kind::TimeSeries => "buckets of a time series",
+        Kind::Ordinary => "an ordinary collection",
+        Kind::Clustered => "a clustered collection",
+    };
+    writeln!(
+        out,
+        "\n{}: {kind}\n  {} on disk, {} in the log alone",
+        figures.namespace,
+        size(figures.disk_bytes),
+        size(figures.memory_bytes)
+    )?;
+    if figures.kind == Kind::TimeSeries {
+        tell_buckets(figures, out)?;
+    } else {
+        writeln!(out, "  {} documents", figures.count)?;
+    }
+    for (name, bytes) in &figures.indexes {
+        writeln!(out, "  index {name}: {}", size(*bytes))?;
+    }
+    if figures.damaged > 0 {
+        writeln!(out, "  DAMAGED: {} buckets cannot be read", figures.damaged)?;
+    }
+    for damage in &figures.damage {
+        writeln!(out, "    {damage}")?;
+    }
+    Ok(())
+}
+
+fn tell_buckets(figures: &Figures, out: &mut impl Write) -> Done {
+    writeln!(
+        out,
+        "  {} measurements in {} buckets, {:.1} each",
+        figures.measurements,
+        figures.count,
+        ratio(figures.measurements, figures.count)
+    )?;
+    let versions = figures.versions.iter();
+    let versions: Vec<String> = versions
+        .map(|(v, n)| format!("{n} of version {v}"))
+        .collect();
+    writeln!(
+        out,
+        "  {}; documents: {} sealed, {} that may grow; {} entries of tails",
+        versions.join(", "),
+        figures.sealed_documents,
+        figures.open_documents,
+        figures.tail_entries
+    )?;
+    for (name, column) in &figures.columns {
+        writeln!(
+            out,
+            "  column {name}: {} in {} buckets, {:.2} bytes a measurement",
+            size(column.bytes),
+            column.buckets,
+            ratio(column.bytes, column.measurements)
+        )?;
+    }
+    Ok(())
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        return 0.0;
+    }
+    part as f64 / whole as f64
+}
+
+/// Bytes for a person.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} bytes");
+    }
+    let (mut amount, mut unit) = (bytes as f64 / 1024.0, "KiB");
+    for next in UNITS.iter().skip(1) {
+        if amount < 1024.0 {
+            break;
+        }
+        (amount, unit) = (amount / 1024.0, next);
+    }
+    format!("{amount:.1} {unit}")
+}
+
+fn check_is_there(path: &Path) -> Done {
+    if path.is_dir() {
+        return Ok(());
+    }
+    Err(Failure::Options(format!(
+        "{} is no directory",
+        path.display()
+    )))
+}
+
+/// Why a directory cannot be looked at, and what to do.
+fn explain_open(path: &Path, error: &nilometer::Error) -> Failure {
+    if error.code == ErrorCode::DataCorruptionDetected {
+        return Failure::Damaged(format!(
+            "{}\nWhat can be read of it is saved with:  nilometer salvage {} NEW_DIRECTORY",
+            error.message,
+            path.display()
+        ));
+    }
+    Failure::Other(error.message.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_a_unit() {
+        assert_eq!(size(0), "0 bytes");
+        assert_eq!(size(1023), "1023 bytes");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size(3 << 20), "3.0 MiB");
+        assert_eq!(size(5 << 40), "5.0 TiB");
+    }
+}

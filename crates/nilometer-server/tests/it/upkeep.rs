@@ -1,0 +1,282 @@
+//! Backup, restore, verify, salvage and inspect, as an operator runs them.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use nilometer_bson::{Document, Value, doc};
+
+use crate::client::{Client, body, code, is_ok, op_msg, sequence};
+use crate::server::{Directory, Server, nilometer};
+
+/// Measurements that come in order, then some that do not.
+const MEASUREMENTS: i64 = 3000;
+
+const DOCUMENTS: i64 = 4000;
+
+/// Exit code for damage.
+const DAMAGED: Option<i32> = Some(3);
+
+fn insert(client: &mut Client, collection: &str, documents: &[Document]) {
+    for documents in documents.chunks(500) {
+        let command = doc! {"insert": collection, "$db": "shop"};
+        let reply = client.ask(&op_msg(
+            0,
+            &[body(&command), sequence("documents", documents)],
+        ));
+        assert!(
+            is_ok(&reply) && reply.get("writeErrors").as_array().is_none(),
+            "{reply:?}"
+        );
+    }
+}
+
+fn measurement(at: i64, series: i64) -> Document {
+    doc! {
+        "t": Value::DateTime(1_700_000_000_000 + at * 60_000),
+        "m": doc! {"s": series},
+        "v": at as f64 / 3.0,
+        "w": format!("word {}", at % 3),
+    }
+}
+
+/// Time series with buckets of versions 2 and 3, sealed and open; documents, indexes, options, a view.
+pub(crate) fn fill(client: &mut Client) {
+    let run = |client: &mut Client, command: Document| {
+        let reply = client.run_on("shop", &command);
+        assert!(is_ok(&reply), "{reply:?}");
+    };
+    run(
+        client,
+        doc! {
+            "create": "ts",
+            "timeseries": doc! {"timeField": "t", "metaField": "m", "granularity": "minutes"},
+            "expireAfterSeconds": 4_000_000_000i64,
+        },
+    );
+    let ascending: Vec<Document> = (0..MEASUREMENTS).map(|i| measurement(i, i % 4)).collect();
+    insert(client, "ts", &ascending);
+    // One by one and backwards: these buckets are of version 3.
+    for at in (0..30).rev() {
+        insert(client, "ts", &[measurement(at, 9)]);
+    }
+    let documents = (0..DOCUMENTS).map(|i| doc! {"_id": i, "a": i % 7, "text": "x".repeat(100)});
+    insert(client, "plain", &documents.collect::<Vec<_>>());
+    let by_a: Vec<Value> = vec![doc! {"key": doc! {"a": 1}, "name": "by a"}.into()];
+    run(client, doc! {"createIndexes": "plain", "indexes": by_a});
+    let by_v: Vec<Value> = vec![doc! {"key": doc! {"v": -1}, "name": "by v"}.into()];
+    run(client, doc! {"createIndexes": "ts", "indexes": by_v});
+    let pipeline: Vec<Value> = vec![doc! {"$match": doc! {"a": 1}}.into()];
+    run(
+        client,
+        doc! {"create": "view", "viewOn": "plain", "pipeline": pipeline},
+    );
+}
+
+/// Everything a client can see: collections with options, indexes, documents, bucket documents.
+pub(crate) fn everything(client: &mut Client) -> Vec<Document> {
+    let mut all = client.find_all("shop", &doc! {"listCollections": 1});
+    all.sort_by(|a, b| a.get("name").as_str().cmp(&b.get("name").as_str()));
+    for name in ["ts", "plain"] {
+        let mut indexes = client.find_all("shop", &doc! {"listIndexes": name});
+        indexes.sort_by(|a, b| a.get("name").as_str().cmp(&b.get("name").as_str()));
+        all.extend(indexes);
+    }
+    for name in ["system.buckets.ts", "plain", "view"] {
+        all.extend(client.find_all("shop", &doc! {"find": name, "sort": doc! {"_id": 1}}));
+    }
+    all
+}
+
+fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = nilometer(arguments).output().expect("the program runs");
+    let text = [stdout, stderr].concat();
+    (status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+fn succeed(arguments: &[&str]) -> String {
+    let (code, text) = run(arguments);
+    assert_eq!(code, Some(0), "{arguments:?}: {text}");
+    text
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a UTF-8 path")
+}
+
+/// A database that was written into tables and is not served: its directory.
+fn at_rest(directory: &Directory) -> (PathBuf, Vec<Document>) {
+    let mut server = directory.serve();
+    let mut client = server.connect();
+    fill(&mut client);
+    assert!(is_ok(&client.run_on("shop", &doc! {"compact": "plain"})));
+    let seen = everything(&mut client);
+    server.signal("TERM");
+    server.wait();
+    (directory.0.join("data"), seen)
+}
+
+#[test]
+fn a_backup_of_a_running_server_verifies_and_is_served_as_what_it_was() {
+    let server = Server::start();
+    let mut client = server.connect();
+    fill(&mut client);
+    let seen = everything(&mut client);
+    let directory = Directory::new();
+    let (copy, restored) = (directory.0.join("copy"), directory.0.join("data"));
+    let uri = format!("mongodb://127.0.0.1:{}", server.port);
+    succeed(&["backup", "--uri", &uri, text(&copy)]);
+    // What comes later is not in it.
+    insert(&mut client, "plain", &[doc! {"_id": -1}]);
+    let told = succeed(&["verify", text(&copy)]);
+    assert!(told.contains("nothing is wrong"), "{told}");
+    assert!(
+        told.contains(&format!("shop.plain: {DOCUMENTS} checked")),
+        "{told}"
+    );
+    succeed(&["restore", text(&copy), text(&restored)]);
+    let other = directory.serve();
+    assert_eq!(everything(&mut other.connect()), seen);
+    let again = client.run(&doc! {"nilometerBackup": text(&copy)});
+    assert_eq!(code(&again), 2, "it is not empty: {again:?}");
+    assert_eq!(code(&client.run(&doc! {"nilometerBackup": "here"})), 2);
+    assert_eq!(
+        code(&client.run_on("shop", &doc! {"nilometerBackup": "/x"})),
+        13
+    );
+}
+
+#[test]
+fn what_is_served_cannot_be_looked_at_from_beside() {
+    let directory = Directory::new();
+    let _server = directory.serve();
+    let data = directory.0.join("data");
+    for arguments in [
+        vec!["verify", text(&data)],
+        vec!["inspect", text(&data)],
+        vec!["restore", text(&data), "/nowhere/at/all"],
+        vec!["salvage", text(&data), "/nowhere/at/all"],
+        vec!["backup", "--dbpath", text(&data), "/nowhere/at/all"],
+    ] {
+        let (code, told) = run(&arguments);
+        assert_eq!(code, Some(100), "{arguments:?}: {told}");
+        assert!(told.contains("in use by another process"), "{told}");
+    }
+    let (code, told) = run(&["verify", "/nowhere/at/all"]);
+    assert_eq!(code, Some(100));
+    assert!(
+        told.contains("there is no database in /nowhere/at/all"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_directory_is_explained() {
+    let directory = Directory::new();
+    let (data, _) = at_rest(&directory);
+    let told = succeed(&["inspect", text(&data)]);
+    for part in [
+        "shop.view: a view",
+        "shop.plain: an ordinary collection",
+        "shop.system.buckets.ts: buckets of a time series",
+        "3030 measurements in",
+        "of version 2",
+        "of version 3",
+        "column v:",
+        "index by a:",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let log = data.join("wal");
+    for file in std::fs::read_dir(&log).expect("list") {
+        let path = file.expect("an entry").path();
+        let told = succeed(&["inspect", text(&path)]);
+        assert!(told.contains("segment"), "{told}");
+    }
+    let told = succeed(&["inspect", text(&data.join("TREES"))]);
+    assert!(told.contains("catalog"), "{told}");
+}
+
+/// The largest file of tables or values.
+fn largest_table(data: &Path) -> PathBuf {
+    let mut found = Vec::new();
+    for tree in std::fs::read_dir(data.join("trees")).expect("list") {
+        for folder in ["tables", "blobs"] {
+            let folder = tree.as_ref().expect("an entry").path().join(folder);
+            for file in std::fs::read_dir(folder).into_iter().flatten() {
+                let path = file.expect("an entry").path();
+                found.push((std::fs::metadata(&path).expect("a file").len(), path));
+            }
+        }
+    }
+    found.into_iter().max().expect("a table").1
+}
+
+#[test]
+fn damage_is_found_and_the_rest_is_saved() {
+    let directory = Directory::new();
+    let (data, _) = at_rest(&directory);
+    let offline = directory.0.join("offline");
+    succeed(&["backup", "--dbpath", text(&data), text(&offline)]);
+    let table = largest_table(&data);
+    let mut bytes = std::fs::read(&table).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    // A link of the backup must not be damaged with it.
+    std::fs::remove_file(&table).expect("remove");
+    std::fs::write(&table, bytes).expect("write");
+    let (code, told) = run(&["inspect", text(&table)]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("DAMAGED"), "{told}");
+    let (code, told) = run(&["verify", text(&data)]);
+    assert_eq!(code, DAMAGED, "{told}");
+    assert!(told.contains("DAMAGED"), "{told}");
+    assert!(told.contains("nilometer salvage"), "{told}");
+    let saved = directory.0.join("saved");
+    let (code, told) = run(&["salvage", text(&data), text(&saved)]);
+    assert_eq!(code, DAMAGED, "{told}");
+    assert!(told.contains("damage in "), "{told}");
+    assert!(
+        told.contains(", 0 lost"),
+        "the other collection is whole: {told}"
+    );
+    let told = succeed(&["verify", text(&saved)]);
+    assert!(told.contains("nothing is wrong"), "{told}");
+    // What is there is as it was, and it is most of it.
+    let found = count_documents(&saved);
+    let all = count_documents(&offline);
+    assert!(found < all && found > all / 2, "{found} of {all}");
+    // A sound database is saved whole.
+    let whole = directory.0.join("whole");
+    let told = succeed(&["salvage", text(&offline), text(&whole)]);
+    assert!(told.contains("Nothing was lost."), "{told}");
+    assert_eq!(count_documents(&whole), all);
+}
+
+fn count_documents(data: &Path) -> i64 {
+    let arguments = ["serve", "--port", "0", "--quiet", "--dbpath", text(data)];
+    let server = Server::spawn(&mut nilometer(&arguments));
+    let mut client = server.connect();
+    let mut sum = 0;
+    for name in ["ts", "plain"] {
+        let found = client.find_all("shop", &doc! {"find": name});
+        for document in &found {
+            let as_written = match document.get("t") {
+                nilometer_bson::ValueRef::DateTime(ms) => {
+                    let at = (ms - 1_700_000_000_000) / 60_000;
+                    matches!(document.get("v"), nilometer_bson::ValueRef::Double(v) if v == at as f64 / 3.0)
+                }
+                _ => {
+                    document.get("a").as_exact_i64()
+                        == document.get("_id").as_exact_i64().map(|id| id % 7)
+                }
+            };
+            assert!(as_written, "{document:?}");
+        }
+        sum += i64::try_from(found.len()).expect("a count");
+    }
+    sum
+}

@@ -1,0 +1,73 @@
+//! A copy of a database that is not open, file by file.
+//!
+//! Nothing is read but bytes, so a damaged database is copied as it is. The copy shares no file with its
+//! source. What is only there while a database is open stays behind: the lock, spare log files.
+//! `FORMAT` is written last: a copy that was interrupted is not taken for a database.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::checkpoint::make_empty;
+use super::directory::{FORMAT_FILE, LOCK_FILE, lock_existing, sync};
+use crate::error::{Error, Result};
+
+/// Copies the database in `source` into the empty or absent directory `target`. `each` is told of every
+/// file with its bytes. Fails with [`Error::Locked`] when the source is open.
+pub fn copy_database(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
+    let format = source.join(FORMAT_FILE);
+    if !format.is_file() {
+        return Err(Error::ForeignDirectory {
+            path: source.to_path_buf(),
+        });
+    }
+    let _lock = lock_existing(source)?;
+    make_empty(target)?;
+    copy_folder(source, target, each)?;
+    copy_file(&format, target, each)?;
+    sync(target)?;
+    match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync(parent),
+        _ => Ok(()),
+    }
+}
+
+fn copy_folder(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
+    fs::create_dir_all(target).map_err(|error| Error::io("create", target, error))?;
+    for path in entries(source)? {
+        let name = path.file_name().unwrap_or_default();
+        if path.is_dir() {
+            copy_folder(&path, &target.join(name), each)?;
+        } else if !stays_behind(name) {
+            copy_file(&path, target, each)?;
+        }
+    }
+    sync(target)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |error| Error::io("list", folder, error);
+    let entries = fs::read_dir(folder).map_err(failed)?;
+    let mut paths = Vec::new();
+    for entry in entries {
+        paths.push(entry.map_err(failed)?.path());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn stays_behind(name: &OsStr) -> bool {
+    let spare = name.to_str().is_some_and(|name| name.starts_with("spare-"));
+    spare || name == LOCK_FILE || name == FORMAT_FILE
+}
+
+fn copy_file(file: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
+    let target = target.join(file.file_name().unwrap_or_default());
+    let copied = fs::copy(file, &target).and_then(|bytes| {
+        File::open(&target)?.sync_all()?;
+        Ok(bytes)
+    });
+    let bytes = copied.map_err(|error| Error::io("copy", file, error))?;
+    each(file, bytes);
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! What a file of a database directory is, in words, for a person who has found one.
+//!
+//! Reads the file alone: neither the directory's lock nor anything beside it is needed.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use super::log::payload;
+use super::log::record::{
+    RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader,
+};
+use super::log::segment_id;
+use super::manifest;
+use super::tree_list::TreeList;
+use super::verify::file_checksum;
+use crate::checksum::checksum;
+use crate::error::{Error, Result};
+
+/// Describes the file at `path`, a line for each fact.
+pub fn describe_file(path: &Path) -> Result<Vec<String>> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.unwrap_or_default();
+    if segment_id(name).is_some() || name.starts_with("spare-") {
+        return segment(path);
+    }
+    let folder = path.parent().unwrap_or_else(|| Path::new(""));
+    let folder_name = folder.file_name().and_then(OsStr::to_str);
+    match (name, folder_name) {
+        ("TREES", _) => list(folder),
+        ("FORMAT", _) => {
+            let text = fs::read_to_string(path);
+            let text = text.map_err(|source| Error::io("read", path, source))?;
+            Ok(vec![format!("the format of a database: {}", text.trim())])
+        }
+        ("current", _) => {
+            let named = manifest::verify(folder)?;
+            Ok(vec![format!("names the manifest {}", named.display())])
+        }
+        (_, Some(kind @ ("tables" | "blobs"))) => table(path, kind, name),
+        _ => Err(Error::ForeignDirectory {
+            path: path.to_path_buf(),
+        }),
+    }
+}
+
+fn list(folder: &Path) -> Result<Vec<String>> {
+    let list = TreeList::read(folder)?.unwrap_or_default();
+    let count = list.keyspaces.len();
+    let mut lines = vec![format!("the list of keyspaces: {count}, checksum fits")];
+    for keyspace in &list.keyspaces {
+        let apart = match keyspace.options.separate_values {
+            true => ", large values apart",
+            false => "",
+        };
+        lines.push(format!("  {} {}{apart}", keyspace.id.0, keyspace.name));
+    }
+    Ok(lines)
+}
+
+/// A file of a tree, against what its manifest says of it.
+fn table(path: &Path, kind: &str, name: &str) -> Result<Vec<String>> {
+    let length = fs::metadata(path).map_err(|source| Error::io("stat", path, source))?;
+    let what = match kind {
+        "tables" => "a table",
+        _ => "a file of large values",
+    };
+    let tree = path.parent().and_then(Path::parent);
+    let tree = tree.unwrap_or_else(|| Path::new(""));
+    let mut lines = vec![format!(
+        "{what} of the keyspace in {}, {} bytes",
+        tree.display(),
+        length.len()
+    )];
+    let listed = manifest::verify(tree).and_then(|m| manifest::list_files(&m));
+    let listed = match listed {
+        Ok(listed) => listed,
+        Err(error) => {
+            lines.push(format!("whether it is whole cannot be told: {error}"));
+            return Ok(lines);
+        }
+    };
+    let expected = listed
+        .iter()
+        .find(|(folder, id, _)| *folder == kind && id.to_string() == name);
+    lines.push(match expected {
+        None => "no manifest names it: a leftover, removed at the next opening".to_owned(),
+        Some((_, _, sum)) if file_checksum(path)? == *sum => "its checksum fits".to_owned(),
+        Some(_) => "DAMAGED: its checksum does not fit".to_owned(),
+    });
+    Ok(lines)
+}
+
+/// A segment of the log, record by record.
+fn segment(path: &Path) -> Result<Vec<String>> {
+    let bytes = fs::read(path).map_err(|source| Error::io("read", path, source))?;
+    let Some(header) = SegmentHeader::decode(&bytes) else {
+        return Ok(vec![format!(
+            "{} bytes for a segment of the log, without a header: a spare, or damaged",
+            bytes.len()
+        )]);
+    };
+    let mut lines = vec![format!(
+        "segment {} of the log, {} bytes, from batch {} on",
+        header.id,
+        bytes.len(),
+        header.first_index
+    )];
+    let (mut at, mut batches) = (SEGMENT_HEADER_BYTES, 0u64);
+    let mut operations: BTreeMap<u64, u64> = BTreeMap::new();
+    let end = loop {
+        let rest = bytes.get(at..).unwrap_or_default();
+        let Some(record) = RecordHeader::decode(rest, header.id) else {
+            break "no further record: the end, or damage; opening the database tells which";
+        };
+        if record.kind == RecordKind::End {
+            break "its end mark is there";
+        }
+        let payload = rest.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + record.length as usize);
+        let whole = payload.filter(|payload| checksum(payload, 0) == record.payload_checksum);
+        let counted = whole.and_then(|payload| {
+            payload::decode(payload, |entry| {
+                *operations.entry(entry.keyspace).or_default() += 1;
+            })
+        });
+        if counted.is_none() {
+            break "DAMAGED: the checksum of the next batch does not fit";
+        }
+        batches += 1;
+        at += record.record_bytes();
+    };
+    lines.push(format!("{batches} batches in the first {at} bytes; {end}"));
+    for (keyspace, count) in operations {
+        lines.push(format!("  keyspace {keyspace}: {count} operations"));
+    }
+    Ok(lines)
+}

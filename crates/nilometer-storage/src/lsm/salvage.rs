@@ -1,0 +1,327 @@
+//! Reading what can be read of a damaged database.
+//!
+//! A [`SalvageEngine`] opens a **copy** of a directory and shows whatever of it is whole: trees without the
+//! files that do not open, the log without the rest of a damaged segment, and scans that go on behind
+//! blocks whose checksum is wrong. What is passed over is told in [`SalvageEngine::losses`], each with the
+//! keyspace it belonged to.
+//!
+//! What was removed and lay under a newer file that is lost may come back: nothing says any more that
+//! it was removed. Batches may be there in part. Whoever copies from here writes a new database, and checks
+//! what belongs together.
+//!
+//! Behind damage a scan gropes for the next readable key: it steps away from the last key in doubling
+//! strides until a read succeeds, and then closes in on the first one that does. Between two damaged places
+//! that one stride passes over, something readable may be missed; the loss then names the whole gap.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use super::LsmEngine;
+use super::options::LsmOptions;
+use super::recovery::{self, Recovery};
+use crate::bytes::Bytes;
+use crate::engine::{
+    Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
+    KeyspaceStatistics, Scan, Snapshot, WriteBatch,
+};
+use crate::error::{Error, Result};
+use crate::lock::lock;
+
+/// Losses that are kept; a directory with more of them is told of as such.
+const LOSSES_MAX: usize = 10_000;
+
+/// Bytes of a key that steps are counted in; what follows them counts as zeros.
+const STEP_BYTES: usize = 16;
+
+/// Something that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Where it belonged; none for the log.
+    pub keyspace: Option<KeyspaceId>,
+    /// What it was, for a person.
+    pub what: String,
+    /// For damage that a scan passed over: where.
+    pub gap: Option<Gap>,
+}
+
+/// Where a scan went on behind damage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    /// The last key that was read.
+    pub before: Option<Vec<u8>>,
+    /// The next one that was.
+    pub behind: Option<Vec<u8>>,
+}
+
+type Losses = Arc<Mutex<Vec<Loss>>>;
+
+/// A damaged database, as far as it can be read. See the module head.
+pub struct SalvageEngine {
+    inner: Arc<LsmEngine>,
+    losses: Losses,
+}
+
+impl SalvageEngine {
+    /// Opens the copy at `path`. Its files are changed; nothing may need them afterwards.
+    pub fn open(path: impl AsRef<Path>, options: LsmOptions) -> Result<Self> {
+        let losses = Losses::default();
+        let core = recovery::open_damaged(
+            path.as_ref(),
+            options.normalized(),
+            &mut |keyspace, what| {
+                note(
+                    &losses,
+                    Loss {
+                        keyspace,
+                        what,
+                        gap: None,
+                    },
+                );
+            },
+        )?;
+        // Without threads: nothing is flushed or merged, so nothing stumbles over damage by itself.
+        let inner = LsmEngine {
+            core: Arc::new(core),
+            recovery: Recovery::default(),
+            threads: Mutex::default(),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+            losses,
+        })
+    }
+
+    /// What was passed over until now.
+    pub fn losses(&self) -> Vec<Loss> {
+        lock(&self.losses).clone()
+    }
+}
+
+fn note(losses: &Losses, loss: Loss) {
+    let mut losses = lock(losses);
+    if losses.len() < LOSSES_MAX && !losses.contains(&loss) {
+        losses.push(loss);
+    }
+}
+
+impl Engine for SalvageEngine {
+    fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId> {
+        self.inner.create_keyspace(name, options)
+    }
+
+    fn keyspaces(&self) -> Vec<Keyspace> {
+        self.inner.keyspaces()
+    }
+
+    fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
+        self.inner.drop_keyspace(id)
+    }
+
+    fn commit(&self, batch: WriteBatch, durability: Durability) -> Result<u64> {
+        self.inner.commit(batch, durability)
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
+        Ok(Box::new(SalvageSnapshot {
+            engine: Arc::clone(&self.inner),
+            losses: Arc::clone(&self.losses),
+        }))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn settle(&self) -> Result<()> {
+        Err(Error::Unsupported {
+            operation: "settling a damaged copy",
+        })
+    }
+
+    fn checkpoint(&self, _target: &Path) -> Result<()> {
+        Err(Error::Unsupported {
+            operation: "a checkpoint of a damaged copy",
+        })
+    }
+
+    fn verify(&self) -> Result<()> {
+        self.inner.verify()
+    }
+
+    fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics> {
+        self.inner.keyspace_statistics(id)
+    }
+
+    fn statistics(&self) -> EngineStatistics {
+        self.inner.statistics()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.inner.close()
+    }
+}
+
+/// A view in which what cannot be read is not there.
+struct SalvageSnapshot {
+    engine: Arc<LsmEngine>,
+    losses: Losses,
+}
+
+impl Snapshot for SalvageSnapshot {
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.engine.snapshot()?.get(keyspace, key) {
+            Err(Error::Corruption { .. }) => Ok(None),
+            other => other,
+        }
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        start: &[u8],
+        end: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<Scan> {
+        if direction == Direction::Backward {
+            // Copying reads forward; whatever reads backward looks for one thing, and may not find it.
+            return self
+                .engine
+                .snapshot()?
+                .scan(keyspace, start, end, direction);
+        }
+        Ok(Box::new(SalvageScan {
+            engine: Arc::clone(&self.engine),
+            losses: Arc::clone(&self.losses),
+            keyspace,
+            scan: None,
+            next: Some(start.to_vec()),
+            end: end.map(<[u8]>::to_vec),
+            last: None,
+        }))
+    }
+}
+
+/// A scan that goes on behind damage.
+struct SalvageScan {
+    engine: Arc<LsmEngine>,
+    losses: Losses,
+    keyspace: KeyspaceId,
+    /// What is being read.
+    scan: Option<Scan>,
+    /// Where to read next if nothing is being read; none at the end.
+    next: Option<Vec<u8>>,
+    end: Option<Vec<u8>>,
+    last: Option<Vec<u8>>,
+}
+
+impl SalvageScan {
+    fn open(&self, start: &[u8]) -> Result<Scan> {
+        let snapshot = self.engine.snapshot()?;
+        snapshot.scan(
+            self.keyspace,
+            start,
+            self.end.as_deref(),
+            Direction::Forward,
+        )
+    }
+
+    /// Where the first entry at or behind `start` lies, if that can be told.
+    fn probe(&self, start: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self.open(start)?.next() {
+            None => Ok(None),
+            Some(entry) => Ok(Some(entry?.0.to_vec())),
+        }
+    }
+
+    /// Notes the gap behind `from` and finds where to go on.
+    fn pass_over(&mut self, from: &[u8], error: &Error) {
+        let base = number_of(from);
+        let (mut unreadable, mut readable) = (0u128, None);
+        for power in 0..u128::BITS {
+            let stride = 1u128 << power;
+            let Some(at) = base.checked_add(stride) else {
+                break;
+            };
+            let key = key_of(at);
+            if self.end.as_ref().is_some_and(|end| key >= *end) {
+                break;
+            }
+            if self.probe(&key).is_ok() {
+                readable = Some(stride);
+                break;
+            }
+            unreadable = stride;
+        }
+        let found = readable.and_then(|mut readable| {
+            while readable - unreadable > 1 {
+                let middle = unreadable + (readable - unreadable) / 2;
+                match self.probe(&key_of(base + middle)) {
+                    Ok(_) => readable = middle,
+                    Err(_) => unreadable = middle,
+                }
+            }
+            let key = key_of(base + readable);
+            self.probe(&key).ok().flatten()
+        });
+        note(
+            &self.losses,
+            Loss {
+                keyspace: Some(self.keyspace),
+                what: error.to_string(),
+                gap: Some(Gap {
+                    before: self.last.clone(),
+                    behind: found.clone(),
+                }),
+            },
+        );
+        self.next = found;
+    }
+}
+
+/// The first bytes of a key as a number.
+fn number_of(key: &[u8]) -> u128 {
+    let mut bytes = [0; STEP_BYTES];
+    for (to, from) in bytes.iter_mut().zip(key) {
+        *to = *from;
+    }
+    u128::from_be_bytes(bytes)
+}
+
+fn key_of(number: u128) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+impl Iterator for SalvageScan {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.scan.is_none() {
+                let start = self.next.take()?;
+                match self.open(&start) {
+                    Ok(scan) => self.scan = Some(scan),
+                    Err(Error::Corruption { .. }) => return None,
+                    Err(error) => return Some(Err(error)),
+                }
+                self.next = Some(start);
+            }
+            match self.scan.as_mut().and_then(Iterator::next) {
+                None => {
+                    (self.scan, self.next) = (None, None);
+                    return None;
+                }
+                Some(Ok((key, value))) => {
+                    self.last = Some(key.to_vec());
+                    return Some(Ok((key, value)));
+                }
+                Some(Err(error @ Error::Corruption { .. })) => {
+                    self.scan = None;
+                    let start = self.next.take().unwrap_or_default();
+                    let from = self.last.clone().filter(|last| *last >= start);
+                    self.pass_over(&from.unwrap_or(start), &error);
+                }
+                Some(Err(error)) => return Some(Err(error)),
+            }
+        }
+    }
+}

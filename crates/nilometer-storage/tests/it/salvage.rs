@@ -1,0 +1,117 @@
+//! What is readable of a damaged directory is kept, what is not is told, and nothing wrong is handed out.
+
+use std::fs;
+use std::path::Path;
+
+use nilometer_storage::testing::random::Random;
+use nilometer_storage::{Direction, Engine, Error, KeyspaceId, SalvageEngine};
+
+use crate::damage::{BATCHES, build, copy, damage, files, options, value};
+use crate::support::{Scratch, soak};
+
+/// How many batches are there of each keyspace; every one must hold the right value.
+fn kept(engine: &SalvageEngine, ids: [KeyspaceId; 2]) -> [u64; 2] {
+    let view = engine.snapshot().expect("snapshot");
+    ids.map(|id| {
+        let scan = view.scan(id, &[], None, Direction::Forward).expect("scan");
+        let (mut count, mut before) = (0, None);
+        for entry in scan {
+            let (key, found) = entry.expect("damage is passed over");
+            assert!(before < Some(key.to_vec()), "keys ascend");
+            before = Some(key.to_vec());
+            let Ok(number) = key[..].try_into().map(u64::from_be_bytes) else {
+                continue;
+            };
+            assert_eq!(found[..], value(number, id), "a wrong value");
+            count += 1;
+        }
+        count
+    })
+}
+
+#[test]
+fn everything_readable_is_kept_and_losses_are_told() {
+    let directory = Scratch::new("salvage");
+    let ids = build(directory.path());
+    let image = directory.path().join("image");
+    let names = files(&image);
+    let mut random = Random::new(17);
+    let (mut opened, mut lossy) = (0, 0);
+    for round in 0..if soak() { 60 } else { 4 } {
+        for name in &names {
+            let target = directory.path().join("copy");
+            let _ = fs::remove_dir_all(&target);
+            copy(&image, &target);
+            let name = name.strip_prefix(&image).expect("below");
+            let what = damage(&target.join(name), &mut random);
+            let what = format!("round {round}, {}: {what}", name.display());
+            let engine = match SalvageEngine::open(&target, options()) {
+                Ok(engine) => engine,
+                // Without the list of keyspaces nobody knows what there was.
+                Err(
+                    Error::Corruption { .. }
+                    | Error::ForeignDirectory { .. }
+                    | Error::UnsupportedFormat { .. },
+                ) => {
+                    let essential = name.starts_with("TREES") || name.starts_with("FORMAT");
+                    assert!(essential, "{what}");
+                    continue;
+                }
+                Err(error) => panic!("{what}: {error}"),
+            };
+            opened += 1;
+            let counts = kept(&engine, ids);
+            if counts != [BATCHES; 2] {
+                lossy += 1;
+                assert!(!engine.losses().is_empty(), "lost in silence: {what}");
+            }
+        }
+    }
+    eprintln!("{opened} damaged copies opened, {lossy} with losses");
+    assert!(lossy > 0);
+}
+
+/// Flips a byte in the middle of a file.
+fn flip(path: &Path) {
+    let mut bytes = fs::read(path).expect("read");
+    let middle = bytes.len() / 3;
+    bytes[middle] ^= 1;
+    fs::write(path, bytes).expect("write");
+}
+
+#[test]
+fn one_bad_block_costs_one_block_and_one_lost_file_costs_one_file() {
+    let directory = Scratch::new("blocks");
+    let ids = build(directory.path());
+    let image = directory.path().join("image");
+    let tables = image
+        .join("trees")
+        .join(ids[0].0.to_string())
+        .join("tables");
+    let table = files(&tables).pop().expect("a table");
+    flip(&table);
+    let copied = directory.path().join("flipped");
+    copy(&image, &copied);
+    let engine = SalvageEngine::open(&copied, options()).expect("open");
+    let [count, other] = kept(&engine, ids);
+    assert_eq!(other, BATCHES);
+    assert!((BATCHES * 4 / 5..BATCHES).contains(&count), "{count}");
+    let losses = engine.losses();
+    let gap = losses[0].gap.as_ref().expect("a gap in a scan");
+    let number = |key: &Option<Vec<u8>>| {
+        let key = key.as_ref().expect("both ends are there");
+        u64::from_be_bytes(key[..].try_into().expect("eight bytes"))
+    };
+    let missing = number(&gap.behind) - number(&gap.before) - 1;
+    assert_eq!(missing, BATCHES - count, "{losses:?}");
+    drop(engine);
+    // Without the table: the log still holds the batches behind it.
+    fs::remove_file(&table).expect("remove");
+    let copied = directory.path().join("removed");
+    copy(&image, &copied);
+    let engine = SalvageEngine::open(&copied, options()).expect("open");
+    let [count, other] = kept(&engine, ids);
+    assert_eq!(other, BATCHES);
+    assert!(count > BATCHES / 3, "{count}");
+    assert_eq!(engine.losses()[0].keyspace, Some(ids[0]));
+}

@@ -1,0 +1,43 @@
+//! `nilometerBackup`: a copy of the whole database while it runs.
+//!
+//! Not a command of MongoDB. It takes the directory on the server's machine, which must be empty or absent
+//! and whose path must be absolute, so that nobody has to know where the server was started.
+
+use std::path::Path;
+
+use nilometer_bson::{Document, doc};
+
+use super::args::Args;
+use super::{CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::operation::Request;
+
+pub(super) const SPEC: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Only(&[]),
+    ..CommandSpec::new(
+        "nilometerBackup",
+        "Copies the whole database into a directory on the server's machine.",
+        run,
+    )
+};
+
+fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+    let args = Args::new("nilometerBackup", request.body.as_ref());
+    let directory = Path::new(args.required_string("nilometerBackup")?);
+    if !directory.is_absolute() {
+        return Err(Error::bad_value(format!(
+            "nilometerBackup takes the absolute path of a directory on the server's machine, not '{}'",
+            directory.display()
+        )));
+    }
+    let clock = &database.services().clock;
+    let started = clock.monotonic();
+    database.checkpoint(directory)?;
+    let took = clock.monotonic().saturating_sub(started);
+    Ok(doc! {
+        "directory": directory.display().to_string(),
+        "durationMillis": i64::try_from(took.as_millis()).unwrap_or(i64::MAX),
+    })
+}

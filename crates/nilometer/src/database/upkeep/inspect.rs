@@ -1,0 +1,210 @@
+//! What is in a database directory, in figures: collections, buckets and how full they are, what their
+//! columns take, tails, indexes, the log.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use nilometer_bson::ValueRef;
+use nilometer_storage::{Direction, EngineStatistics, KeyspaceId, LsmEngine, LsmOptions, Recovery};
+
+use super::super::Database;
+use crate::catalog::{CatalogEntry, Collection, Storage};
+use crate::error::Result;
+use crate::timeseries::BucketRange;
+
+/// Damaged buckets that are described; more are only counted.
+const DAMAGE_TOLD_MAX: usize = 20;
+
+/// A whole directory.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// What opening found in the log.
+    pub recovery: Recovery,
+    /// Sizes of the whole.
+    pub engine: EngineStatistics,
+    /// Views that are no time series.
+    pub views: Vec<String>,
+    /// The collections.
+    pub collections: Vec<Figures>,
+}
+
+/// What a collection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Buckets of measurements.
+    TimeSeries,
+    /// Ordinary documents.
+    Ordinary,
+    /// Ordinary documents in the order of `_id`.
+    Clustered,
+}
+
+/// What a column takes over all buckets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ColumnFigures {
+    /// Buckets that have it.
+    pub buckets: u64,
+    /// Measurements of those buckets.
+    pub measurements: u64,
+    /// Bytes of it in the bucket documents, compressed as they are.
+    pub bytes: u64,
+}
+
+/// One collection.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// Its name; a time series by the name of its buckets.
+    pub namespace: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Documents, or buckets.
+    pub count: u64,
+    /// Bytes of its files.
+    pub disk_bytes: u64,
+    /// Bytes of it that only the log has.
+    pub memory_bytes: u64,
+    /// Measurements, of a time series.
+    pub measurements: u64,
+    /// Buckets by version.
+    pub versions: BTreeMap<i32, u64>,
+    /// Bucket documents that may still grow, and those that do not.
+    pub open_documents: u64,
+    /// Bucket documents that do not grow.
+    pub sealed_documents: u64,
+    /// Entries of tails: measurements not yet folded into a document.
+    pub tail_entries: u64,
+    /// Columns by name.
+    pub columns: BTreeMap<String, ColumnFigures>,
+    /// Indexes by name with the bytes of their files.
+    pub indexes: Vec<(String, u64)>,
+    /// What cannot be read.
+    pub damage: Vec<String>,
+    /// How many buckets that are.
+    pub damaged: u64,
+}
+
+/// Looks into the database in `path`, which must be there and not be open. Damage is told, not mended.
+pub fn inspect(path: &Path) -> Result<Inspection> {
+    super::check_is_there(path)?;
+    let engine = Arc::new(LsmEngine::open(path, LsmOptions::default())?);
+    let recovery = engine.recovery().clone();
+    let database = Database::with_engine(engine, super::at_rest()?)?;
+    let mut inspection = Inspection {
+        recovery,
+        engine: database.engine.statistics(),
+        views: Vec::new(),
+        collections: Vec::new(),
+    };
+    for db in database.catalog.databases() {
+        for (namespace, entry) in database.catalog.list(&db) {
+            match entry {
+                CatalogEntry::Collection(collection) => {
+                    inspection.collections.push(database.figures(&collection)?);
+                }
+                CatalogEntry::View(view) if view.is_timeseries() => {}
+                CatalogEntry::View(_) => inspection.views.push(namespace.to_string()),
+            }
+        }
+    }
+    // Figures were read; what could not be written back is for `verify`.
+    let _ = database.close();
+    Ok(inspection)
+}
+
+impl Database {
+    fn figures(&self, collection: &Arc<Collection>) -> Result<Figures> {
+        let sizes = self.collections.sizes(collection)?;
+        let kind = match collection.storage {
+            Storage::Buckets { .. } => Kind::TimeSeries,
+            Storage::Records { id_index: None, .. } => Kind::Clustered,
+            Storage::Records { .. } => Kind::Ordinary,
+        };
+        let mut figures = Figures {
+            namespace: collection.namespace.to_string(),
+            kind,
+            count: sizes.count,
+            disk_bytes: sizes.storage_bytes,
+            memory_bytes: sizes.data_bytes - sizes.storage_bytes,
+            measurements: 0,
+            versions: BTreeMap::new(),
+            open_documents: 0,
+            sealed_documents: 0,
+            tail_entries: 0,
+            columns: BTreeMap::new(),
+            indexes: self.collections.index_sizes(collection)?,
+            damage: Vec::new(),
+            damaged: 0,
+        };
+        if let Storage::Buckets {
+            open, sealed, tail, ..
+        } = collection.storage
+        {
+            self.count_buckets_into(collection, &mut figures)?;
+            for (keyspace, count) in [
+                (open, &mut figures.open_documents),
+                (sealed, &mut figures.sealed_documents),
+                (tail, &mut figures.tail_entries),
+            ] {
+                match self.count_entries(keyspace) {
+                    Ok(entries) => *count = entries,
+                    Err(error) => figures.damage.push(error.to_string()),
+                }
+            }
+        }
+        Ok(figures)
+    }
+
+    fn count_entries(&self, keyspace: KeyspaceId) -> Result<u64> {
+        let scan = self
+            .engine
+            .snapshot()?
+            .scan(keyspace, &[], None, Direction::Forward)?;
+        let mut entries = 0;
+        for item in scan {
+            item?;
+            entries += 1;
+        }
+        Ok(entries)
+    }
+
+    fn count_buckets_into(
+        &self,
+        collection: &Arc<Collection>,
+        figures: &mut Figures,
+    ) -> Result<()> {
+        figures.count = 0;
+        for bucket in self.timeseries.scan(collection, BucketRange::default())? {
+            let bucket = bucket.and_then(|bucket| Ok((bucket.to_document()?, bucket)));
+            let (document, bucket) = match bucket {
+                Ok(found) => found,
+                Err(error) => {
+                    figures.damaged += 1;
+                    if figures.damage.len() < DAMAGE_TOLD_MAX {
+                        figures.damage.push(error.to_string());
+                    }
+                    continue;
+                }
+            };
+            let measurements = u64::try_from(bucket.count()).unwrap_or(u64::MAX);
+            figures.count += 1;
+            figures.measurements += measurements;
+            *figures.versions.entry(bucket.version()).or_default() += 1;
+            let data = document.get("data").as_document();
+            for element in data.into_iter().flatten() {
+                let column = figures
+                    .columns
+                    .entry(element.name().to_owned())
+                    .or_default();
+                column.buckets += 1;
+                column.measurements += measurements;
+                column.bytes += match element.value() {
+                    ValueRef::Binary { bytes, .. } => bytes.len() as u64,
+                    ValueRef::Document(entries) => entries.as_bytes().len() as u64,
+                    _ => 0,
+                };
+            }
+        }
+        Ok(())
+    }
+}

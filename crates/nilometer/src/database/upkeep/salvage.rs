@@ -1,0 +1,405 @@
+//! Saving what can be read of a damaged directory into a new database.
+//!
+//! ```text
+//! source ──copy──> working copy ──read past damage──> documents, buckets ──insert──> target
+//! ```
+//!
+//! The source is only read. From a copy of it, the engine of `nilometer-storage` hands out all that is
+//! whole; documents and bucket documents of that are inserted into a new database, with the options and
+//! indexes the catalog names. So everything derived is made anew: indexes, the series index, counts.
+//!
+//! What is lost is listed: per collection how many documents, and which buckets as far as an index still
+//! names them. It needs the catalog and the list of keyspaces; without them nobody knows what the bytes
+//! were.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, doc};
+use nilometer_storage::{Direction, Engine, KeyspaceId, LsmOptions, SalvageEngine};
+
+use super::super::Database;
+use super::super::indexes::{IndexSide, shown_indexes};
+use crate::catalog::pipeline_value;
+use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, Storage, View};
+use crate::client::check;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{DocumentSequence, Request};
+use crate::session::ClientSession;
+use crate::timeseries::{BucketLimits, BucketRange, Timeseries};
+use crate::write::Records;
+
+/// Bytes of documents inserted at once.
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
+
+/// Documents inserted at once.
+const BATCH_DOCUMENTS: usize = 1000;
+
+/// Losses of one collection that are described; more are only counted.
+const LOSSES_TOLD_MAX: usize = 100;
+
+/// One collection as it came over.
+#[derive(Clone, Debug, Default)]
+pub struct SalvagedCollection {
+    /// Its name; a time series by the name of its buckets.
+    pub namespace: String,
+    /// True if what is counted are buckets.
+    pub is_bucketed: bool,
+    /// Documents or buckets that are in the target.
+    pub kept: u64,
+    /// Those that are not, as far as anything still names them.
+    pub lost: u64,
+    /// What is known of them, and of indexes that could not be made again.
+    pub losses: Vec<String>,
+}
+
+impl SalvagedCollection {
+    fn lose(&mut self, what: String) {
+        if self.losses.len() < LOSSES_TOLD_MAX {
+            self.losses.push(what);
+        }
+    }
+}
+
+/// What came over, and what did not.
+#[derive(Clone, Debug, Default)]
+pub struct Salvaged {
+    /// The collections.
+    pub collections: Vec<SalvagedCollection>,
+    /// Damage that was met, with the part of the database it lies in.
+    pub damage: Vec<String>,
+}
+
+impl Salvaged {
+    /// True if nothing was lost.
+    pub fn is_whole(&self) -> bool {
+        let whole = |c: &SalvagedCollection| c.lost == 0 && c.losses.is_empty();
+        self.damage.is_empty() && self.collections.iter().all(whole)
+    }
+}
+
+/// Salvages the database in `source`, which is not open, into the empty or absent directory `target`.
+/// A working copy lies beside the target meanwhile, so there must be room for both.
+pub fn salvage(source: &Path, target: &Path) -> Result<Salvaged> {
+    let work = working_copy(target)?;
+    if work.exists() {
+        return Err(Error::bad_value(format!(
+            "{} is in the way: remove it if no other salvage runs",
+            work.display()
+        )));
+    }
+    let copied = nilometer_storage::copy_database(source, &work, &mut |_, _| {});
+    let salvaged = copied
+        .map_err(Error::from)
+        .and_then(|()| salvage_copy(&work, target));
+    // It was made here, a few lines above.
+    let removed = std::fs::remove_dir_all(&work);
+    let salvaged = salvaged?;
+    removed
+        .map_err(|e| Error::new(ErrorCode::InternalError, format!("{}: {e}", work.display())))?;
+    Ok(salvaged)
+}
+
+/// The directory beside `target` for the copy that is read.
+fn working_copy(target: &Path) -> Result<PathBuf> {
+    let name = target.file_name().ok_or_else(|| {
+        Error::bad_value(format!("{} is no name for a directory", target.display()))
+    })?;
+    let mut name = name.to_owned();
+    name.push(".salvage");
+    Ok(target.with_file_name(name))
+}
+
+fn salvage_copy(work: &Path, target: &Path) -> Result<Salvaged> {
+    let engine = Arc::new(SalvageEngine::open(work, LsmOptions::default())?);
+    let database = Database::open_with(target, super::at_rest()?)?;
+    let source = Source::open(engine.clone())?;
+    let mut salvaged = Salvaged::default();
+    let mut views = Vec::new();
+    for db in source.catalog.databases() {
+        for (namespace, entry) in source.catalog.list(&db) {
+            match entry {
+                CatalogEntry::Collection(collection) => {
+                    salvaged
+                        .collections
+                        .push(source.copy(&collection, &database)?);
+                }
+                // It comes with its buckets.
+                CatalogEntry::View(view) if view.is_timeseries() => {}
+                CatalogEntry::View(view) => views.push((namespace, view)),
+            }
+        }
+    }
+    for (namespace, view) in views {
+        if let Err(error) = create_view(&database, &namespace, &view) {
+            salvaged
+                .damage
+                .push(format!("the view {namespace}: {error}"));
+        }
+    }
+    let names = source.keyspace_names();
+    for loss in engine.losses() {
+        let place = match loss.keyspace {
+            None => "the log".to_owned(),
+            Some(id) => names
+                .get(&id)
+                .cloned()
+                .unwrap_or_else(|| format!("keyspace {}", id.0)),
+        };
+        salvaged.damage.push(format!("{place}: {}", loss.what));
+    }
+    database.settle()?;
+    database.close()?;
+    Ok(salvaged)
+}
+
+fn create_view(database: &Database, namespace: &Namespace, view: &View) -> Result<()> {
+    let mut command = DocumentBuilder::new();
+    command.append("create", namespace.collection.as_str());
+    command.append("viewOn", view.view_on.as_str());
+    command.append("pipeline", pipeline_value(&view.pipeline));
+    for element in view.options.iter() {
+        command.append_element(element);
+    }
+    database
+        .call(&namespace.database, command.finish())
+        .map(drop)
+}
+
+/// The damaged database: just what is needed to read it, without threads that would write.
+struct Source {
+    engine: Arc<SalvageEngine>,
+    catalog: Arc<Catalog>,
+    records: Records,
+    timeseries: Arc<Timeseries>,
+}
+
+impl Source {
+    fn open(engine: Arc<SalvageEngine>) -> Result<Self> {
+        let catalog = Arc::new(Catalog::open(engine.clone())?);
+        let timeseries = Timeseries::new(engine.clone(), BucketLimits::default(), 0);
+        Ok(Self {
+            records: Records::new(engine.clone(), catalog.clone()),
+            timeseries: Arc::new(timeseries),
+            engine,
+            catalog,
+        })
+    }
+
+    /// What each keyspace holds, in words.
+    fn keyspace_names(&self) -> BTreeMap<KeyspaceId, String> {
+        let mut names = BTreeMap::new();
+        for collection in self.catalog.collections() {
+            let namespace = &collection.namespace;
+            for index in collection.indexes.all().iter() {
+                let name = format!("the index {} of {namespace}, made anew", index.spec.name);
+                names.insert(index.keyspace, name);
+            }
+            let parts = match collection.storage {
+                Storage::Records { records, id_index } => vec![
+                    (Some(records), "the documents"),
+                    (id_index, "the index on _id, made anew,"),
+                ],
+                Storage::Buckets {
+                    open,
+                    sealed,
+                    tail,
+                    series,
+                } => vec![
+                    (Some(open), "the open buckets"),
+                    (Some(sealed), "the sealed buckets"),
+                    (Some(tail), "the newest measurements"),
+                    (Some(series), "the series index, made anew,"),
+                ],
+            };
+            for (id, what) in parts {
+                names.extend(id.map(|id| (id, format!("{what} of {namespace}"))));
+            }
+        }
+        names
+    }
+
+    /// Makes the collection in `target` and copies into it what can be read.
+    fn copy(&self, collection: &Arc<Collection>, target: &Database) -> Result<SalvagedCollection> {
+        let mut salvaged = SalvagedCollection {
+            namespace: collection.namespace.to_string(),
+            is_bucketed: collection.timeseries.is_some(),
+            ..SalvagedCollection::default()
+        };
+        let view = collection.namespace.view_of_buckets();
+        let view = view.filter(|view| self.catalog.timeseries(view).is_some());
+        if let Err(error) = create(target, collection, view.as_ref()) {
+            salvaged.lose(format!("it cannot be made: {error}"));
+            return Ok(salvaged);
+        }
+        let mut inserter = Inserter::new(target, &collection.namespace);
+        match collection.storage {
+            Storage::Records { records, id_index } => {
+                for record in self.records.scan(collection, false, None)? {
+                    match record {
+                        Ok((_, document)) => inserter.add(document.as_ref(), &mut salvaged)?,
+                        Err(error) => salvaged.lose(format!("a document: {error}")),
+                    }
+                }
+                inserter.flush(&mut salvaged)?;
+                let named = self.entries(id_index.unwrap_or(records))?;
+                salvaged.lost = named.saturating_sub(salvaged.kept);
+            }
+            Storage::Buckets { series, .. } => {
+                let mut seen = HashSet::new();
+                for bucket in self.timeseries.scan(collection, BucketRange::default())? {
+                    let document = bucket.and_then(|b| Ok((b.id().0, b.to_document()?)));
+                    match document {
+                        Ok((id, document)) => {
+                            seen.insert(id);
+                            inserter.add(document.as_ref(), &mut salvaged)?;
+                        }
+                        Err(error) => salvaged.lose(error.to_string()),
+                    }
+                }
+                inserter.flush(&mut salvaged)?;
+                self.name_lost_buckets(series, &seen, &mut salvaged)?;
+            }
+        }
+        for index in shown_indexes(collection, IndexSide::Stored) {
+            if let Err(error) =
+                create_index(target, &collection.namespace, index.spec.to_document())
+            {
+                salvaged.lose(format!("the index {}: {error}", index.spec.name));
+            }
+        }
+        Ok(salvaged)
+    }
+
+    fn entries(&self, keyspace: KeyspaceId) -> Result<u64> {
+        let mut entries = 0;
+        let scan = self
+            .engine
+            .snapshot()?
+            .scan(keyspace, &[], None, Direction::Forward)?;
+        for item in scan {
+            item?;
+            entries += 1;
+        }
+        Ok(entries)
+    }
+
+    /// Names the buckets the series index knows and nobody could read.
+    fn name_lost_buckets(
+        &self,
+        series: KeyspaceId,
+        seen: &HashSet<[u8; 12]>,
+        salvaged: &mut SalvagedCollection,
+    ) -> Result<()> {
+        let mut lost = HashSet::new();
+        let scan = self
+            .engine
+            .snapshot()?
+            .scan(series, &[], None, Direction::Forward)?;
+        for item in scan {
+            let (key, _) = item?;
+            let Some(id) = key.last_chunk::<12>() else {
+                continue;
+            };
+            if !seen.contains(id) && lost.insert(*id) {
+                salvaged.lose(format!("bucket {}", ObjectId(*id).to_hex()));
+            }
+        }
+        salvaged.lost += u64::try_from(lost.len()).unwrap_or(u64::MAX);
+        Ok(())
+    }
+}
+
+/// Options that follow from others, and are not given to `create`.
+const DERIVED_OPTIONS: [&str; 2] = ["validator", "clusteredIndex"];
+
+/// Makes a collection, or with its `view` a time series.
+fn create(target: &Database, collection: &Collection, view: Option<&Namespace>) -> Result<()> {
+    let namespace = &collection.namespace;
+    let name = view.unwrap_or(namespace).collection.as_str();
+    let mut command = DocumentBuilder::new();
+    command.append("create", name);
+    for element in collection.listed_options().iter() {
+        if view.is_none() || !DERIVED_OPTIONS.contains(&element.name()) {
+            command.append_element(element);
+        }
+    }
+    target.call(&namespace.database, command.finish())?;
+    if collection.may_have_mixed_schema() {
+        let mixed = doc! { "collMod": name, "timeseriesBucketsMayHaveMixedSchemaData": true };
+        target.call(&namespace.database, mixed)?;
+    }
+    Ok(())
+}
+
+fn create_index(target: &Database, namespace: &Namespace, spec: Document) -> Result<()> {
+    let indexes: Vec<Value> = vec![spec.into()];
+    let command = doc! { "createIndexes": namespace.collection.as_str(), "indexes": indexes };
+    target.call(&namespace.database, command).map(drop)
+}
+
+/// Inserts documents as they are, many at a time.
+struct Inserter<'t> {
+    target: &'t Database,
+    namespace: &'t Namespace,
+    session: ClientSession,
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl<'t> Inserter<'t> {
+    fn new(target: &'t Database, namespace: &'t Namespace) -> Self {
+        Self {
+            target,
+            namespace,
+            session: ClientSession::embedded(),
+            bytes: Vec::new(),
+            count: 0,
+        }
+    }
+
+    fn add(&mut self, document: DocRef<'_>, salvaged: &mut SalvagedCollection) -> Result<()> {
+        self.bytes.extend_from_slice(document.as_bytes());
+        self.count += 1;
+        if self.bytes.len() >= BATCH_BYTES || self.count >= BATCH_DOCUMENTS {
+            self.flush(salvaged)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, salvaged: &mut SalvagedCollection) -> Result<()> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        let bytes = Arc::new(std::mem::take(&mut self.bytes));
+        let span = 0..bytes.len();
+        let documents = DocumentSequence::new("documents".to_owned(), bytes, span);
+        let documents = documents.ok_or_else(|| Error::bad_value("not BSON documents"))?;
+        let request = Request {
+            body: doc! {
+                "insert": self.namespace.collection.as_str(),
+                "ordered": false,
+                "bypassDocumentValidation": true,
+                "bypassEmptyTsReplacement": true,
+                "$db": self.namespace.database.as_str(),
+            },
+            sequences: vec![documents],
+        };
+        let reply = self.target.run_command(&mut self.session, &request);
+        let inserted = reply.get("n").as_exact_i64();
+        salvaged.kept += inserted.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+        match reply.get("writeErrors").as_array() {
+            Some(errors) => {
+                for error in errors.iter().filter_map(|e| e.as_document()) {
+                    let text = error.get("errmsg").as_str().unwrap_or_default();
+                    salvaged.lost += 1;
+                    salvaged.lose(text.to_owned());
+                }
+            }
+            None => check(&reply)?,
+        }
+        self.count = 0;
+        Ok(())
+    }
+}
