@@ -120,3 +120,105 @@ impl Shared {
         end
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use nilometer_bson::{Document, Value, array, doc};
+
+    use super::*;
+    use crate::query::exec::testing::{
+        MemoryCollections, MemoryRecords, operation, run_with, settings,
+    };
+    use crate::query::exec::workers::Workers;
+    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::source::Resolved;
+
+    /// A few thousand documents with doubles that do not add up evenly.
+    fn documents() -> Vec<Document> {
+        let one = |at: i32| {
+            let wild = f64::from(at * 7919 % 10_007) * 10f64.powi(at % 25 - 12);
+            doc! {"k": at * 31 % 97, "d": wild, "l": i64::from(at) << 30, "t": at}
+        };
+        (0..6000).map(one).collect()
+    }
+
+    fn grouped(
+        stage: &Document,
+        workers: Option<&Arc<Workers>>,
+        bytes: u64,
+        folder: &Path,
+    ) -> Vec<Document> {
+        let source = Resolved::Ordinary(Arc::new(MemoryRecords(documents())));
+        let limits = ExecLimits {
+            group_bytes_max: bytes,
+            ..ExecLimits::default()
+        };
+        let mut settings = settings(ExecOptions::default(), limits);
+        settings.spill = Some(folder.into());
+        settings.helpers = workers.map(|workers| Helpers {
+            alone_batches: 2,
+            piece_batches: 3,
+            ..Helpers::new(Arc::clone(workers), 4)
+        });
+        let stages = array![doc! {"$group": stage.clone()}];
+        run_with(&MemoryCollections::of(source), &stages, settings).unwrap()
+    }
+
+    #[test]
+    fn the_answer_is_that_of_one_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        let workers = Arc::<Workers>::default();
+        let stage = doc! {
+            "_id": "$k",
+            "sum": doc! {"$sum": "$d"}, "avg": doc! {"$avg": "$d"}, "whole": doc! {"$sum": "$l"},
+            "n": doc! {"$count": doc! {}}, "first": doc! {"$first": "$t"}, "last": doc! {"$last": "$t"},
+            "max": doc! {"$max": "$d"}, "min": doc! {"$min": "$l"},
+            "two": doc! {"$firstN": doc! {"n": 2, "input": "$t"}},
+            "top": doc! {"$topN": doc! {"n": 2, "sortBy": doc! {"d": -1}, "output": "$t"}},
+        };
+        let expected = grouped(&stage, None, u64::MAX, folder.path());
+        let found = grouped(&stage, Some(&workers), u64::MAX, folder.path());
+        assert_eq!(workers.running(), 3);
+        assert_eq!(found, expected);
+        // Written to disk, groups come in the order of their keys.
+        let mut expected = expected;
+        expected.sort_by_key(|group| group.get("_id").as_exact_i64());
+        let found = grouped(&stage, Some(&workers), 9_000, folder.path());
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_left_to_one_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        for accumulator in [
+            doc! {"$stdDevPop": "$d"},
+            doc! {"$push": "$t"},
+            doc! {"$sum": doc! {"$rand": doc! {}}},
+        ] {
+            let workers = Arc::<Workers>::default();
+            let stage = doc! {"_id": Value::Null, "v": accumulator};
+            assert_eq!(
+                grouped(&stage, Some(&workers), u64::MAX, folder.path()).len(),
+                1
+            );
+            assert_eq!(workers.running(), 0);
+        }
+    }
+
+    #[test]
+    fn a_killed_query_ends_in_its_helpers_too() {
+        let killed = operation();
+        let helper = killed.for_helper();
+        assert!(helper.check_interrupt().is_ok());
+        killed
+            .kill_switch()
+            .kill(crate::error::ErrorCode::Interrupted);
+        assert!(helper.check_interrupt().is_err());
+        let mut late = operation();
+        late.set_time_limit(Some(std::time::Duration::ZERO));
+        let error = late.for_helper().check_interrupt().unwrap_err();
+        assert_eq!(error.code, crate::error::ErrorCode::MaxTimeMSExpired);
+    }
+}
