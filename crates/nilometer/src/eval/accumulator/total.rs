@@ -51,11 +51,7 @@ impl Total {
 
     /// Adds doubles in order.
     pub fn add_f64s(&mut self, values: &[f64]) {
-        let mut doubles = self.doubles;
-        for value in values {
-            doubles.add(*value);
-        }
-        self.doubles = doubles;
+        self.doubles.add_all(values);
         self.has_double |= !values.is_empty();
     }
 
