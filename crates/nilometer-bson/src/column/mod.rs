@@ -24,7 +24,7 @@
 //! pieces stand in the order in which a reader runs out of them.
 //!
 //! From the bottom: `simple8b` and `words` read and pack words, `delta` turns values into integers, `element` and
-//! `pieces` cut bytes, `stream`, `objects` and `encoder` write, `decoder` and `interleaved` read.
+//! `pieces` cut bytes, `stream`, `objects` and `encoder` write, `decoder` and `interleaved` read; `packed` keeps columns in still fewer bytes.
 //!
 //! The bytes written are those MongoDB writes for the same values, because a server that appends to a stored column undoes
 //! its last flush and must find what it expects. All columns MongoDB has written since 5.2 can be read.
@@ -42,6 +42,7 @@ mod interleaved;
 mod kernels;
 mod numbers;
 mod objects;
+mod packed;
 mod pieces;
 mod simple8b;
 mod stream;
@@ -51,6 +52,7 @@ pub use blocks::{count, decode_block, decode_values, last, validate};
 pub use decoder::{MEMORY_MAX, RawValue, decode_raw};
 pub use encoder::{ColumnBuilder, ColumnDiff};
 pub use error::{BsonCause, ColumnError};
+pub use packed::{pack, unpack};
 
 /// Simple-8b words by themselves, for tests.
 #[doc(hidden)]

@@ -62,6 +62,19 @@ impl WordSink for Blocks {
 }
 
 impl Blocks {
+    /// Blocks behind `bytes`.
+    pub(crate) fn behind(bytes: Vec<u8>) -> Self {
+        Blocks {
+            bytes,
+            ..Blocks::default()
+        }
+    }
+
+    /// The words that follow are of the scale with this nibble.
+    pub(crate) fn go_on_with(&mut self, nibble: u8) {
+        self.nibble = nibble;
+    }
+
     fn close(&mut self) {
         self.open = CLOSED;
     }

@@ -36,6 +36,7 @@ use super::fold::{self, BucketKeyspaces, Parts};
 use super::index_maintenance::Maintained;
 use super::insert::in_ordinary_range;
 use super::meta::SeriesMeta;
+use super::sealed::Columns;
 use super::{Timeseries, sealed, series_index};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
@@ -262,7 +263,7 @@ impl BucketChanges<'_> {
         self.batch.put(self.keyspaces.series, key, Vec::new());
         self.indexes
             .document_added(&mut self.batch, bucket.id, document)?;
-        let stored = sealed::store(document)?;
+        let stored = sealed::store(document, Columns::Packed)?;
         self.bytes += stored.len();
         self.batch
             .put(self.keyspaces.sealed, bucket.id.to_vec(), stored);

@@ -10,7 +10,7 @@ use nilometer_storage::{Bytes, Direction, Durability, Engine, KeyspaceId, Snapsh
 use super::bucket_document::{BucketDocument, BucketImage, Layout, damaged};
 use super::index_maintenance::Maintained;
 use super::meta::SeriesMeta;
-use super::sealed;
+use super::sealed::{self, Columns};
 use super::tail::{self, Entry};
 use crate::error::{Error, Result};
 
@@ -208,7 +208,9 @@ pub(crate) fn fold(
     if parts.tail.is_empty() {
         if let (Some(stored), true, Target::Sealed) = (&parts.stored, parts.in_open, target) {
             let mut batch = WriteBatch::new();
-            batch.put(keyspaces.sealed, id.to_vec(), stored.to_vec());
+            let document = sealed::load(stored)?;
+            let packed = sealed::store(document.as_ref(), Columns::Packed)?;
+            batch.put(keyspaces.sealed, id.to_vec(), packed);
             batch.delete(keyspaces.open, id.to_vec());
             engine.commit(batch, Durability::Buffered)?;
         }
@@ -219,11 +221,11 @@ pub(crate) fn fold(
     };
     let rows = image.rows();
     let document = image.into_document();
-    let stored = sealed::store(document.as_ref())?;
-    let (to, from) = match target {
-        Target::Open => (keyspaces.open, keyspaces.sealed),
-        Target::Sealed => (keyspaces.sealed, keyspaces.open),
+    let (to, from, columns) = match target {
+        Target::Open => (keyspaces.open, keyspaces.sealed, Columns::AsTheyAre),
+        Target::Sealed => (keyspaces.sealed, keyspaces.open, Columns::Packed),
     };
+    let stored = sealed::store(document.as_ref(), columns)?;
     let mut batch = WriteBatch::new();
     if indexes.needs_documents() {
         let before = parts.stored_document()?;

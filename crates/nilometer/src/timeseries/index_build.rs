@@ -165,6 +165,6 @@ pub(super) struct Chunk {
 fn header_or_all(stored: &[u8], with_columns: bool) -> Result<Document> {
     Ok(match sealed::open(stored)? {
         Stored::Split { skeleton, .. } if !with_columns => skeleton,
-        other => other.to_document(stored),
+        other => other.to_document(stored)?,
     })
 }

@@ -21,7 +21,7 @@ use super::bucket_cache;
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Layout, Version, damaged};
 use super::fold::{self, BucketKeyspaces};
 use super::index_scan::{Candidates, Stream};
-use super::sealed::{self, Stored};
+use super::sealed::{self, ColumnPlace, Stored};
 use super::tail;
 use super::walk::{self, ChunkBounds, RawBucket, behind};
 use crate::catalog::Collection;
@@ -46,7 +46,7 @@ pub struct StoredBucket {
     document: Document,
     stored: Bytes,
     names: Arc<[Arc<str>]>,
-    ranges: Vec<Option<Range<usize>>>,
+    places: Vec<Option<ColumnPlace>>,
     header: HeaderPlaces,
     decoded: Vec<OnceLock<Arc<ColumnBlock>>>,
 }
@@ -74,14 +74,14 @@ impl HeaderPlaces {
 impl StoredBucket {
     /// Opens the stored form of a bucket; `like` lends its column names if they are the same.
     fn open(stored: Bytes, time_field: &str, like: Option<&StoredBucket>) -> Result<Self> {
-        let (document, ranges) = match sealed::open(&stored)? {
+        let (document, places) = match sealed::open(&stored)? {
             Stored::Whole(document) => (document, Vec::new()),
             Stored::Split { skeleton, columns } => (
                 skeleton,
-                columns.into_iter().map(|(_, range)| Some(range)).collect(),
+                columns.into_iter().map(|(_, place)| Some(place)).collect(),
             ),
         };
-        Self::new(document, stored, ranges, time_field, like)
+        Self::new(document, stored, places, time_field, like)
     }
 
     /// A bucket document that lies nowhere in this form.
@@ -92,7 +92,7 @@ impl StoredBucket {
     fn new(
         document: Document,
         stored: Bytes,
-        mut ranges: Vec<Option<Range<usize>>>,
+        mut places: Vec<Option<ColumnPlace>>,
         time_field: &str,
         like: Option<&StoredBucket>,
     ) -> Result<Self> {
@@ -111,7 +111,7 @@ impl StoredBucket {
             }
             _ => parsed.data.iter().map(|e| Arc::from(e.name())).collect(),
         };
-        ranges.resize(names.len(), None);
+        places.resize(names.len(), None);
         let decoded = (0..names.len()).map(|_| OnceLock::new()).collect();
         Ok(Self {
             id,
@@ -120,7 +120,7 @@ impl StoredBucket {
             document,
             stored,
             names,
-            ranges,
+            places,
             header,
             decoded,
         })
@@ -193,7 +193,7 @@ impl StoredBucket {
 
     /// The bucket document.
     pub fn to_document(&self) -> Result<Document> {
-        if self.ranges.iter().all(Option::is_none) {
+        if self.places.iter().all(Option::is_none) {
             return Ok(self.document.clone());
         }
         sealed::load(&self.stored)
@@ -216,9 +216,9 @@ impl StoredBucket {
 
     fn decode(&self, at: usize, name: &str) -> Result<ColumnBlock> {
         let bad = |what: &str| damaged(ValueRef::ObjectId(self.id()), what);
-        if let Some(Some(range)) = self.ranges.get(at) {
-            let bytes = self.stored.get(range.clone()).unwrap_or(&[]);
-            return self.decode_column(bytes);
+        if let Some(Some(place)) = self.places.get(at) {
+            let bytes = place.bytes(&self.stored)?;
+            return self.decode_column(&bytes);
         }
         let data = self
             .document
