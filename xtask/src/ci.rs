@@ -124,8 +124,10 @@ pub(crate) fn test() -> Outcome<TestTimes> {
     Ok(TestTimes { build, suite })
 }
 
-/// Tests of which the fast suite runs a part, at full length: simulated histories, and kills of the server.
-const LONG_TESTS: [&str; 4] = [
+/// Tests of which the fast suite runs a part, at full length: simulated histories, kills of the server, and
+/// the planner's rules left out one by one.
+const LONG_TESTS: [&str; 5] = [
+    "every_way_gives_the_same_answer",
     "fuzz_bucket_catalog",
     "outlive_kills",
     "after_kills",

@@ -15,6 +15,7 @@ const VALUES_MAX: usize = 6000;
 ///
 /// When two ways of reading disagree, or a column that was read does not come back after being written.
 pub fn column_decode(bytes: &[u8]) {
+    column_pack(bytes);
     let plain = column::decode_raw(bytes, VALUES_MAX);
     let block = column::decode_block(bytes, VALUES_MAX);
     let count = column::count(bytes);
@@ -39,6 +40,24 @@ pub fn column_decode(bytes: &[u8]) {
     });
     assert_eq!(reopened, Ok((values.len(), plain.clone())));
     column_encode(values);
+}
+
+/// Packs bytes as a column, and reads them as a packed one.
+///
+/// # Panics
+///
+/// When what was packed does not come back, or takes no less.
+pub fn column_pack(bytes: &[u8]) {
+    if let Some(packed) = column::pack(bytes) {
+        assert!(packed.len() < bytes.len());
+        let back = column::unpack(&packed, usize::MAX);
+        assert!(back.as_deref() == Ok(bytes), "the column comes back");
+    }
+    let as_packed = [&[0x60], bytes].concat();
+    if let Ok(column) = column::unpack(&as_packed, VALUES_MAX) {
+        // It is a column, or an error like any other.
+        let _ = column::decode_block(&column, VALUES_MAX);
+    }
 }
 
 /// Writes values as a column, whole and in pieces, and reads them back.

@@ -156,6 +156,7 @@ fn parameters() -> String {
             Kind::Bool => "bool",
             Kind::Int => "int",
             Kind::Long => "long",
+            Kind::Rules => "list of names",
         };
         let set = match parameter.set_at {
             SetAt::Never => "never",

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use nilometer_bson::{Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::query::planner::rules::RuleSet;
 
 /// The type of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum Kind {
     Int,
     /// A 64-bit number.
     Long,
+    /// A list of names of planner rules, or one text with commas between them.
+    Rules,
 }
 
 /// When a parameter may be set.
@@ -115,6 +118,8 @@ parameters! {
         "Milliseconds after which a cursor nobody asks is closed.";
     enable_test_commands = "enableTestCommands", Bool, Never, 0, 0, 1,
         "True if commands made for tests only are there: they are not.";
+    internal_nilometer_disabled_rules = "internalNilometerDisabledRules", Rules, Any, 0, 0, i64::MAX,
+        "Names of the planner's rules to leave out, for tests and for the search for an error: answers stay the same.";
     internal_query_max_blocking_sort_memory_usage_bytes = "internalQueryMaxBlockingSortMemoryUsageBytes", Long, Any, 104_857_600, 0, i64::MAX,
         "Bytes a sort may hold before it spills to disk or fails.";
     internal_document_source_group_max_memory_bytes = "internalDocumentSourceGroupMaxMemoryBytes", Long, Any, 104_857_600, 1, i64::MAX,
@@ -174,6 +179,14 @@ impl Parameters {
             Kind::Bool => Value::Bool(number != 0),
             Kind::Int => Value::Int32(i32::try_from(number).unwrap_or(i32::MAX)),
             Kind::Long => Value::Int64(number),
+            Kind::Rules => {
+                let names = RuleSet::from_number(number).names();
+                names
+                    .into_iter()
+                    .map(Value::from)
+                    .collect::<Vec<_>>()
+                    .into()
+            }
         })
     }
 
@@ -249,6 +262,13 @@ fn lookup(name: &str) -> Result<&'static ParameterSpec> {
 fn parse_value(spec: &ParameterSpec, value: ValueRef<'_>) -> Result<i64> {
     match (spec.kind, value) {
         (_, ValueRef::String(text)) => parse_text(spec, text),
+        (Kind::Rules, ValueRef::Array(list)) => {
+            let names: Option<Vec<&str>> = list.iter().map(|name| name.as_str()).collect();
+            let names = names.ok_or_else(|| {
+                Error::type_mismatch(format!("{} takes a list of names", spec.name))
+            })?;
+            Ok(RuleSet::named(names)?.number())
+        }
         (Kind::Bool, ValueRef::Bool(value)) => Ok(i64::from(value)),
         (Kind::Bool, value) if value.is_number() => Ok(i64::from(value.as_exact_i64() != Some(0))),
         (Kind::Int | Kind::Long, value) if value.is_number() => {
@@ -275,6 +295,13 @@ fn parse_text(spec: &ParameterSpec, text: &str) -> Result<i64> {
             _ => None,
         },
         Kind::Int | Kind::Long => text.trim().parse().ok(),
+        Kind::Rules => {
+            let names = text
+                .split(',')
+                .map(str::trim)
+                .filter(|name| !name.is_empty());
+            Some(RuleSet::named(names)?.number())
+        }
     };
     parsed.ok_or_else(|| {
         Error::bad_value(format!(

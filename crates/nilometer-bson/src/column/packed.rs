@@ -133,6 +133,9 @@ impl<'a> Parts<'a> {
     /// The packed form; `None` if it would be longer than `bytes_max`.
     fn pack(&self, bytes_max: usize) -> Option<Vec<u8>> {
         let (parameter, bits) = best_parameter(&self.values);
+        if bits.div_ceil(8) > bytes_max {
+            return None;
+        }
         let mut out = Vec::with_capacity(16 + self.literal.len() + bits.div_ceil(8));
         out.extend_from_slice(&[PACKED, parameter as u8]);
         put_varint(&mut out, self.literal.len());

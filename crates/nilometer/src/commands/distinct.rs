@@ -19,7 +19,7 @@ use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
 use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::{MatchStage, Stage};
 use crate::query::planner::needs::Needs;
-use crate::query::planner::rules::distinct_values;
+use crate::query::planner::rules::{DistinctMetas, Rule, distinct_values};
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
@@ -142,7 +142,8 @@ pub(super) fn plan(
         },
         |input| apply_hint(input, hint),
     )?;
-    if !builder.settings.options.no_rules {
+    let options = builder.settings.options;
+    if !options.no_rules && !options.disabled.contains(DistinctMetas.name()) {
         distinct_values(&mut plan, key, &builder.settings);
     }
     Ok(Planned {

@@ -21,6 +21,7 @@ use crate::query::pipeline::{PipelineContext, Stage};
 use crate::query::planner::near;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::resolve::resolve;
+use crate::query::planner::rules::RuleSet;
 use crate::query::planner::{Builder, Input, LogicalPlan, access, rules};
 
 /// Options of every query.
@@ -179,7 +180,10 @@ pub(super) fn settings(
             Arc::clone(&services.plans)
         },
         helpers: helpers(database),
-        options: ExecOptions::default(),
+        options: ExecOptions {
+            disabled: RuleSet::from_number(given.internal_nilometer_disabled_rules()),
+            ..ExecOptions::default()
+        },
     }
 }
 

@@ -85,6 +85,9 @@ impl Buckets {
             BucketEntries::Newest(components) => {
                 timeseries.newest_candidates(collection, &scan.index, *components)
             }
+            BucketEntries::Oldest(components) => {
+                timeseries.oldest_candidates(collection, &scan.index, *components)
+            }
         };
         let dropped = || {
             let all = collection.indexes.all();

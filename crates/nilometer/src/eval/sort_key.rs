@@ -295,6 +295,11 @@ impl SortPattern {
         Ordering::Equal
     }
 
+    /// True if no part of the pattern tells the two values apart.
+    pub fn is_equal(&self, a: &Value, b: &Value) -> bool {
+        self.collation.compare(a.as_ref(), b.as_ref()).is_eq()
+    }
+
     /// Compares two documents; for many comparisons extract the keys once instead.
     pub fn compare_documents(
         &self,

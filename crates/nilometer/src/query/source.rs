@@ -396,6 +396,8 @@ pub enum BucketEntries {
     /// Of each combination of so many values at the front, those of buckets that may hold its newest
     /// measurement.
     Newest(usize),
+    /// The same for its oldest measurement.
+    Oldest(usize),
 }
 
 /// What a scan touched; explain shows it.

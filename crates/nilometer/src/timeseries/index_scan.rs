@@ -315,6 +315,66 @@ impl Timeseries {
         Ok(Some(found))
     }
 
+    /// The buckets that may hold the oldest measurement of each combination of the first `components`
+    /// values of a static index whose next component is the start, ascending.
+    ///
+    /// The bucket that starts first holds a measurement less than a span behind its start; another holds an
+    /// earlier one only if it starts before that. `None` if there are too many.
+    pub fn oldest_candidates(
+        &self,
+        collection: &Collection,
+        index: &BucketIndex,
+        components: usize,
+    ) -> Result<Option<Found>> {
+        let Some(options) = &collection.timeseries else {
+            return Ok(Some(Found::default()));
+        };
+        let (keyspace, order) = (index.stored.keyspace, index.index().order());
+        let snapshot = self.engine.snapshot()?;
+        let mut found = Found::default();
+        let mut scan = snapshot.scan(keyspace, &[], None, Direction::Forward)?;
+        // The values at hand, and the first key that matters no more.
+        let mut current: Option<(Vec<u8>, Vec<u8>)> = None;
+        let mut passed = 0;
+        while let Some(item) = scan.next() {
+            let (entry, _) = item?;
+            found.keys_examined += 1;
+            let (key, id) = split(&entry)?;
+            if let Some((prefix, end)) = &current
+                && key.starts_with(prefix)
+            {
+                if key < end.as_slice() {
+                    found.ids.push(id);
+                    continue;
+                }
+                passed += 1;
+                if passed > ENTRIES_WALKED_MAX {
+                    let Some(next) = behind_prefix(prefix) else {
+                        break;
+                    };
+                    scan = snapshot.scan(keyspace, &next, None, Direction::Forward)?;
+                    passed = 0;
+                }
+                continue;
+            }
+            let prefix = prefix(key, order, components)?;
+            let Some(oldest) = start_of(key, prefix.len()) else {
+                return Ok(None);
+            };
+            let mut end = KeyBuilder::new(KeyOrder::ASCENDING);
+            end.push(ValueRef::DateTime(oldest.saturating_add(options.span_ms())));
+            current = Some((prefix.to_vec(), [prefix, &end.finish().0].concat()));
+            passed = 0;
+            found.ids.push(id);
+            if found.ids.len() > CANDIDATES_MAX {
+                return Ok(None);
+            }
+        }
+        found.ids.sort_unstable();
+        found.ids.dedup();
+        Ok(Some(found))
+    }
+
     /// How many wanted entries an index has, counted up to `limit`.
     pub fn count_keys(
         &self,
@@ -418,6 +478,16 @@ impl Timeseries {
         }
         Ok(first.zip(last))
     }
+}
+
+/// The least key above all that begin with `prefix`; none if there is none.
+fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let kept = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut next = prefix.get(..=kept)?.to_vec();
+    if let Some(last) = next.last_mut() {
+        *last += 1;
+    }
+    Some(next)
 }
 
 /// The start of a bucket, which stands in its key behind so many bytes.

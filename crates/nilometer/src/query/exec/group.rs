@@ -29,7 +29,7 @@ use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, State};
 use crate::eval::expression::Expression;
 use crate::eval::{EvalContext, memory_bytes};
-use crate::query::batch::Batch;
+use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::pipeline::GroupStage;
 
 /// Bytes counted for a group beside key and states.
@@ -70,7 +70,7 @@ impl Group {
         let shared = Shared::of(&self.stage, cx);
         let mut gathered = 0;
         while let Some(batch) = next_filled(&mut input, cx)? {
-            table.add(batch, &mut blocks, &mut spilled, cx)?;
+            table.add(batch, &self.stage, &mut blocks, &mut spilled, cx)?;
             gathered += 1;
             if let Some(shared) = &shared
                 && gathered >= shared.alone_batches()
@@ -254,13 +254,14 @@ impl Table {
     fn add(
         &mut self,
         batch: Batch,
+        stage: &GroupStage,
         blocks: &mut BlockGroup,
         spilled: &mut Option<Sorter<ByKey>>,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
         match batch {
             Batch::Block(block) => {
-                if !blocks.add(&block, self, cx)? {
+                if !self.add_block(&block, stage, blocks, cx)? {
                     for row in block.to_rows()? {
                         self.add_row(&row, cx)?;
                         self.spill_if_full(spilled, cx)?;
@@ -281,6 +282,21 @@ impl Table {
         Ok(())
     }
 
+    /// Adds a block from its header or its columns; false if its rows must be added one by one instead.
+    fn add_block(
+        &mut self,
+        block: &MeasurementBlock,
+        stage: &GroupStage,
+        blocks: &mut BlockGroup,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        let by_header = match &stage.from_headers {
+            Some(headers) => headers.add(stage, block, self, cx)?,
+            None => false,
+        };
+        Ok(by_header || blocks.add(block, self, cx)?)
+    }
+
     /// The groups of some batches, for a table they are added to later.
     pub(super) fn of_batches(
         stage: &GroupStage,
@@ -292,7 +308,7 @@ impl Table {
         for batch in batches {
             cx.operation.check_interrupt()?;
             match batch {
-                Batch::Block(block) if blocks.add(&block, &mut table, cx)? => {}
+                Batch::Block(block) if table.add_block(&block, stage, &mut blocks, cx)? => {}
                 batch => {
                     for row in batch.into_rows()? {
                         table.add_row(&row, cx)?;

@@ -18,6 +18,7 @@
 
 pub mod block;
 pub mod bucket_auto;
+pub mod bucket_sort;
 pub mod densify;
 pub mod documents;
 pub mod facet;
@@ -27,6 +28,7 @@ pub mod geo_near;
 pub mod granularity;
 pub mod graph_lookup;
 pub mod group;
+pub mod header_group;
 pub mod index_read;
 pub mod index_scan;
 pub mod index_union;
@@ -47,6 +49,7 @@ pub mod sort;
 pub mod sort_merge;
 mod sorter;
 mod spill;
+pub mod streaming_group;
 pub mod union_with;
 pub mod unwind;
 pub mod workers;
@@ -75,6 +78,7 @@ use crate::ids::IdSource;
 use crate::operation::OperationContext;
 use crate::query::batch::Batch;
 use crate::query::planner::access::cache::PlanCache;
+use crate::query::planner::rules::RuleSet;
 
 /// Rows in a batch made of rows.
 pub const ROWS_PER_BATCH: usize = 128;
@@ -150,6 +154,8 @@ pub struct ExecOptions {
     pub force_rows: bool,
     /// Apply no rule: every stage runs as it was written.
     pub no_rules: bool,
+    /// Apply all rules but these.
+    pub disabled: RuleSet,
 }
 
 /// What a call of an operator is given.

@@ -1,9 +1,14 @@
 //! `$sample`: a random choice without repetition, in one pass (a reservoir), then shuffled.
+//!
+//! Of measurements in blocks their places are drawn: only those that are left in the end are unpacked.
+
+use std::sync::Arc;
 
 use nilometer_bson::Document;
 
 use super::documents::GivenDocuments;
 use super::memory::MemoryGauge;
+use super::sort::{LATE_ROWS_MAX, Row};
 use super::{BoxOperator, ExecContext, Operator};
 use crate::error::Result;
 use crate::query::batch::Batch;
@@ -41,31 +46,65 @@ impl Operator for Sample {
 }
 
 fn draw(input: &mut BoxOperator, size: u64, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
-    let ids = &cx.settings.ids;
-    let below = |n: u64| ids.random() % n.max(1);
-    let mut memory = MemoryGauge::gather("$sample", cx);
-    let mut seen = 0u64;
-    let mut drawn: Vec<Document> = Vec::new();
+    let mut draw = Draw {
+        size,
+        seen: 0,
+        drawn: Vec::new(),
+        memory: MemoryGauge::gather("$sample", cx),
+    };
     while let Some(batch) = super::next_filled(input, cx)? {
-        for document in batch.into_rows()? {
-            seen += 1;
-            if (drawn.len() as u64) < size {
-                memory.add(document.as_bytes().len())?;
-                drawn.push(document);
-            } else {
-                let at = below(seen);
-                let slot = usize::try_from(at).ok().and_then(|at| drawn.get_mut(at));
-                if let Some(slot) = slot {
-                    memory.add(document.as_bytes().len())?;
-                    memory.release(slot.as_bytes().len());
-                    *slot = document;
+        match batch {
+            Batch::Block(block) if size <= LATE_ROWS_MAX as u64 => {
+                let rows = block.selection.to_vec();
+                let block = Arc::new(block);
+                for row in rows {
+                    draw.offer(cx, || Row::InBlock(Arc::clone(&block), row))?;
+                }
+            }
+            other => {
+                for document in other.into_rows()? {
+                    draw.offer(cx, || Row::Document(document))?;
                 }
             }
         }
     }
+    let mut drawn = draw.drawn;
     for at in (1..drawn.len()).rev() {
-        let other = usize::try_from(below(at as u64 + 1)).unwrap_or(at);
+        let other = usize::try_from(below(at as u64 + 1, cx)).unwrap_or(at);
         drawn.swap(at, other);
     }
-    Ok(drawn)
+    drawn.into_iter().map(Row::into_document).collect()
+}
+
+fn below(n: u64, cx: &ExecContext<'_>) -> u64 {
+    cx.settings.ids.random() % n.max(1)
+}
+
+/// The rows drawn so far.
+struct Draw {
+    size: u64,
+    seen: u64,
+    drawn: Vec<Row>,
+    memory: MemoryGauge,
+}
+
+impl Draw {
+    /// Takes one more row into account.
+    fn offer(&mut self, cx: &ExecContext<'_>, row: impl FnOnce() -> Row) -> Result<()> {
+        self.seen += 1;
+        if (self.drawn.len() as u64) < self.size {
+            let row = row();
+            self.memory.add(row.memory_bytes())?;
+            self.drawn.push(row);
+            return Ok(());
+        }
+        let at = usize::try_from(below(self.seen, cx)).ok();
+        if let Some(slot) = at.and_then(|at| self.drawn.get_mut(at)) {
+            let row = row();
+            self.memory.add(row.memory_bytes())?;
+            self.memory.release(slot.memory_bytes());
+            *slot = row;
+        }
+        Ok(())
+    }
 }

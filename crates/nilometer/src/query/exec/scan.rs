@@ -202,6 +202,8 @@ pub struct BucketScan {
     /// How they look to what follows.
     shown: Arc<MeasurementShape>,
     buckets: Option<BucketIter>,
+    /// Measurements still asked for, if a limit is known.
+    left: Option<u64>,
     done: bool,
 }
 
@@ -219,6 +221,7 @@ impl BucketScan {
         let full = shape(FieldSet::All);
         let shown = shape(input.unpack.fields.clone());
         Self {
+            left: input.limit,
             input,
             counters,
             full,
@@ -275,6 +278,7 @@ impl BucketScan {
 
 impl Operator for BucketScan {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        self.done |= self.left == Some(0);
         if self.done {
             return Ok(None);
         }
@@ -290,6 +294,8 @@ impl Operator for BucketScan {
             self.counters.returned.fetch_add(1, Ordering::Relaxed);
             let batch = self.unpack(bucket?, cx)?;
             if !batch.is_empty() {
+                let given = batch.len() as u64;
+                self.left = self.left.map(|left| left.saturating_sub(given));
                 self.buckets = Some(buckets);
                 return Ok(Some(batch));
             }

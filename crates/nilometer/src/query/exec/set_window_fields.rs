@@ -1,10 +1,11 @@
 //! `$setWindowFields`: sorts its input by partition and then as asked, and computes partition by
-//! partition.
+//! partition. Where a rule has put a sort in front that gives this order, partitions are computed as they come.
 //!
 //! What has no room in memory is written to disk: while sorting by the sorter, and of a partition at work
 //! its documents, of which the functions have taken what they read ([`PartitionColumns`]). That must fit.
 
 use std::cmp::Ordering;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nilometer_bson::order::compare_with;
@@ -24,7 +25,9 @@ use crate::query::batch::Batch;
 pub struct WindowFields {
     input: Option<BoxOperator>,
     spec: Arc<SetWindowFields>,
-    sorted: Option<Sorted<ByPartition>>,
+    /// The input is in order already.
+    is_in_order: bool,
+    sorted: Option<Rows>,
     /// The first document of the next partition.
     waiting: Option<(PartitionKey, Document)>,
     /// The partition whose documents are being given.
@@ -44,21 +47,33 @@ impl WindowFields {
         Self {
             input: Some(input),
             spec,
+            is_in_order: false,
             sorted: None,
             waiting: None,
             given: None,
         }
     }
 
-    fn sort(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Sorted<ByPartition>> {
+    /// The same of an input that comes by partition, and within each as asked.
+    pub fn in_order(input: BoxOperator, spec: Arc<SetWindowFields>) -> Self {
+        Self {
+            is_in_order: true,
+            ..Self::new(input, spec)
+        }
+    }
+
+    fn sort(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Rows> {
         let order = ByPartition(Arc::clone(&self.spec));
+        if self.is_in_order {
+            return Ok(Rows::AsTheyCome(order, input, VecDeque::new()));
+        }
         let mut sorter = Sorter::new(order, MemoryGauge::gather("$setWindowFields", cx));
         while let Some(batch) = next_filled(&mut input, cx)? {
             for row in batch.into_rows()? {
                 sorter.add(row, cx)?;
             }
         }
-        sorter.finish(cx)
+        sorter.finish(cx).map(Rows::Sorted)
     }
 
     /// Reads the next partition and computes it; `None` when there is none.
@@ -131,6 +146,30 @@ impl Operator for WindowFields {
     }
 }
 
+/// The input in order.
+enum Rows {
+    Sorted(Sorted<ByPartition>),
+    AsTheyCome(ByPartition, BoxOperator, VecDeque<Document>),
+}
+
+impl Rows {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<(PartitionKey, Document)>> {
+        let (order, input, rows) = match self {
+            Self::Sorted(sorted) => return sorted.next(cx),
+            Self::AsTheyCome(order, input, rows) => (order, input, rows),
+        };
+        if rows.is_empty()
+            && let Some(batch) = next_filled(input, cx)?
+        {
+            rows.extend(batch.into_rows()?);
+        }
+        match rows.pop_front() {
+            Some(row) => Ok(Some((order.key(&row, cx)?, row))),
+            None => Ok(None),
+        }
+    }
+}
+
 /// The documents of a partition, on disk as soon as there are too many.
 #[derive(Default)]
 struct Gathered {
@@ -146,8 +185,10 @@ impl Gathered {
         }
         self.bytes += row.as_bytes().len() + ENTRY_OVERHEAD;
         self.documents.push(row);
-        // Where nothing may be written the sorter has refused what does not fit.
-        if let (Err(_), Some(folder)) = (limit.clone().add(self.bytes), &cx.settings.spill) {
+        if let Err(exceeded) = limit.clone().add(self.bytes) {
+            let Some(folder) = &cx.settings.spill else {
+                return Err(exceeded);
+            };
             let mut file = RunWriter::new(folder)?;
             for row in self.documents.drain(..) {
                 file.push(&row)?;

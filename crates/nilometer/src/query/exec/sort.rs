@@ -28,7 +28,7 @@ const HEAP_LIMIT_MAX: u64 = 100_000;
 
 /// With a limit up to this, measurements of blocks are remembered by their place. Each may keep a
 /// bucket with its decoded columns in memory, so there must not be many.
-const LATE_ROWS_MAX: usize = 1000;
+pub(super) const LATE_ROWS_MAX: usize = 1000;
 
 /// Puts documents in order.
 pub struct Sort {
@@ -44,13 +44,16 @@ enum Given {
 }
 
 /// A document, or where it is.
-enum Row {
+pub(super) enum Row {
+    /// Made already.
     Document(Document),
+    /// A row of a block, which is made when it is given on.
     InBlock(Arc<MeasurementBlock>, u32),
 }
 
 impl Row {
-    fn into_document(self) -> Result<Document> {
+    /// The document.
+    pub(super) fn into_document(self) -> Result<Document> {
         match self {
             Self::Document(document) => Ok(document),
             Self::InBlock(block, row) => {
@@ -60,7 +63,8 @@ impl Row {
         }
     }
 
-    fn memory_bytes(&self) -> usize {
+    /// Bytes it is counted with.
+    pub(super) fn memory_bytes(&self) -> usize {
         match self {
             Self::Document(document) => document.as_bytes().len() + ENTRY_OVERHEAD,
             Self::InBlock(..) => ENTRY_OVERHEAD,
@@ -88,7 +92,7 @@ impl Operator for Sort {
                 }
                 limit => {
                     let sorter = Sorter::new(ByPattern(self.stage.pattern.clone()), gauge(cx));
-                    everything(sorter, &mut input, limit, cx)?
+                    Given::Everything(everything(sorter, &mut input, limit, cx)?)
                 }
             };
         }
@@ -105,17 +109,19 @@ impl Operator for Sort {
     fn is_exhausted(&self) -> bool {
         let is_empty = match &self.given {
             Given::Rows(rows) => rows.len() == 0,
-            Given::Everything(all) => all.left == 0 || all.sorted.is_exhausted(),
+            Given::Everything(all) => all.is_exhausted(),
         };
         self.input.is_none() && is_empty
     }
 }
 
-fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
+/// What a sort may hold.
+pub(super) fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
     MemoryGauge::new("sort", cx.settings.limits.sort_bytes_max)
 }
 
-fn exceeded(cx: &ExecContext<'_>) -> Error {
+/// The error of a sort that may hold no more.
+pub(super) fn exceeded(cx: &ExecContext<'_>) -> Error {
     Error::new(
         ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed,
         format!(
@@ -126,12 +132,12 @@ fn exceeded(cx: &ExecContext<'_>) -> Error {
 }
 
 /// Sorts what is in the sorter and the rest of the input.
-fn everything(
+pub(super) fn everything(
     mut sorter: Sorter<ByPattern>,
     input: &mut BoxOperator,
     limit: Option<u64>,
     cx: &ExecContext<'_>,
-) -> Result<Given> {
+) -> Result<Everything> {
     while let Some(batch) = next_filled(input, cx)? {
         for document in batch.into_rows()? {
             sorter.add(document, cx).map_err(|error| {
@@ -140,20 +146,26 @@ fn everything(
             })?;
         }
     }
-    Ok(Given::Everything(Everything {
+    Ok(Everything {
         sorted: sorter.finish(cx)?,
         left: limit.unwrap_or(u64::MAX),
-    }))
+    })
 }
 
 /// The whole input in order, as far as it is wanted.
-struct Everything {
+pub(super) struct Everything {
     sorted: Sorted<ByPattern>,
     left: u64,
 }
 
 impl Everything {
-    fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
+    /// True if nothing is left.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.left == 0 || self.sorted.is_exhausted()
+    }
+
+    /// The next rows, at most so many.
+    pub(super) fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
         let mut out = Vec::with_capacity(rows);
         while out.len() < rows && self.left > 0 {
             let Some((_, row)) = self.sorted.next(cx)? else {
@@ -167,7 +179,7 @@ impl Everything {
 }
 
 /// The order of a pattern.
-struct ByPattern(SortPattern);
+pub(super) struct ByPattern(pub(super) SortPattern);
 
 impl RowOrder for ByPattern {
     type Key = SortKey;
@@ -276,7 +288,7 @@ fn first_few(
             for entry in best.heap.into_sorted_vec() {
                 sorter.add(entry.row.into_document()?, cx)?;
             }
-            return everything(sorter, input, Some(limit), cx);
+            return everything(sorter, input, Some(limit), cx).map(Given::Everything);
         }
     }
     let sorted = best.heap.into_sorted_vec();
@@ -390,6 +402,7 @@ mod tests {
             pattern,
             limit,
             arrival: None,
+            buckets: None,
         };
         let mut sort = Sort::new(Box::new(GivenDocuments::new(documents)), stage);
         let limits = ExecLimits {

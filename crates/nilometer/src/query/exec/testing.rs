@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::order::compare;
@@ -45,6 +46,7 @@ pub(crate) struct MemoryBucket {
     names: Vec<Arc<str>>,
     columns: BTreeMap<Arc<str>, Arc<ColumnBlock>>,
     bounds: BTreeMap<Arc<str>, (Value, Value)>,
+    read: Arc<AtomicU64>,
 }
 
 impl BucketHeader for MemoryBucket {
@@ -87,6 +89,7 @@ impl Bucket for MemoryBucket {
     }
 
     fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        self.read.fetch_add(1, Ordering::Relaxed);
         Ok(self.columns.get(name).cloned())
     }
 }
@@ -95,6 +98,8 @@ impl Bucket for MemoryBucket {
 pub(crate) struct MemoryBuckets {
     options: BucketOptions,
     buckets: Vec<Arc<MemoryBucket>>,
+    /// Columns asked for.
+    pub(crate) columns_read: Arc<AtomicU64>,
 }
 
 impl MemoryBuckets {
@@ -116,7 +121,13 @@ impl MemoryBuckets {
             }
         }
         open.sort_by_key(|(_, hour, _)| *hour);
+        let read = Arc::<AtomicU64>::default();
         let buckets = open.into_iter().enumerate();
+        let mut buckets: Vec<Arc<MemoryBucket>> = buckets
+            .map(|(at, (meta, _, list))| Arc::new(bucket(at, meta, &list, &read)))
+            .collect();
+        // As any scan gives them.
+        buckets.sort_by_key(|bucket| bucket.id.0);
         let extended_range = measurements.iter().any(|m| {
             !matches!(m.get("t"), ValueRef::DateTime(at) if (0..=i64::from(i32::MAX) * 1000).contains(&at))
         });
@@ -128,12 +139,12 @@ impl MemoryBuckets {
                 bucket_rounding_seconds: 60,
                 extended_range,
                 mixed_schema: false,
-                fixed_buckets: false,
+                // They never cross the hour.
+                fixed_buckets: measurements.len().is_multiple_of(2),
                 collation: Collation::SIMPLE,
             },
-            buckets: buckets
-                .map(|(at, (meta, _, list))| Arc::new(bucket(at, meta, &list)))
-                .collect(),
+            buckets,
+            columns_read: read,
         }
     }
 
@@ -157,7 +168,7 @@ impl MemoryBuckets {
 
 const SPAN_MS: i64 = 3_600_000;
 
-fn bucket(at: usize, meta: Value, list: &[Document]) -> MemoryBucket {
+fn bucket(at: usize, meta: Value, list: &[Document], read: &Arc<AtomicU64>) -> MemoryBucket {
     let mut names: Vec<Arc<str>> = vec!["t".into()];
     for document in list {
         for element in document.iter() {
@@ -200,6 +211,7 @@ fn bucket(at: usize, meta: Value, list: &[Document]) -> MemoryBucket {
         names,
         columns,
         bounds,
+        read: Arc::clone(read),
     }
 }
 
@@ -250,9 +262,7 @@ impl BucketSource for MemoryBuckets {
             if scan.id_min.is_some_and(|min| id < min) || scan.id_max.is_some_and(|max| id > max) {
                 continue;
             }
-            scan.examined
-                .documents
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            scan.examined.documents.fetch_add(1, Ordering::Relaxed);
             if let Some(filter) = &scan.filter
                 && !filter.may_match(&**bucket)?
             {
@@ -337,12 +347,26 @@ pub(crate) fn run_limited(
     run_with(collections, stages, settings(options, limits))
 }
 
+/// A pipeline over the collection "c", ready to be asked for batches.
+pub(crate) fn executor(collections: &Arc<dyn Collections>, stages: &Value) -> Executor {
+    let settings = settings(ExecOptions::default(), ExecLimits::default());
+    executor_with(collections, stages, settings).unwrap()
+}
+
 /// Runs a pipeline over the collection "c" with settings.
 pub(crate) fn run_with(
     collections: &Arc<dyn Collections>,
     stages: &Value,
     settings: ExecSettings,
 ) -> Result<Vec<Document>> {
+    executor_with(collections, stages, settings)?.drain(&operation())
+}
+
+fn executor_with(
+    collections: &Arc<dyn Collections>,
+    stages: &Value,
+    settings: ExecSettings,
+) -> Result<Executor> {
     let cx = PipelineContext::top(ParseContext::new());
     let stages = parse_pipeline_value(&cx, "pipeline", stages.as_ref())?;
     let settings = Arc::new(settings);
@@ -354,7 +378,7 @@ pub(crate) fn run_with(
         depth: 0,
     };
     let root = builder.pipeline(Some("c"), stages)?;
-    Executor::new(root, settings).drain(&operation())
+    Ok(Executor::new(root, settings))
 }
 
 /// Runs a pipeline over documents with limits, writing what does not fit to `folder`.

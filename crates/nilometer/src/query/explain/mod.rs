@@ -19,7 +19,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
 use crate::query::exec::OperatorStats;
-use crate::query::pipeline::Stage;
+use crate::query::pipeline::{BucketOrder, SortStage, Stage};
 use crate::query::planner::access::choose::explain_hashes;
 use crate::query::planner::access::{ID_INDEX, IndexAccess};
 use crate::query::planner::physical::Trace;
@@ -65,17 +65,43 @@ pub fn explain(
         }
         None => {
             let mut stages = vec![Value::from(cursor_stage(plan, namespace, execution))];
-            if let Input::Buckets(input) = &plan.input {
+            let by_headers = group_by_headers(plan);
+            if let (Input::Buckets(input), None) = (&plan.input, &by_headers) {
                 stages.push(unpack_stage(input, execution).into());
             }
+            let sort = sort_of_buckets(plan);
             for (at, stage) in plan.stages.iter().enumerate() {
+                if at == 0
+                    && let Some(sort) = sort
+                {
+                    // It stands below; what is left of it is its limit.
+                    stages.extend(sort.limit.map(|limit| Stage::Limit(limit).explain().into()));
+                    continue;
+                }
                 let stats = execution.and_then(|e| e.trace.stages.get(at));
-                stages.push(with_stats(stage.explain(), stats.map(|s| &**s)).into());
+                let shown = match &by_headers {
+                    Some(group) if at == 0 => group.clone(),
+                    _ => stage.explain(),
+                };
+                stages.push(with_stats(shown, stats.map(|s| &**s)).into());
             }
             out.append("stages", stages);
         }
     }
     out.finish()
+}
+
+/// The `$group` that reads headers of buckets and nothing else, in their terms.
+fn group_by_headers(plan: &LogicalPlan) -> Option<Document> {
+    let (Input::Buckets(input), Some(Stage::Group(group))) = (&plan.input, plan.stages.first())
+    else {
+        return None;
+    };
+    if input.unpack.event_filter.is_some() && !input.unpack.takes_whole {
+        return None;
+    }
+    let headers = group.from_headers.as_ref()?;
+    Some(doc! {"$group": headers.shown(&group.source)})
 }
 
 /// A step of a `find`, and where its figures are among the stages.
@@ -262,7 +288,7 @@ pub fn buckets_read(input: &BucketInput, filter: Option<Document>) -> Document {
     let buckets = &input.buckets;
     if let Some(choice) = &buckets.index {
         let stage = match choice.entries {
-            BucketEntries::Newest(_) => "DISTINCT_SCAN",
+            BucketEntries::Newest(_) | BucketEntries::Oldest(_) => "DISTINCT_SCAN",
             BucketEntries::Within(_) | BucketEntries::InIdOrder(_) => "IXSCAN",
         };
         let bounds = choice.bounds.explain(&choice.shape, false);
@@ -319,8 +345,43 @@ fn scan_step(plan: &LogicalPlan, execution: Option<Execution<'_>>) -> Document {
         Input::Nothing => doc! {"stage": "EOF"},
         Input::FirstStage => doc! {"stage": "VIRTUAL_SCAN"},
         Input::Records(input) => record_step(input, false, execution),
-        Input::Buckets(input) => bucket_step(input),
+        Input::Buckets(input) => above_buckets(plan, input),
         Input::Metas(input) => meta_step(input),
+    }
+}
+
+/// How buckets are read, and what is done to them before they are unpacked.
+fn above_buckets(plan: &LogicalPlan, input: &BucketInput) -> Document {
+    let below = bucket_step(input);
+    let amount = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    if let Some(limit) = input.limit {
+        return doc! {"stage": "LIMIT", "limitAmount": amount(limit), "inputStage": below};
+    }
+    let Some(sort) = sort_of_buckets(plan) else {
+        return below;
+    };
+    let mut pattern = DocumentBuilder::new();
+    let meta_field = input.source.options().meta_field.clone();
+    for part in sort.pattern.to_document().iter() {
+        let rest = meta_field
+            .as_deref()
+            .and_then(|meta| part.name().strip_prefix(meta));
+        pattern.append_ref(&format!("meta{}", rest.unwrap_or("")), part.value());
+    }
+    doc! {
+        "stage": "SORT",
+        "sortPattern": pattern.finish(),
+        "limitAmount": sort.limit.map(amount),
+        "type": "default",
+        "inputStage": below,
+    }
+}
+
+/// The sort that puts buckets in order, and nothing in them.
+fn sort_of_buckets(plan: &LogicalPlan) -> Option<&SortStage> {
+    match plan.stages.first() {
+        Some(Stage::Sort(sort)) if sort.buckets == Some(BucketOrder::Metadata) => Some(sort),
+        _ => None,
     }
 }
 
@@ -567,10 +628,12 @@ fn unpack_stage(input: &BucketInput, execution: Option<Execution<'_>>) -> Docume
     if options.fixed_buckets {
         out.append("fixedBuckets", true);
     }
-    if let Some(filter) = &input.unpack.event_filter {
+    let takes_whole = input.unpack.takes_whole;
+    if let Some(filter) = input.unpack.event_filter.as_ref().filter(|_| !takes_whole) {
         out.append("eventFilter", filter.to_document());
     }
     if let Some(filter) = &input.unpack.whole_bucket_filter
+        && !takes_whole
         && !matches!(filter, BucketPredicate::Always)
     {
         out.append("wholeBucketFilter", filter.to_document());

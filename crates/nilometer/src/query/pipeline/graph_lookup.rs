@@ -69,8 +69,8 @@ impl OtherStage for GraphLookupStage {
         after.clone().and(&Needs::of_expression(&self.start_with))
     }
 
-    fn is_one_to_one(&self) -> bool {
-        true
+    fn adds(&self) -> Option<&str> {
+        Some(self.target.as_str())
     }
 
     fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {

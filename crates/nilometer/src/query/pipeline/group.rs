@@ -8,6 +8,7 @@ use super::{PipelineContext, Stage};
 use crate::error::{Error, Result};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression, ParseContext};
+use crate::query::exec::header_group::FromHeaders;
 use crate::query::planner::needs::Needs;
 
 /// `$group`, parsed.
@@ -19,6 +20,10 @@ pub struct GroupStage {
     pub fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
     /// The argument as written.
     pub source: Document,
+    /// How whole buckets are answered from their headers, once a rule has found a way.
+    pub from_headers: Option<Arc<FromHeaders>>,
+    /// Parts of the key that follow the order of the input, where a rule has found any.
+    pub in_order: Option<Arc<[Expression]>>,
 }
 
 impl GroupStage {
@@ -72,6 +77,8 @@ pub(super) fn parse(
         key,
         fields: fields.into(),
         source: spec.to_document(),
+        from_headers: None,
+        in_order: None,
     }));
     Ok(())
 }

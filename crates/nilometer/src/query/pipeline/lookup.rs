@@ -65,8 +65,8 @@ impl OtherStage for LookupStage {
         needs
     }
 
-    fn is_one_to_one(&self) -> bool {
-        true
+    fn adds(&self) -> Option<&str> {
+        Some(self.target.as_str())
     }
 
     fn build(&self, input: BoxOperator, builder: &Builder) -> Result<BoxOperator> {

@@ -64,7 +64,7 @@ pub use out::OutStage;
 pub use project::{ProjectKind, ProjectStage};
 pub use redact::{REDACT_ANSWERS, RedactStage};
 pub use replace_root::ReplaceRootStage;
-pub use sort::{BucketArrival, SortStage};
+pub use sort::{BucketArrival, BucketOrder, SortStage};
 pub use target::OutputTarget;
 pub use unwind::UnwindStage;
 
@@ -195,9 +195,19 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         None
     }
 
-    /// True if each output document stands for one input document and nothing is reordered.
-    fn is_one_to_one(&self) -> bool {
-        false
+    /// The order in which it wants its input, as a `$sort` would say it, if it sorts and says so.
+    fn wants_order(&self) -> Option<Document> {
+        None
+    }
+
+    /// The same stage over an input that comes in the order it wants.
+    fn in_order(&self) -> Option<Arc<dyn OtherStage>> {
+        None
+    }
+
+    /// The path it writes, if each output document is one input document with nothing else changed.
+    fn adds(&self) -> Option<&str> {
+        None
     }
 
     /// Its operator over `input` (which a source ignores).
@@ -210,6 +220,7 @@ impl Stage {
         match self {
             Self::Match(_) => "$match",
             Self::Project(stage) => stage.name(),
+            Self::Group(stage) if stage.in_order.is_some() => "$_internalStreamingGroup",
             Self::Group(_) => "$group",
             Self::Sort(_) => "$sort",
             Self::Limit(_) => "$limit",

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::projection::{AddFields, MetaField, Mode, Projection};
 use crate::eval::sort_key::SortPattern;
-use crate::eval::{Dependencies, ParseContext};
+use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::batch::FieldSet;
 use crate::query::planner::needs::Needs;
 
@@ -140,6 +140,19 @@ impl ProjectStage {
                 !computed_firsts(fields.computed().iter().map(|(p, _)| p), first)
             }
         }
+    }
+
+    /// New and old names of top-level fields that are given another name, or a second one.
+    pub fn renames(&self) -> Vec<(String, String)> {
+        let computed = match &*self.kind {
+            ProjectKind::Projection { projection, .. } => projection.computed(),
+            ProjectKind::AddFields(fields) => fields.computed(),
+        };
+        let plain = |(new, expression): (String, &Expression)| {
+            let old = expression.as_field_path().filter(|old| old.len() == 1)?;
+            (!new.contains('.')).then(|| (new, old.as_str().to_owned()))
+        };
+        computed.into_iter().filter_map(plain).collect()
     }
 
     /// The fields that remain of `shown`, if all the stage does is to keep or drop whole top-level

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{DocumentBuilder, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::{OtherStage, PipelineContext, Stage};
 use crate::error::Result;
 use crate::eval::Dependencies;
+use crate::eval::sort_key::SortPattern;
 use crate::eval::window::SetWindowFields;
 use crate::query::exec::BoxOperator;
 use crate::query::exec::set_window_fields::WindowFields;
@@ -14,7 +15,11 @@ use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 
 #[derive(Debug)]
-struct SetWindowFieldsStage(Arc<SetWindowFields>);
+struct SetWindowFieldsStage {
+    spec: Arc<SetWindowFields>,
+    /// The input comes by partition, and within each as asked.
+    is_in_order: bool,
+}
 
 impl OtherStage for SetWindowFieldsStage {
     fn name(&self) -> &'static str {
@@ -22,18 +27,41 @@ impl OtherStage for SetWindowFieldsStage {
     }
 
     fn explain(&self, name: &str, out: &mut DocumentBuilder) {
-        out.append(name, self.0.source().clone());
+        out.append(name, self.spec.source().clone());
     }
 
     fn needs(&self, after: &Needs) -> Needs {
         let mut dependencies = Dependencies::default();
-        self.0.dependencies(&mut dependencies);
+        self.spec.dependencies(&mut dependencies);
         // A dotted output writes into what is there, so nothing it names is taken away.
         Needs::of(&dependencies).and(after)
     }
 
+    fn wants_order(&self) -> Option<Document> {
+        let mut out = DocumentBuilder::new();
+        if let Some(partition) = self.spec.partition_by() {
+            out.append(partition.as_field_path()?.as_str(), 1);
+        }
+        let sort_by = self.spec.sort_by().map(SortPattern::to_document);
+        for part in sort_by.iter().flat_map(Document::iter) {
+            out.append_element(part);
+        }
+        (!self.is_in_order && !out.is_empty()).then(|| out.finish())
+    }
+
+    fn in_order(&self) -> Option<Arc<dyn OtherStage>> {
+        Some(Arc::new(Self {
+            spec: Arc::clone(&self.spec),
+            is_in_order: true,
+        }))
+    }
+
     fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(WindowFields::new(input, Arc::clone(&self.0))))
+        let spec = Arc::clone(&self.spec);
+        Ok(Box::new(match self.is_in_order {
+            true => WindowFields::in_order(input, spec),
+            false => WindowFields::new(input, spec),
+        }))
     }
 }
 
@@ -45,6 +73,9 @@ pub(super) fn parse(
     out: &mut Vec<Stage>,
 ) -> Result<()> {
     let spec = SetWindowFields::parse(value, &cx.expressions)?;
-    out.push(Stage::Other(Arc::new(SetWindowFieldsStage(Arc::new(spec)))));
+    out.push(Stage::Other(Arc::new(SetWindowFieldsStage {
+        spec: Arc::new(spec),
+        is_in_order: false,
+    })));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `$sort`: a pattern of paths and directions, and, once a rule has found one, a limit.
 
-use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::{PipelineContext, Stage};
 use crate::error::{Error, Result};
@@ -18,6 +18,22 @@ pub struct SortStage {
     pub limit: Option<u64>,
     /// Buckets come in the order of time this sort begins with.
     pub arrival: Option<BucketArrival>,
+    /// Buckets are put in order before their measurements are.
+    pub buckets: Option<BucketOrder>,
+}
+
+/// The order of buckets that a sort of measurements is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketOrder {
+    /// By metadata, which is all the sort reads.
+    Metadata,
+    /// They come by their starts: rising, or falling with the longest span in milliseconds.
+    Arrival(Option<i64>),
+    /// By so many parts of metadata, and then by a bound of their times.
+    Bounds {
+        /// How many.
+        parts: usize,
+    },
 }
 
 /// How buckets come in, where that lets a sort with a limit stop early.
@@ -39,6 +55,7 @@ impl SortStage {
             pattern,
             limit: None,
             arrival: None,
+            buckets: None,
         }
     }
 
@@ -54,6 +71,19 @@ impl SortStage {
             BucketArrival::OldestFirst => opened_ms > *worst,
             BucketArrival::NewestFirst { span_ms } => opened_ms.saturating_add(span_ms) < *worst,
         }
+    }
+
+    /// The bound of buckets that says which rows nothing can come before.
+    fn bound(&self) -> Option<Document> {
+        let (base, offset_ms) = match self.buckets? {
+            BucketOrder::Metadata => return None,
+            BucketOrder::Arrival(span_ms) => ("min", span_ms.unwrap_or(0)),
+            BucketOrder::Bounds { parts } => match self.pattern.parts().get(parts) {
+                Some(part) if part.descending => ("max", 0),
+                _ => ("min", 0),
+            },
+        };
+        Some(doc! {"base": base, "offsetSeconds": offset_ms / 1000})
     }
 
     /// True if the order is drawn anew each time.
@@ -72,8 +102,14 @@ impl SortStage {
 
     /// Writes the stage as explain shows it.
     pub fn explain(&self, out: &mut DocumentBuilder) {
-        out.begin_document("$sort");
+        let bound = self.bound();
+        out.begin_document(if bound.is_some() {
+            "$_internalBoundedSort"
+        } else {
+            "$sort"
+        });
         out.append("sortKey", self.pattern.to_document());
+        out.append("bound", bound);
         if let Some(limit) = self.limit {
             out.append("limit", i64::try_from(limit).unwrap_or(i64::MAX));
         }

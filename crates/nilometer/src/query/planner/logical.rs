@@ -109,6 +109,8 @@ pub struct BucketInput {
     pub hint: Option<Arc<BucketIndex>>,
     /// Which buckets are read.
     pub buckets: BucketChoice,
+    /// No more measurements than this are asked for.
+    pub limit: Option<u64>,
     /// What becomes of them.
     pub unpack: Unpack,
 }
@@ -183,6 +185,9 @@ pub struct Unpack {
     pub event_filter: Option<MatchExpression>,
     /// All measurements of buckets this is sure of pass without the event filter.
     pub whole_bucket_filter: Option<BucketPredicate>,
+    /// Every bucket that is read passes as a whole, unless it was written wider than the collection's are:
+    /// the filters above are a precaution.
+    pub takes_whole: bool,
 }
 
 impl LogicalPlan {

@@ -11,6 +11,7 @@ use super::resolve::resolve;
 use super::rules;
 use crate::error::Result;
 use crate::eval::ParseContext;
+use crate::query::exec::bucket_sort::BucketSort;
 use crate::query::exec::filter::Filter;
 use crate::query::exec::group::Group;
 use crate::query::exec::index_read::{AccessStats, IndexRead};
@@ -20,6 +21,7 @@ use crate::query::exec::project::Project;
 use crate::query::exec::replace_root::ReplaceRoot;
 use crate::query::exec::scan::{BucketScan, MetaScan, Nothing, RecordScan};
 use crate::query::exec::sort::Sort;
+use crate::query::exec::streaming_group::StreamingGroup;
 use crate::query::exec::unwind::Unwind;
 use crate::query::exec::{BoxOperator, Counted, ExecSettings, OperatorStats};
 use crate::query::pipeline::{PipelineContext, Place, Stage};
@@ -172,8 +174,14 @@ impl Builder {
         Ok(match stage {
             Stage::Match(stage) => Box::new(Filter::new(input, stage.filter)),
             Stage::Project(stage) => Box::new(Project::new(input, stage)),
-            Stage::Group(stage) => Box::new(Group::new(input, stage)),
-            Stage::Sort(stage) => Box::new(Sort::new(input, stage)),
+            Stage::Group(mut stage) => match stage.in_order.take() {
+                Some(parts) => Box::new(StreamingGroup::new(input, stage, parts)),
+                None => Box::new(Group::new(input, stage)),
+            },
+            Stage::Sort(stage) => match stage.buckets {
+                Some(order) => Box::new(BucketSort::new(input, stage, order)),
+                None => Box::new(Sort::new(input, stage)),
+            },
             Stage::Limit(count) => Box::new(Limit::new(input, count)),
             Stage::Skip(count) => Box::new(Skip::new(input, count)),
             Stage::Unwind(stage) => Box::new(Unwind::new(input, stage)),

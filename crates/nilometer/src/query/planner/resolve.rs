@@ -120,6 +120,7 @@ pub fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput 
         is_natural: false,
         hint: None,
         buckets: BucketChoice::default(),
+        limit: None,
         unpack: Unpack::default(),
     }
 }

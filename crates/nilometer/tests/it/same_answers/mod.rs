@@ -160,6 +160,40 @@ fn fill(
     }
 }
 
+/// The names of the planner's rules, as the error of a wrong one tells them.
+pub(crate) fn known_rules(fixture: &mut Fixture) -> Vec<String> {
+    let wrong = doc! {"setParameter": 1, "internalNilometerDisabledRules": array!["?"]};
+    let reply = fixture.reply_on("admin", wrong);
+    assert_eq!(
+        reply.get("code").as_exact_i64(),
+        Some(2),
+        "{}",
+        show(&reply)
+    );
+    let message = reply.get("errmsg").as_str().unwrap_or_default();
+    let names = message
+        .split_once("there are ")
+        .map_or("", |(_, names)| names);
+    names.split(", ").map(str::to_owned).collect()
+}
+
+/// Leaves no rule out, one, all, or all but one.
+fn leave_out_rules(fixture: &mut Fixture, random: &mut Random, rules: &[String]) {
+    let one = random.pick(rules).clone();
+    let names: Vec<Value> = match random.below(4) {
+        0 => Vec::new(),
+        1 => vec![one.into()],
+        2 => rules.iter().map(|rule| rule.as_str().into()).collect(),
+        _ => {
+            let others = rules.iter().filter(|rule| **rule != one);
+            others.map(|rule| rule.as_str().into()).collect()
+        }
+    };
+    let set = doc! {"setParameter": 1, "internalNilometerDisabledRules": names};
+    let reply = fixture.reply_on("admin", set);
+    assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
+}
+
 /// Asks one database; gives what differs, and adds the first line of every answer to `told`.
 ///
 /// With collations, both collections have one, strings come in several forms, and questions ask for
@@ -201,9 +235,13 @@ fn check_database(seed: u64, collations: bool, told: &mut Vec<String>) -> Vec<St
             assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{}", show(&reply));
         }
     }
+    let rules = known_rules(&mut stored);
     let mut failures = Vec::new();
-    for _ in 0..60 {
+    for at in 0..60 {
         let mut question = question(&mut random);
+        if at % 6 == 0 {
+            leave_out_rules(&mut stored, &mut random, &rules);
+        }
         let mut fold = own;
         if collations {
             let keep = [

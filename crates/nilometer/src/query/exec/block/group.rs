@@ -198,7 +198,7 @@ fn shape_fields(shape: &MeasurementShape) -> Option<BTreeSet<Arc<str>>> {
 }
 
 /// True if the expression is the same for all measurements of a block.
-fn is_constant(expression: &Expression, shape: &MeasurementShape) -> bool {
+pub(crate) fn is_constant(expression: &Expression, shape: &MeasurementShape) -> bool {
     let mut dependencies = Dependencies::default();
     expression.dependencies(&mut dependencies);
     !dependencies.whole
@@ -209,7 +209,11 @@ fn is_constant(expression: &Expression, shape: &MeasurementShape) -> bool {
             .all(|field| shape.meta_field.as_deref() == Some(*field))
 }
 
-fn time_bins<'e>(expression: &'e Expression, shape: &MeasurementShape) -> Option<&'e DateBins> {
+/// The bins, if the expression is a `$dateTrunc` of the time with constant ones.
+pub(crate) fn time_bins<'e>(
+    expression: &'e Expression,
+    shape: &MeasurementShape,
+) -> Option<&'e DateBins> {
     let Expression::DateTrunc(trunc) = expression else {
         return None;
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Rule;
 use super::index_on_buckets::{Wanted, bounds_on_meta};
-use super::last_point::keeps_only_newest;
+use super::last_point::keeps_only;
 use crate::eval::accumulator::AccumulatorKind;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, Dependencies};
@@ -219,21 +219,24 @@ fn is_at_or_below(path: &str, prefix: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// A `$group` by metadata that keeps only the newest measurements reads only the newest buckets of each
-/// series, to which an index of metadata and time leads.
+/// A `$group` by metadata that keeps only the newest measurements, or only the oldest, reads only the newest
+/// or oldest buckets of each series, to which an index of metadata and time leads.
 ///
-/// Conditions: every accumulator keeps the newest (a count would need all); the key, and what the
-/// order reads besides the time, are values at the front of the index, so that each group is made of
+/// Starts of buckets are rounded: which of several has the oldest measurement is not read from the index, but
+/// from every bucket that starts within a span of the first.
+///
+/// Conditions: every accumulator keeps the newest, or every one the oldest (a count would need all); the key, and
+/// what the order reads besides the time, are values at the front of the index, so that each group is made of
 /// whole series and the newest of a group is the newest of one of them; nothing filters measurements
 /// or time, so that the newest measurement of a series is a match; a filter on the metadata takes
 /// series as a whole if it reads those values. The index is as for [`DistinctMetas`]; its next part is
 /// the time, ascending. Dates before 1970, whose starts may lie behind them, are left out with all
 /// that ids cannot say.
-pub struct NewestByIndex;
+pub struct PointByIndex;
 
-impl Rule for NewestByIndex {
+impl Rule for PointByIndex {
     fn name(&self) -> &'static str {
-        "NewestByIndex"
+        "PointByIndex"
     }
 
     fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
@@ -243,7 +246,7 @@ impl Rule for NewestByIndex {
         let Input::Buckets(input) = &mut plan.input else {
             return false;
         };
-        let Some(choice) = newest(input, group, settings) else {
+        let Some(choice) = point(input, group, settings) else {
             return false;
         };
         input.buckets.index = Some(choice);
@@ -251,7 +254,7 @@ impl Rule for NewestByIndex {
     }
 }
 
-fn newest(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> Option<IndexChoice> {
+fn point(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> Option<IndexChoice> {
     let options = input.source.options();
     let unfiltered = input.unpack.event_filter.is_none()
         && input.unpack.fields == FieldSet::All
@@ -261,9 +264,7 @@ fn newest(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> O
     }
     let mut wanted = Dependencies::default();
     group.key.dependencies(&mut wanted);
-    if !keeps_only_newest(input, group, &mut wanted) {
-        return None;
-    }
+    let newest = keeps_only(input, group, &mut wanted)?;
     read_by(&input.buckets.predicate, &mut wanted)?;
     wanted.paths.remove(&options.time_field);
     let paths = meta_paths(input, &wanted)?;
@@ -284,7 +285,10 @@ fn newest(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> O
     let collation = Collation::from(settings.collator.clone());
     let shape = shape_of(&index.index(), &collation)?;
     Some(IndexChoice {
-        entries: BucketEntries::Newest(components),
+        entries: match newest {
+            true => BucketEntries::Newest(components),
+            false => BucketEntries::Oldest(components),
+        },
         bounds: IndexBounds::all(shape.parts.len()),
         shape: Arc::new(shape),
         index,

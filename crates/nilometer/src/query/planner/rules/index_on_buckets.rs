@@ -95,7 +95,7 @@ fn choose(input: &BucketInput, settings: &ExecSettings) -> Result<Option<IndexCh
             BucketEntries::Within(keys) | BucketEntries::InIdOrder(keys) => {
                 input.source.count_keys(&index, &**keys, limit)?
             }
-            BucketEntries::Newest(_) => limit,
+            BucketEntries::Newest(_) | BucketEntries::Oldest(_) => limit,
         };
         if count < limit {
             limit = count;

@@ -6,6 +6,7 @@ use super::Rule;
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::sort_key::SortBy;
+use crate::query::batch::FieldSet;
 use crate::query::exec::ExecSettings;
 use crate::query::exec::block::rank::time_rank;
 use crate::query::pipeline::{BucketArrival, GroupStage, SortStage, Stage};
@@ -64,6 +65,8 @@ fn without_sort(sort: &SortStage, group: &GroupStage) -> Option<GroupStage> {
         fields: fields.into(),
         source: ranked_source(sort, group),
         key: group.key.clone(),
+        from_headers: None,
+        in_order: None,
     })
 }
 
@@ -117,7 +120,8 @@ impl Rule for NewestFirst {
         if input.direction == Direction::Backward || input.is_direction_fixed {
             return false;
         }
-        if !keeps_newest(input, group) {
+        let shows_time = |fields: &FieldSet| fields.contains(&input.source.options().time_field);
+        if !shows_time(&input.unpack.fields) || !keeps_newest(input, group) {
             return false;
         }
         input.direction = Direction::Backward;
@@ -153,7 +157,8 @@ impl Rule for SortInOrderOfBuckets {
         let SortBy::Field(path) = &part.by else {
             return false;
         };
-        if path.as_str() != &*options.time_field {
+        let is_time = path.as_str() == &*options.time_field;
+        if !is_time || !input.unpack.fields.contains(path.as_str()) {
             return false;
         }
         let wanted = if part.descending {
@@ -175,22 +180,26 @@ impl Rule for SortInOrderOfBuckets {
     }
 }
 
-/// True if every accumulator keeps the newest measurement and nothing else. What they order by is added
-/// to `ordered_by`.
-pub(super) fn keeps_only_newest(
+/// Whether every accumulator keeps the newest measurement and nothing else, or every one the oldest. What they
+/// order by is added to `ordered_by`.
+pub(super) fn keeps_only(
     input: &BucketInput,
     group: &GroupStage,
     ordered_by: &mut Dependencies,
-) -> bool {
+) -> Option<bool> {
     let options = input.source.options();
-    !group.fields.is_empty()
-        && group.fields.iter().all(|(_, spec)| {
-            let rank = time_rank(spec, &options.time_field, options.meta_field.as_deref());
-            if let Some(sort) = spec.sort() {
-                sort.dependencies(ordered_by);
-            }
-            rank.and_then(|rank| rank.newest) == Some(true)
-        })
+    let mut all = None;
+    for (_, spec) in group.fields.iter() {
+        let rank = time_rank(spec, &options.time_field, options.meta_field.as_deref())?;
+        if let Some(sort) = spec.sort() {
+            sort.dependencies(ordered_by);
+        }
+        let newest = rank.newest?;
+        if *all.get_or_insert(newest) != newest {
+            return None;
+        }
+    }
+    all
 }
 
 fn keeps_newest(input: &BucketInput, group: &GroupStage) -> bool {

@@ -3,7 +3,7 @@
 use super::Rule;
 use crate::query::exec::ExecSettings;
 use crate::query::pipeline::Stage;
-use crate::query::planner::logical::LogicalPlan;
+use crate::query::planner::logical::{Input, LogicalPlan};
 
 /// `$limit a, $limit b` is `$limit min(a, b)`; `$skip a, $skip b` is `$skip a + b`.
 pub struct MergeLimits;
@@ -71,5 +71,31 @@ impl Rule for SortLimit {
             return true;
         }
         false
+    }
+}
+
+/// A `$limit` at the front, or behind a `$skip`, ends the reading of buckets: each holds a measurement or more.
+///
+/// Not with an event filter, which may take any number of them away.
+pub struct LimitOnBuckets;
+
+impl Rule for LimitOnBuckets {
+    fn name(&self) -> &'static str {
+        "LimitOnBuckets"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let Input::Buckets(input) = &mut plan.input else {
+            return false;
+        };
+        if input.unpack.event_filter.is_some() {
+            return false;
+        }
+        input.limit = match plan.stages.as_slice() {
+            [Stage::Limit(n), ..] => Some(*n),
+            [Stage::Skip(skip), Stage::Limit(n), ..] => skip.checked_add(*n),
+            _ => None,
+        };
+        input.limit.is_some()
     }
 }

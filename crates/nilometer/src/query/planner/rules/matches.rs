@@ -1,8 +1,10 @@
 //! Rules that bring `$match` stages together and forward.
 
+use std::sync::Arc;
+
 use super::Rule;
 use crate::query::exec::ExecSettings;
-use crate::query::pipeline::{MatchStage, Stage};
+use crate::query::pipeline::{MatchStage, ProjectStage, Stage};
 use crate::query::planner::logical::LogicalPlan;
 
 /// Two `$match` stages in a row are one that asks for both.
@@ -85,6 +87,88 @@ impl Rule for MatchBeforeProject {
         }
         false
     }
+}
+
+/// `$lookup, $match` is `$match, $lookup` for the conjuncts that do not read what was looked up; so with
+/// `$graphLookup`.
+pub struct MatchBeforeLookup;
+
+impl Rule for MatchBeforeLookup {
+    fn name(&self) -> &'static str {
+        "MatchBeforeLookup"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        for at in 1..plan.stages.len() {
+            let Some([Stage::Other(stage), Stage::Match(filter)]) = plan.stages.get(at - 1..at + 1)
+            else {
+                continue;
+            };
+            let Some(target) = stage.adds().and_then(first_of) else {
+                continue;
+            };
+            let (before, after) = filter.clone().split(|path| first_of(path) != Some(target));
+            let Some(before) = before else {
+                continue;
+            };
+            let stage = Stage::Other(Arc::clone(stage));
+            let mut replacement = vec![Stage::Match(before), stage];
+            replacement.extend(after.map(Stage::Match));
+            plan.stages.splice(at - 1..at + 1, replacement);
+            return true;
+        }
+        false
+    }
+}
+
+fn first_of(path: &str) -> Option<&str> {
+    path.split('.').next()
+}
+
+/// A `$match` on a field that a `$project` or `$addFields` has only given another name asks for the field by
+/// its old one, and moves in front.
+///
+/// Conditions: both names are of whole top-level fields, as paths through arrays find other values than an
+/// expression; the conjunct reads nothing else.
+pub struct MatchOnRenamed;
+
+impl Rule for MatchOnRenamed {
+    fn name(&self) -> &'static str {
+        "MatchOnRenamed"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        for at in 1..plan.stages.len() {
+            let Some([Stage::Project(project), Stage::Match(filter)]) =
+                plan.stages.get(at - 1..at + 1)
+            else {
+                continue;
+            };
+            let Some((before, after)) = by_old_names(project, filter) else {
+                continue;
+            };
+            let project = Stage::Project(project.clone());
+            let mut replacement = vec![Stage::Match(before), project];
+            replacement.extend(after.map(Stage::Match));
+            plan.stages.splice(at - 1..at + 1, replacement);
+            return true;
+        }
+        false
+    }
+}
+
+fn by_old_names(
+    project: &ProjectStage,
+    filter: &MatchStage,
+) -> Option<(MatchStage, Option<MatchStage>)> {
+    for (new, old) in project.renames() {
+        let below = |path: &str| first_of(path) == Some(&new);
+        let (inside, after) = filter.clone().split(below);
+        if let Some(before) = inside.and_then(|stage| stage.filter.renamed(&new, &old)) {
+            return Some((MatchStage::new(before), after));
+        }
+    }
+    None
 }
 
 /// Takes the `$match` at the front of the plan.

@@ -5,15 +5,25 @@
 //! | [`MergeMatches`] | neighbouring `$match` stages become one |
 //! | [`MatchBeforeSort`] | `$match` behind a `$sort` moves in front of it |
 //! | [`MatchBeforeProject`] | `$match` moves in front of a `$project` or `$addFields` that leaves its fields alone |
+//! | [`MatchOnRenamed`] | `$match` on a field that was only renamed moves in front, by the old name |
+//! | [`MatchBeforeLookup`] | `$match` moves in front of a `$lookup` or `$graphLookup` whose results it does not read |
+//! | [`DatesOutOfRange`] | comparisons of the time with dates no measurement can have are decided |
 //! | [`MatchOnRecords`] | a leading `$match` becomes the filter of a scan, with bounds on `_id` |
 //! | [`MatchOnBuckets`] | a leading `$match` splits into bucket choice, event filter, whole-bucket filter |
+//! | [`FixedBuckets`] | comparisons with the borders of fixed buckets take these as a whole |
+//! | [`ProjectOnBuckets`] | a `$project` that keeps or drops fields is left to unpacking |
+//! | [`LimitOnBuckets`] | a `$limit` at the front ends the reading of buckets |
 //! | [`NeededFields`] | only columns that a later stage needs are unpacked |
 //! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
+//! | [`GroupFromBounds`] | `$min`, `$max` and counts of whole buckets are read from their headers |
 //! | [`DistinctMetas`] | groups of metadata are read from an index, without buckets |
 //! | [`IndexOnBuckets`] | an index leads to the buckets if that is cheaper than looking at all |
-//! | [`NewestByIndex`] | an index leads to the newest buckets of each series where only those matter |
+//! | [`PointByIndex`] | an index leads to the newest, or the oldest, buckets of each series where only those matter |
 //! | [`NewestFirst`] | buckets are read backwards where only the newest measurements of groups matter |
 //! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
+//! | [`SortByBuckets`] | a sort by metadata, or by time, puts buckets in order first |
+//! | [`GroupInOrder`] | behind a sort by time, groups are given on when the part of the key that follows it changes |
+//! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time gets its input from such a sort |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
 //! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
 //!
@@ -24,26 +34,37 @@
 
 mod distinct_metas;
 mod fields;
+mod group_from_bounds;
 mod index_on_buckets;
 mod last_point;
 mod limits;
 mod match_on_buckets;
 mod match_on_records;
 mod matches;
+mod sort_by_buckets;
+mod streaming_group;
 #[cfg(test)]
 mod tests;
+mod times;
 
 use super::logical::LogicalPlan;
+use crate::error::{Error, Result};
 use crate::query::exec::ExecSettings;
 
-pub use distinct_metas::{DistinctMetas, NewestByIndex, distinct_values};
-pub use fields::NeededFields;
+pub use distinct_metas::{DistinctMetas, PointByIndex, distinct_values};
+pub use fields::{NeededFields, ProjectOnBuckets};
+pub use group_from_bounds::GroupFromBounds;
 pub use index_on_buckets::IndexOnBuckets;
 pub use last_point::{FirstOfSorted, NewestFirst, SortInOrderOfBuckets};
-pub use limits::{MergeLimits, SortLimit};
+pub use limits::{LimitOnBuckets, MergeLimits, SortLimit};
 pub use match_on_buckets::MatchOnBuckets;
 pub use match_on_records::MatchOnRecords;
-pub use matches::{MatchBeforeProject, MatchBeforeSort, MergeMatches};
+pub use matches::{
+    MatchBeforeLookup, MatchBeforeProject, MatchBeforeSort, MatchOnRenamed, MergeMatches,
+};
+pub use sort_by_buckets::{SortByBuckets, WindowsInOrder};
+pub use streaming_group::GroupInOrder;
+pub use times::{DatesOutOfRange, FixedBuckets};
 
 /// Rounds after which a plan counts as good enough: far beyond what any pipeline needs, and a
 /// bound should two rules ever chase each other.
@@ -63,8 +84,11 @@ pub static RULES: &[&dyn Rule] = &[
     &MergeMatches,
     &MatchBeforeSort,
     &MatchBeforeProject,
+    &MatchOnRenamed,
+    &MatchBeforeLookup,
     &MergeLimits,
     &MatchOnRecords,
+    &DatesOutOfRange,
     &MatchOnBuckets,
     &SortLimit,
     &FirstOfSorted,
@@ -72,23 +96,87 @@ pub static RULES: &[&dyn Rule] = &[
 
 /// Rules that settle what is read, after everything has found its place.
 pub static LAST_RULES: &[&dyn Rule] = &[
+    &FixedBuckets,
+    &ProjectOnBuckets,
+    &LimitOnBuckets,
     &DistinctMetas,
     &IndexOnBuckets,
-    &NewestByIndex,
+    &PointByIndex,
     &NewestFirst,
     &SortInOrderOfBuckets,
+    &SortByBuckets,
+    &WindowsInOrder,
+    &GroupFromBounds,
+    &GroupInOrder,
     &NeededFields,
 ];
+
+/// Some of the rules, by name: those a test or a search for an error leaves out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleSet(u64);
+
+impl RuleSet {
+    /// Every rule there is, in the order of the two tables.
+    fn known() -> impl Iterator<Item = &'static str> {
+        RULES.iter().chain(LAST_RULES).map(|rule| rule.name())
+    }
+
+    /// The rules of these names; code 2, with the names there are, if one is none of them.
+    pub fn named<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Self> {
+        let mut set = Self::default();
+        for name in names {
+            let Some(at) = Self::known().position(|known| known == name) else {
+                let known: Vec<&str> = Self::known().collect();
+                return Err(Error::bad_value(format!(
+                    "there is no rule called '{name}'; there are {}",
+                    known.join(", ")
+                )));
+            };
+            set.0 |= 1 << at;
+        }
+        Ok(set)
+    }
+
+    /// Every rule there is.
+    pub fn all() -> Self {
+        Self((1 << Self::known().count()) - 1)
+    }
+
+    /// The set as a number; [`RuleSet::from_number`] makes a set of it again.
+    pub fn number(self) -> i64 {
+        i64::try_from(self.0).unwrap_or(i64::MAX)
+    }
+
+    /// The set a number stands for while the program runs.
+    pub fn from_number(number: i64) -> Self {
+        Self(u64::try_from(number).unwrap_or(0))
+    }
+
+    /// The names, in the order of the tables.
+    pub fn names(self) -> Vec<&'static str> {
+        let named = Self::known().enumerate();
+        named
+            .filter(|(at, _)| self.0 & (1 << at) != 0)
+            .map(|(_, name)| name)
+            .collect()
+    }
+
+    /// True if the rule is one of them.
+    pub fn contains(self, name: &str) -> bool {
+        self.0 != 0 && self.names().contains(&name)
+    }
+}
 
 /// Applies all rules until none fires.
 pub fn apply_all(plan: &mut LogicalPlan, settings: &ExecSettings) {
     if settings.options.no_rules {
         return;
     }
+    let left_out = settings.options.disabled;
     for _ in 0..ROUNDS_MAX {
         let mut fired = false;
         for rule in RULES {
-            if rule.apply(plan, settings) {
+            if !left_out.contains(rule.name()) && rule.apply(plan, settings) {
                 plan.fired.push(rule.name());
                 fired = true;
             }
@@ -98,7 +186,7 @@ pub fn apply_all(plan: &mut LogicalPlan, settings: &ExecSettings) {
         }
     }
     for rule in LAST_RULES {
-        if rule.apply(plan, settings) {
+        if !left_out.contains(rule.name()) && rule.apply(plan, settings) {
             plan.fired.push(rule.name());
         }
     }

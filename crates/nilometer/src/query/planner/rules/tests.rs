@@ -7,15 +7,21 @@ use nilometer_bson::{Document, Value, array, doc};
 use super::RULES;
 use crate::query::batch::FieldSet;
 use crate::query::exec::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, settings};
-use crate::query::exec::{ExecLimits, ExecOptions};
+use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings};
 use crate::query::pipeline::{BucketArrival, Stage, testing::parse};
 use crate::query::planner::{AccessPath, BucketInput, Builder, Input, LogicalPlan};
 use crate::query::source::{Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved};
+
+mod buckets;
 
 const T0: i64 = 1_600_000_000_000;
 
 fn plan_over(source: Resolved, stages: Value) -> LogicalPlan {
     let settings = settings(ExecOptions::default(), ExecLimits::default());
+    plan_with(source, stages, settings)
+}
+
+fn plan_with(source: Resolved, stages: Value, settings: ExecSettings) -> LogicalPlan {
     let builder = Builder {
         collections: MemoryCollections::of(source),
         database: "test".into(),
@@ -98,7 +104,7 @@ fn matches_come_together_and_forward() {
     for kept in [
         doc! {"b": 1},
         doc! {"a": 0},
-        doc! {"a": "$b"},
+        doc! {"a": "$b.c"},
         doc! {"a.b": 0},
     ] {
         assert_eq!(project(kept), ["$unwind", "$project", "$match"]);
@@ -403,7 +409,7 @@ fn a_sort_by_time_with_a_limit_knows_how_buckets_arrive() {
         (oldest, Direction::Forward)
     );
     let plain = (None, Direction::Forward);
-    assert_eq!(of(doc! {"t": -1}, &[], &[T0]), plain);
+    assert_eq!(of(doc! {"t": -1}, &[], &[T0]), (None, Direction::Backward));
     assert_eq!(of(doc! {"m.a": 1, "t": -1}, &limit, &[T0]), plain);
     assert_eq!(of(doc! {"t": -1}, &limit, &[T0, -1]), plain);
 }

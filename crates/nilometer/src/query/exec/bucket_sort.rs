@@ -1,0 +1,527 @@
+//! `$sort` by what headers of buckets tell: metadata, and metadata or nothing before the time.
+//!
+//! ```text
+//! {m: 1}           buckets are put in order; their measurements follow as blocks, undecoded
+//! {t: 1}           buckets come by rising start; what is earlier than the next start is given on
+//! {m: 1, t: -1}    buckets are put in order of metadata, then of the latest time; within one metadata
+//!                  what is later than the next bucket's latest is given on
+//! ```
+//!
+//! So the answer begins before all is read, or decoded, and memory holds the rows of buckets that overlap.
+//! Equal rows come in the order in which the input gave them, as from any sort. Whatever a header does not
+//! tell (rows instead of blocks, dates before 1970, whose bucket starts lie behind them), and more buckets or
+//! rows than memory has room for, are left to the sorter that knows rows alone.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+
+use super::memory::MemoryGauge;
+use super::sort::{ByPattern, Everything, everything, exceeded, gauge};
+use super::sorter::{ENTRY_OVERHEAD, Sorter};
+use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use crate::error::Result;
+use crate::eval::ParseContext;
+use crate::eval::sort_key::{SortBy, SortKey, SortPattern};
+use crate::query::batch::{Batch, MeasurementBlock};
+use crate::query::pipeline::{BucketOrder, SortStage};
+
+/// Bytes counted for a bucket whose columns are not decoded, beside its values.
+const BUCKET_OVERHEAD: usize = 512;
+
+/// Bytes counted for a value of a compressed column.
+const COMPRESSED_VALUE_BYTES: usize = 2;
+
+/// Puts measurements in order with the help of their buckets' headers.
+pub struct BucketSort {
+    input: Option<BoxOperator>,
+    stage: SortStage,
+    order: BucketOrder,
+    state: State,
+    /// Rows still wanted.
+    left: u64,
+}
+
+enum State {
+    /// Nothing was read yet.
+    Unread,
+    /// Buckets in order, whose rows follow.
+    Blocks(VecDeque<MeasurementBlock>),
+    /// Rows of buckets that overlap.
+    Overlapping(Box<Overlapping>),
+    /// Rows from the sorter.
+    Rows(Box<Everything>),
+}
+
+impl BucketSort {
+    /// Sorts `input` as `stage` says, with buckets in the given order.
+    pub fn new(input: BoxOperator, stage: SortStage, order: BucketOrder) -> Self {
+        Self {
+            input: Some(input),
+            left: stage.limit.unwrap_or(u64::MAX),
+            stage,
+            order,
+            state: State::Unread,
+        }
+    }
+
+    fn start(&mut self, input: BoxOperator, cx: &ExecContext<'_>) -> Result<State> {
+        let pattern = Arc::new(self.stage.pattern.clone());
+        if let BucketOrder::Arrival(arrival) = self.order {
+            let buckets = Buckets::Arriving(Arriving {
+                input,
+                next: None,
+                span_ms: arrival,
+            });
+            return Ok(State::Overlapping(Box::new(Overlapping::new(
+                pattern, 0, buckets, cx,
+            ))));
+        }
+        let mut input = input;
+        let gathered = gather(&mut input, &self.stage, self.order, cx)?;
+        Ok(match (gathered, self.order) {
+            (Gathered::Rows(all), _) => State::Rows(Box::new(all)),
+            (Gathered::Blocks(blocks), BucketOrder::Metadata) => {
+                State::Blocks(blocks.into_iter().map(|held| held.block).collect())
+            }
+            (Gathered::Blocks(blocks), BucketOrder::Bounds { parts }) => {
+                let buckets = Buckets::Gathered(blocks.into());
+                State::Overlapping(Box::new(Overlapping::new(pattern, parts, buckets, cx)))
+            }
+            (Gathered::Blocks(_), BucketOrder::Arrival(_)) => State::Blocks(VecDeque::new()),
+        })
+    }
+}
+
+impl Operator for BucketSort {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if let Some(input) = self.input.take() {
+            self.state = self.start(input, cx)?;
+        }
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let at_most = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let batch = match &mut self.state {
+            State::Unread => None,
+            State::Blocks(blocks) => blocks.pop_front().map(|block| {
+                let mut batch = Batch::Block(block);
+                batch.truncate(at_most);
+                batch
+            }),
+            State::Overlapping(rows) => match rows.take(at_most.min(ROWS_PER_BATCH), cx)? {
+                Taken::Rows(rows) => (!rows.is_empty()).then_some(Batch::Rows(rows)),
+                Taken::TooMany(all) => {
+                    self.state = State::Rows(all);
+                    return self.next(cx);
+                }
+            },
+            State::Rows(all) => {
+                let rows = all.take(at_most.min(ROWS_PER_BATCH), cx)?;
+                (!rows.is_empty()).then_some(Batch::Rows(rows))
+            }
+        };
+        if let Some(batch) = &batch {
+            self.left -= batch.len() as u64;
+        }
+        Ok(batch)
+    }
+
+    fn is_exhausted(&self) -> bool {
+        let is_empty = match &self.state {
+            State::Unread => false,
+            State::Blocks(blocks) => blocks.is_empty(),
+            State::Overlapping(rows) => rows.is_exhausted(),
+            State::Rows(all) => all.is_exhausted(),
+        };
+        self.left == 0 || is_empty
+    }
+}
+
+/// A bucket that waits for its turn.
+struct Held {
+    /// What comes before the time.
+    key: SortKey,
+    /// How many came before it.
+    arrival: u64,
+    block: MeasurementBlock,
+}
+
+/// What a first look at the input gave.
+enum Gathered {
+    /// Buckets in order, each with what it is sorted by before the time.
+    Blocks(Vec<Held>),
+    /// Headers did not tell, or there were too many: rows, sorted.
+    Rows(Everything),
+}
+
+/// Gathers buckets and puts them in order.
+fn gather(
+    input: &mut BoxOperator,
+    stage: &SortStage,
+    order: BucketOrder,
+    cx: &ExecContext<'_>,
+) -> Result<Gathered> {
+    let prefix = match order {
+        BucketOrder::Bounds { parts } => prefix(&stage.pattern, parts, cx)?,
+        BucketOrder::Metadata | BucketOrder::Arrival(_) => Some(stage.pattern.clone()),
+    };
+    let mut memory = gauge(cx);
+    let mut blocks: Vec<Held> = Vec::new();
+    while let Some(batch) = next_filled(input, cx)? {
+        let block = match batch {
+            Batch::Block(block) if memory.add(held_bytes(&block)).is_ok() => block,
+            other => {
+                let gathered = blocks.into_iter().map(|held| Batch::Block(held.block));
+                let rows = gathered.chain([other]);
+                return Ok(Gathered::Rows(by_rows(rows, input, stage, cx)?));
+            }
+        };
+        let key = match &prefix {
+            Some(prefix) => prefix.extract(block.constant_document().as_ref(), &cx.eval)?,
+            None => SortKey::from_values(std::iter::empty()),
+        };
+        let arrival = blocks.len() as u64;
+        blocks.push(Held {
+            key,
+            arrival,
+            block,
+        });
+    }
+    let by_prefix = |a: &SortKey, b: &SortKey| match &prefix {
+        Some(prefix) => prefix.compare(a, b),
+        None => Ordering::Equal,
+    };
+    let descending = is_descending(&stage.pattern, order);
+    blocks.sort_by(|a, b| {
+        by_prefix(&a.key, &b.key).then_with(|| match descending {
+            Some(true) => bound(&b.block, true).cmp(&bound(&a.block, true)),
+            Some(false) => bound(&a.block, false).cmp(&bound(&b.block, false)),
+            None => Ordering::Equal,
+        })
+    });
+    Ok(Gathered::Blocks(blocks))
+}
+
+fn is_descending(pattern: &SortPattern, order: BucketOrder) -> Option<bool> {
+    let BucketOrder::Bounds { parts } = order else {
+        return None;
+    };
+    pattern.parts().get(parts).map(|part| part.descending)
+}
+
+/// The first parts of a pattern as one; none if there are none.
+fn prefix(
+    pattern: &SortPattern,
+    parts: usize,
+    cx: &ExecContext<'_>,
+) -> Result<Option<SortPattern>> {
+    let mut out = DocumentBuilder::new();
+    for part in pattern.parts().iter().take(parts) {
+        if let SortBy::Field(path) = &part.by {
+            out.append(path.as_str(), if part.descending { -1 } else { 1 });
+        }
+    }
+    if out.is_empty() {
+        return Ok(None);
+    }
+    let context = ParseContext::new().with_collator(cx.settings.collator.clone());
+    SortPattern::parse(out.finish().as_ref(), &context).map(Some)
+}
+
+/// A time that none of the block's is before (or, of the greatest, behind). Before 1970 starts are
+/// rounded up: there is none.
+fn bound(block: &MeasurementBlock, greatest: bool) -> i64 {
+    let time_field = &block.shape.time_field;
+    if greatest {
+        return match block.bucket.max(time_field) {
+            ValueRef::DateTime(at) => at,
+            _ => i64::MAX,
+        };
+    }
+    match block.bucket.min(time_field) {
+        ValueRef::DateTime(at) if at > 0 => at,
+        _ => i64::MIN,
+    }
+}
+
+/// Bytes a block that is not decoded is counted with.
+fn held_bytes(block: &MeasurementBlock) -> usize {
+    let values = block.bucket.columns().len() * block.bucket.count() as usize;
+    BUCKET_OVERHEAD + values * COMPRESSED_VALUE_BYTES
+}
+
+/// Sorts batches and the rest of the input row by row.
+fn by_rows(
+    batches: impl Iterator<Item = Batch>,
+    input: &mut BoxOperator,
+    stage: &SortStage,
+    cx: &ExecContext<'_>,
+) -> Result<Everything> {
+    let mut sorter = Sorter::new(ByPattern(stage.pattern.clone()), gauge(cx));
+    for batch in batches {
+        for row in batch.into_rows()? {
+            sorter.add(row, cx)?;
+        }
+    }
+    everything(sorter, input, stage.limit, cx)
+}
+
+/// Where buckets come from, in the order of a bound.
+enum Buckets {
+    /// As the input gives them, by their starts.
+    Arriving(Arriving),
+    /// At hand, in the order of what comes before the time and then of their bounds.
+    Gathered(VecDeque<Held>),
+}
+
+struct Arriving {
+    input: BoxOperator,
+    next: Option<Batch>,
+    /// By falling start; no bucket has a time so long behind its start. None: by rising start.
+    span_ms: Option<i64>,
+}
+
+/// Rows of buckets that overlap, given on as soon as nothing can come before them.
+struct Overlapping {
+    pattern: Arc<SortPattern>,
+    /// Where the time stands in the pattern: so many parts come before it.
+    time_at: usize,
+    buckets: Buckets,
+    heap: BinaryHeap<Waiting>,
+    /// What comes before the time in the rows at hand.
+    partition: Option<SortKey>,
+    arrivals: u64,
+    memory: MemoryGauge,
+}
+
+enum Taken {
+    Rows(Vec<Document>),
+    /// Memory has no room for what overlaps: all that is left, from the sorter.
+    TooMany(Box<Everything>),
+}
+
+/// What may follow the rows at hand.
+enum Follows {
+    /// Nothing that comes before any of them.
+    Later,
+    /// Rows with times from here on, in the direction of the sort.
+    From(i64),
+    /// Anything.
+    Unknown,
+}
+
+/// A row that waits; the first in order is the greatest.
+struct Waiting {
+    pattern: Arc<SortPattern>,
+    key: SortKey,
+    arrival: u64,
+    row: Document,
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let order = self.pattern.compare(&other.key, &self.key);
+        order.then(other.arrival.cmp(&self.arrival))
+    }
+}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Waiting {}
+
+impl Waiting {
+    fn memory_bytes(&self) -> usize {
+        self.key.memory_bytes() + self.row.as_bytes().len() + ENTRY_OVERHEAD
+    }
+}
+
+impl Overlapping {
+    fn new(
+        pattern: Arc<SortPattern>,
+        time_at: usize,
+        buckets: Buckets,
+        cx: &ExecContext<'_>,
+    ) -> Self {
+        Self {
+            pattern,
+            time_at,
+            buckets,
+            heap: BinaryHeap::new(),
+            partition: None,
+            arrivals: 0,
+            memory: gauge(cx),
+        }
+    }
+
+    fn is_exhausted(&self) -> bool {
+        let no_more = match &self.buckets {
+            Buckets::Arriving(arriving) => arriving.next.is_none() && arriving.input.is_exhausted(),
+            Buckets::Gathered(blocks) => blocks.is_empty(),
+        };
+        no_more && self.heap.is_empty()
+    }
+
+    /// The next rows, fewer than asked for only at the end.
+    fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Taken> {
+        let mut out = Vec::new();
+        while out.len() < rows {
+            let follows = self.follows(cx)?;
+            if self.may_give(&follows) {
+                let Some(first) = self.heap.pop() else {
+                    break;
+                };
+                self.memory.release(first.memory_bytes());
+                out.push(first.row);
+                continue;
+            }
+            if !self.load(cx)? {
+                break;
+            }
+            if self.memory.is_exceeded() {
+                if out.is_empty() {
+                    return self.give_up(cx);
+                }
+                // What was taken goes first.
+                break;
+            }
+        }
+        if out.is_empty() && self.memory.is_exceeded() {
+            return self.give_up(cx);
+        }
+        Ok(Taken::Rows(out))
+    }
+
+    /// True if the first row at hand can be followed by no row that belongs before it.
+    fn may_give(&self, follows: &Follows) -> bool {
+        let Some(first) = self.heap.peek() else {
+            return false;
+        };
+        let bound = match follows {
+            Follows::Later => return true,
+            Follows::Unknown => return false,
+            Follows::From(bound) => *bound,
+        };
+        let Some(Value::DateTime(time)) = first.key.values().get(self.time_at) else {
+            return false;
+        };
+        // Of equal times the other parts of the pattern decide, and order of arrival.
+        if self.is_descending() {
+            *time > bound
+        } else {
+            *time < bound
+        }
+    }
+
+    fn is_descending(&self) -> bool {
+        let part = self.pattern.parts().get(self.time_at);
+        part.is_some_and(|part| part.descending)
+    }
+
+    fn follows(&mut self, cx: &ExecContext<'_>) -> Result<Follows> {
+        let descending = self.is_descending();
+        match &mut self.buckets {
+            Buckets::Arriving(arriving) => {
+                if arriving.next.is_none() {
+                    arriving.next = next_filled(&mut arriving.input, cx)?;
+                }
+                Ok(match &arriving.next {
+                    None => Follows::Later,
+                    Some(Batch::Rows(_)) => Follows::Unknown,
+                    Some(Batch::Block(block)) => {
+                        let start_ms = i64::from(block.bucket.id().timestamp_seconds()) * 1000;
+                        Follows::From(start_ms.saturating_add(arriving.span_ms.unwrap_or(0)))
+                    }
+                })
+            }
+            Buckets::Gathered(blocks) => {
+                let Some(held) = blocks.front() else {
+                    return Ok(Follows::Later);
+                };
+                let is_same = self.partition.as_ref().is_none_or(|partition| {
+                    let mut values = partition.values().iter().zip(held.key.values());
+                    values.all(|(a, b)| self.pattern.is_equal(a, b))
+                });
+                Ok(if is_same {
+                    Follows::From(bound(&held.block, descending))
+                } else {
+                    Follows::Later
+                })
+            }
+        }
+    }
+
+    /// Takes the rows of the next bucket; false if there is none.
+    fn load(&mut self, cx: &ExecContext<'_>) -> Result<bool> {
+        let next = match &mut self.buckets {
+            Buckets::Arriving(arriving) => arriving.next.take(),
+            Buckets::Gathered(blocks) => blocks.pop_front().map(|held| {
+                self.partition = Some(held.key);
+                // Equal rows stay in the order in which their buckets came.
+                self.arrivals = held.arrival << u32::BITS;
+                Batch::Block(held.block)
+            }),
+        };
+        let Some(batch) = next else {
+            return Ok(false);
+        };
+        for row in batch.into_rows()? {
+            self.arrivals += 1;
+            let waiting = Waiting {
+                pattern: Arc::clone(&self.pattern),
+                key: self.pattern.extract(row.as_ref(), &cx.eval)?,
+                arrival: self.arrivals,
+                row,
+            };
+            let counted = self.memory.add(waiting.memory_bytes());
+            if counted.is_err() && cx.settings.spill.is_none() {
+                return Err(exceeded(cx));
+            }
+            self.heap.push(waiting);
+        }
+        Ok(true)
+    }
+
+    /// Hands what is left to the sorter.
+    fn give_up(&mut self, cx: &ExecContext<'_>) -> Result<Taken> {
+        let mut sorter = Sorter::new(ByPattern((*self.pattern).clone()), gauge(cx));
+        // In order, so that of equal keys the earlier stays the first.
+        while let Some(first) = self.heap.pop() {
+            sorter.add(first.row, cx)?;
+        }
+        self.memory.clear();
+        let rest = std::mem::replace(&mut self.buckets, Buckets::Gathered(VecDeque::new()));
+        let mut input: BoxOperator = Box::new(Rest(rest));
+        let all = everything(sorter, &mut input, None, cx)?;
+        Ok(Taken::TooMany(Box::new(all)))
+    }
+}
+
+/// The buckets that were not loaded, as an input.
+struct Rest(Buckets);
+
+impl Operator for Rest {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        match &mut self.0 {
+            Buckets::Arriving(arriving) => match arriving.next.take() {
+                Some(batch) => Ok(Some(batch)),
+                None => arriving.input.next(cx),
+            },
+            Buckets::Gathered(blocks) => {
+                Ok(blocks.pop_front().map(|held| Batch::Block(held.block)))
+            }
+        }
+    }
+}

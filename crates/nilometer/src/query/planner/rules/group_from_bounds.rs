@@ -1,0 +1,48 @@
+//! A `$group` that the headers of buckets can answer.
+
+use std::sync::Arc;
+
+use super::Rule;
+use crate::query::batch::MeasurementShape;
+use crate::query::exec::ExecSettings;
+use crate::query::exec::header_group::FromHeaders;
+use crate::query::pipeline::Stage;
+use crate::query::planner::logical::{Input, LogicalPlan};
+
+/// `$group` with `$min`, `$max` and counts by metadata, or by bins of time, reads bounds and counts
+/// of buckets instead of measurements.
+///
+/// Conditions: the key is made of constants, metadata and `$dateTrunc` of the time with constant bins;
+/// accumulators are counts, functions of metadata, `$min` and `$max` of a field, but not `$min` of the time,
+/// whose lower bound is rounded; no field of the key or of an accumulator was computed before; measurements
+/// are not filtered, or by time alone, so that whole buckets pass. Each bucket whose header does not tell
+/// is grouped by its columns ([`FromHeaders`]), so nothing is asked of bucket widths.
+pub struct GroupFromBounds;
+
+impl Rule for GroupFromBounds {
+    fn name(&self) -> &'static str {
+        "GroupFromBounds"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let (Input::Buckets(input), Some(Stage::Group(group))) =
+            (&plan.input, plan.stages.first_mut())
+        else {
+            return false;
+        };
+        let options = input.source.options();
+        let by_measurement =
+            input.unpack.event_filter.is_some() && input.unpack.whole_bucket_filter.is_none();
+        if by_measurement || options.mixed_schema {
+            return false;
+        }
+        let shape = MeasurementShape {
+            time_field: Arc::clone(&options.time_field),
+            meta_field: options.meta_field.clone(),
+            fields: input.unpack.fields.clone(),
+        };
+        let found = FromHeaders::of(group, &shape, options.collation.clone());
+        group.from_headers = found.map(Arc::new);
+        group.from_headers.is_some()
+    }
+}

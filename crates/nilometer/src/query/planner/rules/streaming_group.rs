@@ -1,0 +1,72 @@
+//! A `$group` that follows the order of time.
+
+use super::Rule;
+use crate::eval::expression::{ArithmeticOperator, Expression};
+use crate::eval::sort_key::SortBy;
+use crate::query::exec::ExecSettings;
+use crate::query::pipeline::Stage;
+use crate::query::planner::logical::{Input, LogicalPlan};
+
+/// Behind a `$sort` by time a `$group` gives its groups on as soon as the part of the key that follows
+/// the time changes.
+///
+/// Conditions: the sort stands first, so that the time is a date in every document, and begins with it; a part of
+/// the key is the time, a `$dateTrunc` of it with constant bins, or one of these less or plus a constant. Groups come
+/// out in the order in which they were first met, as ever.
+pub struct GroupInOrder;
+
+impl Rule for GroupInOrder {
+    fn name(&self) -> &'static str {
+        "GroupInOrder"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let Input::Buckets(input) = &plan.input else {
+            return false;
+        };
+        let time_field = &*input.source.options().time_field;
+        let [Stage::Sort(sort), Stage::Group(group), ..] = plan.stages.as_mut_slice() else {
+            return false;
+        };
+        let by_time = sort.pattern.parts().first().is_some_and(
+            |part| matches!(&part.by, SortBy::Field(path) if path.as_str() == time_field),
+        );
+        if !by_time || !input.unpack.fields.contains(time_field) {
+            return false;
+        }
+        let follows = |part: &&Expression| follows_time(part, time_field);
+        let parts: Vec<Expression> = match &group.key {
+            Expression::Object(members) => {
+                let parts = members.iter().map(|(_, part)| part);
+                parts.filter(follows).cloned().collect()
+            }
+            single => [single].into_iter().filter(follows).cloned().collect(),
+        };
+        if parts.is_empty() {
+            return false;
+        }
+        group.in_order = Some(parts.into());
+        true
+    }
+}
+
+/// True if the expression never falls while the time rises, or never rises.
+fn follows_time(expression: &Expression, time_field: &str) -> bool {
+    match expression {
+        Expression::FieldPath(path) => path.as_str() == time_field,
+        Expression::DateTrunc(trunc) => {
+            trunc.constant_bins().is_some() && follows_time(&trunc.date, time_field)
+        }
+        Expression::Arithmetic(arithmetic) => {
+            let is_sum = matches!(
+                arithmetic.operator,
+                ArithmeticOperator::Add | ArithmeticOperator::Subtract
+            );
+            match arithmetic.operands.as_slice() {
+                [a, Expression::Constant(_)] if is_sum => follows_time(a, time_field),
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}

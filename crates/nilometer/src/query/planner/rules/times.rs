@@ -1,0 +1,119 @@
+//! What the options of a collection say about comparisons of the time.
+
+use nilometer_bson::Value;
+
+use super::Rule;
+use crate::eval::matcher::{CompareOp, MatchExpression};
+use crate::query::exec::ExecSettings;
+use crate::query::pipeline::{MatchStage, Stage};
+use crate::query::planner::logical::{Input, LogicalPlan};
+use crate::query::source::BucketOptions;
+use crate::timeseries::rewrite::STANDARD_SECONDS_MAX;
+
+/// Comparisons of the time with a date that no measurement has or may have are decided at once.
+///
+/// Conditions: no date of the collection lies outside what bucket ids can say, the date compared with does,
+/// and the `$match` stands first, so that the time is the stored one.
+pub struct DatesOutOfRange;
+
+impl Rule for DatesOutOfRange {
+    fn name(&self) -> &'static str {
+        "DatesOutOfRange"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let (Input::Buckets(input), Some(Stage::Match(stage))) =
+            (&plan.input, plan.stages.first_mut())
+        else {
+            return false;
+        };
+        let options = input.source.options();
+        let shows_time = input.unpack.fields.contains(&options.time_field);
+        if options.extended_range || !shows_time {
+            return false;
+        }
+        let mut decided = false;
+        let filter = decide(&stage.filter, &options.time_field, &mut decided);
+        if decided {
+            *stage = MatchStage::new(filter.simplify());
+        }
+        decided
+    }
+}
+
+fn decide(filter: &MatchExpression, time_field: &str, decided: &mut bool) -> MatchExpression {
+    use MatchExpression as M;
+    match filter {
+        M::And(arms) => M::And(
+            arms.iter()
+                .map(|arm| decide(arm, time_field, decided))
+                .collect(),
+        ),
+        M::Or(arms) => M::Or(
+            arms.iter()
+                .map(|arm| decide(arm, time_field, decided))
+                .collect(),
+        ),
+        M::Compare(comparison) if comparison.path.as_str() == time_field => {
+            let Value::DateTime(at) = &comparison.value else {
+                return filter.clone();
+            };
+            // Bucket ids know whole seconds: all of the last one counts.
+            let is_early = *at < 0;
+            if !is_early && *at < (STANDARD_SECONDS_MAX + 1) * 1000 {
+                return filter.clone();
+            }
+            *decided = true;
+            let holds = match comparison.op {
+                CompareOp::Gt | CompareOp::Gte => is_early,
+                CompareOp::Lt | CompareOp::Lte => !is_early,
+                CompareOp::Eq => false,
+            };
+            if holds { M::AlwaysTrue } else { M::AlwaysFalse }
+        }
+        other => other.clone(),
+    }
+}
+
+/// Where buckets lie between fixed times, comparisons with such a time take buckets as a whole.
+///
+/// Conditions: fixed buckets; every comparison is `$gte` or `$lt` of a date on the border of two buckets.
+/// A bucket that was written as it is and goes beyond a border is filtered all the same.
+pub struct FixedBuckets;
+
+impl Rule for FixedBuckets {
+    fn name(&self) -> &'static str {
+        "FixedBuckets"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let Input::Buckets(input) = &mut plan.input else {
+            return false;
+        };
+        let options = input.source.options();
+        let Some(filter) = &input.unpack.event_filter else {
+            return false;
+        };
+        if !options.fixed_buckets || options.extended_range || !is_aligned(filter, options) {
+            return false;
+        }
+        input.unpack.takes_whole = true;
+        true
+    }
+}
+
+fn is_aligned(filter: &MatchExpression, options: &BucketOptions) -> bool {
+    use MatchExpression as M;
+    let span_ms = options.bucket_max_span_seconds.saturating_mul(1000).max(1);
+    match filter {
+        M::And(arms) | M::Or(arms) => arms.iter().all(|arm| is_aligned(arm, options)),
+        M::Compare(comparison) => {
+            let is_border =
+                matches!(comparison.value, Value::DateTime(at) if at.rem_euclid(span_ms) == 0);
+            is_border
+                && comparison.path.as_str() == &*options.time_field
+                && matches!(comparison.op, CompareOp::Gte | CompareOp::Lt)
+        }
+        _ => false,
+    }
+}

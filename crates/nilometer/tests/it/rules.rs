@@ -1,0 +1,296 @@
+//! The planner's rules as a client sees them: left out by name, and in explain.
+
+use nilometer_bson::extjson::value_to_canonical;
+use nilometer_bson::{DocRef, Document, Value, ValueRef, array, doc};
+
+use crate::support::{Fixture, show};
+
+const T0: i64 = 1_700_000_000_000;
+
+/// Three series of ten buckets, a day apart; in each the earliest measurement came late, and a few came before
+/// the start of the first.
+fn series() -> Fixture {
+    let mut fixture = Fixture::new();
+    let options = doc! {"timeField": "t", "metaField": "m"};
+    fixture.run(doc! {"create": "ts", "timeseries": options});
+    fixture.run(doc! {"create": "plain"});
+    let mut documents: Vec<Value> = Vec::new();
+    for day in [1i64, 2, 3, 0, 4, 5, 6, 7, 8, 9] {
+        for (minute, value) in [(30, 1), (31, 9), (2, 5), (59, 3)] {
+            for host in ["a", "b", "c"] {
+                let at = T0 + day * 86_400_000 + minute * 60_000;
+                let id = documents.len() as i64;
+                documents.push(
+                    doc! {"t": Value::DateTime(at), "m": doc! {"h": host}, "_id": id, "v": value + day}
+                        .into(),
+                );
+            }
+        }
+    }
+    for collection in ["ts", "plain"] {
+        fixture.run(doc! {"insert": collection, "documents": documents.clone()});
+    }
+    fixture
+}
+
+fn aggregate(collection: &str, stages: &Value) -> Document {
+    doc! {"aggregate": collection, "pipeline": stages.clone(), "cursor": doc! {}}
+}
+
+fn explained(fixture: &mut Fixture, stages: &Value) -> Document {
+    let command = aggregate("ts", stages);
+    fixture.run(doc! {"explain": command, "verbosity": "executionStats"})
+}
+
+/// The names of the stages, and the first of them.
+fn stages_of(explained: &Document) -> (Vec<String>, Document) {
+    let list = explained.get("stages").as_array().unwrap();
+    let documents = list.iter().map(|stage| stage.as_document().unwrap());
+    let names = documents.map(|stage| stage.iter().next().unwrap().name().to_owned());
+    let names: Vec<String> = names.collect();
+    let first = list.iter().next().unwrap();
+    let cursor = first.as_document().unwrap().get("$cursor");
+    (names, cursor.as_document().unwrap().to_document())
+}
+
+/// A value to compare.
+fn text(value: impl Into<Value>) -> String {
+    value_to_canonical(value.into().as_ref())
+}
+
+fn value_at(document: DocRef<'_>, path: &str) -> String {
+    text(at(document, path))
+}
+
+fn at(document: DocRef<'_>, path: &str) -> Value {
+    let mut value = ValueRef::Document(document);
+    for part in path.split('.') {
+        value = value
+            .as_document()
+            .map_or(ValueRef::Missing, |d| d.get(part));
+    }
+    value.to_value()
+}
+
+fn rules_of(cursor: &Document) -> Vec<String> {
+    let fired = at(cursor.as_ref(), "queryPlanner.rulesApplied");
+    let names = fired.as_ref().as_array().unwrap();
+    names
+        .iter()
+        .map(|name| name.as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn examined(cursor: &Document) -> i64 {
+    let examined = at(cursor.as_ref(), "executionStats.totalDocsExamined");
+    examined.as_ref().as_exact_i64().unwrap()
+}
+
+#[test]
+fn a_parameter_leaves_rules_out() {
+    let mut fixture = series();
+    let stages = array![doc! {"$sort": doc! {"v": 1}}, doc! {"$limit": 2}];
+    let set = |names: Value| doc! {"setParameter": 1, "internalNilometerDisabledRules": names};
+    let get = doc! {"getParameter": 1, "internalNilometerDisabledRules": 1};
+    let (names, cursor) = stages_of(&explained(&mut fixture, &stages));
+    assert!(rules_of(&cursor).contains(&"SortLimit".to_owned()));
+    assert!(!names.contains(&"$limit".to_owned()));
+    let reply = fixture.reply_on("admin", set(array!["SortLimit", "MergeLimits"]));
+    assert_eq!(
+        text(reply.get("was").to_value()),
+        text(array![]),
+        "{}",
+        show(&reply)
+    );
+    let reply = fixture.reply_on("admin", get.clone());
+    let named = array!["MergeLimits", "SortLimit"];
+    assert_eq!(
+        text(reply.get("internalNilometerDisabledRules").to_value()),
+        text(named.clone())
+    );
+    let (names, cursor) = stages_of(&explained(&mut fixture, &stages));
+    assert!(!rules_of(&cursor).contains(&"SortLimit".to_owned()));
+    assert!(names.contains(&"$limit".to_owned()));
+    // A name that is none changes nothing, and tells which there are.
+    let reply = fixture.reply_on("admin", set(array!["Sortlimit"]));
+    assert_eq!(reply.get("code").as_exact_i64(), Some(2));
+    let message = reply.get("errmsg").as_str().unwrap();
+    assert!(message.contains("SortLimit") && message.contains("NeededFields"));
+    let reply = fixture.reply_on("admin", set(array![1]));
+    assert_eq!(reply.get("code").as_exact_i64(), Some(14));
+    let reply = fixture.reply_on("admin", get.clone());
+    assert_eq!(
+        text(reply.get("internalNilometerDisabledRules").to_value()),
+        text(named)
+    );
+    // As on a command line; and another database knows nothing of it.
+    let reply = fixture.reply_on("admin", set("NeededFields, SortLimit".into()));
+    assert_eq!(reply.get("ok").as_exact_i64(), Some(1));
+    let reply = Fixture::new().reply_on("admin", get);
+    assert_eq!(
+        text(reply.get("internalNilometerDisabledRules").to_value()),
+        text(array![])
+    );
+}
+
+#[test]
+fn extremes_and_counts_do_not_unpack() {
+    let mut fixture = series();
+    let group = doc! {
+        "_id": "$m.h", "least": doc! {"$min": "$v"}, "newest": doc! {"$max": "$t"}, "n": doc! {"$sum": 1},
+    };
+    let stages = array![doc! {"$group": group}, doc! {"$sort": doc! {"_id": 1}}];
+    let found = fixture.all(aggregate("ts", &stages));
+    assert_eq!(found, fixture.all(aggregate("plain", &stages)));
+    let shown = explained(&mut fixture, &stages);
+    assert_eq!(stages_of(&shown).0, ["$cursor", "$group", "$sort"]);
+    let group = shown.get("stages").as_array().unwrap().get(1);
+    let group = group.as_document().unwrap();
+    assert_eq!(value_at(group, "$group._id"), text("$meta.h"));
+    assert_eq!(value_at(group, "$group.least.$min"), text("$control.min.v"));
+    assert_eq!(value_at(group, "$group.n.$sum"), text("$control.count"));
+    // What is deleted is counted no more.
+    for collection in ["ts", "plain"] {
+        let deletes = array![doc! {"q": doc! {"v": doc! {"$lte": 3}}, "limit": 0}];
+        fixture.run(doc! {"delete": collection, "deletes": deletes});
+    }
+    let found = fixture.all(aggregate("ts", &stages));
+    assert_eq!(found, fixture.all(aggregate("plain", &stages)));
+    assert_eq!(found[0].get("least").as_exact_i64(), Some(4));
+    let filtered = array![doc! {"$match": doc! {"v": 5}}, doc! {"$count": "n"}];
+    let (names, _) = stages_of(&explained(&mut fixture, &filtered));
+    assert_eq!(names[1], "$_internalUnpackBucket");
+}
+
+#[test]
+fn nulls_objects_and_arrays_are_unpacked() {
+    let mut fixture = Fixture::new();
+    fixture.run(doc! {"create": "ts", "timeseries": doc! {"timeField": "t", "metaField": "m"}});
+    let values: [Value; 8] = [
+        Value::Null,
+        3.into(),
+        doc! {"a": 1, "b": 9}.into(),
+        doc! {"a": 2, "b": 0}.into(),
+        array![5, 1],
+        array![4, 7],
+        f64::NAN.into(),
+        "text".into(),
+    ];
+    for (at, value) in values.into_iter().enumerate() {
+        let time = Value::DateTime(T0 + at as i64 * 1000);
+        let documents = array![doc! {"t": time, "m": 1, "v": value}];
+        for collection in ["ts", "plain"] {
+            fixture.run(doc! {"insert": collection, "documents": documents.clone()});
+        }
+    }
+    let group = doc! {"_id": "$m", "least": doc! {"$min": "$v"}, "most": doc! {"$max": "$v"}};
+    let stages = array![doc! {"$group": group}];
+    assert_eq!(
+        fixture.all(aggregate("ts", &stages)),
+        fixture.all(aggregate("plain", &stages))
+    );
+}
+
+#[test]
+fn sorts_and_limits_show_below() {
+    let mut fixture = series();
+    let sorted = array![doc! {"$sort": doc! {"m.h": -1}}, doc! {"$limit": 2}];
+    let (names, cursor) = stages_of(&explained(&mut fixture, &sorted));
+    assert_eq!(names, ["$cursor", "$_internalUnpackBucket", "$limit"]);
+    let plan = "queryPlanner.winningPlan";
+    assert_eq!(
+        value_at(cursor.as_ref(), &format!("{plan}.stage")),
+        text("SORT")
+    );
+    let pattern = doc! {"meta.h": -1};
+    assert_eq!(
+        value_at(cursor.as_ref(), &format!("{plan}.sortPattern")),
+        text(pattern)
+    );
+    let limited = array![doc! {"$limit": 3}];
+    let (names, cursor) = stages_of(&explained(&mut fixture, &limited));
+    assert_eq!(names, ["$cursor", "$_internalUnpackBucket", "$limit"]);
+    assert_eq!(
+        value_at(cursor.as_ref(), &format!("{plan}.stage")),
+        text("LIMIT")
+    );
+    assert_eq!(examined(&cursor), 1);
+    let bounded = array![doc! {"$sort": doc! {"t": -1}}];
+    let shown = explained(&mut fixture, &bounded);
+    assert_eq!(stages_of(&shown).0[2], "$_internalBoundedSort");
+    let sort = shown.get("stages").as_array().unwrap().get(2);
+    let bound = doc! {"base": "min", "offsetSeconds": 3600i64};
+    assert_eq!(
+        value_at(sort.as_document().unwrap(), "$_internalBoundedSort.bound"),
+        text(bound)
+    );
+    for pipeline in [
+        bounded,
+        array![doc! {"$sort": doc! {"t": 1, "_id": 1}}],
+        array![doc! {"$sort": doc! {"m.h": -1, "t": 1, "_id": 1}}],
+        array![
+            doc! {"$sort": doc! {"m.h": 1, "t": -1, "_id": 1}},
+            doc! {"$skip": 3}
+        ],
+    ] {
+        let times = |list: &[Document]| -> Vec<String> {
+            list.iter().map(|d| text(d.get("t").to_value())).collect()
+        };
+        let found = fixture.all(aggregate("ts", &pipeline));
+        let expected = fixture.all(aggregate("plain", &pipeline));
+        // Of the sort by time alone three tie each time.
+        assert_eq!(times(&found), times(&expected));
+        if text(pipeline.clone()).contains("_id") {
+            assert_eq!(found.len(), expected.len());
+            let ids = |list: &[Document]| -> Vec<String> {
+                list.iter().map(|d| text(d.get("_id").to_value())).collect()
+            };
+            assert_eq!(ids(&found), ids(&expected));
+        }
+    }
+}
+
+#[test]
+fn the_first_and_the_last_point_are_found_by_an_index() {
+    let mut fixture = series();
+    let key = doc! {"m.h": 1, "t": 1};
+    let indexes = array![doc! {"key": key, "name": "series"}];
+    fixture.run(doc! {"createIndexes": "ts", "indexes": indexes});
+    let top = |name: &str, order: i32| {
+        let mut spec = nilometer_bson::DocumentBuilder::new();
+        spec.append(
+            name,
+            doc! {"sortBy": doc! {"t": order}, "output": array!["$t", "$v"]},
+        );
+        let group = doc! {"_id": "$m.h", "x": spec.finish()};
+        array![doc! {"$group": group}, doc! {"$sort": doc! {"_id": 1}}]
+    };
+    let sorted = |name: &str, order: i32| {
+        let mut spec = nilometer_bson::DocumentBuilder::new();
+        spec.append(name, "$v");
+        let group = doc! {"_id": "$m.h", "x": spec.finish()};
+        array![
+            doc! {"$sort": doc! {"m.h": 1, "t": order}},
+            doc! {"$group": group},
+            doc! {"$sort": doc! {"_id": 1}},
+        ]
+    };
+    for stages in [
+        top("$top", 1),
+        top("$bottom", -1),
+        sorted("$first", 1),
+        sorted("$last", -1),
+        top("$top", -1),
+        top("$bottom", 1),
+        sorted("$last", 1),
+        sorted("$first", -1),
+    ] {
+        let found = fixture.all(aggregate("ts", &stages));
+        assert_eq!(found, fixture.all(aggregate("plain", &stages)));
+        assert_eq!(found.len(), 3);
+        let (_, cursor) = stages_of(&explained(&mut fixture, &stages));
+        assert!(rules_of(&cursor).contains(&"PointByIndex".to_owned()));
+        // Of ten or more buckets of each series the few that may have the point.
+        assert!(examined(&cursor) <= 6, "{}", show(&cursor));
+    }
+}
