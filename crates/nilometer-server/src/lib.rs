@@ -6,8 +6,17 @@
 //! Each connection has a thread that reads a message, runs the command and writes the answer;
 //! `docs/decisions/0002-thread-per-connection.md` says why not an async runtime.
 
+/// Version of the program, with the commit it was built from.
+pub const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("NILOMETER_COMMIT"),
+    ")"
+);
+
 pub mod cli;
 pub mod connection;
+pub mod http;
 pub mod limits;
 pub mod listener;
 pub mod log;

@@ -112,14 +112,7 @@ impl Server {
         self.shared.shutting_down.store(true, Ordering::Relaxed);
         // A listener sits in `accept`; a connection from ourselves wakes it.
         for address in &self.addresses {
-            let mut target = *address;
-            if target.ip().is_unspecified() {
-                target.set_ip(match target {
-                    SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-                    SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-                });
-            }
-            drop(TcpStream::connect_timeout(&target, limits::ACCEPT_PAUSE));
+            wake_listener(*address);
         }
         let registry = &self.shared.registry;
         registry.close_all();
@@ -149,6 +142,17 @@ impl Server {
         }
         ended
     }
+}
+
+/// Connects to a listener of this process, so that its `accept` returns.
+pub(crate) fn wake_listener(mut address: SocketAddr) {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    drop(TcpStream::connect_timeout(&address, limits::ACCEPT_PAUSE));
 }
 
 /// Interrupts reads whose client has hung up. Writes go on: they are soon done, and nobody could

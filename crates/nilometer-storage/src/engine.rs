@@ -195,6 +195,10 @@ pub trait Engine: Send + Sync {
     fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics>;
     /// Sizes and counts of the whole.
     fn statistics(&self) -> EngineStatistics;
+    /// Whether writes are taken now, and if not, why.
+    fn check_writable(&self) -> Result<()> {
+        Ok(())
+    }
     /// Syncs, stops background work and releases the directory. Later calls fail with `Closed`.
     /// Snapshots and scans that are still open go on; the directory is released with the last one.
     fn close(&self) -> Result<()>;

@@ -98,6 +98,7 @@ impl Database {
             timeseries.seal_leftovers(&collection)?;
         }
         let plans = Arc::<PlanCache>::default();
+        let cursors = Arc::new(CursorRegistry::new(CursorLimits::default()));
         let collections = Arc::new(StoredCollections {
             services: services.clone(),
             engine: engine.clone(),
@@ -105,17 +106,17 @@ impl Database {
             timeseries: timeseries.clone(),
             records: records.clone(),
             plans: plans.clone(),
+            cursors: cursors.clone(),
         });
         let query = QueryServices {
             collections: collections.clone(),
-            cursors: Arc::new(CursorRegistry::new(CursorLimits::default())),
+            cursors: cursors.clone(),
             limits: ExecLimits::default(),
             spill,
             ids: services.ids.clone(),
             plans: plans.clone(),
             workers: Arc::default(),
         };
-        let cursors = query.cursors.clone();
         let background = Background::start(Needs {
             services: services.clone(),
             catalog: catalog.clone(),

@@ -287,6 +287,56 @@ impl Progress {
     }
 }
 
+/// What an operation looked at and gave, for the profiler and the log of slow ones. Copies share it.
+#[derive(Clone, Debug, Default)]
+pub struct Usage(Arc<UsageState>);
+
+#[derive(Debug, Default)]
+struct UsageState {
+    plan: OnceLock<Arc<str>>,
+    keys: AtomicU64,
+    documents: AtomicU64,
+    returned: AtomicU64,
+}
+
+impl Usage {
+    /// Says how documents were found; the first word stays.
+    pub fn found_by(&self, plan: &Arc<str>) {
+        self.0.plan.get_or_init(|| Arc::clone(plan));
+    }
+
+    /// So many keys of indexes and so many records or buckets were looked at.
+    pub fn examined(&self, keys: u64, documents: u64) {
+        self.0.keys.fetch_add(keys, Ordering::Relaxed);
+        self.0.documents.fetch_add(documents, Ordering::Relaxed);
+    }
+
+    /// So many documents were given to the client.
+    pub fn gave(&self, documents: u64) {
+        self.0.returned.fetch_add(documents, Ordering::Relaxed);
+    }
+
+    /// How documents were found, if any were looked for.
+    pub fn plan(&self) -> Option<&str> {
+        self.0.plan.get().map(|plan| &**plan)
+    }
+
+    /// Keys looked at.
+    pub fn keys_examined(&self) -> u64 {
+        self.0.keys.load(Ordering::Relaxed)
+    }
+
+    /// Records or buckets looked at.
+    pub fn documents_examined(&self) -> u64 {
+        self.0.documents.load(Ordering::Relaxed)
+    }
+
+    /// Documents given.
+    pub fn returned(&self) -> u64 {
+        self.0.returned.load(Ordering::Relaxed)
+    }
+}
+
 /// What a command does to data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -361,6 +411,7 @@ pub struct OperationContext {
     pub(crate) deadline: Option<Duration>,
     pub(crate) kill: KillSwitch,
     pub(crate) progress: Progress,
+    pub(crate) usage: Usage,
 }
 
 impl OperationContext {
@@ -381,6 +432,7 @@ impl OperationContext {
             deadline: None,
             kill: KillSwitch::new(),
             progress: Progress::default(),
+            usage: Usage::default(),
         }
     }
 
@@ -421,6 +473,11 @@ impl OperationContext {
     /// Where long work says how far it is.
     pub fn progress(&self) -> &Progress {
         &self.progress
+    }
+
+    /// Where it is counted what was looked at.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// Moves the deadline to `time` from now, or takes it away.

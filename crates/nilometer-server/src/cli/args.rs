@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::transfer::Format;
+
 /// A time-series document database that speaks the MongoDB wire protocol.
 #[derive(Debug, Parser)]
-#[command(name = "nilometer", version, about, arg_required_else_help = true)]
+#[command(name = "nilometer", version = crate::VERSION, about, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -40,6 +42,94 @@ pub(crate) enum Command {
     Salvage(FromTo),
     /// Explain a database directory that is not served, or one file of it.
     Inspect(FileOrDirectory),
+    /// Insert the lines of a file into a collection of a running server.
+    ///
+    /// Extended JSON, a document a line; or CSV, whose first line names the fields and may name their
+    /// types: `time.date(),bed.string(),moisture.double()`.
+    Import(Import),
+    /// Write a collection of a running server as lines of text.
+    Export(Export),
+    /// Deal with configuration files.
+    #[command(subcommand)]
+    Config(Config),
+    /// Print the completion of a shell to the standard output.
+    Completion(Completion),
+    /// Write the manual pages into a directory.
+    Man(Directory),
+}
+
+/// Options of `import`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Import {
+    /// The file; the standard input if none is given
+    pub(crate) file: Option<PathBuf>,
+    /// The server
+    #[arg(long, value_name = "URI", default_value = "mongodb://127.0.0.1:27017")]
+    pub(crate) uri: String,
+    /// Database
+    #[arg(long)]
+    pub(crate) db: String,
+    /// Collection; made as an ordinary one if it does not exist
+    #[arg(long)]
+    pub(crate) collection: String,
+    /// What the lines are, if the name of the file does not say
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+    /// Lines at the beginning that were imported before
+    #[arg(long, value_name = "LINES", default_value_t = 0)]
+    pub(crate) skip: u64,
+}
+
+/// Options of `export`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Export {
+    /// The file; the standard output if none is given
+    pub(crate) file: Option<PathBuf>,
+    /// The server
+    #[arg(long, value_name = "URI", default_value = "mongodb://127.0.0.1:27017")]
+    pub(crate) uri: String,
+    /// Database
+    #[arg(long)]
+    pub(crate) db: String,
+    /// Collection or view
+    #[arg(long)]
+    pub(crate) collection: String,
+    /// What the lines shall be, if the name of the file does not say
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+    /// Only documents that match, in extended JSON
+    #[arg(long, value_name = "JSON")]
+    pub(crate) query: Option<String>,
+    /// In which order, in extended JSON
+    #[arg(long, value_name = "JSON")]
+    pub(crate) sort: Option<String>,
+    /// Only these fields, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) fields: Vec<String>,
+    /// Tell the type of every number and date
+    #[arg(long)]
+    pub(crate) canonical: bool,
+}
+
+/// What is done with configuration files.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Say whether a file can be used as it stands, and what is wrong if not.
+    Check(ConfigFile),
+}
+
+/// A configuration file.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ConfigFile {
+    /// The file
+    pub(crate) file: PathBuf,
+}
+
+/// Options of `completion`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Completion {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
 }
 
 /// Options of `backup`.
@@ -64,10 +154,10 @@ pub(crate) struct FromTo {
     pub(crate) target: PathBuf,
 }
 
-/// A directory of a database.
+/// A directory.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Directory {
-    /// Directory of the database
+    /// The directory
     pub(crate) directory: PathBuf,
 }
 
@@ -90,15 +180,25 @@ pub(crate) struct Demo {
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Given {
     /// Directory of the database; made if it does not exist [default: ./nilometer-data]
-    #[arg(long, value_name = "DIR", help_heading = "Storage")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "NILOMETER_DBPATH",
+        help_heading = "Storage"
+    )]
     pub(crate) dbpath: Option<PathBuf>,
 
     /// Port to listen on; 0 lets the system choose one [default: 27017]
-    #[arg(long, help_heading = "Network")]
+    #[arg(long, env = "NILOMETER_PORT", help_heading = "Network")]
     pub(crate) port: Option<u16>,
 
     /// Addresses or host names to listen on, separated by commas [default: 127.0.0.1]
-    #[arg(long = "bind_ip", value_name = "HOSTS", help_heading = "Network")]
+    #[arg(
+        long = "bind_ip",
+        value_name = "HOSTS",
+        env = "NILOMETER_BIND_IP",
+        help_heading = "Network"
+    )]
     pub(crate) bind_ip: Option<String>,
 
     /// Listen on all IPv4 addresses
@@ -113,6 +213,24 @@ pub(crate) struct Given {
     #[arg(long = "maxConns", value_name = "N", help_heading = "Network")]
     pub(crate) max_conns: Option<u32>,
 
+    /// Port for /healthz, /readyz and /metrics over HTTP; off unless given
+    #[arg(
+        long = "httpPort",
+        value_name = "PORT",
+        env = "NILOMETER_HTTP_PORT",
+        help_heading = "Network"
+    )]
+    pub(crate) http_port: Option<u16>,
+
+    /// Milliseconds above which an operation is slow, and logged [default: 100]
+    #[arg(
+        long,
+        value_name = "MS",
+        allow_negative_numbers = true,
+        help_heading = "Logging"
+    )]
+    pub(crate) slowms: Option<i32>,
+
     /// Compressors offered to clients, best first, or `disabled` [default: snappy,zstd,zlib]
     #[arg(
         long = "networkMessageCompressors",
@@ -122,7 +240,7 @@ pub(crate) struct Given {
     pub(crate) compressors: Option<String>,
 
     /// Configuration file in mongod's YAML form; the command line wins over it
-    #[arg(short = 'f', long, value_name = "FILE")]
+    #[arg(short = 'f', long, value_name = "FILE", env = "NILOMETER_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 
     /// Set a server parameter; may be given more than once
@@ -171,6 +289,8 @@ impl Given {
                 file.bind_ip_all
             },
             max_conns: self.max_conns.or(file.max_conns),
+            http_port: self.http_port.or(file.http_port),
+            slowms: self.slowms.or(file.slowms),
             compressors: self.compressors.or(file.compressors),
             config: self.config,
             set_parameter,

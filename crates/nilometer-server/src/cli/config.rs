@@ -14,12 +14,23 @@
 //!
 //! Keys may also be written with dots. A key that is not known is an error, not ignored.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use yaml_rust2::{Yaml, YamlLoader};
 
 use super::Failure;
 use super::args::Given;
+
+/// Reads a configuration file.
+pub(crate) fn read(path: &Path) -> Result<Given, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        Failure::Options(format!(
+            "cannot read the configuration file {}: {e}",
+            path.display()
+        ))
+    })?;
+    parse(&text)
+}
 
 /// Reads the text of a configuration file.
 pub(crate) fn parse(text: &str) -> Result<Given, Failure> {
@@ -66,6 +77,8 @@ fn set(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
         "net.bindIp" => given.bind_ip = Some(text),
         "net.bindIpAll" => given.bind_ip_all = boolean(path, &text)?,
         "net.maxIncomingConnections" => given.max_conns = Some(number(path, &text)?),
+        "net.httpPort" => given.http_port = Some(number(path, &text)?),
+        "operationProfiling.slowOpThresholdMs" => given.slowms = Some(number(path, &text)?),
         "net.compression.compressors" => given.compressors = Some(text),
         "processManagement.pidFilePath" => given.pid_file = Some(PathBuf::from(text)),
         "systemLog.quiet" => given.quiet = boolean(path, &text)?,

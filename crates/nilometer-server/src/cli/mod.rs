@@ -8,8 +8,10 @@ mod args;
 mod config;
 mod connect;
 mod demo;
+mod pages;
 mod serve;
 mod settings;
+mod transfer;
 mod upkeep;
 
 use std::ffi::OsString;
@@ -87,6 +89,11 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
             args::Command::Verify(given) => upkeep::verify(&given.directory),
             args::Command::Salvage(given) => upkeep::salvage(&given),
             args::Command::Inspect(given) => upkeep::inspect(&given.path),
+            args::Command::Import(given) => transfer::import(&given),
+            args::Command::Export(given) => transfer::export(&given),
+            args::Command::Config(args::Config::Check(given)) => pages::check_config(&given.file),
+            args::Command::Completion(given) => pages::completion(given.shell),
+            args::Command::Man(given) => pages::manual(&given.directory),
         },
         Err(problem) => {
             // Help and version come this way too, with code 0; a closed stdout is no failure.

@@ -14,6 +14,7 @@ use tracing::{error, info, warn};
 
 use super::args::Given;
 use super::{Failure, Settings, config};
+use crate::http::Http;
 use crate::server::{Options, Server};
 use crate::shutdown::{Reason, ShutdownSignal};
 use crate::{listener, log, machine};
@@ -23,13 +24,7 @@ pub(crate) fn run(given: Given, argv: Vec<String>) -> Result<(), Failure> {
     let given = match &given.config {
         None => given,
         Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(|e| {
-                Failure::Options(format!(
-                    "cannot read the configuration file {}: {e}",
-                    path.display()
-                ))
-            })?;
-            let file = config::parse(&text)?;
+            let file = config::read(path)?;
             given.or(file)
         }
     };
@@ -54,6 +49,12 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         Some(Ok(address)) => address.port(),
         _ => settings.port,
     };
+    let http = match settings.http_port {
+        None => None,
+        Some(port) => Some(
+            listener::bind(&settings.hosts, port).map_err(|e| Failure::Network(e.to_string()))?,
+        ),
+    };
     announce(&settings, port)?;
     warn_about_access(&settings);
     warn_about_files(settings.connections_max);
@@ -65,12 +66,17 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         ids: IdSource::default(),
     };
     let database = open(&settings.data_directory, environment, &signal)?;
+    if let Some(ms) = settings.slow_ms {
+        database.services().profiler.set_slow_ms(ms.into());
+    }
+    let no_threads = |e| Failure::Other(format!("cannot start the threads of the server: {e}"));
+    let http = http.map(|listeners| Http::start(database.clone(), listeners, true));
+    let http = http.transpose().map_err(no_threads)?;
     let options = Options {
         connections_max: settings.connections_max,
         compressors: settings.compressors,
     };
-    let server = Server::start(database.clone(), listeners, options)
-        .map_err(|e| Failure::Other(format!("cannot start the threads of the server: {e}")))?;
+    let server = Server::start(database.clone(), listeners, options).map_err(no_threads)?;
     for address in server.addresses() {
         let address = address.to_string();
         info!(c = "NETWORK", id = 23_015, address, "Listening on");
@@ -83,6 +89,9 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         "Waiting for connections"
     );
     await_end(&signal);
+    if let Some(http) = http {
+        http.shut_down();
+    }
     server.shut_down();
     if let Err(problem) = database.close() {
         warn!(c = "STORAGE", id = 22_430, error = %problem, "Closing the database failed");
@@ -143,7 +152,7 @@ fn announce(settings: &Settings, port: u16) -> Result<(), Failure> {
         pid,
         port,
         dbPath = data_directory,
-        version = env!("CARGO_PKG_VERSION"),
+        version = crate::VERSION,
         "Nilometer starting"
     );
     Ok(())

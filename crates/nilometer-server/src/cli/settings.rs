@@ -26,6 +26,10 @@ pub struct Settings {
     pub port: u16,
     /// Hosts to listen on.
     pub hosts: Vec<String>,
+    /// Port of HTTP, if it is wanted.
+    pub http_port: Option<u16>,
+    /// Milliseconds above which an operation is slow, if it was said.
+    pub slow_ms: Option<i32>,
     /// Connections that may be open at a time.
     pub connections_max: u32,
     /// Compressors offered, best first.
@@ -67,6 +71,8 @@ impl Settings {
                 .unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIRECTORY)),
             port: given.port.unwrap_or(DEFAULT_PORT),
             hosts,
+            http_port: given.http_port,
+            slow_ms: given.slowms,
             connections_max,
             compressors: compressors(given.compressors.as_deref())?,
             parameters: parameters(given)?,
@@ -126,7 +132,7 @@ fn parsed(given: &Given) -> Document {
     let mut root = DocumentBuilder::new();
     root.append("config", given.config.as_ref().map(path));
     type Fields<'a> = Vec<(&'a str, Option<Value>)>;
-    let sections: [(&str, Fields<'_>); 5] = [
+    let sections: [(&str, Fields<'_>); 6] = [
         (
             "net",
             vec![
@@ -137,7 +143,12 @@ fn parsed(given: &Given) -> Document {
                     given.max_conns.map(|n| Value::Int64(n.into())),
                 ),
                 ("port", given.port.map(|p| Value::Int32(p.into()))),
+                ("httpPort", given.http_port.map(|p| Value::Int32(p.into()))),
             ],
+        ),
+        (
+            "operationProfiling",
+            vec![("slowOpThresholdMs", given.slowms.map(Value::Int32))],
         ),
         (
             "processManagement",

@@ -72,6 +72,88 @@ fn bad_options_are_told_plainly() {
 }
 
 #[test]
+fn a_configuration_file_is_checked_without_a_server() {
+    let directory = Directory::new();
+    let file = directory.0.join("file.yaml");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let path = file.to_str().unwrap();
+        let ended = nilometer(&["config", "check", path]).output();
+        let ended = ended.expect("the program runs");
+        let told = [ended.stdout, ended.stderr].concat();
+        (
+            ended.status.code(),
+            String::from_utf8_lossy(&told).into_owned(),
+        )
+    };
+    let sound = "net:\n  port: 1\n  httpPort: 2\noperationProfiling:\n  slowOpThresholdMs: 5\n";
+    assert_eq!(check(sound).0, Some(0));
+    for (text, part) in [
+        ("net:\n  ports: 1\n", "net.ports"),
+        ("net:\n  port: x\n", "net.port"),
+        ("setParameter:\n  odd: 1\n", "odd"),
+    ] {
+        let (code, told) = check(text);
+        assert_eq!(code, Some(2), "{told}");
+        assert!(told.contains(part), "{told}");
+    }
+}
+
+#[test]
+fn the_environment_may_say_what_the_command_line_does_not() {
+    let directory = Directory::new();
+    let mut command = nilometer(&["serve", "--quiet"]);
+    command.env("NILOMETER_PORT", "0");
+    command.env("NILOMETER_DBPATH", directory.0.join("data"));
+    let server = Server::spawn(&mut command);
+    assert!(is_ok(&server.connect().run(&doc! {"ping": 1})));
+    assert!(directory.0.join("data/FORMAT").exists());
+}
+
+#[test]
+fn version_completion_and_manual_are_there() {
+    let run = |arguments: &[&str]| {
+        let ended = nilometer(arguments).output().expect("the program runs");
+        assert!(ended.status.success(), "{arguments:?}");
+        String::from_utf8_lossy(&ended.stdout).into_owned()
+    };
+    let version = run(&["--version"]);
+    let commit = version.split(['(', ')']).nth(1).expect("a commit");
+    assert!(commit == "unknown" || commit.len() == 12, "{version}");
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(run(&["completion", shell]).contains("salvage"), "{shell}");
+    }
+    let directory = Directory::new();
+    run(&["man", directory.0.to_str().unwrap()]);
+    let page = std::fs::read_to_string(directory.0.join("nilometer-serve.1")).unwrap();
+    assert!(page.contains("httpPort"));
+}
+
+#[test]
+fn a_slow_operation_is_logged_with_what_it_did() {
+    let server = Server::start_with(&["--slowms", "-1"]);
+    let mut client = server.connect();
+    let documents: Vec<_> = (0..5).map(|i| doc! {"_id": i}.into()).collect();
+    let insert = doc! {"insert": "c", "documents": documents};
+    assert!(is_ok(&client.run_on("db", &insert)));
+    let find = doc! {"find": "c", "filter": doc! {"a": 1}};
+    assert!(is_ok(&client.run_on("db", &find)));
+    let line = server.wait_for_line("\"find\"");
+    for part in [
+        "\"c\":\"COMMAND\",\"id\":51803",
+        "\"msg\":\"Slow query\"",
+        "\"ns\":\"db.c\"",
+        "\"command\":{\"find\":\"c\"",
+        "\"planSummary\":\"COLLSCAN\"",
+        "\"docsExamined\":5",
+        "\"nreturned\":0",
+        "\"durationMillis\":",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+}
+
+#[test]
 fn help_names_every_option() {
     let help = nilometer(&["serve", "--help"])
         .output()
@@ -85,6 +167,8 @@ fn help_names_every_option() {
         "--config",
         "--quiet",
         "--setParameter",
+        "--httpPort",
+        "--slowms",
     ] {
         assert!(text.contains(option), "{option}");
     }

@@ -109,11 +109,6 @@ impl LsmEngine {
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
-
-    /// Whether writes are accepted now, and if not, why.
-    pub fn check_writable(&self) -> Result<()> {
-        self.core.health.check_writable()
-    }
 }
 
 impl Engine for LsmEngine {
@@ -197,6 +192,11 @@ impl Engine for LsmEngine {
                 .unwrap_or(u64::MAX),
             pinned_bytes: trees.values().map(|tree| tree.pinned_bytes()).sum(),
         }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.core.health.check_writable()?;
+        self.core.health.held_up().map_or(Ok(()), Err)
     }
 
     fn close(&self) -> Result<()> {

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
+use super::profile::{self, Finished};
 use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find, generic};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
-use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request};
+use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request, Usage};
 use crate::services::{LatencyClass, OperationEntry, Services};
 use crate::session::ClientSession;
 
@@ -72,38 +73,54 @@ fn run_known(
         deadline: None,
         kill: KillSwitch::new(),
         progress: Progress::default(),
+        usage: Usage::default(),
     };
     let limit = u64::try_from(generic.max_time_ms).unwrap_or(0);
     operation.set_time_limit((limit > 0).then(|| Duration::from_millis(limit)));
     let namespace = namespace(spec, &operation.database, request);
-    let _running = services.operations.begin(OperationEntry {
-        id: operation.id,
+    let entry = OperationEntry {
         connection_id: session.connection_id,
-        client: operation.client.clone(),
         command_name: spec.name,
         command: request.body.clone(),
         access: spec.access,
-        namespace: namespace.clone(),
-        lsid: operation.lsid,
-        started_ms: now_ms,
         started,
-        kill: operation.kill.clone(),
-        progress: operation.progress.clone(),
-    });
+        ..OperationEntry::of(&operation, namespace.clone())
+    };
+    let _running = services.operations.begin(entry);
     let mut context = CommandContext {
         operation,
         session,
         spec,
     };
     let outcome = (spec.handler)(database, &mut context, request);
+    note(
+        database,
+        &Finished {
+            spec,
+            request,
+            namespace: &namespace,
+            operation: &context.operation,
+            took: services.clock.monotonic().saturating_sub(started),
+            outcome: &outcome,
+        },
+    );
+    outcome
+}
+
+/// Counts what a command took and did, and tells of it where that is asked for.
+fn note(database: &Database, finished: &Finished<'_>) {
+    let services = database.services();
+    let (spec, namespace) = (finished.spec, finished.namespace);
+    let returned = finished.operation.usage.returned();
+    services.counters.documents.returned.add(returned);
     if spec.access != Access::None && namespace.contains('.') {
-        let time = services.clock.monotonic().saturating_sub(started);
         let writes = spec.access == Access::Write;
         let kind = spec.counted.top_kind();
         let class = latency_class(spec);
-        services.top.record(&namespace, kind, writes, class, time);
+        let took = finished.took;
+        services.top.record(namespace, kind, writes, class, took);
     }
-    outcome
+    profile::finished(database, finished);
 }
 
 /// What a command that can be told so shall leave undone to the documents it writes.

@@ -55,6 +55,7 @@ mod maintenance;
 mod map_reduce;
 mod ping;
 mod plan_cache;
+mod profile;
 mod query;
 mod raw_change;
 mod rename_collection;
@@ -239,6 +240,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     backup::SPEC,
     ping::SPEC,
     plan_cache::CLEAR,
+    profile::SPEC,
     maintenance::RE_INDEX,
     sessions::REFRESH,
     rename_collection::SPEC,

@@ -17,6 +17,7 @@ use crate::query::cursor::{BatchRequest, Cursor, Tail};
 use crate::query::exec::documents::GivenDocuments;
 use crate::query::exec::workers::Helpers;
 use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
+use crate::query::explain::plan_summary;
 use crate::query::pipeline::{PipelineContext, Stage};
 use crate::query::planner::near;
 use crate::query::planner::needs::Needs;
@@ -145,7 +146,11 @@ impl Planned {
     /// Its operators.
     pub(super) fn executor(self) -> Result<Executor> {
         let settings = Arc::clone(&self.builder.settings);
-        Ok(Executor::new(self.builder.build(self.plan)?, settings))
+        let summary = plan_summary(&self.plan);
+        let (root, counters) = self.builder.build_counted(self.plan)?;
+        let mut executor = Executor::new(root, settings);
+        executor.watch(counters, summary);
+        Ok(executor)
     }
 }
 

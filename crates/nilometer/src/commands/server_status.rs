@@ -213,8 +213,19 @@ fn memory(database: &Database) -> Value {
 fn metrics(database: &Database) -> Value {
     let services = database.services();
     let documents = &services.counters.documents;
+    let cursors = database.queries().cursors.counts();
+    let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     doc! {
         "commands": command_metrics(services),
+        "cursor": doc! {
+            "timedOut": count(cursors.timed_out),
+            "totalOpened": count(cursors.total_opened),
+            "open": doc! {
+                "noTimeout": count(cursors.no_timeout),
+                "pinned": count(cursors.pinned),
+                "total": count(cursors.open),
+            },
+        },
         "document": doc! {
             "deleted": documents.deleted.as_i64(),
             "inserted": documents.inserted.as_i64(),

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::{DocRef, Document, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 use nilometer_storage::Engine;
 
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
+use crate::query::cursor::CursorRegistry;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::source::{
     Collections, Direction, Outputs, RecordIter, RecordKey, RecordScan, RecordSource, Resolved,
@@ -31,6 +32,7 @@ pub(crate) struct StoredCollections {
     pub(crate) timeseries: Arc<Timeseries>,
     pub(crate) records: Arc<Records>,
     pub(super) plans: Arc<PlanCache>,
+    pub(super) cursors: Arc<CursorRegistry>,
 }
 
 impl Collections for StoredCollections {
@@ -90,7 +92,9 @@ impl Collections for StoredCollections {
                 let host_port = format!("{}:{}", host.hostname, host.port);
                 Ok(self.plans.stats(&format!("{db}.{coll}"), &host_port))
             }
-            ("$currentOp", None) if db == "admin" => current_op(&self.services, argument),
+            ("$currentOp", None) if db == "admin" => {
+                current_op(&self.services, &self.cursors, argument)
+            }
             ("$currentOp", _) => Err(Error::new(
                 ErrorCode::InvalidNamespace,
                 "$currentOp must be run against the 'admin' database with {aggregate: 1}",
@@ -117,11 +121,16 @@ impl Collections for StoredCollections {
 }
 
 /// Answers `$currentOp`.
-fn current_op(services: &Services, argument: DocRef<'_>) -> Result<Vec<Document>> {
+fn current_op(
+    services: &Services,
+    cursors: &CursorRegistry,
+    argument: DocRef<'_>,
+) -> Result<Vec<Document>> {
     let mut shown = Shown {
         idle_connections: false,
         truncate: false,
     };
+    let mut idle_cursors = false;
     for element in argument {
         let ValueRef::Bool(value) = element.value() else {
             return Err(Error::failed_to_parse(format!(
@@ -135,13 +144,7 @@ fn current_op(services: &Services, argument: DocRef<'_>) -> Result<Vec<Document>
             "allUsers" | "idleSessions" | "localOps" => {}
             "idleConnections" => shown.idle_connections = value,
             "truncateOps" => shown.truncate = value,
-            "idleCursors" if !value => {}
-            "idleCursors" => {
-                return Err(Error::new(
-                    ErrorCode::CommandNotSupported,
-                    "$currentOp does not list idle cursors",
-                ));
-            }
+            "idleCursors" => idle_cursors = value,
             other => {
                 return Err(Error::failed_to_parse(format!(
                     "Unrecognized option '{other}' in $currentOp stage."
@@ -149,7 +152,45 @@ fn current_op(services: &Services, argument: DocRef<'_>) -> Result<Vec<Document>
             }
         }
     }
-    Ok(describe::operations(services, shown))
+    let mut described = describe::operations(services, shown);
+    if idle_cursors {
+        described.extend(describe_idle(services, cursors, shown.truncate));
+    }
+    Ok(described)
+}
+
+/// The cursors that wait for the next `getMore`.
+fn describe_idle(services: &Services, cursors: &CursorRegistry, truncate: bool) -> Vec<Document> {
+    let host = &services.host;
+    let (now, now_ms) = (services.clock.monotonic(), services.clock.now_ms());
+    cursors.idle(|id, cursor, since| {
+        let idle_ms = i64::try_from(now.saturating_sub(since).as_millis()).unwrap_or(i64::MAX);
+        let mut told = DocumentBuilder::new();
+        told.append("cursorId", id)
+            .append("lastAccessDate", Value::DateTime(now_ms - idle_ms))
+            .append(
+                "nDocsReturned",
+                i64::try_from(cursor.returned()).unwrap_or(i64::MAX),
+            )
+            .append("noCursorTimeout", cursor.no_timeout)
+            .append("tailable", cursor.tail.is_some())
+            .append(
+                "awaitData",
+                cursor.tail.as_ref().is_some_and(|tail| tail.awaits),
+            )
+            .append(
+                "originatingCommand",
+                describe::shown(&cursor.command, truncate),
+            )
+            .append("planSummary", cursor.plan_summary());
+        doc! {
+            "type": "idleCursor",
+            "host": format!("{}:{}", host.hostname, host.port),
+            "ns": cursor.namespace.as_str(),
+            "lsid": cursor.lsid.map(|id| id.to_document()),
+            "cursor": told.finish(),
+        }
+    })
 }
 
 /// Answers `$listLocalSessions` and `$listSessions`, which are the same where one process is all there is.

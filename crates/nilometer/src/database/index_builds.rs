@@ -128,18 +128,10 @@ impl IndexBuilder {
         stop.watch(operation.kill_switch());
         let specs = unfinished.iter().map(|i| Value::from(i.spec.to_document()));
         let _running = services.operations.begin(OperationEntry {
-            id: operation.id,
-            connection_id: 0,
-            client: Arc::default(),
             command_name: "createIndexes",
             command: command(collection, specs.collect()),
             access: Access::Write,
-            namespace: collection.namespace.to_string(),
-            lsid: None,
-            started_ms: operation.now_ms,
-            started: services.clock.monotonic(),
-            kill: operation.kill_switch().clone(),
-            progress: operation.progress().clone(),
+            ..OperationEntry::of(&operation, collection.namespace.to_string())
         });
         // One walk for those of one command would be enough; they are not told apart any more, and
         // may have come differently far.

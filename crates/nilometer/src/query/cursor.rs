@@ -142,6 +142,7 @@ impl Cursor {
             self.pending.advance();
             count += 1;
             self.returned += 1;
+            operation.usage().gave(1);
         }
         Ok(!(self.pending.is_empty() && self.executor.is_exhausted()))
     }
@@ -182,6 +183,11 @@ impl Cursor {
             operation.check_interrupt()?;
             tail.arrivals.wait(known, left.min(AWAIT_SLICE));
         }
+    }
+
+    /// How its documents are found, in a few words.
+    pub fn plan_summary(&self) -> Option<&str> {
+        self.executor.plan_summary()
     }
 
     /// Documents given out so far.
@@ -391,6 +397,19 @@ impl CursorRegistry {
         let expired = before - state.slots.len();
         state.counts.timed_out += expired as u64;
         expired
+    }
+
+    /// The cursors nobody works with now, each with what `each` makes of it: its id, the cursor, and when it
+    /// was last used.
+    pub fn idle<T>(&self, mut each: impl FnMut(i64, &Cursor, Duration) -> T) -> Vec<T> {
+        let state = self.lock();
+        let mut idle = Vec::new();
+        for (id, slot) in &state.slots {
+            if let Slot::Idle { cursor, since } = slot {
+                idle.push(each(*id, cursor, *since));
+            }
+        }
+        idle
     }
 
     /// Figures for `serverStatus`.

@@ -411,6 +411,14 @@ pub struct ScanCounters {
     pub returned: std::sync::atomic::AtomicU64,
 }
 
+impl ScanCounters {
+    /// Keys, and records or buckets, until now.
+    pub fn now(&self) -> (u64, u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        (self.keys.load(Relaxed), self.documents.load(Relaxed))
+    }
+}
+
 /// A time-series collection.
 pub trait BucketSource: Send + Sync {
     /// The options that matter to queries.

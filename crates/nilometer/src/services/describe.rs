@@ -8,7 +8,7 @@ use crate::eval::date::civil::date_of_days;
 use crate::session::ClientMetadata;
 
 /// Bytes of a command that are shown whole; more is cut.
-const COMMAND_BYTES_MAX: usize = 1000;
+pub(crate) const COMMAND_BYTES_MAX: usize = 1000;
 
 /// Bytes of one value in a command that is cut.
 const VALUE_BYTES_MAX: usize = 250;
@@ -67,11 +67,7 @@ fn common(services: &Services, id: i64, client: &ClientMetadata, active: bool) -
 fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> Document {
     let elapsed = services.clock.monotonic().saturating_sub(operation.started);
     let micros = i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX);
-    let command = if truncate && operation.command.as_bytes().len() > COMMAND_BYTES_MAX {
-        cut(&operation.command)
-    } else {
-        operation.command.clone()
-    };
+    let command = shown(&operation.command, truncate);
     let mut out = common(services, operation.connection_id, &operation.client, true);
     out.append("opid", operation.id)
         .append("lsid", operation.lsid.map(|id| id.to_document()))
@@ -79,7 +75,8 @@ fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> 
         .append("microsecs_running", micros)
         .append("op", kind(operation.command_name))
         .append("ns", operation.namespace.as_str())
-        .append("command", command);
+        .append("command", command)
+        .append("planSummary", operation.usage.plan());
     if let Some((message, done, total)) = operation.progress.now() {
         let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let percent = (100 * done).checked_div(total).unwrap_or(100).min(100);
@@ -91,8 +88,26 @@ fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> 
     out.finish()
 }
 
+/// A command as a list of operations shows it.
+pub(crate) fn shown(command: &Document, truncate: bool) -> Document {
+    let bytes_max = if truncate {
+        COMMAND_BYTES_MAX
+    } else {
+        usize::MAX
+    };
+    shown_command(command, bytes_max)
+}
+
+/// A command as it is shown: whole if it has no more bytes than these.
+pub(crate) fn shown_command(command: &Document, bytes_max: usize) -> Document {
+    match command.as_bytes().len() > bytes_max {
+        true => cut(command),
+        false => command.clone(),
+    }
+}
+
 /// The kind of an operation as `op` shows it.
-fn kind(command: &str) -> &str {
+pub(crate) fn kind(command: &str) -> &str {
     match command {
         "find" => "query",
         "getMore" => "getmore",

@@ -10,6 +10,7 @@ mod host;
 mod log_ring;
 mod logical_sessions;
 mod operations;
+mod profiler;
 mod top;
 
 pub use connections::Connections;
@@ -18,6 +19,7 @@ pub use host::{Environment, HostFacts, MemoryUse};
 pub use log_ring::{LogLines, LogRing};
 pub use logical_sessions::{LogicalSessions, SessionUse, TIMEOUT_MINUTES};
 pub use operations::{OperationEntry, OperationGuard, Operations};
+pub use profiler::{Profiler, Profiling};
 pub use top::{Latency, LatencyClass, Top, TopEntry, TopKind, TopUse};
 
 use std::sync::{Arc, OnceLock};
@@ -46,6 +48,8 @@ pub struct Services {
     pub sessions: LogicalSessions,
     /// Time spent per collection.
     pub top: Top,
+    /// Which operations are told of.
+    pub profiler: Profiler,
     /// The last lines of the log, for `getLog`.
     pub log: Arc<LogRing>,
     /// The machine and the process.
@@ -76,6 +80,7 @@ impl Services {
             connections: Connections::default(),
             sessions: LogicalSessions::default(),
             top: Top::default(),
+            profiler: Profiler::default(),
             clock,
             parameters,
             log,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use nilometer_bson::Document;
 
 use crate::error::ErrorCode;
-use crate::operation::{Access, KillSwitch, Progress};
+use crate::operation::{Access, KillSwitch, OperationContext, Progress, Usage};
 use crate::session::{ClientMetadata, SessionId};
 
 /// The table is split so that commands on many connections do not wait for one lock.
@@ -45,6 +45,29 @@ pub struct OperationEntry {
     pub kill: KillSwitch,
     /// How far it is.
     pub progress: Progress,
+    /// What it has looked at.
+    pub usage: Usage,
+}
+
+impl OperationEntry {
+    /// The entry of work nobody asked for over a connection, which begins now.
+    pub fn of(operation: &OperationContext, namespace: String) -> Self {
+        Self {
+            id: operation.id,
+            connection_id: 0,
+            client: operation.client.clone(),
+            command_name: "",
+            command: Document::new(),
+            access: Access::None,
+            namespace,
+            lsid: operation.lsid,
+            started_ms: operation.now_ms,
+            started: operation.clock().monotonic(),
+            kill: operation.kill.clone(),
+            progress: operation.progress.clone(),
+            usage: operation.usage.clone(),
+        }
+    }
 }
 
 type Shard = Mutex<HashMap<i32, Arc<OperationEntry>>>;
@@ -149,6 +172,7 @@ mod tests {
             started: Duration::ZERO,
             kill: kill.clone(),
             progress: Progress::default(),
+            usage: Usage::default(),
         });
         assert_eq!(operations.list().len(), 1);
         assert!(operations.kill(id));

@@ -47,7 +47,7 @@ pub struct ColumnFigures {
     pub buckets: u64,
     /// Measurements of those buckets.
     pub measurements: u64,
-    /// Bytes of it in the bucket documents, compressed as they are.
+    /// Bytes of it in the bucket documents, as a client reads them; packed on disk it may be less.
     pub bytes: u64,
 }
 

@@ -113,6 +113,11 @@ fn at_rest() -> Result<Environment> {
 }
 
 impl Database {
+    /// Whether writes are taken now; the error says why not.
+    pub fn check_writable(&self) -> Result<()> {
+        Ok(self.engine.check_writable()?)
+    }
+
     /// Checks one collection: its documents or buckets, and its indexes both ways.
     pub(crate) fn validate(
         &self,

@@ -79,6 +79,7 @@ use crate::operation::OperationContext;
 use crate::query::batch::Batch;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::planner::rules::RuleSet;
+use crate::query::source::ScanCounters;
 
 /// Rows in a batch made of rows.
 pub const ROWS_PER_BATCH: usize = 128;
@@ -193,6 +194,13 @@ pub struct Executor {
     finished: bool,
     /// The end of what there is may not be the end.
     is_tail: bool,
+    watched: Option<Watched>,
+}
+
+/// What is told of a query to the operation that runs it.
+struct Watched {
+    counters: Arc<ScanCounters>,
+    summary: Arc<str>,
 }
 
 impl Executor {
@@ -203,7 +211,18 @@ impl Executor {
             settings,
             finished: false,
             is_tail: false,
+            watched: None,
         }
+    }
+
+    /// Lets operations know how documents are found, and what `counters` count.
+    pub fn watch(&mut self, counters: Arc<ScanCounters>, summary: Arc<str>) {
+        self.watched = Some(Watched { counters, summary });
+    }
+
+    /// How documents are found, if it was said.
+    pub fn plan_summary(&self) -> Option<&str> {
+        self.watched.as_ref().map(|watched| &*watched.summary)
     }
 
     /// Makes it go on behind its end when more has come.
@@ -218,7 +237,14 @@ impl Executor {
         }
         operation.check_interrupt()?;
         let cx = ExecContext::new(operation, &self.settings);
-        let batch = self.root.next(&cx)?;
+        let before = self.watched.as_ref().map(|watched| watched.counters.now());
+        let batch = self.root.next(&cx);
+        if let (Some(watched), Some((keys, documents))) = (&self.watched, before) {
+            let now = watched.counters.now();
+            operation.usage().found_by(&watched.summary);
+            operation.usage().examined(now.0 - keys, now.1 - documents);
+        }
+        let batch = batch?;
         self.finished = batch.is_none() && !self.is_tail;
         Ok(batch)
     }

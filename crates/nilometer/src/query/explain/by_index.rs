@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
+use super::shell_text;
 use crate::query::exec::index_read::AccessStats;
 use crate::query::exec::index_scan::KeyStats;
 use crate::query::pipeline::GeoDistanceStage;
@@ -41,6 +42,18 @@ pub(super) fn tree(access: &IndexAccess, counts: bool, stats: Option<&AccessStat
     }
     out.append("inputStage", keys);
     out.finish()
+}
+
+/// The indexes that are read, in a few words.
+pub(super) fn summary(access: &IndexAccess) -> String {
+    let scans = match &access.keys {
+        KeyPlan::Scan(scan) => std::slice::from_ref(&**scan),
+        KeyPlan::Union(scans) | KeyPlan::Merge(scans, _) => scans,
+    };
+    let parts = scans
+        .iter()
+        .map(|scan| format!("IXSCAN {}", shell_text(&key_pattern(scan))));
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 fn key_tree(access: &IndexAccess, counts: bool, stats: Option<&AccessStats>) -> Document {

@@ -12,9 +12,10 @@
 
 mod by_index;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nilometer_bson::{Document, DocumentBuilder, Value, doc};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
@@ -180,6 +181,38 @@ fn index_access(plan: &LogicalPlan) -> Option<&IndexAccess> {
     }
 }
 
+/// In a few words how a plan finds its documents: `COLLSCAN`, `IXSCAN { a: 1 }`.
+pub fn plan_summary(plan: &LogicalPlan) -> Arc<str> {
+    let by = |step: &str, key: &Document| Arc::from(format!("{step} {}", shell_text(key)));
+    match &plan.input {
+        Input::Nothing => Arc::from("EOF"),
+        Input::FirstStage => Arc::from("VIRTUAL_SCAN"),
+        Input::Records(input) => match &input.access {
+            AccessPath::Index(access) => Arc::from(by_index::summary(access)),
+            AccessPath::IdLookup(_) => by("EXPRESS_IXSCAN", &doc! {"_id": 1}),
+            AccessPath::CollectionScan => Arc::from("COLLSCAN"),
+            AccessPath::ClusteredScan { .. } => Arc::from("CLUSTERED_IXSCAN"),
+        },
+        Input::Buckets(input) => match &input.buckets.index {
+            Some(choice) => by("IXSCAN", &choice.index.stored.spec.key),
+            None => Arc::from("COLLSCAN"),
+        },
+        Input::Metas(input) => by("DISTINCT_SCAN", &input.index.stored.spec.key),
+    }
+}
+
+/// `{ a: 1, b: -1 }`.
+fn shell_text(key: &Document) -> String {
+    let parts = key.iter().map(|part| {
+        let direction = match part.value() {
+            ValueRef::String(kind) => format!("\"{kind}\""),
+            number => number.as_exact_i64().unwrap_or(1).to_string(),
+        };
+        format!("{}: {direction}", part.name())
+    });
+    format!("{{ {} }}", parts.collect::<Vec<_>>().join(", "))
+}
+
 fn record_step(input: &RecordInput, counts: bool, execution: Option<Execution<'_>>) -> Document {
     let mut out = DocumentBuilder::new();
     match &input.access {
@@ -214,7 +247,7 @@ fn record_step(input: &RecordInput, counts: bool, execution: Option<Execution<'_
 fn record_id(key: &[u8]) -> Value {
     match <[u8; 12]>::try_from(key) {
         Ok(id) => Value::ObjectId(nilometer_bson::ObjectId(id)),
-        Err(_) => nilometer_bson::ValueRef::Binary {
+        Err(_) => ValueRef::Binary {
             subtype: 0,
             bytes: key,
         }
@@ -248,7 +281,7 @@ fn bucket_index_step(stage: &str, index: &BucketIndex, bounds: Option<Document>)
         // Of the two bounds of the time the start alone is kept.
         for part in spec.key.iter() {
             match bounds.get(part.name()) {
-                nilometer_bson::ValueRef::Missing => {
+                ValueRef::Missing => {
                     out.append(part.name(), vec![Value::from("[MinKey, MaxKey]")]);
                 }
                 known => {

@@ -106,13 +106,22 @@ impl Builder {
 
     /// The operators of a plan.
     pub fn build(&self, plan: LogicalPlan) -> Result<BoxOperator> {
-        let trace = &mut Trace::default();
-        if let Some(nearest) = Nearest::of(&plan) {
-            let input = Box::new(NearestRead::new(nearest, Arc::clone(&trace.scan)));
-            return self.over(input, plan.stages.into_iter().skip(1).collect());
-        }
-        let input = Self::input(plan.input, trace);
-        self.over(input, plan.stages)
+        self.build_counted(plan).map(|(top, _)| top)
+    }
+
+    /// The operators of a plan, and what counts what is read for them.
+    pub fn build_counted(&self, plan: LogicalPlan) -> Result<(BoxOperator, Arc<ScanCounters>)> {
+        let mut trace = Trace::default();
+        let counters = Arc::clone(&trace.scan);
+        let (input, measured): (BoxOperator, usize) = match Nearest::of(&plan) {
+            Some(nearest) => {
+                let read = NearestRead::new(nearest, Arc::clone(&counters));
+                (Box::new(read), 1)
+            }
+            None => (Self::input(plan.input, &mut trace), 0),
+        };
+        let stages = plan.stages.into_iter().skip(measured).collect();
+        Ok((self.over(input, stages)?, counters))
     }
 
     /// The operators of a plan, each counted.

@@ -1,0 +1,38 @@
+//! What the program says about itself: whether a configuration file fits it, the completion of its command
+//! line, its manual pages.
+
+use std::io::Write;
+use std::path::Path;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::args::Cli;
+use super::{Failure, Settings, config};
+
+/// Says whether a configuration file can be used.
+pub(super) fn check_config(file: &Path) -> Result<(), Failure> {
+    Settings::resolve(&config::read(file)?)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{}: every key is known and every value fits",
+        file.display()
+    )?;
+    Ok(())
+}
+
+/// Prints the completion of a shell.
+pub(super) fn completion(shell: Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "nilometer", &mut script);
+    std::io::stdout().lock().write_all(&script)?;
+    Ok(())
+}
+
+/// Writes a page for the program and one for each of its commands.
+pub(super) fn manual(directory: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Cli::command().disable_help_subcommand(true), directory)?;
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! Values between commas: names and types from the first line, documents from the others.
+//!
+//! ```text
+//! time.date(),bed.string(),soil.moisture.double(),count
+//! 2024-05-01T06:00:00Z,roses,31.5,12
+//! ```
+//!
+//! A name may say its type: `auto()`, `string()`, `int32()`, `int64()`, `double()`, `decimal()`, `boolean()`,
+//! `date()`. Without one, `auto()` holds: a whole number, a number, `true` or `false`, a date of the form above, else
+//! text. Dots in names make documents in documents. An empty value is no field.
+
+use nilometer_bson::extjson::{parse_date, parse_value};
+use nilometer_bson::{Document, DocumentBuilder, Value};
+
+/// The type of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Auto,
+    Text,
+    Int32,
+    Int64,
+    Double,
+    Decimal,
+    Boolean,
+    Date,
+}
+
+impl Type {
+    const NAMES: [(&'static str, Self); 8] = [
+        ("auto", Self::Auto),
+        ("string", Self::Text),
+        ("int32", Self::Int32),
+        ("int64", Self::Int64),
+        ("double", Self::Double),
+        ("decimal", Self::Decimal),
+        ("boolean", Self::Boolean),
+        ("date", Self::Date),
+    ];
+
+    fn name(self) -> &'static str {
+        let known = Self::NAMES.iter().find(|(_, kind)| *kind == self);
+        known.map_or("auto", |(name, _)| name)
+    }
+
+    /// The value `text` stands for.
+    fn read(self, text: &str) -> Option<Value> {
+        match self {
+            Self::Auto => Some(automatic(text)),
+            Self::Text => Some(Value::from(text)),
+            Self::Int32 => text.parse().ok().map(Value::Int32),
+            Self::Int64 => text.parse().ok().map(Value::Int64),
+            Self::Double => text.parse().ok().map(Value::Double),
+            Self::Decimal => {
+                let quoted = text.replace(['"', '\\'], "");
+                parse_value(&format!("{{\"$numberDecimal\": \"{quoted}\"}}")).ok()
+            }
+            Self::Boolean => match text {
+                "true" | "1" => Some(Value::Bool(true)),
+                "false" | "0" => Some(Value::Bool(false)),
+                _ => None,
+            },
+            Self::Date => parse_date(text).map(Value::DateTime),
+        }
+    }
+}
+
+fn automatic(text: &str) -> Value {
+    if let Ok(whole) = text.parse::<i64>() {
+        return match i32::try_from(whole) {
+            Ok(small) => Value::Int32(small),
+            Err(_) => Value::Int64(whole),
+        };
+    }
+    let looks_like_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+    if let (true, Ok(number)) = (looks_like_number, text.parse::<f64>()) {
+        return Value::Double(number);
+    }
+    match text {
+        "true" => Value::Bool(true),
+        "false" => Value::Bool(false),
+        _ => parse_date(text).map_or_else(|| Value::from(text), Value::DateTime),
+    }
+}
+
+/// The columns of a file.
+#[derive(Debug)]
+pub(super) struct Columns(Vec<(String, Type)>);
+
+impl Columns {
+    /// Reads the first line.
+    pub(super) fn parse<'a>(names: impl Iterator<Item = &'a str>) -> Result<Self, String> {
+        let mut columns = Vec::new();
+        for name in names {
+            let name = name.trim();
+            let typed = name
+                .strip_suffix("()")
+                .and_then(|typed| typed.rsplit_once('.'));
+            let (path, kind) = match typed {
+                None => (name, Type::Auto),
+                Some((path, kind)) => {
+                    let known = Type::NAMES.iter().find(|(known, _)| *known == kind);
+                    let known = known.ok_or_else(|| {
+                        let names = Type::NAMES.map(|(name, _)| name).join(", ");
+                        format!("the column '{name}' has the type '{kind}'; there are {names}")
+                    })?;
+                    (path, known.1)
+                }
+            };
+            if path.is_empty() || path.split('.').any(str::is_empty) {
+                return Err(format!("the column '{name}' has an empty name"));
+            }
+            columns.push((path.to_owned(), kind));
+        }
+        Ok(Self(columns))
+    }
+
+    /// The document of one line.
+    pub(super) fn document<'a>(
+        &self,
+        mut values: impl Iterator<Item = &'a str>,
+    ) -> Result<Document, String> {
+        let mut fields = Vec::new();
+        for (path, kind) in &self.0 {
+            let Some(text) = values.next() else {
+                break;
+            };
+            if text.is_empty() {
+                continue;
+            }
+            let value = kind.read(text);
+            let value = value.ok_or_else(|| {
+                format!(
+                    "the column '{path}' holds '{text}', which is no {}",
+                    kind.name()
+                )
+            })?;
+            fields.push((path.as_str(), value));
+        }
+        if values.next().is_some() {
+            return Err(format!(
+                "there are more values than the {} columns",
+                self.0.len()
+            ));
+        }
+        Ok(nested(fields))
+    }
+}
+
+/// Fields whose names have dots as documents in documents, in the order of first appearance.
+fn nested(mut fields: Vec<(&str, Value)>) -> Document {
+    let mut out = DocumentBuilder::new();
+    while !fields.is_empty() {
+        let (path, value) = fields.remove(0);
+        let Some((first, _)) = path.split_once('.') else {
+            out.append(path, value);
+            continue;
+        };
+        let mut inside = Vec::new();
+        let mut beside = Vec::new();
+        for (path, value) in std::iter::once((path, value)).chain(fields) {
+            match path.split_once('.') {
+                Some((name, rest)) if name == first => inside.push((rest, value)),
+                _ => beside.push((path, value)),
+            }
+        }
+        out.append(first, nested(inside));
+        fields = beside;
+    }
+    out.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::doc;
+
+    fn read(names: &str, line: &str) -> Result<Document, String> {
+        Columns::parse(names.split(','))?.document(line.split(','))
+    }
+
+    #[test]
+    fn types_are_named_or_seen() {
+        let line =
+            "2024-05-01T06:00:00Z,7,7,7,1,x7,2.5,9000000000,-3,true,2024-05-01T06:00:00Z,1e3";
+        let names = "t.date(),a.string(),b.int64(),c.double(),d.boolean(),e,f,g,h,i,j,k";
+        let expected = doc! {
+            "t": Value::DateTime(1_714_543_200_000), "a": "7", "b": 7i64, "c": 7.0, "d": true,
+            "e": "x7", "f": 2.5, "g": 9_000_000_000i64, "h": -3, "i": true,
+            "j": Value::DateTime(1_714_543_200_000), "k": 1000.0,
+        };
+        assert_eq!(read(names, line).unwrap(), expected);
+        assert_eq!(
+            read("a,b,c", "infinity,nan,").unwrap(),
+            doc! {"a": "infinity", "b": "nan"}
+        );
+        let decimal = read("a.decimal()", "1.10").unwrap();
+        assert!(matches!(decimal.get("a").to_value(), Value::Decimal128(_)));
+    }
+
+    #[test]
+    fn dots_make_documents() {
+        let found = read("m.a,x,m.b.c,m.b.d.double()", "1,2,3,4").unwrap();
+        let expected = doc! {"m": doc! {"a": 1, "b": doc! {"c": 3, "d": 4.0}}, "x": 2};
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        for (names, line) in [
+            ("a.int32()", "x"),
+            ("a.int32()", "9000000000"),
+            ("a.date()", "yesterday"),
+            ("a.boolean()", "perhaps"),
+            ("a.number()", "1"),
+            ("a", "1,2"),
+            ("a..b", "1"),
+            ("", "1"),
+        ] {
+            assert!(read(names, line).is_err(), "{names}: {line}");
+        }
+    }
+}

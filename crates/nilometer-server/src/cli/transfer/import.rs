@@ -1,0 +1,227 @@
+//! Lines of text into a collection.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use nilometer_bson::extjson::parse_document;
+use nilometer_bson::{Document, Value, doc};
+
+use super::csv::Columns;
+use super::{Format, no_file};
+use crate::cli::Failure;
+use crate::cli::args::Import;
+use crate::cli::connect::Connection;
+
+/// Documents in one insert.
+const BATCH_DOCUMENTS: usize = 1000;
+
+/// Bytes of documents in one insert, as text.
+const BATCH_BYTES: usize = 8 * 1024 * 1024;
+
+/// Lines that are told to be wrong; more are only counted.
+const PROBLEMS_TOLD_MAX: u64 = 100;
+
+/// What an import has come to.
+struct Progress {
+    bar: ProgressBar,
+    /// Number of the last line whose document was answered.
+    done: u64,
+    inserted: u64,
+    wrong: u64,
+}
+
+impl Progress {
+    fn complain(&mut self, line: u64, what: &str) {
+        self.wrong += 1;
+        if self.wrong <= PROBLEMS_TOLD_MAX {
+            let told = writeln!(std::io::stderr(), "line {line}: {what}");
+            // Nobody listens; the sum is told at the end.
+            drop(told);
+        }
+    }
+}
+
+/// Imports a file, or the standard input.
+pub(crate) fn run(given: &Import) -> Result<(), Failure> {
+    let format = Format::of(given.format, given.file.as_deref());
+    let (mut input, length): (Box<dyn BufRead>, u64) = match &given.file {
+        None => (Box::new(BufReader::new(std::io::stdin())), 0),
+        Some(path) => {
+            let file = File::open(path).map_err(|e| no_file(path, &e))?;
+            let length = file.metadata().map_or(0, |metadata| metadata.len());
+            (Box::new(BufReader::new(file)), length)
+        }
+    };
+    let style =
+        ProgressStyle::with_template("{bar:30} {percent}% {bytes_per_sec} {msg} {eta} left");
+    let style = style.map_err(|e| Failure::Other(e.to_string()))?;
+    let mut progress = Progress {
+        bar: ProgressBar::new(length).with_style(style),
+        done: given.skip,
+        inserted: 0,
+        wrong: 0,
+    };
+    let mut server = Connection::open(&given.uri)?;
+    let outcome = read_all(given, format, &mut *input, &mut server, &mut progress);
+    progress.bar.finish_and_clear();
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{} documents inserted, {} lines wrong, {} lines done",
+        progress.inserted, progress.wrong, progress.done
+    )?;
+    match outcome {
+        Err(error) => Err(Failure::Other(format!(
+            "{error}\nThe lines up to {0} are done: go on with  --skip {0}",
+            progress.done
+        ))),
+        Ok(()) if progress.wrong > 0 => Err(Failure::Other(format!(
+            "{} lines were left out",
+            progress.wrong
+        ))),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn read_all(
+    given: &Import,
+    format: Format,
+    input: &mut dyn BufRead,
+    server: &mut Connection,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let mut batch = Batch::default();
+    match format {
+        Format::Json => {
+            let mut line = Vec::new();
+            for number in 1u64.. {
+                line.clear();
+                let read = input.read_until(b'\n', &mut line)?;
+                if read == 0 {
+                    break;
+                }
+                progress.bar.inc(read as u64);
+                let text = std::str::from_utf8(&line).map(str::trim);
+                if number <= given.skip || text == Ok("") {
+                    continue;
+                }
+                let document = text
+                    .map_err(|_| "it is not UTF-8".to_owned())
+                    .and_then(|text| parse_document(text).map_err(|e| e.to_string()));
+                batch.add(number, read, document, progress);
+                batch.send_if_full(given, server, progress)?;
+            }
+        }
+        Format::Csv => {
+            let mut reader = csv::ReaderBuilder::new()
+                .flexible(true)
+                .has_headers(false)
+                .from_reader(input);
+            let mut record = csv::StringRecord::new();
+            let mut columns = None;
+            let mut before = 0;
+            loop {
+                let read = reader.read_record(&mut record);
+                let at = reader.position();
+                let (number, length) = (record.position().map_or(0, |p| p.line()), at.byte());
+                progress.bar.set_position(length);
+                let bytes = usize::try_from(length - before).unwrap_or(usize::MAX);
+                before = length;
+                let document = match (read, &columns) {
+                    (Ok(false), _) => break,
+                    (Ok(true), None) => {
+                        let names = Columns::parse(record.iter());
+                        columns = Some(names.map_err(Failure::Options)?);
+                        continue;
+                    }
+                    (Ok(true), Some(_)) if number <= given.skip => continue,
+                    (Ok(true), Some(columns)) => columns.document(record.iter()),
+                    (Err(error), Some(_)) if !error.is_io_error() => Err(error.to_string()),
+                    (Err(error), _) => return Err(Failure::Other(error.to_string())),
+                };
+                batch.add(number, bytes, document, progress);
+                batch.send_if_full(given, server, progress)?;
+            }
+        }
+    }
+    batch.send(given, server, progress)
+}
+
+/// Documents on their way, each with the number of its line.
+#[derive(Default)]
+struct Batch {
+    documents: Vec<Value>,
+    lines: Vec<u64>,
+    bytes: usize,
+    last: u64,
+}
+
+impl Batch {
+    fn add(
+        &mut self,
+        line: u64,
+        bytes: usize,
+        document: Result<Document, String>,
+        progress: &mut Progress,
+    ) {
+        self.last = line;
+        match document {
+            Ok(document) => {
+                self.documents.push(document.into());
+                self.lines.push(line);
+                self.bytes += bytes;
+            }
+            Err(what) => progress.complain(line, &what),
+        }
+    }
+
+    fn send_if_full(
+        &mut self,
+        given: &Import,
+        server: &mut Connection,
+        progress: &mut Progress,
+    ) -> Result<(), Failure> {
+        if self.documents.len() < BATCH_DOCUMENTS && self.bytes < BATCH_BYTES {
+            return Ok(());
+        }
+        self.send(given, server, progress)
+    }
+
+    fn send(
+        &mut self,
+        given: &Import,
+        server: &mut Connection,
+        progress: &mut Progress,
+    ) -> Result<(), Failure> {
+        let documents = std::mem::take(&mut self.documents);
+        let lines = std::mem::take(&mut self.lines);
+        self.bytes = 0;
+        if !documents.is_empty() {
+            let command = doc! {
+                "insert": given.collection.as_str(),
+                "ordered": false,
+                "documents": documents,
+            };
+            let reply = server.run(&given.db, &command)?;
+            let n = reply.get("n").as_exact_i64().unwrap_or(0);
+            progress.inserted += u64::try_from(n).unwrap_or(0);
+            let errors = reply.get("writeErrors").as_array();
+            for error in errors.into_iter().flat_map(|e| e.iter()) {
+                let Some(error) = error.as_document() else {
+                    continue;
+                };
+                let index = error.get("index").as_exact_i64();
+                let index = index.and_then(|index| usize::try_from(index).ok());
+                let line = index.and_then(|index| lines.get(index)).copied();
+                let text = error.get("errmsg").as_str().unwrap_or("refused");
+                progress.complain(line.unwrap_or(0), text);
+            }
+        }
+        progress.done = progress.done.max(self.last);
+        progress
+            .bar
+            .set_message(format!("{} documents", progress.inserted));
+        Ok(())
+    }
+}

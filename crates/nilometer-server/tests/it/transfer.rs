@@ -1,0 +1,188 @@
+//! Import and export of lines of text.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use nilometer_bson::{Document, Value, ValueRef, doc};
+
+use crate::client::{Client, is_ok};
+use crate::server::{Directory, Server, nilometer};
+
+/// Runs the program against a server; its exit code and all it says.
+fn run(server: &Server, arguments: &[&str], input: &str) -> (Option<i32>, String) {
+    let uri = format!("mongodb://127.0.0.1:{}", server.port);
+    let mut command = nilometer(arguments);
+    command.args(["--uri", &uri, "--db", "db"]);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    // It may end without reading all.
+    drop(stdin.write_all(input.as_bytes()));
+    drop(stdin);
+    let ended = child.wait_with_output().expect("the program ends");
+    let told = [ended.stdout, ended.stderr].concat();
+    (
+        ended.status.code(),
+        String::from_utf8_lossy(&told).into_owned(),
+    )
+}
+
+fn all(client: &mut Client, collection: &str) -> Vec<Document> {
+    client.find_all("db", &doc! {"find": collection, "sort": doc! {"_id": 1}})
+}
+
+fn write(directory: &Directory, name: &str, text: &str) -> String {
+    let path = directory.0.join(name);
+    std::fs::write(&path, text).expect("a file");
+    path.to_str().expect("a path").to_owned()
+}
+
+#[test]
+fn json_goes_in_and_comes_out_as_it_was() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let mut client = server.connect();
+    let text: String = (0..2500)
+        .map(|i| {
+            format!(
+                "{{\"_id\": {i}, \"t\": {{\"$date\": \"2024-05-01T00:00:00Z\"}}, \"v\": {i}.5}}\n"
+            )
+        })
+        .collect();
+    let file = write(&directory, "in.json", &text);
+    let (code, told) = run(&server, &["import", &file, "--collection", "c"], "");
+    assert_eq!(code, Some(0), "{told}");
+    assert!(
+        told.contains("2500 documents inserted, 0 lines wrong, 2500 lines done"),
+        "{told}"
+    );
+    let found = all(&mut client, "c");
+    assert_eq!(found.len(), 2500);
+    let expected = doc! {"_id": 7, "t": Value::DateTime(1_714_521_600_000), "v": 7.5};
+    assert_eq!(found[7], expected);
+    // Out, and in again under another name, from the standard input.
+    let out = directory.0.join("out.json");
+    let out = out.to_str().expect("a path");
+    let (code, told) = run(
+        &server,
+        &["export", out, "--collection", "c", "--canonical"],
+        "",
+    );
+    assert_eq!(code, Some(0), "{told}");
+    let exported = std::fs::read_to_string(out).expect("a file");
+    let (code, told) = run(&server, &["import", "--collection", "d"], &exported);
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(all(&mut client, "d"), found);
+    let some = [
+        "export",
+        "--collection",
+        "c",
+        "--query",
+        "{\"_id\": {\"$lt\": 2}}",
+        "--fields",
+        "v",
+    ];
+    let (code, told) = run(&server, &some, "");
+    assert_eq!(
+        (code, told.as_str()),
+        (Some(0), "{\"v\":0.5}\n{\"v\":1.5}\n")
+    );
+}
+
+#[test]
+fn lines_that_are_wrong_are_told_by_number_and_left_out() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let text = "{\"_id\": 1}\n\n{\"_id\": \n{\"_id\": 1}\nnothing\n{\"_id\": 2}\n";
+    let (code, told) = run(&server, &["import", "--collection", "c"], text);
+    assert_eq!(code, Some(100), "{told}");
+    for part in [
+        "line 3: ",
+        "line 4: E11000",
+        "line 5: ",
+        "2 documents inserted, 3 lines wrong",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(all(&mut client, "c"), [doc! {"_id": 1}, doc! {"_id": 2}]);
+    // What was done before is passed over.
+    let text = "{\"_id\": 8}\n{\"_id\": 9}\n{\"_id\": 10}\n";
+    let (code, told) = run(
+        &server,
+        &["import", "--collection", "c", "--skip", "2"],
+        text,
+    );
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(all(&mut client, "c").len(), 3);
+}
+
+#[test]
+fn an_import_that_is_cut_short_says_where_to_go_on() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let view: Vec<Value> = Vec::new();
+    let view = doc! {"create": "v", "viewOn": "c", "pipeline": view};
+    assert!(is_ok(&client.run_on("db", &view)));
+    let (code, told) = run(
+        &server,
+        &["import", "--collection", "v", "--skip", "1"],
+        "{}\n{}\n",
+    );
+    assert_eq!(code, Some(100), "{told}");
+    assert!(told.contains("go on with  --skip 1"), "{told}");
+}
+
+#[test]
+fn csv_has_types_and_goes_both_ways() {
+    let server = Server::start();
+    let directory = Directory::new();
+    let mut client = server.connect();
+    let create = doc! {
+        "create": "soil", "timeseries": doc! {"timeField": "time", "metaField": "bed"},
+    };
+    assert!(is_ok(&client.run_on("db", &create)));
+    let text = "_id,time.date(),bed.name.string(),moisture.double()\n\
+                1,2024-05-01T06:00:00Z,\"roses, red\",31\n\
+                2,2024-05-01T06:01:00Z,herbs,\n\
+                3,yesterday,herbs,1\n";
+    let file = write(&directory, "in.csv", text);
+    let (code, told) = run(&server, &["import", &file, "--collection", "soil"], "");
+    assert_eq!(code, Some(100), "{told}");
+    assert!(
+        told.contains("line 4: the column 'time' holds 'yesterday'"),
+        "{told}"
+    );
+    let found = all(&mut client, "soil");
+    assert_eq!(found.len(), 2);
+    let moisture = found[0].get("moisture");
+    assert!(matches!(moisture, ValueRef::Double(n) if n == 31.0));
+    let out = directory.0.join("out.csv");
+    let fields = "_id,time,bed.name,moisture";
+    let arguments = [
+        "export",
+        out.to_str().expect("a path"),
+        "--collection",
+        "soil",
+        "--fields",
+        fields,
+        "--sort",
+        "{\"_id\": 1}",
+    ];
+    let (code, told) = run(&server, &arguments, "");
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(
+        std::fs::read_to_string(Path::new(&out)).expect("a file"),
+        "_id,time,bed.name,moisture\n1,2024-05-01T06:00:00Z,\"roses, red\",31\n\
+         2,2024-05-01T06:01:00Z,herbs,\n"
+    );
+    let (code, told) = run(
+        &server,
+        &["export", "--collection", "soil", "--format", "csv"],
+        "",
+    );
+    assert_eq!(code, Some(2), "{told}");
+}

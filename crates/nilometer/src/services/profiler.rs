@@ -1,0 +1,123 @@
+//! Which operations are to be told of: in the log, because they were slow, and in `system.profile`, where a
+//! database asks for it.
+//!
+//! ```text
+//! level 0   the slow ones go to the log
+//! level 1   the same, and into system.profile
+//! level 2   the same, and all into system.profile
+//! ```
+//!
+//! Of the slow ones a share may be chosen by chance. A database may name what is to be told of by a filter
+//! instead; then neither time nor chance decides.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use nilometer_bson::Document;
+
+use crate::eval::matcher::MatchExpression;
+
+/// Milliseconds above which an operation is slow, unless something else is asked for.
+const SLOW_MS_DEFAULT: i64 = 100;
+
+/// What is asked for one database.
+#[derive(Clone, Default)]
+pub struct Profiling {
+    /// 0, 1 or 2.
+    pub level: i32,
+    /// Which operations are told of, in place of the slow ones: as given, and ready to be asked.
+    pub filter: Option<(Document, Arc<MatchExpression>)>,
+}
+
+/// The settings of all databases.
+pub struct Profiler {
+    slow_ms: AtomicI64,
+    /// The bits of a number from 0 to 1.
+    sample_rate: AtomicU64,
+    databases: RwLock<BTreeMap<String, Profiling>>,
+}
+
+impl Default for Profiler {
+    fn default() -> Self {
+        Self {
+            slow_ms: AtomicI64::new(SLOW_MS_DEFAULT),
+            sample_rate: AtomicU64::new(1f64.to_bits()),
+            databases: RwLock::default(),
+        }
+    }
+}
+
+impl Profiler {
+    /// Milliseconds above which an operation is slow.
+    pub fn slow_ms(&self) -> i64 {
+        self.slow_ms.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set_slow_ms(&self, ms: i64) {
+        self.slow_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// The share of slow operations that are told of.
+    pub fn sample_rate(&self) -> f64 {
+        f64::from_bits(self.sample_rate.load(Ordering::Relaxed))
+    }
+
+    /// Sets it.
+    pub fn set_sample_rate(&self, rate: f64) {
+        self.sample_rate.store(rate.to_bits(), Ordering::Relaxed);
+    }
+
+    /// What is asked for a database.
+    pub fn of(&self, database: &str) -> Profiling {
+        let databases = self
+            .databases
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        databases.get(database).cloned().unwrap_or_default()
+    }
+
+    /// Asks for it.
+    pub fn set(&self, database: &str, profiling: Profiling) {
+        let mut databases = self
+            .databases
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if profiling.level == 0 && profiling.filter.is_none() {
+            databases.remove(database);
+        } else {
+            databases.insert(database.to_owned(), profiling);
+        }
+    }
+
+    /// Whether an operation that took so long counts as slow and is among those chosen; `random` is a
+    /// random number.
+    pub fn is_slow(&self, millis: i64, random: impl FnOnce() -> u64) -> bool {
+        if millis <= self.slow_ms() {
+            return false;
+        }
+        let rate = self.sample_rate();
+        rate >= 1.0 || (random() as f64) < rate * u64::MAX as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_is_longer_than_the_limit_and_chosen() {
+        let profiler = Profiler::default();
+        assert!(!profiler.is_slow(100, || 0));
+        assert!(profiler.is_slow(101, || u64::MAX));
+        profiler.set_sample_rate(0.5);
+        assert!(profiler.is_slow(101, || 0));
+        assert!(!profiler.is_slow(101, || u64::MAX));
+        profiler.set_sample_rate(0.0);
+        assert!(!profiler.is_slow(101, || 0));
+        profiler.set_sample_rate(1.0);
+        profiler.set_slow_ms(-1);
+        assert!(profiler.is_slow(0, || 0));
+    }
+}
