@@ -8,6 +8,7 @@ mod commands;
 mod dump;
 mod duplicate_durability;
 mod durability;
+mod format;
 mod http;
 mod index_durability;
 mod malformed;

@@ -205,10 +205,8 @@ fn entry(finished: &Finished<'_>, command_bytes_max: usize) -> Document {
         }
     }
     out.append("protocol", "op_msg");
-    out.append(
-        "millis",
-        i64::try_from(finished.took.as_millis()).unwrap_or(i64::MAX),
-    );
+    let millis = i64::try_from(finished.took.as_millis()).unwrap_or(i64::MAX);
+    out.append("millis", short(millis));
     out.append("planSummary", operation.usage().plan());
     out.append("ts", Value::DateTime(operation.now_ms));
     out.append("client", remote_host(&operation.client.remote));
@@ -219,7 +217,7 @@ fn entry(finished: &Finished<'_>, command_bytes_max: usize) -> Document {
 /// Counts: what was looked at, and what came of it.
 fn append_figures(out: &mut DocumentBuilder, finished: &Finished<'_>) {
     let usage = finished.operation.usage();
-    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let number = |n: u64| short(i64::try_from(n).unwrap_or(i64::MAX));
     if usage.plan().is_some() {
         out.append("keysExamined", number(usage.keys_examined()));
         out.append("docsExamined", number(usage.documents_examined()));
@@ -241,9 +239,14 @@ fn append_figures(out: &mut DocumentBuilder, finished: &Finished<'_>) {
     };
     for (from, to) in names {
         if let Some(count) = counted(from) {
-            out.append(to, count);
+            out.append(to, short(count));
         }
     }
+}
+
+/// A count of 32 bits, if it fits.
+fn short(count: i64) -> Value {
+    i32::try_from(count).map_or(Value::Int64(count), Value::Int32)
 }
 
 fn remote_host(remote: &str) -> Option<&str> {
@@ -367,22 +370,22 @@ mod tests {
                 .unwrap_or_else(|| panic!("{op} {at} of {told:?}"))
                 .clone()
         };
-        assert_eq!(one("insert", 0).get_i64("ninserted").unwrap(), 300);
+        assert_eq!(one("insert", 0).get_i32("ninserted").unwrap(), 300);
         let by_index = one("query", 0);
         assert_eq!(by_index.get_str("planSummary").unwrap(), "IXSCAN { a: 1 }");
-        assert_eq!(by_index.get_i64("docsExamined").unwrap(), 30);
-        assert!(by_index.get_i64("keysExamined").unwrap() >= 30);
-        assert_eq!(by_index.get_i64("nreturned").unwrap(), 30);
+        assert_eq!(by_index.get_i32("docsExamined").unwrap(), 30);
+        assert!(by_index.get_i32("keysExamined").unwrap() >= 30);
+        assert_eq!(by_index.get_i32("nreturned").unwrap(), 30);
         let scan = one("query", 1);
         assert_eq!(scan.get_str("planSummary").unwrap(), "COLLSCAN");
-        assert_eq!(scan.get_i64("docsExamined").unwrap(), 300);
-        assert_eq!(scan.get_i64("nreturned").unwrap(), 0);
+        assert_eq!(scan.get_i32("docsExamined").unwrap(), 300);
+        assert_eq!(scan.get_i32("nreturned").unwrap(), 0);
         let first = one("query", 2);
-        assert_eq!(first.get_i64("nreturned").unwrap(), 101);
+        assert_eq!(first.get_i32("nreturned").unwrap(), 101);
         assert!(first.get_i64("cursorid").unwrap() != 0);
         let more = one("getmore", 0);
-        assert_eq!(more.get_i64("nreturned").unwrap(), 199);
-        assert_eq!(one("update", 0).get_i64("nModified").unwrap(), 60);
+        assert_eq!(more.get_i32("nreturned").unwrap(), 199);
+        assert_eq!(one("update", 0).get_i32("nModified").unwrap(), 60);
         let failed = one("query", 3);
         assert_eq!(failed.get_i32("errCode").unwrap(), 2);
         assert!(!failed.contains_key("responseLength"));
@@ -430,7 +433,7 @@ mod tests {
         );
         let told = entries(&database);
         assert_eq!(told.len(), 1, "{told:?}");
-        assert_eq!(told[0].get_i64("ndeleted").unwrap(), 1);
+        assert_eq!(told[0].get_i32("ndeleted").unwrap(), 1);
         // The collection is capped, and made by the first entry.
         let listed = profile(
             &database,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nilometer_bson::ValueRef;
-use nilometer_storage::{Direction, EngineStatistics, KeyspaceId, LsmEngine, LsmOptions, Recovery};
+use nilometer_storage::{EngineStatistics, LsmEngine, LsmOptions, Recovery};
 
 use super::super::Database;
 use crate::catalog::{CatalogEntry, Collection, Storage};
@@ -146,26 +146,13 @@ impl Database {
                 (sealed, &mut figures.sealed_documents),
                 (tail, &mut figures.tail_entries),
             ] {
-                match self.count_entries(keyspace) {
+                match super::count_entries(&*self.engine, keyspace) {
                     Ok(entries) => *count = entries,
                     Err(error) => figures.damage.push(error.to_string()),
                 }
             }
         }
         Ok(figures)
-    }
-
-    fn count_entries(&self, keyspace: KeyspaceId) -> Result<u64> {
-        let scan = self
-            .engine
-            .snapshot()?
-            .scan(keyspace, &[], None, Direction::Forward)?;
-        let mut entries = 0;
-        for item in scan {
-            item?;
-            entries += 1;
-        }
-        Ok(entries)
     }
 
     fn count_buckets_into(

@@ -15,7 +15,7 @@ mod salvage;
 
 use std::path::Path;
 
-use nilometer_storage::{LsmEngine, LsmOptions};
+use nilometer_storage::{Direction, Engine, KeyspaceId, LsmEngine, LsmOptions};
 
 pub use inspect::{ColumnFigures, Figures, Inspection, Kind, inspect};
 pub use salvage::{Salvaged, SalvagedCollection, salvage};
@@ -101,6 +101,19 @@ fn open(path: &Path) -> Result<Database> {
     check_is_there(path)?;
     let engine = LsmEngine::open(path, LsmOptions::default())?;
     Database::with_engine(std::sync::Arc::new(engine), at_rest()?)
+}
+
+/// How many entries a keyspace has.
+fn count_entries(engine: &dyn Engine, keyspace: KeyspaceId) -> Result<u64> {
+    let mut entries = 0;
+    for item in engine
+        .snapshot()?
+        .scan(keyspace, &[], None, Direction::Forward)?
+    {
+        item?;
+        entries += 1;
+    }
+    Ok(entries)
 }
 
 /// Surroundings in which nothing expires.

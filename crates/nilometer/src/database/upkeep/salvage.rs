@@ -36,6 +36,9 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 /// Documents inserted at once.
 const BATCH_DOCUMENTS: usize = 1000;
 
+/// What the profiler told of: no data of anybody's.
+const PROFILE: &str = "system.profile";
+
 /// Losses of one collection that are described; more are only counted.
 const LOSSES_TOLD_MAX: usize = 100;
 
@@ -120,6 +123,8 @@ fn salvage_copy(work: &Path, target: &Path) -> Result<Salvaged> {
     for db in source.catalog.databases() {
         for (namespace, entry) in source.catalog.list(&db) {
             match entry {
+                // The profiler makes it anew.
+                CatalogEntry::Collection(_) if namespace.collection == PROFILE => {}
                 CatalogEntry::Collection(collection) => {
                     salvaged
                         .collections
@@ -243,7 +248,7 @@ impl Source {
                     }
                 }
                 inserter.flush(&mut salvaged)?;
-                let named = self.entries(id_index.unwrap_or(records))?;
+                let named = super::count_entries(&*self.engine, id_index.unwrap_or(records))?;
                 salvaged.lost = named.saturating_sub(salvaged.kept);
             }
             Storage::Buckets { series, .. } => {
@@ -270,19 +275,6 @@ impl Source {
             }
         }
         Ok(salvaged)
-    }
-
-    fn entries(&self, keyspace: KeyspaceId) -> Result<u64> {
-        let mut entries = 0;
-        let scan = self
-            .engine
-            .snapshot()?
-            .scan(keyspace, &[], None, Direction::Forward)?;
-        for item in scan {
-            item?;
-            entries += 1;
-        }
-        Ok(entries)
     }
 
     /// Names the buckets the series index knows and nobody could read.
