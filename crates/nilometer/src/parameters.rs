@@ -358,5 +358,16 @@ mod tests {
                 .is_err()
         );
         assert!(parameters.set_at_startup("quiet", "maybe").is_err());
+        let rules = "internalNilometerDisabledRules";
+        parameters
+            .set_at_startup(rules, "SortLimit, MergeLimits")
+            .unwrap();
+        let named = parameters.value(rules).unwrap_or_default();
+        let named = named.as_ref().as_array().map(|names| names.iter().count());
+        assert_eq!(named, Some(2));
+        let error = parameters.set_at_startup(rules, "Nonsense").unwrap_err();
+        assert_eq!(error.code.0, 2);
+        parameters.set_at_startup(rules, "").unwrap();
+        assert_eq!(parameters.internal_nilometer_disabled_rules(), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! The planner's rules as a client sees them: left out by name, and in explain.
 
 use nilometer_bson::extjson::value_to_canonical;
-use nilometer_bson::{DocRef, Document, Value, ValueRef, array, doc};
+use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef, array, doc};
 
 use crate::support::{Fixture, show};
 
@@ -292,5 +292,90 @@ fn the_first_and_the_last_point_are_found_by_an_index() {
         assert!(rules_of(&cursor).contains(&"PointByIndex".to_owned()));
         // Of ten or more buckets of each series the few that may have the point.
         assert!(examined(&cursor) <= 6, "{}", show(&cursor));
+    }
+}
+
+/// A bucket as an old server left it: columns not compressed, measurements not counted.
+fn plain_bucket(at_ms: i64, span_ms: i64, meta: &str, values: [i32; 3]) -> Document {
+    let time = |at: i64| Value::DateTime(at_ms + at * span_ms / 2);
+    // Its id tells where it starts.
+    let mut id = [0; 12];
+    id[..4].copy_from_slice(&((at_ms / 1000) as u32).to_be_bytes());
+    id[4] = meta.as_bytes()[0];
+    let [a, b, c] = values;
+    let (least, most) = (a.min(b).min(c), a.max(b).max(c));
+    doc! {
+        "_id": Value::ObjectId(ObjectId(id)),
+        "control": doc! {
+            "version": 1,
+            "min": doc! {"t": time(0), "v": least},
+            "max": doc! {"t": time(2), "v": most},
+        },
+        "meta": meta,
+        "data": doc! {
+            "t": doc! {"0": time(1), "1": time(0), "2": time(2)},
+            "v": doc! {"0": a, "1": b, "2": c},
+        },
+    }
+}
+
+#[test]
+fn buckets_written_as_they_are_answer_alike() {
+    let mut fixture = Fixture::new();
+    let options = doc! {
+        "timeField": "t", "metaField": "m", "bucketMaxSpanSeconds": 3600, "bucketRoundingSeconds": 3600,
+    };
+    fixture.run(doc! {"create": "ts", "timeseries": options});
+    let start = T0 / 3_600_000 * 3_600_000;
+    // Two within their hour, one over the border of two, and one that spans a day.
+    let buckets = array![
+        plain_bucket(start, 1_200_000, "a", [3, 1, 2]),
+        plain_bucket(start + 60_000, 1_200_000, "b", [6, 5, 4]),
+        plain_bucket(start + 2_400_000, 2_400_000, "c", [9, 8, 7]),
+        plain_bucket(start - 7_200_000, 86_400_000, "d", [10, 11, 12]),
+    ];
+    let insert = doc! {"insert": "system.buckets.ts", "documents": buckets};
+    assert_eq!(fixture.run(insert).get("n").as_exact_i64(), Some(4));
+    let all = fixture.all(doc! {"find": "ts"});
+    assert_eq!(all.len(), 12);
+    fixture.run(
+        doc! {"insert": "plain", "documents": all.into_iter().map(Value::from).collect::<Vec<_>>()},
+    );
+    let hour = doc! {"$dateTrunc": doc! {"date": "$t", "unit": "hour"}};
+    let extremes = doc! {
+        "_id": hour, "least": doc! {"$min": "$v"}, "most": doc! {"$max": "$v"}, "n": doc! {"$sum": 1},
+    };
+    let aligned = doc! {"t": doc! {"$gte": Value::DateTime(start), "$lt": Value::DateTime(start + 3_600_000)}};
+    let by_id = doc! {"$sort": doc! {"_id": 1}};
+    for stages in [
+        array![doc! {"$group": extremes.clone()}, by_id.clone()],
+        array![
+            doc! {"$match": aligned.clone()},
+            doc! {"$group": extremes},
+            by_id
+        ],
+        array![doc! {"$match": aligned}, doc! {"$sort": doc! {"v": 1}}],
+        array![doc! {"$sort": doc! {"t": 1, "v": 1}}],
+        array![doc! {"$sort": doc! {"t": -1, "v": 1}}],
+        array![doc! {"$sort": doc! {"m": -1, "t": 1}}],
+        array![doc! {"$sort": doc! {"t": 1, "v": 1}}, doc! {"$limit": 4}],
+        array![doc! {"$count": "n"}],
+    ] {
+        // Without its `_id`, which an ordinary collection has made up.
+        let without_id = doc! {"$unset": "_id"};
+        let is_group = text(stages.clone()).contains("$group");
+        let mut list: Vec<Value> = stages
+            .as_ref()
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(ValueRef::to_value)
+            .collect();
+        if !is_group {
+            list.push(without_id.into());
+        }
+        let stages = Value::from(list);
+        let found = fixture.all(aggregate("ts", &stages));
+        assert_eq!(found, fixture.all(aggregate("plain", &stages)));
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::memory::MemoryGauge;
-use super::sort::{ByPattern, Everything, everything, exceeded, gauge};
+use super::sort::{ByPattern, Everything, add_all, everything, exceeded, gauge};
 use super::sorter::{ENTRY_OVERHEAD, Sorter};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::Result;
@@ -262,9 +262,7 @@ fn by_rows(
 ) -> Result<Everything> {
     let mut sorter = Sorter::new(ByPattern(stage.pattern.clone()), gauge(cx));
     for batch in batches {
-        for row in batch.into_rows()? {
-            sorter.add(row, cx)?;
-        }
+        add_all(&mut sorter, batch, cx)?;
     }
     everything(sorter, input, stage.limit, cx)
 }

@@ -93,10 +93,7 @@ impl Lookup {
                     let mut pipeline = builder.pipeline(from, stage.stages.clone())?;
                     return drain(&mut pipeline, &nested);
                 };
-                let before = match &self.others {
-                    Others::Indexed => look_up(equality, row, &settings)?,
-                    _ => Vec::new(),
-                };
+                let before = look_up(equality, row, &settings)?;
                 let input = builder.pipeline(from, before)?;
                 let collation = Collation::from(settings.collator.clone());
                 let equal = Box::new(Equal::new(input, equality, row, collation)?);
@@ -119,6 +116,10 @@ impl Lookup {
                 input.access,
                 AccessPath::Index(_) | AccessPath::IdLookup(_)
             ) && input.source.count_estimate()? >= INDEXED_MIN),
+            Input::Buckets(input) => {
+                let is_indexed = input.buckets.index.is_some();
+                Ok(is_indexed && input.source.bucket_count_estimate()? >= INDEXED_MIN)
+            }
             _ => Ok(false),
         }
     }

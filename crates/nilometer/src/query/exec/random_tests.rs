@@ -351,6 +351,24 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
         });
     }
     if draw.chance(60) {
+        if draw.chance(15) {
+            let computed = draw.pick(&[
+                doc! {"$set": doc! {"k": "$m.host", "m": doc! {"$toUpper": "$s"}}},
+                doc! {"$project": doc! {"k": "$i", "m": "$m.region", "i": 1}},
+                doc! {"$set": doc! {"m": doc! {"host": "$s", "region": "$none"}}},
+                doc! {"$set": doc! {"k": doc! {"$add": array!["$t", 1000]}, "m": "$none"}},
+            ]);
+            let key = draw.pick(&[
+                Value::from("$m"),
+                doc! {"k": "$k", "m": "$m"}.into(),
+                doc! {"k": doc! {"$dateTrunc": doc! {"date": "$k", "unit": "hour"}}, "m": "$m"}
+                    .into(),
+            ]);
+            let group = doc! {"_id": key, "n": doc! {"$sum": "$i"}, "all": doc! {"$push": "$i"}};
+            stages.push(computed.into());
+            stages.push(doc! {"$group": group}.into());
+            return stages.into();
+        }
         stages.push(group(draw, unique).into());
         if draw.chance(30) {
             stages.push(doc! {"$sort": doc! {"_id": 1}}.into());

@@ -131,6 +131,21 @@ pub(super) fn exceeded(cx: &ExecContext<'_>) -> Error {
     )
 }
 
+/// Hands a batch to the sorter.
+pub(super) fn add_all(
+    sorter: &mut Sorter<ByPattern>,
+    batch: Batch,
+    cx: &ExecContext<'_>,
+) -> Result<()> {
+    for document in batch.into_rows()? {
+        sorter.add(document, cx).map_err(|error| {
+            let is_limit = error.code == ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed;
+            if is_limit { exceeded(cx) } else { error }
+        })?;
+    }
+    Ok(())
+}
+
 /// Sorts what is in the sorter and the rest of the input.
 pub(super) fn everything(
     mut sorter: Sorter<ByPattern>,
@@ -139,12 +154,7 @@ pub(super) fn everything(
     cx: &ExecContext<'_>,
 ) -> Result<Everything> {
     while let Some(batch) = next_filled(input, cx)? {
-        for document in batch.into_rows()? {
-            sorter.add(document, cx).map_err(|error| {
-                let is_limit = error.code == ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed;
-                if is_limit { exceeded(cx) } else { error }
-            })?;
-        }
+        add_all(&mut sorter, batch, cx)?;
     }
     Ok(Everything {
         sorted: sorter.finish(cx)?,

@@ -142,17 +142,21 @@ impl ProjectStage {
         }
     }
 
-    /// New and old names of top-level fields that are given another name, or a second one.
-    pub fn renames(&self) -> Vec<(String, String)> {
-        let computed = match &*self.kind {
+    /// The computed paths with their expressions.
+    pub fn computed(&self) -> Vec<(String, &Expression)> {
+        match &*self.kind {
             ProjectKind::Projection { projection, .. } => projection.computed(),
             ProjectKind::AddFields(fields) => fields.computed(),
-        };
+        }
+    }
+
+    /// New and old names of top-level fields that are given another name, or a second one.
+    pub fn renames(&self) -> Vec<(String, String)> {
         let plain = |(new, expression): (String, &Expression)| {
             let old = expression.as_field_path().filter(|old| old.len() == 1)?;
             (!new.contains('.')).then(|| (new, old.as_str().to_owned()))
         };
-        computed.into_iter().filter_map(plain).collect()
+        self.computed().into_iter().filter_map(plain).collect()
     }
 
     /// The fields that remain of `shown`, if all the stage does is to keep or drop whole top-level

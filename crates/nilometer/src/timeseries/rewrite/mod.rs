@@ -29,18 +29,18 @@ mod time_range;
 
 use std::sync::Arc;
 
-use nilometer_bson::Value;
 use nilometer_bson::order::{CanonicalType, canonical_type};
+use nilometer_bson::{DocRef, Value};
 
 pub use predicate::{
     BoundTest, BucketHeader, BucketPredicate, FilterContext, GeoBoundTest, MetaTest, Side, Truth,
 };
 pub use time_range::{IdBounds, TimeRange};
 
-use crate::eval::Collation;
 use crate::eval::expression::{ComparisonOperator, Expression};
 use crate::eval::matcher::comparison::is_nan;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression};
+use crate::eval::{Collation, Dependencies};
 
 /// Last second that fits the signed 32-bit seconds of a bucket id: 2038-01-19T03:14:07Z.
 pub const STANDARD_SECONDS_MAX: i64 = i32::MAX as i64;
@@ -217,9 +217,10 @@ impl BucketRewriter {
                 BucketPredicate::any(arms.iter().map(|arm| self.loose_expression(arm)))
             }
             _ => {
-                let Some((path, op, operand)) = field_comparison(expression) else {
+                let Some((path, op, operand)) = self.field_comparison(expression) else {
                     return BucketPredicate::Always;
                 };
+                let operand = &operand;
                 if *path == *self.time_field {
                     return match operand {
                         Value::DateTime(_) => self.loose_time(op, operand),
@@ -260,8 +261,8 @@ impl BucketRewriter {
                 self.whole_time(comparison.path.as_str(), comparison.op, &comparison.value)
             }
             MatchExpression::Expr(test) => {
-                let (path, op, operand) = field_comparison(&test.expression)?;
-                self.whole_time(&path, op, operand)
+                let (path, op, operand) = self.field_comparison(&test.expression)?;
+                self.whole_time(&path, op, &operand)
             }
             _ => None,
         }
@@ -331,9 +332,9 @@ impl BucketRewriter {
                 .iter()
                 .map(|arm| self.expression_range(arm))
                 .fold(TimeRange::NONE, TimeRange::hull),
-            _ => match field_comparison(expression) {
+            _ => match self.field_comparison(expression) {
                 Some((path, op, Value::DateTime(at))) if *path == *self.time_field => {
-                    TimeRange::of(op, *at)
+                    TimeRange::of(op, at)
                 }
                 _ => TimeRange::ALL,
             },
@@ -397,33 +398,54 @@ impl BucketRewriter {
             _ => false,
         }
     }
+
+    /// `field <op> value`, whichever way round it is written, where the value is the same for all documents: a
+    /// constant, a variable of the query or of the document being joined, or something made of these.
+    fn field_comparison(&self, expression: &Expression) -> Option<(Arc<str>, CompareOp, Value)> {
+        let Expression::Compare(comparison) = expression else {
+            return None;
+        };
+        let op = match comparison.operator {
+            ComparisonOperator::Eq => CompareOp::Eq,
+            ComparisonOperator::Gt => CompareOp::Gt,
+            ComparisonOperator::Gte => CompareOp::Gte,
+            ComparisonOperator::Lt => CompareOp::Lt,
+            ComparisonOperator::Lte => CompareOp::Lte,
+            _ => return None,
+        };
+        match (&comparison.left, &comparison.right) {
+            (Expression::FieldPath(path), other) => {
+                Some((path.as_str().into(), op, self.same_for_all(other)?))
+            }
+            (other, Expression::FieldPath(path)) => Some((
+                path.as_str().into(),
+                op.flipped(),
+                self.same_for_all(other)?,
+            )),
+            _ => None,
+        }
+    }
+
+    /// The value of an expression that reads no document.
+    fn same_for_all(&self, expression: &Expression) -> Option<Value> {
+        if let Expression::Constant(value) = expression {
+            return Some(value.clone());
+        }
+        let mut dependencies = Dependencies::default();
+        expression.dependencies(&mut dependencies);
+        let reads_document =
+            dependencies.whole || dependencies.random || !dependencies.paths.is_empty();
+        if reads_document {
+            return None;
+        }
+        // What fails does so when measurements are asked.
+        expression
+            .evaluate(DocRef::EMPTY, &self.context.eval())
+            .ok()
+    }
 }
 
 fn is_at_or_below(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-/// `field <op> constant`, whichever way round it is written.
-fn field_comparison(expression: &Expression) -> Option<(Arc<str>, CompareOp, &Value)> {
-    let Expression::Compare(comparison) = expression else {
-        return None;
-    };
-    let op = match comparison.operator {
-        ComparisonOperator::Eq => CompareOp::Eq,
-        ComparisonOperator::Gt => CompareOp::Gt,
-        ComparisonOperator::Gte => CompareOp::Gte,
-        ComparisonOperator::Lt => CompareOp::Lt,
-        ComparisonOperator::Lte => CompareOp::Lte,
-        _ => return None,
-    };
-    match (&comparison.left, &comparison.right) {
-        (Expression::FieldPath(path), Expression::Constant(value)) => {
-            Some((path.as_str().into(), op, value))
-        }
-        (Expression::Constant(value), Expression::FieldPath(path)) => {
-            Some((path.as_str().into(), op.flipped(), value))
-        }
-        _ => None,
-    }
 }

@@ -115,7 +115,7 @@ impl FilterContext {
         Collation::from(self.collator.clone())
     }
 
-    fn eval(&self) -> EvalContext<'_> {
+    pub(super) fn eval(&self) -> EvalContext<'_> {
         EvalContext {
             now_ms: self.now_ms,
             variables: &self.variables,

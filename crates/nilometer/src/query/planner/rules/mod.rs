@@ -14,6 +14,7 @@
 //! | [`ProjectOnBuckets`] | a `$project` that keeps or drops fields is left to unpacking |
 //! | [`LimitOnBuckets`] | a `$limit` at the front ends the reading of buckets |
 //! | [`NeededFields`] | only columns that a later stage needs are unpacked |
+//! | [`ComputedKeys`] | `$addFields` and a `$group` by what it computes become one |
 //! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
 //! | [`GroupFromBounds`] | `$min`, `$max` and counts of whole buckets are read from their headers |
 //! | [`DistinctMetas`] | groups of metadata are read from an index, without buckets |
@@ -32,6 +33,7 @@
 //! smaller or moves something strictly forward, so that comes to an end (and is cut off if it does
 //! not). [`LAST_RULES`] follow once: they settle what is read.
 
+mod computed_keys;
 mod distinct_metas;
 mod fields;
 mod group_from_bounds;
@@ -51,6 +53,7 @@ use super::logical::LogicalPlan;
 use crate::error::{Error, Result};
 use crate::query::exec::ExecSettings;
 
+pub use computed_keys::ComputedKeys;
 pub use distinct_metas::{DistinctMetas, PointByIndex, distinct_values};
 pub use fields::{NeededFields, ProjectOnBuckets};
 pub use group_from_bounds::GroupFromBounds;
@@ -87,6 +90,7 @@ pub static RULES: &[&dyn Rule] = &[
     &MatchOnRenamed,
     &MatchBeforeLookup,
     &MergeLimits,
+    &ComputedKeys,
     &MatchOnRecords,
     &DatesOutOfRange,
     &MatchOnBuckets,

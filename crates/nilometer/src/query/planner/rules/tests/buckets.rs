@@ -7,12 +7,14 @@ use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
 use super::{T0, buckets, names, plain, plan_over, series};
 use crate::query::batch::FieldSet;
-use crate::query::exec::testing::{MemoryBuckets, MemoryCollections, executor, operation, run};
+use crate::query::exec::testing::{
+    MemoryBuckets, MemoryCollections, MemoryRecords, executor, operation, run,
+};
 use crate::query::exec::{ExecOptions, ExecSettings};
 use crate::query::pipeline::{BucketOrder, Stage};
 use crate::query::planner::LogicalPlan;
 use crate::query::planner::rules::RuleSet;
-use crate::query::source::{Direction, Resolved};
+use crate::query::source::{Collections, Direction, Resolved};
 
 const HOUR: i64 = 3_600_000;
 
@@ -556,4 +558,112 @@ fn windows_by_metadata_and_time_come_in_order() {
     check(rule, false, plain(), alone(doc! {"t": 1}));
     let plan = plan_over(loose(), of("$m".into(), doc! {"t": 1}).into());
     assert_eq!(names(&plan), ["$sort", "$setWindowFields"]);
+}
+
+#[test]
+fn lookups_push_what_they_look_for_into_buckets() {
+    let hour = T0 / HOUR * HOUR;
+    let joined = |lookup: Document| {
+        let source = hosts();
+        let asked = doc! {"_id": 1, "h": "a", "from": date(hour + 2 * HOUR), "least": 175};
+        let asking = Resolved::Ordinary(Arc::new(MemoryRecords(vec![asked])));
+        let collections: Arc<dyn Collections> = Arc::new(MemoryCollections(
+            [
+                ("c".to_owned(), asking),
+                (
+                    "ts".to_owned(),
+                    Resolved::TimeSeries(Arc::clone(&source) as _),
+                ),
+            ]
+            .into(),
+        ));
+        let mut spec = DocumentBuilder::new();
+        spec.append("from", "ts");
+        for part in lookup.iter() {
+            spec.append_element(part);
+        }
+        spec.append("as", "found");
+        let stages: Value = vec![stage("$lookup", spec.finish())].into();
+        let found = run(&collections, &stages, ExecOptions::default()).unwrap();
+        let list = found[0].get("found").as_array().unwrap().iter().count();
+        (list, source.columns_read.load(Ordering::Relaxed))
+    };
+    let by = |condition: Document| {
+        let pipeline = array![doc! {"$match": doc! {"$expr": condition}}];
+        doc! {"let": doc! {"h": "$h", "from": "$from", "least": "$least"}, "pipeline": pipeline}
+    };
+    // Of twelve buckets with three columns: six of the host, four of the last hour, two of large values.
+    let (found, columns) = joined(by(doc! {"$eq": array!["$m.a", "$$h"]}));
+    assert_eq!(found, 180);
+    assert!(columns <= 18, "{columns}");
+    let (found, columns) = joined(by(doc! {"$gte": array!["$t", "$$from"]}));
+    assert_eq!(found, 120);
+    assert!(columns <= 12, "{columns}");
+    let later = doc! {"$gte": array!["$t", doc! {"$add": array!["$$from", HOUR / 2]}]};
+    let (found, columns) = joined(by(later));
+    assert_eq!(found, 60);
+    assert!(columns <= 8, "{columns}");
+    let (found, columns) = joined(by(doc! {"$gt": array!["$v", "$$least"]}));
+    assert_eq!(found, 8);
+    assert!(columns <= 8, "{columns}");
+}
+
+#[test]
+fn keys_are_computed_by_the_group() {
+    let rule = "ComputedKeys";
+    let of = |first: Value, key: Value, field: Document| {
+        vec![first, stage("$group", doc! {"_id": key, "x": field})]
+    };
+    let set = |spec: Document| stage("$set", spec);
+    let max = || doc! {"$max": "$v"};
+    let hour = || doc! {"$dateTrunc": doc! {"date": "$t", "unit": "hour"}};
+    for (first, key) in [
+        (set(doc! {"k": "$m.a"}), Value::from("$k")),
+        (
+            set(doc! {"k": "$m.a", "h": hour()}),
+            doc! {"k": "$k", "h": "$h"}.into(),
+        ),
+        (
+            set(doc! {"d": "$t"}),
+            doc! {"$dateTrunc": doc! {"date": "$d", "unit": "day"}}.into(),
+        ),
+        (stage("$project", doc! {"h": hour(), "v": 1}), "$h".into()),
+    ] {
+        check(rule, true, loose(), of(first, key, max()));
+    }
+    for (first, key, field) in [
+        (set(doc! {"v": "$m.a"}), Value::from("$v"), max()),
+        (set(doc! {"k": "$m.a", "l": 1}), "$k".into(), max()),
+        (set(doc! {"k": doc! {"a": "$m.a"}}), "$k".into(), max()),
+        (set(doc! {"k": doc! {"$rand": doc! {}}}), "$k".into(), max()),
+        (set(doc! {"k.a": 1}), "$k.a".into(), max()),
+        (set(doc! {"k": "$m"}), "$k.a".into(), max()),
+        (set(doc! {"k": "$m"}), doc! {"$toUpper": "$k"}.into(), max()),
+        (stage("$project", doc! {"h": hour()}), "$h".into(), max()),
+        (
+            set(doc! {"k": "$m.a"}),
+            "$k".into(),
+            doc! {"$push": "$$ROOT"},
+        ),
+    ] {
+        check(rule, false, loose(), of(first, key, field));
+    }
+    let stages = of(set(doc! {"h": hour()}), doc! {"h": "$h"}.into(), max());
+    let plan = plan_over(loose(), stages.clone().into());
+    assert!(plan.fired.contains(&"GroupFromBounds"));
+    let Stage::Group(group) = &plan.stages[0] else {
+        panic!("a group")
+    };
+    assert_eq!(
+        group
+            .source
+            .get("_id")
+            .to_value()
+            .as_ref()
+            .as_document()
+            .unwrap()
+            .to_document(),
+        doc! {"h": hour()}
+    );
+    assert_eq!(decoded(stages).1, 0);
 }
