@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
+#[path = "../processor.rs"]
+mod processor;
+
 /// The allocator of the server: decision 0012.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -33,19 +36,6 @@ const LONG: i64 = 100_000;
 
 /// The series with many measurements.
 const LONG_SERIES: i64 = 1_000_000;
-
-/// Parts of a second in which Linux counts processor time.
-const TICKS_PER_SECOND: f64 = 100.0;
-
-/// Processor time of this process so far in seconds; 0 where it is not told.
-fn processor_time() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may hold anything: state is field 3, user and system time 14 and 15.
-    let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
-    let fields: Vec<f64> = fields.split(' ').filter_map(|f| f.parse().ok()).collect();
-    let ticks: f64 = fields.iter().skip(10).take(2).sum();
-    ticks / TICKS_PER_SECOND
-}
 
 /// What a command took.
 #[derive(Clone, Copy)]
@@ -121,11 +111,11 @@ impl Client {
 
     /// How long a command takes, and what `n` it answers.
     fn time(&mut self, command: Document) -> (Took, i64) {
-        let (from, used) = (Instant::now(), processor_time());
+        let (from, used) = (Instant::now(), processor::time());
         let reply = self.run(command);
         let took = Took {
             elapsed: from.elapsed(),
-            processor: processor_time() - used,
+            processor: processor::time() - used,
         };
         (took, reply.get("n").as_exact_i64().unwrap_or(-1))
     }
@@ -156,7 +146,7 @@ fn update_one(
     (series, per_series): (i64, i64),
     filter: impl Fn(i64) -> Document,
 ) {
-    let used = processor_time();
+    let used = processor::time();
     let mut times = Vec::new();
     for at in 0..SINGLES {
         let time = Value::DateTime(START_MS + at * 487 % per_series * STEP_MS);
@@ -173,7 +163,7 @@ fn update_one(
         times.push(took.elapsed);
     }
     let (median, slow) = spread(times);
-    let each = (processor_time() - used) * 1000.0 / SINGLES as f64;
+    let each = (processor::time() - used) * 1000.0 / SINGLES as f64;
     println!(
         "updateOne by {what:<14}{SINGLES:>9} of any series {median:>10.1?} median, {slow:.1?} of a hundred the slowest, {each:.2} ms of the processor"
     );

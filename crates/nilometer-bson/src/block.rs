@@ -430,7 +430,29 @@ impl ColumnBlock {
     pub fn slice(&self, range: Range<usize>) -> ColumnBlock {
         let end = range.end.min(self.len);
         let start = range.start.min(end);
-        self.gather(end - start, start..end)
+        match self.slice_full(start..end) {
+            Some(block) => block,
+            None => self.gather(end - start, start..end),
+        }
+    }
+
+    /// Numbers without gaps are copied in one go.
+    fn slice_full(&self, range: Range<usize>) -> Option<ColumnBlock> {
+        fn cut<T: Copy>(values: &[T], range: Range<usize>) -> Option<Vec<T>> {
+            values.get(range).map(<[T]>::to_vec)
+        }
+        if self.presence.is_some() || range.is_empty() {
+            return None;
+        }
+        let len = range.len();
+        let data = match &self.data {
+            BlockData::Int32(values) => BlockData::Int32(cut(values, range)?),
+            BlockData::Int64(values) => BlockData::Int64(cut(values, range)?),
+            BlockData::Double(values) => BlockData::Double(cut(values, range)?),
+            BlockData::DateTime(values) => BlockData::DateTime(cut(values, range)?),
+            _ => return None,
+        };
+        Some(ColumnBlock::from_parts(len, data, None))
     }
 
     /// The places `indices`, in that order; places beyond the end are missing.

@@ -481,11 +481,20 @@ impl DocumentBuilder {
 
 /// Writes a decimal array index without allocating.
 fn write_index(out: &mut Vec<u8>, index: usize) {
-    if let Ok(digit @ 0..=9) = u8::try_from(index) {
-        out.push(b'0' + digit);
-    } else {
-        out.extend_from_slice(index.to_string().as_bytes());
+    /// Digits of the largest index.
+    const DIGITS_MAX: usize = 20;
+    let mut digits = [0; DIGITS_MAX];
+    let mut rest = index;
+    let mut used = 0;
+    for slot in digits.iter_mut().rev() {
+        *slot = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        used += 1;
+        if rest == 0 {
+            break;
+        }
     }
+    out.extend_from_slice(digits.get(DIGITS_MAX - used..).unwrap_or(&[]));
 }
 
 fn write_string(out: &mut Vec<u8>, text: &str) {
@@ -584,6 +593,15 @@ mod tests {
     #[test]
     fn golden_bytes() {
         assert_eq!(doc! { "a": 1 }.as_bytes(), b"\x0c\0\0\0\x10a\0\x01\0\0\0\0");
+    }
+
+    #[test]
+    fn indexes_are_decimal() {
+        for index in [0, 9, 10, 99, 100, 1_234_567, usize::MAX] {
+            let mut out = Vec::new();
+            write_index(&mut out, index);
+            assert_eq!(out, index.to_string().as_bytes());
+        }
     }
 
     #[test]

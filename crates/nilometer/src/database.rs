@@ -119,6 +119,7 @@ impl Database {
             spill,
             ids: services.ids.clone(),
             plans: plans.clone(),
+            workers: Arc::default(),
         };
         let background = Background::start(Needs {
             services: services.clone(),
@@ -191,6 +192,7 @@ impl Database {
 
     /// Syncs and releases the directory; later commands fail.
     pub fn close(&self) -> Result<()> {
+        self.query.workers.close();
         self.timeseries.wait_for_chores()?;
         Ok(self.engine.close()?)
     }
@@ -270,4 +272,8 @@ fn obey_parameters(services: &Services, timeseries: &Timeseries) {
         _ => BUCKET_CATALOG_BYTES_MAX,
     };
     bucket_catalog.set_memory_max(bytes);
+    let cache = given.nilometer_bucket_cache_bytes();
+    if let Ok(bytes) = usize::try_from(cache) {
+        timeseries.bucket_cache.set_bytes_max(bytes);
+    }
 }

@@ -439,6 +439,18 @@ impl OperationContext {
         }
     }
 
+    /// The same operation for a thread that helps with it: what ends the one ends the other.
+    #[must_use]
+    pub fn for_helper(&self) -> Self {
+        Self {
+            id: self.id,
+            now_ms: self.now_ms,
+            deadline: self.deadline,
+            kill: self.kill.clone(),
+            ..Self::internal(Arc::clone(&self.clock), &self.database)
+        }
+    }
+
     /// Fails if the operation was killed (the switch's code) or its time is over (code 50).
     /// Costs about as much as reading the clock: call it once per batch, not per value.
     pub fn check_interrupt(&self) -> Result<()> {

@@ -108,6 +108,9 @@ macro_rules! parameters {
 /// The largest value of an `Int` parameter.
 const INT_MAX: i64 = i32::MAX as i64;
 
+/// Threads that may be busy with one query at most.
+pub const QUERY_THREADS_MAX: usize = 64;
+
 parameters! {
     allow_disk_use_by_default = "allowDiskUseByDefault", Bool, Any, 1, 0, 1,
         "True to let queries that do not say otherwise write to disk what memory does not hold.";
@@ -127,6 +130,10 @@ parameters! {
         "Documents a $densify may make.";
     max_sessions = "maxSessions", Int, Startup, 1_000_000, 1, INT_MAX,
         "Logical sessions that may be open at a time.";
+    nilometer_bucket_cache_bytes = "nilometerBucketCacheBytes", Long, Any, 268_435_456, 0, i64::MAX,
+        "Bytes of opened buckets that are kept with their decoded columns for the next query; 0 to keep none.";
+    nilometer_query_threads = "nilometerQueryThreads", Int, Any, 0, 0, QUERY_THREADS_MAX as i64,
+        "Threads that may be busy with one query; 0 for as many as there are processor cores, 1 to share no work.";
     quiet = "quiet", Bool, Any, 0, 0, 1,
         "True to log no connections.";
     scram_iteration_count = "scramIterationCount", Int, Any, 10_000, 5000, INT_MAX,

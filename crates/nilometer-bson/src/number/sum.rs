@@ -44,6 +44,65 @@ fn two_sum(a: f64, b: f64) -> (f64, f64) {
     (sum, (a - a_part) + (b - b_part))
 }
 
+/// Doubles added at a time.
+const CHUNK: usize = 1024;
+
+/// Sums side by side.
+const LANES: usize = 8;
+
+/// So many whole numbers up to this add up to one that a double holds exactly.
+const WHOLE_MAX: f64 = (1u64 << 42) as f64;
+
+/// Added to a small double and taken away again, it leaves the nearest whole number.
+const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
+
+/// The exact sum, if all are whole numbers that are not too large.
+fn whole_sum(values: &[f64]) -> Option<f64> {
+    let mut sums = [0.0; LANES];
+    let mut others = [0u64; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for ((sum, other), value) in sums.iter_mut().zip(&mut others).zip(chunk) {
+            let is_whole = ((*value + ROUND) - ROUND == *value) & (value.abs() < WHOLE_MAX);
+            *other |= u64::from(!is_whole);
+            *sum += value;
+        }
+    }
+    let is_whole = |value: &f64| value.abs() < WHOLE_MAX && value.trunc() == *value;
+    let all = others == [0; LANES] && rest.iter().all(is_whole);
+    all.then(|| sums.iter().chain(rest).sum())
+}
+
+/// Doubles above this may come near the end of the range when they are added: which of them do depends on the order.
+const LARGE: f64 = 1e290;
+
+/// Pairs that add up to the sum; none if anything is not finite or large.
+fn lane_sums(values: &[f64]) -> Option<[(f64, f64); LANES]> {
+    // A NaN is not small either.
+    let small = |all, value: &f64| all & (value.abs() < LARGE);
+    if !values.iter().fold(true, small) {
+        return None;
+    }
+    let mut sums = [0.0; LANES];
+    let mut rests = [0.0; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for ((sum, rest), value) in sums.iter_mut().zip(&mut rests).zip(chunk) {
+            let (high, error) = two_sum(*sum, *value);
+            (*sum, *rest) = two_sum(high, *rest + error);
+        }
+    }
+    for ((sum, low), value) in sums.iter_mut().zip(&mut rests).zip(rest) {
+        let (high, error) = two_sum(*sum, *value);
+        (*sum, *low) = two_sum(high, *low + error);
+    }
+    let mut pairs = [(0.0, 0.0); LANES];
+    for (pair, (sum, rest)) in pairs.iter_mut().zip(sums.into_iter().zip(rests)) {
+        *pair = (sum, rest);
+    }
+    Some(pairs)
+}
+
 impl DoubleSum {
     /// Adds a double.
     pub fn add(&mut self, value: f64) {
@@ -62,6 +121,26 @@ impl DoubleSum {
         let (sum, rest) = two_sum(sum, self.rest + error);
         self.sum = sum;
         self.rest = rest;
+    }
+
+    /// Adds doubles.
+    ///
+    /// Whole ones are added exactly, so the sum is that of [`DoubleSum::add`] one by one. Others go into several
+    /// sums side by side, which are put together then: that loses no more than a sum of pairs does in any order.
+    pub fn add_all(&mut self, values: &[f64]) {
+        let chunks = values.chunks(CHUNK);
+        for chunk in chunks {
+            if let Some(whole) = whole_sum(chunk) {
+                self.add(whole);
+            } else if let Some(lanes) = lane_sums(chunk) {
+                for (sum, rest) in lanes {
+                    self.add(sum);
+                    self.add(rest);
+                }
+            } else {
+                chunk.iter().for_each(|value| self.add(*value));
+            }
+        }
     }
 
     /// Adds a long, exactly.
@@ -250,6 +329,41 @@ mod tests {
             sum(&[Number::Long(3), Number::Int(-1)]),
             Number::Long(2)
         ));
+    }
+
+    #[test]
+    fn many_at_once_are_as_one_by_one() {
+        let mut seed = 0x2545_F491_4F6C_DD1Du64;
+        let mut next = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed
+        };
+        for round in 0..400 {
+            let length = next() as usize % 2500;
+            let kind = round % 5;
+            let values: Vec<f64> = (0..length)
+                .map(|_| match kind {
+                    0 => (next() % 200) as f64 - 100.0,
+                    1 => (next() % 100_000) as f64 / 100.0,
+                    2 => f64::from_bits(next() & !(1 << 62)),
+                    3 if next() % 900 == 0 => {
+                        [f64::INFINITY, f64::NAN, -f64::MAX, f64::MAX][next() as usize % 4]
+                    }
+                    3 => (next() % 4) as f64 * -0.0,
+                    _ => (next() >> 11) as f64 * if next() % 2 == 0 { 1.0 } else { -1.0 },
+                })
+                .collect();
+            let (mut one, mut all) = (DoubleSum::default(), DoubleSum::default());
+            values.iter().for_each(|value| one.add(*value));
+            all.add_all(&values);
+            let (one, all) = (one.total(), all.total());
+            assert!(
+                one.to_bits() == all.to_bits() || (one.is_nan() && all.is_nan()),
+                "{kind}: {one} {all}"
+            );
+        }
     }
 
     #[test]

@@ -12,8 +12,10 @@ use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{Collation, EvalContext, Expression, ParseContext};
 use crate::operation::OperationContext;
+use crate::parameters::QUERY_THREADS_MAX;
 use crate::query::cursor::{BatchRequest, Cursor, Tail};
 use crate::query::exec::documents::GivenDocuments;
+use crate::query::exec::workers::Helpers;
 use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::query::explain::plan_summary;
 use crate::query::pipeline::{PipelineContext, Stage};
@@ -182,11 +184,23 @@ pub(super) fn settings(
         } else {
             Arc::clone(&services.plans)
         },
+        helpers: helpers(database),
         options: ExecOptions {
             disabled: RuleSet::from_number(given.internal_nilometer_disabled_rules()),
             ..ExecOptions::default()
         },
     }
+}
+
+/// The threads that may help with one query.
+fn helpers(database: &Database) -> Option<Helpers> {
+    let services = database.services();
+    let threads = match services.parameters.nilometer_query_threads() {
+        0 => services.host.cores,
+        given => usize::try_from(given).unwrap_or(1),
+    };
+    let workers = &database.queries().workers;
+    (threads > 1).then(|| Helpers::new(Arc::clone(workers), threads.min(QUERY_THREADS_MAX)))
 }
 
 /// What a command wants of the documents its stages give.

@@ -15,8 +15,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 
+use super::row_writer::RowWriter;
 use crate::error::Result;
 use crate::query::source::Bucket;
 
@@ -64,6 +65,72 @@ impl Batch {
         match self {
             Self::Rows(rows) => Ok(rows),
             Self::Block(block) => block.to_rows(),
+        }
+    }
+}
+
+/// A batch that is given on document by document; measurements are written as they are looked at.
+#[derive(Default)]
+pub enum Pending {
+    /// Nothing is left.
+    #[default]
+    Nothing,
+    /// Documents.
+    Rows(std::vec::IntoIter<Document>),
+    /// The measurements of a block from a place in its selection on.
+    Block {
+        /// Writes them.
+        writer: Box<RowWriter>,
+        /// Which.
+        selection: Selection,
+        /// How many have gone.
+        gone: usize,
+    },
+}
+
+impl Pending {
+    /// All documents of a batch.
+    pub fn of(batch: Batch) -> Result<Self> {
+        Ok(match batch {
+            Batch::Rows(rows) => Self::Rows(rows.into_iter()),
+            Batch::Block(block) => Self::Block {
+                writer: Box::new(RowWriter::new(&block)?),
+                selection: block.selection,
+                gone: 0,
+            },
+        })
+    }
+
+    /// The next document, which stays.
+    pub fn front(&mut self) -> Option<DocRef<'_>> {
+        match self {
+            Self::Nothing => None,
+            Self::Rows(rows) => rows.as_slice().first().map(Document::as_ref),
+            Self::Block {
+                writer,
+                selection,
+                gone,
+            } => selection.get(*gone).map(|row| writer.row(row as usize)),
+        }
+    }
+
+    /// Drops the next document.
+    pub fn advance(&mut self) {
+        match self {
+            Self::Nothing => {}
+            Self::Rows(rows) => drop(rows.next()),
+            Self::Block { gone, .. } => *gone += 1,
+        }
+    }
+
+    /// True when no document is left.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Rows(rows) => rows.len() == 0,
+            Self::Block {
+                selection, gone, ..
+            } => *gone >= selection.len(),
         }
     }
 }
@@ -133,6 +200,17 @@ impl Selection {
                 range.start = range.end.min(start);
             }
             Self::Rows(rows) => drop(rows.drain(..count.min(rows.len()))),
+        }
+    }
+
+    /// The row at a place among them.
+    pub fn get(&self, at: usize) -> Option<u32> {
+        match self {
+            Self::Range(range) => {
+                let row = range.start.checked_add(u32::try_from(at).ok()?)?;
+                range.contains(&row).then_some(row)
+            }
+            Self::Rows(rows) => rows.get(at).copied(),
         }
     }
 
@@ -291,36 +369,9 @@ impl MeasurementBlock {
         if selection.is_empty() {
             return Ok(Vec::new());
         }
-        let time_name = &self.shape.time_field;
-        let time = self.column(time_name)?;
-        let meta_name = self.shape.meta_field.as_deref().unwrap_or("");
-        let meta = self.meta();
-        let mut columns: Vec<(&str, Arc<ColumnBlock>)> = Vec::new();
-        for name in self.bucket.columns() {
-            if name == time_name || !self.is_column(name) {
-                continue;
-            }
-            if let Some(column) = self.bucket.column(name)? {
-                columns.push((name, column));
-            }
-        }
-        let mut size_hint = 64;
+        let mut writer = RowWriter::new(self)?;
         let mut rows = Vec::with_capacity(selection.len());
-        selection.for_each(|row| {
-            let at = row as usize;
-            let mut out = DocumentBuilder::with_capacity(size_hint);
-            if let Some(time) = &time {
-                out.append_ref(time_name, time.value(at));
-            }
-            out.append_ref(meta_name, meta);
-            for (name, column) in &columns {
-                out.append_ref(name, column.value(at));
-            }
-            let document = out.finish();
-            // Measurements of one bucket are much alike; the next will hardly need to grow.
-            size_hint = document.as_bytes().len() + 8;
-            rows.push(document);
-        });
+        selection.for_each(|row| rows.push(writer.document(row as usize)));
         Ok(rows)
     }
 }

@@ -16,7 +16,7 @@
 //! Ids come from the caller's source of randomness: a client that guesses an id must not read
 //! another's answer.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use nilometer_bson::{Document, DocumentBuilder};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{KillSwitch, OperationContext};
+use crate::query::batch::Pending;
 use crate::query::exec::Executor;
 use crate::session::{SessionId, UserName};
 use crate::write::Arrivals;
@@ -75,7 +76,7 @@ pub struct Cursor {
     /// It stays at its end and goes on when documents come.
     pub tail: Option<Tail>,
     executor: Executor,
-    stash: VecDeque<Document>,
+    pending: Pending,
     returned: u64,
 }
 
@@ -107,7 +108,7 @@ impl Cursor {
             command,
             tail: None,
             executor,
-            stash: VecDeque::new(),
+            pending: Pending::Nothing,
             returned: 0,
         }
     }
@@ -129,24 +130,24 @@ impl Cursor {
             .documents
             .map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
         while count < most {
-            let Some(document) = self.stash.pop_front() else {
-                match self.executor.next_rows(operation)? {
-                    Some(rows) => self.stash.extend(rows),
+            let Some(document) = self.pending.front() else {
+                self.pending = match self.executor.next(operation)? {
+                    Some(batch) => Pending::of(batch)?,
                     None => return Ok(self.may_go_on()),
-                }
+                };
                 continue;
             };
             let size = document.as_bytes().len() + ELEMENT_OVERHEAD_MAX;
             if count > 0 && out.len() - start + size > BATCH_BYTES_MAX {
-                self.stash.push_front(document);
                 break;
             }
-            out.append_indexed(count, nilometer_bson::ValueRef::Document(document.as_ref()));
+            out.append_indexed(count, nilometer_bson::ValueRef::Document(document));
+            self.pending.advance();
             count += 1;
             self.returned += 1;
             operation.usage().gave(1);
         }
-        Ok(!(self.stash.is_empty() && self.executor.is_exhausted()))
+        Ok(!(self.pending.is_empty() && self.executor.is_exhausted()))
     }
 
     /// Stays at the end of a capped collection.

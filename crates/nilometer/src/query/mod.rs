@@ -4,6 +4,7 @@
 //! pipeline   documents ─► typed stages                      names and arguments are checked here
 //! planner    stages + namespace ─► logical plan ─► rules ─► physical plan
 //! exec       operators that pull batches: rows, or blocks of columns
+//! row_writer measurements of a block as bytes, for whoever wants documents
 //! cursor     a query in progress, kept between commands
 //! explain    the plan, and what it touched, in MongoDB's words
 //! source     what a query may ask of stored data (traits)
@@ -19,6 +20,7 @@ pub mod exec;
 pub mod explain;
 pub mod pipeline;
 pub mod planner;
+pub mod row_writer;
 pub mod source;
 
 pub(crate) mod number;
@@ -30,6 +32,7 @@ use crate::eval::Random;
 use crate::ids::IdSource;
 use cursor::CursorRegistry;
 use exec::ExecLimits;
+use exec::workers::Workers;
 use planner::access::cache::PlanCache;
 use source::Collections;
 
@@ -48,6 +51,8 @@ pub struct QueryServices {
     pub ids: Arc<IdSource>,
     /// Which indexes served queries of a shape best.
     pub plans: Arc<PlanCache>,
+    /// Threads that help with queries.
+    pub workers: Arc<Workers>,
 }
 
 impl Random for IdSource {

@@ -5,14 +5,21 @@
 //! was written meanwhile is opened anew, and no writer needs to tell the cache anything.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nilometer_storage::Bytes;
 
 use super::read::StoredBucket;
 
-/// Memory the cache may take, as if every column of its buckets were decoded, in bytes.
-const CACHE_BYTES_MAX: usize = 256 << 20;
+/// Memory the cache may take if nothing else is said, as if every column of its buckets were decoded, in bytes.
+pub const BUCKET_CACHE_BYTES_MAX: usize = 256 << 20;
+
+/// One bucket may take this part of it.
+const SHARE_MAX: usize = 8;
+
+/// When there is no room, this part of it is made free.
+const FREED: usize = 4;
 
 /// Tells one state of a bucket from another: stored bytes, and keys and values of the tail.
 pub(super) fn state(stored: Option<&[u8]>, tail: &[(Bytes, Bytes)]) -> u64 {
@@ -26,46 +33,100 @@ pub(super) fn state(stored: Option<&[u8]>, tail: &[(Bytes, Bytes)]) -> u64 {
     })
 }
 
+struct Entry {
+    state: u64,
+    bucket: Arc<StoredBucket>,
+    /// Read again since it came, or since it was last passed over.
+    is_wanted: bool,
+}
+
 #[derive(Default)]
 struct Kept {
-    buckets: HashMap<[u8; 12], (u64, Arc<StoredBucket>)>,
+    buckets: HashMap<[u8; 12], Entry>,
     bytes: usize,
 }
 
+impl Kept {
+    /// Lets buckets go, until they take `most` bytes and no more. A bucket that was read since it came, or since
+    /// the last time, is passed over once; which of the others go is anyone's guess.
+    fn shrink_to(&mut self, most: usize) {
+        while self.bytes > most {
+            let bytes = &mut self.bytes;
+            self.buckets.retain(|_, entry| {
+                if *bytes <= most || std::mem::take(&mut entry.is_wanted) {
+                    return true;
+                }
+                *bytes = bytes.saturating_sub(entry.bucket.memory_bytes());
+                false
+            });
+            if self.buckets.is_empty() {
+                self.bytes = 0;
+            }
+        }
+    }
+}
+
 /// The cache of one database.
-#[derive(Default)]
-pub(super) struct BucketCache {
+pub struct BucketCache {
     kept: Mutex<Kept>,
+    bytes_max: AtomicUsize,
+}
+
+impl Default for BucketCache {
+    fn default() -> Self {
+        Self {
+            kept: Mutex::default(),
+            bytes_max: AtomicUsize::new(BUCKET_CACHE_BYTES_MAX),
+        }
+    }
 }
 
 impl BucketCache {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the memory it may take; with 0 it keeps nothing.
+    pub fn set_bytes_max(&self, bytes: usize) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
+        self.lock().shrink_to(bytes);
+    }
+
+    /// Memory it takes, as if every column were decoded.
+    pub fn memory_bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
     /// The bucket in this state.
     pub(super) fn get(&self, id: [u8; 12], state: u64) -> Option<Arc<StoredBucket>> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let (known, bucket) = kept.buckets.get(&id)?;
-        (*known == state).then(|| bucket.clone())
+        let mut kept = self.lock();
+        let entry = kept.buckets.get_mut(&id)?;
+        if entry.state != state {
+            return None;
+        }
+        entry.is_wanted = true;
+        Some(entry.bucket.clone())
     }
 
     /// Keeps a bucket; others go when there is no room.
     pub(super) fn put(&self, id: [u8; 12], state: u64, bucket: Arc<StoredBucket>) {
+        let most = self.bytes_max.load(Ordering::Relaxed);
         let bytes = bucket.memory_bytes();
-        if bytes > CACHE_BYTES_MAX / 8 {
+        if bytes > most / SHARE_MAX {
             return;
         }
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.bytes + bytes > CACHE_BYTES_MAX {
-            // Which bucket is read next is anyone's guess: a quarter goes, in the map's order.
-            let mut room = CACHE_BYTES_MAX / 4;
-            kept.buckets.retain(|_, (_, bucket)| {
-                let goes = room > 0;
-                room = room.saturating_sub(bucket.memory_bytes());
-                !goes
-            });
-            kept.bytes = kept.buckets.values().map(|(_, b)| b.memory_bytes()).sum();
+        let entry = Entry {
+            state,
+            bucket,
+            is_wanted: false,
+        };
+        let mut kept = self.lock();
+        if kept.bytes + bytes > most {
+            kept.shrink_to(most - most / FREED);
         }
         kept.bytes += bytes;
-        if let Some((_, replaced)) = kept.buckets.insert(id, (state, bucket)) {
-            kept.bytes -= replaced.memory_bytes();
+        if let Some(replaced) = kept.buckets.insert(id, entry) {
+            kept.bytes -= replaced.bucket.memory_bytes();
         }
     }
 }
@@ -120,17 +181,40 @@ mod tests {
         }
     }
 
+    fn check(cache: &BucketCache) -> usize {
+        let kept = cache.lock();
+        let all = kept.buckets.values();
+        let bytes: usize = all.map(|entry| entry.bucket.memory_bytes()).sum();
+        assert_eq!(bytes, kept.bytes);
+        bytes
+    }
+
     #[test]
     fn memory_is_bounded() {
         let cache = BucketCache::default();
         for id in 0..40 {
             cache.put([id; 12], 1, bucket(id, 15 << 20));
-            let kept = cache.kept.lock().unwrap();
-            assert!(kept.bytes <= CACHE_BYTES_MAX);
-            let bytes: usize = kept.buckets.values().map(|(_, b)| b.memory_bytes()).sum();
-            assert_eq!(bytes, kept.bytes);
+            assert!(check(&cache) <= BUCKET_CACHE_BYTES_MAX);
         }
-        cache.put([99; 12], 1, bucket(99, CACHE_BYTES_MAX / 4));
+        cache.put([99; 12], 1, bucket(99, BUCKET_CACHE_BYTES_MAX / 4));
         assert!(cache.get([99; 12], 1).is_none());
+        cache.set_bytes_max(50 << 20);
+        assert!((1..=50 << 20).contains(&check(&cache)));
+        cache.set_bytes_max(0);
+        cache.put([1; 12], 1, bucket(1, 0));
+        assert_eq!(check(&cache), 0);
+        assert_eq!(cache.memory_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_read_again_stays() {
+        let cache = BucketCache::default();
+        cache.set_bytes_max(1 << 20);
+        cache.put([200; 12], 1, bucket(200, 60_000));
+        for id in 0..100 {
+            assert!(cache.get([200; 12], 1).is_some(), "{id}");
+            cache.put([id; 12], 1, bucket(id, 60_000));
+        }
+        assert!(check(&cache) <= 1 << 20);
     }
 }

@@ -13,6 +13,9 @@
 //! Entries are read as the bounds say, not more: behind a key outside them the scan goes on at the
 //! next that can be inside.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
 use nilometer_bson::{Value, ValueRef};
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
@@ -405,6 +408,58 @@ impl Timeseries {
         if id_min.is_none() && id_max.is_none() {
             return Ok(all);
         }
+        let Some((first, last)) = self.start_range(keyspaces, all)? else {
+            return Ok(0);
+        };
+        let last = last.max(first);
+        let low = id_min.map_or(first, |min| min.max(first));
+        let high = id_max.map_or(last, |max| max.min(last));
+        if low > high {
+            // What came since the range was looked at may lie there.
+            return Ok(all / START_RANGE_SLACK);
+        }
+        let span = u64::from(last - first) + 1;
+        let within = u64::from(high - low) + 1;
+        let share = u128::from(all) * u128::from(within) / u128::from(span);
+        Ok(u64::try_from(share).unwrap_or(u64::MAX).max(1))
+    }
+}
+
+/// Between which seconds buckets start, by the keyspace of sealed ones, and how many there were when that was
+/// looked at.
+pub(super) type StartRanges = Mutex<HashMap<KeyspaceId, (u64, (u32, u32))>>;
+
+/// Collections whose range is remembered.
+const START_RANGES_MAX: usize = 10_000;
+
+/// The range is looked at anew when there are more or fewer buckets than then by one in so many.
+const START_RANGE_SLACK: u64 = 16;
+
+impl Timeseries {
+    /// The seconds in which the first and the last bucket start, of about `all` there are, as they were
+    /// not long ago: looking means passing every tail entry that is deleted and not yet gone.
+    fn start_range(&self, keyspaces: BucketKeyspaces, all: u64) -> Result<Option<(u32, u32)>> {
+        let lock = || {
+            let ranges = self.start_ranges.lock();
+            ranges.unwrap_or_else(PoisonError::into_inner)
+        };
+        if let Some((known, range)) = lock().get(&keyspaces.sealed)
+            && known.abs_diff(all) <= known / START_RANGE_SLACK
+        {
+            return Ok(Some(*range));
+        }
+        let range = self.find_start_range(keyspaces)?;
+        if let Some(range) = range {
+            let mut ranges = lock();
+            if ranges.len() >= START_RANGES_MAX {
+                ranges.clear();
+            }
+            ranges.insert(keyspaces.sealed, (all, range));
+        }
+        Ok(range)
+    }
+
+    fn find_start_range(&self, keyspaces: BucketKeyspaces) -> Result<Option<(u32, u32)>> {
         let snapshot = self.engine.snapshot()?;
         let edge = |keyspace, direction| -> Result<Option<u32>> {
             let first = snapshot.scan(keyspace, &[], None, direction)?.next();
@@ -421,19 +476,7 @@ impl Timeseries {
             }
             last = last.max(edge(keyspace, Direction::Backward)?);
         }
-        let (Some(first), Some(last)) = (first, last) else {
-            return Ok(0);
-        };
-        let last = last.max(first);
-        let low = id_min.map_or(first, |min| min.max(first));
-        let high = id_max.map_or(last, |max| max.min(last));
-        if low > high {
-            return Ok(0);
-        }
-        let span = u64::from(last - first) + 1;
-        let within = u64::from(high - low) + 1;
-        let share = u128::from(all) * u128::from(within) / u128::from(span);
-        Ok(u64::try_from(share).unwrap_or(u64::MAX).max(1))
+        Ok(first.zip(last))
     }
 }
 

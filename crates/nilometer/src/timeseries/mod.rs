@@ -58,6 +58,7 @@ use std::sync::{Arc, RwLock};
 
 use nilometer_storage::Engine;
 
+pub use bucket_cache::{BUCKET_CACHE_BYTES_MAX, BucketCache};
 pub use bucket_catalog::{
     BUCKET_CATALOG_BYTES_MAX, BucketCatalog, BucketCounters, BucketLimits, Gauges,
 };
@@ -87,7 +88,9 @@ pub struct Timeseries {
     turns: measurements::Turns,
     /// Series that inserts are alone with.
     pub(crate) claims: duplicates::Claims,
-    cache: bucket_cache::BucketCache,
+    /// Opened buckets, for the next reader.
+    pub bucket_cache: BucketCache,
+    start_ranges: index_scan::StartRanges,
     /// Collections that were inserted into, for the chores of their buckets.
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
 }
@@ -112,7 +115,8 @@ impl Timeseries {
             chores,
             turns: measurements::Turns::default(),
             claims: duplicates::Claims::default(),
-            cache: bucket_cache::BucketCache::default(),
+            bucket_cache: BucketCache::default(),
+            start_ranges: index_scan::StartRanges::default(),
             collections: RwLock::default(),
         }
     }

@@ -8,6 +8,7 @@
 //! last id: buckets keep their ids when they are folded or sealed, so none is skipped or repeated.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use nilometer_bson::block::ColumnBlock;
@@ -46,7 +47,28 @@ pub struct StoredBucket {
     stored: Bytes,
     names: Arc<[Arc<str>]>,
     places: Vec<Option<ColumnPlace>>,
+    header: HeaderPlaces,
     decoded: Vec<OnceLock<Arc<ColumnBlock>>>,
+}
+
+/// Where in a bucket document lies what every query asks for.
+struct HeaderPlaces {
+    min: Range<usize>,
+    max: Range<usize>,
+}
+
+impl HeaderPlaces {
+    fn of(bucket: &BucketDocument<'_>, document: &Document) -> Self {
+        let whole = document.as_bytes().as_ptr() as usize;
+        let place = |part: DocRef<'_>| {
+            let start = (part.as_bytes().as_ptr() as usize).saturating_sub(whole);
+            start..start + part.as_bytes().len()
+        };
+        Self {
+            min: place(bucket.min),
+            max: place(bucket.max),
+        }
+    }
 }
 
 impl StoredBucket {
@@ -76,6 +98,7 @@ impl StoredBucket {
     ) -> Result<Self> {
         let parsed = BucketDocument::parse(document.as_ref(), time_field)?;
         let (id, version, count) = (parsed.id, parsed.version, parsed.count);
+        let header = HeaderPlaces::of(&parsed, &document);
         let names = match like {
             Some(other)
                 if parsed
@@ -98,6 +121,7 @@ impl StoredBucket {
             stored,
             names,
             places,
+            header,
             decoded,
         })
     }
@@ -143,12 +167,12 @@ impl StoredBucket {
 
     /// `control.min.<field>`.
     pub fn min(&self, field: &str) -> ValueRef<'_> {
-        self.control("min", field)
+        self.bounds(&self.header.min).get(field)
     }
 
     /// `control.max.<field>`.
     pub fn max(&self, field: &str) -> ValueRef<'_> {
-        self.control("max", field)
+        self.bounds(&self.header.max).get(field)
     }
 
     /// `control.min` or `control.max`.
@@ -157,9 +181,9 @@ impl StoredBucket {
         control.and_then(|control| control.get(side).as_document())
     }
 
-    fn control(&self, side: &str, field: &str) -> ValueRef<'_> {
-        let bounds = self.control_bounds(side);
-        bounds.map_or(ValueRef::Missing, |bounds| bounds.get(field))
+    fn bounds(&self, place: &Range<usize>) -> DocRef<'_> {
+        let bytes = self.document.as_bytes().get(place.clone());
+        bytes.and_then(DocRef::new).unwrap_or(DocRef::EMPTY)
     }
 
     /// Its columns, in the order of `data`.
@@ -449,7 +473,7 @@ impl BucketScan {
         let options = self.collection.timeseries.as_ref();
         let time_field = options.map_or("", |options| &*options.time_field);
         let state = bucket_cache::state(stored.as_deref(), &tail);
-        if let Some(known) = self.timeseries.cache.get(id, state) {
+        if let Some(known) = self.timeseries.bucket_cache.get(id, state) {
             return Ok(known);
         }
         let bucket = match stored {
@@ -475,7 +499,7 @@ impl BucketScan {
             }
         };
         let bucket = Arc::new(bucket);
-        self.timeseries.cache.put(id, state, bucket.clone());
+        self.timeseries.bucket_cache.put(id, state, bucket.clone());
         Ok(bucket)
     }
 }

@@ -16,6 +16,7 @@ mod measurement_changes;
 mod outputs;
 mod query_commands;
 mod random;
+mod readers;
 mod rules;
 mod same_answers;
 mod statistics;

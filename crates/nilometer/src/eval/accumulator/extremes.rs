@@ -48,17 +48,53 @@ impl Extreme {
     }
 }
 
+/// Values compared side by side: one after the other, each would wait for the last.
+const LANES: usize = 8;
+
+/// The one that `better` prefers over all others.
+fn extreme_of<T: Copy>(values: &[T], better: impl Fn(T, T) -> T) -> Option<T> {
+    let first = *values.first()?;
+    let mut lanes = [first; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = better(*lane, *value);
+        }
+    }
+    let rest = rest.iter().copied().fold(first, &better);
+    Some(lanes.into_iter().fold(rest, better))
+}
+
+/// The least integer.
+pub(super) fn least<T: Copy + Ord>(values: &[T]) -> Option<T> {
+    extreme_of(values, T::min)
+}
+
+/// The greatest integer.
+pub(super) fn greatest<T: Copy + Ord>(values: &[T]) -> Option<T> {
+    extreme_of(values, T::max)
+}
+
 /// The first of the least doubles.
 pub(super) fn least_f64(values: &[f64]) -> Option<ValueRef<'static>> {
-    extreme_f64(values, Ordering::Less)
+    let best = extreme_of(values, |a, b| if b < a { b } else { a })?;
+    extreme_f64(values, best, Ordering::Less)
 }
 
 /// The first of the greatest doubles.
 pub(super) fn greatest_f64(values: &[f64]) -> Option<ValueRef<'static>> {
-    extreme_f64(values, Ordering::Greater)
+    let best = extreme_of(values, |a, b| if b > a { b } else { a })?;
+    extreme_f64(values, best, Ordering::Greater)
 }
 
-fn extreme_f64(values: &[f64], better: Ordering) -> Option<ValueRef<'static>> {
+/// `best` as it stands first (zeros of both signs are equal); with NaNs among the values they are
+/// compared one by one.
+fn extreme_f64(values: &[f64], best: f64, better: Ordering) -> Option<ValueRef<'static>> {
+    let nans = values.iter().fold(false, |any, value| any | value.is_nan());
+    if !nans {
+        let first = values.iter().find(|value| **value == best)?;
+        return Some(ValueRef::Double(*first));
+    }
     let (first, rest) = values.split_first()?;
     let mut best = *first;
     for value in rest {
@@ -154,5 +190,52 @@ impl Bounded {
 
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes + self.values.capacity() * size_of::<Value>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_have_the_extremes_of_their_values() {
+        let mut seed = 88_172_645_463_325_252u64;
+        let mut next = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed
+        };
+        let special = [
+            f64::NAN,
+            -0.0,
+            0.0,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            1.0,
+            -1.0,
+        ];
+        for length in 0..60 {
+            let longs: Vec<i64> = (0..length).map(|_| next().cast_signed()).collect();
+            assert_eq!(least(&longs), longs.iter().min().copied());
+            assert_eq!(greatest(&longs), longs.iter().max().copied());
+            // Often without NaN, often with nothing but zeros at the end.
+            let kinds = 1 + next() as usize % special.len();
+            let skipped = next() as usize % kinds;
+            let doubles: Vec<f64> = (0..length)
+                .map(|_| special[skipped + next() as usize % (kinds - skipped)])
+                .collect();
+            let (mut low, mut high) = (Extreme::default(), Extreme::default());
+            for value in &doubles {
+                low.offer_least(ValueRef::Double(*value), &Collation::default());
+                high.offer_greatest(ValueRef::Double(*value), &Collation::default());
+            }
+            let bits = |value: Option<ValueRef<'_>>| match value {
+                Some(ValueRef::Double(v)) => Some(v.to_bits()),
+                _ => None,
+            };
+            assert_eq!(bits(least_f64(&doubles)), bits(Some(low.value())));
+            assert_eq!(bits(greatest_f64(&doubles)), bits(Some(high.value())));
+        }
     }
 }

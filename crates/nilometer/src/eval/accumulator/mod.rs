@@ -409,10 +409,10 @@ impl AccumulatorSpec {
     pub fn add_dates(&self, state: &mut State, values: &[i64]) -> Result<()> {
         match state {
             State::Min(_) => {
-                self.add_extreme(state, values.iter().min().copied().map(ValueRef::DateTime))
+                self.add_extreme(state, extremes::least(values).map(ValueRef::DateTime))
             }
             State::Max(_) => {
-                self.add_extreme(state, values.iter().max().copied().map(ValueRef::DateTime))
+                self.add_extreme(state, extremes::greatest(values).map(ValueRef::DateTime))
             }
             State::Count(count) => *count += values.len() as u64,
             state => {
@@ -436,8 +436,8 @@ impl AccumulatorSpec {
                 total.add_whole(values, wrap);
                 *count += values.len() as u64;
             }
-            State::Min(_) => self.add_extreme(state, values.iter().min().copied().map(wrap)),
-            State::Max(_) => self.add_extreme(state, values.iter().max().copied().map(wrap)),
+            State::Min(_) => self.add_extreme(state, extremes::least(values).map(wrap)),
+            State::Max(_) => self.add_extreme(state, extremes::greatest(values).map(wrap)),
             State::Count(count) => *count += values.len() as u64,
             state => {
                 for value in values {

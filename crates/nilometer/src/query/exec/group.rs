@@ -9,7 +9,8 @@
 //! of its keys, groups as values ([`crate::eval::accumulator`]), and begun anew; in the end all are merged,
 //! and groups come out in the order of their keys. Rows are added one by one ([`Table::add_row`]);
 //! blocks whose key is constant or follows time go through [`super::block::group`], and add to the
-//! same states by the same steps.
+//! same states by the same steps. Where there are many, several threads gather tables of parts of the input
+//! ([`super::parallel_group`]), which are added to the one table in the order of the input.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hasher};
@@ -21,13 +22,14 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::block::group::BlockGroup;
 use super::memory::MemoryGauge;
+use super::parallel_group::Shared;
 use super::sorter::{RowOrder, Sorted, Sorter};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, State};
 use crate::eval::expression::Expression;
 use crate::eval::{EvalContext, memory_bytes};
-use crate::query::batch::Batch;
+use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::pipeline::GroupStage;
 
 /// Bytes counted for a group beside key and states.
@@ -65,30 +67,19 @@ impl Group {
         let mut table = Table::new(&self.stage, cx);
         let mut blocks = BlockGroup::new(&self.stage);
         let mut spilled: Option<Sorter<ByKey>> = None;
+        let shared = Shared::of(&self.stage, cx);
+        let mut gathered = 0;
         while let Some(batch) = next_filled(&mut input, cx)? {
-            match batch {
-                Batch::Block(block) => {
-                    let by_header = match &self.stage.from_headers {
-                        Some(headers) => headers.add(&self.stage, &block, &mut table, cx)?,
-                        None => false,
-                    };
-                    if !by_header && !blocks.add(&block, &mut table, cx)? {
-                        for row in block.to_rows()? {
-                            table.add_row(&row, cx)?;
-                            table.spill_if_full(&mut spilled, cx)?;
-                        }
-                    }
-                    if table.spill_if_full(&mut spilled, cx)? {
-                        // It knows groups by their numbers, which are void now.
-                        blocks = BlockGroup::new(&self.stage);
-                    }
-                }
-                Batch::Rows(rows) => {
-                    for row in &rows {
-                        table.add_row(row, cx)?;
-                        table.spill_if_full(&mut spilled, cx)?;
-                    }
-                }
+            table.add(batch, &self.stage, &mut blocks, &mut spilled, cx)?;
+            gathered += 1;
+            if let Some(shared) = &shared
+                && gathered >= shared.alone_batches()
+            {
+                shared.gather(&mut input, cx, |part| {
+                    table.absorb(part, cx)?;
+                    table.spill_if_full(&mut spilled, cx).map(|_| ())
+                })?;
+                break;
             }
         }
         let fields = Arc::clone(&self.stage.fields);
@@ -257,6 +248,88 @@ impl Table {
             memory: MemoryGauge::new("$group", cx.settings.limits.group_bytes_max),
             may_spill: cx.settings.spill.is_some(),
         }
+    }
+
+    /// Adds a batch.
+    fn add(
+        &mut self,
+        batch: Batch,
+        stage: &GroupStage,
+        blocks: &mut BlockGroup,
+        spilled: &mut Option<Sorter<ByKey>>,
+        cx: &ExecContext<'_>,
+    ) -> Result<()> {
+        match batch {
+            Batch::Block(block) => {
+                if !self.add_block(&block, stage, blocks, cx)? {
+                    for row in block.to_rows()? {
+                        self.add_row(&row, cx)?;
+                        self.spill_if_full(spilled, cx)?;
+                    }
+                }
+                if self.spill_if_full(spilled, cx)? {
+                    // It knows groups by their numbers, which are void now.
+                    blocks.forget_groups();
+                }
+            }
+            Batch::Rows(rows) => {
+                for row in &rows {
+                    self.add_row(row, cx)?;
+                    self.spill_if_full(spilled, cx)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a block from its header or its columns; false if its rows must be added one by one instead.
+    fn add_block(
+        &mut self,
+        block: &MeasurementBlock,
+        stage: &GroupStage,
+        blocks: &mut BlockGroup,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        let by_header = match &stage.from_headers {
+            Some(headers) => headers.add(stage, block, self, cx)?,
+            None => false,
+        };
+        Ok(by_header || blocks.add(block, self, cx)?)
+    }
+
+    /// The groups of some batches, for a table they are added to later.
+    pub(super) fn of_batches(
+        stage: &GroupStage,
+        batches: Vec<Batch>,
+        cx: &ExecContext<'_>,
+    ) -> Result<Self> {
+        let mut table = Self::new(stage, cx);
+        let mut blocks = BlockGroup::new(stage);
+        for batch in batches {
+            cx.operation.check_interrupt()?;
+            match batch {
+                Batch::Block(block) if table.add_block(&block, stage, &mut blocks, cx)? => {}
+                batch => {
+                    for row in batch.into_rows()? {
+                        table.add_row(&row, cx)?;
+                    }
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    /// Adds the groups of what follows.
+    fn absorb(&mut self, later: Self, cx: &ExecContext<'_>) -> Result<()> {
+        let fields = Arc::clone(&self.fields);
+        let mut states = later.states.into_iter();
+        for key in later.keys {
+            let group = self.number_of(key.value, cx)?;
+            for ((at, (_, spec)), state) in fields.iter().enumerate().zip(states.by_ref()) {
+                self.change(group, at, spec, |known| spec.merge(known, state))?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes everything out if it has become too much; true if it has.

@@ -38,6 +38,7 @@ pub mod memory;
 pub mod merge;
 pub mod nearest;
 pub mod out;
+mod parallel_group;
 pub mod project;
 pub mod redact;
 pub mod replace_root;
@@ -51,6 +52,7 @@ mod spill;
 pub mod streaming_group;
 pub mod union_with;
 pub mod unwind;
+pub mod workers;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -113,6 +115,8 @@ pub struct ExecSettings {
     pub spill: Option<Arc<Path>>,
     /// Which indexes served queries of a shape best.
     pub plans: Arc<PlanCache>,
+    /// Threads that may help; none if the query runs on one.
+    pub helpers: Option<workers::Helpers>,
     /// Switches for tests and diagnosis.
     pub options: ExecOptions,
 }

@@ -8,8 +8,9 @@ use nilometer_bson::order::compare;
 use nilometer_bson::testing::awkward_values;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-use super::ExecOptions;
-use super::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, run};
+use super::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, run, run_with, settings};
+use super::workers::{Helpers, Workers};
+use super::{ExecLimits, ExecOptions};
 use crate::query::planner::rules::RuleSet;
 use crate::query::source::Resolved;
 
@@ -452,7 +453,7 @@ fn show(value: ValueRef<'_>) -> String {
     }
 }
 
-fn check(seed: u64, awkward: &[Value]) {
+fn check(seed: u64, awkward: &[Value], workers: &Arc<Workers>) {
     let draw = &mut Draw(seed * 2 + 0x9E37_79B9_7F4A_7C15);
     let epoch = draw.pick(&EPOCHS);
     let unique = draw.chance(50);
@@ -505,6 +506,26 @@ fn check(seed: u64, awkward: &[Value]) {
                 }
             }
         }
+        // Groups by several threads are those of one, in the same order.
+        for collections in [&plain, &series] {
+            let alone = settings(ExecOptions::default(), ExecLimits::default());
+            let mut helped = alone.clone();
+            helped.helpers = Some(Helpers {
+                alone_batches: 1,
+                piece_batches: 1 + draw.below(3),
+                ..Helpers::new(Arc::clone(workers), 3)
+            });
+            let bytes = |found: crate::Result<Vec<Document>>| found.map_err(|error| error.code.0);
+            let found = bytes(run_with(collections, &stages, helped));
+            let expected = bytes(run_with(collections, &stages, alone));
+            if found != expected {
+                let difference = difference(&found, &expected);
+                panic!(
+                    "seed {seed}, several threads, {}\n{difference}",
+                    show(stages.as_ref())
+                );
+            }
+        }
     }
 }
 
@@ -515,8 +536,14 @@ fn every_way_gives_the_same_answer() {
         .map(|(_, value)| value)
         .filter(|value| !matches!(value, Value::Missing))
         .collect();
+    let workers = Arc::<Workers>::default();
     let long = std::env::var_os("NILOMETER_LONG").is_some();
     for seed in 0..if long { SEEDS_LONG } else { SEEDS } {
-        check(seed, &awkward);
+        check(seed, &awkward, &workers);
     }
+    assert_eq!(
+        workers.running(),
+        2,
+        "the threads are shared by all queries"
+    );
 }

@@ -323,6 +323,7 @@ pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings
         ids: Arc::default(),
         limits,
         spill: None,
+        helpers: None,
         options,
     }
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::order::{compare_with, hash_with};
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
 use super::rank::{Ranking, time_rank};
@@ -96,6 +96,11 @@ impl BlockGroup {
         }
     }
 
+    /// The table has begun anew.
+    pub(crate) fn forget_groups(&mut self) {
+        self.series = Series::default();
+    }
+
     /// Adds a block; false if its rows must be added one by one instead.
     pub(crate) fn add(
         &mut self,
@@ -114,9 +119,8 @@ impl BlockGroup {
         let Some((_, Some(plan))) = &self.plan else {
             return Ok(false);
         };
-        let constants = block.constant_document();
-        let runs = runs(plan, block, &constants, table, &mut self.series, cx)?;
-        accumulate(plan, &self.stage, block, &constants, &runs, table, cx)?;
+        let runs = runs(plan, block, table, &mut self.series, cx)?;
+        accumulate(plan, &self.stage, block, &runs, table, cx)?;
         Ok(true)
     }
 }
@@ -239,23 +243,15 @@ fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {
 fn runs(
     plan: &Plan,
     block: &MeasurementBlock,
-    constants: &Document,
     table: &mut Table,
     series: &mut Series,
     cx: &ExecContext<'_>,
 ) -> Result<Vec<Run>> {
     let count = block.selection.len();
-    let mut values = Vec::with_capacity(plan.parts.len());
-    for part in &plan.parts {
-        values.push(match part {
-            Part::Constant(expression) => expression.evaluate(constants.as_ref(), &cx.eval)?,
-            Part::Bin => Value::Missing,
-        });
-    }
-    let at = series.number_of(&values, cx);
+    let at = series.of_block(plan, block, cx)?;
     let Some((place, bins)) = &plan.bins else {
-        let group = series.whole_group(at, || {
-            let key = table.normal_key(key_of(plan, &values));
+        let group = series.whole_group(at, |values| {
+            let key = table.normal_key(key_of(plan, values));
             table.number_of(key, cx)
         })?;
         return Ok(vec![Run {
@@ -290,7 +286,8 @@ fn runs(
         } else {
             run_length(rest, bin, bins)?
         };
-        let group = series.bin_group(at, bin, || {
+        let group = series.bin_group(at, bin, |values| {
+            let mut values = values.to_vec();
             if let Some(slot) = values.get_mut(*place) {
                 *slot = Value::DateTime(bin);
             }
@@ -370,7 +367,6 @@ fn accumulate(
     plan: &Plan,
     stage: &GroupStage,
     block: &MeasurementBlock,
-    constants: &Document,
     runs: &[Run],
     table: &mut Table,
     cx: &ExecContext<'_>,
@@ -392,6 +388,7 @@ fn accumulate(
                 }
             }
             Input::Constant(expression) => {
+                let constants = block.constant_document();
                 let value = expression.evaluate(constants.as_ref(), &cx.eval)?;
                 add_constant(spec, at, &value, runs, table)?;
             }
@@ -487,7 +484,12 @@ struct Series {
     hasher: foldhash::fast::RandomState,
     numbers: HashTable<usize>,
     entries: Vec<SeriesEntry>,
+    /// Where to find the entry for metadata that was met before.
+    of_meta: HashMap<Box<[u8]>, usize, foldhash::fast::RandomState>,
 }
+
+/// Different metadata that are remembered.
+const META_KNOWN_MAX: usize = 10_000;
 
 struct SeriesEntry {
     hash: u64,
@@ -497,6 +499,38 @@ struct SeriesEntry {
 }
 
 impl Series {
+    /// The number for the parts of the key that are the same in the whole block: they read nothing but the
+    /// metadata, so what was found for the same bytes before is not evaluated again.
+    fn of_block(
+        &mut self,
+        plan: &Plan,
+        block: &MeasurementBlock,
+        cx: &ExecContext<'_>,
+    ) -> Result<usize> {
+        let meta = match block.meta() {
+            ValueRef::Document(meta) => Some(meta.as_bytes()),
+            _ => None,
+        };
+        if let Some(known) = meta.and_then(|meta| self.of_meta.get(meta)) {
+            return Ok(*known);
+        }
+        let constants = block.constant_document();
+        let mut values = Vec::with_capacity(plan.parts.len());
+        for part in &plan.parts {
+            values.push(match part {
+                Part::Constant(expression) => expression.evaluate(constants.as_ref(), &cx.eval)?,
+                Part::Bin => Value::Missing,
+            });
+        }
+        let at = self.number_of(&values, cx);
+        if let Some(meta) = meta
+            && self.of_meta.len() < META_KNOWN_MAX
+        {
+            self.of_meta.insert(meta.into(), at);
+        }
+        Ok(at)
+    }
+
     fn number_of(&mut self, values: &[Value], cx: &ExecContext<'_>) -> usize {
         let collator = cx.eval.collator;
         let mut hasher = self.hasher.build_hasher();
@@ -533,17 +567,21 @@ impl Series {
         at
     }
 
-    fn whole_group(&mut self, at: usize, find: impl FnOnce() -> Result<u32>) -> Result<u32> {
+    fn whole_group(
+        &mut self,
+        at: usize,
+        find: impl FnOnce(&[Value]) -> Result<u32>,
+    ) -> Result<u32> {
         match self.entries.get_mut(at) {
             Some(SeriesEntry {
                 whole: Some(group), ..
             }) => Ok(*group),
             Some(entry) => {
-                let group = find()?;
+                let group = find(&entry.values)?;
                 entry.whole = Some(group);
                 Ok(group)
             }
-            None => find(),
+            None => find(&[]),
         }
     }
 
@@ -551,15 +589,15 @@ impl Series {
         &mut self,
         at: usize,
         bin: i64,
-        find: impl FnOnce() -> Result<u32>,
+        find: impl FnOnce(&[Value]) -> Result<u32>,
     ) -> Result<u32> {
         let Some(entry) = self.entries.get_mut(at) else {
-            return find();
+            return find(&[]);
         };
         if let Some(group) = entry.bins.get(&bin) {
             return Ok(*group);
         }
-        let group = find()?;
+        let group = find(&entry.values)?;
         entry.bins.insert(bin, group);
         Ok(group)
     }
