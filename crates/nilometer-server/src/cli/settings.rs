@@ -130,6 +130,7 @@ fn parameters(given: &Given) -> Result<Parameters, Failure> {
 }
 
 /// The sections mongod has, with what was given in them.
+// long function: a list of what every option is called
 fn parsed(given: &Given) -> Document {
     let path = |p: &PathBuf| Value::from(p.display().to_string());
     let mut root = DocumentBuilder::new();

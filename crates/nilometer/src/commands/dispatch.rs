@@ -48,12 +48,7 @@ fn run_known(
     let generic = generic::parse(spec, request.body.as_ref())?;
     check_sequences(spec, request)?;
     check_database_name(&generic.database)?;
-    if spec.admin_only && generic.database != "admin" {
-        return Err(Error::new(
-            ErrorCode::Unauthorized,
-            format!("{} may only be run against the admin database.", spec.name),
-        ));
-    }
+    check_admin_only(spec, &generic.database)?;
     authorization::check(database, session, spec, &generic.database, request)?;
     let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
@@ -126,6 +121,17 @@ fn note(database: &Database, finished: &Finished<'_>) {
         services.top.record(namespace, kind, writes, class, took);
     }
     profile::finished(database, finished);
+}
+
+/// Some commands are about the server, and sent to `admin` alone.
+fn check_admin_only(spec: &CommandSpec, database: &str) -> Result<()> {
+    if spec.admin_only && database != "admin" {
+        return Err(Error::new(
+            ErrorCode::Unauthorized,
+            format!("{} may only be run against the admin database.", spec.name),
+        ));
+    }
+    Ok(())
 }
 
 /// The logical session is in use.
