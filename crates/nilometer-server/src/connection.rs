@@ -19,6 +19,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::limits;
 use crate::registry::{Entry, SharedStream};
+use crate::tls::{Tls, Transport};
 use crate::wire::{self, Compressor, HEADER_BYTES, Header, Message, OpCode, ReplyForm, WireError};
 
 /// Numbers of the messages this process sends.
@@ -49,7 +50,7 @@ pub(crate) struct Connection<'a> {
     database: &'a Database,
     session: ClientSession,
     entry: Arc<Entry>,
-    stream: BufReader<SharedStream>,
+    stream: BufReader<Transport>,
 }
 
 impl<'a> Connection<'a> {
@@ -57,6 +58,7 @@ impl<'a> Connection<'a> {
         database: &'a Database,
         entry: Arc<Entry>,
         compressors: &[Compressor],
+        tls: Option<&Tls>,
     ) -> io::Result<Self> {
         let stream = &entry.stream;
         stream.set_nodelay(true)?;
@@ -74,11 +76,23 @@ impl<'a> Connection<'a> {
         let connections = &database.services().connections;
         connections.open(entry.id, session.client.clone());
         let stream = SharedStream(entry.clone());
+        let transport = match tls {
+            None => Transport::plain(stream),
+            Some(tls) => {
+                let opened = tls.open(stream)?;
+                session.certificate_subject = opened.subject;
+                opened.transport
+            }
+        };
+        if transport.is_tls() {
+            entry.mark_tls();
+        }
+        entry.stream.set_read_timeout(Some(limits::STALL_TIMEOUT))?;
         Ok(Self {
             database,
             session,
             entry,
-            stream: BufReader::with_capacity(limits::READ_BUFFER_BYTES, stream),
+            stream: BufReader::with_capacity(limits::READ_BUFFER_BYTES, transport),
         })
     }
 
@@ -230,7 +244,15 @@ impl<'a> Connection<'a> {
                         return Err(End::Closed);
                     }
                 }
-                Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(End::Closed),
+                // A client inside TLS may leave without saying so.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof
+                    ) =>
+                {
+                    return Err(End::Closed);
+                }
                 Err(e) => return Err(e.into()),
             }
         }
@@ -246,6 +268,7 @@ impl<'a> Connection<'a> {
             stream.write_all(document.as_bytes())?;
             physical += document.as_bytes().len() as u64;
         }
+        stream.flush()?;
         let network = &self.database.services().counters.network;
         network.physical_bytes_out.add(physical);
         network.bytes_out.add(front.uncompressed_bytes as u64);

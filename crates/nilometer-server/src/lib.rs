@@ -6,6 +6,7 @@
 //! Each connection has a thread that reads a message, runs the command and writes the answer;
 //! `docs/decisions/0002-thread-per-connection.md` says why not an async runtime.
 
+mod audit;
 /// Version of the program, with the commit it was built from.
 pub const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
@@ -24,4 +25,5 @@ pub mod machine;
 pub mod registry;
 pub mod server;
 pub mod shutdown;
+pub mod tls;
 pub mod wire;

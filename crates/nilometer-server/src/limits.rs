@@ -34,6 +34,10 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time a whole message may take to arrive.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Time a client has, from connecting, for its first bytes and for the TLS handshake, where TLS may be
+/// spoken.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// Silence after which the system asks whether the peer is still there.
 pub const KEEPALIVE: Duration = Duration::from_secs(300);
 

@@ -123,7 +123,8 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
         .stack_size(limits::CONNECTION_STACK_BYTES)
         .spawn(move || {
             let shared = of_thread;
-            match Connection::new(&shared.database, entry, &shared.compressors) {
+            let tls = shared.tls.as_deref();
+            match Connection::new(&shared.database, entry, &shared.compressors, tls) {
                 Ok(connection) => connection.serve(),
                 Err(problem) => {
                     warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");

@@ -17,6 +17,8 @@ pub(crate) struct Entry {
     command_began: AtomicU64,
     epoch: Instant,
     closing: AtomicBool,
+    /// It speaks TLS: a client that leaves says so inside, and the end lies behind that.
+    tls: AtomicBool,
 }
 
 impl Entry {
@@ -27,6 +29,11 @@ impl Entry {
 
     pub(crate) fn end_command(&self) {
         self.command_began.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes that the connection speaks TLS.
+    pub(crate) fn mark_tls(&self) {
+        self.tls.store(true, Ordering::Relaxed);
     }
 
     /// True once the connection is told to end.
@@ -42,12 +49,27 @@ impl Entry {
         if self.epoch.elapsed() < Duration::from_millis(began) + time {
             return false;
         }
+        if self.tls.load(Ordering::Relaxed) {
+            return self.has_ended();
+        }
         let mut byte = [0u8];
         let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
         matches!(
             rustix::net::recv(&self.stream, &mut byte, flags),
             Ok((0, _)) | Err(rustix::io::Errno::CONNRESET)
         )
+    }
+
+    /// True if the client has said that it will send no more, whatever of it is unread.
+    fn has_ended(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        let at_once = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(ended)
     }
 
     /// Ends the reading side: a thread that waits for a message wakes and finds the end.
@@ -102,6 +124,7 @@ impl Registry {
             command_began: AtomicU64::new(0),
             epoch: Instant::now(),
             closing: AtomicBool::new(false),
+            tls: AtomicBool::new(false),
         });
         entries.insert(id, entry.clone());
         Some(entry)

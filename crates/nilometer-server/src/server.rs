@@ -11,16 +11,19 @@ use nilometer::{Database, ErrorCode};
 use tracing::{info, warn};
 
 use crate::registry::Registry;
+use crate::tls::Tls;
 use crate::wire::Compressor;
 use crate::{limits, listener};
 
 /// How a server serves.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// Connections that may be open at a time.
     pub connections_max: u32,
     /// Compressors offered to clients, best first.
     pub compressors: Vec<Compressor>,
+    /// How TLS is spoken, if it is.
+    pub tls: Option<Arc<Tls>>,
 }
 
 impl Default for Options {
@@ -28,6 +31,7 @@ impl Default for Options {
         Self {
             connections_max: limits::CONNECTIONS_MAX,
             compressors: Compressor::OFFERED.to_vec(),
+            tls: None,
         }
     }
 }
@@ -38,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     pub(crate) connections_max: u32,
     pub(crate) compressors: Vec<Compressor>,
+    pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) last_connection_id: AtomicI64,
     shutting_down: AtomicBool,
 }
@@ -69,11 +74,17 @@ impl Server {
     ) -> io::Result<Self> {
         let max = u64::from(options.connections_max);
         database.services().counters.connections.max.add(max);
+        if let Some(tls) = options.tls.clone() {
+            // Set once; another server of the same database has its own certificates.
+            let rotate = Box::new(move || tls.rotate());
+            drop(database.services().rotate_certificates.set(rotate));
+        }
         let shared = Arc::new(Shared {
             database,
             registry: Registry::default(),
             connections_max: options.connections_max,
             compressors: options.compressors,
+            tls: options.tls,
             last_connection_id: AtomicI64::new(0),
             shutting_down: AtomicBool::new(false),
         });

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use nilometer_bson::Document;
 use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
 
+use crate::auth::Authority;
 use crate::background::{Background, Needs};
 use crate::catalog::Catalog;
 use crate::commands;
@@ -33,7 +34,7 @@ use crate::query::cursor::{CursorLimits, CursorRegistry};
 use crate::query::exec::ExecLimits;
 use crate::query::planner::access::cache::PlanCache;
 use crate::services::{Environment, Services};
-use crate::session::{ClientSession, SessionId};
+use crate::session::{ClientSession, SessionId, UserName};
 use crate::timeseries::{BUCKET_CATALOG_BYTES_MAX, BucketLimits, Timeseries};
 use crate::write::Records;
 
@@ -52,6 +53,7 @@ pub struct Database {
     timeseries: Arc<Timeseries>,
     records: Arc<Records>,
     collections: Arc<StoredCollections>,
+    authority: Arc<Authority>,
     query: QueryServices,
     /// Ended with the database.
     _background: Background,
@@ -89,6 +91,7 @@ impl Database {
     ) -> Result<Self> {
         let services = Arc::new(Services::new(environment));
         let catalog = Arc::new(Catalog::open(engine.clone())?);
+        let authority = Arc::new(Authority::open(catalog.clone())?);
         let limits = bucket_limits(&services);
         let bucket_seed = services.ids.random();
         let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, bucket_seed));
@@ -106,6 +109,7 @@ impl Database {
             timeseries: timeseries.clone(),
             records: records.clone(),
             plans: plans.clone(),
+            authority: authority.clone(),
             cursors: cursors.clone(),
         });
         let query = QueryServices {
@@ -142,6 +146,7 @@ impl Database {
             timeseries,
             records,
             collections,
+            authority,
             query,
             _background: background,
             _resumed_builds: resumed_builds,
@@ -163,10 +168,12 @@ impl Database {
         commands::run(self, session, request)
     }
 
-    /// Ends a logical session and the cursors that were opened in it.
-    pub(crate) fn end_session(&self, id: SessionId) {
+    /// Ends a logical session and the cursors that were opened in it, by `user` if one is given.
+    pub(crate) fn end_session(&self, id: SessionId, user: Option<&UserName>) {
         self.services.sessions.end(id);
-        self.query.cursors.kill_where(|_, lsid| lsid == Some(id));
+        self.query
+            .cursors
+            .kill_where(|_, lsid, by| lsid == Some(id) && (user.is_none() || by == user));
     }
 
     /// Writes everything out and compacts it: for benches and for copies of the directory.
@@ -196,6 +203,10 @@ impl Database {
 
     pub(crate) fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
+    }
+
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
     }
 
     pub(crate) fn timeseries(&self) -> &Arc<Timeseries> {

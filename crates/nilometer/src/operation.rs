@@ -19,7 +19,7 @@ use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::session::{ClientMetadata, SessionId};
+use crate::session::{ClientMetadata, SessionId, UserName};
 
 /// Where the database takes the time from.
 pub trait Clock: Send + Sync {
@@ -398,6 +398,8 @@ pub struct OperationContext {
     pub lsid: Option<SessionId>,
     /// What the client told about itself.
     pub client: Arc<ClientMetadata>,
+    /// Who is logged in.
+    pub user: Option<UserName>,
     /// What the client asks of its writes.
     pub write_concern: WriteConcern,
     /// `maxTimeMS` as given; 0 is none.
@@ -424,6 +426,7 @@ impl OperationContext {
             comment: None,
             lsid: None,
             client: Arc::default(),
+            user: None,
             write_concern: WriteConcern::default(),
             max_time_ms: 0,
             is_explain: false,

@@ -116,6 +116,8 @@ parameters! {
         "True to let queries that do not say otherwise write to disk what memory does not hold.";
     cursor_timeout_millis = "cursorTimeoutMillis", Long, Any, 600_000, 1, i64::MAX,
         "Milliseconds after which a cursor nobody asks is closed.";
+    enable_localhost_auth_bypass = "enableLocalhostAuthBypass", Bool, Startup, 1, 0, 1,
+        "True to let a client on this machine create the first user or role while there is none.";
     enable_test_commands = "enableTestCommands", Bool, Never, 0, 0, 1,
         "True if commands made for tests only are there: they are not.";
     internal_nilometer_disabled_rules = "internalNilometerDisabledRules", Rules, Any, 0, 0, i64::MAX,
@@ -134,6 +136,10 @@ parameters! {
         "Threads that may be busy with one query; 0 for as many as there are processor cores, 1 to share no work.";
     quiet = "quiet", Bool, Any, 0, 0, 1,
         "True to log no connections.";
+    scram_iteration_count = "scramIterationCount", Int, Any, 10_000, 5000, INT_MAX,
+        "How often the passwords of users who are created are hashed for SCRAM-SHA-1.";
+    scram_sha256_iteration_count = "scramSHA256IterationCount", Int, Any, 15_000, 5000, INT_MAX,
+        "How often the passwords of users who are created are hashed for SCRAM-SHA-256.";
     timeseries_bucket_max_count = "timeseriesBucketMaxCount", Int, Startup, 1000, 1, INT_MAX,
         "Measurements a bucket may hold.";
     timeseries_bucket_max_size = "timeseriesBucketMaxSize", Int, Startup, 128_000, 1, INT_MAX,

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, Value, ValueRef};
 
+use crate::auth::Login;
+pub use crate::auth::UserName;
 use crate::error::{Error, Result};
 
 /// What a client told about itself in its first `hello`, and where it comes from.
@@ -43,6 +45,11 @@ pub struct ClientSession {
     /// Names of the compressors the transport offers, best first. The core compresses nothing; it
     /// only answers in `hello` which of them the client knows too.
     pub compressors: Vec<&'static str>,
+    /// The subject of the certificate the client showed, if the transport has checked one: names as
+    /// RFC 2253 writes them.
+    pub certificate_subject: Option<String>,
+    /// Who the client has shown to be.
+    pub login: Login,
 }
 
 impl ClientSession {
@@ -52,6 +59,8 @@ impl ClientSession {
             connection_id,
             client: Arc::new(client),
             compressors: Vec::new(),
+            certificate_subject: None,
+            login: Login::default(),
         }
     }
 
@@ -61,7 +70,10 @@ impl ClientSession {
             same_machine: true,
             ..ClientMetadata::default()
         };
-        Self::new(0, client)
+        Self {
+            login: Login::trusted(),
+            ..Self::new(0, client)
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::security::SecurityGiven;
 use super::transfer::Format;
 
 /// A time-series document database that speaks the MongoDB wire protocol.
@@ -24,7 +25,7 @@ pub(crate) enum Command {
     #[command(
         after_help = "Connect with:  mongosh mongodb://127.0.0.1:27017\nStop with SIGTERM or SIGINT (Ctrl-C)."
     )]
-    Serve(Given),
+    Serve(Box<Given>),
     /// Load public data into a time-series collection, ask three questions, draw the answers.
     Demo(Demo),
     /// Copy a database, while it is served or at rest, into an empty directory.
@@ -239,6 +240,9 @@ pub(crate) struct Given {
     )]
     pub(crate) compressors: Option<String>,
 
+    #[command(flatten)]
+    pub(crate) security: SecurityGiven,
+
     /// Configuration file in mongod's YAML form; the command line wins over it
     #[arg(short = 'f', long, value_name = "FILE", env = "NILOMETER_CONFIG")]
     pub(crate) config: Option<PathBuf>,
@@ -292,6 +296,7 @@ impl Given {
             http_port: self.http_port.or(file.http_port),
             slowms: self.slowms.or(file.slowms),
             compressors: self.compressors.or(file.compressors),
+            security: self.security.or(file.security),
             config: self.config,
             set_parameter,
             pid_file: self.pid_file.or(file.pid_file),
@@ -316,7 +321,7 @@ mod tests {
     #[test]
     fn the_command_line_wins_over_the_file() {
         let given = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
-            Command::Serve(given) => given,
+            Command::Serve(given) => *given,
             other => panic!("{other:?}"),
         };
         let line = given(&["nilometer", "serve", "--port", "1", "--bind_ip_all"]);

@@ -71,6 +71,9 @@ fn walk(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
 
 fn set(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
     let text = scalar(path, value)?;
+    if given.security.set(path, &text)? {
+        return Ok(());
+    }
     match path {
         "storage.dbPath" => given.dbpath = Some(PathBuf::from(text)),
         "net.port" => given.port = Some(number(path, &text)?),

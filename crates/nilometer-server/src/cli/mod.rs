@@ -9,6 +9,7 @@ mod config;
 mod connect;
 mod demo;
 mod pages;
+mod security;
 mod serve;
 mod settings;
 mod transfer;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+pub use security::Security;
 pub use settings::Settings;
 
 /// Bad command line or configuration file; the code of clap and of mongod.
@@ -82,7 +84,7 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
         .collect();
     let outcome = match args::Cli::try_parse_from(argv) {
         Ok(cli) => match cli.command {
-            args::Command::Serve(given) => serve::run(given, shown),
+            args::Command::Serve(given) => serve::run(*given, shown),
             args::Command::Demo(given) => demo::run(&given.dbpath),
             args::Command::Backup(given) => upkeep::backup(&given),
             args::Command::Restore(given) => upkeep::restore(&given),

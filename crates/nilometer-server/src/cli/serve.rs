@@ -10,13 +10,16 @@ use std::sync::Arc;
 use nilometer::Database;
 use nilometer::operation::SystemClock;
 use nilometer::services::{Environment, IdSource, LogRing};
+use nilometer_bson::Document;
 use tracing::{error, info, warn};
 
 use super::args::Given;
 use super::{Failure, Settings, config};
+use crate::audit::AuditLog;
 use crate::http::Http;
 use crate::server::{Options, Server};
 use crate::shutdown::{Reason, ShutdownSignal};
+use crate::tls::Tls;
 use crate::{listener, log, machine};
 
 /// Serves until a signal comes.
@@ -49,6 +52,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         Some(Ok(address)) => address.port(),
         _ => settings.port,
     };
+    let tls = tls(&settings)?;
     let http = match settings.http_port {
         None => None,
         Some(port) => Some(
@@ -64,8 +68,11 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         log: ring,
         host: machine::facts(argv, settings.parsed, port),
         ids: IdSource::default(),
+        access_control: settings.security.access_control,
     };
     let database = open(&settings.data_directory, environment, &signal)?;
+    set_audit(&database, settings.security.audit.as_deref())?;
+    let ssl = if tls.is_some() { "on" } else { "off" };
     if let Some(ms) = settings.slow_ms {
         database.services().profiler.set_slow_ms(ms.into());
     }
@@ -75,6 +82,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     let options = Options {
         connections_max: settings.connections_max,
         compressors: settings.compressors,
+        tls,
     };
     let server = Server::start(database.clone(), listeners, options).map_err(no_threads)?;
     for address in server.addresses() {
@@ -85,7 +93,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         c = "NETWORK",
         id = 23_016,
         port,
-        ssl = "off",
+        ssl,
         "Waiting for connections"
     );
     await_end(&signal);
@@ -102,6 +110,29 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     {
         warn!(c = "CONTROL", id = 23_330, error = %problem, "Process id file not removed");
     }
+    Ok(())
+}
+
+/// Reads the certificates, if TLS is spoken.
+fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, Failure> {
+    let Some(options) = settings.security.tls.clone() else {
+        return Ok(None);
+    };
+    let tls = Tls::new(options).map_err(|e| Failure::Options(format!("TLS: {e}")))?;
+    Ok(Some(Arc::new(tls)))
+}
+
+/// Has the database write its audit log, if there is to be one.
+fn set_audit(database: &Database, path: Option<&Path>) -> Result<(), Failure> {
+    let Some(path) = path else {
+        return Ok(());
+    };
+    let log = AuditLog::open(path).map_err(|e| {
+        Failure::Other(format!("cannot open the audit log {}: {e}", path.display()))
+    })?;
+    // The database is new, so nobody else has set it.
+    let sink = Box::new(move |event: &Document| log.write(event));
+    drop(database.services().audit.set(sink));
     Ok(())
 }
 
@@ -158,8 +189,11 @@ fn announce(settings: &Settings, port: u16) -> Result<(), Failure> {
     Ok(())
 }
 
-/// There is no access control: whoever can connect can do everything. Shells show this on connect.
+/// Without access control whoever can connect can do everything. Shells show this on connect.
 fn warn_about_access(settings: &Settings) {
+    if settings.security.access_control {
+        return;
+    }
     warn!(
         c = "CONTROL",
         id = 22_120,

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use nilometer::parameters::Parameters;
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
-use super::Failure;
 use super::args::Given;
+use super::{Failure, Security};
 use crate::limits;
 use crate::log::Sink;
 use crate::wire::Compressor;
@@ -34,6 +34,8 @@ pub struct Settings {
     pub connections_max: u32,
     /// Compressors offered, best first.
     pub compressors: Vec<Compressor>,
+    /// Logins, TLS, audit.
+    pub security: Security,
     /// Server parameters.
     pub parameters: Parameters,
     /// File for the process id.
@@ -75,6 +77,7 @@ impl Settings {
             slow_ms: given.slowms,
             connections_max,
             compressors: compressors(given.compressors.as_deref())?,
+            security: given.security.resolve()?,
             parameters: parameters(given)?,
             pid_file: given.pid_file.clone(),
             sink: match &given.logpath {
@@ -127,12 +130,14 @@ fn parameters(given: &Given) -> Result<Parameters, Failure> {
 }
 
 /// The sections mongod has, with what was given in them.
+// long function: a list of what every option is called
 fn parsed(given: &Given) -> Document {
     let path = |p: &PathBuf| Value::from(p.display().to_string());
     let mut root = DocumentBuilder::new();
     root.append("config", given.config.as_ref().map(path));
     type Fields<'a> = Vec<(&'a str, Option<Value>)>;
-    let sections: [(&str, Fields<'_>); 6] = [
+    let sections: [(&str, Fields<'_>); 8] = [
+        ("auditLog", Vec::new()),
         (
             "net",
             vec![
@@ -154,6 +159,7 @@ fn parsed(given: &Given) -> Document {
             "processManagement",
             vec![("pidFilePath", given.pid_file.as_ref().map(path))],
         ),
+        ("security", Vec::new()),
         (
             "setParameter",
             given
@@ -181,16 +187,37 @@ fn parsed(given: &Given) -> Document {
             ],
         ),
     ];
+    let mut security = given.security.parsed();
     for (name, fields) in sections {
         let mut section = DocumentBuilder::new();
         for (name, value) in fields {
             section.append(name, value);
+        }
+        append(&mut section, &mut security, name);
+        let mut tls = DocumentBuilder::new();
+        append(&mut tls, &mut security, &format!("{name}.tls"));
+        if !tls.is_empty() {
+            section.append("tls", tls.finish());
         }
         if !section.is_empty() {
             root.append(name, section.finish());
         }
     }
     root.finish()
+}
+
+/// Moves what belongs to `section` of what was given about access.
+fn append(
+    out: &mut DocumentBuilder,
+    given: &mut Vec<(&'static str, &'static str, Value)>,
+    section: &str,
+) {
+    given.retain(|(of, name, value)| {
+        if *of == section {
+            out.append(name, value.clone());
+        }
+        *of != section
+    });
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The built server, spoken to over a socket in raw bytes.
 
+mod access;
 mod bad_input;
 mod capped_durability;
 mod change_durability;
@@ -8,6 +9,7 @@ mod commands;
 mod dump;
 mod duplicate_durability;
 mod durability;
+mod encryption;
 mod format;
 mod http;
 mod index_durability;

@@ -8,6 +8,7 @@
 //! entry names (left by a crash in between) are dropped when the catalog is opened. Filters and
 //! validators stay documents here: this room evaluates nothing.
 
+mod authorization;
 mod collection;
 mod index_changes;
 mod index_spec;
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use nilometer_bson::Document;
 use nilometer_storage::{Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBatch};
 
+pub use authorization::Authorized;
 pub use collection::{Collection, DuplicateRule, Storage, View, bucket_validator, pipeline_value};
 pub use index_spec::IndexSpec;
 pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
@@ -97,7 +99,11 @@ impl Catalog {
                 .scan(keyspace, &[], None, nilometer_storage::Direction::Forward)?;
         for item in scan {
             let (key, value) = item?;
-            let beside = [index_changes::PROGRESS_PREFIX, load::LOAD_PREFIX];
+            let beside = [
+                authorization::AUTHORIZATION_PREFIX,
+                index_changes::PROGRESS_PREFIX,
+                load::LOAD_PREFIX,
+            ];
             if beside.iter().any(|prefix| key.starts_with(prefix)) {
                 continue;
             }

@@ -4,11 +4,12 @@
 use nilometer_bson::{Document, ValueRef};
 
 use super::args::Args;
+use super::authorization::rules;
 use super::find::apply_hint;
 use super::query::{
     self, FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
 };
-use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
+use super::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
@@ -23,7 +24,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     in_api_v1: true,
     counted: Counted::Command,
     fields: Fields::Only(FIELDS),
-    ..CommandSpec::new("aggregate", "Runs an aggregation pipeline.", run)
+    ..CommandSpec::new(
+        "aggregate",
+        "Runs an aggregation pipeline.",
+        Authorization::Asks(rules::aggregate),
+        run,
+    )
 };
 
 /// What `aggregate` takes; also read by `explain`.

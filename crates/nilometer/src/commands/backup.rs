@@ -8,7 +8,8 @@ use std::path::Path;
 use nilometer_bson::{Document, doc};
 
 use super::args::Args;
-use super::{CommandContext, CommandSpec, Fields};
+use super::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
@@ -19,6 +20,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "nilometerBackup",
         "Copies the whole database into a directory on the server's machine.",
+        Authorization::OnCluster(&[Action::AppendOplogNote, Action::ListDatabases]),
         run,
     )
 };

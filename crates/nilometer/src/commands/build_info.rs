@@ -5,7 +5,7 @@
 
 use nilometer_bson::{Document, Value, array, doc};
 
-use super::{CommandContext, CommandSpec};
+use super::{Authorization, CommandContext, CommandSpec};
 use crate::database::Database;
 use crate::error::Result;
 use crate::limits;
@@ -25,8 +25,12 @@ pub(crate) const STORAGE_ENGINE: &str = "nilometer";
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     aliases: &["buildinfo"],
-    needs_auth: false,
-    ..CommandSpec::new("buildInfo", "Tells version and build of the server.", run)
+    ..CommandSpec::new(
+        "buildInfo",
+        "Tells version and build of the server.",
+        Authorization::Open,
+        run,
+    )
 };
 
 fn run(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {

@@ -13,12 +13,14 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
 use super::args::Args;
+use super::authorization::rules;
 use super::change::{Place, count_value, make_durable};
 use super::insert::{insert_documents, write_batch};
 use super::query::{self, FirstBatch, Planned, QueryOptions, open_cursor};
 use super::update::Names;
 use super::{
-    Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid, delete, update,
+    Access, Authorization, CommandContext, CommandSpec, Counted, Fields, collection_uuid, delete,
+    update,
 };
 use crate::catalog::Namespace;
 use crate::database::Database;
@@ -47,6 +49,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "bulkWrite",
         "Inserts, updates and deletes in several collections.",
+        Authorization::Asks(rules::bulk_write),
         run,
     )
 };

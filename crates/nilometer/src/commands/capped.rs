@@ -13,9 +13,11 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder};
 
 use super::args::Args;
+use super::authorization::rules;
 use super::drop::{end_cursors, forget};
 use super::maintenance::ordinary;
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields, collection_uuid};
+use crate::auth::Action;
 use crate::catalog::{Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -40,6 +42,7 @@ pub(super) const CONVERT: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "convertToCapped",
         "Makes a collection a capped one.",
+        Authorization::OnCollection(&[Action::ConvertToCapped]),
         convert,
     )
 };
@@ -51,6 +54,7 @@ pub(super) const CLONE: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "cloneCollectionAsCapped",
         "Copies a collection into a capped one.",
+        Authorization::Asks(rules::clone_as_capped),
         clone,
     )
 };

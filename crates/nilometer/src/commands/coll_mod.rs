@@ -11,8 +11,11 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 use index::IndexChange;
 
 use super::args::Args;
+use super::authorization::rules;
 use super::create::{check_expire_after, check_graph, parse_pipeline, refuse_images};
-use super::{Access, CommandContext, CommandSpec, Fields, capped, collection_uuid, validation};
+use super::{
+    Access, Authorization, CommandContext, CommandSpec, Fields, capped, collection_uuid, validation,
+};
 use crate::catalog::{
     CatalogEntry, Collection, DuplicateRule, Duplicates, EXTENSION, Namespace, TimeseriesOptions,
     View,
@@ -29,7 +32,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     write_concern: true,
     in_api_v1: true,
     fields: Fields::Only(FIELDS),
-    ..CommandSpec::new("collMod", "Changes options of a collection.", run)
+    ..CommandSpec::new(
+        "collMod",
+        "Changes options of a collection.",
+        Authorization::Asks(rules::coll_mod),
+        run,
+    )
 };
 
 /// What the command can be asked to change.

@@ -5,7 +5,8 @@ use nilometer_bson::{Document, Value, doc};
 use super::args::Args;
 use super::find::apply_hint;
 use super::query::{self, Planned, QueryOptions, check_collection_name, namespace_of};
-use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
+use super::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::Result;
 use crate::eval::matcher::MatchExpression;
@@ -20,7 +21,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     in_api_v1: true,
     counted: Counted::Command,
     fields: Fields::Only(FIELDS),
-    ..CommandSpec::new("count", "Counts documents.", run)
+    ..CommandSpec::new(
+        "count",
+        "Counts documents.",
+        Authorization::OnCollection(&[Action::Find]),
+        run,
+    )
 };
 
 /// What `count` takes; also read by `explain`.

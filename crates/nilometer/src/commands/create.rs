@@ -13,7 +13,8 @@ mod view;
 use nilometer_bson::{DocRef, Document, ValueRef};
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec, Fields};
+use super::authorization::rules;
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -51,6 +52,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "create",
         "Creates a collection, a time-series collection or a view.",
+        Authorization::Asks(rules::create),
         run,
     )
 };

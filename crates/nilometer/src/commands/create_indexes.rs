@@ -22,7 +22,8 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::args::Args;
 use super::insert::ordinary;
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid, indexes};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields, collection_uuid, indexes};
+use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, IndexSpec, Namespace, StoredIndex};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -42,7 +43,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
         "ignoreUnknownIndexOptions",
         collection_uuid::NAME,
     ]),
-    ..CommandSpec::new("createIndexes", "Creates indexes.", run)
+    ..CommandSpec::new(
+        "createIndexes",
+        "Creates indexes.",
+        Authorization::OnCollection(&[Action::CreateIndex]),
+        run,
+    )
 };
 
 /// Pause between two looks at an index that another command builds.

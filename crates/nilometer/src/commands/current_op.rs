@@ -3,8 +3,11 @@
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::args::{Args, truncated_i64};
+use super::authorization::rules;
+use super::authorization::{may, not_authorized};
 use super::generic;
-use super::{CommandContext, CommandSpec, Fields};
+use super::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::{Action, Target};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
@@ -18,6 +21,7 @@ pub(super) const CURRENT_OP: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "currentOp",
         "Lists the operations that are running.",
+        Authorization::Asks(rules::current_op),
         current_op,
     )
 };
@@ -25,7 +29,12 @@ pub(super) const CURRENT_OP: CommandSpec = CommandSpec {
 pub(super) const KILL_OP: CommandSpec = CommandSpec {
     admin_only: true,
     fields: Fields::Only(&["op"]),
-    ..CommandSpec::new("killOp", "Interrupts an operation.", kill_op)
+    ..CommandSpec::new(
+        "killOp",
+        "Interrupts an operation.",
+        Authorization::LoggedIn,
+        kill_op,
+    )
 };
 
 /// Names of the command's own options; every other field is a condition on what is listed.
@@ -38,7 +47,8 @@ fn current_op(
 ) -> Result<Document> {
     let args = Args::new("currentOp", request.body.as_ref());
     let all = args.lenient_boolean("$all")?.unwrap_or(false);
-    args.lenient_boolean("$ownOps")?;
+    let own_only = args.lenient_boolean("$ownOps")?.unwrap_or(false);
+    let user = context.operation.user.clone();
     let truncate = args.lenient_boolean("$truncateOps")?.unwrap_or(true);
     let mut conditions = DocumentBuilder::new();
     if !all {
@@ -55,8 +65,9 @@ fn current_op(
     };
     let mut running: Vec<Value> = Vec::new();
     let shown = Shown {
-        idle_connections: all,
+        idle_connections: all && !own_only,
         truncate,
+        of_user: user.as_ref().filter(|_| own_only),
     };
     for operation in describe::operations(database.services(), shown) {
         if filter.matches(operation.as_ref(), &evaluation)? {
@@ -66,7 +77,11 @@ fn current_op(
     Ok(doc! {"inprog": running})
 }
 
-fn kill_op(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+fn kill_op(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
     let number = match request.body.get("op") {
         ValueRef::Missing => {
             return Err(Error::new(
@@ -86,6 +101,13 @@ fn kill_op(database: &Database, _: &mut CommandContext<'_>, request: &Request) -
             "invalid op : {number}. Op ID cannot be represented with 32 bits"
         ))
     })?;
+    // Everybody may end what is their own.
+    let running = database.services().operations.list();
+    let owner = running.iter().find(|o| o.id == id).map(|o| &o.user);
+    let is_own = context.operation.user.is_some() && owner == Some(&context.operation.user);
+    if !is_own && !may(database, context.session, &Target::Cluster, Action::Killop) {
+        return Err(not_authorized(context.spec, "admin", &request.body));
+    }
     // Whether it still runs is not told: it may end at any moment anyway.
     database.services().operations.kill(id);
     Ok(doc! {"info": "attempting to kill op"})

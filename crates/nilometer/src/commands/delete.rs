@@ -9,7 +9,8 @@ use super::change::{
 };
 use super::raw_change::Buckets;
 use super::view_change::Measurements;
-use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
+use super::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::Collation;
@@ -31,7 +32,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     in_api_v1: true,
     counted: Counted::Delete,
     fields: Fields::Only(FIELDS),
-    ..CommandSpec::new("delete", "Deletes documents.", run)
+    ..CommandSpec::new(
+        "delete",
+        "Deletes documents.",
+        Authorization::OnCollection(&[Action::Remove]),
+        run,
+    )
 };
 
 /// What a statement may say.

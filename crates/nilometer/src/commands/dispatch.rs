@@ -9,13 +9,15 @@ use std::time::Duration;
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::profile::{self, Finished};
-use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find, generic};
+use super::{
+    Access, COMMANDS, CommandContext, CommandSpec, Counted, audit, authorization, find, generic,
+};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request, Usage};
 use crate::services::{LatencyClass, OperationEntry, Services};
-use crate::session::ClientSession;
+use crate::session::{ClientSession, SessionId};
 
 /// Runs one command and answers it.
 pub fn run(database: &Database, session: &mut ClientSession, request: &Request) -> Document {
@@ -46,17 +48,11 @@ fn run_known(
     let generic = generic::parse(spec, request.body.as_ref())?;
     check_sequences(spec, request)?;
     check_database_name(&generic.database)?;
-    if spec.admin_only && generic.database != "admin" {
-        return Err(Error::new(
-            ErrorCode::Unauthorized,
-            format!("{} may only be run against the admin database.", spec.name),
-        ));
-    }
+    check_admin_only(spec, &generic.database)?;
+    authorization::check(database, session, spec, &generic.database, request)?;
+    let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
-    if let Some(lsid) = generic.lsid {
-        let max = usize::try_from(services.parameters.max_sessions()).unwrap_or(usize::MAX);
-        services.sessions.touch(lsid, now_ms, max)?;
-    }
+    touch(services, generic.lsid, now_ms)?;
     let started = services.clock.monotonic();
     let mut operation = OperationContext {
         id: services.operations.next_id(),
@@ -65,6 +61,7 @@ fn run_known(
         comment: generic.comment,
         lsid: generic.lsid,
         client: session.client.clone(),
+        user: session.login.user().cloned(),
         write_concern: generic.write_concern,
         max_time_ms: generic.max_time_ms,
         is_explain: false,
@@ -81,7 +78,7 @@ fn run_known(
     let entry = OperationEntry {
         connection_id: session.connection_id,
         command_name: spec.name,
-        command: request.body.clone(),
+        command: authorization::shown(spec, &request.body),
         access: spec.access,
         started,
         ..OperationEntry::of(&operation, namespace.clone())
@@ -93,6 +90,9 @@ fn run_known(
         spec,
     };
     let outcome = (spec.handler)(database, &mut context, request);
+    if let Some(actor) = actor {
+        audit::ran(services, &actor, &context, request, outcome.as_ref().err());
+    }
     note(
         database,
         &Finished {
@@ -121,6 +121,26 @@ fn note(database: &Database, finished: &Finished<'_>) {
         services.top.record(namespace, kind, writes, class, took);
     }
     profile::finished(database, finished);
+}
+
+/// Some commands are about the server, and sent to `admin` alone.
+fn check_admin_only(spec: &CommandSpec, database: &str) -> Result<()> {
+    if spec.admin_only && database != "admin" {
+        return Err(Error::new(
+            ErrorCode::Unauthorized,
+            format!("{} may only be run against the admin database.", spec.name),
+        ));
+    }
+    Ok(())
+}
+
+/// The logical session is in use.
+fn touch(services: &Services, lsid: Option<SessionId>, now_ms: i64) -> Result<()> {
+    let Some(lsid) = lsid else {
+        return Ok(());
+    };
+    let max = usize::try_from(services.parameters.max_sessions()).unwrap_or(usize::MAX);
+    services.sessions.touch(lsid, now_ms, max)
 }
 
 /// What a command that can be told so shall leave undone to the documents it writes.

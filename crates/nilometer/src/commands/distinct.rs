@@ -10,7 +10,8 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
 use super::args::Args;
 use super::find::apply_hint;
 use super::query::{self, Planned, QueryOptions, Wanted, check_collection_name, namespace_of};
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::Collation;
@@ -27,7 +28,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     in_api_v1: true,
     counted: Counted::Command,
     fields: Fields::Only(FIELDS),
-    ..CommandSpec::new("distinct", "Lists the different values of a field.", run)
+    ..CommandSpec::new(
+        "distinct",
+        "Lists the different values of a field.",
+        Authorization::OnCollection(&[Action::Find]),
+        run,
+    )
 };
 
 /// What `distinct` takes; also read by `explain`.

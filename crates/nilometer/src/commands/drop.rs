@@ -3,7 +3,8 @@
 use nilometer_bson::{Document, DocumentBuilder, doc};
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid, indexes};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields, collection_uuid, indexes};
+use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -14,7 +15,12 @@ pub(super) const DROP: CommandSpec = CommandSpec {
     write_concern: true,
     in_api_v1: true,
     fields: Fields::Only(&[collection_uuid::NAME]),
-    ..CommandSpec::new("drop", "Removes a collection or a view.", drop_collection)
+    ..CommandSpec::new(
+        "drop",
+        "Removes a collection or a view.",
+        Authorization::OnCollection(&[Action::DropCollection]),
+        drop_collection,
+    )
 };
 
 pub(super) const DROP_DATABASE: CommandSpec = CommandSpec {
@@ -24,6 +30,7 @@ pub(super) const DROP_DATABASE: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "dropDatabase",
         "Removes a database with everything in it.",
+        Authorization::OnDatabase(&[Action::DropDatabase]),
         drop_database,
     )
 };
@@ -134,5 +141,5 @@ pub(super) fn end_cursors(database: &Database, namespaces: &[Namespace]) {
     database
         .queries()
         .cursors
-        .kill_where(|ns, _| names.iter().any(|name| name == ns));
+        .kill_where(|ns, _, _| names.iter().any(|name| name == ns));
 }

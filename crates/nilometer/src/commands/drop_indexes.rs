@@ -6,7 +6,8 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 use nilometer_storage::KeyspaceId;
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid, indexes};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields, collection_uuid, indexes};
+use crate::auth::Action;
 use crate::catalog::{Collection, Namespace};
 use crate::database::Database;
 use crate::database::indexes::IndexSide;
@@ -19,7 +20,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     write_concern: true,
     in_api_v1: true,
     fields: Fields::Only(&["index", collection_uuid::NAME]),
-    ..CommandSpec::new("dropIndexes", "Removes indexes.", run)
+    ..CommandSpec::new(
+        "dropIndexes",
+        "Removes indexes.",
+        Authorization::OnCollection(&[Action::DropIndex]),
+        run,
+    )
 };
 
 /// Stands for all indexes but that of `_id`.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use super::args::Args;
+use super::authorization::rules;
 use super::explain_write::{self, PlannedWrite};
 use super::query::Planned;
 use super::{
-    Access, CommandContext, CommandSpec, Fields, aggregate, count, distinct, explain_change, find,
+    Access, Authorization, CommandContext, CommandSpec, Fields, aggregate, count, distinct,
+    explain_change, find,
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -22,7 +24,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     read_concern: true,
     in_api_v1: true,
     fields: Fields::Only(&["verbosity"]),
-    ..CommandSpec::new("explain", "Tells how a query is answered.", run)
+    ..CommandSpec::new(
+        "explain",
+        "Tells how a query is answered.",
+        Authorization::Asks(rules::explain),
+        run,
+    )
 };
 
 /// Options every command takes, as far as a command inside `explain` may carry them.

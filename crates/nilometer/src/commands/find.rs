@@ -9,7 +9,8 @@ use super::args::Args;
 use super::query::{
     self, FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
 };
-use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
+use super::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
+use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -31,7 +32,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     in_api_v1: true,
     counted: Counted::Query,
     fields: Fields::Only(FIELDS),
-    ..CommandSpec::new("find", "Finds documents.", run)
+    ..CommandSpec::new(
+        "find",
+        "Finds documents.",
+        Authorization::OnCollection(&[Action::Find]),
+        run,
+    )
 };
 
 /// What `find` takes; also read by `explain`.

@@ -3,11 +3,12 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
 use super::args::Args;
+use super::authorization::rules;
 use super::change::{Selected, durability, eval_context, target};
 use super::delete;
 use super::query::QueryOptions;
 use super::update::{apply, check_update};
-use super::{Access, CommandContext, CommandSpec, Fields};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, Result};
@@ -44,6 +45,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "findAndModify",
         "Changes or removes one document and answers with it.",
+        Authorization::Asks(rules::find_and_modify),
         run,
     )
 };

@@ -6,7 +6,8 @@
 use nilometer_bson::{Document, doc};
 
 use super::args::Args;
-use super::{CommandContext, CommandSpec, Fields};
+use super::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -14,7 +15,12 @@ use crate::operation::Request;
 pub(super) const FSYNC: CommandSpec = CommandSpec {
     admin_only: true,
     fields: Fields::Only(&["lock", "fsyncLockAcquisitionTimeoutMillis"]),
-    ..CommandSpec::new("fsync", "Writes everything to disk.", fsync)
+    ..CommandSpec::new(
+        "fsync",
+        "Writes everything to disk.",
+        Authorization::OnCluster(&[Action::Fsync]),
+        fsync,
+    )
 };
 
 pub(super) const UNLOCK: CommandSpec = CommandSpec {
@@ -22,6 +28,7 @@ pub(super) const UNLOCK: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "fsyncUnlock",
         "Refused: there is no lock to release.",
+        Authorization::OnCluster(&[Action::Unlock]),
         unlock,
     )
 };

@@ -2,7 +2,8 @@
 
 use nilometer_bson::{Document, Value, doc};
 
-use super::{CommandContext, CommandSpec};
+use super::{Authorization, CommandContext, CommandSpec};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -12,6 +13,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "getCmdLineOpts",
         "Tells the command line and the configuration.",
+        Authorization::OnCluster(&[Action::GetCmdLineOpts]),
         run,
     )
 };

@@ -2,7 +2,8 @@
 
 use nilometer_bson::{Document, Value, ValueRef, doc};
 
-use super::{CommandContext, CommandSpec};
+use super::{Authorization, CommandContext, CommandSpec};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -13,6 +14,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "getLog",
         "Gives the last lines of the log, or the names of its parts.",
+        Authorization::OnCluster(&[Action::GetLog]),
         run,
     )
 };

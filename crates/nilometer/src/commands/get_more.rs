@@ -6,7 +6,7 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::args::Args;
 use super::query::{limit_time, namespace_of};
-use super::{Access, CommandContext, CommandSpec, Counted, Fields};
+use super::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
@@ -25,7 +25,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
         "lastKnownCommittedOpTime",
         "term",
     ]),
-    ..CommandSpec::new("getMore", "Gives the next batch of a cursor.", run)
+    ..CommandSpec::new(
+        "getMore",
+        "Gives the next batch of a cursor.",
+        Authorization::LoggedIn,
+        run,
+    )
 };
 
 fn run(

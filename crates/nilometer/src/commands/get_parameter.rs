@@ -8,7 +8,8 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 use super::args::Args;
 use super::build_info::FEATURE_COMPATIBILITY_VERSION;
 use super::generic;
-use super::{CommandContext, CommandSpec, Fields};
+use super::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
@@ -20,6 +21,7 @@ pub(super) const GET: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "getParameter",
         "Tells the values of server parameters.",
+        Authorization::OnCluster(&[Action::GetParameter]),
         get,
     )
 };
@@ -27,7 +29,12 @@ pub(super) const GET: CommandSpec = CommandSpec {
 pub(super) const SET: CommandSpec = CommandSpec {
     admin_only: true,
     fields: Fields::Any,
-    ..CommandSpec::new("setParameter", "Sets server parameters.", set)
+    ..CommandSpec::new(
+        "setParameter",
+        "Sets server parameters.",
+        Authorization::OnCluster(&[Action::SetParameter]),
+        set,
+    )
 };
 
 /// Facts that are asked for like parameters.

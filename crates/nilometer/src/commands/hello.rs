@@ -5,15 +5,16 @@
 //! none polls, a client that has one expects its question to be held until the topology changes,
 //! and here it never does.
 //!
-//! Fields that are not known are ignored, as the handshake must be understood across versions.
-//! `speculativeAuthenticate` is one of them: the client then logs in the long way and is told there.
+//! Fields that are not known are ignored, as the handshake must be understood across versions. The
+//! first message of a login may come with it (`speculativeAuthenticate`) and is answered with it, if
+//! it can be.
 
 use std::sync::Arc;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::args::Args;
-use super::{CommandContext, CommandSpec, Fields};
+use super::{Authorization, CommandContext, CommandSpec, Fields, authentication};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits;
@@ -35,20 +36,26 @@ const APPLICATION_NAME_BYTES_MAX: usize = 128;
 const AWAIT_WITHOUT_TOPOLOGY: i32 = 31_368;
 
 pub(super) const HELLO: CommandSpec = CommandSpec {
-    needs_auth: false,
     fields: Fields::Any,
+    secrets: &["speculativeAuthenticate"],
     in_api_v1: true,
-    ..CommandSpec::new("hello", "Describes this server to a client.", hello)
+    ..CommandSpec::new(
+        "hello",
+        "Describes this server to a client.",
+        Authorization::Open,
+        hello,
+    )
 };
 
 pub(super) const IS_MASTER: CommandSpec = CommandSpec {
     aliases: &["ismaster"],
-    needs_auth: false,
     fields: Fields::Any,
+    secrets: &["speculativeAuthenticate"],
     in_api_v1: true,
     ..CommandSpec::new(
         "isMaster",
         "Describes this server to a client that does not know hello yet.",
+        Authorization::Open,
         is_master,
     )
 };
@@ -102,6 +109,16 @@ fn answer(
         .append("maxWireVersion", WIRE_VERSION_MAX)
         .append("readOnly", false)
         .append("compression", compression);
+    if let Some(user) = args.string("saslSupportedMechs")? {
+        reply.append(
+            "saslSupportedMechs",
+            authentication::mechanisms(database, user),
+        );
+    }
+    if let Some(given) = args.document("speculativeAuthenticate")? {
+        let answer = authentication::speculate(database, context, given);
+        reply.append("speculativeAuthenticate", answer);
+    }
     Ok(reply.finish())
 }
 

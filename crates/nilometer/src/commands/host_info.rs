@@ -2,7 +2,8 @@
 
 use nilometer_bson::{Document, Value, doc};
 
-use super::{CommandContext, CommandSpec};
+use super::{Authorization, CommandContext, CommandSpec};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -14,6 +15,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "hostInfo",
         "Tells about the machine the server runs on.",
+        Authorization::OnCluster(&[Action::HostInfo]),
         run,
     )
 };

@@ -6,7 +6,8 @@ use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value};
 use nilometer_storage::Durability;
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
+use super::authorization::rules;
+use super::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -31,7 +32,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
         "bypassEmptyTsReplacement",
         collection_uuid::NAME,
     ]),
-    ..CommandSpec::new("insert", "Inserts documents.", run)
+    ..CommandSpec::new(
+        "insert",
+        "Inserts documents.",
+        Authorization::Asks(rules::insert),
+        run,
+    )
 };
 
 fn run(

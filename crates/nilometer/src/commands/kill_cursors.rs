@@ -3,8 +3,10 @@
 use nilometer_bson::{Document, Value, ValueRef, doc};
 
 use super::args::Args;
+use super::authorization::{may, not_authorized};
 use super::query::namespace_of;
-use super::{Access, CommandContext, CommandSpec, Fields};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::{Action, Target};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
@@ -14,7 +16,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
     in_api_v1: true,
     fields: Fields::Only(&["cursors"]),
-    ..CommandSpec::new("killCursors", "Closes cursors.", run)
+    ..CommandSpec::new(
+        "killCursors",
+        "Closes cursors.",
+        Authorization::LoggedIn,
+        run,
+    )
 };
 
 fn run(
@@ -42,12 +49,26 @@ fn run(
             "Must specify at least one cursor id in: killCursors",
         ));
     }
+    let any = Action::KillAnyCursor;
+    let all = may(database, context.session, &Target::Cluster, any);
+    let own = context.operation.user.as_ref();
     let mut killed = Vec::new();
     let mut not_found = Vec::new();
     for id in ids {
-        match database.queries().cursors.kill(id, Some(&namespace)) {
+        match database
+            .queries()
+            .cursors
+            .kill(id, Some(&namespace), |by| all || by == own)
+        {
             Killed::Yes => killed.push(Value::Int64(id)),
             Killed::NotFound => not_found.push(Value::Int64(id)),
+            Killed::OfAnother => {
+                return Err(not_authorized(
+                    context.spec,
+                    context.database_name(),
+                    &request.body,
+                ));
+            }
         }
     }
     let none = Vec::<Value>::new;

@@ -3,8 +3,11 @@
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 
 use super::args::Args;
+use super::authorization::not_authorized;
+use super::authorization::rules;
 use super::query::{listing_batch_size, open_listing};
-use super::{Access, CommandContext, CommandSpec, Fields};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::{Action, ActionSet, Privileges, Target};
 use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, pipeline_value};
 use crate::database::Database;
 use crate::database::indexes::id_index;
@@ -21,6 +24,7 @@ pub(super) const COLLECTIONS: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "listCollections",
         "Lists the collections and views of a database.",
+        Authorization::Asks(rules::list_collections),
         collections,
     )
 };
@@ -31,7 +35,12 @@ pub(super) const DATABASES: CommandSpec = CommandSpec {
     in_api_v1: true,
     admin_only: true,
     fields: Fields::Only(&["filter", "nameOnly", "authorizedDatabases"]),
-    ..CommandSpec::new("listDatabases", "Lists the databases.", databases)
+    ..CommandSpec::new(
+        "listDatabases",
+        "Lists the databases.",
+        Authorization::LoggedIn,
+        databases,
+    )
 };
 
 /// The filter of a listing, ready to be asked.
@@ -77,8 +86,10 @@ fn collections(
         listed.push(describe_system_views(name_only));
     }
     let mut batch = Vec::new();
+    let privileges = asked_privileges(database, context);
     for entry in listed {
-        if passes(filter.as_ref(), &entry, &evaluation)? {
+        let name = entry.get("name").as_str().unwrap_or("");
+        if sees(privileges.as_ref(), &db, name) && passes(filter.as_ref(), &entry, &evaluation)? {
             batch.push(entry);
         }
     }
@@ -92,6 +103,27 @@ fn collections(
         batch_size,
         &request.body,
     )
+}
+
+/// Which collections the user may know of: all, or those something may be done with.
+fn sees(privileges: Option<&Privileges>, db: &str, name: &str) -> bool {
+    let list = ActionSet::of(&[Action::ListCollections]);
+    privileges.is_none_or(|all| {
+        let target = Target::collection(db, name);
+        all.allows(&Target::Database(db.to_owned()), list)
+            || all.iter().any(|p| p.resource.includes(&target))
+    })
+}
+
+/// What the user may do; `None` if it is not asked.
+fn asked_privileges(database: &Database, context: &mut CommandContext<'_>) -> Option<Privileges> {
+    let login = &mut context.session.login;
+    if !database.services().access_control || login.is_trusted() {
+        return None;
+    }
+    login
+        .grants(database.authority())
+        .map(|grants| grants.privileges().clone())
 }
 
 fn describe(
@@ -171,15 +203,28 @@ fn databases(
 ) -> Result<Document> {
     let args = Args::new("listDatabases", request.body.as_ref());
     let name_only = args.lenient_boolean("nameOnly")?.unwrap_or(false);
-    args.boolean("authorizedDatabases")?;
+    let authorized = args.boolean("authorizedDatabases")?;
     let filter = filter(&args)?;
     let evaluation = EvalContext {
         now_ms: context.operation.now_ms,
         ..EvalContext::default()
     };
+    let list = ActionSet::of(&[Action::ListDatabases]);
+    // Whoever may list all sees all, unless it is asked for less.
+    let privileges = asked_privileges(database, context)
+        .filter(|p| authorized == Some(true) || !p.allows(&Target::Cluster, list));
+    if privileges.is_some() && authorized == Some(false) {
+        return Err(not_authorized(&DATABASES, "admin", &request.body));
+    }
     let mut total = 0;
     let mut listed = Vec::new();
     for name in database.catalog().databases() {
+        if privileges
+            .as_ref()
+            .is_some_and(|p| !p.finds_anything_in(&name))
+        {
+            continue;
+        }
         let mut out = DocumentBuilder::new();
         out.append("name", name.as_str());
         let mut size = 0;

@@ -2,15 +2,19 @@
 
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
-use super::{Access, COMMANDS, CommandContext, CommandSpec};
+use super::{Access, Authorization, COMMANDS, CommandContext, CommandSpec};
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     aliases: &["listcommands"],
-    needs_auth: false,
-    ..CommandSpec::new("listCommands", "Lists the commands of this server.", run)
+    ..CommandSpec::new(
+        "listCommands",
+        "Lists the commands of this server.",
+        Authorization::LoggedIn,
+        run,
+    )
 };
 
 fn run(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
@@ -25,7 +29,7 @@ fn run(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document
             command.name,
             doc! {
                 "help": command.help,
-                "requiresAuth": command.needs_auth,
+                "requiresAuth": command.authorization.needs_login(),
                 "secondaryOk": command.access != Access::Write,
                 "adminOnly": command.admin_only,
                 "apiVersions": versions,

@@ -4,7 +4,8 @@ use nilometer_bson::Document;
 
 use super::args::Args;
 use super::query::{listing_batch_size, open_listing};
-use super::{Access, CommandContext, CommandSpec, Fields, indexes};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields, indexes};
+use crate::auth::Action;
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::database::indexes::{id_index, shown_indexes};
@@ -15,7 +16,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
     in_api_v1: true,
     fields: Fields::Only(&["cursor"]),
-    ..CommandSpec::new("listIndexes", "Lists the indexes of a collection.", run)
+    ..CommandSpec::new(
+        "listIndexes",
+        "Lists the indexes of a collection.",
+        Authorization::OnCollection(&[Action::ListIndexes]),
+        run,
+    )
 };
 
 fn run(

@@ -3,7 +3,8 @@
 use nilometer_bson::{Array, Document, Value, doc};
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec, Fields, indexes};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields, indexes};
+use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::database::indexes::{IndexSide, id_index, shown_indexes};
@@ -17,6 +18,7 @@ pub(super) const COMPACT: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "compact",
         "Merges what is stored of a collection, so that its files shrink.",
+        Authorization::OnCollection(&[Action::Compact]),
         compact,
     )
 };
@@ -26,6 +28,7 @@ pub(super) const RE_INDEX: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "reIndex",
         "Makes the indexes of a collection anew.",
+        Authorization::OnCollection(&[Action::ReIndex]),
         re_index,
     )
 };
@@ -42,7 +45,12 @@ pub(super) const SPLIT_VECTOR: CommandSpec = CommandSpec {
         "maxChunkObjects",
         "force",
     ]),
-    ..CommandSpec::new("splitVector", "Refused: nothing is sharded.", split_vector)
+    ..CommandSpec::new(
+        "splitVector",
+        "Refused: nothing is sharded.",
+        Authorization::OnCollection(&[Action::SplitVector]),
+        split_vector,
+    )
 };
 
 /// Merges the collection's keyspaces. The engine merges all it keeps in one go, so other

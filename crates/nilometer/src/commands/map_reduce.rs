@@ -2,7 +2,8 @@
 
 use nilometer_bson::Document;
 
-use super::{Access, CommandContext, CommandSpec, Fields};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -14,6 +15,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "mapReduce",
         "Refused: no JavaScript is run; an aggregation does the same.",
+        Authorization::OnCollection(&[Action::Find]),
         refuse,
     )
 };

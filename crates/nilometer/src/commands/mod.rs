@@ -2,7 +2,7 @@
 //!
 //! [`COMMANDS`] is the only list of what this database answers. An entry tells the name, the other
 //! spellings clients use, every option the command takes, and what it needs; from it come
-//! dispatch, the refusal of unknown options, `listCommands`, the statistics per command and the
+//! dispatch, what a user must be allowed ([`authorization`]), the refusal of unknown options, `listCommands`, the statistics per command and the
 //! check of COMPATIBILITY.md. To add a command: write its file with a `SPEC` and name that here.
 //!
 //! What is the same for all commands (options every command takes, time limits, sessions, the
@@ -14,6 +14,9 @@
 
 mod aggregate;
 pub mod args;
+mod audit;
+mod authentication;
+mod authorization;
 mod backup;
 mod bucket_targets;
 mod build_info;
@@ -60,6 +63,8 @@ mod query;
 mod raw_change;
 mod rename_collection;
 mod replication;
+mod roles;
+mod rotate_certificates;
 mod server_status;
 mod sessions;
 mod shutdown;
@@ -73,6 +78,7 @@ mod validation;
 pub(crate) mod view_change;
 
 pub use crate::operation::Access;
+pub use authorization::Authorization;
 pub use dispatch::{error_reply, run};
 
 use crate::database::Database;
@@ -148,8 +154,10 @@ pub struct CommandSpec {
     pub name: &'static str,
     /// Other spellings that are accepted.
     pub aliases: &'static [&'static str],
-    /// False for what a client may ask before it has logged in.
-    pub needs_auth: bool,
+    /// What a client must be allowed to run it.
+    pub authorization: Authorization,
+    /// Fields that are shown nowhere: not to other clients, not in logs.
+    pub secrets: &'static [&'static str],
     /// True if it must be sent to the database `admin`.
     pub admin_only: bool,
     /// Whether it reads or writes.
@@ -171,13 +179,18 @@ pub struct CommandSpec {
 }
 
 impl CommandSpec {
-    /// An entry with the common settings, to be completed by struct update: needs a login, runs on
-    /// any database, takes no option, no read or write concern, outside the stable API.
-    pub const fn new(name: &'static str, help: &'static str, handler: Handler) -> Self {
+    /// An entry with the common settings, to be completed by struct update: runs on any database, takes no option, no read or write concern, outside the stable API.
+    pub const fn new(
+        name: &'static str,
+        help: &'static str,
+        authorization: Authorization,
+        handler: Handler,
+    ) -> Self {
         Self {
             name,
             aliases: &[],
-            needs_auth: true,
+            authorization,
+            secrets: &[],
             admin_only: false,
             access: Access::None,
             fields: Fields::Only(&[]),
@@ -194,6 +207,7 @@ impl CommandSpec {
 /// All commands, in the order of their names (capitals before small letters), which a test checks.
 pub static COMMANDS: &[CommandSpec] = &[
     aggregate::SPEC,
+    authentication::AUTHENTICATE,
     build_info::SPEC,
     bulk_write::SPEC,
     capped::CLONE,
@@ -205,13 +219,19 @@ pub static COMMANDS: &[CommandSpec] = &[
     count::SPEC,
     create::SPEC,
     create_indexes::SPEC,
+    roles::CREATE,
+    users::CREATE,
     current_op::CURRENT_OP,
     stats::DB_STATS,
     delete::SPEC,
     distinct::SPEC,
     drop::DROP,
+    roles::DROP_ALL,
+    users::DROP_ALL,
     drop::DROP_DATABASE,
     drop_indexes::SPEC,
+    roles::DROP,
+    users::DROP,
     sessions::END,
     explain::SPEC,
     find::SPEC,
@@ -223,6 +243,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     get_log::SPEC,
     get_more::SPEC,
     get_parameter::GET,
+    roles::GRANT_PRIVILEGES,
+    roles::GRANT,
+    users::GRANT,
     hello::HELLO,
     host_info::SPEC,
     insert::SPEC,
@@ -235,7 +258,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     list_commands::SPEC,
     list_collections::DATABASES,
     list_indexes::SPEC,
-    users::LOGOUT,
+    authentication::LOGOUT,
     map_reduce::SPEC,
     backup::SPEC,
     ping::SPEC,
@@ -246,9 +269,13 @@ pub static COMMANDS: &[CommandSpec] = &[
     rename_collection::SPEC,
     replication::CONFIG,
     replication::STATUS,
-    users::ROLES_INFO,
-    users::SASL_CONTINUE,
-    users::SASL_START,
+    roles::REVOKE_PRIVILEGES,
+    roles::REVOKE,
+    users::REVOKE,
+    roles::INFO,
+    rotate_certificates::SPEC,
+    authentication::SASL_CONTINUE,
+    authentication::SASL_START,
     server_status::SPEC,
     get_parameter::SET,
     shutdown::SPEC,
@@ -256,7 +283,9 @@ pub static COMMANDS: &[CommandSpec] = &[
     sessions::START,
     top::SPEC,
     update::SPEC,
-    users::USERS_INFO,
+    roles::UPDATE,
+    users::UPDATE,
+    users::INFO,
     validate::SPEC,
     connection_status::WHATS_MY_URI,
 ];

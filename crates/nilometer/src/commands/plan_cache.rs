@@ -4,7 +4,8 @@ use nilometer_bson::{Document, ValueRef};
 
 use super::args::Args;
 use super::query::{QueryOptions, check_collection_name, namespace_of};
-use super::{Access, CommandContext, CommandSpec, Fields};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -16,6 +17,7 @@ pub(super) const CLEAR: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "planCacheClear",
         "Forgets which indexes served queries best.",
+        Authorization::OnCollection(&[Action::PlanCacheWrite]),
         clear,
     )
 };

@@ -16,7 +16,8 @@ use nilometer_storage::Durability;
 use tracing::{info, warn};
 
 use super::args::Args;
-use super::{CommandContext, CommandSpec, Fields};
+use super::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -33,6 +34,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "profile",
         "Asks for operations to be told of in system.profile and in the log.",
+        Authorization::OnDatabase(&[Action::EnableProfiler]),
         run,
     )
 };
@@ -189,7 +191,10 @@ fn entry(finished: &Finished<'_>, command_bytes_max: usize) -> Document {
     out.append("ns", finished.namespace);
     out.append(
         "command",
-        describe::shown_command(&finished.request.body, command_bytes_max),
+        describe::shown_command(
+            &super::authorization::shown(finished.spec, &finished.request.body),
+            command_bytes_max,
+        ),
     );
     append_figures(&mut out, finished);
     match finished.outcome {

@@ -350,6 +350,7 @@ fn begin(
     reply.end();
     let id = if more && !first.single {
         cursor.lsid = operation.lsid;
+        cursor.user = operation.user.clone();
         cursor.no_timeout = first.no_timeout;
         // What is waited for has its own limit of time, with each getMore.
         cursor.time_left = operation.time_left().filter(|_| !awaits);

@@ -7,8 +7,9 @@
 use nilometer_bson::{Document, ValueRef};
 
 use super::args::Args;
+use super::authorization::rules;
 use super::drop::{end_cursors, forget};
-use super::{Access, CommandContext, CommandSpec, Fields, collection_uuid};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields, collection_uuid};
 use crate::catalog::{CatalogEntry, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -19,7 +20,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     write_concern: true,
     admin_only: true,
     fields: Fields::Only(&["to", "dropTarget", "stayTemp", collection_uuid::NAME]),
-    ..CommandSpec::new("renameCollection", "Gives a collection another name.", run)
+    ..CommandSpec::new(
+        "renameCollection",
+        "Gives a collection another name.",
+        Authorization::Asks(rules::rename_collection),
+        run,
+    )
 };
 
 fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {

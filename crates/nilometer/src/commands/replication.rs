@@ -2,7 +2,8 @@
 
 use nilometer_bson::Document;
 
-use super::{CommandContext, CommandSpec, Fields};
+use super::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -13,6 +14,7 @@ pub(super) const STATUS: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "replSetGetStatus",
         "Refused: this is no replica set.",
+        Authorization::OnCluster(&[Action::ReplSetGetStatus]),
         refuse,
     )
 };
@@ -23,6 +25,7 @@ pub(super) const CONFIG: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "replSetGetConfig",
         "Refused: this is no replica set.",
+        Authorization::OnCluster(&[Action::ReplSetGetConfig]),
         refuse,
     )
 };

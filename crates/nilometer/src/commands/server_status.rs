@@ -8,7 +8,8 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::args::truncated_i64;
 use super::build_info::{MONGODB_VERSION, STORAGE_ENGINE};
-use super::{Access, COMMANDS, CommandContext, CommandSpec, Fields};
+use super::{Access, Authorization, COMMANDS, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -19,6 +20,7 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "serverStatus",
         "Tells what the server is doing, in figures.",
+        Authorization::OnCluster(&[Action::ServerStatus]),
         run,
     )
 };
@@ -28,6 +30,7 @@ pub(super) const DIAGNOSTIC_DATA: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "getDiagnosticData",
         "Gives the figures that are collected for diagnosis.",
+        Authorization::OnCluster(&[Action::ServerStatus]),
         diagnostic_data,
     )
 };

@@ -6,23 +6,34 @@
 use nilometer_bson::{Binary, Document, Value, doc};
 
 use super::args::Args;
-use super::{CommandContext, CommandSpec};
+use super::authorization::may;
+use super::{Authorization, CommandContext, CommandSpec};
+use crate::auth::{Action, Target};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 use crate::services::{OperationEntry, Services, TIMEOUT_MINUTES};
-use crate::session::SessionId;
+use crate::session::{SessionId, UserName};
 
 /// Sessions in one command.
 const SESSIONS_MAX: usize = 10_000;
 
-pub(super) const START: CommandSpec =
-    CommandSpec::new("startSession", "Starts a logical session.", start);
+pub(super) const START: CommandSpec = CommandSpec::new(
+    "startSession",
+    "Starts a logical session.",
+    Authorization::LoggedIn,
+    start,
+);
 
 pub(super) const END: CommandSpec = CommandSpec {
     in_api_v1: true,
     write_concern: true,
-    ..CommandSpec::new("endSessions", "Ends logical sessions.", end)
+    ..CommandSpec::new(
+        "endSessions",
+        "Ends logical sessions.",
+        Authorization::LoggedIn,
+        end,
+    )
 };
 
 pub(super) const REFRESH: CommandSpec = CommandSpec {
@@ -30,6 +41,7 @@ pub(super) const REFRESH: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "refreshSessions",
         "Keeps logical sessions from timing out.",
+        Authorization::LoggedIn,
         refresh,
     )
 };
@@ -37,12 +49,14 @@ pub(super) const REFRESH: CommandSpec = CommandSpec {
 pub(super) const KILL: CommandSpec = CommandSpec::new(
     "killSessions",
     "Ends logical sessions and what runs under them.",
+    Authorization::LoggedIn,
     kill,
 );
 
 pub(super) const KILL_ALL: CommandSpec = CommandSpec::new(
     "killAllSessions",
     "Ends all logical sessions and what runs under them.",
+    Authorization::OnCluster(&[Action::KillAnySession]),
     kill_all,
 );
 
@@ -86,9 +100,13 @@ fn start(database: &Database, context: &mut CommandContext<'_>, _: &Request) -> 
     })
 }
 
-fn end(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+fn end(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
     for id in listed("endSessions", request)? {
-        database.end_session(id);
+        database.end_session(id, context.operation.user.as_ref());
     }
     Ok(Document::new())
 }
@@ -116,7 +134,10 @@ fn kill(
         // As in MongoDB, an empty list means all sessions of the user.
         ids = open_sessions(database);
     }
-    kill_sessions(database, context, &ids);
+    let any = Action::KillAnySession;
+    let all = may(database, context.session, &Target::Cluster, any);
+    let user = context.operation.user.clone().filter(|_| !all);
+    kill_sessions(database, context, &ids, user.as_ref());
     Ok(Document::new())
 }
 
@@ -126,14 +147,16 @@ fn kill_all(
     request: &Request,
 ) -> Result<Document> {
     let args = Args::new("killAllSessions", request.body.as_ref());
-    if !args.required_array("killAllSessions")?.is_empty() {
-        return Err(Error::new(
-            ErrorCode::UserNotFound,
-            "killAllSessions by user: this server has no users",
-        ));
-    }
+    let users = args.required_array("killAllSessions")?;
     let ids = open_sessions(database);
-    kill_sessions(database, context, &ids);
+    if users.is_empty() {
+        kill_sessions(database, context, &ids, None);
+    }
+    for value in users.iter() {
+        let path = "killAllSessions.killAllSessions";
+        let user = UserName::parse(value, context.database_name(), path)?;
+        kill_sessions(database, context, &ids, Some(&user));
+    }
     Ok(Document::new())
 }
 
@@ -143,14 +166,21 @@ fn open_sessions(database: &Database) -> Vec<SessionId> {
     open.iter().map(|session| session.id).collect()
 }
 
-fn kill_sessions(database: &Database, context: &CommandContext<'_>, ids: &[SessionId]) {
+/// Ends what runs in these sessions, by `user` if one is given.
+fn kill_sessions(
+    database: &Database,
+    context: &CommandContext<'_>,
+    ids: &[SessionId],
+    user: Option<&UserName>,
+) {
     let own = context.operation.id;
     let concerned = |operation: &OperationEntry| {
-        operation.id != own && operation.lsid.is_some_and(|id| ids.contains(&id))
+        let of_user = user.is_none() || operation.user.as_ref() == user;
+        operation.id != own && of_user && operation.lsid.is_some_and(|id| ids.contains(&id))
     };
     let operations = &database.services().operations;
     operations.kill_where(ErrorCode::Interrupted, concerned);
     for id in ids {
-        database.end_session(*id);
+        database.end_session(*id, user);
     }
 }

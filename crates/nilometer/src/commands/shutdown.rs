@@ -6,7 +6,8 @@
 use nilometer_bson::Document;
 
 use super::args::Args;
-use super::{CommandContext, CommandSpec, Fields};
+use super::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
@@ -14,7 +15,12 @@ use crate::operation::Request;
 pub(super) const SPEC: CommandSpec = CommandSpec {
     admin_only: true,
     fields: Fields::Only(&["force", "timeoutSecs"]),
-    ..CommandSpec::new("shutdown", "Ends the server.", run)
+    ..CommandSpec::new(
+        "shutdown",
+        "Ends the server.",
+        Authorization::OnCluster(&[Action::Shutdown]),
+        run,
+    )
 };
 
 fn run(

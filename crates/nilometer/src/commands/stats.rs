@@ -3,7 +3,8 @@
 use nilometer_bson::{Document, DocumentBuilder};
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec, Fields};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, Result};
@@ -17,6 +18,7 @@ pub(super) const COLL_STATS: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "collStats",
         "Shows sizes and counters of a collection.",
+        Authorization::OnCollection(&[Action::CollStats]),
         coll_stats,
     )
 };
@@ -26,7 +28,12 @@ pub(super) const DB_STATS: CommandSpec = CommandSpec {
     access: Access::Read,
     read_concern: true,
     fields: Fields::Only(&["scale", "freeStorage"]),
-    ..CommandSpec::new("dbStats", "Shows sizes of a database.", db_stats)
+    ..CommandSpec::new(
+        "dbStats",
+        "Shows sizes of a database.",
+        Authorization::OnDatabase(&[Action::DbStats]),
+        db_stats,
+    )
 };
 
 fn scale(args: &Args<'_>) -> Result<i64> {

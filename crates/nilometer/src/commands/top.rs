@@ -2,7 +2,8 @@
 
 use nilometer_bson::{Document, DocumentBuilder, doc};
 
-use super::{CommandContext, CommandSpec};
+use super::{Authorization, CommandContext, CommandSpec};
+use crate::auth::Action;
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
@@ -10,7 +11,12 @@ use crate::services::{TopEntry, TopKind, TopUse};
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     admin_only: true,
-    ..CommandSpec::new("top", "Tells the time spent on each collection.", run)
+    ..CommandSpec::new(
+        "top",
+        "Tells the time spent on each collection.",
+        Authorization::OnCluster(&[Action::Top]),
+        run,
+    )
 };
 
 /// The kinds of operations by the names clients read.

@@ -3,6 +3,7 @@
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::args::Args;
+use super::authorization::rules;
 use super::change::{
     Place, Selected, Statements, Target, append_errors, count_value, durability, eval_context,
     make_durable, target, upserted, with_constants,
@@ -10,7 +11,7 @@ use super::change::{
 use super::insert::ordinary;
 use super::raw_change::Buckets;
 use super::view_change::Measurements;
-use super::{Access, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
+use super::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields, collection_uuid};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::Collation;
@@ -34,7 +35,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
     in_api_v1: true,
     counted: Counted::Update,
     fields: Fields::Only(FIELDS),
-    ..CommandSpec::new("update", "Updates documents.", run)
+    ..CommandSpec::new(
+        "update",
+        "Updates documents.",
+        Authorization::Asks(rules::update),
+        run,
+    )
 };
 
 /// What a statement may say.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nilometer_bson::{Array, Document, Value, doc};
 
 use super::args::Args;
-use super::{Access, CommandContext, CommandSpec, Fields};
+use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::auth::Action;
 use crate::catalog::{CatalogEntry, Collection, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -23,7 +24,12 @@ pub(super) const SPEC: CommandSpec = CommandSpec {
         "background",
         "checkBSONConformance",
     ]),
-    ..CommandSpec::new("validate", "Checks a collection for damage.", run)
+    ..CommandSpec::new(
+        "validate",
+        "Checks a collection for damage.",
+        Authorization::OnCollection(&[Action::Validate]),
+        run,
+    )
 };
 
 /// What is said of documents that are not as the validator wants them.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 use nilometer_storage::Engine;
 
+use crate::auth::Authority;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
 use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
@@ -32,6 +33,7 @@ pub(crate) struct StoredCollections {
     pub(crate) timeseries: Arc<Timeseries>,
     pub(crate) records: Arc<Records>,
     pub(super) plans: Arc<PlanCache>,
+    pub(super) authority: Arc<Authority>,
     pub(super) cursors: Arc<CursorRegistry>,
 }
 
@@ -58,6 +60,14 @@ impl Collections for StoredCollections {
                 pipeline: view.pipeline.clone(),
                 collation: Collation::of_stored(view.options.as_ref())?,
             }),
+            None if db == "admin" && coll == "system.users" => {
+                let users = self.authority.users(None);
+                fixed(users.iter().map(|user| user.to_document()).collect())
+            }
+            None if db == "admin" && coll == "system.roles" => {
+                let roles = self.authority.roles(None);
+                fixed(roles.iter().map(|role| role.to_document()).collect())
+            }
             None if coll == SYSTEM_VIEWS => self.system_views(db),
             None => Resolved::Absent,
         })
@@ -129,6 +139,7 @@ fn current_op(
     let mut shown = Shown {
         idle_connections: false,
         truncate: false,
+        of_user: None,
     };
     let mut idle_cursors = false;
     for element in argument {
@@ -218,11 +229,16 @@ impl StoredCollections {
                 views.push(view_definition(&self.catalog, &namespace, &view));
             }
         }
-        if views.is_empty() {
-            Resolved::Absent
-        } else {
-            Resolved::Ordinary(Arc::new(Fixed(views)))
-        }
+        fixed(views)
+    }
+}
+
+/// A collection of documents that are made when it is read; none is no collection.
+fn fixed(documents: Vec<Document>) -> Resolved {
+    if documents.is_empty() {
+        Resolved::Absent
+    } else {
+        Resolved::Ordinary(Arc::new(Fixed(documents)))
     }
 }
 

@@ -46,12 +46,15 @@ codes! {
     IndexNotFound = 27;
     PathNotViable = 28;
     RoleNotFound = 31;
+    RolesNotRelated = 32;
+    PrivilegeNotFound = 33;
     CannotBackfillArray = 34;
     ConflictingUpdateOperators = 40;
     FileNotOpen = 38;
     CursorNotFound = 43;
     UserDataInconsistent = 45;
     NamespaceExists = 48;
+    InvalidRoleModification = 49;
     MaxTimeMSExpired = 50;
     DollarPrefixedFieldName = 52;
     InvalidIdField = 53;
@@ -88,6 +91,7 @@ codes! {
     InvalidViewDefinition = 182;
     IncompatibleCollationVersion = 161;
     InvalidIndexSpecificationOption = 197;
+    InvalidSSLConfiguration = 140;
     InvalidUUID = 207;
     KeyNotFound = 211;
     NoSuchSession = 206;
@@ -101,6 +105,7 @@ codes! {
     TooManyLogicalSessions = 261;
     QueryExceededMemoryLimitNoDiskUseAllowed = 292;
     UnsupportedOpQueryCommand = 352;
+    MechanismUnavailable = 334;
     CannotConvertIndexToUnique = 359;
     CollectionUUIDMismatch = 361;
     APIVersionError = 322;

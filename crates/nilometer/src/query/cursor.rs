@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{KillSwitch, OperationContext};
 use crate::query::batch::Pending;
 use crate::query::exec::Executor;
-use crate::session::SessionId;
+use crate::session::{SessionId, UserName};
 use crate::write::Arrivals;
 
 /// Documents in a first batch when the client does not say how many.
@@ -65,6 +65,8 @@ pub struct Cursor {
     pub namespace: String,
     /// The session it was opened in.
     pub lsid: Option<SessionId>,
+    /// Who opened it.
+    pub user: Option<UserName>,
     /// Exempt from the idle timeout.
     pub no_timeout: bool,
     /// Time the client granted in all (`maxTimeMS`) that is left for later batches.
@@ -100,6 +102,7 @@ impl Cursor {
         Self {
             namespace,
             lsid: None,
+            user: None,
             no_timeout: false,
             time_left: None,
             command,
@@ -212,11 +215,20 @@ enum Slot {
     },
     Busy {
         namespace: String,
+        user: Option<UserName>,
         kill: KillSwitch,
     },
 }
 
 impl Slot {
+    /// Who opened it.
+    fn user(&self) -> Option<&UserName> {
+        match self {
+            Self::Idle { cursor, .. } => cursor.user.as_ref(),
+            Self::Busy { user, .. } => user.as_ref(),
+        }
+    }
+
     fn namespace(&self) -> &str {
         match self {
             Self::Idle { cursor, .. } => &cursor.namespace,
@@ -253,6 +265,8 @@ pub enum Killed {
     Yes,
     /// No such cursor.
     NotFound,
+    /// It is another user's.
+    OfAnother,
 }
 
 /// All open cursors of a database.
@@ -326,9 +340,11 @@ impl CursorRegistry {
         }
         if let Slot::Idle { cursor, .. } = slot {
             check_session(id, cursor.lsid, operation.lsid)?;
+            check_user(id, cursor.user.as_ref(), operation.user.as_ref())?;
         }
         let busy = Slot::Busy {
             namespace: namespace.to_owned(),
+            user: slot.user().cloned(),
             kill: operation.kill_switch().clone(),
         };
         match std::mem::replace(slot, busy) {
@@ -348,12 +364,18 @@ impl CursorRegistry {
     }
 
     /// Closes a cursor, or tells the operation that works with it to stop. With a namespace, only
-    /// a cursor of that namespace counts.
-    pub fn kill(&self, id: i64, namespace: Option<&str>) -> Killed {
+    /// a cursor of that namespace counts; `may` says whether one that this user opened may be closed.
+    pub fn kill(
+        &self,
+        id: i64,
+        namespace: Option<&str>,
+        may: impl FnOnce(Option<&UserName>) -> bool,
+    ) -> Killed {
         let mut state = self.lock();
         match state.slots.get(&id) {
             None => Killed::NotFound,
             Some(slot) if namespace.is_some_and(|n| n != slot.namespace()) => Killed::NotFound,
+            Some(slot) if !may(slot.user()) => Killed::OfAnother,
             Some(Slot::Busy { kill, .. }) => {
                 kill.kill(ErrorCode::CursorKilled);
                 Killed::Yes
@@ -365,16 +387,25 @@ impl CursorRegistry {
         }
     }
 
-    /// Closes every cursor for which `condemned` says so by namespace and session: a dropped
-    /// collection, an ended session.
-    pub fn kill_where(&self, mut condemned: impl FnMut(&str, Option<SessionId>) -> bool) -> usize {
+    /// Closes every cursor for which `condemned` says so by namespace, session and user: a
+    /// dropped collection, an ended session.
+    pub fn kill_where(
+        &self,
+        mut condemned: impl FnMut(&str, Option<SessionId>, Option<&UserName>) -> bool,
+    ) -> usize {
         let mut state = self.lock();
         let before = state.slots.len();
         let mut stopped = 0;
         state.slots.retain(|_, slot| match slot {
-            Slot::Idle { cursor, .. } => !condemned(&cursor.namespace, cursor.lsid),
-            Slot::Busy { namespace, kill } => {
-                if condemned(namespace, None) {
+            Slot::Idle { cursor, .. } => {
+                !condemned(&cursor.namespace, cursor.lsid, cursor.user.as_ref())
+            }
+            Slot::Busy {
+                namespace,
+                user,
+                kill,
+            } => {
+                if condemned(namespace, None, user.as_ref()) {
                     kill.kill(ErrorCode::CursorKilled);
                     stopped += 1;
                 }
@@ -441,6 +472,17 @@ fn not_found(id: i64) -> Error {
         ErrorCode::CursorNotFound,
         format!("cursor id {id} not found"),
     )
+}
+
+/// A cursor answers only to the user who opened it.
+fn check_user(id: i64, opened: Option<&UserName>, asking: Option<&UserName>) -> Result<()> {
+    if opened.is_none() || opened == asking {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::Unauthorized,
+        format!("cursor id {id} was not created by the authenticated user"),
+    ))
 }
 
 /// A cursor answers only to the session that opened it.

@@ -5,7 +5,7 @@ use nilometer_bson::{Binary, Document, DocumentBuilder, Value, doc};
 
 use super::{OperationEntry, Services};
 use crate::eval::date::civil::date_of_days;
-use crate::session::ClientMetadata;
+use crate::session::{ClientMetadata, UserName};
 
 /// Bytes of a command that are shown whole; more is cut.
 pub(crate) const COMMAND_BYTES_MAX: usize = 1000;
@@ -21,7 +21,9 @@ const NO_USER_DIGEST: [u8; 32] = [
 
 /// Which of the operations are to be described.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shown {
+pub(crate) struct Shown<'a> {
+    /// Only this user's.
+    pub(crate) of_user: Option<&'a UserName>,
     /// Connections that do nothing, too.
     pub(crate) idle_connections: bool,
     /// Long commands are cut.
@@ -29,8 +31,11 @@ pub(crate) struct Shown {
 }
 
 /// Describes the running operations.
-pub(crate) fn operations(services: &Services, shown: Shown) -> Vec<Document> {
-    let running = services.operations.list();
+pub(crate) fn operations(services: &Services, shown: Shown<'_>) -> Vec<Document> {
+    let mut running = services.operations.list();
+    if let Some(user) = shown.of_user {
+        running.retain(|operation| operation.user.as_ref() == Some(user));
+    }
     let mut described: Vec<Document> = running
         .iter()
         .map(|operation| describe(services, operation, shown.truncate))
@@ -69,6 +74,10 @@ fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> 
     let micros = i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX);
     let command = shown(&operation.command, truncate);
     let mut out = common(services, operation.connection_id, &operation.client, true);
+    if let Some(user) = &operation.user {
+        let user = doc! {"user": user.user.as_str(), "db": user.db.as_str()};
+        out.append("effectiveUsers", vec![Value::from(user)]);
+    }
     out.append("opid", operation.id)
         .append("lsid", operation.lsid.map(|id| id.to_document()))
         .append("secs_running", micros / 1_000_000)

@@ -97,6 +97,8 @@ pub struct Environment {
     pub host: HostFacts,
     /// Where identities come from.
     pub ids: IdSource,
+    /// True if clients may do only what their user is allowed.
+    pub access_control: bool,
 }
 
 impl Default for Environment {
@@ -108,6 +110,7 @@ impl Default for Environment {
             log: Arc::default(),
             host: HostFacts::default(),
             ids: IdSource::default(),
+            access_control: false,
         }
     }
 }

@@ -25,9 +25,17 @@ pub use top::{Latency, LatencyClass, Top, TopEntry, TopKind, TopUse};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use nilometer_bson::Document;
+
 pub use crate::ids::IdSource;
 use crate::operation::Clock;
 use crate::parameters::Parameters;
+
+/// Takes what is to be written into the audit log.
+pub type AuditSink = Box<dyn Fn(&Document) + Send + Sync>;
+
+/// Reads the certificates of the transport anew; fails with a reason.
+pub type RotateCertificates = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// Asks whoever runs the database to end.
 pub type ShutdownRequest = Box<dyn Fn() + Send + Sync>;
@@ -58,6 +66,12 @@ pub struct Services {
     pub ids: Arc<IdSource>,
     /// How the `shutdown` command ends the process, if there is one to end.
     pub shutdown: OnceLock<ShutdownRequest>,
+    /// Where the audit log is written, if it is.
+    pub audit: OnceLock<AuditSink>,
+    /// How the transport reads its certificates anew, if it has any.
+    pub rotate_certificates: OnceLock<RotateCertificates>,
+    /// True if clients may do only what their user is allowed.
+    pub access_control: bool,
     started_ms: i64,
     started: Duration,
 }
@@ -71,6 +85,7 @@ impl Services {
             log,
             host,
             ids,
+            access_control,
         } = environment;
         Self {
             started_ms: clock.now_ms(),
@@ -87,6 +102,9 @@ impl Services {
             host,
             ids: Arc::new(ids),
             shutdown: OnceLock::new(),
+            audit: OnceLock::new(),
+            rotate_certificates: OnceLock::new(),
+            access_control,
         }
     }
 

@@ -13,7 +13,7 @@ use nilometer_bson::Document;
 
 use crate::error::ErrorCode;
 use crate::operation::{Access, KillSwitch, OperationContext, Progress, Usage};
-use crate::session::{ClientMetadata, SessionId};
+use crate::session::{ClientMetadata, SessionId, UserName};
 
 /// The table is split so that commands on many connections do not wait for one lock.
 const SHARDS: usize = 16;
@@ -27,9 +27,11 @@ pub struct OperationEntry {
     pub connection_id: i64,
     /// Who asked.
     pub client: Arc<ClientMetadata>,
+    /// Who is logged in there.
+    pub user: Option<UserName>,
     /// The name of the command.
     pub command_name: &'static str,
-    /// The command.
+    /// The command, without its secrets.
     pub command: Document,
     /// Whether it reads or writes.
     pub access: Access,
@@ -53,6 +55,7 @@ impl OperationEntry {
     /// The entry of work nobody asked for over a connection, which begins now.
     pub fn of(operation: &OperationContext, namespace: String) -> Self {
         Self {
+            user: operation.user.clone(),
             id: operation.id,
             connection_id: 0,
             client: operation.client.clone(),
@@ -163,6 +166,7 @@ mod tests {
             id,
             connection_id: 1,
             client: Arc::default(),
+            user: None,
             command_name: "find",
             command: Document::new(),
             access: Access::Read,

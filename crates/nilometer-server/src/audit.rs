@@ -1,0 +1,36 @@
+//! The audit log: one event a line, as JSON, at the end of a file.
+//!
+//! What is told is the database's affair. An event that cannot be written is told in the server's
+//! log; the command goes on.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use nilometer_bson::extjson::value_to_relaxed;
+use nilometer_bson::{Document, ValueRef};
+use tracing::error;
+
+/// The open file.
+pub(crate) struct AuditLog(Mutex<File>);
+
+impl AuditLog {
+    /// Opens the file, which is made if it is absent. Only its owner may read a new one.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create(true).mode(0o600).open(path)?;
+        Ok(Self(Mutex::new(file)))
+    }
+
+    /// Writes an event.
+    pub(crate) fn write(&self, event: &Document) {
+        let mut line = value_to_relaxed(ValueRef::Document(event.as_ref())).to_string();
+        line.push('\n');
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(problem) = file.write_all(line.as_bytes()) {
+            error!(c = "ACCESS", id = 6_694_200, error = %problem, "The audit log cannot be written");
+        }
+    }
+}

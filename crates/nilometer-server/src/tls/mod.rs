@@ -1,0 +1,115 @@
+//! TLS: when a connection speaks it, and the streams that do.
+//!
+//! ```text
+//! accepted ─► three bytes ─┬─ 16 03 0x: a TLS record ─► handshake ─► messages inside
+//!                          └─ anything else: the length of a message ─► messages in the open
+//! ```
+//!
+//! Which of both is allowed is the mode's affair. A record begins with 16 03 and a third byte from 1 to 4.
+//! A message could only begin so if it were longer than 64 KiB, and the first one of a client never is.
+//! Everything is blocking, on the connection's own thread. Certificates may be read anew at any
+//! time; connections that are open keep theirs.
+
+mod certificates;
+mod stream;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::registry::SharedStream;
+pub(crate) use stream::{Opened, Transport};
+
+/// Which connections speak TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// None.
+    #[default]
+    Disabled,
+    /// Those whose client does.
+    Optional,
+    /// All.
+    Required,
+}
+
+/// How TLS is spoken.
+#[derive(Clone, Debug, Default)]
+pub struct TlsOptions {
+    /// Which connections speak it.
+    pub mode: TlsMode,
+    /// Certificate, its chain and the private key, in PEM.
+    pub certificate_key_file: PathBuf,
+    /// The authorities whose client certificates are accepted, in PEM.
+    pub ca_file: Option<PathBuf>,
+    /// Clients need not show a certificate.
+    pub allow_without_certificates: bool,
+    /// Protocol version 1.2 is not spoken.
+    pub without_tls12: bool,
+    /// Protocol version 1.3 is not spoken.
+    pub without_tls13: bool,
+}
+
+/// TLS, ready to be spoken.
+pub struct Tls {
+    options: TlsOptions,
+    config: RwLock<Arc<ServerConfig>>,
+}
+
+impl Tls {
+    /// Reads the certificates.
+    pub fn new(options: TlsOptions) -> Result<Self, String> {
+        let config = certificates::load(&options)?;
+        Ok(Self {
+            options,
+            config: RwLock::new(config),
+        })
+    }
+
+    /// Reads the certificates anew; if that fails, the old ones stay.
+    pub fn rotate(&self) -> Result<(), String> {
+        let config = certificates::load(&self.options)?;
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    /// Which connections speak TLS.
+    pub fn mode(&self) -> TlsMode {
+        self.options.mode
+    }
+
+    fn config(&self) -> Arc<ServerConfig> {
+        let config = self.config.read();
+        config.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Looks at the first bytes, and does the handshake if they are one.
+    pub(crate) fn open(&self, stream: SharedStream) -> io::Result<Opened> {
+        let replayed = stream::Replayed::begin(stream)?;
+        if !replayed.is_handshake() {
+            if self.options.mode == TlsMode::Required {
+                return Err(io::Error::new(
+                    io::ErrorKind::ConnectionAborted,
+                    "the server is configured to only allow TLS connections",
+                ));
+            }
+            return Ok(Opened {
+                transport: Transport::Plain(replayed.end()),
+                subject: None,
+            });
+        }
+        let mut connection = ServerConnection::new(self.config()).map_err(io::Error::other)?;
+        let mut replayed = replayed;
+        while connection.is_handshaking() {
+            connection.complete_io(&mut replayed)?;
+        }
+        let shown = connection.peer_certificates().and_then(|all| all.first());
+        let subject = shown.and_then(|certificate| certificates::subject(certificate));
+        let stream = StreamOwned::new(connection, replayed.end());
+        Ok(Opened {
+            transport: Transport::Tls(Box::new(stream)),
+            subject,
+        })
+    }
+}

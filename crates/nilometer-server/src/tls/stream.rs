@@ -1,0 +1,136 @@
+//! The two kinds of stream a connection reads and writes.
+
+use std::io::{self, Read, Write};
+use std::time::Instant;
+
+use rustls::{ServerConnection, StreamOwned};
+
+use crate::limits;
+use crate::registry::SharedStream;
+
+/// How many bytes tell a handshake from a message.
+const FIRST_BYTES: usize = 3;
+
+/// A stream that is ready for messages.
+pub(crate) struct Opened {
+    pub(crate) transport: Transport,
+    /// The subject of the certificate the client has shown, checked.
+    pub(crate) subject: Option<String>,
+}
+
+/// Where messages come from and go to.
+pub(crate) enum Transport {
+    /// In the open, with what was read already in front.
+    Plain(Replayed),
+    /// Inside TLS.
+    Tls(Box<StreamOwned<ServerConnection, Replayed>>),
+}
+
+impl Transport {
+    /// A stream in the open, nothing of which was read.
+    pub(crate) fn plain(stream: SharedStream) -> Self {
+        Self::Plain(Replayed {
+            first: [0; FIRST_BYTES],
+            given: FIRST_BYTES,
+            until: None,
+            stream,
+        })
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+}
+
+impl Read for Transport {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Transport {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+/// A stream whose first bytes were looked at and are given out again.
+pub(crate) struct Replayed {
+    first: [u8; FIRST_BYTES],
+    given: usize,
+    /// Until when the handshake must be over.
+    until: Option<Instant>,
+    stream: SharedStream,
+}
+
+impl Replayed {
+    /// Reads the first bytes. They, and a handshake, may take [`limits::HANDSHAKE_TIMEOUT`].
+    pub(super) fn begin(stream: SharedStream) -> io::Result<Self> {
+        let mut begun = Self {
+            first: [0; FIRST_BYTES],
+            given: FIRST_BYTES,
+            until: Some(Instant::now() + limits::HANDSHAKE_TIMEOUT),
+            stream,
+        };
+        let mut first = [0; FIRST_BYTES];
+        begun.read_exact(&mut first)?;
+        begun.first = first;
+        begun.given = 0;
+        Ok(begun)
+    }
+
+    /// True if the first bytes are those of a TLS record that begins a handshake.
+    pub(super) fn is_handshake(&self) -> bool {
+        matches!(self.first, [0x16, 0x03, 1..=4])
+    }
+
+    /// The time for the handshake counts no longer.
+    pub(super) fn end(mut self) -> Self {
+        self.until = None;
+        self
+    }
+}
+
+impl Read for Replayed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(mut rest) = self.first.get(self.given..).filter(|r| !r.is_empty()) {
+            let read = rest.read(buffer)?;
+            self.given += read;
+            return Ok(read);
+        }
+        if let Some(until) = self.until {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the handshake took too long",
+                ));
+            }
+            self.stream.0.stream.set_read_timeout(Some(left))?;
+        }
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Replayed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}

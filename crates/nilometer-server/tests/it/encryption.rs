@@ -1,0 +1,252 @@
+//! TLS: modes, versions, client certificates, rotation.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use nilometer_bson::{Document, DocumentBuilder, array, doc};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair,
+};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+
+use crate::client::{Client, body, code, is_ok, op_msg};
+use crate::server::{Directory, Server};
+
+/// An authority made for one test.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "authority");
+        let key = KeyPair::generate().expect("a key");
+        Self(CertifiedIssuer::self_signed(params, key).expect("an authority"))
+    }
+
+    /// A certificate and its key for `localhost`, or for a client called `name`.
+    fn issue(&self, name: &str) -> (Certificate, KeyPair) {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CountryName, "EG");
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, "Nile");
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
+        (certificate, key)
+    }
+
+    /// Writes a certificate and its key into one file.
+    fn write(&self, path: &Path, name: &str) {
+        let (certificate, key) = self.issue(name);
+        let text = format!("{}{}", certificate.pem(), key.serialize_pem());
+        std::fs::write(path, text).expect("a file");
+    }
+}
+
+type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+
+/// Connects with a certificate, if one is given; `None` if the server refuses.
+fn connect(
+    server: &Server,
+    authority: &Authority,
+    identity: Option<&(Certificate, KeyPair)>,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> Option<TlsStream> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.0.der().clone()).expect("an authority");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[version])
+        .expect("a version")
+        .with_root_certificates(roots);
+    let config = match identity {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = vec![CertificateDer::from(certificate.der().to_vec())];
+            let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("a key");
+            builder
+                .with_client_auth_cert(chain, key)
+                .expect("an identity")
+        }
+    };
+    let name = ServerName::try_from("localhost").expect("a name");
+    let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
+    let stream = TcpStream::connect(("127.0.0.1", server.port)).expect("a connection");
+    let mut stream = StreamOwned::new(connection, stream);
+    // Under 1.3 a client knows only from the answer that it was accepted.
+    run(&mut stream, "admin", &doc! {"hello": 1}).map(|_| stream)
+}
+
+fn run(stream: &mut TlsStream, db: &str, command: &Document) -> Option<Document> {
+    let mut with_database = DocumentBuilder::new();
+    for element in command.iter() {
+        with_database.append_element(element);
+    }
+    with_database.append("$db", db);
+    let message = op_msg(0, &[body(&with_database.finish())]);
+    stream.write_all(&message).ok()?;
+    stream.flush().ok()?;
+    let mut header = [0; 16];
+    stream.read_exact(&mut header).ok()?;
+    let length = i32::from_le_bytes(header[..4].try_into().expect("four bytes"));
+    let mut rest = vec![0; usize::try_from(length).ok()? - 16];
+    stream.read_exact(&mut rest).ok()?;
+    Document::from_bytes(rest.get(5..)?.to_vec())
+}
+
+/// A server that speaks TLS, its directory, and the file of its certificate.
+fn start(authority: &Authority, mode: &str, more: &[&str]) -> (Server, Directory) {
+    let directory = Directory::new();
+    let file = directory.0.join("server.pem");
+    authority.write(&file, "server");
+    std::fs::write(directory.0.join("ca.pem"), authority.0.pem()).expect("a file");
+    let file = file.to_str().expect("a path");
+    let mut arguments = vec!["--tlsMode", mode, "--tlsCertificateKeyFile", file];
+    arguments.extend_from_slice(more);
+    (Server::start_with(&arguments), directory)
+}
+
+const TLS12: &rustls::SupportedProtocolVersion = &rustls::version::TLS12;
+const TLS13: &rustls::SupportedProtocolVersion = &rustls::version::TLS13;
+
+#[test]
+fn modes_decide_who_is_served() {
+    let authority = Authority::new();
+    for mode in ["preferTLS", "requireTLS"] {
+        let (server, _directory) = start(&authority, mode, &[]);
+        for version in [TLS12, TLS13] {
+            let mut stream = connect(&server, &authority, None, version).expect("a connection");
+            let big = doc! {"insert": "c", "documents": array![doc! {"x": "y".repeat(3_000_000)}]};
+            assert!(is_ok(&run(&mut stream, "a", &big).expect("an answer")));
+            let found = run(&mut stream, "a", &doc! {"find": "c"}).expect("an answer");
+            assert!(found.as_bytes().len() > 3_000_000);
+            assert!(is_ok(
+                &run(&mut stream, "a", &doc! {"drop": "c"}).expect("an answer")
+            ));
+        }
+        let mut plain = server.connect();
+        let answer = plain.ask_or_lose(&op_msg(0, &[body(&doc! {"ping": 1, "$db": "admin"})]));
+        assert_eq!(answer.is_some(), mode == "preferTLS");
+        // A message whose length begins like a TLS record is a message.
+        if mode == "preferTLS" {
+            let mut plain: Client = server.connect();
+            let padding = "x".repeat(
+                0x0316 - op_msg(0, &[body(&doc! {"ping": 1, "$db": "admin", "comment": ""})]).len(),
+            );
+            let message = op_msg(
+                0,
+                &[body(&doc! {"ping": 1, "$db": "admin", "comment": padding})],
+            );
+            assert_eq!(&message[..2], &[0x16, 0x03]);
+            assert!(is_ok(&plain.ask(&message)));
+        }
+    }
+}
+
+#[test]
+fn versions_can_be_switched_off() {
+    let authority = Authority::new();
+    let (server, _directory) = start(
+        &authority,
+        "requireTLS",
+        &["--tlsDisabledProtocols", "TLS1_2"],
+    );
+    assert!(connect(&server, &authority, None, TLS12).is_none());
+    assert!(connect(&server, &authority, None, TLS13).is_some());
+}
+
+#[test]
+fn a_certificate_logs_its_subject_in() {
+    let authority = Authority::new();
+    let directory = Directory::new();
+    let ca = directory.0.join("ca.pem");
+    std::fs::write(&ca, authority.0.pem()).expect("a file");
+    let ca = ca.to_str().expect("a path");
+    let (server, _directory) = start(&authority, "requireTLS", &["--auth", "--tlsCAFile", ca]);
+    assert!(
+        connect(&server, &authority, None, TLS13).is_none(),
+        "none shown"
+    );
+    let stranger = Authority::new().issue("gauge");
+    assert!(connect(&server, &authority, Some(&stranger), TLS13).is_none());
+    let identity = authority.issue("gauge");
+    for version in [TLS12, TLS13] {
+        let mut stream = connect(&server, &authority, Some(&identity), version).expect("served");
+        let login = doc! {"authenticate": 1, "mechanism": "MONGODB-X509"};
+        if version == TLS12 {
+            let refused = run(&mut stream, "$external", &login).expect("an answer");
+            assert_eq!(code(&refused), 18);
+            let admin = doc! {"createUser": "a", "pwd": "x", "roles": array!["root"]};
+            assert!(is_ok(
+                &run(&mut stream, "admin", &admin).expect("an answer")
+            ));
+            continue;
+        }
+        assert_eq!(
+            code(&run(&mut stream, "$external", &login).expect("an answer")),
+            18
+        );
+    }
+}
+
+#[test]
+fn a_user_is_known_by_the_certificate() {
+    let authority = Authority::new();
+    let directory = Directory::new();
+    let ca = directory.0.join("ca.pem");
+    std::fs::write(&ca, authority.0.pem()).expect("a file");
+    let ca = ca.to_str().expect("a path");
+    // Without access control, so that the test may create whom it likes.
+    let (server, _directory) = start(&authority, "requireTLS", &["--tlsCAFile", ca]);
+    let identity = authority.issue("gauge");
+    let mut stream = connect(&server, &authority, Some(&identity), TLS13).expect("served");
+    let subject = "CN=gauge,O=Nile,C=EG";
+    let create = doc! {"createUser": subject, "roles": array![
+        doc! {"role": "read", "db": "a"},
+    ]};
+    let reply = run(&mut stream, "$external", &create).expect("an answer");
+    assert!(is_ok(&reply), "{reply:?}");
+    let other = doc! {"authenticate": 1, "mechanism": "MONGODB-X509", "user": "CN=other"};
+    assert_eq!(
+        code(&run(&mut stream, "$external", &other).expect("an answer")),
+        18
+    );
+    let login = doc! {"authenticate": 1, "mechanism": "MONGODB-X509"};
+    let reply = run(&mut stream, "$external", &login).expect("an answer");
+    assert_eq!(reply.get("user").as_str(), Some(subject), "{reply:?}");
+}
+
+#[test]
+fn certificates_are_rotated_while_connections_go_on() {
+    let authority = Authority::new();
+    let (server, directory) = start(&authority, "requireTLS", &[]);
+    let mut open = connect(&server, &authority, None, TLS13).expect("served");
+    let other = Authority::new();
+    let file = directory.0.join("server.pem");
+    std::fs::write(&file, "nothing").expect("a file");
+    let rotate = doc! {"rotateCertificates": 1};
+    assert_eq!(
+        code(&run(&mut open, "admin", &rotate).expect("an answer")),
+        140
+    );
+    assert!(
+        connect(&server, &authority, None, TLS13).is_some(),
+        "still the old"
+    );
+    other.write(&file, "server");
+    assert!(is_ok(&run(&mut open, "admin", &rotate).expect("an answer")));
+    assert!(is_ok(
+        &run(&mut open, "admin", &doc! {"ping": 1}).expect("an answer")
+    ));
+    assert!(connect(&server, &authority, None, TLS13).is_none());
+    assert!(connect(&server, &other, None, TLS13).is_some());
+}

@@ -1,0 +1,570 @@
+//! All users and roles: in memory, mirrored in the catalog, a change durable before it counts.
+//!
+//! Every change makes the generation grow, by which connections notice that what they know of
+//! their user may be out of date.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use nilometer_bson::{Binary, Document, Value, ValueRef, doc};
+
+use super::builtin;
+use super::credentials::{Credentials, Mechanism};
+use super::grants::{Grants, Inherited};
+use super::names::{RoleName, UserName};
+use super::privilege::Privileges;
+use super::role::{Role, damaged};
+use super::throttle::Throttle;
+use super::user::User;
+use crate::catalog::{Authorized, Catalog};
+use crate::error::{Error, ErrorCode, Result};
+
+/// A user of this name is there already.
+const USER_EXISTS: i32 = 51_003;
+
+/// A role of this name is there already.
+const ROLE_EXISTS: i32 = 51_002;
+
+/// The key of the secret in the catalog.
+const SECRET_ID: &str = "nobody";
+
+#[derive(Debug, Default)]
+struct State {
+    users: BTreeMap<UserName, Arc<User>>,
+    roles: BTreeMap<RoleName, Arc<Role>>,
+}
+
+/// Who there is and who may do what.
+pub struct Authority {
+    catalog: Arc<Catalog>,
+    state: RwLock<State>,
+    /// Held while a change is checked, stored and made visible.
+    changes: Mutex<()>,
+    generation: AtomicU64,
+    /// What the credentials of nobody are made from.
+    secret: Vec<u8>,
+    /// Failed logins by address.
+    pub throttle: Throttle,
+}
+
+impl Authority {
+    /// Reads users and roles from the catalog.
+    pub fn open(catalog: Arc<Catalog>) -> Result<Self> {
+        let mut state = State::default();
+        for document in catalog.authorized(Authorized::User)? {
+            let user = User::from_document(document.as_ref())?;
+            state.users.insert(user.name.clone(), Arc::new(user));
+        }
+        for document in catalog.authorized(Authorized::Role)? {
+            let role = Role::from_document(document.as_ref())?;
+            state.roles.insert(role.name.clone(), Arc::new(role));
+        }
+        let secret = secret(&catalog)?;
+        Ok(Self {
+            catalog,
+            state: RwLock::new(state),
+            changes: Mutex::new(()),
+            generation: AtomicU64::new(0),
+            secret,
+            throttle: Throttle::default(),
+        })
+    }
+
+    /// Grows with every change.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// True until the first user or role is created.
+    pub fn is_empty(&self) -> bool {
+        self.read(|state| state.users.is_empty() && state.roles.is_empty())
+    }
+
+    /// The user of this name.
+    pub fn user(&self, name: &UserName) -> Option<Arc<User>> {
+        self.read(|state| state.users.get(name).cloned())
+    }
+
+    /// All users, by name; of one database only if `db` says so.
+    pub fn users(&self, db: Option<&str>) -> Vec<Arc<User>> {
+        self.read(|state| {
+            let all = state.users.values();
+            let wanted = all.filter(|user| db.is_none_or(|db| user.name.db == db));
+            wanted.cloned().collect()
+        })
+    }
+
+    /// The role of this name that somebody created.
+    pub fn role(&self, name: &RoleName) -> Option<Arc<Role>> {
+        self.read(|state| state.roles.get(name).cloned())
+    }
+
+    /// All roles of a database that somebody created; of all databases if `db` is `None`.
+    pub fn roles(&self, db: Option<&str>) -> Vec<Arc<Role>> {
+        self.read(|state| {
+            let all = state.roles.values();
+            let wanted = all.filter(|role| db.is_none_or(|db| role.name.db == db));
+            wanted.cloned().collect()
+        })
+    }
+
+    /// The names of the built-in roles of a database.
+    pub fn builtin_roles(&self, db: &str) -> Vec<RoleName> {
+        builtin::names_in(db)
+    }
+
+    /// What the role allows itself, without what it inherits.
+    pub fn own_privileges(&self, name: &RoleName) -> Option<Privileges> {
+        match builtin::privileges(name) {
+            Some(found) => Some(found),
+            None => self.role(name).map(|role| role.privileges.clone()),
+        }
+    }
+
+    /// What somebody logs in with as `name`, and whether there is such a user. Both ways take the
+    /// same steps.
+    pub fn credentials(
+        &self,
+        name: &UserName,
+        mechanism: Mechanism,
+        iterations: u32,
+    ) -> (Credentials, bool) {
+        let nobody = Credentials::of_nobody(mechanism, &self.secret, &name.id(), iterations);
+        let user = self.user(name);
+        match user.as_ref().and_then(|u| u.credentials_of(mechanism)) {
+            Some(found) => (found.clone(), true),
+            None => (nobody, false),
+        }
+    }
+
+    /// What the user of this name may do.
+    pub fn grants(&self, name: &UserName) -> Option<Grants> {
+        // Taken first: a change in between makes this out of date, and it is worked out again.
+        let generation = self.generation();
+        let user = self.user(name)?;
+        let inherited = self.inherited(&user.roles);
+        Some(Grants {
+            generation,
+            user: user.as_ref().clone(),
+            inherited,
+        })
+    }
+
+    /// What these roles come to with all they inherit. Roles that are no more count for nothing.
+    pub fn inherited(&self, roles: &[RoleName]) -> Inherited {
+        let mut found = Inherited::default();
+        let mut seen = BTreeSet::new();
+        let mut open: Vec<RoleName> = roles.iter().rev().cloned().collect();
+        while let Some(name) = open.pop() {
+            if !seen.insert(name.clone()) {
+                continue;
+            }
+            if let Some(privileges) = builtin::privileges(&name) {
+                found.privileges.extend(&privileges);
+            } else if let Some(role) = self.role(&name) {
+                found.privileges.extend(&role.privileges);
+                found.restrictions.push(role.restrictions.clone());
+                open.extend(role.roles.iter().rev().cloned());
+            } else {
+                continue;
+            }
+            found.roles.push(name);
+        }
+        found
+    }
+
+    /// Fails unless all these roles exist and may be given.
+    pub fn check_roles(&self, roles: &[RoleName]) -> Result<()> {
+        for name in roles {
+            if builtin::is_reserved(name) {
+                return Err(Error::bad_value(format!(
+                    "the role {name} is the server's own and cannot be granted"
+                )));
+            }
+            if !builtin::is_builtin(name) && self.role(name).is_none() {
+                return Err(no_such_role(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a user; the name must be free and the roles exist.
+    pub fn create_user(&self, user: User) -> Result<()> {
+        let _changing = self.changing();
+        if self.user(&user.name).is_some() {
+            return Err(Error::location(
+                USER_EXISTS,
+                format!("User \"{}\" already exists", user.name),
+            ));
+        }
+        self.check_roles(&user.roles)?;
+        self.put(vec![Change::User(user)])
+    }
+
+    /// Makes another of the user called `name`.
+    pub fn change_user(
+        &self,
+        name: &UserName,
+        change: impl FnOnce(&mut User) -> Result<()>,
+    ) -> Result<()> {
+        let _changing = self.changing();
+        let mut user = self.user(name).ok_or_else(|| no_such_user(name))?;
+        let changed = Arc::make_mut(&mut user);
+        change(changed)?;
+        self.check_roles(&changed.roles)?;
+        self.put(vec![Change::User(changed.clone())])
+    }
+
+    /// Removes a user.
+    pub fn drop_user(&self, name: &UserName) -> Result<()> {
+        let _changing = self.changing();
+        if self.user(name).is_none() {
+            return Err(no_such_user(name));
+        }
+        self.put(vec![Change::NoUser(name.clone())])
+    }
+
+    /// Removes all users of a database and tells how many there were.
+    pub fn drop_users(&self, db: &str) -> Result<usize> {
+        let _changing = self.changing();
+        let doomed = self.users(Some(db));
+        let changes = doomed.iter().map(|u| Change::NoUser(u.name.clone()));
+        self.put(changes.collect())?;
+        Ok(doomed.len())
+    }
+
+    /// Adds a role; the name must be free.
+    pub fn create_role(&self, role: Role) -> Result<()> {
+        let _changing = self.changing();
+        if builtin::is_builtin(&role.name) || self.role(&role.name).is_some() {
+            return Err(Error::location(
+                ROLE_EXISTS,
+                format!("Role \"{}\" already exists", role.name),
+            ));
+        }
+        self.check_role(&role)?;
+        self.put(vec![Change::Role(role)])
+    }
+
+    /// Makes another of the role called `name`.
+    pub fn change_role(
+        &self,
+        name: &RoleName,
+        change: impl FnOnce(&mut Role) -> Result<()>,
+    ) -> Result<()> {
+        let _changing = self.changing();
+        let mut role = self.own_role(name)?;
+        let changed = Arc::make_mut(&mut role);
+        change(changed)?;
+        self.check_role(changed)?;
+        self.put(vec![Change::Role(changed.clone())])
+    }
+
+    /// Removes roles, and takes them from everybody who has them.
+    fn drop_role_names(&self, doomed: &[RoleName]) -> Result<()> {
+        let mut changes: Vec<Change> = doomed.iter().cloned().map(Change::NoRole).collect();
+        for user in self.users(None) {
+            if user.roles.iter().any(|role| doomed.contains(role)) {
+                let mut left = user.as_ref().clone();
+                left.roles.retain(|role| !doomed.contains(role));
+                changes.push(Change::User(left));
+            }
+        }
+        for role in self.roles(None) {
+            let has = role.roles.iter().any(|role| doomed.contains(role));
+            if has && !doomed.contains(&role.name) {
+                let mut left = role.as_ref().clone();
+                left.roles.retain(|role| !doomed.contains(role));
+                changes.push(Change::Role(left));
+            }
+        }
+        self.put(changes)
+    }
+
+    /// Removes a role, and takes it from everybody who has it.
+    pub fn drop_role(&self, name: &RoleName) -> Result<()> {
+        let _changing = self.changing();
+        self.own_role(name)?;
+        self.drop_role_names(std::slice::from_ref(name))
+    }
+
+    /// Removes all roles somebody created in a database and tells how many there were.
+    pub fn drop_roles(&self, db: &str) -> Result<usize> {
+        let _changing = self.changing();
+        let doomed: Vec<_> = self
+            .roles(Some(db))
+            .iter()
+            .map(|r| r.name.clone())
+            .collect();
+        self.drop_role_names(&doomed)?;
+        Ok(doomed.len())
+    }
+
+    /// A role that can be changed: it exists and is not built in.
+    fn own_role(&self, name: &RoleName) -> Result<Arc<Role>> {
+        if builtin::is_builtin(name) {
+            return Err(Error::new(
+                ErrorCode::InvalidRoleModification,
+                format!("{name} is a built-in role and cannot be modified"),
+            ));
+        }
+        self.role(name).ok_or_else(|| no_such_role(name))
+    }
+
+    /// Fails unless the role stands on roles that exist and not on itself, and, in any database but
+    /// `admin`, reaches no further than that database.
+    fn check_role(&self, role: &Role) -> Result<()> {
+        let refused = |text: String| Err(Error::new(ErrorCode::InvalidRoleModification, text));
+        let db = role.name.db.as_str();
+        self.check_roles(&role.roles)?;
+        if db != "admin" {
+            if let Some(other) = role.roles.iter().find(|r| r.db != db) {
+                return refused(format!(
+                    "a role of the database '{db}' cannot inherit {other}, which belongs to another database"
+                ));
+            }
+            let mut privileges = role.privileges.iter();
+            if let Some(other) = privileges.find(|p| !p.resource.is_within(db)) {
+                return refused(format!(
+                    "a role of the database '{db}' cannot have privileges beyond it, as on {:?}",
+                    other.resource
+                ));
+            }
+        }
+        if self.inherited(&role.roles).roles.contains(&role.name) {
+            return refused(format!("the role {} would inherit itself", role.name));
+        }
+        Ok(())
+    }
+
+    fn changing(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes changes durable, then visible, then known.
+    fn put(&self, changes: Vec<Change>) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let stored: Vec<_> = changes.iter().map(Change::stored).collect();
+        self.catalog.set_authorized(&stored)?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        for change in changes {
+            match change {
+                Change::User(user) => {
+                    state.users.insert(user.name.clone(), Arc::new(user));
+                }
+                Change::NoUser(name) => {
+                    state.users.remove(&name);
+                }
+                Change::Role(role) => {
+                    state.roles.insert(role.name.clone(), Arc::new(role));
+                }
+                Change::NoRole(name) => {
+                    state.roles.remove(&name);
+                }
+            }
+        }
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+enum Change {
+    User(User),
+    NoUser(UserName),
+    Role(Role),
+    NoRole(RoleName),
+}
+
+impl Change {
+    fn stored(&self) -> (Authorized, String, Option<Document>) {
+        match self {
+            Self::User(user) => (Authorized::User, user.name.id(), Some(user.to_document())),
+            Self::NoUser(name) => (Authorized::User, name.id(), None),
+            Self::Role(role) => (Authorized::Role, role.name.id(), Some(role.to_document())),
+            Self::NoRole(name) => (Authorized::Role, name.id(), None),
+        }
+    }
+}
+
+/// The secret kept in the catalog; made at the first opening.
+fn secret(catalog: &Catalog) -> Result<Vec<u8>> {
+    if let Some(kept) = catalog.authorized(Authorized::Secret)?.first() {
+        return match kept.get("secret") {
+            ValueRef::Binary { bytes, .. } => Ok(bytes.to_vec()),
+            _ => Err(damaged()),
+        };
+    }
+    let secret = super::unguessable::<32>()?;
+    let kept = doc! {"secret": Value::from(Binary {
+        subtype: 0,
+        bytes: secret.as_slice().into(),
+    })};
+    catalog.set_authorized(&[(Authorized::Secret, SECRET_ID.to_owned(), Some(kept))])?;
+    Ok(secret.to_vec())
+}
+
+/// There is no user of this name.
+pub(super) fn no_such_user(name: &UserName) -> Error {
+    Error::new(ErrorCode::UserNotFound, format!("User '{name}' not found"))
+}
+
+/// There is no role of this name.
+pub(super) fn no_such_role(name: &RoleName) -> Error {
+    Error::new(
+        ErrorCode::RoleNotFound,
+        format!("Could not find role: {name}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::action::{Action, ActionSet};
+    use super::super::login::Login;
+    use super::super::resource::{Resource, Target};
+    use super::super::restriction::Restrictions;
+    use super::*;
+    use nilometer_storage::{Engine, MemoryEngine};
+
+    fn open(engine: &Arc<dyn Engine>) -> Authority {
+        Authority::open(Arc::new(Catalog::open(engine.clone()).unwrap())).unwrap()
+    }
+
+    fn user(name: &str, roles: &[(&str, &str)]) -> User {
+        User {
+            name: UserName::new(name, "db"),
+            id: [u8::try_from(name.len()).unwrap(); 16],
+            credentials: vec![(
+                Mechanism::Sha256,
+                Credentials::derive(Mechanism::Sha256, "x", b"salt", 1),
+            )],
+            roles: roles.iter().map(|(r, d)| RoleName::new(r, d)).collect(),
+            custom_data: Some(doc! {"a": 1}),
+            restrictions: Restrictions::default(),
+        }
+    }
+
+    fn role(name: &str, db: &str, roles: &[(&str, &str)]) -> Role {
+        let mut privileges = Privileges::default();
+        let find = ActionSet::of(&[Action::Find]);
+        privileges.allow(&Resource::named(db, name), find);
+        Role {
+            name: RoleName::new(name, db),
+            privileges,
+            roles: roles.iter().map(|(r, d)| RoleName::new(r, d)).collect(),
+            restrictions: Restrictions::default(),
+        }
+    }
+
+    #[test]
+    fn what_was_created_is_there_after_reopening() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let authority = open(&engine);
+        assert!(authority.is_empty());
+        authority
+            .create_role(role("r", "db", &[("read", "db")]))
+            .unwrap();
+        authority.create_user(user("u", &[("r", "db")])).unwrap();
+        let nobody = authority.credentials(&UserName::new("n", "db"), Mechanism::Sha1, 10_000);
+        let again = open(&engine);
+        let there = again.user(&UserName::new("u", "db")).expect("the user");
+        assert_eq!(
+            there.to_document().as_bytes(),
+            user("u", &[("r", "db")]).to_document().as_bytes()
+        );
+        assert_eq!(again.roles(None), authority.roles(None));
+        let name = UserName::new("n", "db");
+        assert_eq!(again.credentials(&name, Mechanism::Sha1, 10_000), nobody);
+        assert!(!nobody.1);
+        again.drop_user(&UserName::new("u", "db")).unwrap();
+        assert!(open(&engine).users(None).is_empty());
+    }
+
+    #[test]
+    fn names_are_unique_and_roles_must_exist() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let authority = open(&engine);
+        authority.create_user(user("u", &[])).unwrap();
+        let code = |r: Result<()>| r.unwrap_err().code.0;
+        assert_eq!(code(authority.create_user(user("u", &[]))), 51_003);
+        assert_eq!(code(authority.create_user(user("v", &[("x", "db")]))), 31);
+        let system = user("v", &[("__system", "admin")]);
+        assert_eq!(code(authority.create_user(system)), 2);
+        authority.create_role(role("r", "db", &[])).unwrap();
+        assert_eq!(code(authority.create_role(role("r", "db", &[]))), 51_002);
+        assert_eq!(code(authority.create_role(role("read", "db", &[]))), 51_002);
+        assert_eq!(code(authority.drop_user(&UserName::new("x", "db"))), 11);
+        assert_eq!(code(authority.drop_role(&RoleName::new("x", "db"))), 31);
+        assert_eq!(code(authority.drop_role(&RoleName::new("read", "db"))), 49);
+    }
+
+    #[test]
+    fn roles_inherit_without_rings_and_within_their_database() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let authority = open(&engine);
+        let code = |r: Result<()>| r.unwrap_err().code.0;
+        authority.create_role(role("a", "db", &[])).unwrap();
+        authority
+            .create_role(role("b", "db", &[("a", "db")]))
+            .unwrap();
+        let to_b = |role: &mut Role| {
+            role.roles.push(RoleName::new("b", "db"));
+            Ok(())
+        };
+        assert_eq!(
+            code(authority.change_role(&RoleName::new("a", "db"), to_b)),
+            49
+        );
+        assert_eq!(
+            code(authority.create_role(role("c", "e", &[("a", "db")]))),
+            49
+        );
+        let mut far = role("c", "e", &[]);
+        far.privileges.allow(&Resource::Cluster, ActionSet::ALL);
+        assert_eq!(code(authority.create_role(far)), 49);
+        authority
+            .create_role(role("c", "admin", &[("b", "db")]))
+            .unwrap();
+        let all = authority.inherited(&[RoleName::new("c", "admin")]);
+        assert_eq!(all.roles.len(), 3);
+        let find = ActionSet::of(&[Action::Find]);
+        assert!(all.privileges.allows(&Target::collection("db", "a"), find));
+        authority.drop_role(&RoleName::new("b", "db")).unwrap();
+        let all = authority.inherited(&[RoleName::new("c", "admin")]);
+        assert_eq!(all.roles.len(), 1);
+    }
+
+    #[test]
+    fn a_connection_notices_changes_at_once() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let authority = open(&engine);
+        authority.create_user(user("u", &[("read", "db")])).unwrap();
+        let name = UserName::new("u", "db");
+        let mut login = Login::default();
+        login.succeed(Arc::new(authority.grants(&name).unwrap()));
+        let insert = ActionSet::of(&[Action::Insert]);
+        let target = Target::collection("db", "c");
+        let mut may = |authority: &Authority| {
+            let grants = login.grants(authority);
+            grants.map(|g| g.privileges().allows(&target, insert))
+        };
+        assert_eq!(may(&authority), Some(false));
+        let write = |user: &mut User| {
+            user.roles = vec![RoleName::new("readWrite", "db")];
+            Ok(())
+        };
+        authority.change_user(&name, write).unwrap();
+        assert_eq!(may(&authority), Some(true));
+        authority.drop_user(&name).unwrap();
+        let mut other = user("u", &[("readWrite", "db")]);
+        other.id = [9; 16];
+        authority.create_user(other).unwrap();
+        assert_eq!(may(&authority), None, "another of the same name");
+    }
+}

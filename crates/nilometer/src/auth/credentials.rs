@@ -1,0 +1,235 @@
+//! What is kept of a password: enough to check it, not enough to know it.
+//!
+//! Both mechanisms follow RFC 5802 (`SCRAM-SHA-1`) and RFC 7677 (`SCRAM-SHA-256`):
+//!
+//! ```text
+//! SaltedPassword = PBKDF2(HMAC, password, salt, iterations)
+//! StoredKey      = H(HMAC(SaltedPassword, "Client Key"))
+//! ServerKey      = HMAC(SaltedPassword, "Server Key")
+//! ```
+//!
+//! For SHA-1 the password is the hexadecimal MD5 of `user:mongo:password`, as MongoDB's drivers
+//! have it; for SHA-256 it is prepared by SASLprep (RFC 4013).
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hmac::{Hmac, Mac};
+use md5::Md5;
+use nilometer_bson::{DocRef, Document, ValueRef, doc};
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, Result};
+
+/// A way to prove a password.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// `SCRAM-SHA-1`.
+    Sha1,
+    /// `SCRAM-SHA-256`.
+    Sha256,
+}
+
+impl Mechanism {
+    /// Both, in the order MongoDB lists them.
+    pub const ALL: [Self; 2] = [Self::Sha1, Self::Sha256];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sha1 => "SCRAM-SHA-1",
+            Self::Sha256 => "SCRAM-SHA-256",
+        }
+    }
+
+    /// The mechanism of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|m| m.name() == name)
+    }
+
+    /// Bytes of a salt: what makes the first block of PBKDF2 whole, as MongoDB has them.
+    pub fn salt_bytes(self) -> usize {
+        match self {
+            Self::Sha1 => 16,
+            Self::Sha256 => 28,
+        }
+    }
+
+    /// Bytes of a digest.
+    pub fn digest_bytes(self) -> usize {
+        match self {
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+        }
+    }
+
+    /// H of the RFC.
+    pub fn hash(self, data: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Sha1 => Sha1::digest(data).to_vec(),
+            Self::Sha256 => Sha256::digest(data).to_vec(),
+        }
+    }
+
+    /// HMAC of the RFC.
+    pub fn hmac(self, key: &[u8], data: &[u8]) -> Vec<u8> {
+        // A key of HMAC may have any length, so making one never fails.
+        match self {
+            Self::Sha1 => Hmac::<Sha1>::new_from_slice(key)
+                .map(|mac| mac.chain_update(data).finalize().into_bytes().to_vec()),
+            Self::Sha256 => Hmac::<Sha256>::new_from_slice(key)
+                .map(|mac| mac.chain_update(data).finalize().into_bytes().to_vec()),
+        }
+        .unwrap_or_default()
+    }
+
+    /// Hi of the RFC.
+    pub fn stretch(self, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
+        let mut out = vec![0; self.digest_bytes()];
+        match self {
+            Self::Sha1 => pbkdf2::pbkdf2_hmac::<Sha1>(password, salt, iterations, &mut out),
+            Self::Sha256 => pbkdf2::pbkdf2_hmac::<Sha256>(password, salt, iterations, &mut out),
+        }
+        out
+    }
+
+    /// The password as the mechanism wants it.
+    pub fn prepare(self, user: &str, password: &str) -> Result<String> {
+        match self {
+            Self::Sha1 => Ok(digest_password(user, password)),
+            Self::Sha256 => stringprep::saslprep(password)
+                .map(std::borrow::Cow::into_owned)
+                .map_err(|_| {
+                    Error::bad_value("the password holds characters that SASLprep prohibits")
+                }),
+        }
+    }
+}
+
+/// The hexadecimal MD5 of `user:mongo:password`.
+fn digest_password(user: &str, password: &str) -> String {
+    let digest = Md5::digest(format!("{user}:mongo:{password}"));
+    digest.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// What is kept of a password for one mechanism.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// How often the password is hashed.
+    pub iterations: u32,
+    /// What is hashed with it.
+    pub salt: Vec<u8>,
+    /// Checks what a client proves.
+    pub stored_key: Vec<u8>,
+    /// Proves the server to the client.
+    pub server_key: Vec<u8>,
+}
+
+/// Keys are never printed.
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials")
+            .field("iterations", &self.iterations)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// What is kept of a prepared password.
+    pub fn derive(mechanism: Mechanism, prepared: &str, salt: &[u8], iterations: u32) -> Self {
+        let salted = mechanism.stretch(prepared.as_bytes(), salt, iterations);
+        let client_key = mechanism.hmac(&salted, b"Client Key");
+        Self {
+            iterations,
+            salt: salt.to_vec(),
+            stored_key: mechanism.hash(&client_key),
+            server_key: mechanism.hmac(&salted, b"Server Key"),
+        }
+    }
+
+    /// Credentials of somebody who does not exist: always the same for the same name, so that
+    /// asking twice tells nothing, and nobody has the password.
+    pub fn of_nobody(mechanism: Mechanism, secret: &[u8], name: &str, iterations: u32) -> Self {
+        let draw = |what: &str| {
+            let seed = format!("{}\0{what}\0{name}", mechanism.name());
+            Mechanism::Sha256.hmac(secret, seed.as_bytes())
+        };
+        let cut = |mut bytes: Vec<u8>, length: usize| {
+            bytes.truncate(length);
+            bytes
+        };
+        Self {
+            iterations,
+            salt: cut(draw("salt"), mechanism.salt_bytes()),
+            stored_key: cut(draw("stored key"), mechanism.digest_bytes()),
+            server_key: cut(draw("server key"), mechanism.digest_bytes()),
+        }
+    }
+
+    /// The stored document.
+    pub fn to_document(&self) -> Document {
+        doc! {
+            "iterationCount": i32::try_from(self.iterations).unwrap_or(i32::MAX),
+            "salt": BASE64.encode(&self.salt),
+            "storedKey": BASE64.encode(&self.stored_key),
+            "serverKey": BASE64.encode(&self.server_key),
+        }
+    }
+
+    /// Reads the stored document.
+    pub fn from_document(document: DocRef<'_>) -> Option<Self> {
+        let bytes = |name: &str| BASE64.decode(document.get(name).as_str()?).ok();
+        let ValueRef::Int32(iterations) = document.get("iterationCount") else {
+            return None;
+        };
+        Some(Self {
+            iterations: u32::try_from(iterations).ok()?,
+            salt: bytes("salt")?,
+            stored_key: bytes("storedKey")?,
+            server_key: bytes("serverKey")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_password_digest_is_that_of_the_drivers() {
+        assert_eq!(
+            digest_password("user", "pencil"),
+            "1c33006ec1ffd90f9cadcbcc0e118200"
+        );
+    }
+
+    #[test]
+    fn saslprep_joins_what_looks_alike() {
+        let prepare = |p: &str| Mechanism::Sha256.prepare("u", p);
+        assert_eq!(prepare("\u{2168}").unwrap(), "IX");
+        assert_eq!(prepare("I\u{AD}X").unwrap(), "IX");
+        assert!(prepare("\u{7}").is_err());
+    }
+
+    #[test]
+    fn nobody_is_always_the_same() {
+        let one = Credentials::of_nobody(Mechanism::Sha1, b"secret", "a.b", 10_000);
+        assert_eq!(
+            one,
+            Credentials::of_nobody(Mechanism::Sha1, b"secret", "a.b", 10_000)
+        );
+        let other = Credentials::of_nobody(Mechanism::Sha1, b"secret", "a.c", 10_000);
+        assert_ne!(one.salt, other.salt);
+        assert_eq!(one.salt.len(), 16);
+        assert_eq!(one.stored_key.len(), 20);
+        assert_ne!(one.stored_key, one.server_key);
+    }
+
+    #[test]
+    fn documents_are_read_as_they_are_written() {
+        let kept = Credentials::derive(Mechanism::Sha256, "pencil", b"0123456789", 4096);
+        let read = Credentials::from_document(kept.to_document().as_ref());
+        assert_eq!(read.as_ref(), Some(&kept));
+        assert!(!format!("{kept:?}").contains("key"));
+    }
+}

@@ -1,0 +1,259 @@
+//! What a privilege is about, and what a command touches.
+//!
+//! | resource document | is about |
+//! |---|---|
+//! | `{cluster: true}` | the server as a whole |
+//! | `{db: "d", collection: "c"}` | one collection |
+//! | `{db: "d", collection: ""}` | the database, and its collections but the system's |
+//! | `{db: "", collection: "c"}` | collections of that name in every database |
+//! | `{db: "", collection: ""}` | every database but `local` and `config`, and their collections but the system's |
+//! | `{db: "d", system_buckets: "c"}` | the buckets of a time-series collection, called by their own name |
+//! | `{anyResource: true}` | everything |
+//!
+//! Empty names in the form with `system_buckets` mean any, and `db` may be left out. Who may read a
+//! time-series collection need not be allowed to read its buckets by their own name.
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
+
+use crate::catalog::BUCKETS_PREFIX;
+use crate::error::{Error, Result};
+
+/// What a privilege is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resource {
+    /// The server.
+    Cluster,
+    /// Everything.
+    Any,
+    /// Databases and collections; an empty name is any.
+    Named {
+        /// The database.
+        db: String,
+        /// The collection.
+        collection: String,
+    },
+    /// Buckets of time-series collections by their own name; an empty name is any.
+    Buckets {
+        /// The database.
+        db: String,
+        /// The time-series collection.
+        collection: String,
+    },
+}
+
+/// What a command touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The server.
+    Cluster,
+    /// A database as a whole.
+    Database(String),
+    /// A collection or view.
+    Collection(String, String),
+    /// Everything there is, whatever its name.
+    Everything,
+}
+
+impl Target {
+    /// The collection `collection` of `db`.
+    pub fn collection(db: &str, collection: &str) -> Self {
+        Self::Collection(db.to_owned(), collection.to_owned())
+    }
+}
+
+impl Resource {
+    /// The database `db` and its ordinary collections.
+    pub fn database(db: &str) -> Self {
+        Self::named(db, "")
+    }
+
+    /// The collection `collection` of `db`; empty names are any.
+    pub fn named(db: &str, collection: &str) -> Self {
+        Self::Named {
+            db: db.to_owned(),
+            collection: collection.to_owned(),
+        }
+    }
+
+    /// The buckets of any collection of `db`, or of all databases.
+    pub fn buckets(db: &str) -> Self {
+        Self::Buckets {
+            db: db.to_owned(),
+            collection: String::new(),
+        }
+    }
+
+    /// True if a privilege on this is one on `target`.
+    pub fn includes(&self, target: &Target) -> bool {
+        match (self, target) {
+            (Self::Any, _) | (Self::Cluster, Target::Cluster) => true,
+            (Self::Named { db, collection }, Target::Database(target)) => {
+                collection.is_empty() && includes_database(db, target)
+            }
+            (Self::Named { db, collection }, Target::Collection(of, name)) => {
+                if collection.is_empty() {
+                    includes_database(db, of) && !name.starts_with("system.")
+                } else {
+                    collection == name && (db.is_empty() || db == of)
+                }
+            }
+            (Self::Buckets { db, collection }, Target::Collection(of, name)) => {
+                (db.is_empty() || db == of)
+                    && name
+                        .strip_prefix(BUCKETS_PREFIX)
+                        .is_some_and(|view| collection.is_empty() || collection == view)
+            }
+            _ => false,
+        }
+    }
+
+    /// True if it lies within the database `db`.
+    pub fn is_within(&self, within: &str) -> bool {
+        match self {
+            Self::Named { db, .. } | Self::Buckets { db, .. } => db == within,
+            Self::Cluster | Self::Any => false,
+        }
+    }
+
+    /// Reads a resource document.
+    pub fn parse(document: DocRef<'_>) -> Result<Self> {
+        let text = |name: &str| match document.get(name) {
+            ValueRef::Missing => Ok(None),
+            ValueRef::String(text) => Ok(Some(text.to_owned())),
+            other => Err(Error::wrong_field_type(
+                format_args!("resource.{name}"),
+                other,
+                "string",
+            )),
+        };
+        let flag = |name: &str| match document.get(name) {
+            ValueRef::Missing => Ok(false),
+            ValueRef::Bool(true) => Ok(true),
+            other => Err(Error::bad_value(format!(
+                "'resource.{name}' can only be true, not {} {other:?}",
+                other.type_name()
+            ))),
+        };
+        let known = [
+            "anyResource",
+            "cluster",
+            "db",
+            "collection",
+            "system_buckets",
+        ];
+        if let Some(other) = document.iter().find(|e| !known.contains(&e.name())) {
+            return Err(Error::unknown_field(format_args!(
+                "resource.{}",
+                other.name()
+            )));
+        }
+        let (db, collection) = (text("db")?, text("collection")?);
+        let buckets = text("system_buckets")?;
+        let (any, cluster) = (flag("anyResource")?, flag("cluster")?);
+        match (any, cluster, db, collection, buckets) {
+            (true, false, None, None, None) => Ok(Self::Any),
+            (false, true, None, None, None) => Ok(Self::Cluster),
+            (false, false, Some(db), Some(collection), None) => Ok(Self::Named { db, collection }),
+            (false, false, db, None, Some(collection)) => Ok(Self::Buckets {
+                db: db.unwrap_or_default(),
+                collection,
+            }),
+            _ => Err(Error::bad_value(
+                "a resource is one of {db, collection}, {db, system_buckets}, {cluster: true} and {anyResource: true}",
+            )),
+        }
+    }
+
+    /// The resource document.
+    pub fn to_document(&self) -> Document {
+        match self {
+            Self::Cluster => doc! {"cluster": true},
+            Self::Any => doc! {"anyResource": true},
+            Self::Named { db, collection } => {
+                doc! {"db": db.as_str(), "collection": collection.as_str()}
+            }
+            Self::Buckets { db, collection } => {
+                let mut out = DocumentBuilder::new();
+                if !db.is_empty() {
+                    out.append("db", db.as_str());
+                }
+                out.append("system_buckets", collection.as_str());
+                out.finish()
+            }
+        }
+    }
+}
+
+/// True if the name `db` in a privilege, empty for any, stands for `target`.
+fn includes_database(db: &str, target: &str) -> bool {
+    if db.is_empty() {
+        !matches!(target, "local" | "config")
+    } else {
+        db == target
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_includes_what() {
+        let collection = Target::collection("d", "c");
+        let system = Target::collection("d", "system.views");
+        let buckets = Target::collection("d", "system.buckets.c");
+        let database = Target::Database("d".into());
+        let all = [
+            Target::Cluster,
+            database.clone(),
+            collection.clone(),
+            system.clone(),
+            buckets.clone(),
+            Target::Everything,
+        ];
+        let cases: [(Resource, Vec<&Target>); 10] = [
+            (Resource::Any, all.iter().collect()),
+            (Resource::Cluster, vec![&Target::Cluster]),
+            (Resource::database("d"), vec![&database, &collection]),
+            (Resource::database(""), vec![&database, &collection]),
+            (Resource::database("e"), vec![]),
+            (Resource::named("d", "c"), vec![&collection]),
+            (Resource::named("", "c"), vec![&collection]),
+            (Resource::named("d", "system.views"), vec![&system]),
+            (Resource::buckets("d"), vec![&buckets]),
+            (Resource::buckets("e"), vec![]),
+        ];
+        for (resource, expected) in cases {
+            let found: Vec<_> = all.iter().filter(|t| resource.includes(t)).collect();
+            assert_eq!(found, expected, "{resource:?}");
+        }
+        let any = Resource::database("");
+        assert!(!any.includes(&Target::Database("config".into())));
+        assert!(!any.includes(&Target::collection("local", "c")));
+    }
+
+    #[test]
+    fn documents_are_read_as_they_are_written() {
+        for resource in [
+            Resource::Any,
+            Resource::Cluster,
+            Resource::named("d", "c"),
+            Resource::database(""),
+            Resource::buckets(""),
+            Resource::buckets("d"),
+        ] {
+            let document = resource.to_document();
+            assert_eq!(Resource::parse(document.as_ref()).unwrap(), resource);
+        }
+        for bad in [
+            doc! {},
+            doc! {"db": "d"},
+            doc! {"cluster": false},
+            doc! {"cluster": true, "db": "d", "collection": "c"},
+            doc! {"db": 1, "collection": "c"},
+            doc! {"what": 1},
+        ] {
+            assert!(Resource::parse(bad.as_ref()).is_err(), "{bad:?}");
+        }
+    }
+}

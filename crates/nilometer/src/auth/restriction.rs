@@ -1,0 +1,163 @@
+//! From where somebody may log in: `authenticationRestrictions`.
+//!
+//! A list of `{clientSource: [range, …], serverAddress: [range, …]}`; one of them must hold, and in
+//! it all that is said. A range is an address, or an address and the number of bits that count.
+
+use std::net::IpAddr;
+
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+
+use crate::error::{Error, Result};
+
+#[derive(Clone, Debug, PartialEq)]
+struct Range {
+    text: String,
+    address: IpAddr,
+    bits: u32,
+}
+
+impl Range {
+    fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits.parse().ok()?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.unwrap_or(most);
+        (bits <= most).then(|| Self {
+            text: text.to_owned(),
+            address,
+            bits,
+        })
+    }
+
+    fn holds(&self, address: IpAddr) -> bool {
+        let differ = match (self.address, address.to_canonical()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+            _ => return false,
+        };
+        differ >= self.bits
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Restriction {
+    client: Option<Vec<Range>>,
+    server: Option<Vec<Range>>,
+}
+
+/// From where somebody may log in; from anywhere if empty.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Restrictions(Vec<Restriction>);
+
+impl Restrictions {
+    /// Reads the array; missing is no restriction.
+    pub fn parse(value: ValueRef<'_>) -> Result<Self> {
+        const PATH: &str = "authenticationRestrictions";
+        let array = match value {
+            ValueRef::Missing | ValueRef::Null => return Ok(Self::default()),
+            ValueRef::Array(array) => array,
+            other => return Err(Error::wrong_field_type(PATH, other, "array")),
+        };
+        let mut all = Vec::new();
+        for value in array.iter() {
+            let ValueRef::Document(document) = value else {
+                return Err(Error::wrong_field_type(PATH, value, "object"));
+            };
+            let mut one = Restriction::default();
+            for element in document {
+                let slot = match element.name() {
+                    "clientSource" => &mut one.client,
+                    "serverAddress" => &mut one.server,
+                    other => return Err(Error::unknown_field(format_args!("{PATH}.{other}"))),
+                };
+                let path = format!("{PATH}.{}", element.name());
+                *slot = Some(ranges(element.value(), &path)?);
+            }
+            all.push(one);
+        }
+        Ok(Self(all))
+    }
+
+    /// The array; missing if there is no restriction.
+    pub fn to_value(&self) -> Value {
+        let list = |ranges: &Vec<Range>| {
+            let texts = ranges.iter().map(|r| Value::from(r.text.as_str()));
+            texts.collect::<Vec<_>>()
+        };
+        if self.0.is_empty() {
+            return Value::Missing;
+        }
+        let all = self.0.iter().map(|one| {
+            let mut out = DocumentBuilder::new();
+            out.append("clientSource", one.client.as_ref().map(list))
+                .append("serverAddress", one.server.as_ref().map(list));
+            Value::from(out.finish())
+        });
+        Value::from(all.collect::<Vec<_>>())
+    }
+
+    /// True if somebody may log in from `client` at `server`. Inside a process there are no addresses,
+    /// and what is restricted is refused.
+    pub fn allow(&self, client: Option<IpAddr>, server: Option<IpAddr>) -> bool {
+        let within = |ranges: &Option<Vec<Range>>, address: Option<IpAddr>| match ranges {
+            None => true,
+            Some(ranges) => address.is_some_and(|a| ranges.iter().any(|r| r.holds(a))),
+        };
+        let mut all = self.0.iter();
+        self.0.is_empty()
+            || all.any(|one| within(&one.client, client) && within(&one.server, server))
+    }
+}
+
+/// A range, or an array of them.
+fn ranges(value: ValueRef<'_>, path: &str) -> Result<Vec<Range>> {
+    let one = |value: ValueRef<'_>| match value {
+        ValueRef::String(text) => Range::parse(text).ok_or_else(|| {
+            Error::bad_value(format!(
+                "'{path}' holds '{text}', which is neither an address nor a range of addresses"
+            ))
+        }),
+        other => Err(Error::wrong_field_type(path, other, "string")),
+    };
+    match value {
+        ValueRef::Array(array) => array.iter().map(one).collect(),
+        other => Ok(vec![one(other)?]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::{array, doc};
+
+    #[test]
+    fn addresses_within_and_without() {
+        let given = doc! {"r": array![
+            doc! {"clientSource": array!["10.0.0.0/8", "::1"]},
+            doc! {"serverAddress": array!["192.168.1.1"]},
+        ]};
+        let read = Restrictions::parse(given.get("r")).unwrap();
+        assert_eq!(doc! {"r": read.to_value()}.as_bytes(), given.as_bytes());
+        let at = |text: &str| Some(text.parse().unwrap());
+        let here = at("127.0.0.1");
+        assert!(read.allow(at("10.9.8.7"), here));
+        assert!(read.allow(at("::1"), here));
+        assert!(read.allow(at("::ffff:10.1.1.1"), here));
+        assert!(!read.allow(at("11.0.0.1"), here));
+        assert!(read.allow(at("11.0.0.1"), at("192.168.1.1")));
+        assert!(!read.allow(None, None));
+        assert!(Restrictions::default().allow(None, None));
+        for bad in [
+            doc! {"r": 1},
+            doc! {"r": array![1]},
+            doc! {"r": array![doc! {"x": array![]}]},
+            doc! {"r": array![doc! {"clientSource": array!["10.0.0.0/33"]}]},
+            doc! {"r": array![doc! {"clientSource": array!["here"]}]},
+        ] {
+            assert!(Restrictions::parse(bad.get("r")).is_err(), "{bad:?}");
+        }
+    }
+}

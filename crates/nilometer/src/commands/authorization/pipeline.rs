@@ -1,0 +1,331 @@
+//! What a pipeline touches: read from its text, stage by stage.
+//!
+//! [`STAGES`] says it for every stage of the language; a test sees that none is left out, and one
+//! that were left out would be refused to everybody.
+
+use nilometer_bson::{DocRef, ValueRef};
+
+use super::Needed;
+use crate::auth::{Action, Target};
+
+/// What a stage asks for.
+#[derive(Clone, Copy, Debug)]
+enum Asks {
+    /// Nothing beyond its input.
+    Nothing,
+    /// This on the collection instead of reading it.
+    InsteadOnCollection(Action),
+    /// These on the server, and nothing of the collection.
+    InsteadOnCluster(&'static [Action]),
+    /// Nothing, not even its input's collection.
+    InsteadNothing,
+    /// To read what the fields `from`, `coll` and `pipeline` name.
+    Other,
+    /// What the pipelines in its fields ask for.
+    Facets,
+    /// To put its output in the place of what is there.
+    Out,
+    /// To join its output to what is there.
+    Merge,
+}
+
+/// Every stage, by name.
+const STAGES: &[(&str, Asks)] = &[
+    ("$addFields", Asks::Nothing),
+    ("$bucket", Asks::Nothing),
+    ("$bucketAuto", Asks::Nothing),
+    (
+        "$changeStream",
+        Asks::InsteadOnCollection(Action::ChangeStream),
+    ),
+    ("$changeStreamSplitLargeEvent", Asks::Nothing),
+    ("$collStats", Asks::InsteadOnCollection(Action::CollStats)),
+    ("$count", Asks::Nothing),
+    ("$currentOp", Asks::InsteadOnCluster(&[Action::Inprog])),
+    ("$densify", Asks::Nothing),
+    ("$documents", Asks::InsteadNothing),
+    ("$facet", Asks::Facets),
+    ("$fill", Asks::Nothing),
+    ("$geoNear", Asks::Nothing),
+    ("$graphLookup", Asks::Other),
+    ("$group", Asks::Nothing),
+    ("$indexStats", Asks::InsteadOnCollection(Action::IndexStats)),
+    ("$limit", Asks::Nothing),
+    (
+        "$listCatalog",
+        Asks::InsteadOnCluster(&[Action::ListDatabases, Action::Inprog]),
+    ),
+    (
+        "$listLocalSessions",
+        Asks::InsteadOnCluster(&[Action::ListSessions]),
+    ),
+    (
+        "$listSampledQueries",
+        Asks::InsteadOnCluster(&[Action::QueryStatsRead]),
+    ),
+    (
+        "$listSearchIndexes",
+        Asks::InsteadOnCollection(Action::ListSearchIndexes),
+    ),
+    (
+        "$listSessions",
+        Asks::InsteadOnCluster(&[Action::ListSessions]),
+    ),
+    ("$lookup", Asks::Other),
+    ("$match", Asks::Nothing),
+    ("$merge", Asks::Merge),
+    ("$out", Asks::Out),
+    (
+        "$planCacheStats",
+        Asks::InsteadOnCollection(Action::PlanCacheRead),
+    ),
+    ("$project", Asks::Nothing),
+    (
+        "$querySettings",
+        Asks::InsteadOnCluster(&[Action::QueryStatsRead]),
+    ),
+    (
+        "$queryStats",
+        Asks::InsteadOnCluster(&[Action::QueryStatsRead]),
+    ),
+    ("$redact", Asks::Nothing),
+    ("$replaceRoot", Asks::Nothing),
+    ("$replaceWith", Asks::Nothing),
+    ("$sample", Asks::Nothing),
+    ("$search", Asks::Nothing),
+    ("$searchMeta", Asks::Nothing),
+    ("$set", Asks::Nothing),
+    ("$setWindowFields", Asks::Nothing),
+    (
+        "$shardedDataDistribution",
+        Asks::InsteadOnCluster(&[Action::ShardingState]),
+    ),
+    ("$skip", Asks::Nothing),
+    ("$sort", Asks::Nothing),
+    ("$sortByCount", Asks::Nothing),
+    ("$unionWith", Asks::Other),
+    ("$unset", Asks::Nothing),
+    ("$unwind", Asks::Nothing),
+    ("$vectorSearch", Asks::Nothing),
+];
+
+fn asks_of(name: &str) -> Option<Asks> {
+    let at = STAGES
+        .binary_search_by(|(known, _)| known.cmp(&name))
+        .ok()?;
+    STAGES.get(at).map(|(_, asks)| *asks)
+}
+
+/// What an `aggregate` on the database `db` asks for.
+pub(super) fn command(db: &str, body: DocRef<'_>, needed: &mut Needed) {
+    let collection = body.iter().next().and_then(|e| e.value().as_str());
+    let pipelines: Vec<_> = body.iter().filter(|e| e.name() == "pipeline").collect();
+    for element in &pipelines {
+        stages(db, collection, element.value(), needed);
+    }
+    if pipelines.is_empty() {
+        read(db, collection, needed);
+    }
+    let bypass = body
+        .iter()
+        .find(|e| e.name() == "bypassDocumentValidation")
+        .is_some_and(|e| !matches!(e.value(), ValueRef::Bool(false) | ValueRef::Null));
+    if bypass {
+        let written: Vec<Target> = needed
+            .0
+            .iter()
+            .filter(|(_, actions)| actions.names().contains(&Action::Insert.name()))
+            .map(|(target, _)| target.clone())
+            .collect();
+        for target in written {
+            needed.add(target, &[Action::BypassDocumentValidation]);
+        }
+    }
+}
+
+fn read(db: &str, collection: Option<&str>, needed: &mut Needed) {
+    if let Some(name) = collection {
+        needed.add(Target::collection(db, name), &[Action::Find]);
+    }
+}
+
+/// What the stages in `value` ask for when they read `collection`; it is somebody else's affair if
+/// that is `None`.
+pub(super) fn stages(db: &str, collection: Option<&str>, value: ValueRef<'_>, needed: &mut Needed) {
+    let Some(array) = value.as_array() else {
+        return read(db, collection, needed);
+    };
+    let mut reads = true;
+    for (at, stage) in array.iter().enumerate() {
+        for element in stage.as_document().into_iter().flatten() {
+            let Some(asks) = asks_of(element.name()) else {
+                // The handler does not know it either.
+                needed.add_everything();
+                continue;
+            };
+            match asks {
+                Asks::Nothing => {}
+                Asks::InsteadOnCollection(action) => {
+                    reads &= at != 0;
+                    match collection {
+                        Some(name) => needed.add(Target::collection(db, name), &[action]),
+                        None => needed.add(Target::Database(db.to_owned()), &[action]),
+                    }
+                }
+                Asks::InsteadOnCluster(actions) => {
+                    reads &= at != 0;
+                    needed.add(Target::Cluster, actions);
+                }
+                Asks::InsteadNothing => reads &= at != 0,
+                Asks::Other => other(db, element.value(), needed),
+                Asks::Facets => {
+                    for facet in element.value().as_document().into_iter().flatten() {
+                        stages(db, None, facet.value(), needed);
+                    }
+                }
+                Asks::Out => {
+                    let replace = [Action::Insert, Action::Remove];
+                    written(db, element.value(), &replace, needed);
+                }
+                Asks::Merge => merge(db, element.value(), needed),
+            }
+        }
+    }
+    if reads {
+        read(db, collection, needed);
+    }
+}
+
+/// `$lookup`, `$graphLookup` and `$unionWith`: another collection, and maybe a pipeline over it.
+fn other(db: &str, value: ValueRef<'_>, needed: &mut Needed) {
+    let Some(spec) = value.as_document() else {
+        return read(db, value.as_str(), needed);
+    };
+    let named = |name: &str| spec.iter().filter(|e| e.name() == name).collect::<Vec<_>>();
+    let mut collections: Vec<&str> = Vec::new();
+    for element in named("from").into_iter().chain(named("coll")) {
+        match element.value() {
+            ValueRef::String(name) => collections.push(name),
+            // No form the handler takes.
+            _ => needed.add_everything(),
+        }
+    }
+    let pipelines = named("pipeline");
+    if pipelines.is_empty() {
+        for name in collections {
+            read(db, Some(name), needed);
+        }
+    } else if collections.is_empty() {
+        for pipeline in pipelines {
+            stages(db, None, pipeline.value(), needed);
+        }
+    } else {
+        for name in collections {
+            for pipeline in &pipelines {
+                stages(db, Some(name), pipeline.value(), needed);
+            }
+        }
+    }
+}
+
+/// The collection a stage writes into: `"coll"` or `{db, coll}`.
+fn written(db: &str, value: ValueRef<'_>, actions: &[Action], needed: &mut Needed) {
+    match value {
+        ValueRef::String(name) => needed.add(Target::collection(db, name), actions),
+        ValueRef::Document(target) => {
+            let mut all = target.iter();
+            let twice = |name: &str| target.iter().filter(|e| e.name() == name).count() > 1;
+            if twice("db") || twice("coll") || all.next().is_none() {
+                return needed.add_everything();
+            }
+            let db = target.get("db").as_str().unwrap_or(db);
+            match target.get("coll").as_str() {
+                Some(name) => needed.add(Target::collection(db, name), actions),
+                None => needed.add_everything(),
+            }
+        }
+        _ => needed.add_everything(),
+    }
+}
+
+fn merge(db: &str, value: ValueRef<'_>, needed: &mut Needed) {
+    // Which of both is done depends on what is there, so both are asked for.
+    let join = [Action::Insert, Action::Update];
+    match value {
+        ValueRef::Document(spec) => {
+            let mut found = false;
+            for element in spec.iter().filter(|e| e.name() == "into") {
+                found = true;
+                written(db, element.value(), &join, needed);
+            }
+            if !found {
+                needed.add_everything();
+            }
+        }
+        other => written(db, other, &join, needed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::pipeline::STAGES as LANGUAGE;
+    use nilometer_bson::{array, doc};
+
+    #[test]
+    fn every_stage_of_the_language_is_listed() {
+        assert!(STAGES.is_sorted_by(|a, b| a.0 < b.0));
+        for stage in LANGUAGE {
+            assert!(asks_of(stage.name).is_some(), "{}", stage.name);
+        }
+        assert_eq!(STAGES.len(), LANGUAGE.len());
+    }
+
+    fn asked(command_document: nilometer_bson::Document) -> Vec<String> {
+        let mut needed = Needed::default();
+        command("d", command_document.as_ref(), &mut needed);
+        let all = needed.0.iter().map(|(target, actions)| {
+            let target = match target {
+                Target::Cluster => "cluster".to_owned(),
+                Target::Database(db) => db.clone(),
+                Target::Collection(db, collection) => format!("{db}.{collection}"),
+                Target::Everything => return "everything".to_owned(),
+            };
+            format!("{target} {}", actions.names().join("+"))
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn what_pipelines_ask_for() {
+        let over =
+            |stages: nilometer_bson::Value| asked(doc! {"aggregate": "c", "pipeline": stages});
+        assert_eq!(over(array![]), ["d.c find"]);
+        assert_eq!(
+            over(array![doc! {"$collStats": doc! {}}]),
+            ["d.c collStats"]
+        );
+        let lookup = doc! {"$lookup": doc! {"from": "a", "pipeline": array![
+            doc! {"$unionWith": "b"},
+        ]}};
+        assert_eq!(over(array![lookup]), ["d.b find", "d.a find", "d.c find"]);
+        let twice = doc! {"$lookup": doc! {"from": "a", "from": "b"}};
+        assert_eq!(over(array![twice]), ["d.a find", "d.b find", "d.c find"]);
+        let facet = doc! {"$facet": doc! {"x": array![doc! {"$graphLookup": doc! {"from": "g"}}]}};
+        assert_eq!(over(array![facet]), ["d.g find", "d.c find"]);
+        let out = doc! {"$out": doc! {"db": "e", "coll": "o"}};
+        assert_eq!(over(array![out]), ["e.o insert+remove", "d.c find"]);
+        let merge = doc! {"$merge": doc! {"into": "m"}};
+        assert_eq!(over(array![merge]), ["d.m insert+update", "d.c find"]);
+        assert_eq!(over(array![doc! {"$new": 1}]), ["everything", "d.c find"]);
+        let none = asked(doc! {"aggregate": 1, "pipeline": array![
+            doc! {"$documents": array![]},
+            doc! {"$lookup": doc! {"from": "a"}},
+        ]});
+        assert_eq!(none, ["d.a find"]);
+        let inside = doc! {"$unionWith": doc! {"coll": "a", "pipeline": array![
+            doc! {"$indexStats": doc! {}},
+        ]}};
+        assert_eq!(over(array![inside]), ["d.a indexStats", "d.c find"]);
+    }
+}
