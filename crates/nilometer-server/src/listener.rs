@@ -91,8 +91,9 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
     let max = usize::try_from(shared.connections_max).unwrap_or(usize::MAX);
     let keepalive = TcpKeepalive::new().with_time(limits::KEEPALIVE);
     SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-    let Some(entry) = shared.registry.add(id, stream, max) else {
-        counters.rejected.increment();
+    let entry = shared.registry.add(id, stream, max);
+    // One that is turned away is counted before it is closed: the client may ask at once.
+    let Ok(entry) = entry.inspect_err(|_| counters.rejected.increment()) else {
         let remote = remote.to_string();
         warn!(
             c = "NETWORK",

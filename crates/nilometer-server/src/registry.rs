@@ -112,11 +112,16 @@ impl Registry {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters connection `id`, unless `max` are open.
-    pub(crate) fn add(&self, id: i64, stream: TcpStream, max: usize) -> Option<Arc<Entry>> {
+    /// Enters connection `id`; gives its stream back, still open, if `max` are open.
+    pub(crate) fn add(
+        &self,
+        id: i64,
+        stream: TcpStream,
+        max: usize,
+    ) -> Result<Arc<Entry>, TcpStream> {
         let mut entries = self.lock();
         if entries.len() >= max {
-            return None;
+            return Err(stream);
         }
         let entry = Arc::new(Entry {
             id,
@@ -127,7 +132,7 @@ impl Registry {
             tls: AtomicBool::new(false),
         });
         entries.insert(id, entry.clone());
-        Some(entry)
+        Ok(entry)
     }
 
     /// Takes connection `id` out.
@@ -208,7 +213,7 @@ mod tests {
         let (_client, stream) = pair();
         let entry = registry.add(1, stream, 1).expect("there is room");
         let (_client, stream) = pair();
-        assert!(registry.add(2, stream, 1).is_none());
+        assert!(registry.add(2, stream, 1).is_err());
         assert!(!registry.wait_until_empty(Duration::ZERO));
         registry.close_all();
         assert!(entry.is_closing());

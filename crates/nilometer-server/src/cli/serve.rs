@@ -4,6 +4,7 @@
 //! started by mistake fails on the port with a clear message and touches no data; clients are
 //! served only when everything is ready.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,19 +47,14 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
     // Before anything that takes time, so that a signal during the start is not lost.
     let signal = ShutdownSignal::listen()
         .map_err(|e| Failure::Other(format!("cannot take over the signals: {e}")))?;
-    let listeners = listener::bind(&settings.hosts, settings.port)
-        .map_err(|e| Failure::Network(e.to_string()))?;
-    let port = match listeners.first().map(std::net::TcpListener::local_addr) {
+    let listeners = bind(&settings, settings.port)?;
+    let port = match listeners.first().map(TcpListener::local_addr) {
         Some(Ok(address)) => address.port(),
         _ => settings.port,
     };
     let tls = tls(&settings)?;
-    let http = match settings.http_port {
-        None => None,
-        Some(port) => Some(
-            listener::bind(&settings.hosts, port).map_err(|e| Failure::Network(e.to_string()))?,
-        ),
-    };
+    let http = settings.http_port.map(|port| bind(&settings, port));
+    let http = http.transpose()?;
     announce(&settings, port)?;
     warn_about_access(&settings);
     warn_about_files(settings.connections_max);
@@ -77,7 +73,9 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         database.services().profiler.set_slow_ms(ms.into());
     }
     let no_threads = |e| Failure::Other(format!("cannot start the threads of the server: {e}"));
-    let http = http.map(|listeners| Http::start(database.clone(), listeners, true));
+    // Figures are for those who may see them, and this port cannot ask who somebody is.
+    let gives_metrics = !settings.security.access_control;
+    let http = http.map(|listeners| Http::start(database.clone(), listeners, gives_metrics));
     let http = http.transpose().map_err(no_threads)?;
     let options = Options {
         connections_max: settings.connections_max,
@@ -111,6 +109,10 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         warn!(c = "CONTROL", id = 23_330, error = %problem, "Process id file not removed");
     }
     Ok(())
+}
+
+fn bind(settings: &Settings, port: u16) -> Result<Vec<TcpListener>, Failure> {
+    listener::bind(&settings.hosts, port).map_err(|e| Failure::Network(e.to_string()))
 }
 
 /// Reads the certificates, if TLS is spoken.

@@ -106,3 +106,19 @@ fn the_port_is_off_unless_asked_for_and_ends_with_the_server() {
     assert_eq!(server.wait().code(), Some(0));
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
 }
+
+#[test]
+fn figures_are_not_told_where_users_log_in() {
+    let port = free_port();
+    let _server = Server::start_with(&["--auth", "--httpPort", &port.to_string()]);
+    let status = |path: &str| {
+        get(port, path)
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert!(status("/healthz").contains("200"));
+    assert!(status("/readyz").contains("200"));
+    assert!(status("/metrics").contains("403"));
+}

@@ -7,7 +7,6 @@
 //! metadata takes one of two places its hash names, whoever had it before.
 
 use std::hash::{BuildHasher, Hash};
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::quality::RandomState;
@@ -43,20 +42,40 @@ enum Sent {
     Fields(Box<[Part]>),
 }
 
-/// A field of normalised metadata: a hash of it, and where it is there.
+/// A field of normalised metadata: a hash of it, and where it is there. Small: a look at one series
+/// should touch few lines of the cache.
 #[derive(Debug)]
 struct Part {
     hash: u64,
     type_code: u8,
-    name: Range<usize>,
-    value: Range<usize>,
+    /// The name; a 0 byte and the value follow.
+    start: u16,
+    name_bytes: u16,
+    value_bytes: u16,
 }
 
 impl Part {
+    /// The field whose type stands at `at`, and where the next one begins; `None` where that is too far.
+    fn new(hash: u64, at: usize, field: Element<'_>) -> Option<(Self, usize)> {
+        let (name, value) = (field.name_bytes().len(), field.value_bytes().len());
+        let part = Self {
+            hash,
+            type_code: field.type_code(),
+            start: u16::try_from(at + 1).ok()?,
+            name_bytes: u16::try_from(name).ok()?,
+            value_bytes: u16::try_from(value).ok()?,
+        };
+        Some((part, at + 1 + name + 1 + value))
+    }
+
     fn is(&self, field: Element<'_>, normalised: &[u8]) -> bool {
+        let here = normalised.get(usize::from(self.start)..);
+        let parts = here.and_then(|here| here.split_at_checked(usize::from(self.name_bytes)));
         self.type_code == field.type_code()
-            && normalised.get(self.value.clone()) == Some(field.value_bytes())
-            && normalised.get(self.name.clone()) == Some(field.name_bytes())
+            && parts.is_some_and(|(name, rest)| {
+                name == field.name_bytes()
+                    && rest.get(1..1 + usize::from(self.value_bytes)) == Some(field.value_bytes())
+            })
     }
 }
 
@@ -197,15 +216,9 @@ impl Aliases {
                 return None;
             }
             last = Some(field.name_bytes());
-            let name = at + 1..at + 1 + field.name_bytes().len();
-            let value = name.end + 1..name.end + 1 + field.value_bytes().len();
-            at = value.end;
-            parts.push(Part {
-                hash: self.hash_of(field),
-                type_code: field.type_code(),
-                name,
-                value,
-            });
+            let (part, next) = Part::new(self.hash_of(field), at, field)?;
+            at = next;
+            parts.push(part);
         }
         Some(parts.into())
     }
