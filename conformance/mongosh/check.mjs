@@ -98,6 +98,24 @@ await check("greeting", async () => {
   return wrong.length === 0 ? [] : [...wrong, out];
 });
 
+const LOGIN = ["-u", "gauge", "--authenticationDatabase", "logins_mongosh", "--quiet", "--norc"];
+
+await check("log_in_by_scram", async () => {
+  const made = `db.getSiblingDB("logins_mongosh").createUser({user: "gauge", pwd: "weir, Ω", roles: ["readWrite"]}).ok`;
+  const first = await mongosh(["--quiet", "--norc", "--eval", made], "");
+  const asked = "db.runCommand({connectionStatus: 1}).authInfo.authenticatedUsers[0].user";
+  const { out } = await mongosh([...LOGIN, "-p", "weir, Ω", "--eval", asked], "");
+  return first.out.trim() === "1" && out.trim() === "gauge" ? [] : [first.out, out];
+});
+
+await check("wrong_password", async () => {
+  const { out, code } = await mongosh([...LOGIN, "-p", "weir", "--eval", "1"], "");
+  const dropped = `db.getSiblingDB("logins_mongosh").dropUser("gauge").ok`;
+  const last = await mongosh(["--quiet", "--norc", "--eval", dropped], "");
+  const right = code !== 0 && /Authentication failed/.test(out) && last.out.trim() === "1";
+  return right ? [] : [out, last.out];
+});
+
 // These print their own lines.
 for (const file of ["session.js", "tour.js", "changes.js"]) {
   const { out, code } = await mongosh(["--quiet", "--norc", "--file", join(HERE, file)], "");

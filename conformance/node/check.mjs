@@ -339,6 +339,38 @@ async function report(name, check) {
 
 for (const [name, check] of Object.entries(checks)) await report(name, check);
 
+const gauge = { username: "gauge", password: "p@ss: weir, Ω" };
+
+/** What a client that logs in so does; its connections are closed behind it. */
+async function loggedIn(auth, options, action) {
+  const own = new MongoClient(URI, { auth, authSource: "logins_node", ...options });
+  try {
+    return await action(own);
+  } finally {
+    await own.close();
+  }
+}
+
+await report("log_in_by_scram", async () => {
+  const user = { createUser: gauge.username, pwd: gauge.password, roles: ["readWrite"] };
+  await client.db("logins_node").command(user);
+  for (const authMechanism of ["SCRAM-SHA-1", "SCRAM-SHA-256", "DEFAULT"]) {
+    await loggedIn(gauge, { authMechanism }, async (own) => {
+      const { authInfo } = await own.db("admin").command({ connectionStatus: 1 });
+      assert.deepEqual(authInfo.authenticatedUsers, [{ user: "gauge", db: "logins_node" }]);
+      await own.db("logins_node").collection("levels").insertOne({ level: 7 });
+    });
+  }
+});
+
+await report("wrong_password", async () => {
+  const wrong = { ...gauge, password: "weir" };
+  const ask = (own) => own.db("logins_node").collection("levels").findOne();
+  assert.equal(await codeOf(() => loggedIn(wrong, {}, ask)), 18);
+  await client.db("logins_node").command({ dropUser: gauge.username });
+  await client.db("logins_node").dropDatabase();
+});
+
 const toured = client.db("tour_node");
 await toured.dropDatabase();
 for (const [name, check] of Object.entries(tour(toured))) {

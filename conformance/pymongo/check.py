@@ -10,6 +10,7 @@ import traceback
 
 import bson
 import changes
+import logins
 import tour
 from bson import Decimal128, Int64, ObjectId, Regex
 from bson.codec_options import CodecOptions
@@ -365,7 +366,7 @@ def report(name, check):
         check()
         print(f"ok {name}", flush=True)
     except Exception as e:  # every failure is reported, the next check still runs
-        files = (__file__, tour.__file__, changes.__file__)
+        files = (__file__, tour.__file__, changes.__file__, logins.__file__)
         where = [f for f in traceback.extract_tb(e.__traceback__) if f.filename in files][-1]
         text = f"{type(e).__name__}: {e}".replace("\n", " ")
         print(f"not ok {name}: {text} (line {where.lineno})", flush=True)
@@ -375,3 +376,4 @@ for check in CHECKS:
     report(check.__name__, check)
 tour.run(report)
 changes.run(report)
+logins.run(report)

@@ -90,6 +90,9 @@ pub(crate) const BULK_CHANGES: &[&str] = &[
     "no_duplicates",
 ];
 
+/// Users that log in.
+pub(crate) const LOGINS: &[&str] = &["log_in_by_scram", "wrong_password"];
+
 /// Changes of measurements in the shell.
 pub(crate) const SHELL_CHANGES: &[&str] = &[
     "change_one",

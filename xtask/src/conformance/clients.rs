@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::checks::{
-    BULK_CHANGES, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, MODELS, SHELL, SHELL_CHANGES, TOUR,
+    BULK_CHANGES, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, LOGINS, MODELS, SHELL, SHELL_CHANGES, TOUR,
 };
 use crate::process::{Outcome, cargo, read, root, target_folder};
 
@@ -53,7 +53,7 @@ pub(crate) const CLIENTS: &[Client] = &[
             let python = folder("pymongo").join("target/venv/bin/python");
             in_folder("pymongo", &python.to_string_lossy(), &["check.py"])
         },
-        checks: &[DRIVER, TOUR, BULK_CHANGES],
+        checks: &[DRIVER, TOUR, BULK_CHANGES, LOGINS],
     },
     Client {
         name: "node",
@@ -61,7 +61,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         pins: &["package-lock.json"],
         install: || vec![in_folder("node", "npm", NPM_INSTALL)],
         start: || in_folder("node", "node", &["check.mjs"]),
-        checks: &[DRIVER, TOUR],
+        checks: &[DRIVER, TOUR, LOGINS],
     },
     Client {
         name: "mongosh",
@@ -69,7 +69,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         pins: &["package-lock.json"],
         install: || vec![in_folder("mongosh", "npm", NPM_INSTALL)],
         start: || in_folder("mongosh", "node", &["check.mjs"]),
-        checks: &[SHELL, TOUR, SHELL_CHANGES],
+        checks: &[SHELL, TOUR, SHELL_CHANGES, LOGINS],
     },
     Client {
         name: "mongoose",

@@ -62,6 +62,7 @@ fn log_in(client: &mut Client, mechanism: Mechanism, db: &str, user: &str, pwd: 
         "saslStart": 1,
         "mechanism": mechanism.name(),
         "payload": binary(&format!("n,,{bare}")),
+        "autoAuthorize": 1,
         "options": doc! {"skipEmptyExchange": true},
     };
     let reply = client.run_on(db, &begin);

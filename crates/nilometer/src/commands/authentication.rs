@@ -90,10 +90,12 @@ fn start(
     let args = Args::new("saslStart", body);
     let name = args.required_string("mechanism")?;
     let payload = payload(&args)?;
-    args.boolean("autoAuthorize")?;
+    args.lenient_boolean("autoAuthorize")?;
     let options = args.nested("options", &["skipEmptyExchange"])?;
     let skip_empty = match &options {
-        Some(options) => options.boolean("skipEmptyExchange")?.unwrap_or(false),
+        Some(options) => options
+            .lenient_boolean("skipEmptyExchange")?
+            .unwrap_or(false),
         None => false,
     };
     let Some(mechanism) = Mechanism::from_name(name) else {
