@@ -83,10 +83,12 @@ impl Buckets {
                 timeseries.candidates(collection, &scan.index, &**wanted, range)
             }
             BucketEntries::Newest(components) => {
-                timeseries.newest_candidates(collection, &scan.index, *components)
+                let direction = nilometer_storage::Direction::Backward;
+                timeseries.outermost_candidates(collection, &scan.index, *components, direction)
             }
             BucketEntries::Oldest(components) => {
-                timeseries.oldest_candidates(collection, &scan.index, *components)
+                let direction = nilometer_storage::Direction::Forward;
+                timeseries.outermost_candidates(collection, &scan.index, *components, direction)
             }
         };
         let dropped = || {

@@ -257,113 +257,68 @@ impl Timeseries {
         Ok((found.ids.len() <= CANDIDATES_MAX).then_some(found))
     }
 
-    /// The buckets that may hold the newest measurement of each combination of the first
-    /// `components` values of a static index whose next component is the start, ascending.
+    /// The buckets that may hold the newest (`Backward`) or oldest (`Forward`) measurement of each combination of
+    /// the first `components` values of a static index whose next component is the start, ascending.
     ///
-    /// The bucket that starts last holds a measurement at or after its start; another holds a later
-    /// one only if it starts less than a span before. `None` if there are too many.
-    pub fn newest_candidates(
+    /// The bucket that starts last holds a measurement at or after its start; another holds a later one only
+    /// if it starts less than a span before. The one that starts first holds a measurement less than a span
+    /// behind its start; another holds an earlier one only if it starts before that. `None` if there are too
+    /// many.
+    pub fn outermost_candidates(
         &self,
         collection: &Collection,
         index: &BucketIndex,
         components: usize,
+        direction: Direction,
     ) -> Result<Option<Found>> {
         let Some(options) = &collection.timeseries else {
             return Ok(Some(Found::default()));
         };
+        let backward = direction == Direction::Backward;
         let (keyspace, order) = (index.stored.keyspace, index.index().order());
         let snapshot = self.engine.snapshot()?;
         let mut found = Found::default();
-        let mut scan = snapshot.scan(keyspace, &[], None, Direction::Backward)?;
-        // The values at hand, and the least key that may still matter.
+        let mut scan = snapshot.scan(keyspace, &[], None, direction)?;
+        // The values at hand, and the key that bounds what may still matter of them.
         let mut current: Option<(Vec<u8>, Vec<u8>)> = None;
         let mut passed = 0;
         while let Some(item) = scan.next() {
             let (entry, _) = item?;
             found.keys_examined += 1;
             let (key, id) = split(&entry)?;
-            if let Some((prefix, least)) = &current
+            if let Some((prefix, bound)) = &current
                 && key.starts_with(prefix)
             {
-                if key >= least.as_slice() {
+                if (key >= bound.as_slice()) == backward {
                     found.ids.push(id);
                     continue;
                 }
                 passed += 1;
                 if passed > ENTRIES_WALKED_MAX {
-                    scan = snapshot.scan(keyspace, &[], Some(prefix), Direction::Backward)?;
-                    passed = 0;
-                }
-                continue;
-            }
-            let prefix = prefix(key, order, components)?;
-            let newest = match start_of(key, prefix.len()) {
-                Some(start_ms) => start_ms,
-                None => return Ok(None),
-            };
-            let mut least = KeyBuilder::new(KeyOrder::ASCENDING);
-            least.push(ValueRef::DateTime(newest.saturating_sub(options.span_ms())));
-            current = Some((prefix.to_vec(), [prefix, &least.finish().0].concat()));
-            passed = 0;
-            found.ids.push(id);
-            if found.ids.len() > CANDIDATES_MAX {
-                return Ok(None);
-            }
-        }
-        found.ids.sort_unstable();
-        found.ids.dedup();
-        Ok(Some(found))
-    }
-
-    /// The buckets that may hold the oldest measurement of each combination of the first `components`
-    /// values of a static index whose next component is the start, ascending.
-    ///
-    /// The bucket that starts first holds a measurement less than a span behind its start; another holds an
-    /// earlier one only if it starts before that. `None` if there are too many.
-    pub fn oldest_candidates(
-        &self,
-        collection: &Collection,
-        index: &BucketIndex,
-        components: usize,
-    ) -> Result<Option<Found>> {
-        let Some(options) = &collection.timeseries else {
-            return Ok(Some(Found::default()));
-        };
-        let (keyspace, order) = (index.stored.keyspace, index.index().order());
-        let snapshot = self.engine.snapshot()?;
-        let mut found = Found::default();
-        let mut scan = snapshot.scan(keyspace, &[], None, Direction::Forward)?;
-        // The values at hand, and the first key that matters no more.
-        let mut current: Option<(Vec<u8>, Vec<u8>)> = None;
-        let mut passed = 0;
-        while let Some(item) = scan.next() {
-            let (entry, _) = item?;
-            found.keys_examined += 1;
-            let (key, id) = split(&entry)?;
-            if let Some((prefix, end)) = &current
-                && key.starts_with(prefix)
-            {
-                if key < end.as_slice() {
-                    found.ids.push(id);
-                    continue;
-                }
-                passed += 1;
-                if passed > ENTRIES_WALKED_MAX {
-                    let Some(next) = behind_prefix(prefix) else {
-                        break;
+                    scan = if backward {
+                        snapshot.scan(keyspace, &[], Some(prefix), direction)?
+                    } else {
+                        let Some(next) = behind_prefix(prefix) else {
+                            break;
+                        };
+                        snapshot.scan(keyspace, &next, None, direction)?
                     };
-                    scan = snapshot.scan(keyspace, &next, None, Direction::Forward)?;
                     passed = 0;
                 }
                 continue;
             }
             let prefix = prefix(key, order, components)?;
-            let Some(oldest) = start_of(key, prefix.len()) else {
+            let Some(start_ms) = start_of(key, prefix.len()) else {
                 return Ok(None);
             };
-            let mut end = KeyBuilder::new(KeyOrder::ASCENDING);
-            end.push(ValueRef::DateTime(oldest.saturating_add(options.span_ms())));
-            current = Some((prefix.to_vec(), [prefix, &end.finish().0].concat()));
+            let bound_ms = if backward {
+                start_ms.saturating_sub(options.span_ms())
+            } else {
+                start_ms.saturating_add(options.span_ms())
+            };
+            let mut bound = KeyBuilder::new(KeyOrder::ASCENDING);
+            bound.push(ValueRef::DateTime(bound_ms));
+            current = Some((prefix.to_vec(), [prefix, &bound.finish().0].concat()));
             passed = 0;
             found.ids.push(id);
             if found.ids.len() > CANDIDATES_MAX {
