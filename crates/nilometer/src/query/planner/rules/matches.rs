@@ -80,9 +80,7 @@ impl Rule for MatchBeforeProject {
                 continue;
             };
             let project = Stage::Project(project.clone());
-            let mut replacement = vec![Stage::Match(before), project];
-            replacement.extend(after.map(Stage::Match));
-            plan.stages.splice(at - 1..at + 1, replacement);
+            move_in_front(plan, at, before, project, after);
             return true;
         }
         false
@@ -112,13 +110,25 @@ impl Rule for MatchBeforeLookup {
                 continue;
             };
             let stage = Stage::Other(Arc::clone(stage));
-            let mut replacement = vec![Stage::Match(before), stage];
-            replacement.extend(after.map(Stage::Match));
-            plan.stages.splice(at - 1..at + 1, replacement);
+            move_in_front(plan, at, before, stage, after);
             return true;
         }
         false
     }
+}
+
+/// Puts `before`, the part of the `$match` at `at` that may move, in front of `stage`, which stood before it, and
+/// leaves `after` behind.
+fn move_in_front(
+    plan: &mut LogicalPlan,
+    at: usize,
+    before: MatchStage,
+    stage: Stage,
+    after: Option<MatchStage>,
+) {
+    let mut replacement = vec![Stage::Match(before), stage];
+    replacement.extend(after.map(Stage::Match));
+    plan.stages.splice(at - 1..at + 1, replacement);
 }
 
 fn first_of(path: &str) -> Option<&str> {
@@ -148,9 +158,7 @@ impl Rule for MatchOnRenamed {
                 continue;
             };
             let project = Stage::Project(project.clone());
-            let mut replacement = vec![Stage::Match(before), project];
-            replacement.extend(after.map(Stage::Match));
-            plan.stages.splice(at - 1..at + 1, replacement);
+            move_in_front(plan, at, before, project, after);
             return true;
         }
         false
