@@ -119,6 +119,15 @@ fn name(command: &str, db: &str, request: &Request) -> Result<RoleName> {
     RoleName::parse(args.value(command), db, &path)
 }
 
+/// Adds the roles that are not there yet.
+pub(super) fn add_missing(roles: &mut Vec<RoleName>, given: Vec<RoleName>) {
+    for role in given {
+        if !roles.contains(&role) {
+            roles.push(role);
+        }
+    }
+}
+
 /// The roles the field `field` lists; it must be there.
 pub(super) fn role_names(args: &Args<'_>, field: &str, db: &str) -> Result<Vec<RoleName>> {
     let path = format!("{}.{field}", args.path());
@@ -289,11 +298,7 @@ fn grant(
     let given = role_names(&args, "roles", db)?;
     let name = name("grantRolesToRole", db, request)?;
     database.authority().change_role(&name, |role| {
-        for other in given {
-            if !role.roles.contains(&other) {
-                role.roles.push(other);
-            }
-        }
+        add_missing(&mut role.roles, given);
         Ok(())
     })?;
     Ok(Document::new())

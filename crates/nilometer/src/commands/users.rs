@@ -4,7 +4,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::args::Args;
 use super::authorization::{Asked, Needed};
-use super::roles::role_names;
+use super::roles::{add_missing, role_names};
 use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::auth::{
     self, Action, Credentials, EXTERNAL, Mechanism, Restrictions, Target, User, UserName,
@@ -379,11 +379,7 @@ fn grant(
     let name = name("grantRolesToUser", db, request)?;
     let roles = role_names(&args, "roles", db)?;
     database.authority().change_user(&name, |user| {
-        for role in roles {
-            if !user.roles.contains(&role) {
-                user.roles.push(role);
-            }
-        }
+        add_missing(&mut user.roles, roles);
         Ok(())
     })?;
     Ok(Document::new())
