@@ -6,40 +6,14 @@
 //! they are the reference that answers are checked against.
 
 mod document;
+mod names;
 mod random;
 
 pub(crate) use document::Encoder;
+pub(crate) use names::{METRICS, TAGS};
 pub(crate) use random::Random;
 
 use crate::options::Options;
-
-/// The names of the metrics, in TSBS's order.
-pub(crate) const METRICS: [&str; 10] = [
-    "usage_user",
-    "usage_system",
-    "usage_idle",
-    "usage_nice",
-    "usage_iowait",
-    "usage_irq",
-    "usage_softirq",
-    "usage_steal",
-    "usage_guest",
-    "usage_guest_nice",
-];
-
-/// The names of the tags.
-pub(crate) const TAGS: [&str; 10] = [
-    "hostname",
-    "region",
-    "datacenter",
-    "rack",
-    "os",
-    "arch",
-    "team",
-    "service",
-    "service_version",
-    "service_environment",
-];
 
 /// Regions, each with the letters of its zones.
 const REGIONS: [(&str, &str); 9] = [
