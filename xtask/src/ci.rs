@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::process::{Outcome, cargo, root, run};
-use crate::{conformance, fuzz, tidy};
+use crate::{conformance, fuzz, soak, tidy};
 
 /// Clean build of all tests, on two cores.
 const TEST_BUILD_MAX: Duration = Duration::from_secs(4 * 60);
@@ -37,6 +37,7 @@ pub(crate) fn all() -> Outcome {
     });
     let edit = measure_edit_to_test();
     step(&mut steps, "histories", histories);
+    step(&mut steps, "soak", soak::short);
     step(&mut steps, "docs", docs);
     step(&mut steps, "fuzz", || fuzz::run(&[]));
     step(&mut steps, "conformance", || conformance::run(&[]));

@@ -14,6 +14,7 @@ mod ci;
 mod conformance;
 mod fuzz;
 mod process;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -29,6 +30,10 @@ cargo xtask TASK
   fuzz NAME [--seed N] [--runs N]
                             one target from a seed on; a failure names the seed to replay
   fuzz --list               the targets
+  fuzz --inputs N [--target NAME] [--first SEED]
+                            a campaign against every way in; also --target NAME --seed N [--show]
+  soak [--minutes N] [--seed N]
+                            everything at once on one server, which is killed now and then (default 30)
   conformance [CLIENT]...   real clients against the built server
                             (pymongo node mongosh go java rust; all when none is named)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
         ["docs"] => ci::docs(),
         ["tidy"] => tidy::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),
+        ["soak", rest @ ..] => soak::long(rest),
         ["conformance", clients @ ..] => conformance::run(clients),
         ["compatibility"] => ci::rewrite_compatibility(),
         ["bench", rest @ ..] => ci::bench(rest),

@@ -18,6 +18,8 @@ mod messages;
 mod process;
 mod random;
 mod server;
+mod soak;
 mod transfer;
 mod upkeep;
+mod writer;
 mod writes;
