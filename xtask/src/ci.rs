@@ -172,6 +172,27 @@ pub(crate) fn bench(arguments: &[&str]) -> Outcome {
     run(&mut cargo(fixed.iter().chain(arguments)))
 }
 
+/// What connections, TLS and authorization cost, optimised, one after the other.
+pub(crate) fn figures() -> Outcome {
+    let test = [
+        "test",
+        "--release",
+        "--quiet",
+        "--package",
+        "nilometer-server",
+        "--test",
+        "it",
+    ];
+    let which = [
+        "--",
+        "figures::",
+        "--ignored",
+        "--nocapture",
+        "--test-threads=1",
+    ];
+    run(cargo(test).args(which))
+}
+
 /// Touches the largest crate and builds its tests: what a person waits for after an edit.
 fn measure_edit_to_test() -> Option<Duration> {
     let build = ["test", "--package", "nilometer", "--quiet", "--no-run"];

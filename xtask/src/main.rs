@@ -37,6 +37,7 @@ cargo xtask TASK
   conformance [CLIENT]...   real clients against the built server
                             (pymongo node mongosh go java rust; all when none is named)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
+  figures                   what connections, TLS and authorization cost
   bench ARGS...             the load generator, optimised (ARGS as `--help` there explains)
 ";
 
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["soak", rest @ ..] => soak::long(rest),
         ["conformance", clients @ ..] => conformance::run(clients),
+        ["figures"] => ci::figures(),
         ["compatibility"] => ci::rewrite_compatibility(),
         ["bench", rest @ ..] => ci::bench(rest),
         [] | ["help" | "--help" | "-h"] => {

@@ -17,10 +17,10 @@ use crate::client::{Client, body, code, is_ok, op_msg};
 use crate::server::{Directory, Server};
 
 /// An authority made for one test.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params
@@ -52,7 +52,7 @@ impl Authority {
     }
 }
 
-type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+pub(crate) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 /// Connects with a certificate, if one is given; `None` if the server refuses.
 fn connect(
@@ -86,6 +86,11 @@ fn connect(
     run(&mut stream, "admin", &doc! {"hello": 1}).map(|_| stream)
 }
 
+/// Connects without a certificate, with TLS 1.3.
+pub(crate) fn connect_newest(server: &Server, authority: &Authority) -> TlsStream {
+    connect(server, authority, None, &rustls::version::TLS13).expect("a connection")
+}
+
 fn run(stream: &mut TlsStream, db: &str, command: &Document) -> Option<Document> {
     let mut with_database = DocumentBuilder::new();
     for element in command.iter() {
@@ -104,7 +109,7 @@ fn run(stream: &mut TlsStream, db: &str, command: &Document) -> Option<Document>
 }
 
 /// A server that speaks TLS, its directory, and the file of its certificate.
-fn start(authority: &Authority, mode: &str, more: &[&str]) -> (Server, Directory) {
+pub(crate) fn start(authority: &Authority, mode: &str, more: &[&str]) -> (Server, Directory) {
     let directory = Directory::new();
     let file = directory.0.join("server.pem");
     authority.write(&file, "server");

@@ -10,6 +10,7 @@ mod dump;
 mod duplicate_durability;
 mod durability;
 mod encryption;
+mod figures;
 mod format;
 mod http;
 mod index_durability;
