@@ -18,9 +18,11 @@ use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
 
 use crate::limits;
+use crate::message_memory::{MessageMemory, Share};
 use crate::registry::{Entry, SharedStream};
-use crate::tls::{Tls, Transport};
-use crate::wire::{self, Compressor, HEADER_BYTES, Header, Message, OpCode, ReplyForm, WireError};
+use crate::server::{Patience, Shared};
+use crate::tls::Transport;
+use crate::wire::{self, HEADER_BYTES, Header, Message, OpCode, ReplyForm, WireError};
 
 /// Numbers of the messages this process sends.
 static LAST_REQUEST_ID: AtomicI32 = AtomicI32::new(0);
@@ -34,9 +36,18 @@ enum End {
     /// The client sent what cannot be read.
     #[error(transparent)]
     Malformed(#[from] WireError),
-    /// The client stopped in the middle of a message.
-    #[error("no data for {} s within a message", limits::STALL_TIMEOUT.as_secs())]
+    /// The client stopped in the middle of a message, or reads its answer too slowly.
+    #[error("too slow within a message")]
     Stalled,
+    /// The client has connected and said nothing.
+    #[error("no message since it connected")]
+    Silent,
+    /// Other messages take all the memory there is for them.
+    #[error("no memory for a message of {0} bytes beside those of other connections")]
+    NoRoom(usize),
+    /// A client sent so much before it logged in.
+    #[error("a message of {0} bytes before a login: at most {max} are taken", max = limits::STRANGER_MESSAGE_BYTES_MAX)]
+    Stranger(usize),
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -51,19 +62,20 @@ pub(crate) struct Connection<'a> {
     session: ClientSession,
     entry: Arc<Entry>,
     stream: BufReader<Transport>,
+    patience: Patience,
+    memory: &'a MessageMemory,
+    /// When it connected, until its first message has come.
+    silent_since: Option<Instant>,
 }
 
 impl<'a> Connection<'a> {
-    pub(crate) fn new(
-        database: &'a Database,
-        entry: Arc<Entry>,
-        compressors: &[Compressor],
-        tls: Option<&Tls>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(shared: &'a Shared, entry: Arc<Entry>) -> io::Result<Self> {
+        let (database, patience) = (&*shared.database, shared.patience);
+        let connected = Instant::now();
         let stream = &entry.stream;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(limits::STALL_TIMEOUT))?;
-        stream.set_write_timeout(Some(limits::STALL_TIMEOUT))?;
+        stream.set_read_timeout(Some(patience.stall))?;
+        stream.set_write_timeout(Some(patience.stall))?;
         let remote = stream.peer_addr()?;
         let client = ClientMetadata {
             document: None,
@@ -72,11 +84,11 @@ impl<'a> Connection<'a> {
             same_machine: remote.ip().to_canonical().is_loopback(),
         };
         let mut session = ClientSession::new(entry.id, client);
-        session.compressors = compressors.iter().map(|c| c.name()).collect();
+        session.compressors = shared.compressors.iter().map(|c| c.name()).collect();
         let connections = &database.services().connections;
         connections.open(entry.id, session.client.clone());
         let stream = SharedStream(entry.clone());
-        let transport = match tls {
+        let transport = match &shared.tls {
             None => Transport::plain(stream),
             Some(tls) => {
                 let opened = tls.open(stream)?;
@@ -87,12 +99,17 @@ impl<'a> Connection<'a> {
         if transport.is_tls() {
             entry.mark_tls();
         }
-        entry.stream.set_read_timeout(Some(limits::STALL_TIMEOUT))?;
+        entry
+            .stream
+            .set_read_timeout(Some(patience.first_message.min(patience.stall)))?;
         Ok(Self {
             database,
             session,
             entry,
             stream: BufReader::with_capacity(limits::READ_BUFFER_BYTES, transport),
+            patience,
+            memory: &shared.message_memory,
+            silent_since: Some(connected),
         })
     }
 
@@ -110,8 +127,8 @@ impl<'a> Connection<'a> {
                 let problem = problem.to_string();
                 info!(c = "NETWORK", id = 22_988, remote, error = %problem, "Closing connection after a malformed message");
             }
-            End::Stalled => {
-                info!(c = "NETWORK", id = 22_989, remote, error = %end, "Closing connection that stalled");
+            End::Stalled | End::Silent | End::NoRoom(_) | End::Stranger(_) => {
+                info!(c = "NETWORK", id = 22_989, remote, error = %end, "Closing connection of a client that asks too much patience or memory");
             }
             End::Io(problem) => {
                 debug!(c = "NETWORK", id = 22_990, remote, error = %problem, "Connection failed");
@@ -128,12 +145,13 @@ impl<'a> Connection<'a> {
     }
 
     fn serve_one(&mut self) -> Result<(), End> {
-        let (header, bytes) = self.read_message()?;
+        let (header, bytes, room) = self.read_message()?;
         let network = &self.database.services().counters.network;
         let physical = bytes.len() as u64;
         network.requests.increment();
         network.physical_bytes_in.add(physical);
         let compressed = header.opcode == OpCode::Compressed;
+        let unpacked = self.room_for(wire::unpacked_bytes(&header, &bytes))?;
         let incoming = match wire::parse(header, bytes) {
             Ok(incoming) => incoming,
             Err(problem) => {
@@ -150,7 +168,7 @@ impl<'a> Connection<'a> {
             Ok(request) => self.run(request),
             Err(problem) => (error_reply(&problem.to_error()), false),
         };
-        drop(request);
+        drop((request, room, unpacked));
         if wants_answer {
             self.write_reply(incoming.form, &reply)?;
         }
@@ -206,34 +224,55 @@ impl<'a> Connection<'a> {
     }
 
     /// Waits for a message and reads all of it.
-    fn read_message(&mut self) -> Result<(Header, Vec<u8>), End> {
+    fn read_message(&mut self) -> Result<(Header, Vec<u8>, Share<'a>), End> {
         self.wait_for_message()?;
-        let started = Instant::now();
+        let until = Instant::now() + self.patience.message;
+        let mut stream = Until {
+            stream: &mut self.stream,
+            until,
+        };
         let mut head = [0; HEADER_BYTES];
-        self.stream.read_exact(&mut head).map_err(within_message)?;
+        stream.read_exact(&mut head).map_err(within_message)?;
         let header = Header::parse(&head)?;
+        let room = self.room_for(header.length)?;
+        let mut stream = Until {
+            stream: &mut self.stream,
+            until,
+        };
         let mut bytes = Vec::with_capacity(header.length.min(limits::TRUSTED_ALLOCATION_BYTES));
         bytes.extend_from_slice(&head);
         while bytes.len() < header.length {
             // Room is made as bytes arrive: never more than twice of what is there.
             let missing = header.length - bytes.len();
-            let room = (bytes.capacity() - bytes.len())
+            let more = (bytes.capacity() - bytes.len())
                 .max(bytes.len())
                 .min(missing);
-            bytes.reserve(room);
-            let part = u64::try_from(room).unwrap_or(u64::MAX);
-            let read = self.stream.by_ref().take(part).read_to_end(&mut bytes);
-            if read.map_err(within_message)? < room {
+            bytes.reserve(more);
+            let part = u64::try_from(more).unwrap_or(u64::MAX);
+            let read = stream.by_ref().take(part).read_to_end(&mut bytes);
+            if read.map_err(within_message)? < more {
                 return Err(WireError::Truncated("a message").into());
             }
-            if started.elapsed() > limits::MESSAGE_TIMEOUT {
-                return Err(End::Stalled);
-            }
         }
-        Ok((header, bytes))
+        if self.silent_since.take().is_some() {
+            let stall = Some(self.patience.stall);
+            self.entry.stream.set_read_timeout(stall)?;
+        }
+        Ok((header, bytes, room))
     }
 
-    /// Blocks until a byte is there. A connection may rest as long as it likes.
+    /// Room for a message of `length` bytes from this client.
+    fn room_for(&self, length: usize) -> Result<Share<'a>, End> {
+        let asks = self.database.services().access_control;
+        let is_stranger = asks && self.session.login.user().is_none();
+        if is_stranger && length > limits::STRANGER_MESSAGE_BYTES_MAX {
+            return Err(End::Stranger(length));
+        }
+        let room = self.memory.take(length, self.patience.stall);
+        room.ok_or(End::NoRoom(length))
+    }
+
+    /// Blocks until a byte is there. A connection may rest as long as it likes, but for its first message.
     fn wait_for_message(&mut self) -> Result<(), End> {
         loop {
             match self.stream.fill_buf() {
@@ -242,6 +281,13 @@ impl<'a> Connection<'a> {
                 Err(e) if is_timeout(&e) || e.kind() == ErrorKind::Interrupted => {
                     if self.entry.is_closing() {
                         return Err(End::Closed);
+                    }
+                    let limit = self.patience.first_message;
+                    if self
+                        .silent_since
+                        .is_some_and(|since| since.elapsed() >= limit)
+                    {
+                        return Err(End::Silent);
                     }
                 }
                 // A client inside TLS may leave without saying so.
@@ -261,18 +307,65 @@ impl<'a> Connection<'a> {
     fn write_reply(&mut self, form: ReplyForm, document: &Document) -> Result<(), End> {
         let request_id = LAST_REQUEST_ID.fetch_add(1, Ordering::Relaxed);
         let front = wire::reply(request_id, form, document, limits::COPIED_REPLY_BYTES_MAX)?;
-        let stream = self.stream.get_mut();
-        stream.write_all(&front.bytes)?;
+        let length = document.as_bytes().len();
+        let room = self.memory.take(length, self.patience.stall);
+        let _room = room.ok_or(End::NoRoom(length))?;
+        let mut stream = Until {
+            stream: self.stream.get_mut(),
+            until: Instant::now() + self.patience.message,
+        };
+        let write = |bytes: &[u8], stream: &mut Until<'_, Transport>| {
+            stream
+                .write_all(bytes)
+                .map_err(|problem| match is_timeout(&problem) {
+                    true => End::Stalled,
+                    false => problem.into(),
+                })
+        };
+        write(&front.bytes, &mut stream)?;
         let mut physical = front.bytes.len() as u64;
         if front.document_follows {
-            stream.write_all(document.as_bytes())?;
-            physical += document.as_bytes().len() as u64;
+            write(document.as_bytes(), &mut stream)?;
+            physical += length as u64;
         }
         stream.flush()?;
         let network = &self.database.services().counters.network;
         network.physical_bytes_out.add(physical);
         network.bytes_out.add(front.uncompressed_bytes as u64);
         Ok(())
+    }
+}
+
+/// A stream that is used until a moment: who sends or takes a byte now and then does not hold a message for ever.
+struct Until<'s, S> {
+    stream: &'s mut S,
+    until: Instant,
+}
+
+impl<S> Until<'_, S> {
+    fn check(&self) -> io::Result<()> {
+        match Instant::now() < self.until {
+            true => Ok(()),
+            false => Err(ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+impl<S: Read> Read for Until<'_, S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.check()?;
+        self.stream.read(buffer)
+    }
+}
+
+impl<S: Write> Write for Until<'_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.check()?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 

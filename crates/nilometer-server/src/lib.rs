@@ -22,6 +22,7 @@ pub mod limits;
 pub mod listener;
 pub mod log;
 pub mod machine;
+pub mod message_memory;
 pub mod registry;
 pub mod server;
 pub mod shutdown;

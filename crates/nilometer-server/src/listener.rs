@@ -124,8 +124,7 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
         .stack_size(limits::CONNECTION_STACK_BYTES)
         .spawn(move || {
             let shared = of_thread;
-            let tls = shared.tls.as_deref();
-            match Connection::new(&shared.database, entry, &shared.compressors, tls) {
+            match Connection::new(&shared, entry) {
                 Ok(connection) => connection.serve(),
                 Err(problem) => {
                     warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");

@@ -65,9 +65,8 @@ impl Fixture {
         let parameters = &environment.parameters;
         let set = parameters.set_at_startup("internalQueryMaxAllowedDensifyDocs", DENSIFY_MAX);
         set.expect("a parameter");
-        let engine = std::sync::Arc::new(nilometer_storage::MemoryEngine::new());
         Self {
-            database: Database::with_engine(engine, environment).expect("a database"),
+            database: Database::in_memory_with(environment).expect("a database"),
             session: ClientSession::embedded(),
         }
     }

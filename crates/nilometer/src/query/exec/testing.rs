@@ -322,6 +322,7 @@ pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings
         collator: None,
         ids: Arc::default(),
         limits,
+        memory: Arc::default(),
         spill: None,
         helpers: None,
         options,
