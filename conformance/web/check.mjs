@@ -127,6 +127,31 @@ const checks = {
     await page.keyboard.press("0");
   },
 
+  async web_says_what_it_leaves_out() {
+    const many = db.collection("many");
+    await db.createCollection("many", { timeseries: { timeField: "time", metaField: "gauge", granularity: "seconds" } });
+    // 140 series of 25 buckets each, a day apart: more than are drawn at a time, and more than are fetched.
+    for (let day = 0; day < 25; day += 1) {
+      await many.insertMany(Array.from({ length: 140 }, (_, i) => ({ time: new Date(START + day * 24 * HOUR), gauge: `gauge ${i}`, level: i })));
+    }
+    await go("c/house/many/buckets");
+    await page.locator("rect.bucket").first().waitFor();
+    assert.match(await page.locator(".bar .sum").textContent(), /^3,000 buckets of 140 series/);
+    await page.getByText("There are more buckets: these are the 3,000 newest.").waitFor();
+    await page.getByText("Series 1 to 100 of 140").waitFor();
+    assert.equal(await page.locator(".rowname").count(), 100);
+    await button("Next").click();
+    await page.getByText("Series 101 to 140 of 140").waitFor();
+    await page.getByLabel("Find a series").fill("gauge 77");
+    await page.getByText("Series 1 to 1 of 1").waitFor();
+    await button("Older").click();
+    await page.locator(".sum").filter({ hasText: /^\d+ buckets/ }).waitFor();
+    const [older] = (await page.locator(".bar .sum").textContent()).match(/^\d+/);
+    // The 500 that are left, and 60 of the same day that were shown already.
+    assert.equal(older, "560");
+    await many.drop();
+  },
+
   async web_answers_as_table_and_chart() {
     await go("c/house/readings/query");
     await answered("730 documents");

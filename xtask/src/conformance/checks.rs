@@ -96,6 +96,7 @@ pub(crate) const WEB: &[&str] = &[
     "web_draws_live_figures",
     "web_draws_buckets",
     "web_walks_through_buckets_by_keyboard",
+    "web_says_what_it_leaves_out",
     "web_answers_as_table_and_chart",
     "web_splits_lines_and_tells_values",
     "web_draws_an_explain",

@@ -146,19 +146,9 @@ function drawTree(found) {
     parts.push(input);
   }
   parts.push(lists);
-  if (count === 0) parts.push(nothingYet());
+  if (count === 0) parts.push(h("p", { class: "quiet none" }, "No collections yet."));
   tree.replaceChildren(...parts);
   draw("");
-}
-
-function nothingYet() {
-  return h(
-    "div",
-    { class: "empty small" },
-    h("h2", null, "Nothing here yet"),
-    h("p", null, "In mongosh:"),
-    h("pre", null, 'use garden\ndb.createCollection("soil",\n  {timeseries: {timeField: "time",\n   metaField: "bed"}})\ndb.soil.insertOne({time: new Date(),\n  bed: "roses", moisture: 31.5})'),
-  );
 }
 
 function markTree() {

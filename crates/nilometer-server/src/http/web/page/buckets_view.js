@@ -1,7 +1,8 @@
 // The buckets of a time-series collection, drawn: a row for each series, a box for each bucket from its first to its
 // last measurement, darker the fuller it is. Boxes of one series that overlap in time stand below each other.
 //
-// At most BUCKETS_MAX are fetched, the newest, and at most ROWS_MAX series are drawn; the view says what it leaves out.
+// At most BUCKETS_MAX are fetched, the newest or those before them, and at most ROWS_MAX series are drawn at a time; the
+// view says what it leaves out.
 
 import { batch, command } from "./api.js";
 import { card, empty, failure, h, s } from "./dom.js";
@@ -25,9 +26,11 @@ const ROW_PAD = 5;
 const AXIS = 28;
 
 /** What is fetched of each bucket: not its measurements. */
-function pipeline({ timeField }) {
+function pipeline({ timeField }, before) {
   const counted = { $size: { $objectToArray: { $ifNull: [`$data.${timeField}`, {}] } } };
+  const older = { $match: { [`control.max.${timeField}`]: { $lte: { $date: { $numberLong: String(before) } } } } };
   return [
+    ...(before === null ? [] : [older]),
     { $sort: { [`control.max.${timeField}`]: -1 } },
     { $limit: BUCKETS_MAX + 1 },
     {
@@ -48,10 +51,10 @@ function pipeline({ timeField }) {
 export function bucketsView(target) {
   const stop = new AbortController();
   const element = h("div", { class: "stack" }, h("p", { class: "quiet" }, "Reading buckets…"));
-  const load = async () => {
+  const load = async (before = null) => {
     try {
-      const found = await fetchBuckets(target, stop.signal);
-      element.replaceChildren(...draw(target, found, load));
+      const found = await fetchBuckets(target, before, stop.signal);
+      element.replaceChildren(...draw(target, { ...found, before }, load));
     } catch (error) {
       if (!stop.signal.aborted) element.replaceChildren(trouble(error, target));
     }
@@ -60,8 +63,8 @@ export function bucketsView(target) {
   return { element, close: () => stop.abort() };
 }
 
-async function fetchBuckets(target, signal) {
-  const asked = { aggregate: `system.buckets.${target.name}`, pipeline: pipeline(target), cursor: { batchSize: BUCKETS_MAX + 1 } };
+async function fetchBuckets(target, before, signal) {
+  const asked = { aggregate: `system.buckets.${target.name}`, pipeline: pipeline(target, before), cursor: { batchSize: BUCKETS_MAX + 1 } };
   const { documents } = await batch(target.db, asked, signal);
   const full = await fullCount(signal);
   const buckets = documents.map((json) => {
@@ -128,14 +131,14 @@ function arrange(buckets) {
     });
 }
 
-function draw(target, { buckets, more, full }, reload) {
+/** The view of the buckets that were found; `load(before)` finds others. */
+function draw(target, { buckets, more, full, before }, load) {
   const drawable = buckets.filter(({ from, to }) => Number.isFinite(from) && Number.isFinite(to));
+  const button = (title, at) => h("button", { type: "button", onclick: () => load(at) }, title);
   if (drawable.length === 0) {
-    return [empty("No buckets yet", h("p", null, "A bucket is opened by the first measurement of each series. Insert one, then look again."), again(reload))];
+    return [empty("No buckets", h("p", null, "A bucket is opened by the first measurement of each series. Insert one, then look again."), button("Look again", null))];
   }
   const rows = arrange(drawable);
-  const shown = rows.slice(0, ROWS_MAX);
-  const map = new BucketMap(target, shown, full);
   const measurements = drawable.reduce((sum, { count }) => sum + count, 0);
   const size = drawable.reduce((sum, one) => sum + one.bytes, 0);
   const facts = [
@@ -144,19 +147,56 @@ function draw(target, { buckets, more, full }, reload) {
     `${bytes(size)}`,
     `mean fill ${Math.round((100 * measurements) / (drawable.length * full))} % of ${exact(full)}`,
   ];
-  const cuts = [];
-  if (more) cuts.push(`There are more: these are the newest ${exact(BUCKETS_MAX)} buckets.`);
-  if (rows.length > ROWS_MAX) cuts.push(`Drawn are the first ${ROWS_MAX} of ${exact(rows.length)} series, in the order of their names.`);
+  // Those that end at the same moment as the last one are shown again, so that none is left out.
+  const ends = drawable.map(({ to }) => to);
+  const [oldest, newest] = [Math.min(...ends), Math.max(...ends)];
+  const cut = more ? `There are more buckets: these are the ${exact(BUCKETS_MAX)} newest${before === null ? "" : ` up to ${dateText(new Date(before))}`}.` : "";
   return [
-    h("div", { class: "bar" }, h("p", { class: "sum" }, facts.join(" · ")), again(reload)),
-    cuts.length > 0 ? h("p", { class: "notice warn cut" }, cuts.join(" ")) : "",
-    card(null, map.element),
-    map.details,
+    h(
+      "div",
+      { class: "bar" },
+      h("p", { class: "sum" }, facts.join(" · ")),
+      more ? button("Older", oldest === newest ? oldest - 1 : oldest) : null,
+      before === null ? button("Look again", null) : button("Newest", null),
+    ),
+    cut ? h("p", { class: "notice warn cut" }, cut) : "",
+    pages(target, rows, full),
   ];
 }
 
-function again(reload) {
-  return h("button", { type: "button", onclick: reload }, "Look again");
+/** The drawing of so many series at a time, and of those whose name fits if somebody looks for one. */
+function pages(target, rows, full) {
+  const place = h("div", { class: "stack" });
+  if (rows.length <= ROWS_MAX) {
+    place.append(...new BucketMap(target, rows, full).parts);
+    return place;
+  }
+  const shown = h("span", { class: "quiet", "aria-live": "polite" });
+  const filter = h("input", { type: "search", placeholder: "Find a series", "aria-label": "Find a series" });
+  const drawing = h("div", { class: "stack" });
+  let first = 0;
+  const show = () => {
+    const fitting = rows.filter(({ series }) => series.toLowerCase().includes(filter.value.toLowerCase()));
+    first = Math.min(first, Math.max(0, fitting.length - 1));
+    const some = fitting.slice(first, first + ROWS_MAX);
+    shown.textContent = some.length === 0 ? "No series has this in its name." : `Series ${first + 1} to ${first + some.length} of ${exact(fitting.length)}`;
+    back.disabled = first === 0;
+    on.disabled = first + ROWS_MAX >= fitting.length;
+    drawing.replaceChildren(...(some.length > 0 ? new BucketMap(target, some, full).parts : []));
+  };
+  const turn = (step) => {
+    first = Math.max(0, first + step);
+    show();
+  };
+  const back = h("button", { type: "button", onclick: () => turn(-ROWS_MAX) }, "Previous");
+  const on = h("button", { type: "button", onclick: () => turn(ROWS_MAX) }, "Next");
+  filter.addEventListener("input", () => {
+    first = 0;
+    show();
+  });
+  place.append(h("div", { class: "tools" }, filter, back, on, shown), drawing);
+  show();
+  return place;
 }
 
 /** The drawing: a picture that scrolls below an axis that stays, with one bucket chosen at a time. */
@@ -191,6 +231,8 @@ class BucketMap {
     );
     this.element = h("div", { class: "bucketmap" }, tools, this.axis, this.scroll);
     this.details = h("div", { class: "stack", "aria-live": "polite" });
+    /** The drawing, and what is told of the chosen bucket. */
+    this.parts = [card(null, this.element), this.details];
     this.listen();
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.scroll);

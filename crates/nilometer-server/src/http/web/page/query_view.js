@@ -35,7 +35,8 @@ function checked(title, text, kind) {
     value = JSON.parse(text);
   } catch (error) {
     const wrong = new Error(`${title}: ${error.message}`);
-    wrong.hint = HINTS.find(([pattern]) => pattern.test(text))?.[1] ?? "It must be extended JSON.";
+    const hints = HINTS.filter(([pattern]) => pattern.test(text)).map(([, hint]) => hint);
+    wrong.hint = hints.join(" ") || "It must be extended JSON.";
     throw wrong;
   }
   const right = kind === "array" ? Array.isArray(value) : value !== null && typeof value === "object" && !Array.isArray(value);

@@ -143,10 +143,23 @@ export function serverView() {
   const latency = chart("Mean time of an operation", "ms");
   const operations = chart("Commands in a second", "commands/s");
   const problem = h("div");
+  const first = h("div");
+  const charts = h(
+    "div",
+    { class: "grid2" },
+    card("Ingest", ingest.element),
+    card("Latency", latency.element),
+    card("Reads", reads.element),
+    card("Commands", operations.element),
+  );
   const update = () => {
-    problem.replaceChildren(sampler.error ? trouble(sampler.error) : "");
-    const { samples } = sampler;
+    const { samples, error } = sampler;
+    problem.replaceChildren(...(error ? [trouble(error)] : []));
+    for (const part of [figures, charts]) part.hidden = samples.length === 0 && error?.code === 13;
     if (samples.length === 0) return;
+    const kinds = ["collections", "timeseries", "views"].map((kind) => at(samples.at(-1).status, `catalogStats.${kind}`) ?? 0);
+    const isNew = kinds.every((count) => count === 0);
+    if (isNew !== first.hasChildNodes()) first.replaceChildren(...(isNew ? [firstSteps()] : []));
     const now = samples.at(-1).at;
     const domain = [Math.min(samples[0].at, now - 60_000), now];
     const lines = (list, read) => list.map(([name, path]) => ({ name, points: read(path) }));
@@ -162,19 +175,28 @@ export function serverView() {
     { class: "view" },
     h("h1", null, "Server"),
     problem,
+    first,
     figures,
-    h(
-      "div",
-      { class: "grid2" },
-      card("Ingest", ingest.element),
-      card("Latency", latency.element),
-      card("Reads", reads.element),
-      card("Commands", operations.element),
-    ),
+    charts,
     h("p", { class: "quiet" }, "The last five minutes, one value a second, while this page is in sight. Its own questions count as commands."),
   );
   update();
   return { element, close: () => sampler.listeners.delete(update) };
+}
+
+/** What somebody can type who has nothing yet. */
+function firstSteps() {
+  const lines = [
+    "use garden",
+    'db.createCollection("soil", {timeseries: {timeField: "time", metaField: "bed"}})',
+    'db.soil.insertOne({time: new Date(), bed: "roses", moisture: 31.5})',
+  ];
+  return empty(
+    "There is no data yet",
+    h("p", null, "Connect with mongosh or any driver of MongoDB, and type:"),
+    h("pre", { tabindex: "0" }, lines.join("\n")),
+    h("p", null, "The collection then stands in the list on the left. Files are read by nilometer import."),
+  );
 }
 
 function fillTiles(tiles, status) {
