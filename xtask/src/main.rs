@@ -35,7 +35,7 @@ cargo xtask TASK
   soak [--minutes N] [--seed N]
                             everything at once on one server, which is killed now and then (default 30)
   conformance [CLIENT]...   real clients against the built server
-                            (pymongo node mongosh go java rust; all when none is named)
+                            (pymongo node mongosh mongoose web go java spring rust; all when none is named)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   figures                   what connections, TLS and authorization cost
   bench ARGS...             the load generator, optimised (ARGS as `--help` there explains)

@@ -6,23 +6,23 @@
 //! error 1 and the connection is closed, other connections go on.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nilometer::commands::error_reply;
 use nilometer::session::{ClientMetadata, ClientSession};
-use nilometer::{Database, Error, ErrorCode, Request};
+use nilometer::{Database, Request};
 use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
 
-use crate::limits;
 use crate::message_memory::{MessageMemory, Share};
 use crate::registry::{Entry, SharedStream};
 use crate::server::{Patience, Shared};
 use crate::tls::Transport;
 use crate::wire::{self, HEADER_BYTES, Header, Message, OpCode, ReplyForm, WireError};
+use crate::{command, limits};
 
 /// Numbers of the messages this process sends.
 static LAST_REQUEST_ID: AtomicI32 = AtomicI32::new(0);
@@ -39,6 +39,9 @@ enum End {
     /// The client stopped in the middle of a message, or reads its answer too slowly.
     #[error("too slow within a message")]
     Stalled,
+    /// Nothing comes for a while: it needs no thread until something does.
+    #[error("rests")]
+    Rests,
     /// The client has connected and said nothing.
     #[error("no message since it connected")]
     Silent,
@@ -56,34 +59,25 @@ enum End {
     Panicked,
 }
 
-/// A connection and what it needs.
-pub(crate) struct Connection<'a> {
-    database: &'a Database,
+/// What a connection is between two messages: all that is kept of one that rests.
+pub(crate) struct Resting {
     session: ClientSession,
     entry: Arc<Entry>,
-    stream: BufReader<Transport>,
-    patience: Patience,
-    memory: &'a MessageMemory,
+    transport: Transport,
     /// When it connected, until its first message has come.
     silent_since: Option<Instant>,
 }
 
-impl<'a> Connection<'a> {
-    pub(crate) fn new(shared: &'a Shared, entry: Arc<Entry>) -> io::Result<Self> {
+impl Resting {
+    /// A connection that was accepted; shakes hands if TLS is spoken.
+    pub(crate) fn open(shared: &Shared, entry: Arc<Entry>) -> io::Result<Self> {
         let (database, patience) = (&*shared.database, shared.patience);
         let connected = Instant::now();
         let stream = &entry.stream;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience.stall))?;
         stream.set_write_timeout(Some(patience.stall))?;
-        let remote = stream.peer_addr()?;
-        let client = ClientMetadata {
-            document: None,
-            remote: remote.to_string(),
-            local: stream.local_addr()?.to_string(),
-            same_machine: remote.ip().to_canonical().is_loopback(),
-        };
-        let mut session = ClientSession::new(entry.id, client);
+        let mut session = ClientSession::new(entry.id, client_of(stream)?);
         session.compressors = shared.compressors.iter().map(|c| c.name()).collect();
         let connections = &database.services().connections;
         connections.open(entry.id, session.client.clone());
@@ -99,22 +93,54 @@ impl<'a> Connection<'a> {
         if transport.is_tls() {
             entry.mark_tls();
         }
-        entry
-            .stream
-            .set_read_timeout(Some(patience.first_message.min(patience.stall)))?;
+        // Inside a message `Until` waits for longer.
+        entry.stream.set_read_timeout(Some(patience.rest))?;
         Ok(Self {
-            database,
             session,
             entry,
-            stream: BufReader::with_capacity(limits::READ_BUFFER_BYTES, transport),
-            patience,
-            memory: &shared.message_memory,
+            transport,
             silent_since: Some(connected),
         })
     }
 
-    /// Serves the connection until it ends.
-    pub(crate) fn serve(mut self) {
+    /// The registry's entry of the connection.
+    pub(crate) fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// The same, to keep.
+    pub(crate) fn shared_entry(&self) -> Arc<Entry> {
+        self.entry.clone()
+    }
+
+    /// Serves the connection until it ends, or rests: then what is kept of it comes back.
+    pub(crate) fn serve(self, shared: &Shared) -> Option<Self> {
+        Connection {
+            database: &shared.database,
+            session: self.session,
+            entry: self.entry,
+            stream: BufReader::with_capacity(limits::READ_BUFFER_BYTES, self.transport),
+            patience: shared.patience,
+            memory: &shared.message_memory,
+            silent_since: self.silent_since,
+        }
+        .serve()
+    }
+}
+
+/// A connection that has a thread, and what it needs.
+struct Connection<'a> {
+    database: &'a Database,
+    session: ClientSession,
+    entry: Arc<Entry>,
+    stream: BufReader<Transport>,
+    patience: Patience,
+    memory: &'a MessageMemory,
+    silent_since: Option<Instant>,
+}
+
+impl<'a> Connection<'a> {
+    fn serve(mut self) -> Option<Resting> {
         let end = loop {
             if let Err(end) = self.serve_one() {
                 break end;
@@ -123,6 +149,15 @@ impl<'a> Connection<'a> {
         let remote = self.session.client.remote.as_str();
         match end {
             End::Closed => {}
+            // Nothing was read ahead: it waited for the first byte.
+            End::Rests => {
+                return Some(Resting {
+                    session: self.session,
+                    entry: self.entry,
+                    transport: self.stream.into_inner(),
+                    silent_since: None,
+                });
+            }
             End::Malformed(problem) => {
                 let problem = problem.to_string();
                 info!(c = "NETWORK", id = 22_988, remote, error = %problem, "Closing connection after a malformed message");
@@ -142,6 +177,7 @@ impl<'a> Connection<'a> {
                 );
             }
         }
+        None
     }
 
     fn serve_one(&mut self) -> Result<(), End> {
@@ -201,26 +237,10 @@ impl<'a> Connection<'a> {
         let active = &self.database.services().counters.connections.active;
         active.increment();
         self.entry.begin_command();
-        let session = &mut self.session;
-        let database = self.database;
-        let outcome = catch_unwind(AssertUnwindSafe(|| database.run_command(session, request)));
+        let outcome = command::run(self.database, &mut self.session, request);
         self.entry.end_command();
         active.decrement();
-        if let Ok(reply) = outcome {
-            return (reply, false);
-        }
-        let command = request.command_name();
-        error!(
-            c = "COMMAND",
-            id = 22_992,
-            command,
-            "A command panicked; this is a bug in the server"
-        );
-        let error = Error::new(
-            ErrorCode::InternalError,
-            format!("the command {command} failed unexpectedly; the server's log says where"),
-        );
-        (error_reply(&error), true)
+        outcome
     }
 
     /// Waits for a message and reads all of it.
@@ -230,6 +250,7 @@ impl<'a> Connection<'a> {
         let mut stream = Until {
             stream: &mut self.stream,
             until,
+            stall: self.patience.stall,
         };
         let mut head = [0; HEADER_BYTES];
         stream.read_exact(&mut head).map_err(within_message)?;
@@ -238,6 +259,7 @@ impl<'a> Connection<'a> {
         let mut stream = Until {
             stream: &mut self.stream,
             until,
+            stall: self.patience.stall,
         };
         let mut bytes = Vec::with_capacity(header.length.min(limits::TRUSTED_ALLOCATION_BYTES));
         bytes.extend_from_slice(&head);
@@ -254,10 +276,7 @@ impl<'a> Connection<'a> {
                 return Err(WireError::Truncated("a message").into());
             }
         }
-        if self.silent_since.take().is_some() {
-            let stall = Some(self.patience.stall);
-            self.entry.stream.set_read_timeout(stall)?;
-        }
+        self.silent_since = None;
         Ok((header, bytes, room))
     }
 
@@ -282,12 +301,12 @@ impl<'a> Connection<'a> {
                     if self.entry.is_closing() {
                         return Err(End::Closed);
                     }
-                    let limit = self.patience.first_message;
-                    if self
-                        .silent_since
-                        .is_some_and(|since| since.elapsed() >= limit)
-                    {
-                        return Err(End::Silent);
+                    match self.silent_since {
+                        None => return Err(End::Rests),
+                        Some(since) if since.elapsed() >= self.patience.first_message => {
+                            return Err(End::Silent);
+                        }
+                        Some(_) => {}
                     }
                 }
                 // A client inside TLS may leave without saying so.
@@ -313,6 +332,7 @@ impl<'a> Connection<'a> {
         let mut stream = Until {
             stream: self.stream.get_mut(),
             until: Instant::now() + self.patience.message,
+            stall: self.patience.stall,
         };
         let write = |bytes: &[u8], stream: &mut Until<'_, Transport>| {
             stream
@@ -340,6 +360,8 @@ impl<'a> Connection<'a> {
 struct Until<'s, S> {
     stream: &'s mut S,
     until: Instant,
+    /// How long it may be silent; a read of the socket gives up earlier.
+    stall: Duration,
 }
 
 impl<S> Until<'_, S> {
@@ -353,8 +375,14 @@ impl<S> Until<'_, S> {
 
 impl<S: Read> Read for Until<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.check()?;
-        self.stream.read(buffer)
+        let began = Instant::now();
+        loop {
+            self.check()?;
+            match self.stream.read(buffer) {
+                Err(problem) if is_timeout(&problem) && began.elapsed() < self.stall => {}
+                other => return other,
+            }
+        }
     }
 }
 
@@ -367,6 +395,17 @@ impl<S: Write> Write for Until<'_, S> {
     fn flush(&mut self) -> io::Result<()> {
         self.stream.flush()
     }
+}
+
+/// What a socket tells of its client.
+pub(crate) fn client_of(stream: &TcpStream) -> io::Result<ClientMetadata> {
+    let remote = stream.peer_addr()?;
+    Ok(ClientMetadata {
+        document: None,
+        remote: remote.to_string(),
+        local: stream.local_addr()?.to_string(),
+        same_machine: remote.ip().to_canonical().is_loopback(),
+    })
 }
 
 fn is_timeout(error: &io::Error) -> bool {

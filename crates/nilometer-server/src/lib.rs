@@ -16,15 +16,19 @@ pub const VERSION: &str = concat!(
 );
 
 pub mod cli;
+mod command;
 pub mod connection;
 pub mod http;
 pub mod limits;
 pub mod listener;
 pub mod log;
+pub mod lounge;
 pub mod machine;
 pub mod message_memory;
 pub mod registry;
 pub mod server;
 pub mod shutdown;
+#[cfg(test)]
+mod testing;
 pub mod tls;
 pub mod wire;

@@ -41,6 +41,9 @@ pub const STRANGER_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Time a client has, from connecting, for its first message.
 pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Silence after which a connection gives up its thread until its client says something.
+pub const REST_AFTER: Duration = Duration::from_secs(1);
+
 /// Silence in the middle of a message, or with a full send buffer, that ends a connection.
 /// Between messages a connection may be silent for ever. Where all memory for messages is taken, a large one waits as
 /// long.

@@ -11,6 +11,7 @@ use nilometer::operation::Access;
 use nilometer::{Database, ErrorCode};
 use tracing::{info, warn};
 
+use crate::lounge::{self, Lounge};
 use crate::message_memory::MessageMemory;
 use crate::registry::Registry;
 use crate::tls::Tls;
@@ -37,6 +38,8 @@ pub struct Options {
 pub struct Patience {
     /// For the first message.
     pub first_message: Duration,
+    /// For the next message, before the connection gives up its thread.
+    pub rest: Duration,
     /// In the middle of a message, or with a full send buffer.
     pub stall: Duration,
     /// For a whole message, in or out.
@@ -47,6 +50,7 @@ impl Default for Patience {
     fn default() -> Self {
         Self {
             first_message: limits::FIRST_MESSAGE_TIMEOUT,
+            rest: limits::REST_AFTER,
             stall: limits::STALL_TIMEOUT,
             message: limits::MESSAGE_TIMEOUT,
         }
@@ -74,6 +78,7 @@ pub(crate) struct Shared {
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) patience: Patience,
     pub(crate) message_memory: MessageMemory,
+    pub(crate) lounge: Lounge,
     pub(crate) last_connection_id: AtomicI64,
     shutting_down: AtomicBool,
 }
@@ -118,6 +123,7 @@ impl Server {
             tls: options.tls,
             patience: options.patience,
             message_memory: MessageMemory::new(options.message_memory_bytes),
+            lounge: Lounge::new()?,
             last_connection_id: AtomicI64::new(0),
             shutting_down: AtomicBool::new(false),
         });
@@ -135,6 +141,9 @@ impl Server {
                     .spawn(accept)?,
             );
         }
+        let waking = shared.clone();
+        let wake = move || lounge::watch(&waking);
+        threads.push(thread::Builder::new().name("lounge".into()).spawn(wake)?);
         let watched = shared.clone();
         let watch = move || watch_clients(&watched);
         threads.push(thread::Builder::new().name("watcher".into()).spawn(watch)?);
@@ -174,6 +183,7 @@ impl Server {
                 "Connections did not end in time"
             );
         }
+        self.shared.lounge.close();
         for thread in self.threads {
             thread.thread().unpark();
             if thread.join().is_err() {
@@ -199,23 +209,28 @@ pub(crate) fn wake_listener(mut address: SocketAddr) {
     drop(TcpStream::connect_timeout(&address, limits::ACCEPT_PAUSE));
 }
 
-/// Interrupts reads whose client has hung up. Writes go on: they are soon done, and nobody could
-/// tell what a half-done one had done.
+/// Looks after the clients until the server ends.
 fn watch_clients(shared: &Shared) {
     while !shared.is_shutting_down() {
         thread::park_timeout(limits::DISCONNECT_CHECK_INTERVAL);
-        for id in shared.registry.deserted(limits::DISCONNECT_CHECK_INTERVAL) {
-            info!(
-                c = "NETWORK",
-                id = 22_998,
-                connectionId = id,
-                "Interrupting the command of a client that has gone"
-            );
-            let operations = &shared.database.services().operations;
-            operations.kill_where(ErrorCode::ClientDisconnect, |operation| {
-                operation.connection_id == id && operation.access != Access::Write
-            });
-        }
+        interrupt_deserted(&shared.database, &shared.registry);
+    }
+}
+
+/// Interrupts reads whose client has hung up. Writes go on: they are soon done, and nobody could
+/// tell what a half-done one had done.
+pub(crate) fn interrupt_deserted(database: &Database, registry: &Registry) {
+    for id in registry.deserted(limits::DISCONNECT_CHECK_INTERVAL) {
+        info!(
+            c = "NETWORK",
+            id = 22_998,
+            connectionId = id,
+            "Interrupting the command of a client that has gone"
+        );
+        let operations = &database.services().operations;
+        operations.kill_where(ErrorCode::ClientDisconnect, |operation| {
+            operation.connection_id == id && operation.access != Access::Write
+        });
     }
 }
 
@@ -231,6 +246,7 @@ mod tests {
 
     const PATIENCE: Patience = Patience {
         first_message: Duration::from_millis(300),
+        rest: Duration::from_millis(100),
         stall: Duration::from_millis(600),
         message: Duration::from_millis(1500),
     };
@@ -287,11 +303,25 @@ mod tests {
         assert_eq!(reply(&mut silent), None);
         assert!(began.elapsed() < Duration::from_secs(10));
         std::thread::sleep(PATIENCE.stall * 2);
+        assert_eq!(server.shared.lounge.len(), 1, "it has no thread");
         resting.write_all(&ping()).expect("bytes are taken");
         assert!(
             reply(&mut resting).is_some(),
             "it may rest between messages"
         );
+        std::thread::sleep(PATIENCE.stall);
+        assert_eq!(server.shared.lounge.len(), 1, "it rests again");
+        drop(resting);
+        let until = Instant::now() + Duration::from_secs(10);
+        while server.shared.registry.len() > 0 {
+            assert!(Instant::now() < until, "its end is noticed");
+            std::thread::sleep(PATIENCE.rest);
+        }
+        // One that rests is ended by the shutdown, too.
+        let mut resting = connect(&server);
+        resting.write_all(&ping()).expect("bytes are taken");
+        assert!(reply(&mut resting).is_some());
+        std::thread::sleep(PATIENCE.rest * 4);
         assert!(server.shut_down());
     }
 
@@ -315,13 +345,12 @@ mod tests {
     #[test]
     fn who_does_not_read_holds_an_answer_for_a_while_only() {
         let server = start(Environment::default(), limits::MESSAGE_BYTES_MAX);
-        let mut writer = connect(&server);
         let large = doc! {"_id": 1, "x": "y".repeat(15_000_000)};
         let documents: Vec<nilometer_bson::Value> = vec![large.into()];
-        let insert = doc! {"insert": "c", "documents": documents, "$db": "test"};
-        writer
-            .write_all(&message(&insert))
-            .expect("bytes are taken");
+        let insert = message(&doc! {"insert": "c", "documents": documents, "$db": "test"});
+        // Whoever connects has to say something soon.
+        let mut writer = connect(&server);
+        writer.write_all(&insert).expect("bytes are taken");
         assert!(reply(&mut writer).is_some());
         let find = message(&doc! {"find": "c", "$db": "test"});
         let mut deaf: Vec<TcpStream> = (0..6).map(|_| connect(&server)).collect();

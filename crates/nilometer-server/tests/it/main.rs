@@ -22,5 +22,6 @@ mod server;
 mod soak;
 mod transfer;
 mod upkeep;
+mod web;
 mod writer;
 mod writes;
