@@ -98,9 +98,8 @@ impl Database {
         let services = Arc::new(Services::new(environment));
         let catalog = Arc::new(Catalog::open(engine.clone())?);
         let authority = Arc::new(Authority::open(catalog.clone())?);
-        let limits = bucket_limits(&services);
-        let bucket_seed = services.ids.random();
-        let timeseries = Timeseries::new(engine.clone(), catalog.clone(), limits, bucket_seed)?;
+        let (limits, seed) = (bucket_limits(&services), services.ids.random());
+        let timeseries = Timeseries::new(engine.clone(), catalog.clone(), limits, seed)?;
         let timeseries = Arc::new(timeseries);
         let memory = Arc::<MemoryPool>::default();
         obey_parameters(&services, &timeseries, &memory);
