@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use nilometer::auth::Mechanism;
-use nilometer_bson::{ValueRef, array, doc};
+use nilometer_bson::{DocRef, Document, Value, ValueRef, array, doc};
 
-use crate::client::{code, is_ok, prover};
+use crate::client::{Client, code, is_ok, prover};
 use crate::server::{Directory, Server};
 
 fn create_root(server: &Server) {
@@ -138,8 +138,26 @@ fn the_audit_log_tells_of_logins_refusals_and_changes_and_of_no_secret() {
     client.log_in(Mechanism::Sha256, "admin", "root", "pencil");
     assert!(is_ok(&client.run_on("a", &doc! {"create": "c"})));
     assert!(is_ok(&client.run_on("a", &doc! {"drop": "c"})));
+    // Collections that come into being by the way, each told of once.
+    let index = array![doc! {"key": doc! {"x": 1}, "name": "x"}];
+    let upsert = array![doc! {"q": doc! {}, "u": doc! {"x": 1}, "upsert": true}];
+    let pipeline = |stage: Document| array![doc! {"$match": doc! {}}, stage];
+    let write = |stage| doc! {"aggregate": "c", "pipeline": pipeline(stage), "cursor": doc! {}};
+    for command in [
+        doc! {"insert": "c", "documents": array![doc! {"x": 1}]},
+        doc! {"insert": "c", "documents": array![doc! {"x": 2}]},
+        doc! {"update": "d", "updates": upsert},
+        doc! {"createIndexes": "e", "indexes": index},
+        write(doc! {"$out": "f"}),
+        write(doc! {"$out": "f"}),
+        write(doc! {"$merge": "g"}),
+        doc! {"find": "nothing"},
+    ] {
+        let reply = client.run_on("a", &command);
+        assert!(is_ok(&reply), "{reply:?}");
+    }
     let written = std::fs::read_to_string(&path).expect("a log");
-    let events: Vec<(String, i64)> = written
+    let events: Vec<(String, i64, String)> = written
         .lines()
         .map(|line| {
             let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
@@ -147,17 +165,88 @@ fn the_audit_log_tells_of_logins_refusals_and_changes_and_of_no_secret() {
                 assert!(event.get(field).is_some(), "{field} in {line}");
             }
             let kind = event["atype"].as_str().expect("a kind").to_owned();
-            (kind, event["result"].as_i64().expect("a code"))
+            let ns = event["param"]["ns"].as_str().unwrap_or_default();
+            let result = event["result"].as_i64().expect("a code");
+            (kind, result, ns.to_owned())
         })
         .collect();
     let expected = [
-        ("createUser", 0),
-        ("authCheck", 13),
-        ("authenticate", 18),
-        ("authenticate", 0),
-        ("createCollection", 0),
-        ("dropCollection", 0),
+        ("createUser", 0, ""),
+        ("authCheck", 13, "admin.c"),
+        ("authenticate", 18, ""),
+        ("authenticate", 0, ""),
+        ("createCollection", 0, "a.c"),
+        ("dropCollection", 0, "a.c"),
+        ("createCollection", 0, "a.c"),
+        ("createCollection", 0, "a.d"),
+        ("createCollection", 0, "a.e"),
+        ("createIndex", 0, "a.e"),
+        ("createCollection", 0, "a.f"),
+        ("createCollection", 0, "a.g"),
     ];
-    assert_eq!(events, expected.map(|(kind, code)| (kind.to_owned(), code)));
+    let expected = expected.map(|(kind, code, ns)| (kind.to_owned(), code, ns.to_owned()));
+    assert_eq!(events, expected);
     assert!(!written.contains("pencil"));
+}
+
+#[test]
+fn everybody_sees_the_operations_of_their_own_and_some_those_of_others() {
+    let server = Server::start_with(&["--auth"]);
+    create_root(&server);
+    let mut root = server.connect();
+    root.log_in(Mechanism::Sha256, "admin", "root", "pencil");
+    let roles = array![doc! {"role": "readWrite", "db": "a"}];
+    let create = doc! {"createUser": "gauge", "pwd": "x", "roles": roles};
+    assert!(is_ok(&root.run(&create)));
+    let mut connections = Vec::new();
+    for (user, pwd) in [("root", "pencil"), ("gauge", "x"), ("gauge", "x")] {
+        let mut client = server.connect();
+        let reply = client.log_in(Mechanism::Sha1, "admin", user, pwd);
+        assert!(is_ok(&reply), "{reply:?}");
+        connections.push(client);
+    }
+    let nobody = server.connect();
+    let documents: Vec<Value> = (0..5).map(|n| doc! {"n": n}.into()).collect();
+    let mut gauge = connections.pop().expect("a client");
+    let insert = doc! {"insert": "c", "documents": documents};
+    assert!(is_ok(&gauge.run_on("a", &insert)));
+    // One cursor of each waits.
+    for client in [&mut root, &mut gauge] {
+        let reply = client.run_on("a", &doc! {"find": "c", "batchSize": 1});
+        assert!(is_ok(&reply), "{reply:?}");
+    }
+    let shown = |client: &mut Client, options: Document| {
+        let stage = doc! {"$currentOp": options};
+        let command = doc! {"aggregate": 1, "pipeline": array![stage], "cursor": doc! {}};
+        let reply = client.run(&command);
+        if !is_ok(&reply) {
+            return Err(code(&reply));
+        }
+        let cursor = reply.get("cursor").as_document().expect("a cursor");
+        let batch = cursor.get("firstBatch").as_array().expect("a batch");
+        let count = |which: &dyn Fn(DocRef<'_>) -> bool| {
+            let documents = batch.iter().filter_map(|d| d.as_document());
+            documents.filter(|d| which(*d)).count()
+        };
+        let is_active = |d: DocRef<'_>| matches!(d.get("active"), ValueRef::Bool(true));
+        let is_cursor = |d: DocRef<'_>| d.get("type").as_str() == Some("idleCursor");
+        let active = count(&is_active);
+        let cursors = count(&is_cursor);
+        Ok((active, batch.len() - active - cursors, cursors))
+    };
+    let idle = |all: bool| doc! {"allUsers": all, "idleConnections": true, "idleCursors": true};
+    assert_eq!(shown(&mut gauge, doc! {}), Ok((1, 0, 0)));
+    assert_eq!(shown(&mut gauge, idle(false)), Ok((1, 1, 1)));
+    assert_eq!(shown(&mut gauge, idle(true)), Err(13));
+    assert_eq!(shown(&mut root, idle(false)), Ok((1, 1, 1)));
+    assert_eq!(shown(&mut root, idle(true)), Ok((1, 4, 2)));
+    assert_eq!(code(&gauge.run(&doc! {"currentOp": 1})), 13);
+    let own = gauge.run(&doc! {"currentOp": 1, "$ownOps": true, "$all": true});
+    let own = own.get("inprog").as_array().expect("a list");
+    assert_eq!(own.len(), 2);
+    let user = own.get(1).as_document().expect("a connection");
+    let user = user.get("effectiveUsers").as_array().expect("users");
+    let user = user.get(0).as_document().expect("a user");
+    assert_eq!(user.get("user").as_str(), Some("gauge"));
+    drop(nobody);
 }
