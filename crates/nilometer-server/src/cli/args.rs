@@ -51,6 +51,11 @@ pub(crate) enum Command {
     Import(Import),
     /// Write a collection of a running server as lines of text.
     Export(Export),
+    /// Measure a server, or this machine, with made-up data of a size of your choice.
+    ///
+    /// Loads measurements of hosts, weighs them, runs eighteen queries and checks every answer. The same seed gives
+    /// the same data. What was loaded is dropped at the end.
+    Bench(super::bench::Given),
     /// Deal with configuration files.
     #[command(subcommand)]
     Config(Config),

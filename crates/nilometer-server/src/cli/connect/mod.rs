@@ -25,6 +25,9 @@ const OP_MSG: i32 = 2013;
 /// Where OP_MSG's body document begins in an answer: flags, kind of the section.
 const BODY_AT: usize = HEADER_BYTES + 5;
 
+/// The name of the only sequence that is sent.
+const SEQUENCE: &[u8] = b"documents\0";
+
 /// The server a command asks, and who asks.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerGiven {
@@ -68,6 +71,11 @@ impl ServerGiven {
 pub(super) struct Login(Uri);
 
 impl Login {
+    /// The server as `host:port`.
+    pub(super) fn address(&self) -> String {
+        self.0.address()
+    }
+
     /// Connects and logs in.
     pub(super) fn open(&self) -> Result<Connection, Failure> {
         let mut server = Connection::to(&self.0)?;
@@ -115,10 +123,7 @@ pub(super) struct Connection {
 
 impl Connection {
     fn to(uri: &Uri) -> Result<Self, Failure> {
-        let address = match uri.host.contains(':') {
-            true => format!("[{}]:{}", uri.host, uri.port),
-            false => format!("{}:{}", uri.host, uri.port),
-        };
+        let address = uri.address();
         let stream = reach(&address, uri.connect_timeout)?;
         let stream: Box<dyn Stream + Send> = match &uri.tls {
             None => Box::new(stream),
@@ -147,7 +152,24 @@ impl Connection {
         }
         body.append("$db", database);
         let body = body.finish();
-        let reply = self.exchange(body.as_bytes()).map_err(|e| {
+        let reply = self.call(&body, None)?;
+        if reply.get("ok").as_exact_i64() == Some(1) {
+            return Ok(reply);
+        }
+        let text = reply.get("errmsg").as_str().unwrap_or("no reason given");
+        let code = reply.get("code").as_exact_i64().unwrap_or(0);
+        let name = reply.get("codeName").as_str().unwrap_or_default();
+        Err(Failure::Other(format!("{text} ({name}, {code})")))
+    }
+
+    /// Sends a command that names its database in `$db`, and answers the reply, whatever it says. `documents`, one
+    /// behind the other, go beside it as the sequence of that name.
+    pub(super) fn call(
+        &mut self,
+        command: &Document,
+        documents: Option<&[u8]>,
+    ) -> Result<Document, Failure> {
+        self.exchange(command.as_bytes(), documents).map_err(|e| {
             let why = match e.kind() {
                 // The very first message: a server that only speaks TLS hangs up.
                 std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset
@@ -159,28 +181,35 @@ impl Connection {
                 _ => e.to_string(),
             };
             Failure::Network(format!("the connection to {} failed: {why}", self.address))
-        })?;
-        if reply.get("ok").as_exact_i64() == Some(1) {
-            return Ok(reply);
-        }
-        let text = reply.get("errmsg").as_str().unwrap_or("no reason given");
-        let code = reply.get("code").as_exact_i64().unwrap_or(0);
-        let name = reply.get("codeName").as_str().unwrap_or_default();
-        Err(Failure::Other(format!("{text} ({name}, {code})")))
+        })
     }
 
-    fn exchange(&mut self, body: &[u8]) -> std::io::Result<Document> {
+    fn exchange(&mut self, body: &[u8], documents: Option<&[u8]>) -> std::io::Result<Document> {
         let bad = |what: &str| std::io::Error::other(format!("the answer is {what}"));
         self.last_request = self.last_request.wrapping_add(1);
-        let length = HEADER_BYTES + 5 + body.len();
-        let length =
-            i32::try_from(length).map_err(|_| bad("of no use: the command is too long"))?;
-        let mut message = Vec::with_capacity(body.len() + BODY_AT);
+        let bytes_of = |length: usize| {
+            i32::try_from(length).map_err(|_| bad("of no use: the command is too long"))
+        };
+        let documents = documents.unwrap_or_default();
+        let sequence = 4 + SEQUENCE.len() + documents.len();
+        let behind = if documents.is_empty() {
+            0
+        } else {
+            1 + sequence
+        };
+        let length = bytes_of(BODY_AT + body.len() + behind)?;
+        let mut message = Vec::with_capacity(BODY_AT + body.len() + behind);
         for field in [length, self.last_request, 0, OP_MSG, 0] {
             message.extend_from_slice(&field.to_le_bytes());
         }
         message.push(0);
         message.extend_from_slice(body);
+        if !documents.is_empty() {
+            message.push(1);
+            message.extend_from_slice(&bytes_of(sequence)?.to_le_bytes());
+            message.extend_from_slice(SEQUENCE);
+            message.extend_from_slice(documents);
+        }
         self.stream.write_all(&message)?;
         self.stream.flush()?;
         let mut head = [0; HEADER_BYTES];

@@ -100,6 +100,16 @@ impl Uri {
     }
 }
 
+impl Uri {
+    /// The server as `host:port`.
+    pub(super) fn address(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
 /// `host`, `host:port`, `[::1]:port`.
 fn host_and_port(address: &str) -> Result<(String, String), Failure> {
     if address.contains(',') {
