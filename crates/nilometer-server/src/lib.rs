@@ -16,14 +16,18 @@ pub const VERSION: &str = concat!(
 );
 
 pub mod cli;
+mod command;
 pub mod connection;
 pub mod http;
 pub mod limits;
 pub mod listener;
 pub mod log;
+mod login;
 pub mod machine;
 pub mod registry;
 pub mod server;
 pub mod shutdown;
+#[cfg(test)]
+mod testing;
 pub mod tls;
 pub mod wire;

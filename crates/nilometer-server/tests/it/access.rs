@@ -8,7 +8,7 @@ use nilometer_bson::{DocRef, Document, Value, ValueRef, array, doc};
 use crate::client::{Client, code, is_ok, prover};
 use crate::server::{Directory, Server};
 
-fn create_root(server: &Server) {
+pub(crate) fn create_root(server: &Server) {
     let create = doc! {"createUser": "root", "pwd": "pencil", "roles": array!["root"]};
     let reply = server.connect().run(&create);
     assert!(is_ok(&reply), "{reply:?}");

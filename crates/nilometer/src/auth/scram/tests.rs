@@ -102,7 +102,12 @@ fn a_client_trusts_not_every_challenge() {
 
 #[test]
 fn a_client_and_the_server_agree_on_names_and_passwords_of_all_kinds() {
-    for (user, password) in [("user", "pencil"), ("a=b,c", ",=\u{e9}"), ("ß", "I\u{ad}X")] {
+    for (user, password) in [
+        ("user", "pencil"),
+        ("a=b,c", ",=\u{e9}"),
+        ("=2C", "I\u{ad}X"),
+        ("n=x,r=y", "ß"),
+    ] {
         for mechanism in Mechanism::ALL {
             let (mut prover, first) = Prover::start(mechanism, user, password, b"nonce").unwrap();
             let first = ClientFirst::parse(first.as_bytes()).unwrap();
