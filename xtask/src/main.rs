@@ -12,6 +12,7 @@
 
 mod ci;
 mod conformance;
+mod deny;
 mod fuzz;
 mod process;
 mod soak;
@@ -36,6 +37,7 @@ cargo xtask TASK
                             everything at once on one server, which is killed now and then (default 30)
   conformance [CLIENT]...   real clients against the built server
                             (pymongo node mongosh mongoose web go java spring rust; all when none is named)
+  deny                      licences, sources and known weaknesses of what is linked (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   figures                   what connections, TLS and authorization cost
   bench ARGS...             the load generator, optimised (ARGS as `--help` there explains)
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         ["test"] => ci::test().map(drop),
         ["histories"] => ci::histories(),
         ["docs"] => ci::docs(),
+        ["deny"] => deny::all(),
         ["tidy"] => tidy::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["soak", rest @ ..] => soak::long(rest),
