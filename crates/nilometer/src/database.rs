@@ -62,6 +62,12 @@ pub struct Database {
     _resumed_builds: ResumedBuilds,
 }
 
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.end_cursors();
+    }
+}
+
 impl Database {
     /// Opens the database in the directory `path`, which is made if it is absent or empty.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -200,9 +206,15 @@ impl Database {
 
     /// Syncs and releases the directory; later commands fail.
     pub fn close(&self) -> Result<()> {
+        self.end_cursors();
         self.query.workers.close();
         self.timeseries.wait_for_chores()?;
         Ok(self.engine.close()?)
+    }
+
+    /// Closes every cursor: it holds what it reads from, which holds the cursors.
+    fn end_cursors(&self) {
+        self.query.cursors.kill_where(|_, _, _| true);
     }
 
     pub(crate) fn engine(&self) -> &Arc<dyn Engine> {

@@ -164,6 +164,32 @@ mod tests {
         );
     }
 
+    /// Threads of this process that fold and seal buckets.
+    fn folding() -> usize {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");
+        let names = tasks.filter_map(|t| std::fs::read_to_string(t.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "bucket-chores").count()
+    }
+
+    #[test]
+    fn a_database_that_goes_takes_its_threads_along() {
+        use nilometer_bson::{Value, doc};
+        const DATABASES: usize = 50;
+        for _ in 0..DATABASES {
+            let mut fixture = commands::Fixture::new();
+            let documents: Vec<Value> = (0..9).map(|i| doc! {"_id": i}.into()).collect();
+            fixture.run(&doc! {"insert": "c", "documents": documents, "$db": "test"});
+            // Its cursor stays open: what it reads from once held the database.
+            fixture.run(&doc! {"find": "c", "batchSize": 1, "$db": "test"});
+        }
+        // Tests beside this one have a few.
+        let began = std::time::Instant::now();
+        while folding() > DATABASES / 2 {
+            assert!(began.elapsed().as_secs() < 20, "{} threads", folding());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
     #[test]
     fn shares_make_a_whole() {
         assert_eq!(TARGETS.iter().map(|target| target.share).sum::<u64>(), 100);

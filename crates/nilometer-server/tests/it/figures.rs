@@ -308,14 +308,14 @@ fn authorization_costs_next_to_nothing() {
     make_series(&mut open.connect());
     access::create_root(&checked);
     let mut known = checked.connect();
-    let logged_in = access::log_in(&mut known, Mechanism::ALL[0], "admin", "root", "pencil");
+    let logged_in = known.log_in(Mechanism::ALL[0], "admin", "root", "pencil");
     assert!(is_ok(&logged_in));
     // A user as an application has one, not the one who may do everything.
     make_series(&mut known);
     let user = doc! {"createUser": "gauge", "pwd": "pencil", "roles": array!["readWrite"]};
     assert!(is_ok(&known.run_on("test", &user)));
     let mut known = checked.connect();
-    let logged_in = access::log_in(&mut known, Mechanism::ALL[0], "test", "gauge", "pencil");
+    let logged_in = known.log_in(Mechanism::ALL[0], "test", "gauge", "pencil");
     assert!(is_ok(&logged_in));
     let mut unknown = open.connect();
     println!("{INSERTS} inserts of {BATCH} measurements, without and with authorization:");
