@@ -82,15 +82,15 @@ impl Buckets {
             BucketEntries::Within(wanted) => {
                 timeseries.candidates(collection, &scan.index, &**wanted, range)
             }
-            BucketEntries::Newest(components) => {
-                let direction = nilometer_storage::Direction::Backward;
-                timeseries.outermost_candidates(collection, &scan.index, *components, direction)
-            }
-            BucketEntries::Oldest(components) => {
-                let direction = nilometer_storage::Direction::Forward;
+            BucketEntries::Newest(components) | BucketEntries::Oldest(components) => {
+                let direction = match &scan.entries {
+                    BucketEntries::Newest(_) => nilometer_storage::Direction::Backward,
+                    _ => nilometer_storage::Direction::Forward,
+                };
                 timeseries.outermost_candidates(collection, &scan.index, *components, direction)
             }
         };
+        let is_outermost = !matches!(scan.entries, BucketEntries::Within(_));
         let dropped = || {
             let all = collection.indexes.all();
             !all.iter()
@@ -106,7 +106,10 @@ impl Buckets {
         counters
             .keys
             .fetch_add(found.keys_examined, Ordering::Relaxed);
-        timeseries.scan_listed(collection, found.ids, range)
+        match is_outermost {
+            true => timeseries.scan_outermost(collection, found.ids, range),
+            false => timeseries.scan_listed(collection, found.ids, range),
+        }
     }
 }
 

@@ -16,8 +16,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
-use nilometer_bson::{Value, ValueRef};
+use nilometer_bson::key_string::{self, KeyOrder};
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
 
 use super::Timeseries;
@@ -39,7 +38,7 @@ pub const CANDIDATES_MAX: usize = 1 << 20;
 const TAIL_ENTRIES_PASSED_MAX: usize = 4;
 
 /// Entries passed one by one before a jump: a short way is walked, a long one jumped.
-const ENTRIES_WALKED_MAX: usize = 8;
+pub(super) const ENTRIES_WALKED_MAX: usize = 8;
 
 /// A walk over the entries of an index that are wanted.
 pub(crate) struct IndexWalk<'w> {
@@ -156,6 +155,8 @@ pub(super) enum Candidates {
     All,
     /// These; the next one last.
     Listed(Vec<[u8; ID_BYTES]>),
+    /// These, which lie close together; the next one last.
+    Outermost(Vec<[u8; ID_BYTES]>),
     /// Those an index names one after the other in the order of their ids.
     Streamed(Stream),
 }
@@ -257,79 +258,6 @@ impl Timeseries {
         Ok((found.ids.len() <= CANDIDATES_MAX).then_some(found))
     }
 
-    /// The buckets that may hold the newest (`Backward`) or oldest (`Forward`) measurement of each combination of
-    /// the first `components` values of a static index whose next component is the start, ascending.
-    ///
-    /// The bucket that starts last holds a measurement at or after its start; another holds a later one only
-    /// if it starts less than a span before. The one that starts first holds a measurement less than a span
-    /// behind its start; another holds an earlier one only if it starts before that. `None` if there are too
-    /// many.
-    pub fn outermost_candidates(
-        &self,
-        collection: &Collection,
-        index: &BucketIndex,
-        components: usize,
-        direction: Direction,
-    ) -> Result<Option<Found>> {
-        let Some(options) = &collection.timeseries else {
-            return Ok(Some(Found::default()));
-        };
-        let backward = direction == Direction::Backward;
-        let (keyspace, order) = (index.stored.keyspace, index.index().order());
-        let snapshot = self.engine.snapshot()?;
-        let mut found = Found::default();
-        let mut scan = snapshot.scan(keyspace, &[], None, direction)?;
-        // The values at hand, and the key that bounds what may still matter of them.
-        let mut current: Option<(Vec<u8>, Vec<u8>)> = None;
-        let mut passed = 0;
-        while let Some(item) = scan.next() {
-            let (entry, _) = item?;
-            found.keys_examined += 1;
-            let (key, id) = split(&entry)?;
-            if let Some((prefix, bound)) = &current
-                && key.starts_with(prefix)
-            {
-                if (key >= bound.as_slice()) == backward {
-                    found.ids.push(id);
-                    continue;
-                }
-                passed += 1;
-                if passed > ENTRIES_WALKED_MAX {
-                    scan = if backward {
-                        snapshot.scan(keyspace, &[], Some(prefix), direction)?
-                    } else {
-                        let Some(next) = behind_prefix(prefix) else {
-                            break;
-                        };
-                        snapshot.scan(keyspace, &next, None, direction)?
-                    };
-                    passed = 0;
-                }
-                continue;
-            }
-            let prefix = prefix(key, order, components)?;
-            let Some(start_ms) = start_of(key, prefix.len()) else {
-                return Ok(None);
-            };
-            let bound_ms = if backward {
-                start_ms.saturating_sub(options.span_ms())
-            } else {
-                start_ms.saturating_add(options.span_ms())
-            };
-            let mut bound = KeyBuilder::new(KeyOrder::ASCENDING);
-            bound.push(ValueRef::DateTime(bound_ms));
-            current = Some((prefix.to_vec(), [prefix, &bound.finish().0].concat()));
-            passed = 0;
-            found.ids.push(id);
-            if found.ids.len() > CANDIDATES_MAX {
-                return Ok(None);
-            }
-        }
-        found.ids.sort_unstable();
-        found.ids.dedup();
-        Ok(Some(found))
-    }
-
     /// How many wanted entries an index has, counted up to `limit`.
     pub fn count_keys(
         &self,
@@ -357,9 +285,7 @@ impl Timeseries {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
             return Ok(0);
         };
-        let keys =
-            |keyspace| Ok::<_, Error>(self.engine.keyspace_statistics(keyspace)?.keys_estimate);
-        let all = keys(keyspaces.series)?;
+        let all = self.engine.keys_estimate(keyspaces.series)?;
         if id_min.is_none() && id_max.is_none() {
             return Ok(all);
         }
@@ -432,26 +358,6 @@ impl Timeseries {
             last = last.max(edge(keyspace, Direction::Backward)?);
         }
         Ok(first.zip(last))
-    }
-}
-
-/// The least key above all that begin with `prefix`; none if there is none.
-fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let kept = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
-    let mut next = prefix.get(..=kept)?.to_vec();
-    if let Some(last) = next.last_mut() {
-        *last += 1;
-    }
-    Some(next)
-}
-
-/// The start of a bucket, which stands in its key behind so many bytes.
-fn start_of(key: &[u8], at: usize) -> Option<i64> {
-    // A date needs no type bits.
-    let (values, _) = key_string::decode(key.get(at..)?, KeyOrder::ASCENDING, 1, &[]).ok()?;
-    match values.first() {
-        Some(Value::DateTime(start_ms)) => Some(*start_ms),
-        _ => None,
     }
 }
 

@@ -17,6 +17,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use nilometer_storage::{Bytes, Direction};
 
 use super::Timeseries;
+use super::ahead;
 use super::bucket_cache;
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Layout, Version, damaged};
 use super::fold::{self, BucketKeyspaces};
@@ -30,6 +31,12 @@ use crate::eval::Collation;
 
 /// Buckets looked at under one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
+
+/// Buckets looked at under the first one: a reader of the newest may be content with these.
+const FIRST_BUCKETS: usize = 64;
+
+/// Each chunk of a scan of all is so many times as long as the one before.
+const CHUNK_GROWTH: usize = 4;
 
 /// Buckets an index has found that are fetched under one snapshot at most.
 const CHUNK_CANDIDATES_MAX: usize = 64;
@@ -137,6 +144,11 @@ impl StoredBucket {
         const VALUE_BYTES: usize = 8;
         let decoded = self.names.len() * self.count * VALUE_BYTES;
         self.document.as_bytes().len() + self.stored.len() + decoded
+    }
+
+    /// True if these are the very bytes it was opened from, which it holds on to: nothing else can lie there.
+    pub(super) fn is_opened_from(&self, stored: &[u8]) -> bool {
+        !stored.is_empty() && std::ptr::eq(&*self.stored, stored)
     }
 
     /// Number of measurements.
@@ -280,7 +292,7 @@ pub struct BucketScan {
     keyspaces: BucketKeyspaces,
     range: BucketRange,
     candidates: Candidates,
-    /// Candidates fetched under the next snapshot.
+    /// Buckets looked at, or candidates fetched, under the next snapshot.
     chunk: usize,
     /// The last id of the chunk before.
     after: Option<[u8; 12]>,
@@ -304,7 +316,7 @@ impl Timeseries {
             keyspaces,
             range,
             candidates: Candidates::All,
-            chunk: FIRST_CANDIDATES,
+            chunk: FIRST_BUCKETS,
             after: None,
             ready: VecDeque::new(),
             done: false,
@@ -324,6 +336,22 @@ impl Timeseries {
         }
         let mut scan = self.scan(collection, range)?;
         scan.candidates = Candidates::Listed(ids);
+        scan.chunk = FIRST_CANDIDATES;
+        Ok(scan)
+    }
+
+    /// Reads the newest, or the oldest, bucket of each series, which lie close together as a rule.
+    pub fn scan_outermost(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        ids: Vec<[u8; 12]>,
+        range: BucketRange,
+    ) -> Result<BucketScan> {
+        let mut scan = self.scan_listed(collection, ids, range)?;
+        if let Candidates::Listed(ids) = scan.candidates {
+            scan.candidates = Candidates::Outermost(ids);
+            scan.chunk = CHUNK_CANDIDATES_MAX;
+        }
         Ok(scan)
     }
 
@@ -336,6 +364,7 @@ impl Timeseries {
     ) -> Result<BucketScan> {
         let mut scan = self.scan(collection, range)?;
         scan.candidates = Candidates::Streamed(stream);
+        scan.chunk = FIRST_CANDIDATES;
         Ok(scan)
     }
 
@@ -345,8 +374,7 @@ impl Timeseries {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
             return Ok(0);
         };
-        let series = self.engine.keyspace_statistics(keyspaces.series)?;
-        Ok(series.keys_estimate)
+        Ok(self.engine.keys_estimate(keyspaces.series)?)
     }
 
     /// How many buckets there are, counted: each has one entry in the series index.
@@ -399,7 +427,7 @@ impl BucketScan {
         let snapshot = self.timeseries.engine.snapshot()?;
         let ids = match &mut self.candidates {
             Candidates::All => Vec::new(),
-            Candidates::Listed(ids) => {
+            Candidates::Listed(ids) | Candidates::Outermost(ids) => {
                 let mut next = ids.split_off(ids.len().saturating_sub(self.chunk));
                 next.reverse();
                 next
@@ -408,18 +436,11 @@ impl BucketScan {
         };
         self.done = ids.len() < self.chunk;
         self.chunk = (self.chunk * 2).min(CHUNK_CANDIDATES_MAX);
-        for id in ids {
-            let stored = match snapshot.get(self.keyspaces.open, &id)? {
-                Some(found) => Some(found),
-                None => snapshot.get(self.keyspaces.sealed, &id)?,
-            };
-            let (start, end) = (tail::key(id, 0), behind(id));
-            let scan =
-                snapshot.scan(self.keyspaces.tail, &start, Some(&end), Direction::Forward)?;
-            let tail = scan.collect::<Result<Vec<_>, _>>()?;
-            if stored.is_none() && tail.is_empty() {
-                continue;
-            }
+        let found = match self.candidates {
+            Candidates::Outermost(_) => ahead::neighbours(&*snapshot, self.keyspaces, &ids)?,
+            _ => ahead::buckets_of(&*snapshot, self.keyspaces, &ids)?,
+        };
+        for RawBucket { id, stored, tail } in found {
             let bucket = self.assemble(id, stored, tail);
             if let Ok(bucket) = &bucket {
                 self.last = Some(bucket.clone());
@@ -448,9 +469,10 @@ impl BucketScan {
             start: &start,
             end: end.as_deref(),
             direction,
-            buckets_max: CHUNK_BUCKETS_MAX,
+            buckets_max: self.chunk,
             bytes_max: usize::MAX,
         };
+        self.chunk = (self.chunk * CHUNK_GROWTH).min(CHUNK_BUCKETS_MAX);
         let (found, all) = walk::next_buckets(&*snapshot, self.keyspaces, bounds)?;
         self.done = all;
         for RawBucket { id, stored, tail } in found {
@@ -472,6 +494,11 @@ impl BucketScan {
     ) -> Result<Arc<StoredBucket>> {
         let options = self.collection.timeseries.as_ref();
         let time_field = options.map_or("", |options| &*options.time_field);
+        if let Some(stored) = stored.as_deref().filter(|_| tail.is_empty())
+            && let Some(known) = self.timeseries.bucket_cache.get_like(id, stored)
+        {
+            return Ok(known);
+        }
         let state = bucket_cache::state(stored.as_deref(), &tail);
         if let Some(known) = self.timeseries.bucket_cache.get(id, state) {
             return Ok(known);

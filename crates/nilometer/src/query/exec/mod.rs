@@ -23,6 +23,7 @@ pub mod densify;
 pub mod documents;
 pub mod facet;
 pub mod filter;
+pub mod first_groups;
 mod foreign;
 pub mod geo_near;
 pub mod granularity;

@@ -371,8 +371,15 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
         }
         stages.push(group(draw, unique).into());
         if draw.chance(30) {
-            stages.push(doc! {"$sort": doc! {"_id": 1}}.into());
-            stages.push(doc! {"$limit": 3}.into());
+            let order = draw.pick(&[
+                doc! {"_id": 1},
+                doc! {"_id": -1},
+                doc! {"_id.h": 1, "_id": 1},
+                doc! {"_id.h": -1, "_id": -1},
+            ]);
+            let limit = draw.pick(&[1, 3, 8]);
+            stages.push(doc! {"$sort": order}.into());
+            stages.push(doc! {"$limit": limit}.into());
         }
     } else if draw.chance(30) {
         stages.push(doc! {"$count": "n"}.into());

@@ -10,7 +10,7 @@ use super::access::{Choice, IndexAccess};
 use super::needs::Needs;
 use crate::eval::matcher::MatchExpression;
 use crate::index::buckets::BucketIndex;
-use crate::query::batch::FieldSet;
+use crate::query::batch::{FieldSet, MeasurementShape};
 use crate::query::pipeline::Stage;
 use crate::query::planner::bounds::{IndexBounds, IndexShape};
 use crate::query::source::{BucketEntries, BucketPredicate, BucketSource, Direction, RecordSource};
@@ -188,6 +188,18 @@ pub struct Unpack {
     /// Every bucket that is read passes as a whole, unless it was written wider than the collection's are:
     /// the filters above are a precaution.
     pub takes_whole: bool,
+}
+
+impl BucketInput {
+    /// How measurements look to the first stage.
+    pub fn shape(&self) -> MeasurementShape {
+        let options = self.source.options();
+        MeasurementShape {
+            time_field: Arc::clone(&options.time_field),
+            meta_field: options.meta_field.clone(),
+            fields: self.unpack.fields.clone(),
+        }
+    }
 }
 
 impl LogicalPlan {

@@ -61,12 +61,9 @@ fn without_sort(sort: &SortStage, group: &GroupStage) -> Option<GroupStage> {
         Some((name.clone(), spec))
     });
     let fields: Vec<_> = fields.collect::<Option<_>>()?;
-    any.then(|| GroupStage {
-        fields: fields.into(),
-        source: ranked_source(sort, group),
-        key: group.key.clone(),
-        from_headers: None,
-        in_order: None,
+    any.then(|| {
+        let source = ranked_source(sort, group);
+        GroupStage::new(group.key.clone(), fields.into(), source)
     })
 }
 

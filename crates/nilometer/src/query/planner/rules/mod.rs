@@ -23,6 +23,7 @@
 //! | [`NewestFirst`] | buckets are read backwards where only the newest measurements of groups matter |
 //! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
 //! | [`SortByBuckets`] | a sort by metadata, or by time, puts buckets in order first |
+//! | [`FirstGroupsFirst`] | a `$group` by bins of time of which a sort takes the first few stops once these are complete |
 //! | [`GroupInOrder`] | behind a sort by time, groups are given on when the part of the key that follows it changes |
 //! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time gets its input from such a sort |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
@@ -36,6 +37,7 @@
 mod computed_keys;
 mod distinct_metas;
 mod fields;
+mod first_groups;
 mod group_from_bounds;
 mod index_on_buckets;
 mod last_point;
@@ -56,6 +58,7 @@ use crate::query::exec::ExecSettings;
 pub use computed_keys::ComputedKeys;
 pub use distinct_metas::{DistinctMetas, PointByIndex, distinct_values};
 pub use fields::{NeededFields, ProjectOnBuckets};
+pub use first_groups::FirstGroupsFirst;
 pub use group_from_bounds::GroupFromBounds;
 pub use index_on_buckets::IndexOnBuckets;
 pub use last_point::{FirstOfSorted, NewestFirst, SortInOrderOfBuckets};
@@ -110,6 +113,7 @@ pub static LAST_RULES: &[&dyn Rule] = &[
     &SortInOrderOfBuckets,
     &SortByBuckets,
     &WindowsInOrder,
+    &FirstGroupsFirst,
     &GroupFromBounds,
     &GroupInOrder,
     &NeededFields,

@@ -13,6 +13,7 @@ use crate::query::planner::{AccessPath, BucketInput, Builder, Input, LogicalPlan
 use crate::query::source::{Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved};
 
 mod buckets;
+mod ordered;
 
 const T0: i64 = 1_600_000_000_000;
 

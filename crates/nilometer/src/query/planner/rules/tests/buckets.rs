@@ -16,14 +16,14 @@ use crate::query::planner::LogicalPlan;
 use crate::query::planner::rules::RuleSet;
 use crate::query::source::{Collections, Direction, Resolved};
 
-const HOUR: i64 = 3_600_000;
+pub(super) const HOUR: i64 = 3_600_000;
 
-fn date(ms: i64) -> Value {
+pub(super) fn date(ms: i64) -> Value {
     Value::DateTime(ms)
 }
 
 /// A stage of one name.
-fn stage(name: &str, argument: impl Into<Value>) -> Value {
+pub(super) fn stage(name: &str, argument: impl Into<Value>) -> Value {
     let mut out = DocumentBuilder::new();
     out.append(name, argument.into());
     out.finish().into()
@@ -35,7 +35,7 @@ fn fixed() -> Resolved {
 }
 
 /// An odd number: no promise.
-fn loose() -> Resolved {
+pub(super) fn loose() -> Resolved {
     series(&[T0])
 }
 
@@ -44,7 +44,7 @@ fn fires(rule: &str, source: Resolved, stages: Vec<Value>) -> bool {
 }
 
 #[track_caller]
-fn check(rule: &str, expected: bool, source: Resolved, stages: Vec<Value>) {
+pub(super) fn check(rule: &str, expected: bool, source: Resolved, stages: Vec<Value>) {
     let shown = format!("{stages:?}");
     assert_eq!(fires(rule, source, stages), expected, "{rule}: {shown}");
 }
@@ -380,7 +380,7 @@ fn hosts() -> Arc<MemoryBuckets> {
 }
 
 /// What stages answer, and how many columns are decoded on the way.
-fn decoded(stages: Vec<Value>) -> (Vec<Document>, u64) {
+pub(super) fn decoded(stages: Vec<Value>) -> (Vec<Document>, u64) {
     let source = hosts();
     let collections = MemoryCollections::of(Resolved::TimeSeries(Arc::clone(&source) as _));
     let found = run(&collections, &stages.into(), ExecOptions::default()).unwrap();
