@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
 use nilometer_bson::{Value, ValueRef};
-use nilometer_storage::{Direction, KeyspaceId};
+use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
 use super::Timeseries;
 use super::index_scan::{CANDIDATES_MAX, ENTRIES_WALKED_MAX, Found, prefix, split};
@@ -91,56 +91,10 @@ impl Timeseries {
                 ids: ids.to_vec(),
             }));
         }
-        let (keyspace, order) = (index.stored.keyspace, index.index().order());
-        let mut found = Found::default();
-        let mut scan = snapshot.scan(keyspace, &[], None, direction)?;
-        // The values at hand, and the key that bounds what may still matter of them.
-        let mut current: Option<(Vec<u8>, Vec<u8>)> = None;
-        let mut passed = 0;
-        while let Some(item) = scan.next() {
-            let (entry, _) = item?;
-            found.keys_examined += 1;
-            let (key, id) = split(&entry)?;
-            if let Some((prefix, bound)) = &current
-                && key.starts_with(prefix)
-            {
-                if (key >= bound.as_slice()) == backward {
-                    found.ids.push(id);
-                    continue;
-                }
-                passed += 1;
-                if passed > ENTRIES_WALKED_MAX {
-                    scan = if backward {
-                        snapshot.scan(keyspace, &[], Some(prefix), direction)?
-                    } else {
-                        let Some(next) = behind_prefix(prefix) else {
-                            break;
-                        };
-                        snapshot.scan(keyspace, &next, None, direction)?
-                    };
-                    passed = 0;
-                }
-                continue;
-            }
-            let prefix = prefix(key, order, components)?;
-            let Some(start_ms) = start_of(key, prefix.len()) else {
-                return Ok(None);
-            };
-            let bound_ms = if backward {
-                // One that starts a span before ends where this one starts.
-                start_ms.saturating_sub(options.span_ms() - 1)
-            } else {
-                start_ms.saturating_add(options.span_ms())
-            };
-            let mut bound = KeyBuilder::new(KeyOrder::ASCENDING);
-            bound.push(ValueRef::DateTime(bound_ms));
-            current = Some((prefix.to_vec(), [prefix, &bound.finish().0].concat()));
-            passed = 0;
-            found.ids.push(id);
-            if found.ids.len() > CANDIDATES_MAX {
-                return Ok(None);
-            }
-        }
+        let span_ms = options.span_ms();
+        let Some(mut found) = walk(&*snapshot, index, components, (direction, span_ms))? else {
+            return Ok(None);
+        };
         found.ids.sort_unstable();
         found.ids.dedup();
         if let Some(version) = version {
@@ -148,6 +102,67 @@ impl Timeseries {
         }
         Ok(Some(found))
     }
+}
+
+/// Passes over an index from one series to the next.
+fn walk(
+    snapshot: &dyn Snapshot,
+    index: &BucketIndex,
+    components: usize,
+    (direction, span_ms): (Direction, i64),
+) -> Result<Option<Found>> {
+    let backward = direction == Direction::Backward;
+    let (keyspace, order) = (index.stored.keyspace, index.index().order());
+    let mut found = Found::default();
+    let mut scan = snapshot.scan(keyspace, &[], None, direction)?;
+    // The values at hand, and the key that bounds what may still matter of them.
+    let mut current: Option<(Vec<u8>, Vec<u8>)> = None;
+    let mut passed = 0;
+    while let Some(item) = scan.next() {
+        let (entry, _) = item?;
+        found.keys_examined += 1;
+        let (key, id) = split(&entry)?;
+        if let Some((prefix, bound)) = &current
+            && key.starts_with(prefix)
+        {
+            if (key >= bound.as_slice()) == backward {
+                found.ids.push(id);
+                continue;
+            }
+            passed += 1;
+            if passed > ENTRIES_WALKED_MAX {
+                scan = if backward {
+                    snapshot.scan(keyspace, &[], Some(prefix), direction)?
+                } else {
+                    let Some(next) = behind_prefix(prefix) else {
+                        break;
+                    };
+                    snapshot.scan(keyspace, &next, None, direction)?
+                };
+                passed = 0;
+            }
+            continue;
+        }
+        let prefix = prefix(key, order, components)?;
+        let Some(start_ms) = start_of(key, prefix.len()) else {
+            return Ok(None);
+        };
+        let bound_ms = if backward {
+            // One that starts a span before ends where this one starts.
+            start_ms.saturating_sub(span_ms - 1)
+        } else {
+            start_ms.saturating_add(span_ms)
+        };
+        let mut bound = KeyBuilder::new(KeyOrder::ASCENDING);
+        bound.push(ValueRef::DateTime(bound_ms));
+        current = Some((prefix.to_vec(), [prefix, &bound.finish().0].concat()));
+        passed = 0;
+        found.ids.push(id);
+        if found.ids.len() > CANDIDATES_MAX {
+            return Ok(None);
+        }
+    }
+    Ok(Some(found))
 }
 
 /// The least key above all that begin with `prefix`; none if there is none.
