@@ -274,25 +274,21 @@ impl Table {
         spilled: &mut Option<Sorter<ByKey>>,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
-        match batch {
-            Batch::Block(block) => {
-                if !self.add_block(&block, stage, blocks, cx)? {
-                    for row in block.to_rows()? {
-                        self.add_row(&row, cx)?;
-                        self.spill_if_full(spilled, cx)?;
-                    }
-                }
-                if self.spill_if_full(spilled, cx)? {
-                    // It knows groups by their numbers, which are void now.
-                    blocks.forget_groups();
-                }
+        let mut is_void = false;
+        let rows = match batch {
+            Batch::Block(block) if self.add_block(&block, stage, blocks, cx)? => {
+                is_void = self.spill_if_full(spilled, cx)?;
+                Vec::new()
             }
-            Batch::Rows(rows) => {
-                for row in &rows {
-                    self.add_row(row, cx)?;
-                    self.spill_if_full(spilled, cx)?;
-                }
-            }
+            batch => batch.into_rows()?,
+        };
+        for row in &rows {
+            self.add_row(row, cx)?;
+            is_void |= self.spill_if_full(spilled, cx)?;
+        }
+        if is_void {
+            // It knows groups by their numbers.
+            blocks.forget_groups();
         }
         Ok(())
     }
