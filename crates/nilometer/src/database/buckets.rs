@@ -72,11 +72,12 @@ impl Buckets {
         let (timeseries, collection) = (&self.timeseries, &self.collection);
         let found = match &scan.entries {
             BucketEntries::InIdOrder(wanted) => {
-                let counters = counters.clone();
-                let count = Box::new(move |keys| {
-                    counters.keys.fetch_add(keys, Ordering::Relaxed);
-                });
-                let stream = Stream::new(&scan.index, &**wanted, range, count);
+                let stream = Stream::run(&scan.index, &**wanted, range, count_into(counters));
+                return timeseries.scan_streamed(collection, stream, range);
+            }
+            BucketEntries::InIndexOrder { keys, backward } => {
+                let count = count_into(counters);
+                let stream = Stream::new(&scan.index, keys, (range, *backward), count);
                 return timeseries.scan_streamed(collection, stream, range);
             }
             BucketEntries::Within(wanted) => {
@@ -90,7 +91,10 @@ impl Buckets {
                 timeseries.outermost_candidates(collection, &scan.index, *components, direction)
             }
         };
-        let is_outermost = !matches!(scan.entries, BucketEntries::Within(_));
+        let is_outermost = matches!(
+            scan.entries,
+            BucketEntries::Newest(_) | BucketEntries::Oldest(_)
+        );
         let dropped = || {
             let all = collection.indexes.all();
             !all.iter()
@@ -111,6 +115,14 @@ impl Buckets {
             false => timeseries.scan_listed(collection, found.ids, range),
         }
     }
+}
+
+/// Counts keys that are looked at.
+fn count_into(counters: &Arc<ScanCounters>) -> Box<dyn Fn(u64) + Send> {
+    let counters = Arc::clone(counters);
+    Box::new(move |keys| {
+        counters.keys.fetch_add(keys, Ordering::Relaxed);
+    })
 }
 
 impl RecordSource for Buckets {
@@ -328,6 +340,10 @@ impl BucketSource for Buckets {
             out.finish()
         });
         Ok((shown.collect(), page.next))
+    }
+
+    fn bucket_ids(&self, at_most: usize) -> Result<Option<Vec<[u8; 12]>>> {
+        self.timeseries.bucket_ids(&self.collection, at_most)
     }
 
     fn bucket_count_estimate(&self) -> Result<u64> {

@@ -5,7 +5,10 @@
 //!           buckets with a tail ──┘ (dynamic indexes)           as a scan of all of them reads them
 //! ```
 //!
-//! All ids are collected under one snapshot before the first bucket is read. Buckets keep their ids
+//! Where the order of an index is asked for, its entries are read piece by piece instead ([`Stream`]): a bucket keeps its
+//! place in an index of metadata and time for as long as it is there.
+//!
+//! Else all ids are collected under one snapshot before the first bucket is read. Buckets keep their ids
 //! when they are folded or sealed, so a scan by index neither skips nor repeats one that is there
 //! throughout; it sees the buckets that existed when it began. The order of buckets is that of their
 //! ids whatever the index, so everything above that relies on it holds.
@@ -14,7 +17,7 @@
 //! next that can be inside.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nilometer_bson::key_string::{self, KeyOrder};
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
@@ -157,23 +160,40 @@ pub(super) enum Candidates {
     Listed(Vec<[u8; ID_BYTES]>),
     /// These, which lie close together; the next one last.
     Outermost(Vec<[u8; ID_BYTES]>),
-    /// Those an index names one after the other in the order of their ids.
+    /// Those an index names one after the other, in its order.
     Streamed(Stream),
 }
 
-/// The entries of one series, or of anything that is one value up to the time: their order is that of
-/// the ids, as ids begin with the start. They are read as they are asked for.
+/// Buckets in the order in which an index names them. Entries are read as they are asked for.
 pub struct Stream {
     keyspace: KeyspaceId,
     low: Vec<u8>,
     high: Option<Vec<u8>>,
+    /// Which entries of those between the two; all if it is not said.
+    wanted: Option<Arc<dyn WantedKeys>>,
     range: BucketRange,
+    backward: bool,
     count: Box<dyn Fn(u64) + Send>,
 }
 
 impl Stream {
-    /// The entries of `index` from the first that is wanted to the last. All between must be wanted.
+    /// The wanted entries of `index`, from the last to the first if `backward`.
     pub fn new(
+        index: &BucketIndex,
+        wanted: &Arc<dyn WantedKeys>,
+        (range, backward): (BucketRange, bool),
+        count: Box<dyn Fn(u64) + Send>,
+    ) -> Self {
+        Self {
+            wanted: Some(Arc::clone(wanted)),
+            backward,
+            ..Self::run(index, &**wanted, range, count)
+        }
+    }
+
+    /// All entries of `index` from the first that is wanted to the last: those of one series, or of anything that is
+    /// one value up to the time. Their order is that of the ids, as ids begin with the start.
+    pub fn run(
         index: &BucketIndex,
         wanted: &dyn WantedKeys,
         range: BucketRange,
@@ -183,9 +203,18 @@ impl Stream {
             keyspace: index.stored.keyspace,
             low: wanted.start(),
             high: wanted.end(),
+            wanted: None,
             range,
+            backward: range.backward,
             count,
         }
+    }
+
+    fn is_wanted(&self, key: &[u8]) -> Result<bool> {
+        Ok(match &self.wanted {
+            Some(wanted) => matches!(wanted.position(key)?, KeyPosition::Inside),
+            None => true,
+        })
     }
 
     /// The next ids, at most so many; none when nothing is left.
@@ -194,7 +223,7 @@ impl Stream {
         snapshot: &dyn Snapshot,
         at_most: usize,
     ) -> Result<Vec<[u8; ID_BYTES]>> {
-        let direction = match self.range.backward {
+        let direction = match self.backward {
             true => Direction::Backward,
             false => Direction::Forward,
         };
@@ -205,17 +234,17 @@ impl Stream {
         for item in scan {
             let (entry, _) = item?;
             examined += 1;
-            let (_, id) = split(&entry)?;
-            last = Some(entry);
-            if self.range.contains(id) {
+            let (key, id) = split(&entry)?;
+            if self.range.contains(id) && self.is_wanted(key)? {
                 found.push(id);
             }
+            last = Some(entry);
             if found.len() >= at_most {
                 break;
             }
         }
         (self.count)(examined);
-        match (last, self.range.backward) {
+        match (last, self.backward) {
             (Some(last), true) => self.high = Some(last.to_vec()),
             (Some(last), false) => self.low = [&*last, &[0]].concat(),
             (None, _) => {}

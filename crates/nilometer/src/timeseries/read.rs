@@ -377,6 +377,27 @@ impl Timeseries {
         Ok(self.engine.keys_estimate(keyspaces.series)?)
     }
 
+    /// The ids of all buckets, if there are no more than so many: each has one entry in the series index.
+    pub fn bucket_ids(
+        &self,
+        collection: &Collection,
+        at_most: usize,
+    ) -> Result<Option<Vec<[u8; 12]>>> {
+        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+            return Ok(Some(Vec::new()));
+        };
+        let snapshot = self.engine.snapshot()?;
+        let mut ids = Vec::new();
+        for item in snapshot.scan(keyspaces.series, &[], None, Direction::Forward)? {
+            let (key, _) = item?;
+            if ids.len() >= at_most {
+                return Ok(None);
+            }
+            ids.extend(key.last_chunk().copied());
+        }
+        Ok(Some(ids))
+    }
+
     /// How many buckets there are, counted: each has one entry in the series index.
     pub fn count_buckets(&self, collection: &Collection) -> Result<u64> {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {

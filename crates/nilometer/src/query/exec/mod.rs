@@ -18,7 +18,9 @@
 
 pub mod block;
 pub mod bucket_auto;
+pub mod bucket_sample;
 pub mod bucket_sort;
+pub(crate) mod computed_block;
 pub mod densify;
 pub mod documents;
 pub mod facet;

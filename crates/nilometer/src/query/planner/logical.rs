@@ -11,7 +11,7 @@ use super::needs::Needs;
 use crate::eval::matcher::MatchExpression;
 use crate::index::buckets::BucketIndex;
 use crate::query::batch::{FieldSet, MeasurementShape};
-use crate::query::pipeline::Stage;
+use crate::query::pipeline::{ProjectStage, Stage};
 use crate::query::planner::bounds::{IndexBounds, IndexShape};
 use crate::query::source::{BucketEntries, BucketPredicate, BucketSource, Direction, RecordSource};
 use crate::timeseries::rewrite::TimeRange;
@@ -111,6 +111,8 @@ pub struct BucketInput {
     pub buckets: BucketChoice,
     /// No more measurements than this are asked for.
     pub limit: Option<u64>,
+    /// So many are drawn at random, or all are given on if drawing does not pay.
+    pub sample: Option<u64>,
     /// What becomes of them.
     pub unpack: Unpack,
 }
@@ -181,6 +183,8 @@ impl Default for BucketChoice {
 pub struct Unpack {
     /// What measurements show.
     pub fields: FieldSet,
+    /// What is computed from the metadata, once for each bucket, of the measurements that are given on.
+    pub computed: Vec<ProjectStage>,
     /// Which measurements are given on.
     pub event_filter: Option<MatchExpression>,
     /// All measurements of buckets this is sure of pass without the event filter.
@@ -197,8 +201,24 @@ impl BucketInput {
         MeasurementShape {
             time_field: Arc::clone(&options.time_field),
             meta_field: options.meta_field.clone(),
-            fields: self.unpack.fields.clone(),
+            fields: self.shown(),
         }
+    }
+
+    /// The fields the first stage sees.
+    pub fn shown(&self) -> FieldSet {
+        let options = self.source.options();
+        let mut shape = MeasurementShape {
+            time_field: Arc::clone(&options.time_field),
+            meta_field: options.meta_field.clone(),
+            fields: self.unpack.fields.clone(),
+        };
+        for stage in &self.unpack.computed {
+            if let Some(fields) = stage.shown_behind(&shape) {
+                shape.fields = fields;
+            }
+        }
+        shape.fields
     }
 }
 

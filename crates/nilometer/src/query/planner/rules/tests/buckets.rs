@@ -143,7 +143,10 @@ fn groups_from_bounds() {
         behind(stage("$project", doc! {"v": 1})),
     );
     check(rule, false, loose(), behind(stage("$match", doc! {"v": 1})));
-    check(rule, false, loose(), behind(stage("$set", doc! {"v": 1})));
+    // What is computed is a column whose bounds are known if it is the same in the whole bucket.
+    check(rule, true, loose(), behind(stage("$set", doc! {"v": 1})));
+    let computed = stage("$set", doc! {"v": "$w"});
+    check(rule, false, loose(), behind(computed));
     check(rule, false, plain(), group(Value::Null, max()));
     check(rule, true, loose(), vec![stage("$count", "n")]);
 }
@@ -201,7 +204,8 @@ fn sorts_by_buckets() {
         (stage("$project", doc! {"t": 0}), false),
         (stage("$unset", "m"), false),
         (stage("$set", doc! {"t": 1}), false),
-        (stage("$addFields", doc! {"x": 1}), false),
+        (stage("$addFields", doc! {"x": 1}), true),
+        (stage("$addFields", doc! {"x": "$v"}), false),
     ] {
         let stages = vec![before, stage("$sort", doc! {"m": 1, "t": 1})];
         check(rule, expected, loose(), stages);
@@ -245,7 +249,7 @@ fn projections_are_left_to_unpacking() {
     // What is gone stays gone, whoever asks for it.
     let again = vec![
         stage("$project", doc! {"m": 0}),
-        stage("$project", doc! {"x": "$m", "v": 1}),
+        stage("$project", doc! {"x": "$m", "v": 1, "y": "$v"}),
     ];
     let (fields, stages) = of(again);
     assert_eq!(stages, ["$project"]);
