@@ -17,6 +17,8 @@ pub mod path;
 pub mod testing;
 pub mod validate;
 pub mod value;
+#[doc(hidden)]
+pub mod varint;
 
 pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};
 pub use value::{

@@ -94,7 +94,8 @@ impl Database {
         let authority = Arc::new(Authority::open(catalog.clone())?);
         let limits = bucket_limits(&services);
         let bucket_seed = services.ids.random();
-        let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, bucket_seed));
+        let timeseries = Timeseries::new(engine.clone(), catalog.clone(), limits, bucket_seed)?;
+        let timeseries = Arc::new(timeseries);
         obey_parameters(&services, &timeseries);
         let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
         for collection in catalog.collections() {

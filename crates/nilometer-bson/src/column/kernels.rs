@@ -15,6 +15,9 @@
 use super::simple8b::{self, Shape};
 use crate::block::PresenceBuilder;
 
+/// The most slots of a word.
+pub(crate) const SLOTS_MAX: usize = 60;
+
 /// Stands for a missing value where slots are unsigned integers.
 pub(crate) const MISSING: u64 = u64::MAX;
 
@@ -168,6 +171,12 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
     #[inline(always)]
     pub(crate) fn still(&mut self) {
         self.repeat = 0;
+    }
+
+    /// The number behind one more slot that is there.
+    #[inline(always)]
+    pub(crate) fn next(&mut self, coded: u64) -> T {
+        self.add(T::unzigzag(coded))
     }
 
     /// Whether the number stays as it is while slots are zero.

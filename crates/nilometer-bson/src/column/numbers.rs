@@ -6,7 +6,7 @@
 use super::blocks::Placed;
 use super::delta::{Scale, object_id_from_int};
 use super::error::ColumnError;
-use super::kernels::{MISSING, Number, Out, Sums};
+use super::kernels::{MISSING, Number, Out, SLOTS_MAX, Sums};
 use super::pieces::{self, Piece};
 use super::simple8b;
 use super::stream::Raw;
@@ -18,9 +18,6 @@ type Vector<T> = (Vec<T>, Option<Presence>);
 
 /// Control bytes of blocks without a decimal scale.
 const UNSCALED: u8 = 0x80;
-
-/// The most slots of a word.
-const SLOTS_MAX: usize = 60;
 
 /// Decodes a run of `count` values that are their own sums.
 pub(crate) fn direct<'a, T: Number, const SECOND: bool>(
@@ -164,6 +161,42 @@ fn mapped_block<M: Map, const SECOND: bool>(
         let mut numbers = Out::new(&mut buffer, out.at());
         sums.word(word, &mut numbers, presence);
         map.values(&buffer, out.take(count));
+    }
+}
+
+/// Integers of 64 bits, and dates.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Int64Map;
+
+impl Map for Int64Map {
+    type Value = i64;
+
+    fn literal(&mut self, literal: Raw<'_>) -> (i64, i64) {
+        let number = literal.to_int();
+        (number, number)
+    }
+
+    #[inline]
+    fn value(&self, number: i64) -> i64 {
+        number
+    }
+}
+
+/// Integers of 32 bits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Int32Map;
+
+impl Map for Int32Map {
+    type Value = i32;
+
+    fn literal(&mut self, literal: Raw<'_>) -> (i32, i64) {
+        let number = literal.to_int();
+        (self.value(number), number)
+    }
+
+    #[inline]
+    fn value(&self, number: i64) -> i32 {
+        number as i32
     }
 }
 

@@ -225,10 +225,11 @@ fn tell_buckets(figures: &Figures, out: &mut impl Write) -> Done {
     for (name, column) in &figures.columns {
         writeln!(
             out,
-            "  column {name}: {} in {} buckets, {:.2} bytes a measurement",
+            "  column {name}: {} in {} buckets, stored in {}, {:.2} bytes a measurement",
             size(column.bytes),
             column.buckets,
-            ratio(column.bytes, column.measurements)
+            size(column.stored_bytes),
+            ratio(column.stored_bytes, column.measurements)
         )?;
     }
     Ok(())

@@ -10,6 +10,7 @@
 
 mod authorization;
 mod collection;
+mod dictionaries;
 mod index_changes;
 mod index_spec;
 mod indexes;
@@ -27,6 +28,7 @@ use nilometer_storage::{Durability, Engine, KeyspaceId, KeyspaceOptions, WriteBa
 
 pub use authorization::Authorized;
 pub use collection::{Collection, DuplicateRule, Storage, View, bucket_validator, pipeline_value};
+pub use dictionaries::KeptDictionary;
 pub use index_spec::IndexSpec;
 pub use indexes::{IndexList, IndexListGuard, Indexes, StoredIndex};
 pub use namespace::{BUCKETS_PREFIX, Namespace, SYSTEM_VIEWS, check_database_name};
@@ -101,6 +103,7 @@ impl Catalog {
             let (key, value) = item?;
             let beside = [
                 authorization::AUTHORIZATION_PREFIX,
+                dictionaries::DICTIONARY_PREFIX,
                 index_changes::PROGRESS_PREFIX,
                 load::LOAD_PREFIX,
             ];
@@ -128,6 +131,7 @@ impl Catalog {
         };
         catalog.load_build_progress()?;
         catalog.forget_old_loads()?;
+        catalog.forget_old_dictionaries()?;
         Ok(catalog)
     }
 

@@ -37,7 +37,7 @@ use super::index_maintenance::Maintained;
 use super::insert::in_ordinary_range;
 use super::meta::SeriesMeta;
 use super::sealed::Columns;
-use super::{Timeseries, sealed, series_index};
+use super::{Timeseries, series_index};
 use crate::catalog::{Catalog, Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -263,7 +263,8 @@ impl BucketChanges<'_> {
         self.batch.put(self.keyspaces.series, key, Vec::new());
         self.indexes
             .document_added(&mut self.batch, bucket.id, document)?;
-        let stored = sealed::store(document, Columns::Packed)?;
+        let dictionaries = &self.timeseries.dictionaries;
+        let stored = dictionaries.store(self.collection.uuid, document, Columns::Packed)?;
         self.bytes += stored.len();
         self.batch
             .put(self.keyspaces.sealed, bucket.id.to_vec(), stored);

@@ -14,8 +14,9 @@ use nilometer_storage::{Direction, Engine};
 use super::Timeseries;
 use super::bucket_catalog::{BucketCatalog, Chore};
 use super::bucket_document::Layout;
-use super::fold::{self, BucketKeyspaces, Target};
+use super::fold::{self, BucketKeyspaces, Folding, Target};
 use super::index_maintenance::Maintained;
+use super::sealed::Dictionaries;
 use super::tail;
 use crate::catalog::{Collection, Storage};
 use crate::error::{Error, ErrorCode, Result};
@@ -43,6 +44,7 @@ pub(super) struct ChoreQueue {
 struct Worker {
     engine: Arc<dyn Engine>,
     bucket_catalog: Arc<BucketCatalog>,
+    dictionaries: Arc<Dictionaries>,
     /// Held while a bucket is rewritten or removed.
     rewriting: Mutex<()>,
     /// The last failure of a chore; the data stays readable from the tail.
@@ -70,6 +72,20 @@ impl BucketKeyspaces {
 }
 
 impl Worker {
+    fn new(
+        engine: Arc<dyn Engine>,
+        bucket_catalog: Arc<BucketCatalog>,
+        dictionaries: Arc<Dictionaries>,
+    ) -> Self {
+        Self {
+            engine,
+            bucket_catalog,
+            dictionaries,
+            rewriting: Mutex::default(),
+            failure: Mutex::default(),
+        }
+    }
+
     fn run(&self, jobs: &Receiver<Job>) {
         for job in jobs {
             match job {
@@ -109,32 +125,23 @@ impl Worker {
         };
         let layout = &Layout::of(collection, options)?;
         let indexes = Maintained::hold(collection)?;
+        let folding = Folding {
+            engine: &*self.engine,
+            dictionaries: &self.dictionaries,
+            collection: collection.uuid,
+            keyspaces,
+            indexes: &indexes,
+            layout,
+        };
         match chore {
             Chore::Seal(_, id) | Chore::SealIdle(_, id) => {
-                fold::fold(
-                    &*self.engine,
-                    keyspaces,
-                    &indexes,
-                    *id,
-                    None,
-                    layout,
-                    Target::Sealed,
-                )?;
+                folding.fold(*id, None, Target::Sealed)?;
             }
             Chore::Fold(key, id) => {
                 let Some(upto) = self.bucket_catalog.begin_fold(key, *id) else {
                     return Ok(());
                 };
-                let folded = fold::fold(
-                    &*self.engine,
-                    keyspaces,
-                    &indexes,
-                    *id,
-                    Some(upto),
-                    layout,
-                    Target::Open,
-                )?;
-                if let Some((rows, bytes)) = folded {
+                if let Some((rows, bytes)) = folding.fold(*id, Some(upto), Target::Open)? {
                     self.bucket_catalog.end_fold(key, *id, rows, bytes);
                 }
             }
@@ -144,13 +151,12 @@ impl Worker {
 }
 
 impl ChoreQueue {
-    pub(super) fn start(engine: Arc<dyn Engine>, bucket_catalog: Arc<BucketCatalog>) -> Self {
-        let worker = Arc::new(Worker {
-            engine,
-            bucket_catalog,
-            rewriting: Mutex::default(),
-            failure: Mutex::default(),
-        });
+    pub(super) fn start(
+        engine: Arc<dyn Engine>,
+        bucket_catalog: Arc<BucketCatalog>,
+        dictionaries: Arc<Dictionaries>,
+    ) -> Self {
+        let worker = Arc::new(Worker::new(engine, bucket_catalog, dictionaries));
         let (sender, jobs) = sync_channel(CHORES_WAITING_MAX);
         let thread = std::thread::Builder::new()
             .name("bucket-chores".into())
@@ -173,15 +179,13 @@ impl ChoreQueue {
 
     /// A queue without a thread, whose chores wait for [`ChoreQueue::perform_held`].
     #[cfg(test)]
-    pub(super) fn holding(engine: Arc<dyn Engine>, bucket_catalog: Arc<BucketCatalog>) -> Self {
-        let worker = Worker {
-            engine,
-            bucket_catalog,
-            rewriting: Mutex::default(),
-            failure: Mutex::default(),
-        };
+    pub(super) fn holding(
+        engine: Arc<dyn Engine>,
+        bucket_catalog: Arc<BucketCatalog>,
+        dictionaries: Arc<Dictionaries>,
+    ) -> Self {
         Self {
-            worker: Arc::new(worker),
+            worker: Arc::new(Worker::new(engine, bucket_catalog, dictionaries)),
             held: Some(Mutex::default()),
             sender: None,
             thread: None,
@@ -287,6 +291,7 @@ impl Timeseries {
     pub fn forget(&self, collection: [u8; 16]) {
         self.bucket_catalog.forget(collection);
         self.claims.forget(collection);
+        self.dictionaries.forget(collection);
         self.collections
             .write()
             .unwrap_or_else(PoisonError::into_inner)

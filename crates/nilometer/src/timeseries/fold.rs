@@ -10,7 +10,7 @@ use nilometer_storage::{Bytes, Direction, Durability, Engine, KeyspaceId, Snapsh
 use super::bucket_document::{BucketDocument, BucketImage, Layout, damaged};
 use super::index_maintenance::Maintained;
 use super::meta::SeriesMeta;
-use super::sealed::{self, Columns};
+use super::sealed::{self, Columns, Dictionaries};
 use super::tail::{self, Entry};
 use crate::error::{Error, Result};
 
@@ -193,52 +193,69 @@ pub(crate) enum Target {
     Sealed,
 }
 
-/// Writes a bucket's document with its tail below `upto` folded in. Returns its measurements and
-/// bytes; `None` if there was nothing to write.
-pub(crate) fn fold(
-    engine: &dyn Engine,
-    keyspaces: BucketKeyspaces,
-    indexes: &Maintained<'_>,
-    id: [u8; 12],
-    upto: Option<u32>,
-    layout: &Layout<'_>,
-    target: Target,
-) -> Result<Option<(usize, usize)>> {
-    let parts = read_parts(&*engine.snapshot()?, keyspaces, id, upto)?;
-    if parts.tail.is_empty() {
-        if let (Some(stored), true, Target::Sealed) = (&parts.stored, parts.in_open, target) {
-            let mut batch = WriteBatch::new();
-            let document = sealed::load(stored)?;
-            let packed = sealed::store(document.as_ref(), Columns::Packed)?;
-            batch.put(keyspaces.sealed, id.to_vec(), packed);
-            batch.delete(keyspaces.open, id.to_vec());
-            engine.commit(batch, Durability::Buffered)?;
+/// What folding the buckets of a collection takes.
+pub(crate) struct Folding<'f> {
+    pub(crate) engine: &'f dyn Engine,
+    pub(crate) dictionaries: &'f Dictionaries,
+    /// The UUID of the collection.
+    pub(crate) collection: [u8; 16],
+    pub(crate) keyspaces: BucketKeyspaces,
+    pub(crate) indexes: &'f Maintained<'f>,
+    pub(crate) layout: &'f Layout<'f>,
+}
+
+impl Folding<'_> {
+    /// Writes a bucket's document with its tail below `upto` folded in. Returns its measurements and
+    /// bytes; `None` if there was nothing to write.
+    pub(crate) fn fold(
+        &self,
+        id: [u8; 12],
+        upto: Option<u32>,
+        target: Target,
+    ) -> Result<Option<(usize, usize)>> {
+        let Self {
+            engine, keyspaces, ..
+        } = *self;
+        let parts = read_parts(&*engine.snapshot()?, keyspaces, id, upto)?;
+        if parts.tail.is_empty() {
+            if let (Some(stored), true, Target::Sealed) = (&parts.stored, parts.in_open, target) {
+                let mut batch = WriteBatch::new();
+                let packed = self.store(sealed::load(stored)?.as_ref(), Columns::Packed)?;
+                batch.put(keyspaces.sealed, id.to_vec(), packed);
+                batch.delete(keyspaces.open, id.to_vec());
+                engine.commit(batch, Durability::Buffered)?;
+            }
+            return Ok(None);
         }
-        return Ok(None);
+        let Some(image) = parts.image(id, self.layout)? else {
+            return Ok(None);
+        };
+        let rows = image.rows();
+        let document = image.into_document();
+        let (to, from, columns) = match target {
+            Target::Open => (keyspaces.open, keyspaces.sealed, Columns::AsTheyAre),
+            Target::Sealed => (keyspaces.sealed, keyspaces.open, Columns::Packed),
+        };
+        let stored = self.store(document.as_ref(), columns)?;
+        let mut batch = WriteBatch::new();
+        if self.indexes.needs_documents() {
+            let before = parts.stored_document()?;
+            let before = before.as_ref().map(Document::as_ref);
+            self.indexes
+                .document_folded(&mut batch, id, before, document.as_ref())?;
+        }
+        batch.put(to, id.to_vec(), stored);
+        if parts.stored.is_some() && parts.in_open == (target == Target::Sealed) {
+            batch.delete(from, id.to_vec());
+        }
+        for (key, _) in parts.tail {
+            batch.delete(keyspaces.tail, key);
+        }
+        engine.commit(batch, Durability::Buffered)?;
+        Ok(Some((rows, document.as_bytes().len())))
     }
-    let Some(image) = parts.image(id, layout)? else {
-        return Ok(None);
-    };
-    let rows = image.rows();
-    let document = image.into_document();
-    let (to, from, columns) = match target {
-        Target::Open => (keyspaces.open, keyspaces.sealed, Columns::AsTheyAre),
-        Target::Sealed => (keyspaces.sealed, keyspaces.open, Columns::Packed),
-    };
-    let stored = sealed::store(document.as_ref(), columns)?;
-    let mut batch = WriteBatch::new();
-    if indexes.needs_documents() {
-        let before = parts.stored_document()?;
-        let before = before.as_ref().map(Document::as_ref);
-        indexes.document_folded(&mut batch, id, before, document.as_ref())?;
+
+    fn store(&self, document: DocRef<'_>, columns: Columns) -> Result<Vec<u8>> {
+        self.dictionaries.store(self.collection, document, columns)
     }
-    batch.put(to, id.to_vec(), stored);
-    if parts.stored.is_some() && parts.in_open == (target == Target::Sealed) {
-        batch.delete(from, id.to_vec());
-    }
-    for (key, _) in parts.tail {
-        batch.delete(keyspaces.tail, key);
-    }
-    engine.commit(batch, Durability::Buffered)?;
-    Ok(Some((rows, document.as_bytes().len())))
 }

@@ -76,8 +76,10 @@ pub use metrics::TimeseriesMetrics;
 pub use raw::{BucketFate, RawChange};
 pub use read::{BucketRange, BucketScan, StoredBucket};
 
-use crate::catalog::Collection;
+use crate::catalog::{Catalog, Collection};
+use crate::error::Result;
 use chores::ChoreQueue;
+use sealed::{Dictionaries, SAMPLES};
 
 /// Everything that time-series collections of one database share.
 pub struct Timeseries {
@@ -86,6 +88,8 @@ pub struct Timeseries {
     pub bucket_catalog: Arc<BucketCatalog>,
     /// What happened to measurements and buckets other than by inserting.
     pub metrics: TimeseriesMetrics,
+    /// What stored buckets of each collection have in common.
+    dictionaries: Arc<Dictionaries>,
     chores: ChoreQueue,
     turns: measurements::Turns,
     /// Series that inserts are alone with.
@@ -101,18 +105,32 @@ pub struct Timeseries {
 
 impl Timeseries {
     /// Starts with no bucket open. `first_suffix` should be random: bucket ids count up from it.
-    pub fn new(engine: Arc<dyn Engine>, limits: BucketLimits, first_suffix: u64) -> Self {
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        catalog: Arc<Catalog>,
+        limits: BucketLimits,
+        first_suffix: u64,
+    ) -> Result<Self> {
         let bucket_catalog = Arc::new(BucketCatalog::new(limits, first_suffix));
-        let chores = ChoreQueue::start(engine.clone(), bucket_catalog.clone());
-        Self::with_chores(engine, bucket_catalog, chores)
+        let dictionaries = Arc::new(Dictionaries::open(catalog, SAMPLES)?);
+        let chores =
+            ChoreQueue::start(engine.clone(), bucket_catalog.clone(), dictionaries.clone());
+        Ok(Self::with_chores(
+            engine,
+            bucket_catalog,
+            dictionaries,
+            chores,
+        ))
     }
 
     fn with_chores(
         engine: Arc<dyn Engine>,
         bucket_catalog: Arc<BucketCatalog>,
+        dictionaries: Arc<Dictionaries>,
         chores: ChoreQueue,
     ) -> Self {
         Self {
+            dictionaries,
             engine,
             bucket_catalog,
             metrics: TimeseriesMetrics::default(),

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::column;
+use nilometer_bson::column::{self, ColumnError};
 use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use nilometer_storage::{Bytes, Direction};
 
@@ -203,6 +203,12 @@ impl StoredBucket {
         &self.names
     }
 
+    /// Bytes of a column as it is stored; `None` if it is not stored by itself.
+    pub fn stored_column_bytes(&self, name: &str) -> Option<usize> {
+        let at = self.names.iter().position(|n| **n == *name)?;
+        self.places.get(at)?.as_ref().map(ColumnPlace::stored_bytes)
+    }
+
     /// The bucket document.
     pub fn to_document(&self) -> Result<Document> {
         if self.places.iter().all(Option::is_none) {
@@ -229,8 +235,7 @@ impl StoredBucket {
     fn decode(&self, at: usize, name: &str) -> Result<ColumnBlock> {
         let bad = |what: &str| damaged(ValueRef::ObjectId(self.id()), what);
         if let Some(Some(place)) = self.places.get(at) {
-            let bytes = place.bytes(&self.stored)?;
-            return self.decode_column(&bytes);
+            return self.whole_column(place.decode(&self.stored, self.count));
         }
         let data = self
             .document
@@ -249,14 +254,15 @@ impl StoredBucket {
                     subtype: COLUMN_SUBTYPE,
                     bytes,
                 },
-            ) => self.decode_column(bytes),
+            ) => self.whole_column(column::decode_block(bytes, self.count)),
             _ => Err(bad("a column has the wrong type for its version")),
         }
     }
 
-    fn decode_column(&self, bytes: &[u8]) -> Result<ColumnBlock> {
+    /// A decoded column as long as the bucket.
+    fn whole_column(&self, decoded: Result<ColumnBlock, ColumnError>) -> Result<ColumnBlock> {
         let bad = |what: &str| damaged(ValueRef::ObjectId(self.id()), what);
-        let block = column::decode_block(bytes, self.count).map_err(|e| bad(&e.to_string()))?;
+        let block = decoded.map_err(|e| bad(&e.to_string()))?;
         if block.len() == self.count {
             return Ok(block);
         }

@@ -33,6 +33,7 @@ use super::chores::ChoreQueue;
 use super::index_maintenance::Maintained;
 use super::insert::StagedInsert;
 use super::read::{BucketRange, StoredBucket};
+use super::sealed::Dictionaries;
 use super::tests::{Draw, measurements, sorted_fields};
 use super::{Timeseries, bucket_document::BucketDocument};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
@@ -209,7 +210,7 @@ enum Writer {
 struct Simulation {
     draw: Draw,
     engine: Arc<LoggedEngine>,
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     timeseries: Arc<Timeseries>,
     collection: Arc<Collection>,
     limits: BucketLimits,
@@ -237,11 +238,24 @@ fn collection(catalog: &Catalog, uuid: u8) -> Arc<Collection> {
     })
 }
 
-fn start(engine: &Arc<LoggedEngine>, limits: BucketLimits, starts: u64) -> Arc<Timeseries> {
+fn start(
+    engine: &Arc<LoggedEngine>,
+    catalog: &Arc<Catalog>,
+    limits: BucketLimits,
+    starts: u64,
+) -> Arc<Timeseries> {
     let engine: Arc<dyn Engine> = engine.clone();
     let bucket_catalog = Arc::new(BucketCatalog::new(limits, starts << 40));
-    let chores = ChoreQueue::holding(engine.clone(), bucket_catalog.clone());
-    Arc::new(Timeseries::with_chores(engine, bucket_catalog, chores))
+    // Histories are short.
+    let dictionaries = Dictionaries::open(catalog.clone(), 8).unwrap();
+    let dictionaries = Arc::new(dictionaries);
+    let chores = ChoreQueue::holding(engine.clone(), bucket_catalog.clone(), dictionaries.clone());
+    Arc::new(Timeseries::with_chores(
+        engine,
+        bucket_catalog,
+        dictionaries,
+        chores,
+    ))
 }
 
 fn ids_of(documents: &[Document]) -> Vec<i64> {
@@ -261,8 +275,8 @@ impl Simulation {
             cache_bytes: [0, 4000][draw.below(2) as usize],
         };
         let engine = Arc::new(LoggedEngine::default());
-        let catalog = Catalog::open(engine.clone()).unwrap();
-        let timeseries = start(&engine, limits, 1);
+        let catalog = Arc::new(Catalog::open(engine.clone()).unwrap());
+        let timeseries = start(&engine, &catalog, limits, 1);
         if draw.below(3) == 0 {
             timeseries
                 .bucket_catalog
@@ -534,8 +548,8 @@ impl Simulation {
         self.events.retain(|(position, _)| *position <= cut);
         self.engine = Arc::new(self.engine.replay(cut));
         self.starts += 1;
-        self.catalog = Catalog::open(self.engine.clone()).unwrap();
-        self.timeseries = start(&self.engine, self.limits, self.starts);
+        self.catalog = Arc::new(Catalog::open(self.engine.clone()).unwrap());
+        self.timeseries = start(&self.engine, &self.catalog, self.limits, self.starts);
         self.collection = collection(&self.catalog, self.next_uuid);
         self.next_uuid += 1;
         self.timeseries.seal_leftovers(&self.collection).unwrap();

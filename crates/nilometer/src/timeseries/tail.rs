@@ -29,7 +29,7 @@ use std::ops::Range;
 
 use nilometer_bson::column::{self, ColumnBuilder};
 use nilometer_bson::document::{decode_value, value_length, write_value};
-use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
+use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef, varint};
 use nilometer_storage::Bytes;
 
 use super::sealed::sum;
@@ -124,18 +124,18 @@ pub(crate) fn encode(
     let mut out = Vec::with_capacity(64 + rows * columns.len() * 4);
     let flags = if header.is_some() { HAS_HEADER } else { 0 };
     out.extend_from_slice(&[VERSION, flags]);
-    put_varint(&mut out, rows as u64);
+    varint::put(&mut out, rows as u64);
     if let Some(header) = header {
         let document = header.to_document();
-        put_varint(&mut out, document.as_bytes().len() as u64);
+        varint::put(&mut out, document.as_bytes().len() as u64);
         out.extend_from_slice(document.as_bytes());
     }
-    put_varint(&mut out, columns.len() as u64);
+    varint::put(&mut out, columns.len() as u64);
     for column in columns {
         let named = u64::from(column.name.is_some());
-        put_varint(&mut out, (column.id as u64) << 1 | named);
+        varint::put(&mut out, (column.id as u64) << 1 | named);
         if let Some(name) = column.name {
-            put_varint(&mut out, name.len() as u64);
+            varint::put(&mut out, name.len() as u64);
             out.extend_from_slice(name.as_bytes());
         }
         encode_chunk(&mut out, rows, column.values)?;
@@ -147,7 +147,7 @@ pub(crate) fn encode(
 fn encode_chunk(out: &mut Vec<u8>, rows: usize, values: &[ValueRef<'_>]) -> Result<()> {
     debug_assert_eq!(rows, values.len());
     if rows <= PLAIN_ROWS_MAX {
-        put_varint(out, 0);
+        varint::put(out, 0);
         let mut before = ValueRef::Missing;
         for value in values {
             put_plain(out, *value, before);
@@ -160,7 +160,7 @@ fn encode_chunk(out: &mut Vec<u8>, rows: usize, values: &[ValueRef<'_>]) -> Resu
         append_value(&mut builder, *value)?;
     }
     let bytes = builder.finish();
-    put_varint(out, bytes.len() as u64);
+    varint::put(out, bytes.len() as u64);
     out.extend_from_slice(&bytes);
     Ok(())
 }
@@ -231,7 +231,7 @@ fn id_behind(before: ObjectId, distance: i64) -> Option<ObjectId> {
 
 fn put_small(out: &mut Vec<u8>, tag: u8, value: i64) {
     out.push(tag);
-    put_varint(out, zigzag(value));
+    varint::put(out, zigzag(value));
 }
 
 fn zigzag(value: i64) -> u64 {
@@ -242,30 +242,12 @@ fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-/// Appends an unsigned integer, seven bits a byte, low bits first.
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
 /// Takes bytes from the front of a slice.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
     pub(crate) fn varint(&mut self) -> Option<u64> {
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            value |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
+        varint::take(&mut self.0)
     }
 
     pub(crate) fn take(&mut self, length: usize) -> Option<&'a [u8]> {

@@ -15,7 +15,7 @@ use crate::insertion::{InsertOptions, InsertOutcome};
 
 pub(super) struct Fixture {
     pub(super) engine: Arc<dyn Engine>,
-    pub(super) catalog: Catalog,
+    pub(super) catalog: Arc<Catalog>,
     pub(super) timeseries: Arc<Timeseries>,
     pub(super) collection: Arc<Collection>,
     ids: Cell<u32>,
@@ -32,13 +32,14 @@ impl Fixture {
     /// A collection with these limits and time-series options.
     pub(super) fn with(limits: BucketLimits, options: Document) -> Self {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
-        let catalog = Catalog::open(engine.clone()).unwrap();
+        let catalog = Arc::new(Catalog::open(engine.clone()).unwrap());
         let options = TimeseriesOptions::parse(options.as_ref());
         let name = Namespace::new("db", "ts").unwrap();
         let collection = catalog
             .create_timeseries(name, [1; 16], doc! {}, options.unwrap())
             .unwrap();
-        let timeseries = Arc::new(Timeseries::new(engine.clone(), limits, 7));
+        let timeseries = Timeseries::new(engine.clone(), catalog.clone(), limits, 7);
+        let timeseries = Arc::new(timeseries.unwrap());
         Self {
             engine,
             catalog,
@@ -51,13 +52,26 @@ impl Fixture {
     /// The same storage with nothing in memory, as after a crash. Bucket ids start anew somewhere
     /// else, as random ones do.
     pub(super) fn reopened(self) -> Self {
-        self.ids.set(self.ids.get() + 1);
-        let timeseries = Arc::new(Timeseries::new(
-            self.engine.clone(),
-            BucketLimits::default(),
-            u64::from(self.ids.get()) << 40,
-        ));
-        Self { timeseries, ..self }
+        let Self {
+            engine,
+            catalog,
+            timeseries,
+            collection,
+            ids,
+        } = self;
+        // Two never work on one engine.
+        drop(timeseries);
+        ids.set(ids.get() + 1);
+        let limits = BucketLimits::default();
+        let suffix = u64::from(ids.get()) << 40;
+        let timeseries = Timeseries::new(engine.clone(), catalog.clone(), limits, suffix);
+        Self {
+            timeseries: Arc::new(timeseries.unwrap()),
+            engine,
+            catalog,
+            collection,
+            ids,
+        }
     }
 
     pub(super) fn insert(&self, documents: &[Document], ordered: bool) -> InsertOutcome {

@@ -47,8 +47,10 @@ pub struct ColumnFigures {
     pub buckets: u64,
     /// Measurements of those buckets.
     pub measurements: u64,
-    /// Bytes of it in the bucket documents, as a client reads them; packed on disk it may be less.
+    /// Bytes of it in the bucket documents, as a client reads them.
     pub bytes: u64,
+    /// Bytes of it as it is stored.
+    pub stored_bytes: u64,
 }
 
 /// One collection.
@@ -185,11 +187,14 @@ impl Database {
                     .or_default();
                 column.buckets += 1;
                 column.measurements += measurements;
-                column.bytes += match element.value() {
-                    ValueRef::Binary { bytes, .. } => bytes.len() as u64,
-                    ValueRef::Document(entries) => entries.as_bytes().len() as u64,
+                let bytes = match element.value() {
+                    ValueRef::Binary { bytes, .. } => bytes.len(),
+                    ValueRef::Document(entries) => entries.as_bytes().len(),
                     _ => 0,
                 };
+                column.bytes += bytes as u64;
+                let stored = bucket.stored_column_bytes(element.name());
+                column.stored_bytes += stored.unwrap_or(bytes) as u64;
             }
         }
         Ok(())

@@ -183,7 +183,8 @@ struct Source {
 impl Source {
     fn open(engine: Arc<SalvageEngine>) -> Result<Self> {
         let catalog = Arc::new(Catalog::open(engine.clone())?);
-        let timeseries = Timeseries::new(engine.clone(), BucketLimits::default(), 0);
+        let timeseries =
+            Timeseries::new(engine.clone(), catalog.clone(), BucketLimits::default(), 0)?;
         Ok(Self {
             records: Records::new(engine.clone(), catalog.clone()),
             timeseries: Arc::new(timeseries),

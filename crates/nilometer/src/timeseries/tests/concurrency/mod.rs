@@ -33,7 +33,7 @@ struct Load {
 
 /// What the threads of a test share.
 struct Shared {
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     timeseries: Arc<Timeseries>,
     collection: Arc<Collection>,
     /// Per writer: measurements acknowledged, numbered from 0.
@@ -44,7 +44,7 @@ struct Shared {
 
 impl Shared {
     fn new(engine: Arc<dyn Engine>, load: Load) -> Self {
-        let catalog = Catalog::open(engine.clone()).unwrap();
+        let catalog = Arc::new(Catalog::open(engine.clone()).unwrap());
         let options =
             TimeseriesOptions::parse(doc! { "timeField": "t", "metaField": "m" }.as_ref()).unwrap();
         let name = Namespace::new("db", "ts").unwrap();
@@ -55,9 +55,10 @@ impl Shared {
             count_max: load.measurements_per_bucket,
             ..BucketLimits::default()
         };
+        let timeseries = Timeseries::new(engine, catalog.clone(), limits, 7).unwrap();
         Self {
             catalog,
-            timeseries: Arc::new(Timeseries::new(engine, limits, 7)),
+            timeseries: Arc::new(timeseries),
             collection,
             acknowledged: (0..load.writers).map(|_| AtomicI64::new(0)).collect(),
             done: AtomicBool::new(false),

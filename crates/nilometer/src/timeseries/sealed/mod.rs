@@ -5,46 +5,45 @@
 //! columns as they are, and a reader that needs two columns of fourteen touches those two:
 //!
 //! ```text
-//! stored    form 04 | sum | varint length, skeleton | column bytes …      skeleton compressed
-//!           form 02 | sum | document                                      anything else
+//! stored    form 05 | sum | dictionary | varint length, skeleton | column bytes …      skeleton compressed
+//!           form 02 | sum | document                                                   anything else
 //! sum       lower half of xxh3-64 of what follows, little-endian
+//! dictionary  its number, 8 bytes, little-endian                     0: the built-in one
 //! skeleton  the document with every `data` column BinData(7, bytes) replaced by the length of its bytes
 //!           here: int32 if they are as they were, int64 if they are packed
 //! ```
 //!
 //! Columns of buckets that no longer grow are packed ([`column::pack`]) where that pays: a reader unpacks
-//! those it decodes. Form 03 is form 04 with no column packed, and is read. Form 02 keeps version 1 buckets
-//! and others whose `data` is not all columns. A bit that flips anywhere is damage, never another measurement.
+//! those it decodes. What skeletons of a collection have in common is learnt ([`learning`]) and stands in a
+//! [`dictionary`]. Forms 03 and 04 are form 05 with the built-in dictionary, which they do not name, and no column packed;
+//! they are read. Form 02 keeps version 1 buckets and others whose `data` is not all columns. A bit that flips
+//! anywhere is damage, never another measurement.
+
+mod dictionary;
+mod learning;
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::ops::Range;
 
-use nilometer_bson::column;
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, ValueRef};
+use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::column::{self, ColumnError};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, ValueRef, varint};
 
 use super::bucket_document::{COLUMN_SUBTYPE, MEASUREMENTS_MAX};
-use super::tail::{Reader, put_varint};
+use super::tail::Reader;
 use crate::error::{Error, ErrorCode, Result};
 
-const FORM_WHOLE: u8 = 2;
-const FORM_SPLIT_UNPACKED: u8 = 3;
-const FORM_SPLIT: u8 = 4;
+pub(crate) use learning::{Dictionaries, SAMPLES};
 
-/// zstd level: higher ones gain a few per cent on skeletons and cost several times as much.
-const ZSTD_LEVEL: i32 = 3;
+use dictionary::Dictionary;
+
+const FORM_WHOLE: u8 = 2;
+const FORM_UNPACKED: u8 = 3;
+const FORM_UNNUMBERED: u8 = 4;
+const FORM_SPLIT: u8 = 5;
 
 /// A skeleton may unpack to this many bytes.
 const SKELETON_BYTES_MAX: usize = 48 << 20;
-
-/// Built from real skeletons' common parts: what every bucket repeats.
-const DICTIONARY: &[u8] = b"\x03control\0\x10version\0\x02\0\0\0\x03min\0\x03max\0\x10count\0\
-    \x03meta\0\x03data\0\x07_id\0\x09timestamp\0\x09time\0\x01\x12\x10";
-
-thread_local! {
-    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
-    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
-}
 
 fn damage(what: &str) -> Error {
     Error::new(
@@ -78,89 +77,80 @@ pub(crate) enum Columns {
     Packed,
 }
 
-/// The stored form of a bucket document.
-pub(crate) fn store(document: DocRef<'_>, how: Columns) -> Result<Vec<u8>> {
-    let Some((skeleton, columns)) = split(document, how) else {
-        let mut out = Vec::with_capacity(HEAD_BYTES + document.as_bytes().len());
-        out.extend_from_slice(&[FORM_WHOLE, 0, 0, 0, 0]);
-        out.extend_from_slice(document.as_bytes());
-        return Ok(seal(out));
-    };
-    let packed = compress(skeleton.as_bytes())
-        .map_err(|e| Error::new(ErrorCode::InternalError, format!("zstd: {e}")))?;
-    let mut out = Vec::with_capacity(packed.len() + columns.len() + 15);
-    out.extend_from_slice(&[FORM_SPLIT, 0, 0, 0, 0]);
-    put_varint(&mut out, skeleton.as_bytes().len() as u64);
-    put_varint(&mut out, packed.len() as u64);
-    out.extend_from_slice(&packed);
-    out.extend_from_slice(&columns);
-    Ok(seal(out))
+/// The stored form of a document that is not split.
+fn seal_whole(document: DocRef<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD_BYTES + document.as_bytes().len());
+    out.extend_from_slice(&[FORM_WHOLE, 0, 0, 0, 0]);
+    out.extend_from_slice(document.as_bytes());
+    seal(out)
 }
 
-fn compress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
-    COMPRESSOR.with_borrow_mut(|slot| {
-        let compressor = match slot {
-            Some(compressor) => compressor,
-            None => slot.insert(zstd::bulk::Compressor::with_dictionary(
-                ZSTD_LEVEL, DICTIONARY,
-            )?),
-        };
-        compressor.compress(bytes)
-    })
+/// A document in two parts.
+struct Split {
+    skeleton: Document,
+    columns: Vec<u8>,
 }
 
-fn decompress(bytes: &[u8], capacity: usize) -> std::io::Result<Vec<u8>> {
-    DECOMPRESSOR.with_borrow_mut(|slot| {
-        let decompressor = match slot {
-            Some(decompressor) => decompressor,
-            None => slot.insert(zstd::bulk::Decompressor::with_dictionary(DICTIONARY)?),
-        };
-        decompressor.decompress(bytes, capacity)
-    })
-}
+impl Split {
+    /// The stored form.
+    fn seal(&self, dictionary: &Dictionary) -> Result<Vec<u8>> {
+        let packed = dictionary
+            .compress(self.skeleton.as_bytes())
+            .map_err(|e| Error::new(ErrorCode::InternalError, e.to_string()))?;
+        let mut out = Vec::with_capacity(packed.len() + self.columns.len() + 23);
+        out.extend_from_slice(&[FORM_SPLIT, 0, 0, 0, 0]);
+        out.extend_from_slice(&dictionary.number().to_le_bytes());
+        varint::put(&mut out, self.skeleton.as_bytes().len() as u64);
+        varint::put(&mut out, packed.len() as u64);
+        out.extend_from_slice(&packed);
+        out.extend_from_slice(&self.columns);
+        Ok(seal(out))
+    }
 
-/// Splits a document whose `data` holds nothing but columns into skeleton and column bytes.
-fn split(document: DocRef<'_>, how: Columns) -> Option<(Document, Vec<u8>)> {
-    // Without a count the reader has to ask the time column, so that must be in its place.
-    document
-        .get("control")
-        .as_document()?
-        .get("count")
-        .as_exact_i64()?;
-    let mut columns = Vec::with_capacity(document.as_bytes().len());
-    let mut out = DocumentBuilder::with_capacity(1024);
-    for element in document {
-        if element.name() != "data" {
-            out.append_element(element);
-            continue;
-        }
-        out.begin_document("data");
-        for column in element.value().as_document()? {
-            let ValueRef::Binary {
-                subtype: COLUMN_SUBTYPE,
-                bytes,
-            } = column.value()
-            else {
-                return None;
-            };
-            let packed = match how {
-                Columns::Packed => column::pack(bytes),
-                Columns::AsTheyAre => None,
-            };
-            match packed {
-                Some(packed) => {
-                    out.append(column.name(), i64::try_from(packed.len()).ok()?);
-                    columns.extend_from_slice(&packed);
-                }
-                None => {
-                    out.append(column.name(), i32::try_from(bytes.len()).ok()?);
-                    columns.extend_from_slice(bytes);
+    /// Splits a document whose `data` holds nothing but columns into skeleton and column bytes.
+    fn of(document: DocRef<'_>, how: Columns) -> Option<Self> {
+        // Without a count the reader has to ask the time column, so that must be in its place.
+        document
+            .get("control")
+            .as_document()?
+            .get("count")
+            .as_exact_i64()?;
+        let mut columns = Vec::with_capacity(document.as_bytes().len());
+        let mut out = DocumentBuilder::with_capacity(1024);
+        for element in document {
+            if element.name() != "data" {
+                out.append_element(element);
+                continue;
+            }
+            out.begin_document("data");
+            for column in element.value().as_document()? {
+                let ValueRef::Binary {
+                    subtype: COLUMN_SUBTYPE,
+                    bytes,
+                } = column.value()
+                else {
+                    return None;
+                };
+                let packed = match how {
+                    Columns::Packed => column::pack(bytes),
+                    Columns::AsTheyAre => None,
+                };
+                match packed {
+                    Some(packed) => {
+                        out.append(column.name(), i64::try_from(packed.len()).ok()?);
+                        columns.extend_from_slice(&packed);
+                    }
+                    None => {
+                        out.append(column.name(), i32::try_from(bytes.len()).ok()?);
+                        columns.extend_from_slice(bytes);
+                    }
                 }
             }
+            out.end();
         }
-        out.end();
+        let skeleton = out.finish();
+        Some(Self { skeleton, columns })
     }
-    Some((out.finish(), columns))
 }
 
 /// Where in a stored bucket a column is.
@@ -171,6 +161,20 @@ pub(crate) struct ColumnPlace {
 }
 
 impl ColumnPlace {
+    /// How many bytes it takes there.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        self.range.len()
+    }
+
+    /// The values of the column; `stored` are the bytes of the bucket.
+    pub(crate) fn decode(&self, stored: &[u8], count: usize) -> Result<ColumnBlock, ColumnError> {
+        let bytes = stored.get(self.range.clone()).unwrap_or(&[]);
+        match self.packed {
+            true => column::decode_packed(bytes, count),
+            false => column::decode_block(bytes, count),
+        }
+    }
+
     /// The bytes of the column; `stored` are those of the bucket.
     pub(crate) fn bytes<'a>(&self, stored: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         let bytes = stored.get(self.range.clone()).unwrap_or(&[]);
@@ -200,19 +204,32 @@ pub(crate) fn open(stored: &[u8]) -> Result<Stored> {
     let ([form, kept @ ..], rest) = stored
         .split_first_chunk::<HEAD_BYTES>()
         .ok_or_else(|| damage("it is too short"))?;
-    if matches!(*form, FORM_WHOLE | FORM_SPLIT_UNPACKED | FORM_SPLIT) && *kept != sum(rest) {
+    if (FORM_WHOLE..=FORM_SPLIT).contains(form) && *kept != sum(rest) {
         return Err(damage("its checksum does not fit"));
     }
     match *form {
         FORM_WHOLE => Document::from_bytes(rest.to_vec())
             .map(Stored::Whole)
             .ok_or_else(|| damage("it is no document")),
-        FORM_SPLIT_UNPACKED | FORM_SPLIT => open_split(stored, rest),
+        FORM_UNPACKED | FORM_UNNUMBERED => {
+            let opened = open_split(stored, rest, &Dictionary::built_in())?;
+            match opened.has_packed_columns() {
+                true => Err(damage("a column is packed as no release did")),
+                false => Ok(opened),
+            }
+        }
+        FORM_SPLIT => {
+            let number = rest.split_first_chunk();
+            let (number, rest) = number.ok_or_else(|| damage("it is too short"))?;
+            let dictionary = Dictionary::with_number(u64::from_le_bytes(*number));
+            let dictionary = dictionary.ok_or_else(|| damage("its dictionary is missing"))?;
+            open_split(stored, rest, &dictionary)
+        }
         other => Err(damage(&format!("its form {other} is unknown"))),
     }
 }
 
-fn open_split(stored: &[u8], rest: &[u8]) -> Result<Stored> {
+fn open_split(stored: &[u8], rest: &[u8], dictionary: &Dictionary) -> Result<Stored> {
     let mut reader = Reader(rest);
     let parts = reader
         .varint()
@@ -220,7 +237,8 @@ fn open_split(stored: &[u8], rest: &[u8]) -> Result<Stored> {
         .filter(|n| *n <= SKELETON_BYTES_MAX)
         .and_then(|length| Some((length, reader.counted()?)));
     let (length, packed) = parts.ok_or_else(|| damage("its lengths do not fit"))?;
-    let skeleton = decompress(packed, length).map_err(|e| damage(&format!("zstd: {e}")))?;
+    let skeleton = dictionary.decompress(packed, length);
+    let skeleton = skeleton.map_err(|e| damage(&e.to_string()))?;
     let skeleton =
         Document::from_bytes(skeleton).ok_or_else(|| damage("its skeleton is no document"))?;
     let mut at = stored.len() - reader.0.len();
@@ -250,6 +268,13 @@ fn column_place(element: Element<'_>, start: usize) -> Option<ColumnPlace> {
 }
 
 impl Stored {
+    fn has_packed_columns(&self) -> bool {
+        match self {
+            Self::Whole(_) => false,
+            Self::Split { columns, .. } => columns.iter().any(|(_, place)| place.packed),
+        }
+    }
+
     /// The bucket document; `stored` are the bytes it was opened from.
     pub(crate) fn to_document(&self, stored: &[u8]) -> Result<Document> {
         let (skeleton, columns) = match self {
@@ -291,6 +316,13 @@ mod tests {
             subtype: COLUMN_SUBTYPE,
             bytes: bytes.into(),
         })
+    }
+
+    fn store(document: DocRef<'_>, how: Columns) -> Result<Vec<u8>> {
+        match Split::of(document, how) {
+            Some(split) => split.seal(&Dictionary::built_in()),
+            None => Ok(seal_whole(document)),
+        }
     }
 
     /// A column that is worth packing.

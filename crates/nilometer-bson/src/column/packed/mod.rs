@@ -1,0 +1,520 @@
+//! Columns in fewer bytes than the format takes, for where they are kept and not looked at.
+//!
+//! Simple-8b gives every slot of a word the width of the widest. Most differences are small and a few are not, so a code
+//! whose length follows the value takes about half: [Rice codes](rice), with a parameter for each column; [sparse] ones, if
+//! nearly all are zero. A column that is one literal and blocks can be packed, if no value is missing and it pays; [`unpack`]
+//! gives back the very bytes, and [`decode_packed`] the values without making them.
+//!
+//! ```text
+//! packed   60 + parameter │ literal │ run … │ codes
+//!          60 + 30        │ literal │ run … │ sparse codes
+//! literal  type │ integers, dates: varint zigzag; doubles: varint of their bytes, the last first; others: as they are
+//! run      scale nibble, + 1 if another run follows │ varint values                      blocks of one scale
+//! ```
+//!
+//! The first byte begins no column, so both forms may stand in the same place.
+
+mod rice;
+mod sparse;
+
+use std::borrow::Cow;
+
+use super::blocks::to_value;
+use super::delta::{Scale, unzigzag, zigzag};
+use super::element::tag;
+use super::error::ColumnError;
+use super::kernels::{Out, SLOTS_MAX, Sums};
+use super::numbers::{BoolMap, DoubleMap, IdMap, Int32Map, Int64Map, Map, TimestampMap};
+use super::pieces::{self, Piece, Pieces};
+use super::simple8b;
+use super::stream::{Blocks, Raw};
+use super::words::WordBuilder;
+use crate::block::{BlockData, ColumnBlock};
+use crate::value::ObjectId;
+use crate::varint;
+
+/// First byte of a packed column, with parameter 0.
+const PACKED: u8 = 0x60;
+
+/// First byte of one whose values are sparse.
+const SPARSE: u8 = PACKED + rice::PARAMETER_MAX as u8 + 1;
+
+/// Set in the nibble of a run that another follows.
+const MORE: u8 = 1;
+
+/// Columns of more values are left alone.
+const VALUES_MAX: usize = 1 << 20;
+
+/// Shorter columns are left alone, in bytes.
+const COLUMN_BYTES_MIN: usize = 20;
+
+/// A column is packed if that saves at least one in so many of its bytes.
+const SAVING_MIN: usize = 8;
+
+/// Packs a column; `None` if it is not of that form or would not shrink enough.
+pub fn pack(column: &[u8]) -> Option<Vec<u8>> {
+    let parts = Parts::of(column)?;
+    let packed = parts.pack(column.len() - column.len() / SAVING_MIN)?;
+    // Another builder may have cut its words elsewhere.
+    (parts.unpack() == column).then_some(packed)
+}
+
+/// The column that was packed, if these bytes are; else themselves. At most `max_values` values.
+pub fn unpack(bytes: &[u8], max_values: usize) -> Result<Cow<'_, [u8]>, ColumnError> {
+    match Parts::read(bytes, max_values)? {
+        Some(parts) => Ok(Cow::Owned(parts.unpack())),
+        None => Ok(Cow::Borrowed(bytes)),
+    }
+}
+
+/// Decodes a column of at most `max_values` values, packed or not.
+pub fn decode_packed(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, ColumnError> {
+    match Parts::read(bytes, max_values)? {
+        Some(parts) => parts.decode(),
+        None => super::decode_block(bytes, max_values),
+    }
+}
+
+/// Values in blocks of one scale.
+#[derive(Clone, Copy)]
+struct Run {
+    nibble: u8,
+    count: usize,
+}
+
+/// A column of one literal and blocks: the differences in these, coded as their words code them.
+struct Parts {
+    tag: u8,
+    /// The value's bytes.
+    literal: Vec<u8>,
+    runs: Vec<Run>,
+    values: Vec<u64>,
+}
+
+impl Parts {
+    fn of(column: &[u8]) -> Option<Self> {
+        if column.len() < COLUMN_BYTES_MIN {
+            return None;
+        }
+        let mut pieces = Pieces::new(column);
+        let Piece::Literal(Raw { tag, bytes }) = pieces.next().ok()? else {
+            return None;
+        };
+        literal_bytes(tag)?;
+        let mut runs: Vec<Run> = Vec::with_capacity(1);
+        let mut values = Vec::with_capacity(column.len());
+        loop {
+            match pieces.next().ok()? {
+                Piece::Block { control, words } => {
+                    let (before, nibble) = (values.len(), control & 0xF0);
+                    pieces::words(words).try_for_each(|word| read_word(word, &mut values))?;
+                    let count = values.len() - before;
+                    match runs.last_mut().filter(|run| run.nibble == nibble) {
+                        Some(run) => run.count += count,
+                        None => runs.push(Run { nibble, count }),
+                    }
+                }
+                Piece::End => break,
+                _ => return None,
+            }
+        }
+        pieces.finish().ok()?;
+        (!runs.is_empty()).then(|| Self {
+            tag,
+            literal: bytes.to_vec(),
+            runs,
+            values,
+        })
+    }
+
+    /// The packed form; `None` if it would be longer than `bytes_max`.
+    fn pack(&self, bytes_max: usize) -> Option<Vec<u8>> {
+        let (parameter, bits) = rice::best_parameter(&self.values);
+        let codes_max = bits.div_ceil(8);
+        let mut out = Vec::with_capacity(32 + self.literal.len() + codes_max.min(bytes_max));
+        out.push(SPARSE);
+        put_literal(&mut out, self.tag, &self.literal);
+        for (at, run) in self.runs.iter().enumerate() {
+            let more = if at + 1 < self.runs.len() { MORE } else { 0 };
+            out.push(run.nibble | more);
+            varint::put(&mut out, run.count as u64);
+        }
+        let room = bytes_max.checked_sub(out.len())?;
+        if sparse::write(&mut out, &self.values, codes_max.min(room)).is_none() {
+            if codes_max > room {
+                return None;
+            }
+            if let Some(first) = out.first_mut() {
+                *first = PACKED + parameter as u8;
+            }
+            rice::write(&mut out, &self.values, parameter);
+        }
+        (out.len() <= bytes_max).then_some(out)
+    }
+
+    /// Reads the packed form, if `bytes` are that.
+    fn read(bytes: &[u8], max_values: usize) -> Result<Option<Self>, ColumnError> {
+        let Some((&first, rest)) = bytes.split_first() else {
+            return Ok(None);
+        };
+        if !(PACKED..=SPARSE).contains(&first) {
+            return Ok(None);
+        }
+        let damaged = || ColumnError::Truncated {
+            offset: bytes.len(),
+        };
+        let (mut parts, codes) = Self::read_head(rest).ok_or_else(damaged)?;
+        // The literal is a value too.
+        let counts = parts.runs.iter().map(|run| run.count);
+        let count = counts.fold(0, usize::saturating_add);
+        if count >= max_values.min(VALUES_MAX) {
+            return Err(ColumnError::TooManyValues { limit: max_values });
+        }
+        let values = match first {
+            SPARSE => sparse::read(codes, count),
+            _ => rice::read(codes, count, u32::from(first - PACKED)),
+        };
+        parts.values = values.ok_or_else(damaged)?;
+        Ok(Some(parts))
+    }
+
+    /// What stands before the codes, and these.
+    fn read_head(mut bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (&tag, rest) = bytes.split_first()?;
+        bytes = rest;
+        let literal = take_literal(&mut bytes, tag)?;
+        let mut runs = Vec::with_capacity(1);
+        loop {
+            let (&nibble, rest) = bytes.split_first()?;
+            bytes = rest;
+            let count = usize::try_from(varint::take(&mut bytes)?).ok()?;
+            if nibble & 0x0F & !MORE != 0 {
+                return None;
+            }
+            Scale::from_control(nibble)?;
+            runs.push(Run {
+                nibble: nibble & 0xF0,
+                count,
+            });
+            if nibble & MORE == 0 {
+                break;
+            }
+        }
+        let parts = Self {
+            tag,
+            literal,
+            runs,
+            values: Vec::new(),
+        };
+        Some((parts, bytes))
+    }
+
+    /// The column. A value that no word holds, which only damage brings, ends it.
+    fn unpack(&self) -> Vec<u8> {
+        let mut head = Vec::with_capacity(32 + self.values.len());
+        head.extend_from_slice(&[self.tag, 0]);
+        head.extend_from_slice(&self.literal);
+        let mut blocks = Blocks::behind(head);
+        let mut words = WordBuilder::<u64>::default();
+        let mut values = self.values.iter();
+        for run in &self.runs {
+            blocks.go_on_with(run.nibble);
+            for &value in values.by_ref().take(run.count) {
+                if words.append(value, &mut blocks).is_err() {
+                    break;
+                }
+            }
+            words.flush(&mut blocks);
+            words.reset();
+        }
+        blocks.bytes.push(0);
+        blocks.bytes
+    }
+
+    fn decode(&self) -> Result<ColumnBlock, ColumnError> {
+        let length = self.values.len() + 1;
+        if self.values.iter().all(|&value| value == 0) {
+            return Ok(ColumnBlock::constant(length, to_value(self.literal(), 0)?));
+        }
+        let data = match self.tag {
+            tag::INT32 => BlockData::Int32(self.sums::<_, false>(Int32Map)?),
+            tag::INT64 => BlockData::Int64(self.sums::<_, false>(Int64Map)?),
+            tag::DATE => BlockData::DateTime(self.sums::<_, true>(Int64Map)?),
+            tag::TIMESTAMP => BlockData::Timestamp(self.sums::<_, true>(TimestampMap)?),
+            tag::BOOL => BlockData::Bool(self.sums::<_, false>(BoolMap)?),
+            tag::OBJECT_ID => {
+                BlockData::ObjectId(self.sums::<_, true>(IdMap(ObjectId::default()))?)
+            }
+            _ => BlockData::Double(self.sums::<_, false>(DoubleMap(Scale::Memory))?),
+        };
+        Ok(ColumnBlock::from_parts(length, data, None))
+    }
+
+    fn literal(&self) -> Raw<'_> {
+        Raw {
+            tag: self.tag,
+            bytes: &self.literal,
+        }
+    }
+
+    /// The values, made from running sums.
+    fn sums<M: Map, const SECOND: bool>(&self, mut map: M) -> Result<Vec<M::Value>, ColumnError> {
+        let mut made = vec![M::Value::default(); self.values.len() + 1];
+        let mut out = Out::new(&mut made, 0);
+        let (first, number) = map.literal(self.literal());
+        out.push(first);
+        let mut sums = Sums::<i64, SECOND>::after(number);
+        let mut rest = self.values.as_slice();
+        for run in &self.runs {
+            sums.number = map.block(run.nibble, sums.number, 0)?;
+            let (codes, behind) = rest.split_at(run.count.min(rest.len()));
+            rest = behind;
+            for some in codes.chunks(SLOTS_MAX) {
+                let mut numbers = [0; SLOTS_MAX];
+                for (number, &code) in numbers.iter_mut().zip(some) {
+                    *number = sums.next(code);
+                }
+                map.values(&numbers, out.take(some.len()));
+            }
+        }
+        Ok(made)
+    }
+}
+
+/// Bytes of a literal of a type whose differences are 64 bits wide.
+fn literal_bytes(tag: u8) -> Option<usize> {
+    Some(match tag {
+        tag::BOOL => 1,
+        tag::INT32 => 4,
+        tag::INT64 | tag::DATE | tag::TIMESTAMP | tag::DOUBLE => 8,
+        tag::OBJECT_ID => 12,
+        _ => return None,
+    })
+}
+
+fn put_literal(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    out.push(tag);
+    let raw = Raw { tag, bytes };
+    match tag {
+        tag::INT32 | tag::INT64 | tag::DATE => varint::put(out, zigzag(raw.to_int())),
+        // Round numbers end in zeros.
+        tag::DOUBLE => varint::put(out, u64::from_be_bytes(raw.array())),
+        _ => out.extend_from_slice(bytes),
+    }
+}
+
+fn take_literal(bytes: &mut &[u8], tag: u8) -> Option<Vec<u8>> {
+    let length = literal_bytes(tag)?;
+    let mut literal = match tag {
+        tag::INT32 | tag::INT64 | tag::DATE => {
+            unzigzag(varint::take(bytes)?).to_le_bytes().to_vec()
+        }
+        tag::DOUBLE => varint::take(bytes)?.to_be_bytes().to_vec(),
+        _ => {
+            let (literal, rest) = bytes.split_at_checked(length)?;
+            *bytes = rest;
+            literal.to_vec()
+        }
+    };
+    literal.truncate(length);
+    Some(literal)
+}
+
+/// Appends the values of a word; `None` if one is missing, or they become too many.
+fn read_word(word: u64, values: &mut Vec<u64>) -> Option<()> {
+    if let Some(count) = simple8b::repeat_count(word) {
+        let last = values.last().copied().unwrap_or(0);
+        values.resize(values.len() + count, last);
+        return (values.len() <= VALUES_MAX).then_some(());
+    }
+    let shape = simple8b::shape(word)?;
+    if shape.count_bits > 0 {
+        for slot in shape.slots(word, false) {
+            values.push(u64::try_from(slot?).ok()?);
+        }
+        return Some(());
+    }
+    let mask = u64::MAX >> (64 - u32::from(shape.bits));
+    let mut rest = word >> shape.start;
+    for _ in 0..shape.slots {
+        let value = rest & mask;
+        if value == mask {
+            return None;
+        }
+        values.push(value);
+        rest >>= shape.bits;
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ColumnBuilder, decode_values};
+    use super::*;
+    use crate::value::{ObjectId, Value};
+
+    /// Numbers that look random, the same in every run.
+    struct Draw(u64);
+
+    impl Draw {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        }
+    }
+
+    fn written(values: impl IntoIterator<Item = Value>) -> Vec<u8> {
+        let mut builder = ColumnBuilder::new();
+        for value in values {
+            match value {
+                Value::Missing => builder.skip(),
+                value => builder.append(value.as_ref()).unwrap(),
+            }
+        }
+        builder.finish()
+    }
+
+    /// Decoded as it is packed, a column has the same values.
+    fn same_values(packed: &[u8], column: &[u8]) {
+        let values = decode_packed(packed, 1 << 20).unwrap().to_values();
+        assert_eq!(
+            written(values),
+            written(decode_values(column, 1 << 20).unwrap())
+        );
+    }
+
+    fn restored(column: &[u8]) -> Vec<u8> {
+        let packed = pack(column).expect("it pays");
+        assert!(packed.len() + column.len() / SAVING_MIN <= column.len() + 1);
+        let back = unpack(&packed, 1 << 20).unwrap().into_owned();
+        assert_eq!(back, column);
+        same_values(&packed, column);
+        packed
+    }
+
+    /// Steps of -3 to 3, most of them 0: a random walk of small numbers.
+    fn walk(length: usize) -> Vec<i64> {
+        let (mut draw, mut at) = (Draw(7), 50i64);
+        let mut step = || (0..6).map(|_| (draw.next() >> 63) as i64).sum::<i64>() - 3;
+        (0..length)
+            .map(|_| {
+                at += step();
+                at
+            })
+            .collect()
+    }
+
+    #[test]
+    fn random_walks_take_about_three_bits() {
+        let numbers = walk(360);
+        let packed = restored(&written(numbers.iter().map(|&n| Value::Int64(n))));
+        assert!(packed.len() < 360 * 3 / 8 + 16, "{}", packed.len());
+        restored(&written(numbers.iter().map(|&n| Value::Int32(n as i32))));
+        let times = numbers.iter().zip(0..);
+        restored(&written(
+            times.map(|(&n, at)| Value::DateTime(at * 10_000 + n)),
+        ));
+        restored(&written(numbers.iter().map(|&n| Value::Double(n as f64))));
+        restored(&written(
+            numbers.iter().map(|&n| Value::Double(n as f64 / 10.0)),
+        ));
+    }
+
+    #[test]
+    fn regular_times_and_numbers_that_stay_take_next_to_nothing() {
+        let packed = restored(&written((0..360).map(|n| Value::DateTime(n * 10_000))));
+        assert!(packed.len() < 16, "{}", packed.len());
+        let packed = restored(&written((0..360).map(|n| Value::Int32(n / 200))));
+        assert!(packed.len() < 12, "{}", packed.len());
+        restored(&written((0..360).map(|n| Value::Bool(n > 100))));
+        let id = |n: u8| ObjectId([1, 2, 3, 4, 5, 6, 7, 8, 9, 0, n, 100]);
+        restored(&written((0..200).map(|n| Value::ObjectId(id(n)))));
+    }
+
+    #[test]
+    fn what_stays_the_same_is_one_value() {
+        let packed = restored(&written((0..360).map(|_| Value::Int64(7))));
+        let block = decode_packed(&packed, 360).unwrap();
+        assert!(block.as_constant().is_some());
+    }
+
+    #[test]
+    fn outliers_are_written_whole() {
+        let mut numbers = walk(500);
+        numbers[300] += 1 << 50;
+        restored(&written(numbers.into_iter().map(Value::Int64)));
+    }
+
+    #[test]
+    fn rests_come_back_as_repeats() {
+        let mut numbers = walk(300);
+        let last = numbers[299];
+        numbers.extend(std::iter::repeat_n(last, 150));
+        numbers.extend(walk(300).iter().map(|n| n + last));
+        restored(&written(numbers.into_iter().map(Value::Int64)));
+    }
+
+    #[test]
+    fn what_does_not_pay_or_fit_is_left() {
+        let kept = [
+            written([]),
+            written([Value::Int32(1)]),
+            written(walk(300).into_iter().map(|n| match n % 5 {
+                0 => Value::Missing,
+                _ => Value::Int64(n),
+            })),
+            written((0..300).map(|n| Value::from(format!("text {n}")))),
+            written(walk(300).into_iter().enumerate().map(|(at, n)| match at {
+                150 => Value::Double(n as f64),
+                _ => Value::Int64(n),
+            })),
+            written((0..100).map(|n| Value::ObjectId(ObjectId([n; 12])))),
+        ];
+        for column in kept {
+            assert_eq!(pack(&column), None);
+            assert_eq!(unpack(&column, 1 << 20).unwrap(), column);
+        }
+    }
+
+    fn read_anyhow(bytes: &[u8]) {
+        let _ = unpack(bytes, 1 << 10).map(|bytes| decode_values(&bytes, 1 << 10));
+        let _ = decode_packed(bytes, 1 << 10);
+    }
+
+    #[test]
+    fn damage_is_an_error_or_another_column() {
+        let numbers = walk(200);
+        let packed = pack(&written(numbers.into_iter().map(Value::Int64))).unwrap();
+        assert!(unpack(&packed, 200).is_ok());
+        assert!(unpack(&packed, 199).is_err());
+        for end in 1..packed.len() {
+            read_anyhow(&packed[..end]);
+            for bit in 0..8 {
+                let mut flipped = packed.clone();
+                flipped[end] ^= 1 << bit;
+                read_anyhow(&flipped);
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_packed_comes_back() {
+        let mut draw = Draw(99);
+        for _ in 0..300 {
+            let (length, width) = (draw.next() % 400 + 1, draw.next() % 40);
+            let mut at = 0i64;
+            let numbers = (0..length).map(|_| {
+                let spread = draw.next() % (width + 1);
+                at = at.wrapping_add((draw.next() >> (63 - spread)) as i64);
+                at
+            });
+            let column = written(numbers.collect::<Vec<_>>().into_iter().map(Value::Int64));
+            if let Some(packed) = pack(&column) {
+                assert_eq!(unpack(&packed, 1 << 20).unwrap(), column);
+                same_values(&packed, &column);
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Rice codes, in three parts, so that reading them takes no bit after bit.
+//!
+//! ```text
+//! remainders   the low `parameter` bits of each value
+//! quotients    value >> parameter in unary: so many 0 bits and a 1; QUOTIENT_MAX for greater ones
+//! outliers     each value with a quotient of QUOTIENT_MAX: 8 bytes
+//! ```
+//!
+//! Each part begins with a new byte and fills bytes from the lowest bit.
+
+/// Values with a greater quotient are outliers, and so are those with this one.
+const QUOTIENT_MAX: u64 = 24;
+
+/// Greatest parameter.
+pub(super) const PARAMETER_MAX: u32 = 29;
+
+/// Remainders that are taken from one window of bits at a time.
+const GROUP: usize = 8;
+
+/// Bits a window holds at any offset within its first byte.
+const WINDOW_BITS: u32 = 57;
+
+/// Bits of a value's code.
+fn code_bits(value: u64, parameter: u32) -> u64 {
+    let quotient = value >> parameter;
+    let outlier = if quotient < QUOTIENT_MAX { 0 } else { 64 };
+    quotient.min(QUOTIENT_MAX) + 1 + u64::from(parameter) + outlier
+}
+
+/// The parameter that makes the codes shortest, of those around the length of half of the values, and
+/// their bits. A mean would follow the few that are far off.
+pub(super) fn best_parameter(values: &[u64]) -> (u32, usize) {
+    let mut lengths = [0_usize; 65];
+    for value in values {
+        if let Some(count) = lengths.get_mut(64 - value.leading_zeros() as usize) {
+            *count += 1;
+        }
+    }
+    let mut left = values.len() / 2;
+    let median = lengths.iter().position(|&count| {
+        let is_it = left < count;
+        left = left.saturating_sub(count);
+        is_it
+    });
+    let median = median.unwrap_or(0) as u32;
+    let bits = |parameter: u32| -> u64 { values.iter().map(|&v| code_bits(v, parameter)).sum() };
+    let candidates = median.saturating_sub(2)..=median.min(PARAMETER_MAX);
+    let best = candidates
+        .map(|p| (bits(p), p))
+        .min()
+        .unwrap_or((u64::MAX, 0));
+    (best.1, usize::try_from(best.0).unwrap_or(usize::MAX))
+}
+
+/// Appends the codes of values.
+pub(super) fn write(out: &mut Vec<u8>, values: &[u64], parameter: u32) {
+    let mut bits = BitWriter::new(out);
+    if parameter > 0 {
+        for &value in values {
+            bits.put(value & !(u64::MAX << parameter), parameter);
+        }
+    }
+    bits.finish();
+    let mut bits = BitWriter::new(out);
+    for &value in values {
+        let quotient = (value >> parameter).min(QUOTIENT_MAX) as u32;
+        bits.put(1 << quotient, quotient + 1);
+    }
+    bits.finish();
+    let outliers = values.iter().filter(|&v| v >> parameter >= QUOTIENT_MAX);
+    for outlier in outliers {
+        out.extend_from_slice(&outlier.to_le_bytes());
+    }
+}
+
+/// Reads the codes of `count` values, which are all of `bytes`.
+pub(super) fn read(bytes: &[u8], count: usize, parameter: u32) -> Option<Vec<u64>> {
+    let remainders = (count.checked_mul(parameter as usize)?).div_ceil(8);
+    let (remainders, rest) = bytes.split_at_checked(remainders)?;
+    let mut values = vec![0; count];
+    if parameter > 0 {
+        read_remainders(remainders, parameter, &mut values);
+    }
+    let mut outliers = Vec::new();
+    let end = add_quotients(rest, parameter, &mut values, &mut outliers)?;
+    let (_, mut rest) = rest.split_at_checked(end)?;
+    for at in outliers {
+        let (outlier, behind) = rest.split_first_chunk()?;
+        *values.get_mut(at)? = u64::from_le_bytes(*outlier);
+        rest = behind;
+    }
+    rest.is_empty().then_some(values)
+}
+
+/// The 8 bytes from `at` on, zeros behind the end.
+#[inline(always)]
+fn window(bytes: &[u8], at: usize) -> u64 {
+    let rest = bytes.get(at..).unwrap_or(&[]);
+    if let Some(eight) = rest.first_chunk() {
+        return u64::from_le_bytes(*eight);
+    }
+    let mut eight = [0; 8];
+    for (to, from) in eight.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    u64::from_le_bytes(eight)
+}
+
+fn read_remainders(bytes: &[u8], parameter: u32, values: &mut [u64]) {
+    let mask = !(u64::MAX << parameter);
+    let width = parameter as usize;
+    if parameter * GROUP as u32 > WINDOW_BITS {
+        for (at, value) in values.iter_mut().enumerate() {
+            let bit = at * width;
+            *value = window(bytes, bit / 8) >> (bit % 8) & mask;
+        }
+        return;
+    }
+    // Eight of them begin with a byte.
+    let (groups, last) = values.as_chunks_mut::<GROUP>();
+    let behind = groups.len() * width;
+    for (at, group) in groups.iter_mut().enumerate() {
+        let mut bits = window(bytes, at * width);
+        for value in group {
+            *value = bits & mask;
+            bits >>= parameter;
+        }
+    }
+    let mut bits = window(bytes, behind);
+    for value in last {
+        *value = bits & mask;
+        bits >>= parameter;
+    }
+}
+
+/// Puts the quotients above the remainders; notes whose value is an outlier. Says how many bytes they took.
+fn add_quotients(
+    bytes: &[u8],
+    parameter: u32,
+    values: &mut [u64],
+    outliers: &mut Vec<usize>,
+) -> Option<usize> {
+    let count = values.len();
+    let mut values = values.iter_mut().enumerate();
+    // The bit that the next code begins with.
+    let mut next = 0;
+    let mut done = 0;
+    for (word, at) in (0..bytes.len()).step_by(8).enumerate() {
+        let mut bits = window(bytes, at);
+        while bits != 0 {
+            let end = word as u64 * 64 + u64::from(bits.trailing_zeros());
+            let quotient = end - next;
+            let Some((at, value)) = values.next() else {
+                // Outliers begin in this word.
+                return usize::try_from(next.div_ceil(8)).ok();
+            };
+            *value |= quotient << parameter;
+            if quotient >= QUOTIENT_MAX {
+                if quotient > QUOTIENT_MAX {
+                    return None;
+                }
+                outliers.push(at);
+            }
+            next = end + 1;
+            done = at + 1;
+            bits &= bits - 1;
+        }
+    }
+    if done < count {
+        return None;
+    }
+    usize::try_from(next.div_ceil(8)).ok()
+}
+
+/// Writes bits, the lowest of a byte first.
+struct BitWriter<'a> {
+    out: &'a mut Vec<u8>,
+    /// Bits that do not fill a byte yet, and how many.
+    held: u64,
+    count: u32,
+}
+
+impl<'a> BitWriter<'a> {
+    fn new(out: &'a mut Vec<u8>) -> Self {
+        Self {
+            out,
+            held: 0,
+            count: 0,
+        }
+    }
+
+    /// Appends the low `count` bits of `bits`, at most 32; the others are 0.
+    #[inline]
+    fn put(&mut self, bits: u64, count: u32) {
+        self.held |= bits << self.count;
+        self.count += count;
+        if self.count >= 32 {
+            self.out
+                .extend_from_slice(&(self.held as u32).to_le_bytes());
+            self.held >>= 32;
+            self.count -= 32;
+        }
+    }
+
+    fn finish(self) {
+        let rest = self.held.to_le_bytes();
+        let bytes = self.count.div_ceil(8) as usize;
+        self.out.extend(rest.iter().take(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_back_at_every_parameter() {
+        let mut draw = 99_u64;
+        for parameter in 0..=PARAMETER_MAX {
+            for count in [0, 1, 7, 8, 9, 63, 64, 65, 300] {
+                let mut value = || {
+                    draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    draw >> (draw >> 58)
+                };
+                let values: Vec<u64> = (0..count).map(|_| value()).collect();
+                let mut bytes = Vec::new();
+                write(&mut bytes, &values, parameter);
+                assert_eq!(read(&bytes, count, parameter), Some(values));
+                if !bytes.is_empty() {
+                    assert_eq!(read(&bytes[..bytes.len() - 1], count, parameter), None);
+                    bytes.push(0);
+                    assert_eq!(read(&bytes, count, parameter), None);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What stored buckets of a collection have in common, for whoever wrote or reads them.
+//!
+//! What the bytes say is the writer's affair; it names them by a number that says which they are. Nothing that needs them
+//! is written before they are durable. Those of collections that are gone are removed when the catalog is opened.
+
+use std::collections::BTreeSet;
+
+use nilometer_storage::{Bytes, Direction, Durability, WriteBatch};
+
+use super::Catalog;
+use crate::error::Result;
+
+/// In front of the UUID and the number under which a dictionary is kept. No name starts with FF.
+pub(super) const DICTIONARY_PREFIX: &[u8] = b"\xFFdictionary\0";
+
+/// A dictionary as kept.
+pub struct KeptDictionary {
+    /// The UUID of its collection.
+    pub collection: [u8; 16],
+    /// Its number.
+    pub number: u64,
+    /// Itself.
+    pub bytes: Bytes,
+}
+
+impl Catalog {
+    /// Keeps a dictionary of a collection; durable when it returns.
+    pub fn put_dictionary(&self, collection: [u8; 16], number: u64, bytes: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        let key = [DICTIONARY_PREFIX, &collection, &number.to_be_bytes()].concat();
+        batch.put(self.keyspace, key, bytes.to_vec());
+        self.engine.commit(batch, Durability::Sync)?;
+        Ok(())
+    }
+
+    /// All dictionaries of collections that are there.
+    pub fn dictionaries(&self) -> Result<Vec<KeptDictionary>> {
+        let snapshot = self.engine.snapshot()?;
+        let mut kept = Vec::new();
+        for item in snapshot.scan(self.keyspace, DICTIONARY_PREFIX, None, Direction::Forward)? {
+            let (key, bytes) = item?;
+            let Some(key) = key.strip_prefix(DICTIONARY_PREFIX) else {
+                break;
+            };
+            let Some((collection, number)) = key.split_first_chunk() else {
+                continue;
+            };
+            if let Ok(number) = <[u8; 8]>::try_from(number) {
+                kept.push(KeptDictionary {
+                    collection: *collection,
+                    number: u64::from_be_bytes(number),
+                    bytes,
+                });
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Removes the dictionaries of collections there are none of.
+    pub(super) fn forget_old_dictionaries(&self) -> Result<()> {
+        let there: BTreeSet<[u8; 16]> = self.collections().iter().map(|c| c.uuid).collect();
+        let mut batch = WriteBatch::new();
+        for kept in self.dictionaries()? {
+            if !there.contains(&kept.collection) {
+                let number = kept.number.to_be_bytes();
+                let key = [DICTIONARY_PREFIX, &kept.collection, &number].concat();
+                batch.delete(self.keyspace, key);
+            }
+        }
+        if !batch.is_empty() {
+            self.engine.commit(batch, Durability::Buffered)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nilometer_bson::Document;
+    use nilometer_storage::MemoryEngine;
+
+    use super::*;
+    use crate::catalog::Namespace;
+
+    #[test]
+    fn dictionaries_stay_as_long_as_their_collection() {
+        let engine = Arc::new(MemoryEngine::new());
+        let catalog = Catalog::open(engine.clone()).unwrap();
+        let name = Namespace::new("db", "there").unwrap();
+        let there = catalog
+            .create_collection(name, [1; 16], Document::new(), None)
+            .unwrap();
+        catalog.put_dictionary(there.uuid, 7, b"seven").unwrap();
+        catalog.put_dictionary([9; 16], 8, b"eight").unwrap();
+        assert_eq!(catalog.dictionaries().unwrap().len(), 2);
+        let catalog = Catalog::open(engine).unwrap();
+        let kept = catalog.dictionaries().unwrap();
+        let [one] = kept.as_slice() else {
+            panic!("one is left, not {}", kept.len())
+        };
+        assert_eq!((one.collection, one.number), (there.uuid, 7));
+        assert_eq!(&one.bytes[..], b"seven");
+    }
+}
