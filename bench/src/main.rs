@@ -79,6 +79,12 @@ fn run(options: &Options) -> Outcome<Report> {
     );
     let mut target = Target::open(options)?;
     let mut report = Report::new(options, &data);
+    if let Some(path) = &options.beside {
+        let json = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+        report
+            .put_beside(&json)
+            .map_err(|e| format!("{path}: {e}"))?;
+    }
     if options.load {
         load::prepare(target.first(), options)?;
         report.load = Some(load::run(&mut target.connections, &data, options)?);

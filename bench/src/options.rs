@@ -34,6 +34,7 @@ work
                               most so long for the folder to come to rest; 0 for neither [60]
 output
   --json FILE                 all figures
+  --beside FILE               figures of another run (its --json), to show how each query has grown
 ";
 
 /// How numbers are stored.
@@ -80,6 +81,7 @@ pub(crate) struct Options {
     pub(crate) index: bool,
     pub(crate) settle_s: u64,
     pub(crate) json: Option<String>,
+    pub(crate) beside: Option<String>,
 }
 
 impl Default for Options {
@@ -109,6 +111,7 @@ impl Default for Options {
             index: false,
             settle_s: 60,
             json: None,
+            beside: None,
         }
     }
 }
@@ -172,6 +175,7 @@ impl Options {
             "--duplicates" => self.duplicates = Some(value.to_string()),
             "--settle" => self.settle_s = number(word, value)?,
             "--json" => self.json = Some(value.to_string()),
+            "--beside" => self.beside = Some(value.to_string()),
             "--shape" => {
                 self.shape = match value {
                     "plain" => Shape::Plain,

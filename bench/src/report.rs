@@ -8,6 +8,7 @@ use crate::disk::Weight;
 use crate::load::Loaded;
 use crate::options::Options;
 use crate::queries::Measured;
+use crate::target::Outcome;
 
 /// The part of a data folder that holds the log.
 const LOG: &str = "wal";
@@ -20,6 +21,8 @@ pub(crate) struct Report {
     pub(crate) load: Option<Loaded>,
     pub(crate) disk: Option<Weight>,
     pub(crate) queries: Vec<Measured>,
+    /// Medians of another run by name, in ms.
+    pub(crate) beside: Vec<(String, f64)>,
 }
 
 impl Report {
@@ -43,6 +46,38 @@ impl Report {
             load: None,
             disk: None,
             queries: Vec::new(),
+            beside: Vec::new(),
+        }
+    }
+
+    /// Takes the medians of another run from its JSON.
+    pub(crate) fn put_beside(&mut self, json: &str) -> Outcome {
+        let other = nilometer_bson::extjson::parse_document(json).map_err(|e| e.to_string())?;
+        let queries = other.get("queries").as_array();
+        for query in queries.iter().flat_map(|list| list.iter()) {
+            let query = query.as_document();
+            let name = query.and_then(|query| query.get("name").as_str());
+            let median = query.map(|query| query.get("median_ms"));
+            let (Some(name), Some(nilometer_bson::ValueRef::Double(median))) = (name, median)
+            else {
+                return Err("a query without a name or a median".to_string());
+            };
+            self.beside.push((name.to_string(), median));
+        }
+        Ok(())
+    }
+
+    /// How many times as long as in the other run a query takes, as a cell; nothing without another run.
+    fn growth(&self, query: &Measured) -> String {
+        let mut known = self.beside.iter();
+        let before = known.find(|(name, median)| name == query.name && *median > 0.0);
+        match before {
+            _ if self.beside.is_empty() => String::new(),
+            Some((_, before)) => {
+                let now = millis(quantile(&query.latencies, 0.5));
+                format!(" {before:.3} | {:.2} |", now / before)
+            }
+            None => " | |".to_string(),
         }
     }
 
@@ -93,18 +128,23 @@ impl Report {
         if self.queries.is_empty() {
             return;
         }
+        let (head, line) = match self.beside.is_empty() {
+            true => ("", ""),
+            false => (" the other run, ms | times |", "---:|---:|"),
+        };
         println!(
-            "\n| query | median, ms | 90 % | rows | KB | answers |\n|---|---:|---:|---:|---:|---|"
+            "\n| query | median, ms | 90 % | rows | KB | answers |{head}\n|---|---:|---:|---:|---:|---|{line}"
         );
         for q in &self.queries {
             println!(
-                "| {} | {:.3} | {:.3} | {} | {} | {} |",
+                "| {} | {:.3} | {:.3} | {} | {} | {} |{}",
                 q.name,
                 millis(quantile(&q.latencies, 0.5)),
                 millis(quantile(&q.latencies, 0.9)),
                 q.rows,
                 q.bytes / 1000,
                 q.wrong.as_deref().unwrap_or("right"),
+                self.growth(q),
             );
         }
     }

@@ -62,6 +62,10 @@ pub struct StoredBucket {
 struct HeaderPlaces {
     min: Range<usize>,
     max: Range<usize>,
+    /// The metadata, if it is a document.
+    meta: Option<Range<usize>>,
+    /// Start and end, which every query by time asks for, and which column they are of.
+    times: Option<(usize, i64, i64)>,
 }
 
 impl HeaderPlaces {
@@ -74,7 +78,19 @@ impl HeaderPlaces {
         Self {
             min: place(bucket.min),
             max: place(bucket.max),
+            meta: document.get("meta").as_document().map(place),
+            times: None,
         }
+    }
+
+    /// The same with the bounds of the time.
+    fn with_times(self, bucket: &BucketDocument<'_>, names: &[Arc<str>], time_field: &str) -> Self {
+        let at = names.iter().position(|name| **name == *time_field);
+        let times = match (at, bucket.min.get(time_field), bucket.max.get(time_field)) {
+            (Some(at), ValueRef::DateTime(min), ValueRef::DateTime(max)) => Some((at, min, max)),
+            _ => None,
+        };
+        Self { times, ..self }
     }
 }
 
@@ -118,6 +134,7 @@ impl StoredBucket {
             }
             _ => parsed.data.iter().map(|e| Arc::from(e.name())).collect(),
         };
+        let header = header.with_times(&parsed, &names, time_field);
         places.resize(names.len(), None);
         let decoded = (0..names.len()).map(|_| OnceLock::new()).collect();
         Ok(Self {
@@ -174,17 +191,33 @@ impl StoredBucket {
 
     /// The metadata, missing if there is none.
     pub fn meta(&self) -> ValueRef<'_> {
-        self.document.get("meta")
+        match &self.header.meta {
+            Some(place) => ValueRef::Document(self.part(place)),
+            None => self.document.get("meta"),
+        }
+    }
+
+    /// Start and end, if the field is the time.
+    fn times_of(&self, field: &str) -> Option<(i64, i64)> {
+        let (at, min, max) = self.header.times?;
+        let name = self.names.get(at)?;
+        (**name == *field).then_some((min, max))
     }
 
     /// `control.min.<field>`.
     pub fn min(&self, field: &str) -> ValueRef<'_> {
-        self.bounds(&self.header.min).get(field)
+        match self.times_of(field) {
+            Some((min, _)) => ValueRef::DateTime(min),
+            None => self.part(&self.header.min).get(field),
+        }
     }
 
     /// `control.max.<field>`.
     pub fn max(&self, field: &str) -> ValueRef<'_> {
-        self.bounds(&self.header.max).get(field)
+        match self.times_of(field) {
+            Some((_, max)) => ValueRef::DateTime(max),
+            None => self.part(&self.header.max).get(field),
+        }
     }
 
     /// `control.min` or `control.max`.
@@ -193,7 +226,7 @@ impl StoredBucket {
         control.and_then(|control| control.get(side).as_document())
     }
 
-    fn bounds(&self, place: &Range<usize>) -> DocRef<'_> {
+    fn part(&self, place: &Range<usize>) -> DocRef<'_> {
         let bytes = self.document.as_bytes().get(place.clone());
         bytes.and_then(DocRef::new).unwrap_or(DocRef::EMPTY)
     }

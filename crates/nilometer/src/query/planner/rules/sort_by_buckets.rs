@@ -110,33 +110,10 @@ fn in_order_of_index(
     settings: &ExecSettings,
 ) -> Option<BucketOrder> {
     let options = input.source.options();
-    let shown = input.shown();
     if input.is_natural || input.is_direction_fixed || options.extended_range {
         return None;
     }
-    let mut names = Vec::new();
-    for part in sort.pattern.parts() {
-        let SortBy::Field(path) = &part.by else {
-            return None;
-        };
-        let is_time = path.as_str() == &*options.time_field;
-        let rest = match options.meta_field.as_deref() {
-            _ if is_time => None,
-            Some(meta) if path.first() == meta => path.as_str().strip_prefix(meta),
-            _ => return None,
-        };
-        if !shown.contains(path.first()) {
-            return None;
-        }
-        let name = match rest {
-            Some(rest) => format!("meta{rest}"),
-            None => format!("control.min.{}", options.time_field),
-        };
-        names.push((name, part.descending));
-        if is_time {
-            break;
-        }
-    }
+    let names = names_in_buckets(input, sort)?;
     let parts = names.len().checked_sub(1).filter(|parts| *parts > 0)?;
     let is_unfiltered = input.unpack.event_filter.is_none();
     let ends_soon = sort.limit.is_some() && is_unfiltered;
@@ -177,6 +154,37 @@ fn in_order_of_index(
     choice.entries = BucketEntries::InIndexOrder { keys, backward };
     input.buckets.index = Some(choice);
     Some(BucketOrder::Indexed { parts, span_ms })
+}
+
+/// What a sort by metadata and then time is called in buckets, with the direction of each part; none if it is no such
+/// sort, or reads what does not show.
+fn names_in_buckets(input: &BucketInput, sort: &SortStage) -> Option<Vec<(String, bool)>> {
+    let options = input.source.options();
+    let shown = input.shown();
+    let mut names = Vec::new();
+    for part in sort.pattern.parts() {
+        let SortBy::Field(path) = &part.by else {
+            return None;
+        };
+        let is_time = path.as_str() == &*options.time_field;
+        let rest = match options.meta_field.as_deref() {
+            _ if is_time => None,
+            Some(meta) if path.first() == meta => path.as_str().strip_prefix(meta),
+            _ => return None,
+        };
+        if !shown.contains(path.first()) {
+            return None;
+        }
+        let name = match rest {
+            Some(rest) => format!("meta{rest}"),
+            None => format!("control.min.{}", options.time_field),
+        };
+        names.push((name, part.descending));
+        if is_time {
+            return Some(names);
+        }
+    }
+    None
 }
 
 /// Whether an index is read backward to give buckets in an order; none if it gives them in no such order.
