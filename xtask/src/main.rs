@@ -30,7 +30,7 @@ cargo xtask TASK
                             one target from a seed on; a failure names the seed to replay
   fuzz --list               the targets
   conformance [CLIENT]...   real clients against the built server
-                            (pymongo node mongosh go java rust; all when none is named)
+                            (pymongo node mongosh mongoose web go java spring rust; all when none is named)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   bench ARGS...             the load generator, optimised (ARGS as `--help` there explains)
 ";

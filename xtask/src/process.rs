@@ -83,6 +83,11 @@ pub(crate) fn exists(program: &str, argument: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
+/// True where whoever runs this is root.
+pub(crate) fn is_root() -> bool {
+    read(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
+}
+
 /// The command as a person would type it.
 fn describe(command: &Command) -> String {
     let mut line = Path::new(command.get_program())

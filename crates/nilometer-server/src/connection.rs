@@ -6,21 +6,21 @@
 //! error 1 and the connection is closed, other connections go on.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
 use nilometer::commands::error_reply;
 use nilometer::session::{ClientMetadata, ClientSession};
-use nilometer::{Database, Error, ErrorCode, Request};
+use nilometer::{Database, Request};
 use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
 
-use crate::limits;
 use crate::registry::{Entry, SharedStream};
 use crate::tls::{Tls, Transport};
 use crate::wire::{self, Compressor, HEADER_BYTES, Header, Message, OpCode, ReplyForm, WireError};
+use crate::{command, limits};
 
 /// Numbers of the messages this process sends.
 static LAST_REQUEST_ID: AtomicI32 = AtomicI32::new(0);
@@ -64,14 +64,7 @@ impl<'a> Connection<'a> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(limits::STALL_TIMEOUT))?;
         stream.set_write_timeout(Some(limits::STALL_TIMEOUT))?;
-        let remote = stream.peer_addr()?;
-        let client = ClientMetadata {
-            document: None,
-            remote: remote.to_string(),
-            local: stream.local_addr()?.to_string(),
-            same_machine: remote.ip().to_canonical().is_loopback(),
-        };
-        let mut session = ClientSession::new(entry.id, client);
+        let mut session = ClientSession::new(entry.id, client_of(stream)?);
         session.compressors = compressors.iter().map(|c| c.name()).collect();
         let connections = &database.services().connections;
         connections.open(entry.id, session.client.clone());
@@ -183,26 +176,10 @@ impl<'a> Connection<'a> {
         let active = &self.database.services().counters.connections.active;
         active.increment();
         self.entry.begin_command();
-        let session = &mut self.session;
-        let database = self.database;
-        let outcome = catch_unwind(AssertUnwindSafe(|| database.run_command(session, request)));
+        let outcome = command::run(self.database, &mut self.session, request);
         self.entry.end_command();
         active.decrement();
-        if let Ok(reply) = outcome {
-            return (reply, false);
-        }
-        let command = request.command_name();
-        error!(
-            c = "COMMAND",
-            id = 22_992,
-            command,
-            "A command panicked; this is a bug in the server"
-        );
-        let error = Error::new(
-            ErrorCode::InternalError,
-            format!("the command {command} failed unexpectedly; the server's log says where"),
-        );
-        (error_reply(&error), true)
+        outcome
     }
 
     /// Waits for a message and reads all of it.
@@ -274,6 +251,17 @@ impl<'a> Connection<'a> {
         network.bytes_out.add(front.uncompressed_bytes as u64);
         Ok(())
     }
+}
+
+/// What a socket tells of its client.
+pub(crate) fn client_of(stream: &TcpStream) -> io::Result<ClientMetadata> {
+    let remote = stream.peer_addr()?;
+    Ok(ClientMetadata {
+        document: None,
+        remote: remote.to_string(),
+        local: stream.local_addr()?.to_string(),
+        same_machine: remote.ip().to_canonical().is_loopback(),
+    })
 }
 
 fn is_timeout(error: &io::Error) -> bool {

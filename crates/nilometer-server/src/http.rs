@@ -1,49 +1,66 @@
-//! The HTTP port: figures for a monitoring system, and whether the server is well.
+//! The HTTP port: figures for a monitoring system, whether the server is well, and a page for people.
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/healthz` | 200 as long as the process answers |
 //! | `/readyz` | 200 if the database takes reads and writes, else 503 and why it does not |
 //! | `/metrics` | the figures of `serverStatus`, as OpenMetrics |
+//! | `/` and others | the web page and what it asks for, if it is wanted: see [`web`] |
 //!
-//! It is off unless a port is given, reads only, and knows nothing of HTTP beyond one GET or HEAD for each
-//! connection: no bodies, no keep-alive, no encryption. A request that is too long or too slow is dropped, and
-//! so are connections beyond [`CONNECTIONS_MAX`]. Where users are to log in, `/metrics` is not served: it
-//! has no way to ask who is there.
+//! It is off unless a port is given. Each connection carries one request: no keep-alive. The port speaks
+//! TLS as the port of the database does, with the same certificates; where TLS is required, only
+//! `/healthz` and `/readyz` are answered in the open. A request that is too long or too slow is refused,
+//! and connections beyond [`CONNECTIONS_MAX`] are dropped. Where users are to log in, `/metrics` is not
+//! served: a monitoring system cannot be asked who it is.
 
+mod message;
 mod metrics;
+mod web;
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nilometer::Database;
+use nilometer::{Database, ErrorCode};
 use tracing::{info, warn};
 
 use crate::limits;
+use crate::registry::{Entry, Registry};
+use crate::tls::{Tls, TlsMode};
+use message::{Answer, Connection, Head, Unread};
+use web::Web;
 
 /// Requests answered at a time.
-const CONNECTIONS_MAX: usize = 16;
+const CONNECTIONS_MAX: usize = 32;
 
-/// Bytes of a request's head.
-const HEAD_BYTES_MAX: usize = 8 * 1024;
-
-/// Time for a request to arrive and its answer to leave.
+/// Time for a request to arrive, and for each part of its answer to leave.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The type of `/metrics`.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const TEXT: &str = "text/plain; charset=utf-8";
+/// How the port answers.
+#[derive(Default)]
+pub struct HttpOptions {
+    /// `/metrics` is served.
+    pub gives_metrics: bool,
+    /// How TLS is spoken, if it is.
+    pub tls: Option<Arc<Tls>>,
+    /// The web page is served, under these names besides addresses and `localhost`.
+    pub web_hosts: Option<Vec<String>>,
+}
 
 /// What all threads share.
 struct Shared {
     database: Arc<Database>,
     gives_metrics: bool,
-    running: AtomicUsize,
+    tls: Option<Arc<Tls>>,
+    web: Option<Web>,
+    registry: Registry,
+    last_id: AtomicI64,
     ending: AtomicBool,
 }
 
@@ -59,12 +76,15 @@ impl Http {
     pub fn start(
         database: Arc<Database>,
         listeners: Vec<TcpListener>,
-        gives_metrics: bool,
+        options: HttpOptions,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             database,
-            gives_metrics,
-            running: AtomicUsize::new(0),
+            gives_metrics: options.gives_metrics,
+            tls: options.tls,
+            web: options.web_hosts.map(Web::new),
+            registry: Registry::default(),
+            last_id: AtomicI64::new(0),
             ending: AtomicBool::new(false),
         });
         let addresses = listeners.iter().map(TcpListener::local_addr);
@@ -75,9 +95,24 @@ impl Http {
             let accept = move || accept(&shared, &listener);
             threads.push(thread::Builder::new().name("http".into()).spawn(accept)?);
         }
+        if shared.web.is_some() {
+            let shared = Arc::clone(&shared);
+            let watch = move || watch(&shared);
+            let builder = thread::Builder::new().name("http-watcher".into());
+            threads.push(builder.spawn(watch)?);
+        }
         for address in &addresses {
             let address = address.to_string();
             info!(c = "NETWORK", id = 23_017, address, "Answering HTTP on");
+            if shared.web.is_some() {
+                let scheme = if shared.tls.is_some() {
+                    "https"
+                } else {
+                    "http"
+                };
+                let url = format!("{scheme}://{address}/");
+                info!(c = "NETWORK", id = 23_018, url, "Web page at");
+            }
         }
         Ok(Self {
             shared,
@@ -91,16 +126,37 @@ impl Http {
         &self.addresses
     }
 
-    /// Takes no more requests.
+    /// Takes no more requests, and ends the commands of those that are there.
     pub fn shut_down(self) {
         self.shared.ending.store(true, Ordering::Relaxed);
         for address in &self.addresses {
             crate::server::wake_listener(*address);
         }
+        let operations = &self.shared.database.services().operations;
+        operations.kill_where(ErrorCode::InterruptedAtShutdown, |operation| {
+            is_ours(operation.connection_id)
+        });
+        // What is left then ends by its own limits of time.
+        let registry = &self.shared.registry;
+        registry.wait_until_empty(limits::SHUTDOWN_GRACE);
         for thread in self.threads {
+            thread.thread().unpark();
             // A panic of it was logged where it happened.
             drop(thread.join());
         }
+    }
+}
+
+/// Requests have negative numbers, connections of drivers positive ones.
+fn is_ours(connection_id: i64) -> bool {
+    connection_id < 0
+}
+
+/// Interrupts commands whose browser has gone, until the port closes.
+fn watch(shared: &Shared) {
+    while !shared.ending.load(Ordering::Relaxed) {
+        thread::park_timeout(limits::DISCONNECT_CHECK_INTERVAL);
+        crate::server::interrupt_deserted(&shared.database, &shared.registry);
     }
 }
 
@@ -119,105 +175,86 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 
 /// Gives a connection its thread, unless there are too many.
 fn begin(shared: &Arc<Shared>, stream: TcpStream) {
-    if shared.running.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-        shared.running.fetch_sub(1, Ordering::Relaxed);
+    let id = shared.last_id.fetch_sub(1, Ordering::Relaxed) - 1;
+    let Ok(entry) = shared.registry.add(id, stream, CONNECTIONS_MAX) else {
         return;
-    }
+    };
     let of_thread = Arc::clone(shared);
     let answer = move || {
+        let _leave = Leave(&of_thread, id);
         // Whoever asked has gone, or was too slow: there is nobody to tell.
-        drop(serve(&of_thread, stream));
-        of_thread.running.fetch_sub(1, Ordering::Relaxed);
+        drop(serve(&of_thread, entry));
     };
     let started = thread::Builder::new()
         .name("http-request".into())
+        .stack_size(limits::CONNECTION_STACK_BYTES)
         .spawn(answer);
     if started.is_err() {
-        shared.running.fetch_sub(1, Ordering::Relaxed);
+        shared.registry.remove(id);
     }
 }
 
-fn serve(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let head = read_head(&mut stream)?;
-    let answer = answer(shared, &head);
-    let mut message = format!(
-        "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\
-         Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\r\n",
-        answer.status,
-        answer.kind,
-        answer.body.len()
-    );
-    if !head.starts_with("HEAD ") {
-        message.push_str(&answer.body);
+/// Takes a connection out of the registry, also after a panic.
+struct Leave<'a>(&'a Shared, i64);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.registry.remove(self.1);
     }
-    stream.write_all(message.as_bytes())
 }
 
-/// Reads up to the empty line that ends the head.
-fn read_head(stream: &mut TcpStream) -> io::Result<String> {
-    let until = Instant::now() + PATIENCE;
-    let mut head = Vec::new();
-    let mut part = [0; 1024];
-    while !head.windows(4).any(|four| four == b"\r\n\r\n") {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || head.len() > HEAD_BYTES_MAX {
-            return Err(io::ErrorKind::TimedOut.into());
+fn serve(shared: &Shared, entry: Arc<Entry>) -> io::Result<()> {
+    let mut connection = Connection::open(entry, shared.tls.as_deref(), PATIENCE)?;
+    match connection.read_head() {
+        Ok(head) => {
+            let answer = answer(shared, &mut connection, &head);
+            connection.send(&answer, head.method == "HEAD")
         }
-        stream.set_read_timeout(Some(left))?;
-        let read = stream.read(&mut part)?;
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        head.extend_from_slice(part.get(..read).unwrap_or_default());
-    }
-    String::from_utf8(head).map_err(io::Error::other)
-}
-
-struct Answer {
-    status: &'static str,
-    kind: &'static str,
-    body: String,
-}
-
-fn text(status: &'static str, body: impl Into<String>) -> Answer {
-    Answer {
-        status,
-        kind: TEXT,
-        body: body.into(),
+        Err(Unread::Refused(answer)) => connection.send(&answer, false),
+        Err(Unread::Gone(problem)) => Err(problem),
     }
 }
 
-fn answer(shared: &Shared, head: &str) -> Answer {
-    let mut words = head.lines().next().unwrap_or_default().split(' ');
-    let (method, target) = (words.next(), words.next());
-    let is_http = words
-        .next()
-        .is_some_and(|version| version.starts_with("HTTP/1."));
-    let (Some(method), Some(target), true) = (method, target, is_http) else {
-        return text("400 Bad Request", "not an HTTP request\n");
-    };
-    if !matches!(method, "GET" | "HEAD") {
-        return text("405 Method Not Allowed", "only GET and HEAD\n");
+fn answer(shared: &Shared, connection: &mut Connection, head: &Head) -> Answer {
+    let reads = matches!(head.method.as_str(), "GET" | "HEAD");
+    match head.path.as_str() {
+        "/healthz" if reads => return Answer::text("200 OK", "ok\n"),
+        "/readyz" if reads => return ready(&shared.database),
+        _ => {}
     }
-    match target.split('?').next().unwrap_or_default() {
-        "/healthz" => text("200 OK", "ok\n"),
-        "/readyz" => match shared.database.check_writable() {
-            Ok(()) => text("200 OK", "ok\n"),
-            Err(error) => text("503 Service Unavailable", format!("{}\n", error.message)),
-        },
-        "/metrics" if shared.gives_metrics => Answer {
-            status: "200 OK",
-            kind: OPEN_METRICS,
-            body: metrics::of(&shared.database),
-        },
-        "/metrics" => text(
+    let required = |tls: &Arc<Tls>| tls.mode() == TlsMode::Required;
+    if shared.tls.as_ref().is_some_and(required) && !connection.is_tls() {
+        return Answer::text(
             "403 Forbidden",
-            "users have to log in to this server, which this port cannot ask for: use serverStatus\n",
-        ),
-        _ => text(
+            "this server speaks TLS only: use https:// (in the open there are /healthz and /readyz)\n",
+        );
+    }
+    match (head.path.as_str(), &shared.web) {
+        ("/metrics", _) if reads => figures(shared),
+        (_, Some(web)) => web.answer(&shared.database, connection, head),
+        _ if !reads => {
+            Answer::text("405 Method Not Allowed", "only GET and HEAD\n").with("Allow", "GET, HEAD")
+        }
+        _ => Answer::text(
             "404 Not Found",
-            "there are /healthz, /readyz and /metrics\n",
+            "there are /healthz, /readyz and /metrics; the web page needs --webPage\n",
         ),
     }
+}
+
+fn ready(database: &Database) -> Answer {
+    match database.check_writable() {
+        Ok(()) => Answer::text("200 OK", "ok\n"),
+        Err(error) => Answer::text("503 Service Unavailable", format!("{}\n", error.message)),
+    }
+}
+
+fn figures(shared: &Shared) -> Answer {
+    if shared.gives_metrics {
+        return Answer::new("200 OK", OPEN_METRICS, metrics::of(&shared.database));
+    }
+    Answer::text(
+        "403 Forbidden",
+        "users have to log in to this server, which a monitoring system cannot be asked for: use serverStatus\n",
+    )
 }

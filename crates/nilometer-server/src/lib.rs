@@ -16,6 +16,7 @@ pub const VERSION: &str = concat!(
 );
 
 pub mod cli;
+mod command;
 pub mod connection;
 pub mod http;
 pub mod limits;
@@ -25,5 +26,7 @@ pub mod machine;
 pub mod registry;
 pub mod server;
 pub mod shutdown;
+#[cfg(test)]
+mod testing;
 pub mod tls;
 pub mod wire;

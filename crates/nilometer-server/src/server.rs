@@ -166,22 +166,27 @@ pub(crate) fn wake_listener(mut address: SocketAddr) {
     drop(TcpStream::connect_timeout(&address, limits::ACCEPT_PAUSE));
 }
 
-/// Interrupts reads whose client has hung up. Writes go on: they are soon done, and nobody could
-/// tell what a half-done one had done.
+/// Looks after the clients until the server ends.
 fn watch_clients(shared: &Shared) {
     while !shared.is_shutting_down() {
         thread::park_timeout(limits::DISCONNECT_CHECK_INTERVAL);
-        for id in shared.registry.deserted(limits::DISCONNECT_CHECK_INTERVAL) {
-            info!(
-                c = "NETWORK",
-                id = 22_998,
-                connectionId = id,
-                "Interrupting the command of a client that has gone"
-            );
-            let operations = &shared.database.services().operations;
-            operations.kill_where(ErrorCode::ClientDisconnect, |operation| {
-                operation.connection_id == id && operation.access != Access::Write
-            });
-        }
+        interrupt_deserted(&shared.database, &shared.registry);
+    }
+}
+
+/// Interrupts reads whose client has hung up. Writes go on: they are soon done, and nobody could
+/// tell what a half-done one had done.
+pub(crate) fn interrupt_deserted(database: &Database, registry: &Registry) {
+    for id in registry.deserted(limits::DISCONNECT_CHECK_INTERVAL) {
+        info!(
+            c = "NETWORK",
+            id = 22_998,
+            connectionId = id,
+            "Interrupting the command of a client that has gone"
+        );
+        let operations = &database.services().operations;
+        operations.kill_where(ErrorCode::ClientDisconnect, |operation| {
+            operation.connection_id == id && operation.access != Access::Write
+        });
     }
 }

@@ -90,6 +90,24 @@ pub(crate) const BULK_CHANGES: &[&str] = &[
     "no_duplicates",
 ];
 
+/// The web page, in a browser.
+pub(crate) const WEB: &[&str] = &[
+    "web_lists_collections",
+    "web_draws_live_figures",
+    "web_draws_buckets",
+    "web_walks_through_buckets_by_keyboard",
+    "web_says_what_it_leaves_out",
+    "web_answers_as_table_and_chart",
+    "web_splits_lines_and_tells_values",
+    "web_draws_an_explain",
+    "web_tells_what_is_wrong",
+    "web_keeps_digits_and_markup_as_they_are",
+    "web_tells_about_a_collection",
+    "web_fits_narrow_and_dark_screens",
+    "web_logs_in_and_out",
+    "web_loads_nothing_from_elsewhere",
+];
+
 /// Users that log in.
 pub(crate) const LOGINS: &[&str] = &["log_in_by_scram", "wrong_password"];
 

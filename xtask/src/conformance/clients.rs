@@ -5,8 +5,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::checks::{
-    BULK_CHANGES, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, LOGINS, MODELS, SHELL, SHELL_CHANGES, TOUR,
+    BULK_CHANGES, DRIVER, DRIVER_ACKNOWLEDGED, ENTITIES, LOGINS, MODELS, SHELL, SHELL_CHANGES,
+    TOUR, WEB,
 };
+use super::server::Server;
 use crate::process::{Outcome, cargo, read, root, target_folder};
 
 /// A client that hangs is a failure, not a wait.
@@ -21,6 +23,9 @@ pub(crate) struct Client {
     pub(crate) name: &'static str,
     /// Programs it needs, each with the argument that prints its version.
     runtime: &'static [(&'static str, &'static str)],
+    /// Of these the ones that a Debian package brings, and its name. Root has them installed where they are
+    /// missing; nobody else is asked for a password.
+    packages: &'static [(&'static str, &'static str)],
     /// Files that pin what is installed; while they do not change, it is installed once. None where
     /// installing is a build that knows itself what is new.
     pins: &'static [&'static str],
@@ -37,6 +42,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "pymongo",
         runtime: &[("python3", "--version")],
+        packages: &[],
         pins: &["requirements.txt"],
         install: || {
             let pip = folder("pymongo").join("target/venv/bin/pip");
@@ -58,6 +64,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "node",
         runtime: &[("node", "--version"), ("npm", "--version")],
+        packages: &[],
         pins: &["package-lock.json"],
         install: || vec![in_folder("node", "npm", NPM_INSTALL)],
         start: || in_folder("node", "node", &["check.mjs"]),
@@ -66,6 +73,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "mongosh",
         runtime: &[("node", "--version"), ("npm", "--version")],
+        packages: &[],
         pins: &["package-lock.json"],
         install: || vec![in_folder("mongosh", "npm", NPM_INSTALL)],
         start: || in_folder("mongosh", "node", &["check.mjs"]),
@@ -74,14 +82,29 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "mongoose",
         runtime: &[("node", "--version"), ("npm", "--version")],
+        packages: &[],
         pins: &["package-lock.json"],
         install: || vec![in_folder("mongoose", "npm", NPM_INSTALL)],
         start: || in_folder("mongoose", "node", &["check.mjs"]),
         checks: &[MODELS],
     },
     Client {
+        name: "web",
+        runtime: &[
+            ("node", "--version"),
+            ("npm", "--version"),
+            ("chromium", "--version"),
+        ],
+        packages: &[("chromium", "chromium")],
+        pins: &["package-lock.json"],
+        install: || vec![in_folder("web", "npm", NPM_INSTALL)],
+        start: || in_folder("web", "node", &["check.mjs"]),
+        checks: &[WEB],
+    },
+    Client {
         name: "go",
         runtime: &[("go", "version")],
+        packages: &[],
         pins: &[],
         install: || vec![in_folder("go", "go", &["build", "-o", "target/check", "."])],
         start: || {
@@ -96,6 +119,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "java",
         runtime: &[("java", "-version"), ("mvn", "--version")],
+        packages: &[],
         pins: &["pom.xml"],
         install: || vec![in_folder("java", "mvn", MAVEN_INSTALL)],
         start: || in_folder("java", "java", &["-cp", "target/lib/*", "Check.java"]),
@@ -104,6 +128,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "spring",
         runtime: &[("java", "-version"), ("mvn", "--version")],
+        packages: &[],
         pins: &["pom.xml"],
         install: || vec![in_folder("spring", "mvn", MAVEN_INSTALL)],
         start: || in_folder("spring", "java", &["-cp", "target/lib/*", "Check.java"]),
@@ -112,6 +137,7 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "rust",
         runtime: &[],
+        packages: &[],
         pins: &[],
         install: || {
             let mut build = cargo(["build", "--quiet", "--locked", "--target-dir"]);
@@ -145,6 +171,38 @@ impl Client {
         needed
             .find(|(program, argument)| !there(program, argument))
             .map(|(program, _)| *program)
+    }
+
+    /// Installs the programs that are missing, where this is root on a Debian. What could not be installed is
+    /// still missing then.
+    pub(crate) fn install_packages(&self) -> Outcome {
+        let missing = |(program, _): &&(&str, &str)| !crate::process::exists(program, "--version");
+        let missing: Vec<&str> = self
+            .packages
+            .iter()
+            .filter(missing)
+            .map(|(_, p)| *p)
+            .collect();
+        if missing.is_empty()
+            || !crate::process::is_root()
+            || !crate::process::exists("apt-get", "--version")
+        {
+            return Ok(());
+        }
+        println!("installing {} by apt-get", missing.join(", "));
+        let apt = |arguments: &[&str]| {
+            let mut command = Command::new("apt-get");
+            command
+                .args(arguments)
+                .env("DEBIAN_FRONTEND", "noninteractive");
+            read(&mut command).map(drop)
+        };
+        apt(&["update", "--quiet"])?;
+        apt(&[
+            &["install", "--quiet", "--yes", "--no-install-recommends"],
+            missing.as_slice(),
+        ]
+        .concat())
     }
 
     /// Fetches what it is made of, unless that is there already.
@@ -183,11 +241,13 @@ impl Client {
         self.pins.iter().map(text).collect()
     }
 
-    /// Runs it against the server at `uri`; gives what it printed.
-    pub(crate) fn run(&self, uri: &str) -> Outcome<String> {
+    /// Runs it against a server; gives what it printed.
+    pub(crate) fn run(&self, server: &Server) -> Outcome<String> {
         let mut command = (self.start)();
         command
-            .env("NILOMETER_URI", uri)
+            .env("NILOMETER_URI", server.uri())
+            .env("NILOMETER_WEB", server.web())
+            .env("NILOMETER_BINARY", server.binary())
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let mut child = command

@@ -87,6 +87,9 @@ pub(crate) fn run(names: &[&str]) -> Outcome {
 }
 
 fn run_client(client: &Client, binary: &std::path::Path, failures: &[Failure]) -> Verdict {
+    if let Err(reason) = client.install_packages() {
+        return Verdict::Skipped(format!("cannot install its packages: {reason}"));
+    }
     if let Some(missing) = client.missing_runtime() {
         return Verdict::Skipped(format!("`{missing}` is not installed"));
     }
@@ -97,7 +100,7 @@ fn run_client(client: &Client, binary: &std::path::Path, failures: &[Failure]) -
         Ok(server) => server,
         Err(reason) => return Verdict::Failed(vec![reason]),
     };
-    let told = client.run(&server.uri());
+    let told = client.run(&server);
     let stopped = server.stop();
     let mut wrong = Vec::new();
     let reports = match told {

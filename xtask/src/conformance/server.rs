@@ -16,7 +16,9 @@ const STOP_MAX: Duration = Duration::from_secs(20);
 /// A running server; killed when dropped.
 pub(crate) struct Server {
     process: Child,
+    binary: PathBuf,
     port: u16,
+    http_port: u16,
     folder: PathBuf,
 }
 
@@ -41,7 +43,7 @@ impl Server {
         let name = format!("nilometer-conformance-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        let port = free_port()?;
+        let (port, http_port) = (free_port()?, free_port()?);
         let process = Command::new(binary)
             .arg("serve")
             .arg("--dbpath")
@@ -51,6 +53,9 @@ impl Server {
                 &port.to_string(),
                 "--bind_ip",
                 "127.0.0.1",
+                "--httpPort",
+                &http_port.to_string(),
+                "--webPage",
                 "--quiet",
             ])
             .stdin(Stdio::null())
@@ -59,7 +64,9 @@ impl Server {
             .map_err(|e| format!("cannot start {}: {e}", binary.display()))?;
         let mut server = Self {
             process,
+            binary: binary.to_owned(),
             port,
+            http_port,
             folder,
         };
         server.wait_until_serving()?;
@@ -85,6 +92,16 @@ impl Server {
     /// Where clients connect.
     pub(crate) fn uri(&self) -> String {
         format!("mongodb://127.0.0.1:{}/", self.port)
+    }
+
+    /// Where its web page is.
+    pub(crate) fn web(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http_port)
+    }
+
+    /// The program that runs, for who needs one more.
+    pub(crate) fn binary(&self) -> &Path {
+        &self.binary
     }
 
     /// Asks it to end; an error if it had died before, hangs, or reports a failure.

@@ -214,7 +214,7 @@ pub(crate) struct Given {
     #[arg(long = "maxConns", value_name = "N", help_heading = "Network")]
     pub(crate) max_conns: Option<u32>,
 
-    /// Port for /healthz, /readyz and /metrics over HTTP; off unless given
+    /// Port for /healthz, /readyz, /metrics and --webPage over HTTP; off unless given
     #[arg(
         long = "httpPort",
         value_name = "PORT",
@@ -222,6 +222,14 @@ pub(crate) struct Given {
         help_heading = "Network"
     )]
     pub(crate) http_port: Option<u16>,
+
+    /// Serve the web page on --httpPort, too; it reads, and asks for a login where --auth does
+    #[arg(long = "webPage", help_heading = "Network")]
+    pub(crate) web_page: bool,
+
+    /// Host names under which the web page is opened besides addresses and localhost, separated by commas
+    #[arg(long = "webHosts", value_name = "HOSTS", help_heading = "Network")]
+    pub(crate) web_hosts: Option<String>,
 
     /// Milliseconds above which an operation is slow, and logged [default: 100]
     #[arg(
@@ -294,6 +302,8 @@ impl Given {
             },
             max_conns: self.max_conns.or(file.max_conns),
             http_port: self.http_port.or(file.http_port),
+            web_page: self.web_page || file.web_page,
+            web_hosts: self.web_hosts.or(file.web_hosts),
             slowms: self.slowms.or(file.slowms),
             compressors: self.compressors.or(file.compressors),
             security: self.security.or(file.security),

@@ -81,6 +81,8 @@ fn set(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
         "net.bindIpAll" => given.bind_ip_all = boolean(path, &text)?,
         "net.maxIncomingConnections" => given.max_conns = Some(number(path, &text)?),
         "net.httpPort" => given.http_port = Some(number(path, &text)?),
+        "net.webPage" => given.web_page = boolean(path, &text)?,
+        "net.webHosts" => given.web_hosts = Some(text),
         "operationProfiling.slowOpThresholdMs" => given.slowms = Some(number(path, &text)?),
         "net.compression.compressors" => given.compressors = Some(text),
         "processManagement.pidFilePath" => given.pid_file = Some(PathBuf::from(text)),

@@ -15,9 +15,9 @@ use nilometer_bson::Document;
 use tracing::{error, info, warn};
 
 use super::args::Given;
-use super::{Failure, Settings, config};
+use super::{Failure, Security, Settings, config};
 use crate::audit::AuditLog;
-use crate::http::Http;
+use crate::http::{Http, HttpOptions};
 use crate::server::{Options, Server};
 use crate::shutdown::{Reason, ShutdownSignal};
 use crate::tls::Tls;
@@ -73,9 +73,8 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         database.services().profiler.set_slow_ms(ms.into());
     }
     let no_threads = |e| Failure::Other(format!("cannot start the threads of the server: {e}"));
-    // Figures are for those who may see them, and this port cannot ask who somebody is.
-    let gives_metrics = !settings.security.access_control;
-    let http = http.map(|listeners| Http::start(database.clone(), listeners, gives_metrics));
+    let answering = http_options(&settings.security, settings.web_hosts, tls.clone());
+    let http = http.map(|listeners| Http::start(database.clone(), listeners, answering));
     let http = http.transpose().map_err(no_threads)?;
     let options = Options {
         connections_max: settings.connections_max,
@@ -109,6 +108,19 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         warn!(c = "CONTROL", id = 23_330, error = %problem, "Process id file not removed");
     }
     Ok(())
+}
+
+fn http_options(
+    security: &Security,
+    web_hosts: Option<Vec<String>>,
+    tls: Option<Arc<Tls>>,
+) -> HttpOptions {
+    HttpOptions {
+        // Figures are for those who may see them, and a monitoring system cannot be asked who it is.
+        gives_metrics: !security.access_control,
+        tls,
+        web_hosts,
+    }
 }
 
 fn bind(settings: &Settings, port: u16) -> Result<Vec<TcpListener>, Failure> {

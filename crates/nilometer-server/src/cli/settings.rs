@@ -28,6 +28,8 @@ pub struct Settings {
     pub hosts: Vec<String>,
     /// Port of HTTP, if it is wanted.
     pub http_port: Option<u16>,
+    /// Names under which the web page is opened besides addresses and `localhost`, if it is wanted.
+    pub web_hosts: Option<Vec<String>>,
     /// Milliseconds above which an operation is slow, if it was said.
     pub slow_ms: Option<i32>,
     /// Connections that may be open at a time.
@@ -66,6 +68,7 @@ impl Settings {
         if given.logappend && given.logpath.is_none() {
             return Err(Failure::Options("--logappend needs --logpath".into()));
         }
+        let web_hosts = web_hosts(given, &hosts)?;
         Ok(Self {
             data_directory: given
                 .dbpath
@@ -74,6 +77,7 @@ impl Settings {
             port: given.port.unwrap_or(DEFAULT_PORT),
             hosts,
             http_port: given.http_port,
+            web_hosts,
             slow_ms: given.slowms,
             connections_max,
             compressors: compressors(given.compressors.as_deref())?,
@@ -96,6 +100,24 @@ impl Settings {
 fn comma_list(text: &str) -> Vec<String> {
     let parts = text.split(',').map(str::trim);
     parts.filter(|p| !p.is_empty()).map(str::to_owned).collect()
+}
+
+/// Names of the web page: those that were said, and those listened on.
+fn web_hosts(given: &Given, hosts: &[String]) -> Result<Option<Vec<String>>, Failure> {
+    if !given.web_page {
+        return match given.web_hosts {
+            None => Ok(None),
+            Some(_) => Err(Failure::Options("--webHosts needs --webPage".into())),
+        };
+    }
+    if given.http_port.is_none() {
+        return Err(Failure::Options(
+            "--webPage needs a port: --httpPort 28080, for example".into(),
+        ));
+    }
+    let mut names = comma_list(given.web_hosts.as_deref().unwrap_or_default());
+    names.extend_from_slice(hosts);
+    Ok(Some(names))
 }
 
 fn compressors(list: Option<&str>) -> Result<Vec<Compressor>, Failure> {
@@ -149,6 +171,8 @@ fn parsed(given: &Given) -> Document {
                 ),
                 ("port", given.port.map(|p| Value::Int32(p.into()))),
                 ("httpPort", given.http_port.map(|p| Value::Int32(p.into()))),
+                ("webPage", given.web_page.then_some(Value::Bool(true))),
+                ("webHosts", given.web_hosts.as_deref().map(Value::from)),
             ],
         ),
         (
@@ -269,6 +293,15 @@ mod tests {
         }));
         assert!(refused(Given {
             set_parameter: vec!["x=1".into()],
+            ..Given::default()
+        }));
+        assert!(refused(Given {
+            web_page: true,
+            ..Given::default()
+        }));
+        assert!(refused(Given {
+            http_port: Some(1),
+            web_hosts: Some("a".into()),
             ..Given::default()
         }));
         assert!(refused(Given {

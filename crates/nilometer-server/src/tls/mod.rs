@@ -16,9 +16,11 @@ mod stream;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
+use crate::limits;
 use crate::registry::SharedStream;
 pub(crate) use stream::{Opened, Transport};
 
@@ -84,23 +86,30 @@ impl Tls {
         config.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Looks at the first bytes, and does the handshake if they are one.
+    /// Looks at the first bytes, and does the handshake if they are one. Who speaks no TLS is turned away
+    /// where it is required.
     pub(crate) fn open(&self, stream: SharedStream) -> io::Result<Opened> {
-        let replayed = stream::Replayed::begin(stream)?;
+        let opened = self.open_either(stream, limits::HANDSHAKE_TIMEOUT)?;
+        if !opened.transport.is_tls() && self.options.mode == TlsMode::Required {
+            return Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "the server is configured to only allow TLS connections",
+            ));
+        }
+        Ok(opened)
+    }
+
+    /// The same for a port that tells itself what it gives away in the open. The first bytes and the
+    /// handshake may take `time`.
+    pub(crate) fn open_either(&self, stream: SharedStream, time: Duration) -> io::Result<Opened> {
+        let mut replayed = stream::Replayed::begin(stream, time)?;
         if !replayed.is_handshake() {
-            if self.options.mode == TlsMode::Required {
-                return Err(io::Error::new(
-                    io::ErrorKind::ConnectionAborted,
-                    "the server is configured to only allow TLS connections",
-                ));
-            }
             return Ok(Opened {
                 transport: Transport::Plain(replayed.end()),
                 subject: None,
             });
         }
         let mut connection = ServerConnection::new(self.config()).map_err(io::Error::other)?;
-        let mut replayed = replayed;
         while connection.is_handshaking() {
             connection.complete_io(&mut replayed)?;
         }

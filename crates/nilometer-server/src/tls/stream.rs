@@ -1,11 +1,10 @@
 //! The two kinds of stream a connection reads and writes.
 
 use std::io::{self, Read, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustls::{ServerConnection, StreamOwned};
 
-use crate::limits;
 use crate::registry::SharedStream;
 
 /// How many bytes tell a handshake from a message.
@@ -77,12 +76,12 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// Reads the first bytes. They, and a handshake, may take [`limits::HANDSHAKE_TIMEOUT`].
-    pub(super) fn begin(stream: SharedStream) -> io::Result<Self> {
+    /// Reads the first bytes. They, and a handshake, may take `time`.
+    pub(super) fn begin(stream: SharedStream, time: Duration) -> io::Result<Self> {
         let mut begun = Self {
             first: [0; FIRST_BYTES],
             given: FIRST_BYTES,
-            until: Some(Instant::now() + limits::HANDSHAKE_TIMEOUT),
+            until: Some(Instant::now() + time),
             stream,
         };
         let mut first = [0; FIRST_BYTES];

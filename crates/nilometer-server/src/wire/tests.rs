@@ -344,14 +344,6 @@ impl Random {
     }
 }
 
-/// A number the environment sets, as `cargo xtask fuzz` does.
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
-}
-
 /// Random bytes, and sound messages with random damage, are refused or read but never panic.
 #[test]
 fn fuzz_wire_messages() {
@@ -369,8 +361,7 @@ fn fuzz_wire_messages() {
         message(2012, &packed(Compressor::Zlib)),
         message(2012, &packed(Compressor::Zstd)),
     ];
-    let first = setting("NILOMETER_FUZZ_SEED", 0);
-    for seed in first..first.saturating_add(setting("NILOMETER_FUZZ_RUNS", 200)) {
+    for seed in crate::testing::seeds() {
         let mut random = Random((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let noise: Vec<u8> = (0..random.below(300))
             .map(|_| random.next() as u8)

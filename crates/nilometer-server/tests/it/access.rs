@@ -56,7 +56,13 @@ fn text(reply: &Document, field: &str) -> String {
 }
 
 /// Logs in by SCRAM on the database `db`, and gives the last reply.
-fn log_in(client: &mut Client, mechanism: Mechanism, db: &str, user: &str, pwd: &str) -> Document {
+pub(crate) fn log_in(
+    client: &mut Client,
+    mechanism: Mechanism,
+    db: &str,
+    user: &str,
+    pwd: &str,
+) -> Document {
     let bare = format!("n={user},r=abcdefghijkl");
     let begin = doc! {
         "saslStart": 1,
@@ -116,7 +122,7 @@ fn finish(
     reply
 }
 
-fn create_root(server: &Server) {
+pub(crate) fn create_root(server: &Server) {
     let create = doc! {"createUser": "root", "pwd": "pencil", "roles": array!["root"]};
     let reply = server.connect().run(&create);
     assert!(is_ok(&reply), "{reply:?}");

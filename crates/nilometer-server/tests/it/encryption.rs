@@ -14,6 +14,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use crate::client::{Client, body, code, is_ok, op_msg};
+use crate::http::{exchange, free_port};
 use crate::server::{Directory, Server};
 
 /// An authority made for one test.
@@ -61,6 +62,18 @@ fn connect(
     identity: Option<&(Certificate, KeyPair)>,
     version: &'static rustls::SupportedProtocolVersion,
 ) -> Option<TlsStream> {
+    let mut stream = dial(server.port, authority, identity, version);
+    // Under 1.3 a client knows only from the answer that it was accepted.
+    run(&mut stream, "admin", &doc! {"hello": 1}).map(|_| stream)
+}
+
+/// A connection to a port, before anything was said.
+fn dial(
+    port: u16,
+    authority: &Authority,
+    identity: Option<&(Certificate, KeyPair)>,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> TlsStream {
     let mut roots = RootCertStore::empty();
     roots.add(authority.0.der().clone()).expect("an authority");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -80,10 +93,8 @@ fn connect(
     };
     let name = ServerName::try_from("localhost").expect("a name");
     let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
-    let stream = TcpStream::connect(("127.0.0.1", server.port)).expect("a connection");
-    let mut stream = StreamOwned::new(connection, stream);
-    // Under 1.3 a client knows only from the answer that it was accepted.
-    run(&mut stream, "admin", &doc! {"hello": 1}).map(|_| stream)
+    let stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    StreamOwned::new(connection, stream)
 }
 
 fn run(stream: &mut TlsStream, db: &str, command: &Document) -> Option<Document> {
@@ -249,4 +260,35 @@ fn certificates_are_rotated_while_connections_go_on() {
     ));
     assert!(connect(&server, &authority, None, TLS13).is_none());
     assert!(connect(&server, &other, None, TLS13).is_some());
+}
+
+#[test]
+fn the_http_port_speaks_tls_too() {
+    let authority = Authority::new();
+    for (mode, in_the_open) in [("preferTLS", "200"), ("requireTLS", "403")] {
+        let port = free_port();
+        let http = ["--httpPort", &port.to_string(), "--webPage"];
+        let (_server, _directory) = start(&authority, mode, &http);
+        for version in [TLS12, TLS13] {
+            for path in ["/", "/metrics", "/healthz"] {
+                let mut stream = dial(port, &authority, None, version);
+                let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+                stream.write_all(request.as_bytes()).expect("sent");
+                let mut answer = Vec::new();
+                // The end is that of the connection, not of TLS.
+                drop(stream.read_to_end(&mut answer));
+                let answer = String::from_utf8(answer).expect("text");
+                assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+            }
+        }
+        let open = |path: &str| {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            let answer = exchange(port, request.as_bytes());
+            answer.get(9..12).expect("a status").to_owned()
+        };
+        assert_eq!(open("/healthz"), "200");
+        assert_eq!(open("/readyz"), "200");
+        assert_eq!(open("/"), in_the_open);
+        assert_eq!(open("/metrics"), in_the_open);
+    }
 }

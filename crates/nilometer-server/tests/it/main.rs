@@ -20,4 +20,5 @@ mod random;
 mod server;
 mod transfer;
 mod upkeep;
+mod web;
 mod writes;

@@ -113,10 +113,11 @@ fn note(database: &Database, finished: &Finished<'_>) {
     let (spec, namespace) = (finished.spec, finished.namespace);
     let returned = finished.operation.usage.returned();
     services.counters.documents.returned.add(returned);
+    let class = latency_class(spec);
+    services.counters.latencies.of(class).record(finished.took);
     if spec.access != Access::None && namespace.contains('.') {
         let writes = spec.access == Access::Write;
         let kind = spec.counted.top_kind();
-        let class = latency_class(spec);
         let took = finished.took;
         services.top.record(namespace, kind, writes, class, took);
     }

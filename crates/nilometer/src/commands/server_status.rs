@@ -13,7 +13,7 @@ use crate::auth::Action;
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::Request;
-use crate::services::Services;
+use crate::services::{LatencyCounter, Services};
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     fields: Fields::Any,
@@ -67,6 +67,7 @@ const SECTIONS: &[Section] = &[
     section("mem", memory),
     section("metrics", metrics),
     section("network", network),
+    section("opLatencies", latencies),
     section("opcounters", opcounters),
     section("storageEngine", storage_engine),
 ];
@@ -267,6 +268,21 @@ fn network(database: &Database) -> Value {
         "physicalBytesIn": network.physical_bytes_in.as_i64(),
         "physicalBytesOut": network.physical_bytes_out.as_i64(),
         "numRequests": network.requests.as_i64(),
+    }
+    .into()
+}
+
+fn latencies(database: &Database) -> Value {
+    let latencies = &database.services().counters.latencies;
+    let one = |counter: &LatencyCounter| {
+        doc! {"latency": counter.time_us.as_i64(), "ops": counter.count.as_i64()}
+    };
+    doc! {
+        "reads": one(&latencies.reads),
+        "writes": one(&latencies.writes),
+        "commands": one(&latencies.commands),
+        // There are none.
+        "transactions": doc! {"latency": 0i64, "ops": 0i64},
     }
     .into()
 }

@@ -4,6 +4,9 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::top::LatencyClass;
 
 /// A number that many threads add to.
 #[derive(Debug, Default)]
@@ -115,6 +118,46 @@ pub struct DocumentCounters {
     pub updated: Counter,
 }
 
+/// Commands of one class and the time they took.
+#[derive(Debug, Default)]
+pub struct LatencyCounter {
+    /// Microseconds.
+    pub time_us: Counter,
+    /// Commands.
+    pub count: Counter,
+}
+
+impl LatencyCounter {
+    /// Counts a command that took `time`.
+    pub fn record(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.time_us.add(micros);
+        self.count.increment();
+    }
+}
+
+/// What commands took, as `serverStatus.opLatencies` has it.
+#[derive(Debug, Default)]
+pub struct LatencyCounters {
+    /// Commands that read documents.
+    pub reads: LatencyCounter,
+    /// Commands that write documents.
+    pub writes: LatencyCounter,
+    /// All others.
+    pub commands: LatencyCounter,
+}
+
+impl LatencyCounters {
+    /// The counter of a class.
+    pub fn of(&self, class: LatencyClass) -> &LatencyCounter {
+        match class {
+            LatencyClass::Read => &self.reads,
+            LatencyClass::Write => &self.writes,
+            LatencyClass::Command => &self.commands,
+        }
+    }
+}
+
 /// All counters of a database.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -128,6 +171,8 @@ pub struct Counters {
     pub asserts: AssertCounters,
     /// Documents.
     pub documents: DocumentCounters,
+    /// What commands took.
+    pub latencies: LatencyCounters,
     /// Operations that ended by `maxTimeMS`.
     pub time_limit_exceeded: Counter,
     /// Names that no command has.

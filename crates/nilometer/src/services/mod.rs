@@ -14,7 +14,7 @@ mod profiler;
 mod top;
 
 pub use connections::Connections;
-pub use counters::{Counter, Counters, OpCounters};
+pub use counters::{Counter, Counters, LatencyCounter, OpCounters};
 pub use host::{Environment, HostFacts, MemoryUse};
 pub use log_ring::{LogLines, LogRing};
 pub use logical_sessions::{LogicalSessions, SessionUse, TIMEOUT_MINUTES};

@@ -159,3 +159,25 @@ fn parameters_bound_buckets_from_the_start_and_while_running() {
     assert!(number(&stats, "numBucketsArchivedDueToMemoryThreshold") > 100);
     assert!(number(&stats, "numOpenBuckets") <= 32);
 }
+
+#[test]
+fn what_commands_took_is_told_by_class() {
+    let mut f = Fixture::new();
+    let count = |f: &mut Fixture| {
+        let all = section(f, "opLatencies");
+        ["reads", "writes", "commands", "transactions"].map(|class| {
+            let one = all.get(class).as_document().expect("a class");
+            assert!(number(&one.to_document(), "latency") >= 0);
+            number(&one.to_document(), "ops")
+        })
+    };
+    let before = count(&mut f);
+    f.run(doc! {"insert": "c", "documents": array![doc! {"_id": 1}, doc! {"_id": 2}]});
+    f.run(doc! {"find": "c"});
+    f.run(doc! {"count": "c"});
+    let after = count(&mut f);
+    assert_eq!(after[0] - before[0], 2);
+    assert_eq!(after[1] - before[1], 1);
+    assert!(after[2] > before[2], "serverStatus is a command itself");
+    assert_eq!(after[3], 0);
+}

@@ -11,8 +11,11 @@
 //! Every way to fail has the same answer, and a name nobody has goes the same way as a wrong
 //! password, to the last comparison. Channel binding is refused: no driver of MongoDB offers it.
 
+mod client;
 #[cfg(test)]
 mod tests;
+
+pub use client::{Proof, Prover};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -120,3 +120,45 @@ fn first_messages_that_are_refused() {
     assert_eq!(read.user, "a=b,c");
     assert_eq!(read.header, "y,a=a=3Db=2Cc,");
 }
+
+#[test]
+fn the_clients_half_says_what_the_rfcs_print() {
+    for vector in [SHA_1, SHA_256] {
+        let nonce = vector.client_first.split_once("r=").unwrap().1;
+        // The RFC hashes the password itself; for SHA-1 drivers of MongoDB hash a digest of it.
+        let Mechanism::Sha256 = vector.mechanism else {
+            continue;
+        };
+        let prover = Prover::new(vector.mechanism, "user", vector.password, nonce).unwrap();
+        assert_eq!(prover.first(), vector.client_first);
+        let proof = prover.prove(vector.server_first).unwrap();
+        assert_eq!(proof.message, vector.client_final);
+        assert!(proof.is_answered_by(vector.server_final));
+        assert!(!proof.is_answered_by("v=AAAA"));
+        for bad in ["", "r=other,s=AAAA,i=4096", "r=x", "e=other-error"] {
+            assert!(prover.prove(bad).is_none(), "{bad}");
+        }
+        let endless = vector.server_first.replace("i=4096", "i=4000000000");
+        assert!(prover.prove(&endless).is_none());
+    }
+}
+
+#[test]
+fn both_halves_agree_whatever_the_name_is() {
+    for mechanism in Mechanism::ALL {
+        for user in ["user", "a=b,c", "=2C", "Nil\u{e4}nd", "n=x,r=y"] {
+            let prover = Prover::new(mechanism, user, "pencil", "abc").unwrap();
+            let message = prover.first();
+            let first = ClientFirst::parse(message.as_bytes()).unwrap();
+            assert_eq!(first.user, user);
+            let prepared = mechanism.prepare(user, "pencil").unwrap();
+            let kept = Credentials::derive(mechanism, &prepared, b"salt", 10);
+            let name = UserName::new(user, "admin");
+            let (mut conversation, challenge) =
+                Conversation::start(mechanism, &first, name, (kept, true), "def", true);
+            let proof = prover.prove(&challenge).unwrap();
+            let (answer, done) = conversation.go_on(proof.message.as_bytes()).unwrap();
+            assert!(done && proof.is_answered_by(&answer));
+        }
+    }
+}

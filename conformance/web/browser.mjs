@@ -1,0 +1,82 @@
+// Chromium without a window, with a profile of its own that goes away with it, and a server of our own where one is needed.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+
+/** The first is what a container needs, the others keep the browser from speaking to anybody else. */
+const ARGUMENTS = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+];
+
+/** What a page may take to show something. */
+const PATIENCE_MS = 15_000;
+
+function folder(name) {
+  const path = mkdtempSync(join(tmpdir(), `nilometer-web-${name}-`));
+  return { path, remove: () => rmSync(path, { recursive: true, force: true }) };
+}
+
+/** A browser, and what it complained of: errors of scripts, and everything the policy of the page forbade. */
+export async function openBrowser() {
+  const profile = folder("profile");
+  const context = await chromium.launchPersistentContext(profile.path, {
+    executablePath: process.env.NILOMETER_CHROMIUM ?? "/usr/bin/chromium",
+    headless: true,
+    args: ARGUMENTS,
+    viewport: { width: 1280, height: 860 },
+    colorScheme: "light",
+  });
+  context.setDefaultTimeout(PATIENCE_MS);
+  const complaints = [];
+  const asked = new Set();
+  const open = async () => {
+    const page = await context.newPage();
+    page.on("pageerror", (error) => complaints.push(error.message));
+    page.on("console", (message) => {
+      // A refused login is told by the browser, too; it is expected, and tested.
+      const expected = /status of 40[13]/.test(message.text());
+      if (["error", "warning"].includes(message.type()) && !expected) complaints.push(message.text());
+    });
+    page.on("request", (request) => asked.add(new URL(request.url()).host));
+    return page;
+  };
+  const close = async () => {
+    await context.close();
+    profile.remove();
+  };
+  return { open, close, complaints, asked };
+}
+
+async function freePort() {
+  const server = createServer().listen(0, "127.0.0.1");
+  await new Promise((resolve) => server.once("listening", resolve));
+  const { port } = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+/** A server with `--auth` and its page. */
+export async function startSecured() {
+  const data = folder("data");
+  const [port, http] = [await freePort(), await freePort()];
+  const line = ["serve", "--auth", "--quiet", "--dbpath", data.path, "--port", port, "--httpPort", http, "--webPage"];
+  const child = spawn(process.env.NILOMETER_BINARY, line.map(String), { stdio: "ignore" });
+  const ended = new Promise((resolve) => child.once("exit", resolve));
+  const stop = async () => {
+    child.kill("SIGTERM");
+    assert.equal(await ended, 0, "the server ends cleanly");
+    data.remove();
+  };
+  return { uri: `mongodb://127.0.0.1:${port}/`, web: `http://127.0.0.1:${http}`, stop };
+}

@@ -1,0 +1,331 @@
+// What somebody who opens the web page for the first time does, in a real browser.
+//
+// Reads NILOMETER_URI and NILOMETER_WEB, where the page is; prints one line per check, `ok NAME` or `not ok NAME: reason`.
+// The names are listed in xtask/src/conformance/checks.rs. What is drawn is measured: how many boxes, and where they stand.
+
+import assert from "node:assert/strict";
+import { Long, MongoClient } from "mongodb";
+import { openBrowser, startSecured } from "./browser.mjs";
+
+const URI = process.env.NILOMETER_URI;
+const WEB = process.env.NILOMETER_WEB;
+const START = Date.UTC(2024, 0, 1);
+const HOUR = 3_600_000;
+const SENSORS = ["cellar", "hall", "roof"];
+const HOURS = 240;
+
+const client = new MongoClient(URI, { serverSelectionTimeoutMS: 10_000 });
+const db = client.db("house");
+const browser = await openBrowser();
+const page = await browser.open();
+
+/** Goes to a place of the page, anew. */
+async function go(place) {
+  await page.goto("about:blank");
+  await page.goto(`${WEB}/#/${place}`);
+}
+
+const button = (name) => page.getByRole("button", { name, exact: true });
+const tab = (name) => page.getByRole("tab", { name, exact: true });
+
+/** Waits until the answer to the last query is there. */
+async function answered(pattern) {
+  await page.waitForFunction((text) => new RegExp(text).test(document.querySelector(".query + .sum")?.textContent), pattern);
+}
+
+/** The points of a line as they are drawn: [x, y] in pixels. */
+async function drawn(line) {
+  const text = await line.getAttribute("d");
+  return [...text.matchAll(/[ML]([\d.-]+) ([\d.-]+)/g)].map(([, x, y]) => [Number(x), Number(y)]);
+}
+
+async function fill() {
+  await db.createCollection("readings", { timeseries: { timeField: "time", metaField: "sensor", granularity: "hours" } });
+  const documents = [];
+  for (let hour = 0; hour < HOURS; hour += 1) {
+    SENSORS.forEach((sensor, at) => documents.push({ time: new Date(START + hour * HOUR), sensor, celsius: 10 * at + hour / 24, n: hour }));
+  }
+  await db.collection("readings").insertMany(documents);
+  // Far away, so that each is in a bucket of its own.
+  for (let year = 2010; year < 2020; year += 1) {
+    await db.collection("readings").insertOne({ time: new Date(Date.UTC(year, 5, 1)), sensor: "roof", celsius: year - 2000, n: -1 });
+  }
+  await db.collection("notes").insertMany([
+    { _id: 1, text: "<b>not bold</b>", big: Long.fromString("9007199254740993"), inside: { deep: [1, "two"] } },
+    { _id: 2, text: "plain", big: Long.fromNumber(5) },
+  ]);
+  await db.createCollection("warm", { viewOn: "readings", pipeline: [{ $match: { celsius: { $gt: 20 } } }] });
+}
+
+const checks = {
+  async web_lists_collections() {
+    await go("");
+    const tree = page.getByRole("navigation");
+    await tree.getByText("readings").waitFor();
+    assert.deepEqual(await tree.locator("li .name").allTextContents(), ["notes", "readings", "warm"]);
+    await tree.getByText("notes").click();
+    await page.getByRole("heading", { name: "house.notes" }).waitFor();
+    assert.equal(await tree.locator("[aria-current]").textContent(), "▤notes, collection");
+  },
+
+  async web_draws_live_figures() {
+    await go("");
+    const writing = setInterval(() => db.collection("stream").insertMany(SENSORS.map((sensor) => ({ sensor }))).catch(() => {}), 50);
+    try {
+      await page.waitForFunction(() => {
+        const lines = [...document.querySelectorAll(".chart path.c0")];
+        return lines.length === 4 && (lines[0].getAttribute("d").match(/L/g) ?? []).length >= 2;
+      });
+    } finally {
+      clearInterval(writing);
+    }
+    const ingest = await drawn(page.locator(".chart").first().locator("path.c0"));
+    const highest = Math.min(...ingest.map(([, y]) => y));
+    const floor = Number(await page.locator(".chart .axis").first().getAttribute("y1"));
+    assert.ok(highest < floor - 20, `what is written stands above the axis: ${highest}, ${floor}`);
+    const latency = page.locator(".card", { has: page.getByRole("heading", { name: "Latency" }) });
+    assert.ok((await latency.locator("path.c1, circle.c1").count()) > 0, "writes took time");
+    await db.collection("stream").drop();
+  },
+
+  async web_draws_buckets() {
+    const buckets = await db.collection("system.buckets.readings").find({}, { projection: { meta: 1, control: 1 } }).toArray();
+    await go("c/house/readings/buckets");
+    await page.locator("rect.bucket").first().waitFor();
+    assert.equal(await page.locator("rect.bucket").count(), buckets.length);
+    assert.deepEqual(await page.locator(".rowname").evaluateAll((names) => names.map((name) => name.lastChild.data)), SENSORS);
+    const boxes = await page.locator("rect.bucket").evaluateAll((all) =>
+      all.map((box) => ["x", "y", "width"].map((name) => Number(box.getAttribute(name)))),
+    );
+    // A row for each series, and in it the boxes in the order of time, at places in proportion to it.
+    const rows = new Map();
+    for (const [x, y, width] of boxes) rows.set(y, [...(rows.get(y) ?? []), [x, width]]);
+    const counts = SENSORS.map((sensor) => buckets.filter(({ meta }) => meta === sensor).length);
+    assert.deepEqual([...rows.values()].map((row) => row.length), counts);
+    const roof = [...rows.values()][2].map(([x]) => x);
+    const times = buckets.filter(({ meta }) => meta === "roof").map(({ control }) => control.min.time.getTime()).sort((a, b) => a - b);
+    const [first, last] = [0, times.length - 1];
+    times.forEach((time, i) => {
+      const expected = roof[first] + ((time - times[first]) / (times[last] - times[first])) * (roof[last] - roof[first]);
+      assert.ok(Math.abs(roof[i] - expected) < 1.5, `bucket ${i} stands at ${roof[i]}, not at ${expected}`);
+    });
+    assert.match(await page.locator(".bar .sum").textContent(), new RegExp(`^${buckets.length} buckets of 3 series · 730 measurements`));
+  },
+
+  async web_walks_through_buckets_by_keyboard() {
+    await page.locator("svg.buckets").focus();
+    for (const key of ["ArrowRight", "ArrowDown", "ArrowDown", "ArrowLeft"]) await page.keyboard.press(key);
+    const chosen = page.locator(".card", { has: page.getByRole("heading", { name: "Chosen bucket" }) });
+    await chosen.getByText("roof").waitFor();
+    await page.keyboard.press("Enter");
+    const text = await chosen.locator("pre").textContent();
+    const bucket = JSON.parse(text);
+    assert.equal(bucket.meta, "roof");
+    assert.ok(bucket.control.version === 2 || bucket.control.version === 3);
+    await page.keyboard.press("+");
+    assert.ok((await page.locator("rect.bucket").count()) < SENSORS.length + 10, "zoomed in");
+    await page.keyboard.press("0");
+  },
+
+  async web_says_what_it_leaves_out() {
+    const many = db.collection("many");
+    await db.createCollection("many", { timeseries: { timeField: "time", metaField: "gauge", granularity: "seconds" } });
+    // 140 series of 25 buckets each, a day apart: more than are drawn at a time, and more than are fetched.
+    for (let day = 0; day < 25; day += 1) {
+      await many.insertMany(Array.from({ length: 140 }, (_, i) => ({ time: new Date(START + day * 24 * HOUR), gauge: `gauge ${i}`, level: i })));
+    }
+    await go("c/house/many/buckets");
+    await page.locator("rect.bucket").first().waitFor();
+    assert.match(await page.locator(".bar .sum").textContent(), /^3,000 buckets of 140 series/);
+    await page.getByText("There are more buckets: these are the 3,000 newest.").waitFor();
+    await page.getByText("Series 1 to 100 of 140").waitFor();
+    assert.equal(await page.locator(".rowname").count(), 100);
+    await button("Next").click();
+    await page.getByText("Series 101 to 140 of 140").waitFor();
+    await page.getByLabel("Find a series").fill("gauge 77");
+    await page.getByText("Series 1 to 1 of 1").waitFor();
+    await button("Older").click();
+    await page.locator(".sum").filter({ hasText: /^\d+ buckets/ }).waitFor();
+    const [older] = (await page.locator(".bar .sum").textContent()).match(/^\d+/);
+    // The 500 that are left, and 60 of the same day that were shown already.
+    assert.equal(older, "560");
+    await many.drop();
+  },
+
+  async web_answers_as_table_and_chart() {
+    await go("c/house/readings/query");
+    await answered("730 documents");
+    await page.getByLabel("Filter").fill('{"sensor": "hall", "time": {"$lt": {"$date": "2024-01-02T00:00:00Z"}}}');
+    await page.keyboard.press("Control+Enter");
+    await answered("^24 documents");
+    await page.getByLabel("n", { exact: true }).uncheck();
+    const line = page.locator(".result path.line");
+    await line.waitFor();
+    const points = await drawn(line);
+    assert.equal(points.length, 24);
+    // Warmer by the hour, so the line rises from left to right.
+    points.slice(1).forEach(([x, y], i) => assert.ok(x > points[i][0] && y <= points[i][1], `point ${i}`));
+    await tab("Table").click();
+    assert.deepEqual((await page.locator("th").allTextContents()).sort(), ["_id", "celsius", "n", "sensor", "time"]);
+    assert.equal(await page.locator("tbody tr").count(), 24);
+    await page.getByText("2024-01-01T23:00:00Z").waitFor();
+    await tab("JSON").click();
+    assert.match(await page.locator(".result pre").textContent(), /"\$date": "2024-01-01T23:00:00Z"/);
+  },
+
+  async web_splits_lines_and_tells_values() {
+    await tab("Aggregate").click();
+    const pipeline = [{ $group: { _id: { day: { $dateTrunc: { date: "$time", unit: "day" } }, sensor: "$sensor" }, mean: { $avg: "$celsius" } } }, { $match: { "_id.day": { $gte: { $date: "2024-01-01T00:00:00Z" } } } }];
+    await page.getByLabel("Pipeline").fill(JSON.stringify(pipeline));
+    await button("Run").click();
+    await answered("^30 documents");
+    await tab("Chart").click();
+    assert.equal(await page.getByLabel("a line for each").inputValue(), "_id.sensor");
+    assert.deepEqual(await page.locator(".legend .key").allTextContents(), SENSORS);
+    assert.equal(await page.locator(".result path.line").count(), 3);
+    await page.locator(".result svg.plot").focus();
+    await page.keyboard.press("End");
+    const tip = page.locator(".result .tip");
+    assert.match(await tip.textContent(), /^2024-01-10T00:00:00Z/);
+    assert.deepEqual(await tip.locator(".row b").allTextContents(), [0, 10, 20].map((base) => String(Number((base + 9 + 23 / 48).toPrecision(7)))));
+    await page.locator(".legend .key").first().click();
+    assert.equal(await page.locator(".result path.line").count(), 2);
+  },
+
+  async web_draws_an_explain() {
+    await button("Explain").click();
+    await page.locator(".explain .step").first().waitFor();
+    const names = await page.locator(".explain .stephead b").allTextContents();
+    assert.ok(names.includes("$group") && names.includes("$_internalUnpackBucket"), names.join());
+    assert.ok(["COLLSCAN", "IXSCAN", "FETCH"].includes(names.at(-1)), names.join());
+    // Each step stands below the one that takes from it, and further to the right.
+    const places = await page.locator(".explain .step").evaluateAll((steps) => steps.map((step) => step.getBoundingClientRect()).map(({ left, top }) => [left, top]));
+    places.slice(1).forEach(([left, top], i) => assert.ok(left > places[i][0] && top > places[i][1]));
+    await page.locator(".explain").getByText("gives 30", { exact: true }).first().waitFor();
+  },
+
+  async web_tells_what_is_wrong() {
+    await tab("Find").click();
+    const said = page.getByRole("alert");
+    for (const [filter, told] of [
+      ["{sensor: 'hall'}", /double quotes/],
+      ['{"time": ISODate("2024-01-01")}', /\$date/],
+      ["[]", /must be a document/],
+      ['{"celsius": {"$what": 1}}', /unknown operator: \$what \(BadValue, 2\)/],
+    ]) {
+      await page.getByLabel("Filter").fill(filter);
+      await button("Run").click();
+      await said.filter({ hasText: told }).waitFor();
+    }
+    await tab("Aggregate").click();
+    await page.getByLabel("Pipeline").fill('[{"$out": "stolen"}]');
+    await button("Run").click();
+    await said.filter({ hasText: /only reads/ }).waitFor();
+    const names = (await db.listCollections({}, { nameOnly: true }).toArray()).map(({ name }) => name);
+    assert.ok(!names.includes("stolen"));
+    await tab("Find").click();
+    await page.getByLabel("Filter").fill('{"sensor": "nowhere"}');
+    await button("Run").click();
+    await page.getByText("No document fits").waitFor();
+  },
+
+  async web_keeps_digits_and_markup_as_they_are() {
+    await go("c/house/notes/query");
+    await answered("^2 documents");
+    await page.getByLabel("Filter").fill('{"big": 9007199254740993}');
+    await button("Run").click();
+    await answered("^1 document ");
+    await page.getByRole("cell", { name: "9007199254740993", exact: true }).waitFor();
+    await page.getByRole("cell", { name: "<b>not bold</b>", exact: true }).waitFor();
+    assert.equal(await page.locator("td b").count(), 0);
+    await tab("Chart").click();
+    assert.equal(await page.locator(".result").count(), 1);
+  },
+
+  async web_tells_about_a_collection() {
+    await go("c/house/readings/about");
+    const facts = page.locator(".facts");
+    await facts.getByText("timeField").waitFor();
+    assert.match(await facts.textContent(), /Buckets\d+.*metaFieldsensor/);
+    await page.getByText("sensor_1_time_1").waitFor();
+    assert.equal(await page.locator(".tablescroll").last().locator("tbody tr").count(), 5);
+    await go("c/house/absent/query");
+    await page.getByText("This collection is not there").waitFor();
+  },
+
+  async web_fits_narrow_and_dark_screens() {
+    try {
+      await page.setViewportSize({ width: 480, height: 900 });
+      await page.emulateMedia({ colorScheme: "dark" });
+      for (const place of ["", "c/house/readings/query", "c/house/readings/buckets", "c/house/readings/about"]) {
+        await go(place);
+        await page.locator("main h1").waitFor();
+        await page.waitForTimeout(200);
+        const width = await page.evaluate(() => document.documentElement.scrollWidth);
+        assert.ok(width <= 480, `${place} is ${width} wide`);
+      }
+      const light = await page.evaluate(() => getComputedStyle(document.body).color.match(/\d+/g).map(Number)[0]);
+      assert.ok(light > 128, "text is light on dark");
+      const tree = page.getByRole("navigation");
+      assert.equal(await tree.isVisible(), false);
+      await button("Collections").click();
+      await tree.getByText("notes").click();
+      await page.getByRole("heading", { name: "house.notes" }).waitFor();
+      assert.equal(await tree.isVisible(), false);
+    } finally {
+      await page.setViewportSize({ width: 1280, height: 860 });
+      await page.emulateMedia({ colorScheme: "light" });
+    }
+  },
+
+  async web_logs_in_and_out() {
+    const secured = await startSecured();
+    try {
+      const admin = new MongoClient(secured.uri);
+      await admin.db("admin").command({ createUser: "root", pwd: "p@ss: weir, Ω", roles: ["root"] });
+      await admin.close();
+      await page.goto(secured.web);
+      await page.getByLabel("User", { exact: true }).fill("root");
+      await page.getByLabel("Password").fill("wrong");
+      await page.keyboard.press("Enter");
+      await page.getByRole("alert").filter({ hasText: "Authentication failed" }).waitFor();
+      assert.equal(await page.getByRole("navigation").isVisible(), false);
+      await page.getByLabel("Password").fill("p@ss: weir, Ω");
+      await button("Log in").click();
+      await page.getByText("root@admin").waitFor();
+      await page.getByRole("heading", { name: "Server" }).waitFor();
+      assert.equal(await page.evaluate(() => document.cookie), "", "no script sees the cookie");
+      await page.reload();
+      await page.getByText("root@admin").waitFor();
+      await button("Log out").click();
+      await page.getByLabel("Password").waitFor();
+      await page.reload();
+      await page.getByLabel("Password").waitFor();
+    } finally {
+      await page.goto("about:blank");
+      await secured.stop();
+    }
+  },
+
+  async web_loads_nothing_from_elsewhere() {
+    const hosts = [...browser.asked].filter((host) => host !== "" && !host.startsWith("127.0.0.1:"));
+    assert.deepEqual(hosts, []);
+    assert.deepEqual(browser.complaints, []);
+  },
+};
+
+async function report(name, check) {
+  try {
+    await check();
+    console.log(`ok ${name}`);
+  } catch (e) {
+    const at = /check\.mjs:(\d+)/.exec(e.stack ?? "")?.[1] ?? "?";
+    console.log(`not ok ${name}: ${String(e.message ?? e).replaceAll("\n", " ")} (line ${at})`);
+  }
+}
+
+await fill();
+for (const [name, check] of Object.entries(checks)) await report(name, check);
+await browser.close();
+await db.dropDatabase();
+await client.close();

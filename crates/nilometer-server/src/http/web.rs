@@ -1,0 +1,429 @@
+//! The web page: its files, and the little it may ask of the database.
+//!
+//! | path | |
+//! |---|---|
+//! | `GET /`, `/page.js`, … | the files of [`files`], which lie inside the program |
+//! | `POST /api/session` | who is logged in, and what the page should know of the server |
+//! | `POST /api/login` | `{user, password, db}`: a login, as [`login`] tells |
+//! | `POST /api/logout` | the end of it |
+//! | `POST /api/command` | `{db, command}` in extended JSON: one of the reading commands of [`command`] |
+//!
+//! There is no side door: commands go where those of drivers go, with the same users and the same
+//! checks. What a browser adds to the dangers of a driver is met here:
+//!
+//! - **Other pages in the same browser.** What changes anything is a POST with JSON as its type, which
+//!   a page from elsewhere can only send after asking, and nobody answers. `Origin` and
+//!   `Sec-Fetch-Site`, where they are sent, must say that it comes from this page.
+//! - **Names that suddenly mean this machine** (DNS rebinding). `Host` must be an address, `localhost`, or
+//!   a name that was allowed.
+//! - **Passwords in the open.** From another machine they are taken inside TLS only.
+//! - **The first user.** Who is on the same machine may create it over the database's port, never over
+//!   this one: a browser or a proxy on this machine may speak for anybody.
+//!
+//! `docs/decisions/0013-web-page.md` says why it is built like this.
+
+mod command;
+mod files;
+mod login;
+mod sessions;
+mod slots;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use nilometer::session::ClientMetadata;
+use nilometer::{ClientSession, Database};
+use nilometer_bson::extjson::{parse_document, to_relaxed};
+use nilometer_bson::{DocRef, Document, ValueRef, doc};
+
+use super::message::{Answer, Connection, Head};
+use sessions::Sessions;
+use slots::Slots;
+
+/// Bytes of a command or a login in JSON.
+const BODY_BYTES_MAX: usize = 256 * 1024;
+
+/// Commands that run at a time. It leaves connections for everything else on the port.
+const COMMANDS_MAX: usize = 12;
+
+/// Logins at a time: each costs thousands of hashes, and may have to wait.
+const LOGINS_MAX: usize = 4;
+
+/// How long a command or a login waits for others to end.
+const TURN_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// The page with everything it needs.
+pub(super) struct Web {
+    /// Names under which it is opened, besides addresses and `localhost`.
+    hosts: Vec<String>,
+    sessions: Sessions,
+    commands: Slots,
+    logins: Slots,
+}
+
+/// Who asks, and from where.
+struct Asker<'a> {
+    database: &'a Database,
+    client: ClientMetadata,
+    /// Number of the request.
+    id: i64,
+    is_tls: bool,
+    /// Of the session's cookie, if there is one.
+    token: Option<&'a str>,
+}
+
+impl Asker<'_> {
+    fn address(&self) -> Option<IpAddr> {
+        let socket: SocketAddr = self.client.remote.parse().ok()?;
+        Some(socket.ip().to_canonical())
+    }
+
+    /// The cookie's name. Cookies know no ports, so that of this one is in it.
+    fn cookie_name(local: &str) -> String {
+        let port = local.rsplit_once(':').map_or("", |(_, port)| port);
+        format!("nilometer_{port}")
+    }
+
+    /// A session that is nobody's.
+    fn stranger(&self) -> ClientSession {
+        let client = ClientMetadata {
+            document: Some(doc! {"application": doc! {"name": "Nilometer web page"}}),
+            same_machine: false,
+            ..self.client.clone()
+        };
+        ClientSession::new(self.id, client)
+    }
+}
+
+impl Web {
+    /// A page that is opened under `hosts`, besides addresses and `localhost`.
+    pub(super) fn new(hosts: Vec<String>) -> Self {
+        let hosts = hosts.iter().map(|host| host.to_ascii_lowercase());
+        Self {
+            hosts: hosts.collect(),
+            sessions: Sessions::default(),
+            commands: Slots::new(COMMANDS_MAX),
+            logins: Slots::new(LOGINS_MAX),
+        }
+    }
+
+    /// Answers a request that is not one of the port's own.
+    pub(super) fn answer(
+        &self,
+        database: &Database,
+        connection: &mut Connection,
+        head: &Head,
+    ) -> Answer {
+        let host = head.field("host").unwrap_or_default();
+        if !self.is_ours(host) {
+            return protected(Answer::text(
+                "421 Misdirected Request",
+                format!(
+                    "The web page is not served under the name '{}'. Open it as localhost or by an address, \
+                     or allow the name with --webHosts.\n",
+                    host.escape_default()
+                ),
+            ));
+        }
+        let answer = match head.method.as_str() {
+            "GET" | "HEAD" => files::find(&head.path),
+            "POST" if head.path.starts_with("/api/") => {
+                let answered = self.call(database, connection, head);
+                answered.unwrap_or_else(|refused| refused)
+            }
+            _ => Answer::text(
+                "405 Method Not Allowed",
+                "only GET, HEAD, and POST to /api\n",
+            )
+            .with("Allow", "GET, HEAD, POST"),
+        };
+        protected(answer)
+    }
+
+    /// True if `host`, with or without a port, is a name of this server.
+    fn is_ours(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        name.parse::<IpAddr>().is_ok()
+            || name == "localhost"
+            || name.ends_with(".localhost")
+            || self.hosts.contains(&name)
+    }
+
+    /// What the page asks for.
+    fn call(
+        &self,
+        database: &Database,
+        connection: &mut Connection,
+        head: &Head,
+    ) -> Result<Answer, Answer> {
+        check_origin(head)?;
+        check_type(head)?;
+        let body = connection.read_body(head, BODY_BYTES_MAX)?;
+        let body = read(&body)?;
+        let Ok(client) = connection.client() else {
+            return Err(refuse("400 Bad Request", "The connection is gone."));
+        };
+        let cookie = Asker::cookie_name(&client.local);
+        let asker = Asker {
+            database,
+            client,
+            id: connection.entry().id,
+            is_tls: connection.is_tls(),
+            token: head.field("cookie").and_then(|all| value_of(all, &cookie)),
+        };
+        match head.path.as_str() {
+            "/api/session" => Ok(self.tell(&asker)),
+            "/api/login" => self.log_in(&asker, body.as_ref()),
+            "/api/logout" => Ok(self.log_out(&asker)),
+            "/api/command" => {
+                connection.entry().begin_command();
+                let answer = self.run(&asker, body.as_ref());
+                connection.entry().end_command();
+                answer
+            }
+            _ => Err(refuse(
+                "404 Not Found",
+                "There are /api/session, /api/login, /api/logout and /api/command.",
+            )),
+        }
+    }
+
+    /// The session of who asks: the one that was logged in, or nobody's where nobody needs to.
+    fn session(&self, asker: &Asker<'_>) -> Option<ClientSession> {
+        let known = self.known(asker);
+        if known.is_none() && asker.database.services().access_control {
+            return None;
+        }
+        let mut session = known.unwrap_or_else(|| asker.stranger());
+        session.connection_id = asker.id;
+        Some(session)
+    }
+
+    /// The session that was logged in, if its user is still there.
+    fn known(&self, asker: &Asker<'_>) -> Option<ClientSession> {
+        let address = asker.address()?;
+        let mut session = self.sessions.find(asker.token?, address, Instant::now())?;
+        if login::is_still_in(asker.database, &mut session) {
+            return Some(session);
+        }
+        self.sessions.end(asker.token?);
+        None
+    }
+
+    fn tell(&self, asker: &Asker<'_>) -> Answer {
+        let known = self.known(asker);
+        let user = known.as_ref().and_then(|session| session.login.user());
+        ok(&doc! {
+            "needsLogin": asker.database.services().access_control,
+            "takesPassword": may_send_password(asker),
+            "user": user.map(|name| name.user.as_str()),
+            "db": user.map(|name| name.db.as_str()),
+            "version": crate::VERSION,
+            "documentsMax": command::DOCUMENTS_MAX,
+            "secondsMax": i64::try_from(command::TIME_MAX.as_secs()).unwrap_or(i64::MAX),
+        })
+    }
+
+    fn log_in(&self, asker: &Asker<'_>, body: DocRef<'_>) -> Result<Answer, Answer> {
+        if !may_send_password(asker) {
+            return Err(refuse(
+                "403 Forbidden",
+                "Passwords are not taken in the open from another machine. Start the server with --tlsMode, or come \
+                 through a tunnel: ssh -L.",
+            ));
+        }
+        let text = |name: &str| {
+            body.get(name)
+                .as_str()
+                .ok_or_else(|| refuse("400 Bad Request", &format!("'{name}' must be a text.")))
+        };
+        let (user, password) = (text("user")?, text("password")?);
+        let db = match body.get("db") {
+            ValueRef::Missing => "admin",
+            _ => text("db")?,
+        };
+        let Some(_turn) = self.logins.take(TURN_TIME_MAX) else {
+            return Err(busy());
+        };
+        let mut session = asker.stranger();
+        login::log_in(asker.database, &mut session, db, user, password)
+            .map_err(|reason| refuse("401 Unauthorized", &reason))?;
+        let Some(address) = asker.address() else {
+            return Err(refuse("400 Bad Request", "The connection is gone."));
+        };
+        // Whoever was logged in before is not any more.
+        drop(asker.token.and_then(|token| self.sessions.end(token)));
+        let token = self.sessions.begin(session, address, Instant::now());
+        let token = token.map_err(|e| refuse("500 Internal Server Error", &e.message))?;
+        let answer = ok(&doc! {"user": user, "db": db});
+        Ok(answer.with("Set-Cookie", cookie(asker, &token, sessions::AGE_MAX)))
+    }
+
+    fn log_out(&self, asker: &Asker<'_>) -> Answer {
+        if let Some(mut session) = asker.token.and_then(|token| self.sessions.end(token)) {
+            login::log_out(asker.database, &mut session);
+        }
+        ok(&doc! {}).with("Set-Cookie", cookie(asker, "", Duration::ZERO))
+    }
+
+    fn run(&self, asker: &Asker<'_>, body: DocRef<'_>) -> Result<Answer, Answer> {
+        let Some(mut session) = self.session(asker) else {
+            return Err(refuse("401 Unauthorized", "Log in first."));
+        };
+        let Some(db) = body.get("db").as_str() else {
+            return Err(refuse("400 Bad Request", "'db' must be a text."));
+        };
+        let Some(given) = body.get("command").as_document() else {
+            return Err(refuse("400 Bad Request", "'command' must be a document."));
+        };
+        let bounded = command::bounded(given, db);
+        let bounded = bounded.map_err(|reason| refuse("403 Forbidden", &reason))?;
+        let Some(_turn) = self.commands.take(TURN_TIME_MAX) else {
+            return Err(busy());
+        };
+        let body = command::run(asker.database, &mut session, bounded);
+        let body = body.map_err(|reason| refuse("422 Unprocessable Content", &reason))?;
+        Ok(Answer::json("200 OK", body))
+    }
+}
+
+/// Passwords go inside TLS, or do not leave the machine.
+fn may_send_password(asker: &Asker<'_>) -> bool {
+    asker.is_tls || asker.client.same_machine
+}
+
+/// Fails if another page sends this.
+fn check_origin(head: &Head) -> Result<(), Answer> {
+    let foreign = || {
+        Err(refuse(
+            "403 Forbidden",
+            "This comes from another page, which may not speak for its user here.",
+        ))
+    };
+    match head.field("sec-fetch-site") {
+        None | Some("same-origin") => {}
+        Some(_) => return foreign(),
+    }
+    let Some(origin) = head.field("origin") else {
+        // No browser: they say where a POST comes from.
+        return Ok(());
+    };
+    // A proxy may speak TLS where this port does not, so the scheme is not compared.
+    let named = origin
+        .strip_prefix("https://")
+        .or_else(|| origin.strip_prefix("http://"));
+    let host = head.field("host").unwrap_or_default();
+    if named.is_some_and(|named| named.eq_ignore_ascii_case(host)) {
+        Ok(())
+    } else {
+        foreign()
+    }
+}
+
+/// Fails unless the body says it is JSON: a form of another page cannot say that.
+fn check_type(head: &Head) -> Result<(), Answer> {
+    let kind = head.field("content-type").unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(refuse(
+        "415 Unsupported Media Type",
+        "The body must be JSON, and its Content-Type application/json.",
+    ))
+}
+
+fn read(body: &[u8]) -> Result<Document, Answer> {
+    let text = std::str::from_utf8(body);
+    let text = text.map_err(|_| refuse("400 Bad Request", "The body is not UTF-8."))?;
+    parse_document(text).map_err(|problem| {
+        refuse(
+            "400 Bad Request",
+            &format!("The body is no extended JSON: {problem}."),
+        )
+    })
+}
+
+/// The value of a cookie.
+fn value_of<'a>(cookies: &'a str, name: &str) -> Option<&'a str> {
+    let mut each = cookies
+        .split(';')
+        .filter_map(|one| one.trim().split_once('='));
+    each.find(|(known, _)| *known == name)
+        .map(|(_, value)| value)
+}
+
+/// The cookie of a session, or what takes it away.
+fn cookie(asker: &Asker<'_>, token: &str, age: Duration) -> String {
+    let name = Asker::cookie_name(&asker.client.local);
+    let secure = if asker.is_tls { "; Secure" } else { "" };
+    let seconds = age.as_secs();
+    format!("{name}={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}")
+}
+
+/// What keeps browsers from doing more with an answer than they should.
+fn protected(answer: Answer) -> Answer {
+    answer
+        .with("Content-Security-Policy", files::POLICY)
+        .with("Cross-Origin-Opener-Policy", "same-origin")
+        .with("Cross-Origin-Resource-Policy", "same-origin")
+        .with("Referrer-Policy", "no-referrer")
+        .with("X-Frame-Options", "DENY")
+}
+
+fn ok(document: &Document) -> Answer {
+    Answer::json("200 OK", to_relaxed(document.as_ref()))
+}
+
+fn refuse(status: &'static str, reason: &str) -> Answer {
+    Answer::json(status, to_relaxed(doc! {"error": reason}.as_ref()))
+}
+
+fn busy() -> Answer {
+    refuse(
+        "503 Service Unavailable",
+        "The server is busy with other requests of the web page. Try again in a moment.",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_cannot_be_made_to_mean_this_machine_are_ours() {
+        let web = Web::new(vec!["Metrics.Example".to_owned()]);
+        for host in [
+            "localhost",
+            "LOCALHOST:28080",
+            "127.0.0.1:1",
+            "192.168.1.7",
+            "[::1]:28080",
+            "a.localhost",
+            "metrics.example:80",
+        ] {
+            assert!(web.is_ours(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "[evil]",
+        ] {
+            assert!(!web.is_ours(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_cookie_is_found_among_others() {
+        let all = "a=1; nilometer_1=token; nilometer_12=other";
+        assert_eq!(value_of(all, "nilometer_1"), Some("token"));
+        assert_eq!(value_of(all, "nilometer_2"), None);
+        assert_eq!(Asker::cookie_name("[::1]:28080"), "nilometer_28080");
+    }
+}

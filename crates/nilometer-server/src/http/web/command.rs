@@ -1,0 +1,288 @@
+//! The commands the page may send: those that read, each within bounds.
+//!
+//! A mistake in a page, or a way around the checks of [`super`], can so change nothing. What a command
+//! may read is the database's to say, as for everybody.
+//!
+//! ```text
+//! {db, command} ─► is it one that reads? ─► its time and its batch cut to the bounds ─► run
+//!       {reply, more, micros} ◄─ canonical extended JSON ◄─ cursor closed ◄─┘
+//! ```
+
+use std::time::{Duration, Instant};
+
+use nilometer::{ClientSession, Database, Request};
+use nilometer_bson::extjson::to_canonical;
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, array, doc};
+
+use crate::command;
+
+/// Documents in an answer.
+pub(super) const DOCUMENTS_MAX: i64 = 5_000;
+
+/// Time of a command.
+pub(super) const TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes of a reply, as BSON. As JSON it may be four times as long.
+const REPLY_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// What may be asked for, by the names the table of commands has.
+const READING: &[&str] = &[
+    "aggregate",
+    "buildInfo",
+    "collStats",
+    "connectionStatus",
+    "count",
+    "currentOp",
+    "dbStats",
+    "distinct",
+    "explain",
+    "find",
+    "getParameter",
+    "listCollections",
+    "listDatabases",
+    "listIndexes",
+    "ping",
+    "serverStatus",
+    "top",
+];
+
+/// Stages that write what they are given.
+const WRITING_STAGES: &[&str] = &["$merge", "$out"];
+
+/// The command with its bounds, for the database `db`; or why it may not be sent.
+pub(super) fn bounded(given: DocRef<'_>, db: &str) -> Result<Document, String> {
+    let name = given
+        .iter()
+        .next()
+        .map_or("", |first| first.name())
+        .to_owned();
+    check(given)?;
+    let mut out = DocumentBuilder::with_capacity(given.as_bytes().len() + 64);
+    let mut batched = false;
+    for element in given {
+        match (name.as_str(), element.name()) {
+            // They come below.
+            (_, "$db" | "maxTimeMS") => {}
+            ("find", "batchSize") => {
+                batched = true;
+                append_batch_size(&mut out, element.value());
+            }
+            ("aggregate" | "listCollections" | "listIndexes", "cursor") => {
+                batched = true;
+                match element.value() {
+                    ValueRef::Document(cursor) => append_cursor(&mut out, cursor),
+                    other => {
+                        out.append("cursor", other);
+                    }
+                }
+            }
+            _ => {
+                out.append_element(element);
+            }
+        }
+    }
+    match name.as_str() {
+        "find" if !batched => {
+            out.append("batchSize", DOCUMENTS_MAX);
+        }
+        "aggregate" | "listCollections" | "listIndexes" if !batched => {
+            append_cursor(&mut out, DocRef::EMPTY);
+        }
+        _ => {}
+    }
+    let time_max = i64::try_from(TIME_MAX.as_millis()).unwrap_or(i64::MAX);
+    match given.get("maxTimeMS") {
+        ValueRef::Missing => out.append("maxTimeMS", time_max),
+        other => match other.as_exact_i64() {
+            Some(time) if time <= 0 || time > time_max => out.append("maxTimeMS", time_max),
+            _ => out.append("maxTimeMS", other),
+        },
+    };
+    out.append("$db", db);
+    Ok(out.finish())
+}
+
+/// Fails unless the command only reads.
+fn check(command: DocRef<'_>) -> Result<(), String> {
+    let Some(first) = command.iter().next() else {
+        return Err("The command is empty.".to_owned());
+    };
+    let name = first.name();
+    if !READING.contains(&name) {
+        return Err(format!(
+            "The web page only reads: '{name}' is not sent from here. Use mongosh or a driver. It sends {}.",
+            READING.join(", ")
+        ));
+    }
+    // A field may be there twice; then each counts.
+    let fields = command.iter().map(|field| (field.name(), field.value()));
+    for (field, value) in fields {
+        match (name, field, value) {
+            ("aggregate", "pipeline", ValueRef::Array(stages)) => {
+                for stage in stages.iter().filter_map(ValueRef::as_document) {
+                    check_stage(stage)?;
+                }
+            }
+            ("explain", "explain", ValueRef::Document(explained)) => {
+                // One level is all there is: an explain of an explain is an error.
+                if explained
+                    .iter()
+                    .next()
+                    .is_some_and(|e| e.name() == "explain")
+                {
+                    return Err("An explain cannot be explained.".to_owned());
+                }
+                check(explained)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_stage(stage: DocRef<'_>) -> Result<(), String> {
+    match stage.iter().find(|e| WRITING_STAGES.contains(&e.name())) {
+        None => Ok(()),
+        Some(writing) => Err(format!(
+            "The web page only reads: '{}' writes. Use mongosh or a driver.",
+            writing.name()
+        )),
+    }
+}
+
+fn append_batch_size(out: &mut DocumentBuilder, given: ValueRef<'_>) {
+    match given.as_exact_i64() {
+        Some(size) if size > DOCUMENTS_MAX => out.append("batchSize", DOCUMENTS_MAX),
+        _ => out.append("batchSize", given),
+    };
+}
+
+fn append_cursor(out: &mut DocumentBuilder, given: DocRef<'_>) {
+    let mut cursor = DocumentBuilder::new();
+    let mut batched = false;
+    for element in given {
+        if element.name() == "batchSize" {
+            batched = true;
+            append_batch_size(&mut cursor, element.value());
+        } else {
+            cursor.append_element(element);
+        }
+    }
+    if !batched {
+        cursor.append("batchSize", DOCUMENTS_MAX);
+    }
+    out.append("cursor", cursor.finish());
+}
+
+/// Runs a bounded command: the text of the answer, or why there is none.
+pub(super) fn run(
+    database: &Database,
+    session: &mut ClientSession,
+    command: Document,
+) -> Result<String, String> {
+    let started = Instant::now();
+    let request = Request::new(command);
+    let (reply, _) = command::run(database, session, &request);
+    let micros = started.elapsed().as_micros();
+    let more = close_cursor(database, session, &request, &reply);
+    let length = reply.as_bytes().len();
+    if length > REPLY_BYTES_MAX {
+        return Err(format!(
+            "The answer has {length} bytes; the web page takes at most {REPLY_BYTES_MAX}. \
+             Ask for fewer documents ($limit) or fewer fields ($project)."
+        ));
+    }
+    let reply = to_canonical(reply.as_ref());
+    Ok(format!(
+        "{{\"micros\":{micros},\"more\":{more},\"reply\":{reply}}}"
+    ))
+}
+
+/// Closes the cursor of a reply. True if there was one: there is more than the first batch.
+fn close_cursor(
+    database: &Database,
+    session: &mut ClientSession,
+    request: &Request,
+    reply: &Document,
+) -> bool {
+    let cursor = reply.get("cursor").as_document().unwrap_or(DocRef::EMPTY);
+    let id = cursor.get("id").as_exact_i64().unwrap_or(0);
+    let Some((_, collection)) = cursor.get("ns").as_str().and_then(|ns| ns.split_once('.')) else {
+        return false;
+    };
+    if id != 0 {
+        let close = doc! {
+            "killCursors": collection,
+            "cursors": array![id],
+            "$db": request.body.get("$db").to_value(),
+        };
+        // It may have timed out; either way it is gone.
+        drop(command::run(database, session, &Request::new(close)));
+    }
+    id != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer::commands::{Access, COMMANDS};
+
+    #[test]
+    fn only_commands_that_exist_and_do_not_write_are_sent() {
+        for name in READING {
+            let spec = COMMANDS.iter().find(|spec| spec.name == *name);
+            let spec = spec.unwrap_or_else(|| panic!("no command {name}"));
+            assert!(spec.access != Access::Write, "{name}");
+        }
+        for refused in [
+            doc! {},
+            doc! {"insert": "c", "documents": array![]},
+            doc! {"dropDatabase": 1},
+            doc! {"logout": 1},
+            doc! {"saslStart": 1},
+            doc! {"aggregate": "c", "pipeline": array![doc! {"$out": "d"}], "cursor": doc! {}},
+            doc! {"aggregate": "c", "pipeline": array![doc! {}, doc! {"$merge": "d"}]},
+            doc! {"aggregate": "c", "pipeline": array![], "pipeline": array![doc! {"$out": "d"}]},
+            doc! {"explain": doc! {"delete": "c", "deletes": array![]}},
+            doc! {"explain": doc! {"explain": doc! {"find": "c"}}},
+            doc! {"explain": doc! {"aggregate": "c", "pipeline": array![doc! {"$out": "d"}]}},
+        ] {
+            assert!(bounded(refused.as_ref(), "a").is_err(), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn time_and_batch_are_cut_to_the_bounds() {
+        let time = i64::try_from(TIME_MAX.as_millis()).unwrap();
+        for (given, expected) in [
+            (
+                doc! {"find": "c", "$db": "other", "batchSize": 10, "maxTimeMS": 5},
+                doc! {"find": "c", "batchSize": 10, "maxTimeMS": 5, "$db": "a"},
+            ),
+            (
+                doc! {"find": "c", "batchSize": 1_000_000, "maxTimeMS": 0},
+                doc! {"find": "c", "batchSize": DOCUMENTS_MAX, "maxTimeMS": time, "$db": "a"},
+            ),
+            (
+                doc! {"aggregate": "c", "pipeline": array![], "cursor": doc! {"batchSize": 1e9}},
+                doc! {
+                    "aggregate": "c", "pipeline": array![],
+                    "cursor": doc! {"batchSize": DOCUMENTS_MAX}, "maxTimeMS": time, "$db": "a",
+                },
+            ),
+            (
+                doc! {"listCollections": 1},
+                doc! {
+                    "listCollections": 1,
+                    "cursor": doc! {"batchSize": DOCUMENTS_MAX}, "maxTimeMS": time, "$db": "a",
+                },
+            ),
+            (
+                doc! {"serverStatus": 1, "maxTimeMS": "x"},
+                doc! {"serverStatus": 1, "maxTimeMS": "x", "$db": "a"},
+            ),
+        ] {
+            assert_eq!(bounded(given.as_ref(), "a").unwrap(), expected);
+        }
+    }
+}
