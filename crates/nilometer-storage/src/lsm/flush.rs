@@ -74,6 +74,13 @@ impl Core {
         Ok(())
     }
 
+    /// Settles one tree; a failure is judged.
+    pub(crate) fn try_settle_tree(&self, tree: &Arc<Tree>) -> Result<()> {
+        self.settle_tree(tree).inspect_err(|error| {
+            self.may_retry(tree, error.clone());
+        })
+    }
+
     /// Merges all tables of one tree into one run, and lets files of values go.
     pub(crate) fn settle_tree(&self, tree: &Arc<Tree>) -> Result<()> {
         self.flush_tree(tree)?;

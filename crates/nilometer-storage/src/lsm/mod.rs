@@ -150,12 +150,14 @@ impl Engine for LsmEngine {
     fn settle(&self) -> Result<()> {
         self.core.health.check_writable()?;
         for tree in self.core.trees().values() {
-            if let Err(error) = self.core.settle_tree(tree) {
-                self.core.may_retry(tree, error.clone());
-                return Err(error);
-            }
+            self.core.try_settle_tree(tree)?;
         }
         self.core.remove_flushed_segments()
+    }
+
+    fn settle_keyspace(&self, id: KeyspaceId) -> Result<()> {
+        self.core.health.check_writable()?;
+        self.core.try_settle_tree(&self.core.tree(id)?)
     }
 
     fn checkpoint(&self, target: &Path) -> Result<()> {

@@ -247,7 +247,7 @@ pub fn snapshots_do_not_change(factory: &dyn Factory) {
             batch.delete(id, key.to_be_bytes().to_vec());
         }
         commit(&*engine, batch);
-        engine.settle().expect("settle");
+        engine.settle_keyspace(id).expect("settle");
         let seen = entries(&*view, id, &[], None, Direction::Forward);
         assert_eq!(seen.len(), 400);
         assert!(seen.iter().all(|(_, value)| value == &[1; 200]));

@@ -3,13 +3,16 @@
 //! One thread does what inserts leave behind, in order. The queue has a limit; when it is full the
 //! insert that would add to it does its chore itself, so that writers cannot outrun the folding; only the
 //! sealing of buckets that left memory is left out then, as a million idle series would make it wait.
+//! With nothing to do for a while, the thread lets the engine settle where chores removed much.
 //! Chores lost by a crash are found again at start: every bucket that has a tail is sealed then.
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use nilometer_storage::{Direction, Engine};
+use nilometer_storage::{Direction, Engine, KeyspaceId};
 
 use super::Timeseries;
 use super::bucket_catalog::{BucketCatalog, Chore};
@@ -23,6 +26,12 @@ use crate::error::{Error, ErrorCode, Result};
 
 /// Chores that may wait.
 const CHORES_WAITING_MAX: usize = 4096;
+
+/// Time without a chore after which what chores removed is let go.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Fewer removed entries are left for the engine to merge away.
+const SETTLED_ENTRIES_MIN: usize = 1000;
 
 enum Job {
     Chore(Arc<Collection>, Chore),
@@ -41,12 +50,20 @@ pub(super) struct ChoreQueue {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What folding has removed from the keyspaces of a collection since they were settled.
+struct Removed {
+    open: KeyspaceId,
+    entries: usize,
+}
+
 struct Worker {
     engine: Arc<dyn Engine>,
     bucket_catalog: Arc<BucketCatalog>,
     dictionaries: Arc<Dictionaries>,
     /// Held while a bucket is rewritten or removed.
     rewriting: Mutex<()>,
+    /// By the keyspace of the tails.
+    removed: Mutex<HashMap<KeyspaceId, Removed>>,
     /// The last failure of a chore; the data stays readable from the tail.
     failure: Mutex<Option<Error>>,
 }
@@ -82,18 +99,46 @@ impl Worker {
             bucket_catalog,
             dictionaries,
             rewriting: Mutex::default(),
+            removed: Mutex::default(),
             failure: Mutex::default(),
         }
     }
 
     fn run(&self, jobs: &Receiver<Job>) {
-        for job in jobs {
-            match job {
-                Job::Chore(collection, chore) => self.perform(&collection, &chore),
+        loop {
+            match jobs.recv_timeout(IDLE) {
+                Ok(Job::Chore(collection, chore)) => self.perform(&collection, &chore),
                 // Whoever waited may be gone.
-                Job::Barrier(done) => drop(done.send(())),
+                Ok(Job::Barrier(done)) => drop(done.send(())),
+                Err(RecvTimeoutError::Timeout) => self.settle(),
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    /// Lets go of what was removed from tails and open buckets, where it is most of what is there: readers pass over it
+    /// otherwise until it is merged away. What fails is tried again when as much has been removed once more.
+    fn settle(&self) {
+        let mut due = Vec::new();
+        self.held_removed().retain(|&tail, removed| {
+            let Ok(left) = self.engine.keyspace_statistics(tail) else {
+                return false;
+            };
+            let most = removed.entries as u64 >= left.keys_estimate / 2;
+            if removed.entries < SETTLED_ENTRIES_MIN || !most {
+                return true;
+            }
+            due.extend([tail, removed.open]);
+            false
+        });
+        for keyspace in due {
+            // Nothing is wrong with the data then.
+            let _ = self.engine.settle_keyspace(keyspace);
+        }
+    }
+
+    fn held_removed(&self) -> MutexGuard<'_, HashMap<KeyspaceId, Removed>> {
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn perform(&self, collection: &Collection, chore: &Chore) {
@@ -133,19 +178,27 @@ impl Worker {
             indexes: &indexes,
             layout,
         };
-        match chore {
+        let folded = match chore {
             Chore::Seal(_, id) | Chore::SealIdle(_, id) => {
-                folding.fold(*id, None, Target::Sealed)?;
+                folding.fold(*id, None, Target::Sealed)?
             }
             Chore::Fold(key, id) => {
                 let Some(upto) = self.bucket_catalog.begin_fold(key, *id) else {
                     return Ok(());
                 };
-                if let Some((rows, bytes)) = folding.fold(*id, Some(upto), Target::Open)? {
+                let folded = folding.fold(*id, Some(upto), Target::Open)?;
+                if let Some((rows, bytes)) = folded.written {
                     self.bucket_catalog.end_fold(key, *id, rows, bytes);
                 }
+                folded
             }
-        }
+        };
+        let mut removed = self.held_removed();
+        let removed = removed.entry(keyspaces.tail).or_insert(Removed {
+            open: keyspaces.open,
+            entries: 0,
+        });
+        removed.entries += folded.removed;
         Ok(())
     }
 }
@@ -364,5 +417,39 @@ impl Timeseries {
             }
         }
         self.wait_for_chores()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use nilometer_bson::{Value, doc};
+
+    use super::super::tests::{Fixture, on_disk};
+    use super::*;
+    use crate::timeseries::BucketLimits;
+
+    #[test]
+    fn what_was_folded_is_let_go_when_there_is_nothing_to_do() {
+        on_disk("settling", |engine| {
+            let options = doc! { "timeField": "t", "metaField": "m" };
+            let f = Fixture::over(engine, BucketLimits::default(), options);
+            for minute in 0..20 {
+                let measurement = |m| doc! { "t": Value::DateTime(minute * 60_000), "m": m };
+                let batch: Vec<_> = (0..100).map(measurement).collect();
+                assert!(f.insert(&batch, true).errors.is_empty());
+            }
+            let tail = BucketKeyspaces::of(&f.collection).unwrap().tail;
+            let entries = || f.engine.keyspace_statistics(tail).unwrap().keys_estimate;
+            assert!(entries() >= 2000);
+            f.timeseries.seal_all(&f.collection).unwrap();
+            let start = Instant::now();
+            while entries() > 0 && start.elapsed() < 30 * IDLE {
+                std::thread::sleep(IDLE / 10);
+            }
+            assert_eq!(entries(), 0);
+            assert_eq!(f.buckets(false).len(), 100);
+        });
     }
 }

@@ -193,6 +193,15 @@ pub(crate) enum Target {
     Sealed,
 }
 
+/// What came of folding a bucket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Folded {
+    /// Its measurements and the bytes of its document; `None` if there was nothing to write.
+    pub(crate) written: Option<(usize, usize)>,
+    /// Entries that were removed from the keyspaces of tails and open buckets.
+    pub(crate) removed: usize,
+}
+
 /// What folding the buckets of a collection takes.
 pub(crate) struct Folding<'f> {
     pub(crate) engine: &'f dyn Engine,
@@ -205,14 +214,8 @@ pub(crate) struct Folding<'f> {
 }
 
 impl Folding<'_> {
-    /// Writes a bucket's document with its tail below `upto` folded in. Returns its measurements and
-    /// bytes; `None` if there was nothing to write.
-    pub(crate) fn fold(
-        &self,
-        id: [u8; 12],
-        upto: Option<u32>,
-        target: Target,
-    ) -> Result<Option<(usize, usize)>> {
+    /// Writes a bucket's document with its tail below `upto` folded in.
+    pub(crate) fn fold(&self, id: [u8; 12], upto: Option<u32>, target: Target) -> Result<Folded> {
         let Self {
             engine, keyspaces, ..
         } = *self;
@@ -224,11 +227,15 @@ impl Folding<'_> {
                 batch.put(keyspaces.sealed, id.to_vec(), packed);
                 batch.delete(keyspaces.open, id.to_vec());
                 engine.commit(batch, Durability::Buffered)?;
+                return Ok(Folded {
+                    written: None,
+                    removed: 1,
+                });
             }
-            return Ok(None);
+            return Ok(Folded::default());
         }
         let Some(image) = parts.image(id, self.layout)? else {
-            return Ok(None);
+            return Ok(Folded::default());
         };
         let rows = image.rows();
         let document = image.into_document();
@@ -248,11 +255,15 @@ impl Folding<'_> {
         if parts.stored.is_some() && parts.in_open == (target == Target::Sealed) {
             batch.delete(from, id.to_vec());
         }
+        let removed = parts.tail.len();
         for (key, _) in parts.tail {
             batch.delete(keyspaces.tail, key);
         }
         engine.commit(batch, Durability::Buffered)?;
-        Ok(Some((rows, document.as_bytes().len())))
+        Ok(Folded {
+            written: Some((rows, document.as_bytes().len())),
+            removed,
+        })
     }
 
     fn store(&self, document: DocRef<'_>, columns: Columns) -> Result<Vec<u8>> {

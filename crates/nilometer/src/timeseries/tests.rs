@@ -2,6 +2,8 @@
 
 mod concurrency;
 
+pub(super) use concurrency::on_disk;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +33,11 @@ impl Fixture {
 
     /// A collection with these limits and time-series options.
     pub(super) fn with(limits: BucketLimits, options: Document) -> Self {
-        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        Self::over(Arc::new(MemoryEngine::new()), limits, options)
+    }
+
+    /// The same in this engine.
+    pub(super) fn over(engine: Arc<dyn Engine>, limits: BucketLimits, options: Document) -> Self {
         let catalog = Arc::new(Catalog::open(engine.clone()).unwrap());
         let options = TimeseriesOptions::parse(options.as_ref());
         let name = Namespace::new("db", "ts").unwrap();

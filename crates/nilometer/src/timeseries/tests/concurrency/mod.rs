@@ -130,7 +130,7 @@ fn assert_all_seen(counts: &[i64], from: i64, seen: &std::collections::HashSet<i
 }
 
 /// Exercises the embedded engine with buffers so small that it flushes all the time.
-fn on_disk(name: &str, exercise: fn(Arc<dyn Engine>)) {
+pub(in super::super) fn on_disk(name: &str, exercise: fn(Arc<dyn Engine>)) {
     let directory = std::env::temp_dir().join(format!(
         "nilometer-concurrency-{name}-{}",
         std::process::id()
