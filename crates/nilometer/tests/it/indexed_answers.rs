@@ -203,7 +203,7 @@ impl Case {
         let mut answers = [&find, &natural].map(|command| self.fixture.all(command.clone()));
         if !is_sorted {
             for answer in &mut answers {
-                answer.sort_by_key(|bucket| show(bucket));
+                answer.sort_by_key(show);
             }
         }
         let [by_index, scanned] = answers;
