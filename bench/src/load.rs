@@ -1,6 +1,8 @@
 //! Loading: ordered inserts of full batches, one after the other on each connection.
+//!
+//! If time runs out, all connections stop behind the same tick: what is loaded is a data set, only a shorter one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nilometer_bson::{Document, DocumentBuilder, array, doc};
@@ -59,20 +61,59 @@ pub(crate) fn prepare(connection: &mut dyn Connection, options: &Options) -> Out
     Ok(())
 }
 
-/// Loads everything.
+/// How far loading has come, and where it ends.
+struct Front {
+    /// When no further tick is begun.
+    deadline: Option<Instant>,
+    /// The first tick nobody has begun, and the one that nobody shall begin.
+    state: Mutex<(usize, usize)>,
+}
+
+impl Front {
+    fn new(options: &Options, ticks: usize) -> Self {
+        let longest = options.seconds.map(Duration::from_secs);
+        Self {
+            deadline: longest.and_then(|longest| Instant::now().checked_add(longest)),
+            state: Mutex::new((0, ticks)),
+        }
+    }
+
+    /// True if a connection may load this tick.
+    fn begin(&self, tick: usize) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.deadline.is_some_and(|end| Instant::now() >= end) {
+            // Those ahead have begun ticks that the others must load, too. The first tick is always loaded.
+            state.1 = state.1.min(state.0.max(1));
+        }
+        if tick >= state.1 {
+            return false;
+        }
+        state.0 = state.0.max(tick + 1);
+        true
+    }
+
+    /// Ticks that are loaded.
+    fn loaded(&self) -> usize {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Loads everything, or what can be loaded in the time there is; the second value is how many ticks.
 pub(crate) fn run(
     connections: &mut [Box<dyn Connection>],
     data: &DataSet,
     options: &Options,
-) -> Outcome<Loaded> {
+) -> Outcome<(Loaded, usize)> {
     let count = connections.len();
+    let front = &Front::new(options, data.ticks);
     let start = Instant::now();
     let parts: Vec<Outcome<Part>> = std::thread::scope(|scope| {
         let workers: Vec<_> = connections
             .iter_mut()
             .enumerate()
             .map(|(number, connection)| {
-                scope.spawn(move || load_part(&mut **connection, data, options, (number, count)))
+                let who = (number, count);
+                scope.spawn(move || load_part(&mut **connection, data, options, who, front))
             })
             .collect();
         workers
@@ -97,7 +138,7 @@ pub(crate) fn run(
         loaded.waiting = loaded.waiting.max(part.latencies.iter().sum());
         loaded.latencies.extend(part.latencies);
     }
-    Ok(loaded)
+    Ok((loaded, front.loaded()))
 }
 
 /// What one connection loaded.
@@ -114,6 +155,7 @@ fn load_part(
     data: &DataSet,
     options: &Options,
     (number, count): (usize, usize),
+    front: &Front,
 ) -> Outcome<Part> {
     let encoder = data.encoder(options);
     let command = doc! {
@@ -124,7 +166,7 @@ fn load_part(
     let mut part = Part::default();
     let mut batch = Vec::new();
     let mut in_batch = 0;
-    for tick in 0..data.ticks {
+    for tick in (0..data.ticks).take_while(|tick| front.begin(*tick)) {
         for host in (number..data.hosts.len()).step_by(count) {
             encoder.write(
                 &mut batch,
@@ -167,4 +209,30 @@ fn send(
     part.bytes += bytes;
     *in_batch = 0;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn when_time_is_up_everybody_goes_as_far_as_the_first() {
+        let options = Options {
+            seconds: Some(3600),
+            ..Options::default()
+        };
+        let mut front = Front::new(&options, 10);
+        assert!((0..4).all(|tick| front.begin(tick)));
+        front.deadline = Some(Instant::now());
+        assert!((0..4).all(|tick| front.begin(tick)) && !front.begin(4));
+        assert_eq!(front.loaded(), 4);
+        let options = Options {
+            seconds: Some(0),
+            ..Options::default()
+        };
+        let front = Front::new(&options, 10);
+        assert!(front.begin(0) && !front.begin(1));
+        let front = Front::new(&Options::default(), 2);
+        assert!(front.begin(0) && front.begin(1) && !front.begin(2));
+    }
 }

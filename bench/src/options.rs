@@ -1,9 +1,9 @@
-//! The command line.
+//! What is measured, and the command line that says it.
 
 use crate::target::Outcome;
 
 /// What `--help` prints.
-pub(crate) const HELP: &str = "\
+pub const HELP: &str = "\
 nilometer-bench: the TSBS devops cpu-only set against a MongoDB-speaking server
 
 where
@@ -32,6 +32,8 @@ work
   --index                     create {\"tags.hostname\": 1, time: -1} first
   --settle SECONDS            before weighing and asking: in process, seal and compact; then wait at
                               most so long for the folder to come to rest; 0 for neither [60]
+  --seconds N                 loading at most so long, and all queries together: fewer measurements,
+                              fewer draws                         [no limit]
 output
   --json FILE                 all figures
   --beside FILE               figures of another run (its --json), to show how each query has grown
@@ -39,15 +41,18 @@ output
 
 /// How numbers are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NumberType {
+pub enum NumberType {
+    /// As 64-bit integers.
     Int64,
+    /// As 32-bit integers.
     Int32,
+    /// As doubles.
     Double,
 }
 
 /// How a document is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub enum Shape {
     /// `_id`, time, tags, metrics.
     Plain,
     /// `_id`, measurement, time, metrics, tags: as MongoDB's fork of TSBS sends it.
@@ -56,32 +61,59 @@ pub(crate) enum Shape {
 
 /// What was asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
-    pub(crate) address: String,
-    pub(crate) database: String,
-    pub(crate) collection: String,
-    pub(crate) in_process: Option<String>,
-    pub(crate) dbpath: Option<String>,
-    pub(crate) scale: usize,
-    pub(crate) days: f64,
-    pub(crate) interval_s: i64,
-    pub(crate) seed: u64,
-    pub(crate) shape: Shape,
-    pub(crate) number: NumberType,
-    pub(crate) shuffle: bool,
-    pub(crate) with_id: bool,
-    pub(crate) batch: usize,
-    pub(crate) connections: usize,
-    pub(crate) load: bool,
-    pub(crate) queries: bool,
-    pub(crate) only: String,
-    pub(crate) draws: usize,
-    pub(crate) granularity: String,
-    pub(crate) duplicates: Option<String>,
-    pub(crate) index: bool,
-    pub(crate) settle_s: u64,
-    pub(crate) json: Option<String>,
-    pub(crate) beside: Option<String>,
+pub struct Options {
+    /// Address of the server as `host:port`; only text if the database runs in process.
+    pub address: String,
+    /// Database that is made, and dropped before.
+    pub database: String,
+    /// Collection.
+    pub collection: String,
+    /// Folder of a database that runs in this process.
+    pub in_process: Option<String>,
+    /// Folder of the data, to be weighed.
+    pub dbpath: Option<String>,
+    /// Hosts.
+    pub scale: usize,
+    /// Days, also fractions.
+    pub days: f64,
+    /// Seconds between two measurements of a host.
+    pub interval_s: i64,
+    /// Seed of values, hosts and parameters.
+    pub seed: u64,
+    /// Layout of documents.
+    pub shape: Shape,
+    /// How numbers are stored.
+    pub number: NumberType,
+    /// Fields in one of several random orders.
+    pub shuffle: bool,
+    /// Documents carry their `_id`.
+    pub with_id: bool,
+    /// Documents in an insert.
+    pub batch: usize,
+    /// Connections that load at once.
+    pub connections: usize,
+    /// Data is loaded.
+    pub load: bool,
+    /// Queries are run.
+    pub queries: bool,
+    /// Only queries whose name begins so.
+    pub only: String,
+    /// Parameters drawn for each query.
+    pub draws: usize,
+    /// Granularity of the collection.
+    pub granularity: String,
+    /// What becomes of measurements of the same tags and time.
+    pub duplicates: Option<String>,
+    /// An index on host and time is made first.
+    pub index: bool,
+    /// Longest wait for the data to come to rest; 0 for none.
+    pub settle_s: u64,
+    /// File for all figures.
+    pub json: Option<String>,
+    /// File with the figures of another run.
+    pub beside: Option<String>,
+    /// Longest time for loading, and for all queries together.
+    pub seconds: Option<u64>,
 }
 
 impl Default for Options {
@@ -112,13 +144,14 @@ impl Default for Options {
             settle_s: 60,
             json: None,
             beside: None,
+            seconds: None,
         }
     }
 }
 
 impl Options {
     /// Reads the command line.
-    pub(crate) fn parse(arguments: &[String]) -> Outcome<Self> {
+    pub fn parse(arguments: &[String]) -> Outcome<Self> {
         let mut options = Self::default();
         let mut words = arguments.iter();
         while let Some(word) = words.next() {
@@ -174,6 +207,7 @@ impl Options {
             "--granularity" => self.granularity = value.to_string(),
             "--duplicates" => self.duplicates = Some(value.to_string()),
             "--settle" => self.settle_s = number(word, value)?,
+            "--seconds" => self.seconds = Some(number(word, value)?),
             "--json" => self.json = Some(value.to_string()),
             "--beside" => self.beside = Some(value.to_string()),
             "--shape" => {
@@ -197,7 +231,7 @@ impl Options {
     }
 
     /// Ticks in the data set.
-    pub(crate) fn ticks(&self) -> usize {
+    pub fn ticks(&self) -> usize {
         (self.days * 86_400.0 / self.interval_s.max(1) as f64) as usize
     }
 }

@@ -115,11 +115,21 @@ pub(crate) fn run(
     options: &Options,
 ) -> Outcome<Vec<Measured>> {
     let mut all = Vec::new();
-    for (number, query) in QUERIES.iter().enumerate() {
-        if query.name.starts_with(&options.only) {
-            let draws = draws(query, number, data, options);
-            all.push(measure(connection, query, &draws, data, options));
-        }
+    let chosen = QUERIES.iter().enumerate();
+    let chosen: Vec<_> = chosen
+        .filter(|(_, query)| query.name.starts_with(&options.only))
+        .collect();
+    let longest = options.seconds.map(Duration::from_secs);
+    // What one query leaves of its share is the others'.
+    let end = longest.and_then(|longest| Instant::now().checked_add(longest));
+    for (at, (number, query)) in chosen.iter().enumerate() {
+        let share = |end: Instant| {
+            let left = end.saturating_duration_since(Instant::now());
+            Instant::now() + left / u32::try_from(chosen.len() - at).unwrap_or(u32::MAX)
+        };
+        let draws = draws(query, *number, data, options);
+        let end = end.map(share);
+        all.push(measure(connection, query, &draws, data, (options, end)));
     }
     Ok(all)
 }
@@ -129,7 +139,7 @@ fn measure(
     query: &Query,
     draws: &[Draw],
     data: &DataSet,
-    options: &Options,
+    (options, end): (&Options, Option<Instant>),
 ) -> Measured {
     let mut measured = Measured {
         name: query.name,
@@ -140,6 +150,10 @@ fn measure(
     };
     let rounds = draws.iter().take(WARM_UP).map(|d| (d, false));
     for (draw, counts) in rounds.chain(draws.iter().map(|d| (d, true))) {
+        let is_over = end.is_some_and(|end| Instant::now() >= end);
+        if is_over && (!counts || !measured.latencies.is_empty()) {
+            continue;
+        }
         let command = command(query, draw, data, options);
         let start = Instant::now();
         let batches = match drain(connection, &command, options) {

@@ -8,21 +8,21 @@ use crate::disk::Weight;
 use crate::load::Loaded;
 use crate::options::Options;
 use crate::queries::Measured;
-use crate::target::Outcome;
 
 /// The part of a data folder that holds the log.
 const LOG: &str = "wal";
 
+/// The parts of a run that were not slower than what is told.
+const PARTS: [(&str, f64); 3] = [("median", 0.5), ("95 %", 0.95), ("99 %", 0.99)];
+
 /// Everything that was measured in one run.
-pub(crate) struct Report {
+pub struct Report {
     title: String,
     machine: String,
     rows: usize,
     pub(crate) load: Option<Loaded>,
     pub(crate) disk: Option<Weight>,
     pub(crate) queries: Vec<Measured>,
-    /// Medians of another run by name, in ms.
-    pub(crate) beside: Vec<(String, f64)>,
 }
 
 impl Report {
@@ -46,111 +46,72 @@ impl Report {
             load: None,
             disk: None,
             queries: Vec::new(),
-            beside: Vec::new(),
-        }
-    }
-
-    /// Takes the medians of another run from its JSON.
-    pub(crate) fn put_beside(&mut self, json: &str) -> Outcome {
-        let other = nilometer_bson::extjson::parse_document(json).map_err(|e| e.to_string())?;
-        let queries = other.get("queries").as_array();
-        for query in queries.iter().flat_map(|list| list.iter()) {
-            let query = query.as_document();
-            let name = query.and_then(|query| query.get("name").as_str());
-            let median = query.map(|query| query.get("median_ms"));
-            let (Some(name), Some(nilometer_bson::ValueRef::Double(median))) = (name, median)
-            else {
-                return Err("a query without a name or a median".to_string());
-            };
-            self.beside.push((name.to_string(), median));
-        }
-        Ok(())
-    }
-
-    /// How many times as long as in the other run a query takes, as a cell; nothing without another run.
-    fn growth(&self, query: &Measured) -> String {
-        let mut known = self.beside.iter();
-        let before = known.find(|(name, median)| name == query.name && *median > 0.0);
-        match before {
-            _ if self.beside.is_empty() => String::new(),
-            Some((_, before)) => {
-                let now = millis(quantile(&query.latencies, 0.5));
-                format!(" {before:.3} | {:.2} |", now / before)
-            }
-            None => " | |".to_string(),
         }
     }
 
     /// False if a query failed or was answered wrongly.
-    pub(crate) fn all_answers_right(&self) -> bool {
+    pub fn all_answers_right(&self) -> bool {
         self.queries.iter().all(|q| q.wrong.is_none())
     }
 
-    /// Prints the tables.
-    pub(crate) fn print(&self) {
-        println!("{}\n{}\n", self.title, self.machine);
-        println!("| what | figure |\n|---|---:|");
+    /// The tables.
+    pub fn text(&self) -> String {
+        let mut out = format!(
+            "{}\n{}\n\n| what | figure |\n|---|---:|\n",
+            self.title, self.machine
+        );
+        let mut line = |what: &str, figure: String| {
+            let _ = writeln!(out, "| {what} | {figure} |");
+        };
         if let Some(load) = &self.load {
-            let millions = load.bson_bytes as f64 / 1e6;
-            println!("| measurements loaded | {} |", load.rows);
-            println!("| BSON loaded | {millions:.1} MB |");
-            println!(
-                "| rate while waiting for the server | {:.0} a second |",
-                load.rate()
-            );
+            line("measurements loaded", load.rows.to_string());
+            line("BSON loaded", megabytes(load.bson_bytes));
+            let a_second = |rate: f64| format!("{rate:.0} a second");
+            line("rate while waiting for the server", a_second(load.rate()));
             let wall = load.rows as f64 / load.wall.as_secs_f64();
-            println!("| rate by the wall clock | {wall:.0} a second |");
-            println!(
-                "| batch, median | {:.2} ms |",
-                millis(quantile(&load.latencies, 0.5))
-            );
-            println!(
-                "| batch, 99 % | {:.2} ms |",
-                millis(quantile(&load.latencies, 0.99))
-            );
+            line("rate by the wall clock", a_second(wall));
+            for (name, part) in PARTS {
+                let latency = millis(quantile(&load.latencies, part));
+                line(&format!("batch, {name}"), format!("{latency:.2} ms"));
+            }
         }
         if let Some(disk) = &self.disk {
-            let each = disk.bytes as f64 / self.rows as f64;
-            println!(
-                "| on disk ({}) | {:.2} MB |",
-                disk.source,
-                disk.bytes as f64 / 1e6
-            );
-            println!("| on disk for a measurement | {each:.2} bytes |");
+            let each = |bytes: u64| format!("{:.2} bytes", bytes as f64 / self.rows as f64);
+            line(&format!("on disk ({})", disk.source), megabytes(disk.bytes));
+            line("on disk for a measurement", each(disk.bytes));
             if let Some((_, log)) = disk.parts.iter().find(|(name, _)| name == LOG) {
-                let each = (disk.bytes - log) as f64 / self.rows as f64;
-                println!("| … outside the log | {each:.2} bytes |");
+                line("… outside the log", each(disk.bytes - log));
             }
             for (name, bytes) in disk.parts.iter().take(8) {
-                println!("| … of it in `{name}` | {:.2} MB |", *bytes as f64 / 1e6);
+                line(&format!("… of it in `{name}`"), megabytes(*bytes));
             }
         }
-        if self.queries.is_empty() {
-            return;
+        if !self.queries.is_empty() {
+            let names = PARTS.map(|(name, _)| format!("{name}, ms")).join(" | ");
+            let _ = writeln!(
+                out,
+                "\n| query | {names} | runs | rows | KB | answers |\n|---|---:|---:|---:|---:|---:|---:|---|"
+            );
         }
-        let (head, line) = match self.beside.is_empty() {
-            true => ("", ""),
-            false => (" the other run, ms | times |", "---:|---:|"),
-        };
-        println!(
-            "\n| query | median, ms | 90 % | rows | KB | answers |{head}\n|---|---:|---:|---:|---:|---|{line}"
-        );
         for q in &self.queries {
-            println!(
-                "| {} | {:.3} | {:.3} | {} | {} | {} |{}",
+            let parts =
+                PARTS.map(|(_, part)| format!("{:.3}", millis(quantile(&q.latencies, part))));
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} | {} | {} |",
                 q.name,
-                millis(quantile(&q.latencies, 0.5)),
-                millis(quantile(&q.latencies, 0.9)),
+                parts.join(" | "),
+                q.latencies.len(),
                 q.rows,
                 q.bytes / 1000,
                 q.wrong.as_deref().unwrap_or("right"),
-                self.growth(q),
             );
         }
+        out
     }
 
     /// The same as one JSON document.
-    pub(crate) fn to_json(&self) -> String {
+    pub fn to_json(&self) -> String {
         let mut out = String::new();
         let _ = write!(
             out,
@@ -203,6 +164,15 @@ impl Report {
         out.push_str("\n  ]\n}\n");
         out
     }
+}
+
+/// The median of a query's latencies.
+pub(crate) fn median_ms(query: &Measured) -> f64 {
+    millis(quantile(&query.latencies, 0.5))
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.2} MB", bytes as f64 / 1e6)
 }
 
 fn millis(duration: Duration) -> f64 {

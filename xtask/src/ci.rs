@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::process::{Outcome, cargo, root, run};
-use crate::{conformance, fuzz, tidy};
+use crate::{conformance, deny, fuzz, tidy};
 
 /// Clean build of all tests, on two cores.
 const TEST_BUILD_MAX: Duration = Duration::from_secs(4 * 60);
@@ -40,6 +40,7 @@ pub(crate) fn all() -> Outcome {
     step(&mut steps, "docs", docs);
     step(&mut steps, "fuzz", || fuzz::run(&[]));
     step(&mut steps, "conformance", || conformance::run(&[]));
+    step(&mut steps, "deny", deny::all);
     report(&steps, times.as_ref(), edit)
 }
 

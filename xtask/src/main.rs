@@ -12,6 +12,7 @@
 
 mod ci;
 mod conformance;
+mod deny;
 mod fuzz;
 mod process;
 mod tidy;
@@ -31,6 +32,7 @@ cargo xtask TASK
   fuzz --list               the targets
   conformance [CLIENT]...   real clients against the built server
                             (pymongo node mongosh mongoose web go java spring rust; all when none is named)
+  deny                      licences, sources and known weaknesses of what is linked (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   bench ARGS...             the load generator, optimised (ARGS as `--help` there explains)
 ";
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         ["test"] => ci::test().map(drop),
         ["histories"] => ci::histories(),
         ["docs"] => ci::docs(),
+        ["deny"] => deny::all(),
         ["tidy"] => tidy::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["conformance", clients @ ..] => conformance::run(clients),

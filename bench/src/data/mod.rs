@@ -81,6 +81,11 @@ impl DataSet {
         }
     }
 
+    /// Forgets what lies behind so many ticks.
+    pub(crate) fn cut(&mut self, ticks: usize) {
+        self.ticks = self.ticks.min(ticks);
+    }
+
     /// Measurements in all.
     pub(crate) fn rows(&self) -> usize {
         self.ticks * self.hosts.len()

@@ -10,6 +10,12 @@
 //! byte of BSON; beside it what rewriting each bucket's document at each commit would have written,
 //! derived from the sizes of the buckets that came of it.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a part of a command line program, which talks to its terminal"
+)]
+
 mod figures;
 mod order;
 mod single;
@@ -29,7 +35,7 @@ use figures::{Amplification, Figures};
 use order::Arrival;
 
 /// What `pattern --help` prints.
-pub(crate) const HELP: &str = "\
+pub const HELP: &str = "\
 nilometer-bench pattern NAME [options as without a pattern]
 
   hundred     100 hosts, batches of 10,000 in the order of time
@@ -55,7 +61,7 @@ fn shape(name: &str) -> Option<(usize, usize, usize, Arrival)> {
 }
 
 /// Runs the pattern the command line names first.
-pub(crate) fn run(arguments: &[String]) -> Outcome {
+pub fn run(arguments: &[String]) -> Outcome {
     let Some((name, rest)) = arguments.split_first() else {
         return Err(format!("which pattern?\n{HELP}"));
     };

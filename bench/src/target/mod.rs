@@ -11,17 +11,17 @@ use nilometer_bson::{Document, ValueRef};
 use crate::options::Options;
 
 /// A result whose error is text for a person.
-pub(crate) type Outcome<T = ()> = Result<T, String>;
+pub type Outcome<T = ()> = Result<T, String>;
 
 /// One connection, or its like in process.
-pub(crate) trait Connection: Send {
+pub trait Connection: Send {
     /// Runs a command that names its database in `$db`. `documents`, framed one behind the other,
     /// go beside it as the sequence of that name.
     fn call(&mut self, command: &Document, documents: Option<Arc<Vec<u8>>>) -> Outcome<Document>;
 }
 
 /// What is measured.
-pub(crate) struct Target {
+pub struct Target {
     /// As many as were asked for.
     pub(crate) connections: Vec<Box<dyn Connection>>,
     /// The database, when it runs in this process.
@@ -30,16 +30,10 @@ pub(crate) struct Target {
 
 impl Target {
     /// Connects, or opens the database in process.
-    pub(crate) fn open(options: &Options) -> Outcome<Self> {
+    pub fn open(options: &Options) -> Outcome<Self> {
         let Some(folder) = &options.in_process else {
-            let connections = (0..options.connections)
-                .map(|_| -> Outcome<Box<dyn Connection>> {
-                    Ok(Box::new(wire::Wire::connect(&options.address)?))
-                })
-                .collect::<Outcome<_>>()?;
-            return Ok(Self {
-                connections,
-                embedded: None,
+            return Self::connect(options.connections, || {
+                Ok(Box::new(wire::Wire::connect(&options.address)?))
             });
         };
         let database = Database::open(folder).map_err(|e| format!("{folder}: {e}"))?;
@@ -53,8 +47,19 @@ impl Target {
         })
     }
 
+    /// A server that is reached by `connect`.
+    pub fn connect(
+        count: usize,
+        mut connect: impl FnMut() -> Outcome<Box<dyn Connection>>,
+    ) -> Outcome<Self> {
+        Ok(Self {
+            connections: (0..count).map(|_| connect()).collect::<Outcome<_>>()?,
+            embedded: None,
+        })
+    }
+
     /// The first connection.
-    pub(crate) fn first(&mut self) -> &mut dyn Connection {
+    pub fn first(&mut self) -> &mut dyn Connection {
         &mut *self.connections[0]
     }
 

@@ -22,6 +22,7 @@ pub mod http;
 pub mod limits;
 pub mod listener;
 pub mod log;
+mod login;
 pub mod machine;
 pub mod registry;
 pub mod server;

@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nilometer_bson::document::Elements;
@@ -297,9 +297,23 @@ struct UsageState {
     keys: AtomicU64,
     documents: AtomicU64,
     returned: AtomicU64,
+    made: Mutex<Vec<String>>,
 }
 
 impl Usage {
+    /// A collection came into being, though no command asked for that by name.
+    pub fn made(&self, namespace: String) {
+        let made = &self.0.made;
+        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.push(namespace);
+    }
+
+    /// The collections that came into being.
+    pub fn all_made(&self) -> Vec<String> {
+        let made = &self.0.made;
+        made.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Says how documents were found; the first word stays.
     pub fn found_by(&self, plan: &Arc<str>) {
         self.0.plan.get_or_init(|| Arc::clone(plan));

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::connect::ServerGiven;
 use super::security::SecurityGiven;
-use super::transfer::Format;
+use super::transfer::CollectionGiven;
 
 /// A time-series document database that speaks the MongoDB wire protocol.
 #[derive(Debug, Parser)]
@@ -50,6 +51,11 @@ pub(crate) enum Command {
     Import(Import),
     /// Write a collection of a running server as lines of text.
     Export(Export),
+    /// Measure a server, or this machine, with made-up data of a size of your choice.
+    ///
+    /// Loads measurements of hosts, weighs them, runs eighteen queries and checks every answer. The same seed gives
+    /// the same data. What was loaded is dropped at the end.
+    Bench(super::bench::Given),
     /// Deal with configuration files.
     #[command(subcommand)]
     Config(Config),
@@ -64,18 +70,8 @@ pub(crate) enum Command {
 pub(crate) struct Import {
     /// The file; the standard input if none is given
     pub(crate) file: Option<PathBuf>,
-    /// The server
-    #[arg(long, value_name = "URI", default_value = "mongodb://127.0.0.1:27017")]
-    pub(crate) uri: String,
-    /// Database
-    #[arg(long)]
-    pub(crate) db: String,
-    /// Collection; made as an ordinary one if it does not exist
-    #[arg(long)]
-    pub(crate) collection: String,
-    /// What the lines are, if the name of the file does not say
-    #[arg(long, value_enum)]
-    pub(crate) format: Option<Format>,
+    #[command(flatten)]
+    pub(crate) into: CollectionGiven,
     /// Lines at the beginning that were imported before
     #[arg(long, value_name = "LINES", default_value_t = 0)]
     pub(crate) skip: u64,
@@ -86,18 +82,8 @@ pub(crate) struct Import {
 pub(crate) struct Export {
     /// The file; the standard output if none is given
     pub(crate) file: Option<PathBuf>,
-    /// The server
-    #[arg(long, value_name = "URI", default_value = "mongodb://127.0.0.1:27017")]
-    pub(crate) uri: String,
-    /// Database
-    #[arg(long)]
-    pub(crate) db: String,
-    /// Collection or view
-    #[arg(long)]
-    pub(crate) collection: String,
-    /// What the lines shall be, if the name of the file does not say
-    #[arg(long, value_enum)]
-    pub(crate) format: Option<Format>,
+    #[command(flatten)]
+    pub(crate) from: CollectionGiven,
     /// Only documents that match, in extended JSON
     #[arg(long, value_name = "JSON")]
     pub(crate) query: Option<String>,
@@ -138,9 +124,8 @@ pub(crate) struct Completion {
 pub(crate) struct Backup {
     /// Directory for the copy; made if it does not exist, else it must be empty
     pub(crate) directory: PathBuf,
-    /// The server to ask
-    #[arg(long, value_name = "URI", default_value = "mongodb://127.0.0.1:27017")]
-    pub(crate) uri: String,
+    #[command(flatten)]
+    pub(crate) server: ServerGiven,
     /// Directory of a database that is not served
     #[arg(long, value_name = "DIR", conflicts_with = "uri")]
     pub(crate) dbpath: Option<PathBuf>,

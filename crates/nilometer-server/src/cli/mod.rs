@@ -5,6 +5,7 @@
 //! *resolved* into settings with defaults filled in ([`settings`]).
 
 mod args;
+mod bench;
 mod config;
 mod connect;
 mod demo;
@@ -91,6 +92,7 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
             args::Command::Verify(given) => upkeep::verify(&given.directory),
             args::Command::Salvage(given) => upkeep::salvage(&given),
             args::Command::Inspect(given) => upkeep::inspect(&given.path),
+            args::Command::Bench(given) => bench::run(&given),
             args::Command::Import(given) => transfer::import(&given),
             args::Command::Export(given) => transfer::export(&given),
             args::Command::Config(args::Config::Check(given)) => pages::check_config(&given.file),

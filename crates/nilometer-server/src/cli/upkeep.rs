@@ -10,7 +10,6 @@ use nilometer_bson::doc;
 
 use super::Failure;
 use super::args;
-use super::connect::Connection;
 
 type Done = Result<(), Failure>;
 
@@ -26,7 +25,7 @@ pub(super) fn backup(given: &args::Backup) -> Done {
         }
         None => {
             let directory = std::path::absolute(&given.directory)?;
-            let mut server = Connection::open(&given.uri)?;
+            let mut server = given.server.open()?;
             let command = doc! { "nilometerBackup": directory.display().to_string() };
             server.run("admin", &command)?;
         }

@@ -16,13 +16,7 @@ use super::TlsOptions;
 /// What rustls needs, read from the files. The error says which file and what is wrong with it.
 pub(super) fn load(options: &TlsOptions) -> Result<Arc<ServerConfig>, String> {
     let path = &options.certificate_key_file;
-    let chain = certificates(path)?;
-    let key = PrivateKeyDer::from_pem_file(path).map_err(|e| {
-        format!(
-            "{} holds no private key that can be read (one without a password is needed): {e}",
-            path.display()
-        )
-    })?;
+    let (chain, key) = identity(path)?;
     let mut versions: Vec<&'static SupportedProtocolVersion> = Vec::new();
     if !options.without_tls13 {
         versions.push(&version::TLS13);
@@ -37,12 +31,7 @@ pub(super) fn load(options: &TlsOptions) -> Result<Arc<ServerConfig>, String> {
     let builder = match &options.ca_file {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
-                roots
-                    .add(certificate)
-                    .map_err(|e| format!("{} holds no authority: {e}", path.display()))?;
-            }
+            let roots = authorities(path)?;
             let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
             let verifier = if options.allow_without_certificates {
                 verifier.allow_unauthenticated()
@@ -59,6 +48,31 @@ pub(super) fn load(options: &TlsOptions) -> Result<Arc<ServerConfig>, String> {
         .with_single_cert(chain, key)
         .map_err(|e| format!("{} cannot be used: {e}", path.display()))?;
     Ok(Arc::new(config))
+}
+
+/// A certificate with its chain, and the private key, of one file.
+pub(super) fn identity(
+    path: &Path,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
+    let chain = certificates(path)?;
+    let key = PrivateKeyDer::from_pem_file(path).map_err(|e| {
+        format!(
+            "{} holds no private key that can be read (one without a password is needed): {e}",
+            path.display()
+        )
+    })?;
+    Ok((chain, key))
+}
+
+/// The authorities of a file.
+pub(super) fn authorities(path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots
+            .add(certificate)
+            .map_err(|e| format!("{} holds no authority: {e}", path.display()))?;
+    }
+    Ok(roots)
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -8,9 +8,10 @@
 //! Which of both is allowed is the mode's affair. A record begins with 16 03 and a third byte from 1 to 4.
 //! A message could only begin so if it were longer than 64 KiB, and the first one of a client never is.
 //! Everything is blocking, on the connection's own thread. Certificates may be read anew at any
-//! time; connections that are open keep theirs.
+//! time; connections that are open keep theirs. [`client`] is the other end, for the program's own commands.
 
 mod certificates;
+mod client;
 mod stream;
 
 use std::io;
@@ -22,6 +23,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::limits;
 use crate::registry::SharedStream;
+pub(crate) use client::ClientTls;
 pub(crate) use stream::{Opened, Transport};
 
 /// Which connections speak TLS.

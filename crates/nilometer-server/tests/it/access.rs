@@ -3,124 +3,10 @@
 use std::time::Instant;
 
 use nilometer::auth::Mechanism;
-use nilometer_bson::{Binary, Document, Value, ValueRef, array, doc};
+use nilometer_bson::{DocRef, Document, Value, ValueRef, array, doc};
 
-use crate::client::{Client, code, is_ok};
+use crate::client::{Client, code, is_ok, prover};
 use crate::server::{Directory, Server};
-
-/// What is in base64 in a message.
-fn decode(text: &str) -> Vec<u8> {
-    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let (mut out, mut bits, mut held) = (Vec::new(), 0_u32, 0);
-    for digit in text.bytes().filter(|b| *b != b'=') {
-        let value = DIGITS.iter().position(|d| *d == digit).expect("a digit");
-        bits = (bits << 6) | u32::try_from(value).expect("small");
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            out.push(u8::try_from((bits >> held) & 0xFF).expect("a byte"));
-        }
-    }
-    out
-}
-
-fn encode(bytes: &[u8]) -> String {
-    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for part in bytes.chunks(3) {
-        let byte = |at: usize| usize::from(part.get(at).copied().unwrap_or(0));
-        let bits = (byte(0) << 16) | (byte(1) << 8) | byte(2);
-        for at in 0..4 {
-            if at <= part.len() {
-                out.push(char::from(DIGITS[(bits >> (18 - 6 * at)) & 63]));
-            } else {
-                out.push('=');
-            }
-        }
-    }
-    out
-}
-
-fn binary(text: &str) -> Value {
-    Value::from(Binary {
-        subtype: 0,
-        bytes: text.as_bytes().into(),
-    })
-}
-
-fn text(reply: &Document, field: &str) -> String {
-    match reply.get(field) {
-        ValueRef::Binary { bytes, .. } => String::from_utf8(bytes.to_vec()).expect("text"),
-        other => panic!("{other:?} in {reply:?}"),
-    }
-}
-
-/// Logs in by SCRAM on the database `db`, and gives the last reply.
-pub(crate) fn log_in(
-    client: &mut Client,
-    mechanism: Mechanism,
-    db: &str,
-    user: &str,
-    pwd: &str,
-) -> Document {
-    let bare = format!("n={user},r=abcdefghijkl");
-    let begin = doc! {
-        "saslStart": 1,
-        "mechanism": mechanism.name(),
-        "payload": binary(&format!("n,,{bare}")),
-        "autoAuthorize": 1,
-        "options": doc! {"skipEmptyExchange": true},
-    };
-    let reply = client.run_on(db, &begin);
-    if !is_ok(&reply) {
-        return reply;
-    }
-    let id = reply.get("conversationId").to_value();
-    finish(
-        client,
-        mechanism,
-        db,
-        (user, pwd),
-        &bare,
-        &text(&reply, "payload"),
-        id,
-    )
-}
-
-fn finish(
-    client: &mut Client,
-    mechanism: Mechanism,
-    db: &str,
-    (user, pwd): (&str, &str),
-    bare: &str,
-    challenge: &str,
-    id: Value,
-) -> Document {
-    let part = |name: &str| {
-        let mut parts = challenge.split(',');
-        let found = parts.find_map(|p| p.strip_prefix(name));
-        found.expect("a part").to_owned()
-    };
-    let salted = mechanism.stretch(
-        mechanism.prepare(user, pwd).expect("a password").as_bytes(),
-        &decode(&part("s=")),
-        part("i=").parse().expect("a number"),
-    );
-    let unproven = format!("c=biws,r={}", part("r="));
-    let signed = format!("{bare},{challenge},{unproven}");
-    let key = mechanism.hmac(&salted, b"Client Key");
-    let signature = mechanism.hmac(&mechanism.hash(&key), signed.as_bytes());
-    let proof: Vec<u8> = key.iter().zip(&signature).map(|(a, b)| a ^ b).collect();
-    let payload = format!("{unproven},p={}", encode(&proof));
-    let go_on = doc! {"saslContinue": 1, "conversationId": id, "payload": binary(&payload)};
-    let reply = client.run_on(db, &go_on);
-    if is_ok(&reply) {
-        let server = mechanism.hmac(&salted, b"Server Key");
-        let signature = mechanism.hmac(&server, signed.as_bytes());
-        assert_eq!(text(&reply, "payload"), format!("v={}", encode(&signature)));
-    }
-    reply
-}
 
 pub(crate) fn create_root(server: &Server) {
     let create = doc! {"createUser": "root", "pwd": "pencil", "roles": array!["root"]};
@@ -140,8 +26,8 @@ fn a_user_logs_in_by_either_mechanism_and_may_then_work() {
     );
     for mechanism in Mechanism::ALL {
         let mut client = server.connect();
-        let wrong = log_in(&mut client, mechanism, "admin", "root", "wrong");
-        let nobody = log_in(&mut client, mechanism, "admin", "nobody", "wrong");
+        let wrong = client.log_in(mechanism, "admin", "root", "wrong");
+        let nobody = client.log_in(mechanism, "admin", "nobody", "wrong");
         assert_eq!(code(&wrong), 18);
         assert_eq!(
             wrong.as_bytes(),
@@ -149,7 +35,7 @@ fn a_user_logs_in_by_either_mechanism_and_may_then_work() {
             "nobody is not told apart"
         );
         assert_eq!(code(&client.run(&doc! {"find": "c"})), 13);
-        let reply = log_in(&mut client, mechanism, "admin", "root", "pencil");
+        let reply = client.log_in(mechanism, "admin", "root", "pencil");
         assert!(matches!(reply.get("done"), ValueRef::Bool(true)));
         assert!(is_ok(&client.run(&doc! {"find": "c"})));
         let status = client.run(&doc! {"connectionStatus": 1});
@@ -166,14 +52,14 @@ fn a_login_begins_in_the_handshake() {
     let server = Server::start_with(&["--auth"]);
     create_root(&server);
     let mut client = server.connect();
-    let bare = "n=root,r=abcdefghijkl";
+    let (prover, first) = prover(Mechanism::Sha256, ("root", "pencil"));
     let hello = doc! {
         "hello": 1,
         "saslSupportedMechs": "admin.root",
         "speculativeAuthenticate": doc! {
             "saslStart": 1,
             "mechanism": "SCRAM-SHA-256",
-            "payload": binary(&format!("n,,{bare}")),
+            "payload": first,
             "options": doc! {"skipEmptyExchange": true},
             "db": "admin",
         },
@@ -185,18 +71,7 @@ fn a_login_begins_in_the_handshake() {
         .get("speculativeAuthenticate")
         .as_document()
         .expect("a challenge");
-    let (begun, id) = (begun.to_document(), begun.get("conversationId").to_value());
-    let challenge = text(&begun, "payload");
-    let who = ("root", "pencil");
-    let reply = finish(
-        &mut client,
-        Mechanism::Sha256,
-        "admin",
-        who,
-        bare,
-        &challenge,
-        id,
-    );
+    let reply = client.finish_login(prover, "admin", &begun.to_document());
     assert!(is_ok(&reply), "{reply:?}");
     assert!(is_ok(&client.run(&doc! {"find": "c"})));
 }
@@ -208,7 +83,7 @@ fn failures_take_longer_and_longer() {
     let mut client = server.connect();
     let mut fail = || {
         let started = Instant::now();
-        let reply = log_in(&mut client, Mechanism::Sha1, "admin", "root", "wrong");
+        let reply = client.log_in(Mechanism::Sha1, "admin", "root", "wrong");
         assert_eq!(code(&reply), 18);
         started.elapsed()
     };
@@ -236,7 +111,7 @@ fn users_outlive_the_server_and_configuration_files_ask_for_them() {
         }
         let mut client = server.connect();
         assert_eq!(code(&client.run(&doc! {"find": "c"})), 13);
-        let reply = log_in(&mut client, Mechanism::Sha256, "admin", "root", "pencil");
+        let reply = client.log_in(Mechanism::Sha256, "admin", "root", "pencil");
         assert!(is_ok(&reply), "{reply:?}");
         server.signal("TERM");
         assert_eq!(server.wait().code(), Some(0));
@@ -259,12 +134,30 @@ fn the_audit_log_tells_of_logins_refusals_and_changes_and_of_no_secret() {
     create_root(&server);
     let mut client = server.connect();
     assert_eq!(code(&client.run(&doc! {"find": "c"})), 13);
-    log_in(&mut client, Mechanism::Sha256, "admin", "root", "wrong");
-    log_in(&mut client, Mechanism::Sha256, "admin", "root", "pencil");
+    client.log_in(Mechanism::Sha256, "admin", "root", "wrong");
+    client.log_in(Mechanism::Sha256, "admin", "root", "pencil");
     assert!(is_ok(&client.run_on("a", &doc! {"create": "c"})));
     assert!(is_ok(&client.run_on("a", &doc! {"drop": "c"})));
+    // Collections that come into being by the way, each told of once.
+    let index = array![doc! {"key": doc! {"x": 1}, "name": "x"}];
+    let upsert = array![doc! {"q": doc! {}, "u": doc! {"x": 1}, "upsert": true}];
+    let pipeline = |stage: Document| array![doc! {"$match": doc! {}}, stage];
+    let write = |stage| doc! {"aggregate": "c", "pipeline": pipeline(stage), "cursor": doc! {}};
+    for command in [
+        doc! {"insert": "c", "documents": array![doc! {"x": 1}]},
+        doc! {"insert": "c", "documents": array![doc! {"x": 2}]},
+        doc! {"update": "d", "updates": upsert},
+        doc! {"createIndexes": "e", "indexes": index},
+        write(doc! {"$out": "f"}),
+        write(doc! {"$out": "f"}),
+        write(doc! {"$merge": "g"}),
+        doc! {"find": "nothing"},
+    ] {
+        let reply = client.run_on("a", &command);
+        assert!(is_ok(&reply), "{reply:?}");
+    }
     let written = std::fs::read_to_string(&path).expect("a log");
-    let events: Vec<(String, i64)> = written
+    let events: Vec<(String, i64, String)> = written
         .lines()
         .map(|line| {
             let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
@@ -272,17 +165,88 @@ fn the_audit_log_tells_of_logins_refusals_and_changes_and_of_no_secret() {
                 assert!(event.get(field).is_some(), "{field} in {line}");
             }
             let kind = event["atype"].as_str().expect("a kind").to_owned();
-            (kind, event["result"].as_i64().expect("a code"))
+            let ns = event["param"]["ns"].as_str().unwrap_or_default();
+            let result = event["result"].as_i64().expect("a code");
+            (kind, result, ns.to_owned())
         })
         .collect();
     let expected = [
-        ("createUser", 0),
-        ("authCheck", 13),
-        ("authenticate", 18),
-        ("authenticate", 0),
-        ("createCollection", 0),
-        ("dropCollection", 0),
+        ("createUser", 0, ""),
+        ("authCheck", 13, "admin.c"),
+        ("authenticate", 18, ""),
+        ("authenticate", 0, ""),
+        ("createCollection", 0, "a.c"),
+        ("dropCollection", 0, "a.c"),
+        ("createCollection", 0, "a.c"),
+        ("createCollection", 0, "a.d"),
+        ("createCollection", 0, "a.e"),
+        ("createIndex", 0, "a.e"),
+        ("createCollection", 0, "a.f"),
+        ("createCollection", 0, "a.g"),
     ];
-    assert_eq!(events, expected.map(|(kind, code)| (kind.to_owned(), code)));
+    let expected = expected.map(|(kind, code, ns)| (kind.to_owned(), code, ns.to_owned()));
+    assert_eq!(events, expected);
     assert!(!written.contains("pencil"));
+}
+
+#[test]
+fn everybody_sees_the_operations_of_their_own_and_some_those_of_others() {
+    let server = Server::start_with(&["--auth"]);
+    create_root(&server);
+    let mut root = server.connect();
+    root.log_in(Mechanism::Sha256, "admin", "root", "pencil");
+    let roles = array![doc! {"role": "readWrite", "db": "a"}];
+    let create = doc! {"createUser": "gauge", "pwd": "x", "roles": roles};
+    assert!(is_ok(&root.run(&create)));
+    let mut connections = Vec::new();
+    for (user, pwd) in [("root", "pencil"), ("gauge", "x"), ("gauge", "x")] {
+        let mut client = server.connect();
+        let reply = client.log_in(Mechanism::Sha1, "admin", user, pwd);
+        assert!(is_ok(&reply), "{reply:?}");
+        connections.push(client);
+    }
+    let nobody = server.connect();
+    let documents: Vec<Value> = (0..5).map(|n| doc! {"n": n}.into()).collect();
+    let mut gauge = connections.pop().expect("a client");
+    let insert = doc! {"insert": "c", "documents": documents};
+    assert!(is_ok(&gauge.run_on("a", &insert)));
+    // One cursor of each waits.
+    for client in [&mut root, &mut gauge] {
+        let reply = client.run_on("a", &doc! {"find": "c", "batchSize": 1});
+        assert!(is_ok(&reply), "{reply:?}");
+    }
+    let shown = |client: &mut Client, options: Document| {
+        let stage = doc! {"$currentOp": options};
+        let command = doc! {"aggregate": 1, "pipeline": array![stage], "cursor": doc! {}};
+        let reply = client.run(&command);
+        if !is_ok(&reply) {
+            return Err(code(&reply));
+        }
+        let cursor = reply.get("cursor").as_document().expect("a cursor");
+        let batch = cursor.get("firstBatch").as_array().expect("a batch");
+        let count = |which: &dyn Fn(DocRef<'_>) -> bool| {
+            let documents = batch.iter().filter_map(|d| d.as_document());
+            documents.filter(|d| which(*d)).count()
+        };
+        let is_active = |d: DocRef<'_>| matches!(d.get("active"), ValueRef::Bool(true));
+        let is_cursor = |d: DocRef<'_>| d.get("type").as_str() == Some("idleCursor");
+        let active = count(&is_active);
+        let cursors = count(&is_cursor);
+        Ok((active, batch.len() - active - cursors, cursors))
+    };
+    let idle = |all: bool| doc! {"allUsers": all, "idleConnections": true, "idleCursors": true};
+    assert_eq!(shown(&mut gauge, doc! {}), Ok((1, 0, 0)));
+    assert_eq!(shown(&mut gauge, idle(false)), Ok((1, 1, 1)));
+    assert_eq!(shown(&mut gauge, idle(true)), Err(13));
+    assert_eq!(shown(&mut root, idle(false)), Ok((1, 1, 1)));
+    assert_eq!(shown(&mut root, idle(true)), Ok((1, 4, 2)));
+    assert_eq!(code(&gauge.run(&doc! {"currentOp": 1})), 13);
+    let own = gauge.run(&doc! {"currentOp": 1, "$ownOps": true, "$all": true});
+    let own = own.get("inprog").as_array().expect("a list");
+    assert_eq!(own.len(), 2);
+    let user = own.get(1).as_document().expect("a connection");
+    let user = user.get("effectiveUsers").as_array().expect("users");
+    let user = user.get(0).as_document().expect("a user");
+    assert_eq!(user.get("user").as_str(), Some("gauge"));
+    drop(nobody);
 }

@@ -4,7 +4,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use nilometer_bson::{Document, DocumentBuilder, doc};
+use nilometer::auth::{Mechanism, Prover};
+use nilometer_bson::{Binary, Document, DocumentBuilder, Value, ValueRef, doc};
 
 /// OP_MSG.
 pub(crate) const MSG: i32 = 2013;
@@ -218,6 +219,46 @@ impl Client {
         }
     }
 
+    /// Logs in by SCRAM on the database `db`, and gives the last reply.
+    pub(crate) fn log_in(
+        &mut self,
+        mechanism: Mechanism,
+        db: &str,
+        user: &str,
+        pwd: &str,
+    ) -> Document {
+        let (prover, first) = prover(mechanism, (user, pwd));
+        let begin = doc! {
+            "saslStart": 1,
+            "mechanism": mechanism.name(),
+            "payload": first,
+            "autoAuthorize": 1,
+            "options": doc! {"skipEmptyExchange": true},
+        };
+        let reply = self.run_on(db, &begin);
+        if !is_ok(&reply) {
+            return reply;
+        }
+        self.finish_login(prover, db, &reply)
+    }
+
+    /// Answers a challenge, and checks the server's own proof.
+    pub(crate) fn finish_login(
+        &mut self,
+        mut prover: Prover,
+        db: &str,
+        challenge: &Document,
+    ) -> Document {
+        let proof = prover.prove(payload(challenge)).expect("a proof");
+        let id = challenge.get("conversationId").to_value();
+        let go_on = doc! {"saslContinue": 1, "conversationId": id, "payload": binary(&proof)};
+        let reply = self.run_on(db, &go_on);
+        if is_ok(&reply) {
+            prover.check(payload(&reply)).expect("the server's proof");
+        }
+        reply
+    }
+
     /// Runs a command on `database`.
     pub(crate) fn run_on(&mut self, database: &str, command: &Document) -> Document {
         let mut with_database = DocumentBuilder::new();
@@ -245,4 +286,25 @@ pub(crate) fn code(reply: &Document) -> i64 {
     assert!(reply.get("errmsg").as_str().is_some());
     assert!(reply.get("codeName").as_str().is_some());
     reply.get("code").as_exact_i64().expect("a code")
+}
+
+/// What proves a password, and its first message.
+pub(crate) fn prover(mechanism: Mechanism, (user, pwd): (&str, &str)) -> (Prover, Value) {
+    let begun = Prover::start(mechanism, user, pwd, b"abcdefghijkl");
+    let (prover, first) = begun.expect("a first message");
+    (prover, binary(&first))
+}
+
+fn binary(text: &str) -> Value {
+    Value::from(Binary {
+        subtype: 0,
+        bytes: text.as_bytes().into(),
+    })
+}
+
+fn payload(reply: &Document) -> &[u8] {
+    match reply.get("payload") {
+        ValueRef::Binary { bytes, .. } => bytes,
+        other => panic!("{other:?} in {reply:?}"),
+    }
 }

@@ -263,6 +263,96 @@ fn certificates_are_rotated_while_connections_go_on() {
 }
 
 #[test]
+fn the_programs_own_commands_speak_it() {
+    let authority = Authority::new();
+    let directory = Directory::new();
+    let file = |name: &str| directory.0.join(name).display().to_string();
+    std::fs::write(file("ca.pem"), authority.0.pem()).expect("a file");
+    std::fs::write(file("other.pem"), Authority::new().0.pem()).expect("a file");
+    authority.write(Path::new(&file("gauge.pem")), "gauge");
+    let (any, _any_directory) = start(&authority, "requireTLS", &[]);
+    let ca = file("ca.pem");
+    let (strict, _strict_directory) = start(&authority, "requireTLS", &["--tlsCAFile", &ca]);
+    let identity = authority.issue("admin");
+    let mut admin = connect(&strict, &authority, Some(&identity), TLS13).expect("served");
+    let create = doc! {"createUser": "CN=gauge,O=Nile,C=EG", "roles": array![]};
+    assert!(is_ok(
+        &run(&mut admin, "$external", &create).expect("an answer")
+    ));
+    let trusted = format!("tlsCAFile={ca}");
+    let shown = format!("{trusted}&tlsCertificateKeyFile={}", file("gauge.pem"));
+    let export = ["export", "--db", "db", "--collection", "c"];
+    for (server, host, options, expected) in [
+        (&any, "localhost", trusted.clone(), None),
+        (&any, "localhost", "tlsInsecure=true".into(), None),
+        (
+            &any,
+            "127.0.0.1",
+            "tlsAllowInvalidCertificates=true".into(),
+            None,
+        ),
+        (
+            &any,
+            "127.0.0.1",
+            format!("{trusted}&tlsAllowInvalidHostnames=true"),
+            None,
+        ),
+        (&strict, "localhost", shown.clone(), None),
+        (
+            &strict,
+            "localhost",
+            format!("{shown}&authMechanism=MONGODB-X509"),
+            None,
+        ),
+        (
+            &any,
+            "localhost",
+            "tls=false".into(),
+            Some("does it want tls=true"),
+        ),
+        (
+            &any,
+            "localhost",
+            "tls=true".into(),
+            Some("no TLS with localhost"),
+        ),
+        (
+            &any,
+            "127.0.0.1",
+            trusted.clone(),
+            Some("not valid for name"),
+        ),
+        (
+            &any,
+            "localhost",
+            format!(
+                "tlsCAFile={}&tlsAllowInvalidHostnames=true",
+                file("other.pem")
+            ),
+            Some("invalid peer certificate"),
+        ),
+        (
+            &any,
+            "localhost",
+            "tlsCAFile=/nowhere".into(),
+            Some("cannot read /nowhere"),
+        ),
+        (&strict, "localhost", trusted, Some("CertificateRequired")),
+        (
+            &any,
+            "localhost",
+            format!("tlsCAFile={ca}&authMechanism=MONGODB-X509"),
+            Some("cannot log in as the certificate's subject"),
+        ),
+    ] {
+        let uri = format!("mongodb://{host}:{}/?{options}", server.port);
+        let (code, told) = crate::transfer::run_at(&uri, &export, &[], "");
+        assert_eq!(code == Some(0), expected.is_none(), "{uri}: {told}");
+        assert!(told.contains(expected.unwrap_or_default()), "{uri}: {told}");
+    }
+}
+
+#[test]
 fn the_http_port_speaks_tls_too() {
     let authority = Authority::new();
     for (mode, in_the_open) in [("preferTLS", "200"), ("requireTLS", "403")] {

@@ -2,6 +2,7 @@
 
 mod access;
 mod bad_input;
+mod bench;
 mod capped_durability;
 mod change_durability;
 mod client;

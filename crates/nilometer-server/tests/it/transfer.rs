@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
-use nilometer_bson::{Document, Value, ValueRef, doc};
+use nilometer::auth::Mechanism;
+use nilometer_bson::{Document, Value, ValueRef, array, doc};
 
 use crate::client::{Client, is_ok};
 use crate::server::{Directory, Server, nilometer};
@@ -12,8 +13,19 @@ use crate::server::{Directory, Server, nilometer};
 /// Runs the program against a server; its exit code and all it says.
 fn run(server: &Server, arguments: &[&str], input: &str) -> (Option<i32>, String) {
     let uri = format!("mongodb://127.0.0.1:{}", server.port);
+    run_at(&uri, &[arguments, &["--db", "db"]].concat(), &[], input)
+}
+
+/// The same with a connection string, and with variables of the environment.
+pub(crate) fn run_at(
+    uri: &str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+    input: &str,
+) -> (Option<i32>, String) {
     let mut command = nilometer(arguments);
-    command.args(["--uri", &uri, "--db", "db"]);
+    command.args(["--uri", uri]);
+    command.envs(environment.iter().copied());
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -185,4 +197,105 @@ fn csv_has_types_and_goes_both_ways() {
         "",
     );
     assert_eq!(code, Some(2), "{told}");
+}
+
+#[test]
+fn commands_log_in() {
+    let server = Server::start_with(&["--auth"]);
+    let directory = Directory::new();
+    let mut admin = server.connect();
+    let root = doc! {"createUser": "root", "pwd": "pencil", "roles": array!["root"]};
+    assert!(is_ok(&admin.run(&root)));
+    let reply = admin.log_in(Mechanism::Sha256, "admin", "root", "pencil");
+    assert!(is_ok(&reply), "{reply:?}");
+    let roles = array!["readWrite"];
+    for (name, pwd, mechanisms) in [
+        ("new", "a@b:c/%", array!["SCRAM-SHA-256"]),
+        ("old", "x", array!["SCRAM-SHA-1"]),
+    ] {
+        let create = doc! {
+            "createUser": name, "pwd": pwd, "roles": roles.clone(), "mechanisms": mechanisms,
+        };
+        assert!(is_ok(&admin.run_on("db", &create)));
+    }
+    let password_file = write(&directory, "password", "a@b:c/%\nnot this\n");
+    let uri = |login: &str| format!("mongodb://{login}127.0.0.1:{}", server.port);
+    let at = |path: &str| format!("{}{path}", uri("new:a%40b%3Ac%2F%25@"));
+    let import = ["import", "--collection", "c"];
+    type Environment<'a> = &'a [(&'a str, &'a str)];
+    let good: [(&str, &[&str], Environment<'_>); 6] = [
+        (&at("/db"), &[], &[]),
+        (&at("/?authSource=db"), &["--db", "db"], &[]),
+        (&at("/db?authMechanism=SCRAM-SHA-256"), &[], &[]),
+        (
+            &format!("{}/db", uri("new@")),
+            &["--passwordFile", &password_file],
+            &[],
+        ),
+        (
+            &format!("{}/db", uri("new@")),
+            &[],
+            &[("NILOMETER_PASSWORD", "a@b:c/%")],
+        ),
+        (&format!("{}/db", uri("old:x@")), &[], &[]),
+    ];
+    for (uri, more, environment) in good {
+        let (code, told) = run_at(uri, &[&import, more].concat(), environment, "{}\n");
+        assert_eq!(code, Some(0), "{uri}: {told}");
+    }
+    assert_eq!(admin.find_all("db", &doc! {"find": "c"}).len(), good.len());
+    let bad: [(&str, &[&str], i32, &str); 7] = [
+        (&uri(""), &["--db", "db"], 100, "requires authentication"),
+        (
+            &at(""),
+            &["--db", "db"],
+            100,
+            "cannot log in as new on the database admin",
+        ),
+        (
+            &at("/db?authMechanism=SCRAM-SHA-1"),
+            &[],
+            100,
+            "cannot log in as new",
+        ),
+        (
+            &format!("{}/db", uri("old:y@")),
+            &[],
+            100,
+            "Authentication failed",
+        ),
+        (
+            &at("/?authSource=db"),
+            &["--db", "other"],
+            100,
+            "not authorized on other",
+        ),
+        (
+            &format!("{}/db", uri("new@")),
+            &[],
+            2,
+            "give --passwordFile, or set NILOMETER_PASSWORD",
+        ),
+        (
+            &at("/?authSource=db"),
+            &[],
+            2,
+            "give --db, or name it in --uri",
+        ),
+    ];
+    for (uri, more, exit, expected) in bad {
+        let (code, told) = run_at(uri, &[&import, more].concat(), &[], "{}\n");
+        assert_eq!(code, Some(exit), "{uri}: {told}");
+        assert!(told.contains(expected), "{uri}: {told}");
+        assert!(
+            !told.contains("a@b:c/%") && !told.contains("a%40b"),
+            "{uri}: {told}"
+        );
+    }
+    let copy = directory.0.join("copy");
+    let backup = ["backup", copy.to_str().expect("a path")];
+    let (code, told) = run_at(&at("/db"), &backup, &[], "");
+    assert_eq!(code, Some(100), "a reader may not: {told}");
+    let (code, told) = run_at(&uri("root:pencil@"), &backup, &[], "");
+    assert_eq!(code, Some(0), "{told}");
 }

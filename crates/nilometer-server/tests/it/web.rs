@@ -542,8 +542,7 @@ fn users_may_do_on_the_page_what_they_may_do() {
     let root = page.log_in("root", "pencil").cookie();
     let mut client = page.server.connect();
     let login = |client: &mut crate::client::Client| {
-        crate::access::log_in(
-            client,
+        client.log_in(
             nilometer::auth::Mechanism::Sha256,
             "admin",
             "root",

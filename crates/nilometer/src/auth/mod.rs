@@ -38,7 +38,7 @@ pub use privilege::{Privilege, Privileges};
 pub use resource::{Resource, Target};
 pub use restriction::Restrictions;
 pub use role::Role;
-pub use scram::{ClientFirst, Conversation, Proof, Prover};
+pub use scram::{ClientFirst, Conversation, Prover};
 pub use throttle::Throttle;
 pub use user::User;
 

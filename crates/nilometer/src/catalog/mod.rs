@@ -199,6 +199,34 @@ impl Catalog {
         timeseries: Option<TimeseriesOptions>,
     ) -> Result<Arc<Collection>> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.create(namespace, uuid, options, timeseries)
+    }
+
+    /// The ordinary collection of this name, which is made if there is nothing; the second value says whether it
+    /// was.
+    pub fn find_or_create(
+        &self,
+        namespace: &Namespace,
+        uuid: [u8; 16],
+        options: Document,
+    ) -> Result<(Arc<Collection>, bool)> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.get(namespace) {
+            Some(CatalogEntry::Collection(found)) if found.timeseries.is_none() => {
+                Ok((found, false))
+            }
+            _ => Ok((self.create(namespace.clone(), uuid, options, None)?, true)),
+        }
+    }
+
+    /// Creates a collection while nobody else changes the catalog.
+    fn create(
+        &self,
+        namespace: Namespace,
+        uuid: [u8; 16],
+        options: Document,
+        timeseries: Option<TimeseriesOptions>,
+    ) -> Result<Arc<Collection>> {
         self.refuse_taken(&namespace)?;
         let kind = StorageKind::of(timeseries.as_ref(), &options);
         let storage = self.create_storage(uuid, kind)?;

@@ -3,8 +3,7 @@
 //! Events have the form MongoDB's audit log has: `atype, ts, local, remote, users, roles, param,
 //! result`, the last being 0 or the code of the error. Where they go is the affair of whoever opened
 //! the database; without a sink nothing is done. A secret is in none of them: what a command shows
-//! goes through [`shown`]. Collections that come into being by an insert are not told of: the write
-//! that made them is not, either.
+//! goes through [`shown`]. Of a write only the collection is told that comes into being by it.
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
@@ -115,6 +114,19 @@ impl Actor {
             .flat_map(|g| &g.user.roles)
             .map(|role| Value::from(role.to_document()));
         Self(users.into_iter().collect(), roles.collect())
+    }
+}
+
+/// Collections came into being though the command does not ask for it: by a write, or by an index that is made.
+pub(super) fn made(services: &Services, context: &CommandContext<'_>) {
+    if services.audit.get().is_none() {
+        return;
+    }
+    for namespace in context.operation.usage.all_made() {
+        let actor = Actor::of(context.session);
+        let param = doc! {"ns": namespace};
+        let session = &*context.session;
+        emit(services, session, &actor, "createCollection", param, None);
     }
 }
 

@@ -203,6 +203,8 @@ fn by_certificate(
 fn logout(database: &Database, context: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
     audit::logged_out(database.services(), context.session);
     context.session.login.log_out();
+    let connections = &database.services().connections;
+    connections.set_user(context.session.connection_id, None);
     Ok(Document::new())
 }
 
@@ -276,6 +278,8 @@ fn succeed(
         return Err(fail(database, session, name, mechanism, auth::failed()));
     };
     session.login.succeed(Arc::new(grants));
+    let connections = &database.services().connections;
+    connections.set_user(session.connection_id, Some(name));
     let remote = session.client.remote.as_str();
     info!(
         c = "ACCESS",

@@ -89,7 +89,7 @@ fn run(
     let created = collection.is_none();
     let collection = match collection {
         Some(found) => found,
-        None => ordinary(database, namespace)?,
+        None => ordinary(database, &context.operation, namespace)?,
     };
     let before = indexes::count(&collection);
     let made = make(database, context, &collection, &wanted)?;

@@ -65,7 +65,7 @@ fn current_op(
     };
     let mut running: Vec<Value> = Vec::new();
     let shown = Shown {
-        idle_connections: all && !own_only,
+        idle_connections: all,
         truncate,
         of_user: user.as_ref().filter(|_| own_only),
     };

@@ -90,6 +90,7 @@ fn run_known(
         spec,
     };
     let outcome = (spec.handler)(database, &mut context, request);
+    audit::made(services, &context);
     if let Some(actor) = actor {
         audit::ran(services, &actor, &context, request, outcome.as_ref().err());
     }

@@ -99,7 +99,7 @@ pub(super) fn insert_documents<'a>(
             let records = database.records();
             let mut tries = 0;
             loop {
-                let collection = ordinary(database, namespace.clone())?;
+                let collection = ordinary(database, operation, namespace.clone())?;
                 match records.insert(&collection, documents.clone(), options, checking) {
                     // It was dropped or replaced since: there is another of the name, or will be.
                     Err(error)
@@ -136,7 +136,11 @@ fn buckets(database: &Database, namespace: &Namespace) -> Option<(Arc<Collection
 }
 
 /// The ordinary collection to write to; it is made if there is nothing of that name.
-pub(super) fn ordinary(database: &Database, namespace: Namespace) -> Result<Arc<Collection>> {
+pub(super) fn ordinary(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: Namespace,
+) -> Result<Arc<Collection>> {
     let catalog = database.catalog();
     match catalog.get(&namespace) {
         Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => Err(Error::new(
@@ -154,13 +158,11 @@ pub(super) fn ordinary(database: &Database, namespace: Namespace) -> Result<Arc<
         )),
         None => {
             let uuid = database.services().ids.uuid();
-            match catalog.create_collection(namespace.clone(), uuid, Document::new(), None) {
-                // Another insert may have made it meanwhile.
-                Err(error) if error.code == ErrorCode::NamespaceExists => {
-                    catalog.collection(&namespace).ok_or(error)
-                }
-                made => made,
+            let (collection, is_new) = catalog.find_or_create(&namespace, uuid, Document::new())?;
+            if is_new {
+                operation.usage.made(namespace.to_string());
             }
+            Ok(collection)
         }
     }
 }

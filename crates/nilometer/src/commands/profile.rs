@@ -286,13 +286,7 @@ fn collection(database: &Database, namespace: Namespace) -> Result<Arc<Collectio
         None => {
             let uuid = database.services().ids.uuid();
             let options = doc! { "capped": true, "size": COLLECTION_BYTES };
-            match catalog.create_collection(namespace.clone(), uuid, options, None) {
-                // Another operation may have made it meanwhile.
-                Err(error) if error.code == ErrorCode::NamespaceExists => {
-                    catalog.collection(&namespace).ok_or(error)
-                }
-                made => made,
-            }
+            Ok(catalog.find_or_create(&namespace, uuid, options)?.0)
         }
     }
 }

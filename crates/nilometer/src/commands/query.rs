@@ -170,6 +170,7 @@ pub(super) fn settings(
         now_ms: operation.now_ms,
         variables,
         collator: collation.shared(),
+        user: operation.user.clone().map(Arc::new),
         ids: Arc::clone(&services.ids),
         limits: ExecLimits {
             group_bytes_max: most(given.internal_document_source_group_max_memory_bytes()),

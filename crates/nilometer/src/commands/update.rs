@@ -210,7 +210,7 @@ pub(super) fn apply(
 ) -> Result<Updated> {
     let collection = match target(database, namespace)? {
         Target::Records(found) => found,
-        Target::Absent if upsert => ordinary(database, namespace.clone())?,
+        Target::Absent if upsert => ordinary(database, operation, namespace.clone())?,
         Target::Absent => return Ok(Updated::default()),
         Target::Buckets(found) => {
             let buckets = Buckets {

@@ -18,6 +18,7 @@ use crate::query::source::{
 };
 use crate::services::Services;
 use crate::services::describe::{self, Shown};
+use crate::session::UserName;
 use crate::timeseries::Timeseries;
 use crate::write::Records;
 
@@ -83,6 +84,7 @@ impl Collections for StoredCollections {
         coll: Option<&str>,
         stage: &str,
         argument: DocRef<'_>,
+        user: Option<&UserName>,
     ) -> Result<Vec<Document>> {
         match (stage, coll) {
             ("$collStats", Some(coll)) => {
@@ -103,7 +105,7 @@ impl Collections for StoredCollections {
                 Ok(self.plans.stats(&format!("{db}.{coll}"), &host_port))
             }
             ("$currentOp", None) if db == "admin" => {
-                current_op(&self.services, &self.cursors, argument)
+                current_op(&self.services, &self.cursors, argument, user)
             }
             ("$currentOp", _) => Err(Error::new(
                 ErrorCode::InvalidNamespace,
@@ -130,16 +132,17 @@ impl Collections for StoredCollections {
     }
 }
 
-/// Answers `$currentOp`.
+/// Answers `$currentOp`. Without access control nobody is logged in, and everything is everybody's.
 fn current_op(
     services: &Services,
     cursors: &CursorRegistry,
     argument: DocRef<'_>,
+    user: Option<&UserName>,
 ) -> Result<Vec<Document>> {
     let mut shown = Shown {
         idle_connections: false,
         truncate: false,
-        of_user: None,
+        of_user: user,
     };
     let mut idle_cursors = false;
     for element in argument {
@@ -151,8 +154,11 @@ fn current_op(
             )));
         };
         match element.name() {
-            // There is one user, and no transactions that could leave a session idle.
-            "allUsers" | "idleSessions" | "localOps" => {}
+            "allUsers" if value => shown.of_user = None,
+            "allUsers" => {}
+            // No transaction can leave a session idle; no other server could be asked; nothing waits for a
+            // latch, of which a backtrace would tell.
+            "idleSessions" | "localOps" | "backtrace" => {}
             "idleConnections" => shown.idle_connections = value,
             "truncateOps" => shown.truncate = value,
             "idleCursors" => idle_cursors = value,
@@ -165,16 +171,19 @@ fn current_op(
     }
     let mut described = describe::operations(services, shown);
     if idle_cursors {
-        described.extend(describe_idle(services, cursors, shown.truncate));
+        described.extend(describe_idle(services, cursors, shown));
     }
     Ok(described)
 }
 
 /// The cursors that wait for the next `getMore`.
-fn describe_idle(services: &Services, cursors: &CursorRegistry, truncate: bool) -> Vec<Document> {
+fn describe_idle(services: &Services, cursors: &CursorRegistry, shown: Shown<'_>) -> Vec<Document> {
     let host = &services.host;
     let (now, now_ms) = (services.clock.monotonic(), services.clock.now_ms());
-    cursors.idle(|id, cursor, since| {
+    let told = cursors.idle(|id, cursor, since| {
+        if shown.of_user.is_some() && cursor.user.as_ref() != shown.of_user {
+            return None;
+        }
         let idle_ms = i64::try_from(now.saturating_sub(since).as_millis()).unwrap_or(i64::MAX);
         let mut told = DocumentBuilder::new();
         told.append("cursorId", id)
@@ -191,17 +200,18 @@ fn describe_idle(services: &Services, cursors: &CursorRegistry, truncate: bool) 
             )
             .append(
                 "originatingCommand",
-                describe::shown(&cursor.command, truncate),
+                describe::shown(&cursor.command, shown.truncate),
             )
             .append("planSummary", cursor.plan_summary());
-        doc! {
+        Some(doc! {
             "type": "idleCursor",
             "host": format!("{}:{}", host.hostname, host.port),
             "ns": cursor.namespace.as_str(),
             "lsid": cursor.lsid.map(|id| id.to_document()),
             "cursor": told.finish(),
-        }
-    })
+        })
+    });
+    told.into_iter().flatten().collect()
 }
 
 /// Answers `$listLocalSessions` and `$listSessions`, which are the same where one process is all there is.

@@ -183,7 +183,7 @@ impl Replacement for Fresh {
         outcome.all()
     }
 
-    fn finish(mut self: Box<Self>) -> Result<()> {
+    fn finish(mut self: Box<Self>, operation: &OperationContext) -> Result<()> {
         self.stored.records.sync()?;
         let replaced = self.replaced.take();
         self.stored.catalog.install_replacement(
@@ -192,8 +192,12 @@ impl Replacement for Fresh {
             self.view.as_ref(),
         )?;
         self.is_installed = true;
-        if let Some(old) = replaced {
-            self.forget(&old);
+        match replaced {
+            Some(old) => self.forget(&old),
+            None => {
+                let name = self.view.as_ref().unwrap_or(&self.collection.namespace);
+                operation.usage().made(name.to_string());
+            }
         }
         Ok(())
     }
@@ -260,23 +264,17 @@ struct Target {
 }
 
 impl Target {
-    fn existing_or_new(&mut self) -> Result<Arc<Collection>> {
+    fn existing_or_new(&mut self, operation: &OperationContext) -> Result<Arc<Collection>> {
         if let Some(collection) = &self.collection {
             return Ok(Arc::clone(collection));
         }
         let uuid = self.services.ids.uuid();
-        let name = self.namespace.clone();
-        let made = self
-            .catalog
-            .create_collection(name, uuid, Document::new(), None);
-        let collection = match made {
-            Ok(made) => made,
-            // Somebody else has made it since.
-            Err(error) => match self.catalog.collection(&self.namespace) {
-                Some(found) if found.timeseries.is_none() => found,
-                _ => return Err(error),
-            },
-        };
+        let (collection, is_new) =
+            self.catalog
+                .find_or_create(&self.namespace, uuid, Document::new())?;
+        if is_new {
+            operation.usage().made(self.namespace.to_string());
+        }
         Ok(Arc::clone(self.collection.insert(collection)))
     }
 }
@@ -303,7 +301,7 @@ impl MergeTarget for Target {
     }
 
     fn insert(&mut self, document: DocRef<'_>, operation: &OperationContext) -> Result<()> {
-        let collection = self.existing_or_new()?;
+        let collection = self.existing_or_new(operation)?;
         let ids = &self.services.ids;
         insert(
             &self.records,
@@ -318,7 +316,7 @@ impl MergeTarget for Target {
         let collection = match (&self.collection, change.otherwise) {
             (Some(collection), _) => Arc::clone(collection),
             (None, None) => return Ok(false),
-            (None, Some(_)) => self.existing_or_new()?,
+            (None, Some(_)) => self.existing_or_new(operation)?,
         };
         let check_interrupt = || operation.check_interrupt();
         let selection = Selection {

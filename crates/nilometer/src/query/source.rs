@@ -28,6 +28,7 @@ use crate::eval::{Collation, EvalContext};
 use crate::index::Index;
 use crate::index::buckets::{BucketIndex, WantedKeys};
 use crate::operation::OperationContext;
+use crate::session::UserName;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
 use crate::write::Arrivals;
 use crate::write::update::Update;
@@ -72,15 +73,16 @@ pub trait Collections: Send + Sync {
     }
 
     /// Answers a stage that reads the server instead of documents (`$collStats`, `$currentOp` …):
-    /// its name, its argument, and the collection the aggregate names, if any.
+    /// its name, its argument, the collection the aggregate names, if any, and who asks, where that matters.
     fn introspect(
         &self,
         db: &str,
         coll: Option<&str>,
         stage: &str,
         argument: DocRef<'_>,
+        user: Option<&UserName>,
     ) -> Result<Vec<Document>> {
-        let _ = (db, coll, argument);
+        let _ = (db, coll, argument, user);
         Err(Error::new(
             ErrorCode::CommandNotSupported,
             format!("{stage} is not supported by this version"),
@@ -116,7 +118,7 @@ pub trait Replacement: Send {
     fn insert(&mut self, documents: &[Document], operation: &OperationContext) -> Result<()>;
 
     /// Puts them in the place of what was there, at once.
-    fn finish(self: Box<Self>) -> Result<()>;
+    fn finish(self: Box<Self>, operation: &OperationContext) -> Result<()>;
 }
 
 /// A collection that is merged into.

@@ -41,9 +41,11 @@ pub(crate) fn operations(services: &Services, shown: Shown<'_>) -> Vec<Document>
         .map(|operation| describe(services, operation, shown.truncate))
         .collect();
     if shown.idle_connections {
-        for (id, client) in services.connections.list() {
-            if running.iter().all(|o| o.connection_id != id) {
-                described.push(common(services, id, &client, false).finish());
+        for (id, connected) in services.connections.list() {
+            let is_shown = shown.of_user.is_none() || connected.user.as_ref() == shown.of_user;
+            if is_shown && running.iter().all(|o| o.connection_id != id) {
+                let (client, user) = (&connected.client, connected.user.as_ref());
+                described.push(common(services, id, client, user, false).finish());
             }
         }
     }
@@ -51,7 +53,13 @@ pub(crate) fn operations(services: &Services, shown: Shown<'_>) -> Vec<Document>
 }
 
 /// The fields a connection has whether it is busy or not.
-fn common(services: &Services, id: i64, client: &ClientMetadata, active: bool) -> DocumentBuilder {
+fn common(
+    services: &Services,
+    id: i64,
+    client: &ClientMetadata,
+    user: Option<&UserName>,
+    active: bool,
+) -> DocumentBuilder {
     let host = &services.host;
     let mut out = DocumentBuilder::with_capacity(512);
     out.append("type", "op")
@@ -66,6 +74,10 @@ fn common(services: &Services, id: i64, client: &ClientMetadata, active: bool) -
         .append("clientMetadata", client.document.clone())
         .append("active", active)
         .append("currentOpTime", iso_time(services.clock.now_ms()));
+    if let Some(user) = user {
+        let user = doc! {"user": user.user.as_str(), "db": user.db.as_str()};
+        out.append("effectiveUsers", vec![Value::from(user)]);
+    }
     out
 }
 
@@ -73,11 +85,8 @@ fn describe(services: &Services, operation: &OperationEntry, truncate: bool) -> 
     let elapsed = services.clock.monotonic().saturating_sub(operation.started);
     let micros = i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX);
     let command = shown(&operation.command, truncate);
-    let mut out = common(services, operation.connection_id, &operation.client, true);
-    if let Some(user) = &operation.user {
-        let user = doc! {"user": user.user.as_str(), "db": user.db.as_str()};
-        out.append("effectiveUsers", vec![Value::from(user)]);
-    }
+    let (id, user) = (operation.connection_id, operation.user.as_ref());
+    let mut out = common(services, id, &operation.client, user, true);
     out.append("opid", operation.id)
         .append("lsid", operation.lsid.map(|id| id.to_document()))
         .append("secs_running", micros / 1_000_000)

@@ -11,18 +11,17 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 use super::{Format, no_file};
 use crate::cli::Failure;
 use crate::cli::args::Export;
-use crate::cli::connect::Connection;
 
 /// Exports to a file, or to the standard output.
 pub(crate) fn run(given: &Export) -> Result<(), Failure> {
-    let format = Format::of(given.format, given.file.as_deref());
+    let format = given.from.format(given.file.as_deref());
     if format == Format::Csv && given.fields.is_empty() {
         return Err(Failure::Options(
             "csv needs --fields: which, and in which order".into(),
         ));
     }
     let command = find(given)?;
-    let mut server = Connection::open(&given.uri)?;
+    let mut from = given.from.open()?;
     let out: Box<dyn Write> = match &given.file {
         None => Box::new(std::io::stdout().lock()),
         Some(path) => Box::new(File::create(path).map_err(|e| no_file(path, &e))?),
@@ -34,7 +33,7 @@ pub(crate) fn run(given: &Export) -> Result<(), Failure> {
         count: 0,
     };
     lines.begin()?;
-    let mut reply = server.run(&given.db, &command)?;
+    let mut reply = from.run(&command)?;
     loop {
         let cursor = reply.get("cursor").as_document().unwrap_or(DocRef::EMPTY);
         let batch = ["firstBatch", "nextBatch"].map(|name| cursor.get(name).as_array());
@@ -47,8 +46,8 @@ pub(crate) fn run(given: &Export) -> Result<(), Failure> {
         if id == 0 {
             break;
         }
-        let more = doc! {"getMore": id, "collection": given.collection.as_str()};
-        reply = server.run(&given.db, &more)?;
+        let more = doc! {"getMore": id, "collection": from.name.as_str()};
+        reply = from.run(&more)?;
     }
     lines.out.flush()?;
     if let Some(path) = &given.file {
@@ -64,7 +63,7 @@ pub(crate) fn run(given: &Export) -> Result<(), Failure> {
 
 fn find(given: &Export) -> Result<Document, Failure> {
     let mut command = DocumentBuilder::new();
-    command.append("find", given.collection.as_str());
+    command.append("find", given.from.collection.as_str());
     for (name, option, text) in [
         ("filter", "--query", &given.query),
         ("sort", "--sort", &given.sort),

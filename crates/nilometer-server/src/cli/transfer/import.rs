@@ -8,10 +8,9 @@ use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, Value, doc};
 
 use super::csv::Columns;
-use super::{Format, no_file};
+use super::{Collection, Format, no_file};
 use crate::cli::Failure;
 use crate::cli::args::Import;
-use crate::cli::connect::Connection;
 
 /// Documents in one insert.
 const BATCH_DOCUMENTS: usize = 1000;
@@ -44,7 +43,7 @@ impl Progress {
 
 /// Imports a file, or the standard input.
 pub(crate) fn run(given: &Import) -> Result<(), Failure> {
-    let format = Format::of(given.format, given.file.as_deref());
+    let format = given.into.format(given.file.as_deref());
     let (mut input, length): (Box<dyn BufRead>, u64) = match &given.file {
         None => (Box::new(BufReader::new(std::io::stdin())), 0),
         Some(path) => {
@@ -62,8 +61,8 @@ pub(crate) fn run(given: &Import) -> Result<(), Failure> {
         inserted: 0,
         wrong: 0,
     };
-    let mut server = Connection::open(&given.uri)?;
-    let outcome = read_all(given, format, &mut *input, &mut server, &mut progress);
+    let mut into = given.into.open()?;
+    let outcome = read_all(given, format, &mut *input, &mut into, &mut progress);
     progress.bar.finish_and_clear();
     let mut out = std::io::stdout().lock();
     writeln!(
@@ -88,7 +87,7 @@ fn read_all(
     given: &Import,
     format: Format,
     input: &mut dyn BufRead,
-    server: &mut Connection,
+    into: &mut Collection,
     progress: &mut Progress,
 ) -> Result<(), Failure> {
     let mut batch = Batch::default();
@@ -110,7 +109,7 @@ fn read_all(
                     .map_err(|_| "it is not UTF-8".to_owned())
                     .and_then(|text| parse_document(text).map_err(|e| e.to_string()));
                 batch.add(number, read, document, progress);
-                batch.send_if_full(given, server, progress)?;
+                batch.send_if_full(into, progress)?;
             }
         }
         Format::Csv => {
@@ -141,11 +140,11 @@ fn read_all(
                     (Err(error), _) => return Err(Failure::Other(error.to_string())),
                 };
                 batch.add(number, bytes, document, progress);
-                batch.send_if_full(given, server, progress)?;
+                batch.send_if_full(into, progress)?;
             }
         }
     }
-    batch.send(given, server, progress)
+    batch.send(into, progress)
 }
 
 /// Documents on their way, each with the number of its line.
@@ -178,32 +177,26 @@ impl Batch {
 
     fn send_if_full(
         &mut self,
-        given: &Import,
-        server: &mut Connection,
+        into: &mut Collection,
         progress: &mut Progress,
     ) -> Result<(), Failure> {
         if self.documents.len() < BATCH_DOCUMENTS && self.bytes < BATCH_BYTES {
             return Ok(());
         }
-        self.send(given, server, progress)
+        self.send(into, progress)
     }
 
-    fn send(
-        &mut self,
-        given: &Import,
-        server: &mut Connection,
-        progress: &mut Progress,
-    ) -> Result<(), Failure> {
+    fn send(&mut self, into: &mut Collection, progress: &mut Progress) -> Result<(), Failure> {
         let documents = std::mem::take(&mut self.documents);
         let lines = std::mem::take(&mut self.lines);
         self.bytes = 0;
         if !documents.is_empty() {
             let command = doc! {
-                "insert": given.collection.as_str(),
+                "insert": into.name.as_str(),
                 "ordered": false,
                 "documents": documents,
             };
-            let reply = server.run(&given.db, &command)?;
+            let reply = into.run(&command)?;
             let n = reply.get("n").as_exact_i64().unwrap_or(0);
             progress.inserted += u64::try_from(n).unwrap_or(0);
             let errors = reply.get("writeErrors").as_array();

@@ -18,7 +18,11 @@ pub(super) use import::run as import;
 
 use std::path::Path;
 
+use clap::Args;
+use nilometer_bson::Document;
+
 use super::Failure;
+use super::connect::{Connection, ServerGiven};
 
 /// How documents are written as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -27,6 +31,55 @@ pub(crate) enum Format {
     Json,
     /// Values separated by commas, under a line of names.
     Csv,
+}
+
+/// A collection of a server, and what lines of it look like.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CollectionGiven {
+    #[command(flatten)]
+    server: ServerGiven,
+    /// Database; the one the URI names if none is given
+    #[arg(long)]
+    db: Option<String>,
+    /// Collection; an import makes it, as an ordinary one, if it does not exist
+    #[arg(long)]
+    collection: String,
+    /// What the lines are, if the name of the file does not say
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+}
+
+impl CollectionGiven {
+    fn format(&self, file: Option<&Path>) -> Format {
+        Format::of(self.format, file)
+    }
+
+    /// Connects to the server.
+    fn open(&self) -> Result<Collection, Failure> {
+        let missing = || Failure::Options("no database: give --db, or name it in --uri".into());
+        let database = match &self.db {
+            Some(name) => name.clone(),
+            None => self.server.database()?.ok_or_else(missing)?,
+        };
+        Ok(Collection {
+            server: self.server.open()?,
+            database,
+            name: self.collection.clone(),
+        })
+    }
+}
+
+/// A collection within reach.
+struct Collection {
+    server: Connection,
+    database: String,
+    name: String,
+}
+
+impl Collection {
+    fn run(&mut self, command: &Document) -> Result<Document, Failure> {
+        self.server.run(&self.database, command)
+    }
 }
 
 impl Format {

@@ -1,80 +1,113 @@
-//! The client's half of SCRAM, for a program of ours that logs in by commands as a driver does.
+//! The client's half, for programs that log in to a server.
 //!
-//! It proves a password without sending it, and checks that the other side knows it, too. What comes
-//! from there is not trusted: a challenge for another nonce, or one that asks for hours of work, is
-//! refused.
+//! The server must prove itself too: an answer with a wrong signature is an error, as is a challenge that asks for
+//! so few iterations that listening to it would help to guess the password.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use subtle::ConstantTimeEq;
 
 use super::super::credentials::Mechanism;
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 
-/// How often a server may ask for the password to be hashed.
+/// Fewest iterations a challenge may ask for; RFC 7677 names this number.
+const ITERATIONS_MIN: u32 = 4096;
+
+/// Most iterations a challenge may ask for: some seconds of work.
 const ITERATIONS_MAX: u32 = 10_000_000;
 
-/// Somebody who is about to prove a password.
+/// "No channel binding", in base64.
+const NO_BINDING: &str = "c=biws";
+
+/// A login seen from the client.
 pub struct Prover {
     mechanism: Mechanism,
+    /// The password as the mechanism wants it.
     password: String,
-    nonce: String,
+    /// The first message without its header.
     bare: String,
-}
-
-/// The answer to a challenge.
-pub struct Proof {
-    /// What is sent.
-    pub message: String,
-    /// What a server answers that knows the password.
-    signature: String,
-}
-
-impl Proof {
-    /// True if this is the last message of a server that knows the password.
-    pub fn is_answered_by(&self, message: &str) -> bool {
-        message.as_bytes().ct_eq(self.signature.as_bytes()).into()
-    }
+    nonce: String,
+    /// What the server must answer to the proof.
+    signature: Option<Vec<u8>>,
 }
 
 impl Prover {
-    /// Somebody called `user`. `nonce` is what nobody can guess, without commas.
-    pub fn new(mechanism: Mechanism, user: &str, password: &str, nonce: &str) -> Result<Self> {
-        let name = user.replace('=', "=3D").replace(',', "=2C");
-        Ok(Self {
+    /// Begins a login; the second value is the first message. Nobody must be able to guess `nonce`.
+    pub fn start(
+        mechanism: Mechanism,
+        user: &str,
+        password: &str,
+        nonce: &[u8],
+    ) -> Result<(Self, String)> {
+        let prepared = mechanism.prepare(user, password)?;
+        Ok(Self::with(mechanism, user, prepared, BASE64.encode(nonce)))
+    }
+
+    pub(super) fn with(
+        mechanism: Mechanism,
+        user: &str,
+        password: String,
+        nonce: String,
+    ) -> (Self, String) {
+        let escaped = user.replace('=', "=3D").replace(',', "=2C");
+        let bare = format!("n={escaped},r={nonce}");
+        let first = format!("n,,{bare}");
+        let prover = Self {
             mechanism,
-            password: mechanism.prepare(user, password)?,
-            nonce: nonce.to_owned(),
-            bare: format!("n={name},r={nonce}"),
-        })
+            password,
+            bare,
+            nonce,
+            signature: None,
+        };
+        (prover, first)
     }
 
-    /// The first message.
-    pub fn first(&self) -> String {
-        format!("n,,{}", self.bare)
-    }
-
-    /// Answers the server's first message; `None` if that is none.
-    pub fn prove(&self, challenge: &str) -> Option<Proof> {
-        let mut fields = challenge.split(',');
-        let nonce = fields.next()?.strip_prefix("r=")?;
-        let salt = BASE64.decode(fields.next()?.strip_prefix("s=")?).ok()?;
-        let iterations = fields.next()?.strip_prefix("i=")?.parse().ok()?;
-        if !nonce.starts_with(&self.nonce) || !(1..=ITERATIONS_MAX).contains(&iterations) {
-            return None;
+    /// Answers the server's challenge with the proof.
+    pub fn prove(&mut self, challenge: &[u8]) -> Result<String> {
+        let text = std::str::from_utf8(challenge).map_err(|_| distrusted("is no text"))?;
+        let mut parts = text.split(',');
+        let mut part = |name| parts.next().and_then(|part| part.strip_prefix(name));
+        let (Some(nonce), Some(salt), Some(iterations)) = (part("r="), part("s="), part("i="))
+        else {
+            return Err(distrusted("is not of SCRAM's form"));
+        };
+        if nonce.len() <= self.nonce.len() || !nonce.starts_with(&self.nonce) {
+            return Err(distrusted("does not answer this login"));
         }
+        let salt = BASE64.decode(salt);
+        let salt = salt.map_err(|_| distrusted("has a salt that is not in base64"))?;
+        let iterations: u32 = iterations
+            .parse()
+            .ok()
+            .filter(|n| (ITERATIONS_MIN..=ITERATIONS_MAX).contains(n))
+            .ok_or_else(|| distrusted("asks for too few or too many iterations"))?;
         let mechanism = self.mechanism;
         let salted = mechanism.stretch(self.password.as_bytes(), &salt, iterations);
-        let unproven = format!("c=biws,r={nonce}");
-        let signed = format!("{},{challenge},{unproven}", self.bare);
+        let unproven = format!("{NO_BINDING},r={nonce}");
+        let signed = format!("{},{text},{unproven}", self.bare);
         let key = mechanism.hmac(&salted, b"Client Key");
-        let signature = mechanism.hmac(&mechanism.hash(&key), signed.as_bytes());
-        let proof: Vec<u8> = key.iter().zip(&signature).map(|(a, b)| a ^ b).collect();
+        let mask = mechanism.hmac(&mechanism.hash(&key), signed.as_bytes());
+        let proof: Vec<u8> = key.iter().zip(&mask).map(|(a, b)| a ^ b).collect();
         let server_key = mechanism.hmac(&salted, b"Server Key");
-        let answer = mechanism.hmac(&server_key, signed.as_bytes());
-        Some(Proof {
-            message: format!("{unproven},p={}", BASE64.encode(proof)),
-            signature: format!("v={}", BASE64.encode(answer)),
-        })
+        self.signature = Some(mechanism.hmac(&server_key, signed.as_bytes()));
+        Ok(format!("{unproven},p={}", BASE64.encode(proof)))
     }
+
+    /// Checks that the server knows the password's keys too.
+    pub fn check(&self, answer: &[u8]) -> Result<()> {
+        let text = std::str::from_utf8(answer).unwrap_or_default();
+        let told = text.strip_prefix("v=").and_then(|v| BASE64.decode(v).ok());
+        match (told, &self.signature) {
+            (Some(told), Some(signature)) if bool::from(told.ct_eq(signature)) => Ok(()),
+            _ => Err(distrusted("is followed by a wrong proof of its own")),
+        }
+    }
+}
+
+/// Why the server is not believed.
+fn distrusted(what: &str) -> Error {
+    Error::new(
+        ErrorCode::AuthenticationFailed,
+        format!("the server is not trusted: its challenge {what}"),
+    )
 }

@@ -9,13 +9,14 @@
 //! ```
 //!
 //! Every way to fail has the same answer, and a name nobody has goes the same way as a wrong
-//! password, to the last comparison. Channel binding is refused: no driver of MongoDB offers it.
+//! password, to the last comparison. Channel binding is refused: no driver of MongoDB offers it. The client's half is
+//! in [`client`].
 
 mod client;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Proof, Prover};
+pub use client::Prover;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -19,6 +19,8 @@ enum Asks {
     InsteadOnCluster(&'static [Action]),
     /// Nothing, not even its input's collection.
     InsteadNothing,
+    /// To see what others do, if it asks for it (`allUsers`); one's own is everybody's to see.
+    Operations,
     /// To read what the fields `from`, `coll` and `pipeline` name.
     Other,
     /// What the pipelines in its fields ask for.
@@ -41,7 +43,7 @@ const STAGES: &[(&str, Asks)] = &[
     ("$changeStreamSplitLargeEvent", Asks::Nothing),
     ("$collStats", Asks::InsteadOnCollection(Action::CollStats)),
     ("$count", Asks::Nothing),
-    ("$currentOp", Asks::InsteadOnCluster(&[Action::Inprog])),
+    ("$currentOp", Asks::Operations),
     ("$densify", Asks::Nothing),
     ("$documents", Asks::InsteadNothing),
     ("$facet", Asks::Facets),
@@ -177,6 +179,12 @@ pub(super) fn stages(db: &str, collection: Option<&str>, value: ValueRef<'_>, ne
                     needed.add(Target::Cluster, actions);
                 }
                 Asks::InsteadNothing => reads &= at != 0,
+                Asks::Operations => {
+                    reads &= at != 0;
+                    if sees_others(element.value()) {
+                        needed.add(Target::Cluster, &[Action::Inprog]);
+                    }
+                }
                 Asks::Other => other(db, element.value(), needed),
                 Asks::Facets => {
                     for facet in element.value().as_document().into_iter().flatten() {
@@ -194,6 +202,12 @@ pub(super) fn stages(db: &str, collection: Option<&str>, value: ValueRef<'_>, ne
     if reads {
         read(db, collection, needed);
     }
+}
+
+/// True unless `allUsers` is left out or false.
+fn sees_others(value: ValueRef<'_>) -> bool {
+    let mut options = value.as_document().into_iter().flatten();
+    options.any(|e| e.name() == "allUsers" && !matches!(e.value(), ValueRef::Bool(false)))
 }
 
 /// `$lookup`, `$graphLookup` and `$unionWith`: another collection, and maybe a pipeline over it.
@@ -318,6 +332,19 @@ mod tests {
         let merge = doc! {"$merge": doc! {"into": "m"}};
         assert_eq!(over(array![merge]), ["d.m insert+update", "d.c find"]);
         assert_eq!(over(array![doc! {"$new": 1}]), ["everything", "d.c find"]);
+        let operations = |spec: nilometer_bson::Value| {
+            let pipeline = array![doc! {"$currentOp": spec}];
+            asked(doc! {"aggregate": 1, "pipeline": pipeline})
+        };
+        assert!(operations(doc! {}.into()).is_empty());
+        assert!(operations(doc! {"allUsers": false, "idleCursors": true}.into()).is_empty());
+        for others in [
+            doc! {"allUsers": true},
+            doc! {"allUsers": 1},
+            doc! {"allUsers": false, "allUsers": true},
+        ] {
+            assert_eq!(operations(others.into()), ["cluster inprog"]);
+        }
         let none = asked(doc! {"aggregate": 1, "pipeline": array![
             doc! {"$documents": array![]},
             doc! {"$lookup": doc! {"from": "a"}},

@@ -83,6 +83,7 @@ use crate::query::batch::Batch;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::planner::rules::RuleSet;
 use crate::query::source::ScanCounters;
+use crate::session::UserName;
 
 /// Rows in a batch made of rows.
 pub const ROWS_PER_BATCH: usize = 128;
@@ -110,6 +111,8 @@ pub struct ExecSettings {
     pub variables: Arc<[Value]>,
     /// The collation, if not the simple one.
     pub collator: Option<SharedCollator>,
+    /// Who asks, where it matters who does; stages that show what is somebody's show theirs alone then.
+    pub user: Option<Arc<UserName>>,
     /// Source of randomness.
     pub ids: Arc<IdSource>,
     /// Memory limits.

@@ -63,7 +63,7 @@ impl Operator for Out {
         // The input may read what is about to be replaced.
         drop(input);
         cx.operation.check_interrupt()?;
-        replacement.finish()?;
+        replacement.finish(cx.operation)?;
         Ok(None)
     }
 

@@ -16,6 +16,7 @@ use crate::operation::{OperationContext, SystemClock};
 use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
 use crate::query::planner::Builder;
 use crate::query::source::*;
+use crate::session::UserName;
 
 /// Documents in the order of their keys.
 pub(crate) struct MemoryRecords(pub(crate) Vec<Document>);
@@ -301,6 +302,7 @@ impl Collections for MemoryCollections {
         _: Option<&str>,
         stage: &str,
         _: DocRef<'_>,
+        _: Option<&UserName>,
     ) -> Result<Vec<Document>> {
         Ok(vec![nilometer_bson::doc! {"stage": stage}])
     }
@@ -325,6 +327,7 @@ pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings
         now_ms: 1_700_000_000_000,
         variables: Arc::new([]),
         collator: None,
+        user: None,
         ids: Arc::default(),
         limits,
         spill: None,

@@ -205,7 +205,8 @@ impl Builder {
 
     /// What the server says about itself.
     pub fn introspect(&self, stage: &str, argument: DocRef<'_>) -> Result<Vec<Document>> {
+        let (collection, user) = (self.collection.as_deref(), self.settings.user.as_deref());
         self.collections
-            .introspect(&self.database, self.collection.as_deref(), stage, argument)
+            .introspect(&self.database, collection, stage, argument, user)
     }
 }

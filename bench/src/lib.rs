@@ -1,0 +1,65 @@
+//! The load generator: TSBS's devops cpu-only set against any server that speaks the MongoDB wire
+//! protocol.
+//!
+//! It makes the documents natively (a Python client saturates long before a database does), loads
+//! them in batches, weighs what is on disk, runs every query with random parameters, and checks
+//! every answer against the values it generated: a figure for a wrong answer is no figure.
+//!
+//! Data and queries follow TSBS's rules with random numbers of our own: same distributions, not the
+//! same numbers. What is measured: for loading, from sending a batch to its acknowledgement, the
+//! making of documents left out; for a query, from sending it to having all its batches.
+//!
+//! Two programs use it: `nilometer-bench` (`cargo xtask bench`) has all options, a bare client and the patterns of
+//! [`pattern`]; `nilometer bench` is for users, and brings a client that logs in.
+
+mod data;
+mod disk;
+mod growth;
+mod load;
+pub mod options;
+pub mod pattern;
+mod queries;
+mod reference;
+mod report;
+mod target;
+
+pub use growth::growth;
+pub use options::Options;
+pub use report::Report;
+pub use target::{Connection, Outcome, Target};
+
+use data::DataSet;
+
+/// Everything that was asked for, in order. `say` is told what is being done.
+pub fn measure(
+    options: &Options,
+    target: &mut Target,
+    say: &mut dyn FnMut(&str),
+) -> Outcome<Report> {
+    let mut data = DataSet::generate(options);
+    say(&format!(
+        "{} measurements of {} hosts, {} bytes of BSON each",
+        data.rows(),
+        data.hosts.len(),
+        data.encoder(options).document_length()
+    ));
+    let mut load = None;
+    if options.load {
+        load::prepare(target.first(), options)?;
+        let (loaded, ticks) = load::run(&mut target.connections, &data, options)?;
+        data.cut(ticks);
+        load = Some(loaded);
+    }
+    let mut report = Report::new(options, &data);
+    report.load = load;
+    if options.settle_s > 0 {
+        say("loaded; waiting until everything is at rest");
+        target.settle()?;
+    }
+    report.disk = disk::weigh(target.first(), options)?;
+    if options.queries {
+        say("asking");
+        report.queries = queries::run(target.first(), &data, options)?;
+    }
+    Ok(report)
+}

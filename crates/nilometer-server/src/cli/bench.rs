@@ -1,0 +1,194 @@
+//! `nilometer bench`: what a server, or this machine, does with data of the size somebody has in mind.
+//!
+//! Data, queries and figures are those of the project's own load generator ([`nilometer_bench`]): hosts with ten tags
+//! and ten metrics each, eighteen queries, every answer checked. Here they get a client that logs in and speaks
+//! TLS, bounds of time and count, and care for what is not theirs: a database that has collections is refused, and
+//! the one that is made is dropped at the end.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use nilometer_bench::{Options, Outcome, Target, measure};
+use nilometer_bson::{Document, doc};
+
+use super::Failure;
+use super::connect::{self, Login, ServerGiven};
+
+/// Most measurements of a run: their values are kept in memory, ten bytes each, to check the answers.
+const MEASUREMENTS_MAX: usize = 100_000_000;
+
+/// Most connections of a run.
+const CONNECTIONS_MAX: usize = 1000;
+
+/// Longest wait for a database in this process to come to rest before it is weighed.
+const SETTLE_SECONDS: u64 = 30;
+
+/// Options of `bench`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Given {
+    #[command(flatten)]
+    server: ServerGiven,
+    /// Measure a database in this process, without a server, in this directory, which is made or empty
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["uri", "password_file"])]
+    dbpath: Option<PathBuf>,
+    /// Database for the data; it must have no collections, and is dropped at the end
+    #[arg(long, default_value = "nilometer_bench")]
+    db: String,
+    /// Hosts that are measured
+    #[arg(long, default_value_t = 100)]
+    hosts: usize,
+    /// Hours that are measured, also fractions
+    #[arg(long, default_value_t = 24.0)]
+    hours: f64,
+    /// Seconds between two measurements of a host
+    #[arg(long, default_value_t = 10)]
+    interval: i64,
+    /// Seed of values and of the queries' parameters
+    #[arg(long, default_value_t = 123)]
+    seed: u64,
+    /// Connections that load at once
+    #[arg(long, default_value_t = 1)]
+    connections: usize,
+    /// Measurements in an insert
+    #[arg(long, default_value_t = 1000)]
+    batch: usize,
+    /// How often each query is run
+    #[arg(long, default_value_t = 20)]
+    draws: usize,
+    /// Longest time for loading, and for all queries together
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// File for all figures, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Leave the data where it is
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Measures, and tells.
+pub(super) fn run(given: &Given) -> Result<(), Failure> {
+    let mut options = given.options()?;
+    let outcome = match &given.dbpath {
+        Some(folder) => {
+            check_is_empty(folder)?;
+            let shown = folder.display().to_string();
+            options.address = format!("in process, {shown}");
+            options.in_process = Some(shown.clone());
+            options.dbpath = Some(shown);
+            options.settle_s = SETTLE_SECONDS;
+            Target::open(&options).and_then(|mut target| measured(given, &options, &mut target))
+        }
+        None => {
+            let login = given.server.login()?;
+            options.address = login.address();
+            let mut server = login.open()?;
+            check_is_free(&mut server, &given.db)?;
+            let outcome = Target::connect(options.connections, || reach(&login))
+                .and_then(|mut target| measured(given, &options, &mut target));
+            if !given.keep {
+                server.run(&given.db, &doc! {"dropDatabase": 1})?;
+            }
+            outcome
+        }
+    };
+    outcome.map_err(Failure::Other)
+}
+
+impl Given {
+    fn options(&self) -> Result<Options, Failure> {
+        let refused = |told: String| Err(Failure::Options(told));
+        let options = Options {
+            database: self.db.clone(),
+            scale: self.hosts,
+            days: self.hours / 24.0,
+            interval_s: self.interval,
+            seed: self.seed,
+            connections: self.connections,
+            batch: self.batch,
+            draws: self.draws,
+            seconds: Some(self.seconds),
+            settle_s: 0,
+            ..Options::default()
+        };
+        if self.interval < 1 || !self.hours.is_finite() || options.ticks() == 0 {
+            return refused("--hours is shorter than one --interval".into());
+        }
+        let batches = 1..=nilometer::limits::WRITE_BATCH_MAX;
+        if self.hosts == 0 || self.draws == 0 || !batches.contains(&self.batch) {
+            return refused(format!(
+                "--hosts and --draws are at least 1, --batch is from 1 to {}",
+                nilometer::limits::WRITE_BATCH_MAX
+            ));
+        }
+        if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
+            return refused(format!("--connections is from 1 to {CONNECTIONS_MAX}"));
+        }
+        let all = options.ticks().saturating_mul(self.hosts);
+        if all > MEASUREMENTS_MAX {
+            return refused(format!(
+                "{all} measurements are more than the {MEASUREMENTS_MAX} that are kept in memory to check the answers: take fewer --hosts or --hours"
+            ));
+        }
+        Ok(options)
+    }
+}
+
+/// Measures; an answer that is wrong is an error, behind the figures.
+fn measured(given: &Given, options: &Options, target: &mut Target) -> Outcome {
+    let mut say = |told: &str| {
+        let written = writeln!(std::io::stderr(), "{told}");
+        // Nobody listens; the figures are what counts.
+        drop(written);
+    };
+    let report = measure(options, target, &mut say)?;
+    if let Some(path) = &given.json {
+        std::fs::write(path, report.to_json()).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    let mut out = std::io::stdout().lock();
+    write!(out, "{}", report.text()).map_err(|e| e.to_string())?;
+    match report.all_answers_right() {
+        true => Ok(()),
+        false => Err("not every answer was right".into()),
+    }
+}
+
+/// A connection the measurements go over.
+struct Reached(connect::Connection);
+
+fn reach(login: &Login) -> Outcome<Box<dyn nilometer_bench::Connection>> {
+    let server = login.open().map_err(|e| e.to_string())?;
+    Ok(Box::new(Reached(server)))
+}
+
+impl nilometer_bench::Connection for Reached {
+    fn call(&mut self, command: &Document, documents: Option<Arc<Vec<u8>>>) -> Outcome<Document> {
+        let documents = documents.as_ref().map(|d| d.as_slice());
+        self.0.call(command, documents).map_err(|e| e.to_string())
+    }
+}
+
+fn check_is_free(server: &mut connect::Connection, database: &str) -> Result<(), Failure> {
+    let found = server.run(database, &doc! {"listCollections": 1, "nameOnly": true})?;
+    let cursor = found.get("cursor").as_document();
+    let first = cursor.and_then(|cursor| cursor.get("firstBatch").as_array());
+    if first.is_some_and(|first| first.is_empty()) {
+        return Ok(());
+    }
+    Err(Failure::Options(format!(
+        "the database {database} has collections, and is not touched: choose another with --db, or drop it"
+    )))
+}
+
+fn check_is_empty(folder: &std::path::Path) -> Result<(), Failure> {
+    let there = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+    if there || folder.is_file() {
+        return Err(Failure::Options(format!(
+            "{} is not an empty directory",
+            folder.display()
+        )));
+    }
+    Ok(())
+}
