@@ -109,6 +109,9 @@ const checks = {
       const expected = roof[first] + ((time - times[first]) / (times[last] - times[first])) * (roof[last] - roof[first]);
       assert.ok(Math.abs(roof[i] - expected) < 1.5, `bucket ${i} stands at ${roof[i]}, not at ${expected}`);
     });
+    await page.locator("rect.bucket").first().hover();
+    const tip = page.locator(".bucketmap > .tip");
+    assert.match(await tip.textContent(), /^cellarfirst2024-01-01T00:00:00Z.*measurements\d+ of 1,000/);
     assert.match(await page.locator(".bar .sum").textContent(), new RegExp(`^${buckets.length} buckets of 3 series · 730 measurements`));
   },
 
@@ -229,6 +232,31 @@ const checks = {
     await page.getByText("No document fits").waitFor();
   },
 
+  async web_stops_a_query() {
+    // Half an hour's work.
+    const range = { $range: [0, 1000] };
+    const grow = (name) => [{ $set: { [name]: range } }, { $unwind: `$${name}` }];
+    const pipeline = [{ $limit: 1 }, ...["a", "b", "c"].flatMap(grow), { $group: { _id: null, n: { $sum: 1 } } }];
+    await tab("Aggregate").click();
+    await page.getByLabel("Pipeline").fill(JSON.stringify(pipeline));
+    await button("Run").click();
+    const running = async () => {
+      const { inprog } = await client.db("admin").command({ currentOp: 1 });
+      return inprog.filter(({ appName, ns }) => appName === "Nilometer web page" && ns === "house.readings").length;
+    };
+    const wait = async (count) => {
+      for (let tries = 0; (await running()) !== count; tries += 1) {
+        assert.ok(tries < 200, `${count} operations were expected`);
+        await page.waitForTimeout(50);
+      }
+    };
+    await wait(1);
+    await button("Stop").click();
+    await page.getByText("Stopped.").waitFor();
+    await wait(0);
+    assert.equal(await button("Run").isEnabled(), true);
+  },
+
   async web_keeps_digits_and_markup_as_they_are() {
     await go("c/house/notes/query");
     await answered("^2 documents");
@@ -284,6 +312,9 @@ const checks = {
       const admin = new MongoClient(secured.uri);
       await admin.db("admin").command({ createUser: "root", pwd: "p@ss: weir, Ω", roles: ["root"] });
       await admin.close();
+      const root = new MongoClient(secured.uri, { auth: { username: "root", password: "p@ss: weir, Ω" } });
+      await root.db("house").command({ createUser: "guest", pwd: "guest", roles: ["read"] });
+      await root.db("house").createCollection("readings", { timeseries: { timeField: "time", metaField: "sensor" } });
       await page.goto(secured.web);
       await page.getByLabel("User", { exact: true }).fill("root");
       await page.getByLabel("Password").fill("wrong");
@@ -300,7 +331,21 @@ const checks = {
       await button("Log out").click();
       await page.getByLabel("Password").waitFor();
       await page.reload();
-      await page.getByLabel("Password").waitFor();
+      // A user who may only read sees no more than that, and is told why.
+      await page.getByLabel("User", { exact: true }).fill("guest");
+      await page.getByLabel("Password").fill("guest");
+      await page.getByLabel("Database of the user").fill("house");
+      await button("Log in").click();
+      await page.getByText("Figures of the server are not for this user").waitFor();
+      await page.getByRole("navigation").getByText("readings").click();
+      await page.getByText("The collection is empty").waitFor();
+      await tab("Buckets").click();
+      await page.getByText("Buckets are not for this user").waitFor();
+      // Who is no more is logged out, and told so.
+      await root.db("house").command({ dropUser: "guest" });
+      await root.close();
+      await tab("Query").click();
+      await page.getByRole("alert").filter({ hasText: "Your session has ended" }).waitFor();
     } finally {
       await page.goto("about:blank");
       await secured.stop();

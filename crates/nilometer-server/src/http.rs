@@ -102,15 +102,15 @@ impl Http {
             threads.push(builder.spawn(watch)?);
         }
         for address in &addresses {
-            let address = address.to_string();
-            info!(c = "NETWORK", id = 23_017, address, "Answering HTTP on");
+            let text = address.to_string();
+            info!(
+                c = "NETWORK",
+                id = 23_017,
+                address = text,
+                "Answering HTTP on"
+            );
             if shared.web.is_some() {
-                let scheme = if shared.tls.is_some() {
-                    "https"
-                } else {
-                    "http"
-                };
-                let url = format!("{scheme}://{address}/");
+                let url = url_of(*address, shared.tls.is_some());
                 info!(c = "NETWORK", id = 23_018, url, "Web page at");
             }
         }
@@ -145,6 +145,15 @@ impl Http {
             drop(thread.join());
         }
     }
+}
+
+/// What is typed into a browser on this machine.
+fn url_of(address: SocketAddr, is_tls: bool) -> String {
+    let scheme = if is_tls { "https" } else { "http" };
+    if address.ip().is_unspecified() {
+        return format!("{scheme}://localhost:{}/", address.port());
+    }
+    format!("{scheme}://{address}/")
 }
 
 /// Requests have negative numbers, connections of drivers positive ones.

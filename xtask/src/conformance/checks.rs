@@ -101,6 +101,7 @@ pub(crate) const WEB: &[&str] = &[
     "web_splits_lines_and_tells_values",
     "web_draws_an_explain",
     "web_tells_what_is_wrong",
+    "web_stops_a_query",
     "web_keeps_digits_and_markup_as_they_are",
     "web_tells_about_a_collection",
     "web_fits_narrow_and_dark_screens",

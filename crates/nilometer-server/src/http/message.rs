@@ -80,6 +80,11 @@ impl Answer {
         Self::new(status, JSON, body)
     }
 
+    #[cfg(test)]
+    pub(super) fn status(&self) -> &'static str {
+        self.status
+    }
+
     /// The same with one more field in its head.
     pub(super) fn with(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         self.fields.push((name, value.into()));

@@ -420,6 +420,34 @@ mod tests {
     }
 
     #[test]
+    fn passwords_are_not_taken_in_the_open_from_another_machine() {
+        let database = Database::in_memory().unwrap();
+        let web = Web::new(Vec::new());
+        let body = doc! {"user": "root", "password": "wrong"};
+        for (remote, is_tls, status) in [
+            ("127.0.0.1:1", false, "401"),
+            ("192.168.1.7:1", false, "403"),
+            ("192.168.1.7:1", true, "401"),
+        ] {
+            let address: SocketAddr = remote.parse().unwrap();
+            let client = ClientMetadata {
+                remote: remote.to_owned(),
+                same_machine: address.ip().is_loopback(),
+                ..ClientMetadata::default()
+            };
+            let asker = Asker {
+                database: &database,
+                client,
+                id: -1,
+                is_tls,
+                token: None,
+            };
+            let answer = web.log_in(&asker, body.as_ref()).unwrap_err();
+            assert!(answer.status().starts_with(status), "{answer:?}");
+        }
+    }
+
+    #[test]
     fn a_cookie_is_found_among_others() {
         let all = "a=1; nilometer_1=token; nilometer_12=other";
         assert_eq!(value_of(all, "nilometer_1"), Some("token"));

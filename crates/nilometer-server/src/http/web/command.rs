@@ -226,6 +226,8 @@ fn close_cursor(
 mod tests {
     use super::*;
     use nilometer::commands::{Access, COMMANDS};
+    use nilometer_bson::extjson::parse_document;
+    use nilometer_bson::fuzz::Numbers;
 
     #[test]
     fn only_commands_that_exist_and_do_not_write_are_sent() {
@@ -248,6 +250,42 @@ mod tests {
             doc! {"explain": doc! {"aggregate": "c", "pipeline": array![doc! {"$out": "d"}]}},
         ] {
             assert!(bounded(refused.as_ref(), "a").is_err(), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn fuzz_web_commands() {
+        const SOUND: [&str; 3] = [
+            r#"{"find": "c", "filter": {"t": {"$date": "2024-01-01T00:00:00Z"}}, "batchSize": 7}"#,
+            r#"{"aggregate": "c", "pipeline": [{"$match": {}}, {"$out": "d"}], "cursor": {"batchSize": 7}}"#,
+            r#"{"explain": {"aggregate": "c", "pipeline": [{"$merge": {"into": "d"}}]}, "maxTimeMS": 7}"#,
+        ];
+        for seed in crate::testing::seeds() {
+            let mut numbers = Numbers::new(seed);
+            let mut text = SOUND[(seed % 3) as usize].as_bytes().to_vec();
+            for _ in 0..numbers.below(5) {
+                let at = numbers.below(text.len() as u64) as usize;
+                let from = numbers.below(text.len() as u64) as usize;
+                text[at] = text[from];
+            }
+            let text = String::from_utf8(text).unwrap();
+            let Ok(command) = parse_document(&text) else {
+                continue;
+            };
+            let run = std::panic::catch_unwind(|| bounded(command.as_ref(), "a"));
+            let Ok(bounded) = run else {
+                panic!("seed {seed}: {text}");
+            };
+            // Whatever came of it, nothing that writes comes through.
+            if let Ok(bounded) = bounded {
+                let shown = to_canonical(bounded.as_ref());
+                assert!(shown.contains("maxTimeMS"), "seed {seed}: {shown}");
+                // A field of another name than this is an unknown one.
+                let writes = [r#"{"$out":"#, r#"{"$merge":"#];
+                let pipeline = shown.contains(r#""pipeline":["#);
+                let writes = pipeline && writes.iter().any(|stage| shown.contains(stage));
+                assert!(!writes, "seed {seed}: {shown}");
+            }
         }
     }
 

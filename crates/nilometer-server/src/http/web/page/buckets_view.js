@@ -218,7 +218,7 @@ class BucketMap {
       "aria-label": "Buckets over time and series. Arrow keys go from bucket to bucket, plus and minus zoom, Enter shows the whole bucket.",
     });
     this.tip = h("div", { class: "tip", hidden: true });
-    this.scroll = h("div", { class: "bucketscroll" }, this.plot, this.tip);
+    this.scroll = h("div", { class: "bucketscroll" }, this.plot);
     const zoom = (text, title, factor) => h("button", { type: "button", title, onclick: () => this.zoom(factor) }, text);
     const tools = h(
       "div",
@@ -229,7 +229,8 @@ class BucketMap {
       h("span", { class: "quiet wide" }, "Drag to zoom in, click a bucket to see what is in it."),
       scaleLegend(full),
     );
-    this.element = h("div", { class: "bucketmap" }, tools, this.axis, this.scroll);
+    // The tip stands beside what scrolls, so that it is not cut off where there are few rows.
+    this.element = h("div", { class: "bucketmap" }, tools, this.axis, this.scroll, this.tip);
     this.details = h("div", { class: "stack", "aria-live": "polite" });
     /** The drawing, and what is told of the chosen bucket. */
     this.parts = [card(null, this.element), this.details];
@@ -352,9 +353,10 @@ class BucketMap {
     this.tip.replaceChildren(...describe(bucket, this.full));
     this.tip.hidden = false;
     const { offsetWidth, offsetHeight } = this.tip;
+    const above = event.clientY + offsetHeight + 24 > window.innerHeight;
     const flip = spot.x + 16 + offsetWidth > this.width;
     this.tip.style.left = `${Math.max(0, flip ? spot.x - 16 - offsetWidth : spot.x + 16)}px`;
-    this.tip.style.top = `${Math.min(spot.y + 14, Math.max(0, this.scroll.scrollTop + this.scroll.clientHeight - offsetHeight - 4))}px`;
+    this.tip.style.top = `${this.scroll.offsetTop + spot.y - this.scroll.scrollTop + (above ? -offsetHeight - 12 : 16)}px`;
   }
 
   end(event) {

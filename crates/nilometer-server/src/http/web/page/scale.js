@@ -11,8 +11,11 @@ const STEPS = [
   SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND, 30 * SECOND,
   MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE,
   HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR,
-  DAY, 2 * DAY, 7 * DAY, 14 * DAY,
+  DAY, 2 * DAY, 3 * DAY, 7 * DAY, 14 * DAY,
 ];
+
+/** The first Monday: weeks are counted from it. */
+const MONDAY = 4 * DAY;
 
 const MONTH_STEPS = [1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400, 6000, 12000];
 
@@ -57,7 +60,8 @@ export function timeTicks(min, max, count) {
   const step = STEPS.find((candidate) => candidate >= raw);
   const ticks = [];
   if (step !== undefined) {
-    for (let at = Math.ceil(min / step) * step; at <= max; at += step) ticks.push(at);
+    const from = step >= 7 * DAY ? MONDAY : 0;
+    for (let at = from + Math.ceil((min - from) / step) * step; at <= max; at += step) ticks.push(at);
     return { ticks, step };
   }
   const months = MONTH_STEPS.find((m) => m * 30 * DAY >= raw) ?? MONTH_STEPS.at(-1);
