@@ -14,6 +14,7 @@
 
 mod data;
 mod disk;
+mod growth;
 mod load;
 pub mod options;
 pub mod pattern;
@@ -22,6 +23,7 @@ mod reference;
 mod report;
 mod target;
 
+pub use growth::growth;
 pub use options::Options;
 pub use report::Report;
 pub use target::{Connection, Outcome, Target};

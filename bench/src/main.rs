@@ -17,7 +17,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 use std::process::ExitCode;
 
-use nilometer_bench::{Options, Outcome, Report, Target, measure, options, pattern};
+use nilometer_bench::{Options, Outcome, Report, Target, growth, measure, options, pattern};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -50,6 +50,11 @@ fn run(options: &Options) -> Outcome<Report> {
     let mut target = Target::open(options)?;
     let report = measure(options, &mut target, &mut |told| eprintln!("{told}"))?;
     print!("{}", report.text());
+    if let Some(path) = &options.beside {
+        let json = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+        let table = growth(&report, &json).map_err(|e| format!("{path}: {e}"))?;
+        print!("{table}");
+    }
     if let Some(path) = &options.json {
         std::fs::write(path, report.to_json()).map_err(|e| format!("{path}: {e}"))?;
     }

@@ -36,6 +36,7 @@ work
                               fewer draws                         [no limit]
 output
   --json FILE                 all figures
+  --beside FILE               figures of another run (its --json), to show how each query has grown
 ";
 
 /// How numbers are stored.
@@ -109,6 +110,8 @@ pub struct Options {
     pub settle_s: u64,
     /// File for all figures.
     pub json: Option<String>,
+    /// File with the figures of another run.
+    pub beside: Option<String>,
     /// Longest time for loading, and for all queries together.
     pub seconds: Option<u64>,
 }
@@ -140,6 +143,7 @@ impl Default for Options {
             index: false,
             settle_s: 60,
             json: None,
+            beside: None,
             seconds: None,
         }
     }
@@ -205,6 +209,7 @@ impl Options {
             "--settle" => self.settle_s = number(word, value)?,
             "--seconds" => self.seconds = Some(number(word, value)?),
             "--json" => self.json = Some(value.to_string()),
+            "--beside" => self.beside = Some(value.to_string()),
             "--shape" => {
                 self.shape = match value {
                     "plain" => Shape::Plain,

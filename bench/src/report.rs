@@ -166,6 +166,11 @@ impl Report {
     }
 }
 
+/// The median of a query's latencies.
+pub(crate) fn median_ms(query: &Measured) -> f64 {
+    millis(quantile(&query.latencies, 0.5))
+}
+
 fn megabytes(bytes: u64) -> String {
     format!("{:.2} MB", bytes as f64 / 1e6)
 }

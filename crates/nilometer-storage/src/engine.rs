@@ -199,6 +199,10 @@ pub trait Engine: Send + Sync {
     fn verify(&self) -> Result<()>;
     /// Sizes of one keyspace.
     fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics>;
+    /// About how many keys a keyspace has, deleted ones that are not gone yet among them. Asks no file.
+    fn keys_estimate(&self, id: KeyspaceId) -> Result<u64> {
+        Ok(self.keyspace_statistics(id)?.keys_estimate)
+    }
     /// Sizes and counts of the whole.
     fn statistics(&self) -> EngineStatistics;
     /// Whether writes are taken now, and if not, why.
@@ -226,4 +230,10 @@ pub trait Snapshot: Send {
         end: Option<&[u8]>,
         direction: Direction,
     ) -> Result<Scan>;
+    /// A number that tells what a snapshot shows of the keyspace from what others of this process do: two that
+    /// have the same number show the same. None if it cannot be told, as while a batch is on its way in.
+    fn version(&self, keyspace: KeyspaceId) -> Option<u64> {
+        let _ = keyspace;
+        None
+    }
 }

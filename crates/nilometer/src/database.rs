@@ -3,8 +3,6 @@
 //! Opening it ties the rooms together: engine, catalog, time series, records, cursors. Closing it
 //! (or dropping it) ends its threads and releases the directory.
 
-#[cfg(test)]
-mod bucket_index_tests;
 mod buckets;
 mod collections;
 mod index_builds;

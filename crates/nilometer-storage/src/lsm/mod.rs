@@ -178,6 +178,12 @@ impl Engine for LsmEngine {
         })
     }
 
+    fn keys_estimate(&self, id: KeyspaceId) -> Result<u64> {
+        self.core.health.check_open()?;
+        let tree = self.core.tree(id)?;
+        Ok(lsm_tree::AbstractTree::approximate_len(&tree.inner) as u64)
+    }
+
     fn statistics(&self) -> EngineStatistics {
         let core = &self.core;
         let log_files = files_bytes(&core.context.directory.log());

@@ -63,6 +63,13 @@ impl Snapshot for LsmSnapshot {
             tree: Arc::clone(tree),
         }))
     }
+
+    /// The number of the last batch that changed the tree, if that is one the snapshot shows: a batch is noted
+    /// before it is published, so none between the two can be missing.
+    fn version(&self, keyspace: KeyspaceId) -> Option<u64> {
+        let applied = self.trees.get(&keyspace)?.applied_through();
+        (applied < self.instant.at).then_some(applied)
+    }
 }
 
 /// An open scan. It holds the version of the tree it reads, so it needs no instant of its own.

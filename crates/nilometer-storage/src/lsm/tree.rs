@@ -145,6 +145,11 @@ impl Tree {
         self.applied_through.fetch_max(sequence, Ordering::AcqRel);
     }
 
+    /// The highest number inserted.
+    pub(crate) fn applied_through(&self) -> u64 {
+        self.applied_through.load(Ordering::Acquire)
+    }
+
     /// Every number up to this one is in tables.
     pub(crate) fn flushed_through(&self) -> u64 {
         self.flushed_through.load(Ordering::Acquire)

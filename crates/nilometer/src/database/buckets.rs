@@ -72,25 +72,29 @@ impl Buckets {
         let (timeseries, collection) = (&self.timeseries, &self.collection);
         let found = match &scan.entries {
             BucketEntries::InIdOrder(wanted) => {
-                let counters = counters.clone();
-                let count = Box::new(move |keys| {
-                    counters.keys.fetch_add(keys, Ordering::Relaxed);
-                });
-                let stream = Stream::new(&scan.index, &**wanted, range, count);
+                let stream = Stream::run(&scan.index, &**wanted, range, count_into(counters));
+                return timeseries.scan_streamed(collection, stream, range);
+            }
+            BucketEntries::InIndexOrder { keys, backward } => {
+                let count = count_into(counters);
+                let stream = Stream::new(&scan.index, keys, (range, *backward), count);
                 return timeseries.scan_streamed(collection, stream, range);
             }
             BucketEntries::Within(wanted) => {
                 timeseries.candidates(collection, &scan.index, &**wanted, range)
             }
-            BucketEntries::Newest(components) => {
-                let direction = nilometer_storage::Direction::Backward;
-                timeseries.outermost_candidates(collection, &scan.index, *components, direction)
-            }
-            BucketEntries::Oldest(components) => {
-                let direction = nilometer_storage::Direction::Forward;
+            BucketEntries::Newest(components) | BucketEntries::Oldest(components) => {
+                let direction = match &scan.entries {
+                    BucketEntries::Newest(_) => nilometer_storage::Direction::Backward,
+                    _ => nilometer_storage::Direction::Forward,
+                };
                 timeseries.outermost_candidates(collection, &scan.index, *components, direction)
             }
         };
+        let is_outermost = matches!(
+            scan.entries,
+            BucketEntries::Newest(_) | BucketEntries::Oldest(_)
+        );
         let dropped = || {
             let all = collection.indexes.all();
             !all.iter()
@@ -106,8 +110,19 @@ impl Buckets {
         counters
             .keys
             .fetch_add(found.keys_examined, Ordering::Relaxed);
-        timeseries.scan_listed(collection, found.ids, range)
+        match is_outermost {
+            true => timeseries.scan_outermost(collection, found.ids, range),
+            false => timeseries.scan_listed(collection, found.ids, range),
+        }
     }
+}
+
+/// Counts keys that are looked at.
+fn count_into(counters: &Arc<ScanCounters>) -> Box<dyn Fn(u64) + Send> {
+    let counters = Arc::clone(counters);
+    Box::new(move |keys| {
+        counters.keys.fetch_add(keys, Ordering::Relaxed);
+    })
 }
 
 impl RecordSource for Buckets {
@@ -325,6 +340,10 @@ impl BucketSource for Buckets {
             out.finish()
         });
         Ok((shown.collect(), page.next))
+    }
+
+    fn bucket_ids(&self, at_most: usize) -> Result<Option<Vec<[u8; 12]>>> {
+        self.timeseries.bucket_ids(&self.collection, at_most)
     }
 
     fn bucket_count_estimate(&self) -> Result<u64> {

@@ -395,6 +395,13 @@ pub enum BucketEntries {
     Within(Arc<dyn WantedKeys>),
     /// Those with these keys, which are one run of entries whose order is that of bucket ids.
     InIdOrder(Arc<dyn WantedKeys>),
+    /// Those with these keys, and the buckets in the order of the entries: not in that of their ids.
+    InIndexOrder {
+        /// Which.
+        keys: Arc<dyn WantedKeys>,
+        /// From the last to the first.
+        backward: bool,
+    },
     /// Of each combination of so many values at the front, those of buckets that may hold its newest
     /// measurement.
     Newest(usize),
@@ -469,6 +476,12 @@ pub trait BucketSource: Send + Sync {
             ErrorCode::IndexNotFound,
             format!("the index '{name}' is not one of this collection"),
         ))
+    }
+
+    /// The ids of all buckets, if there are no more than so many and they can be told without reading buckets.
+    fn bucket_ids(&self, at_most: usize) -> Result<Option<Vec<[u8; 12]>>> {
+        let _ = at_most;
+        Ok(None)
     }
 
     /// How many buckets there are.

@@ -2,7 +2,8 @@
 //!
 //! A bucket in the cache answers for one state of it only: the bytes it was opened from and the tail
 //! entries folded into it. A reader comes with the state it has read from storage, so a bucket that
-//! was written meanwhile is opened anew, and no writer needs to tell the cache anything.
+//! was written meanwhile is opened anew, and no writer needs to tell the cache anything. Where the engine gives the
+//! same bytes in the same place, which the bucket in the cache holds on to, there is nothing to compare.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -102,6 +103,17 @@ impl BucketCache {
         let mut kept = self.lock();
         let entry = kept.buckets.get_mut(&id)?;
         if entry.state != state {
+            return None;
+        }
+        entry.is_wanted = true;
+        Some(entry.bucket.clone())
+    }
+
+    /// The bucket that was opened from these very bytes, with no tail.
+    pub(super) fn get_like(&self, id: [u8; 12], stored: &[u8]) -> Option<Arc<StoredBucket>> {
+        let mut kept = self.lock();
+        let entry = kept.buckets.get_mut(&id)?;
+        if !entry.bucket.is_opened_from(stored) {
             return None;
         }
         entry.is_wanted = true;

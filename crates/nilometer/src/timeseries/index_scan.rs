@@ -5,7 +5,10 @@
 //!           buckets with a tail ──┘ (dynamic indexes)           as a scan of all of them reads them
 //! ```
 //!
-//! All ids are collected under one snapshot before the first bucket is read. Buckets keep their ids
+//! Where the order of an index is asked for, its entries are read piece by piece instead ([`Stream`]): a bucket keeps its
+//! place in an index of metadata and time for as long as it is there.
+//!
+//! Else all ids are collected under one snapshot before the first bucket is read. Buckets keep their ids
 //! when they are folded or sealed, so a scan by index neither skips nor repeats one that is there
 //! throughout; it sees the buckets that existed when it began. The order of buckets is that of their
 //! ids whatever the index, so everything above that relies on it holds.
@@ -14,10 +17,9 @@
 //! next that can be inside.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
-use nilometer_bson::{Value, ValueRef};
+use nilometer_bson::key_string::{self, KeyOrder};
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
 
 use super::Timeseries;
@@ -39,7 +41,7 @@ pub const CANDIDATES_MAX: usize = 1 << 20;
 const TAIL_ENTRIES_PASSED_MAX: usize = 4;
 
 /// Entries passed one by one before a jump: a short way is walked, a long one jumped.
-const ENTRIES_WALKED_MAX: usize = 8;
+pub(super) const ENTRIES_WALKED_MAX: usize = 8;
 
 /// A walk over the entries of an index that are wanted.
 pub(crate) struct IndexWalk<'w> {
@@ -156,23 +158,42 @@ pub(super) enum Candidates {
     All,
     /// These; the next one last.
     Listed(Vec<[u8; ID_BYTES]>),
-    /// Those an index names one after the other in the order of their ids.
+    /// These, which lie close together; the next one last.
+    Outermost(Vec<[u8; ID_BYTES]>),
+    /// Those an index names one after the other, in its order.
     Streamed(Stream),
 }
 
-/// The entries of one series, or of anything that is one value up to the time: their order is that of
-/// the ids, as ids begin with the start. They are read as they are asked for.
+/// Buckets in the order in which an index names them. Entries are read as they are asked for.
 pub struct Stream {
     keyspace: KeyspaceId,
     low: Vec<u8>,
     high: Option<Vec<u8>>,
+    /// Which entries of those between the two; all if it is not said.
+    wanted: Option<Arc<dyn WantedKeys>>,
     range: BucketRange,
+    backward: bool,
     count: Box<dyn Fn(u64) + Send>,
 }
 
 impl Stream {
-    /// The entries of `index` from the first that is wanted to the last. All between must be wanted.
+    /// The wanted entries of `index`, from the last to the first if `backward`.
     pub fn new(
+        index: &BucketIndex,
+        wanted: &Arc<dyn WantedKeys>,
+        (range, backward): (BucketRange, bool),
+        count: Box<dyn Fn(u64) + Send>,
+    ) -> Self {
+        Self {
+            wanted: Some(Arc::clone(wanted)),
+            backward,
+            ..Self::run(index, &**wanted, range, count)
+        }
+    }
+
+    /// All entries of `index` from the first that is wanted to the last: those of one series, or of anything that is
+    /// one value up to the time. Their order is that of the ids, as ids begin with the start.
+    pub fn run(
         index: &BucketIndex,
         wanted: &dyn WantedKeys,
         range: BucketRange,
@@ -182,9 +203,18 @@ impl Stream {
             keyspace: index.stored.keyspace,
             low: wanted.start(),
             high: wanted.end(),
+            wanted: None,
             range,
+            backward: range.backward,
             count,
         }
+    }
+
+    fn is_wanted(&self, key: &[u8]) -> Result<bool> {
+        Ok(match &self.wanted {
+            Some(wanted) => matches!(wanted.position(key)?, KeyPosition::Inside),
+            None => true,
+        })
     }
 
     /// The next ids, at most so many; none when nothing is left.
@@ -193,7 +223,7 @@ impl Stream {
         snapshot: &dyn Snapshot,
         at_most: usize,
     ) -> Result<Vec<[u8; ID_BYTES]>> {
-        let direction = match self.range.backward {
+        let direction = match self.backward {
             true => Direction::Backward,
             false => Direction::Forward,
         };
@@ -204,17 +234,17 @@ impl Stream {
         for item in scan {
             let (entry, _) = item?;
             examined += 1;
-            let (_, id) = split(&entry)?;
-            last = Some(entry);
-            if self.range.contains(id) {
+            let (key, id) = split(&entry)?;
+            if self.range.contains(id) && self.is_wanted(key)? {
                 found.push(id);
             }
+            last = Some(entry);
             if found.len() >= at_most {
                 break;
             }
         }
         (self.count)(examined);
-        match (last, self.range.backward) {
+        match (last, self.backward) {
             (Some(last), true) => self.high = Some(last.to_vec()),
             (Some(last), false) => self.low = [&*last, &[0]].concat(),
             (None, _) => {}
@@ -257,79 +287,6 @@ impl Timeseries {
         Ok((found.ids.len() <= CANDIDATES_MAX).then_some(found))
     }
 
-    /// The buckets that may hold the newest (`Backward`) or oldest (`Forward`) measurement of each combination of
-    /// the first `components` values of a static index whose next component is the start, ascending.
-    ///
-    /// The bucket that starts last holds a measurement at or after its start; another holds a later one only
-    /// if it starts less than a span before. The one that starts first holds a measurement less than a span
-    /// behind its start; another holds an earlier one only if it starts before that. `None` if there are too
-    /// many.
-    pub fn outermost_candidates(
-        &self,
-        collection: &Collection,
-        index: &BucketIndex,
-        components: usize,
-        direction: Direction,
-    ) -> Result<Option<Found>> {
-        let Some(options) = &collection.timeseries else {
-            return Ok(Some(Found::default()));
-        };
-        let backward = direction == Direction::Backward;
-        let (keyspace, order) = (index.stored.keyspace, index.index().order());
-        let snapshot = self.engine.snapshot()?;
-        let mut found = Found::default();
-        let mut scan = snapshot.scan(keyspace, &[], None, direction)?;
-        // The values at hand, and the key that bounds what may still matter of them.
-        let mut current: Option<(Vec<u8>, Vec<u8>)> = None;
-        let mut passed = 0;
-        while let Some(item) = scan.next() {
-            let (entry, _) = item?;
-            found.keys_examined += 1;
-            let (key, id) = split(&entry)?;
-            if let Some((prefix, bound)) = &current
-                && key.starts_with(prefix)
-            {
-                if (key >= bound.as_slice()) == backward {
-                    found.ids.push(id);
-                    continue;
-                }
-                passed += 1;
-                if passed > ENTRIES_WALKED_MAX {
-                    scan = if backward {
-                        snapshot.scan(keyspace, &[], Some(prefix), direction)?
-                    } else {
-                        let Some(next) = behind_prefix(prefix) else {
-                            break;
-                        };
-                        snapshot.scan(keyspace, &next, None, direction)?
-                    };
-                    passed = 0;
-                }
-                continue;
-            }
-            let prefix = prefix(key, order, components)?;
-            let Some(start_ms) = start_of(key, prefix.len()) else {
-                return Ok(None);
-            };
-            let bound_ms = if backward {
-                start_ms.saturating_sub(options.span_ms())
-            } else {
-                start_ms.saturating_add(options.span_ms())
-            };
-            let mut bound = KeyBuilder::new(KeyOrder::ASCENDING);
-            bound.push(ValueRef::DateTime(bound_ms));
-            current = Some((prefix.to_vec(), [prefix, &bound.finish().0].concat()));
-            passed = 0;
-            found.ids.push(id);
-            if found.ids.len() > CANDIDATES_MAX {
-                return Ok(None);
-            }
-        }
-        found.ids.sort_unstable();
-        found.ids.dedup();
-        Ok(Some(found))
-    }
-
     /// How many wanted entries an index has, counted up to `limit`.
     pub fn count_keys(
         &self,
@@ -357,9 +314,7 @@ impl Timeseries {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
             return Ok(0);
         };
-        let keys =
-            |keyspace| Ok::<_, Error>(self.engine.keyspace_statistics(keyspace)?.keys_estimate);
-        let all = keys(keyspaces.series)?;
+        let all = self.engine.keys_estimate(keyspaces.series)?;
         if id_min.is_none() && id_max.is_none() {
             return Ok(all);
         }
@@ -432,26 +387,6 @@ impl Timeseries {
             last = last.max(edge(keyspace, Direction::Backward)?);
         }
         Ok(first.zip(last))
-    }
-}
-
-/// The least key above all that begin with `prefix`; none if there is none.
-fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let kept = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
-    let mut next = prefix.get(..=kept)?.to_vec();
-    if let Some(last) = next.last_mut() {
-        *last += 1;
-    }
-    Some(next)
-}
-
-/// The start of a bucket, which stands in its key behind so many bytes.
-fn start_of(key: &[u8], at: usize) -> Option<i64> {
-    // A date needs no type bits.
-    let (values, _) = key_string::decode(key.get(at..)?, KeyOrder::ASCENDING, 1, &[]).ok()?;
-    match values.first() {
-        Some(Value::DateTime(start_ms)) => Some(*start_ms),
-        _ => None,
     }
 }
 

@@ -14,6 +14,7 @@
 //!
 //! Does not know queries or commands.
 
+mod ahead;
 #[cfg(test)]
 mod behaviour_tests;
 mod bucket_cache;
@@ -37,6 +38,7 @@ mod measurements;
 mod meta;
 mod metrics;
 mod min_max;
+mod outermost;
 mod raw;
 #[cfg(test)]
 mod raw_tests;
@@ -95,6 +97,8 @@ pub struct Timeseries {
     /// Opened buckets, for the next reader.
     pub bucket_cache: BucketCache,
     start_ranges: index_scan::StartRanges,
+    /// The newest and the oldest buckets of each series, as far as they are known.
+    outermost: outermost::Outermost,
     /// Collections that were inserted into, for the chores of their buckets.
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
 }
@@ -135,6 +139,7 @@ impl Timeseries {
             claims: duplicates::Claims::default(),
             bucket_cache: BucketCache::default(),
             start_ranges: index_scan::StartRanges::default(),
+            outermost: outermost::Outermost::default(),
             collections: RwLock::default(),
         }
     }

@@ -17,6 +17,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use nilometer_storage::{Bytes, Direction};
 
 use super::Timeseries;
+use super::ahead;
 use super::bucket_cache;
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Layout, Version, damaged};
 use super::fold::{self, BucketKeyspaces};
@@ -30,6 +31,12 @@ use crate::eval::Collation;
 
 /// Buckets looked at under one snapshot.
 const CHUNK_BUCKETS_MAX: usize = 512;
+
+/// Buckets looked at under the first one: a reader of the newest may be content with these.
+const FIRST_BUCKETS: usize = 64;
+
+/// Each chunk of a scan of all is so many times as long as the one before.
+const CHUNK_GROWTH: usize = 4;
 
 /// Buckets an index has found that are fetched under one snapshot at most.
 const CHUNK_CANDIDATES_MAX: usize = 64;
@@ -55,6 +62,10 @@ pub struct StoredBucket {
 struct HeaderPlaces {
     min: Range<usize>,
     max: Range<usize>,
+    /// The metadata, if it is a document.
+    meta: Option<Range<usize>>,
+    /// Start and end, which every query by time asks for, and which column they are of.
+    times: Option<(usize, i64, i64)>,
 }
 
 impl HeaderPlaces {
@@ -67,7 +78,19 @@ impl HeaderPlaces {
         Self {
             min: place(bucket.min),
             max: place(bucket.max),
+            meta: document.get("meta").as_document().map(place),
+            times: None,
         }
+    }
+
+    /// The same with the bounds of the time.
+    fn with_times(self, bucket: &BucketDocument<'_>, names: &[Arc<str>], time_field: &str) -> Self {
+        let at = names.iter().position(|name| **name == *time_field);
+        let times = match (at, bucket.min.get(time_field), bucket.max.get(time_field)) {
+            (Some(at), ValueRef::DateTime(min), ValueRef::DateTime(max)) => Some((at, min, max)),
+            _ => None,
+        };
+        Self { times, ..self }
     }
 }
 
@@ -111,6 +134,7 @@ impl StoredBucket {
             }
             _ => parsed.data.iter().map(|e| Arc::from(e.name())).collect(),
         };
+        let header = header.with_times(&parsed, &names, time_field);
         places.resize(names.len(), None);
         let decoded = (0..names.len()).map(|_| OnceLock::new()).collect();
         Ok(Self {
@@ -139,6 +163,11 @@ impl StoredBucket {
         self.document.as_bytes().len() + self.stored.len() + decoded
     }
 
+    /// True if these are the very bytes it was opened from, which it holds on to: nothing else can lie there.
+    pub(super) fn is_opened_from(&self, stored: &[u8]) -> bool {
+        !stored.is_empty() && std::ptr::eq(&*self.stored, stored)
+    }
+
     /// Number of measurements.
     pub fn count(&self) -> usize {
         self.count
@@ -162,17 +191,33 @@ impl StoredBucket {
 
     /// The metadata, missing if there is none.
     pub fn meta(&self) -> ValueRef<'_> {
-        self.document.get("meta")
+        match &self.header.meta {
+            Some(place) => ValueRef::Document(self.part(place)),
+            None => self.document.get("meta"),
+        }
+    }
+
+    /// Start and end, if the field is the time.
+    fn times_of(&self, field: &str) -> Option<(i64, i64)> {
+        let (at, min, max) = self.header.times?;
+        let name = self.names.get(at)?;
+        (**name == *field).then_some((min, max))
     }
 
     /// `control.min.<field>`.
     pub fn min(&self, field: &str) -> ValueRef<'_> {
-        self.bounds(&self.header.min).get(field)
+        match self.times_of(field) {
+            Some((min, _)) => ValueRef::DateTime(min),
+            None => self.part(&self.header.min).get(field),
+        }
     }
 
     /// `control.max.<field>`.
     pub fn max(&self, field: &str) -> ValueRef<'_> {
-        self.bounds(&self.header.max).get(field)
+        match self.times_of(field) {
+            Some((_, max)) => ValueRef::DateTime(max),
+            None => self.part(&self.header.max).get(field),
+        }
     }
 
     /// `control.min` or `control.max`.
@@ -181,7 +226,7 @@ impl StoredBucket {
         control.and_then(|control| control.get(side).as_document())
     }
 
-    fn bounds(&self, place: &Range<usize>) -> DocRef<'_> {
+    fn part(&self, place: &Range<usize>) -> DocRef<'_> {
         let bytes = self.document.as_bytes().get(place.clone());
         bytes.and_then(DocRef::new).unwrap_or(DocRef::EMPTY)
     }
@@ -286,7 +331,7 @@ pub struct BucketScan {
     keyspaces: BucketKeyspaces,
     range: BucketRange,
     candidates: Candidates,
-    /// Candidates fetched under the next snapshot.
+    /// Buckets looked at, or candidates fetched, under the next snapshot.
     chunk: usize,
     /// The last id of the chunk before.
     after: Option<[u8; 12]>,
@@ -310,7 +355,7 @@ impl Timeseries {
             keyspaces,
             range,
             candidates: Candidates::All,
-            chunk: FIRST_CANDIDATES,
+            chunk: FIRST_BUCKETS,
             after: None,
             ready: VecDeque::new(),
             done: false,
@@ -330,6 +375,22 @@ impl Timeseries {
         }
         let mut scan = self.scan(collection, range)?;
         scan.candidates = Candidates::Listed(ids);
+        scan.chunk = FIRST_CANDIDATES;
+        Ok(scan)
+    }
+
+    /// Reads the newest, or the oldest, bucket of each series, which lie close together as a rule.
+    pub fn scan_outermost(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        ids: Vec<[u8; 12]>,
+        range: BucketRange,
+    ) -> Result<BucketScan> {
+        let mut scan = self.scan_listed(collection, ids, range)?;
+        if let Candidates::Listed(ids) = scan.candidates {
+            scan.candidates = Candidates::Outermost(ids);
+            scan.chunk = CHUNK_CANDIDATES_MAX;
+        }
         Ok(scan)
     }
 
@@ -342,6 +403,7 @@ impl Timeseries {
     ) -> Result<BucketScan> {
         let mut scan = self.scan(collection, range)?;
         scan.candidates = Candidates::Streamed(stream);
+        scan.chunk = FIRST_CANDIDATES;
         Ok(scan)
     }
 
@@ -351,8 +413,28 @@ impl Timeseries {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
             return Ok(0);
         };
-        let series = self.engine.keyspace_statistics(keyspaces.series)?;
-        Ok(series.keys_estimate)
+        Ok(self.engine.keys_estimate(keyspaces.series)?)
+    }
+
+    /// The ids of all buckets, if there are no more than so many: each has one entry in the series index.
+    pub fn bucket_ids(
+        &self,
+        collection: &Collection,
+        at_most: usize,
+    ) -> Result<Option<Vec<[u8; 12]>>> {
+        let Some(keyspaces) = BucketKeyspaces::of(collection) else {
+            return Ok(Some(Vec::new()));
+        };
+        let snapshot = self.engine.snapshot()?;
+        let mut ids = Vec::new();
+        for item in snapshot.scan(keyspaces.series, &[], None, Direction::Forward)? {
+            let (key, _) = item?;
+            if ids.len() >= at_most {
+                return Ok(None);
+            }
+            ids.extend(key.last_chunk().copied());
+        }
+        Ok(Some(ids))
     }
 
     /// How many buckets there are, counted: each has one entry in the series index.
@@ -405,7 +487,7 @@ impl BucketScan {
         let snapshot = self.timeseries.engine.snapshot()?;
         let ids = match &mut self.candidates {
             Candidates::All => Vec::new(),
-            Candidates::Listed(ids) => {
+            Candidates::Listed(ids) | Candidates::Outermost(ids) => {
                 let mut next = ids.split_off(ids.len().saturating_sub(self.chunk));
                 next.reverse();
                 next
@@ -414,18 +496,11 @@ impl BucketScan {
         };
         self.done = ids.len() < self.chunk;
         self.chunk = (self.chunk * 2).min(CHUNK_CANDIDATES_MAX);
-        for id in ids {
-            let stored = match snapshot.get(self.keyspaces.open, &id)? {
-                Some(found) => Some(found),
-                None => snapshot.get(self.keyspaces.sealed, &id)?,
-            };
-            let (start, end) = (tail::key(id, 0), behind(id));
-            let scan =
-                snapshot.scan(self.keyspaces.tail, &start, Some(&end), Direction::Forward)?;
-            let tail = scan.collect::<Result<Vec<_>, _>>()?;
-            if stored.is_none() && tail.is_empty() {
-                continue;
-            }
+        let found = match self.candidates {
+            Candidates::Outermost(_) => ahead::neighbours(&*snapshot, self.keyspaces, &ids)?,
+            _ => ahead::buckets_of(&*snapshot, self.keyspaces, &ids)?,
+        };
+        for RawBucket { id, stored, tail } in found {
             let bucket = self.assemble(id, stored, tail);
             if let Ok(bucket) = &bucket {
                 self.last = Some(bucket.clone());
@@ -454,9 +529,10 @@ impl BucketScan {
             start: &start,
             end: end.as_deref(),
             direction,
-            buckets_max: CHUNK_BUCKETS_MAX,
+            buckets_max: self.chunk,
             bytes_max: usize::MAX,
         };
+        self.chunk = (self.chunk * CHUNK_GROWTH).min(CHUNK_BUCKETS_MAX);
         let (found, all) = walk::next_buckets(&*snapshot, self.keyspaces, bounds)?;
         self.done = all;
         for RawBucket { id, stored, tail } in found {
@@ -478,6 +554,11 @@ impl BucketScan {
     ) -> Result<Arc<StoredBucket>> {
         let options = self.collection.timeseries.as_ref();
         let time_field = options.map_or("", |options| &*options.time_field);
+        if let Some(stored) = stored.as_deref().filter(|_| tail.is_empty())
+            && let Some(known) = self.timeseries.bucket_cache.get_like(id, stored)
+        {
+            return Ok(known);
+        }
         let state = bucket_cache::state(stored.as_deref(), &tail);
         if let Some(known) = self.timeseries.bucket_cache.get(id, state) {
             return Ok(known);

@@ -38,6 +38,16 @@ pub(super) struct ChunkBounds<'b> {
     pub(super) bytes_max: usize,
 }
 
+/// The bucket a key of one of its keyspaces belongs to.
+pub(super) fn bucket_of(key: &[u8]) -> Result<[u8; 12]> {
+    key.first_chunk().copied().ok_or_else(|| {
+        damaged(
+            nilometer_bson::ValueRef::Missing,
+            "it is stored under a key that is too short",
+        )
+    })
+}
+
 /// Every key of a bucket, tail keys too, is below this.
 pub(super) fn behind(id: [u8; 12]) -> Vec<u8> {
     [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
@@ -176,13 +186,7 @@ impl Cursor {
             return Ok(None);
         };
         let (key, value) = item?;
-        let id = key.first_chunk().copied().ok_or_else(|| {
-            damaged(
-                nilometer_bson::ValueRef::Missing,
-                "it is stored under a key that is too short",
-            )
-        })?;
-        Ok(Some((id, key, value)))
+        Ok(Some((bucket_of(&key)?, key, value)))
     }
 
     /// The next entry if it belongs to `id`.

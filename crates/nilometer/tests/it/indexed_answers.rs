@@ -1,8 +1,8 @@
 //! A time-series collection with indexes answers as an ordinary collection without any.
 //!
 //! Random measurements, some of them there before an index and some after; random indexes of every
-//! kind; random questions, with and without hints; and all the while buckets that roll over, fold,
-//! are taken up again, removed and put back as they were. Afterwards `validate` compares every
+//! kind; random questions, with and without hints, of measurements and of buckets as they are; and all the while buckets
+//! that roll over, fold, are sealed, taken up again, removed and put back as they were. Afterwards `validate` compares every
 //! index entry with those computed from scratch.
 //!
 //! An index over measurements refuses arrays, so what the time series refuses is not given to the
@@ -11,7 +11,7 @@
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::random::Random;
-use crate::same_answers::{Fold, Question, answer, documents, question};
+use crate::same_answers::{Compare, Fold, Question, answer, documents, question, scalar, time};
 use crate::support::{Fixture, TemporaryDirectory, show};
 
 /// Generated databases of a run; with NILOMETER_SOAK set, more.
@@ -19,6 +19,9 @@ const DATABASES: u64 = 16;
 const DATABASES_SOAK: u64 = 400;
 
 const QUESTIONS: u32 = 40;
+
+/// Questions about buckets as they are.
+const RAW_QUESTIONS: u32 = 5;
 
 /// One part of a random key.
 fn part(random: &mut Random) -> (&'static str, Value) {
@@ -164,8 +167,86 @@ impl Case {
         assert_eq!(reply.get("n").as_exact_i64(), Some(1), "{}", show(&reply));
     }
 
+    /// Seals every bucket.
+    fn seal(&mut self) {
+        self.fixture.run(doc! {"compact": "ts"});
+    }
+
+    /// Buckets read as documents: by an index as by a scan.
+    fn ask_raw(&mut self, seed: u64) {
+        let random = &mut self.random;
+        const PATHS: [&str; 6] = [
+            "meta.x",
+            "meta",
+            "control.min.t",
+            "control.min.a",
+            "control.max.a",
+            "control.max.c",
+        ];
+        let path = random.pick::<&str>(&PATHS);
+        let operand: Value = match *path {
+            "control.min.t" => time(random),
+            "meta" => doc! {"x": random.int(3)}.into(),
+            _ => scalar(random),
+        };
+        let mut comparison = DocumentBuilder::new();
+        comparison.append(random.pick::<&str>(&["$eq", "$gte", "$lte"]), operand);
+        let mut filter = DocumentBuilder::new();
+        filter.append(path, comparison.finish());
+        let sort = doc! {"control.min.t": 1, "_id": 1};
+        let sort = (random.below(2) == 0).then_some(sort);
+        let is_sorted = sort.is_some();
+        let find = doc! {
+            "find": "system.buckets.ts", "filter": filter.finish(), "sort": sort, "batchSize": 10_000,
+        };
+        let natural = with_hint(&find, doc! {"$natural": 1}.into());
+        let mut answers = [&find, &natural].map(|command| self.fixture.all(command.clone()));
+        if !is_sorted {
+            for answer in &mut answers {
+                answer.sort_by_key(show);
+            }
+        }
+        let [by_index, scanned] = answers;
+        assert!(by_index == scanned, "seed {seed}: {}", show(&find));
+    }
+
+    /// A question: one that any collection is asked, or one that indexes of metadata and time answer best.
+    fn question(&mut self) -> Question {
+        let random = &mut self.random;
+        if random.below(4) > 0 {
+            return question(random);
+        }
+        let path = random.pick::<&str>(&["m", "m.x", "m.y"]);
+        let key = format!("${path}");
+        let group = match random.below(3) {
+            // Where times may tie: the time alone.
+            0 => {
+                let order = *random.pick(&[1, -1]);
+                let end = doc! {"$top": doc! {"sortBy": doc! {"t": order}, "output": "$t"}};
+                doc! {"_id": key, "end": end}
+            }
+            1 => doc! {"_id": key, "least": doc! {"$min": "$m.x"}, "most": doc! {"$max": "$m.y"}},
+            _ => {
+                return Question {
+                    compare: Compare::Values,
+                    command: doc! {"distinct": "c", "key": *path},
+                };
+            }
+        };
+        let group: Value = doc! {"$group": group}.into();
+        let matched: Value = doc! {"$match": doc! {"m.x": random.int(3)}}.into();
+        let pipeline: Vec<Value> = match random.below(2) {
+            0 => vec![group],
+            _ => vec![matched, group],
+        };
+        Question {
+            compare: Compare::Values,
+            command: doc! {"aggregate": "c", "pipeline": pipeline, "cursor": doc! {}},
+        }
+    }
+
     fn ask(&mut self, failures: &mut Vec<String>, seed: u64) {
-        let question = question(&mut self.random);
+        let question = self.question();
         let expected = answer(&mut self.fixture, "plain", &question, Fold::Nothing);
         let mut asked = vec![("", question.command.clone())];
         if !self.whole.is_empty() {
@@ -265,8 +346,12 @@ fn check_database(seed: u64, failures: &mut Vec<String>) {
         if case.random.below(3) == 0 {
             case.put_bucket_back();
         }
+        if case.random.below(5) == 0 {
+            case.seal();
+        }
         if case.random.below(3) == 0 {
             case.ask(failures, seed);
+            case.ask_raw(seed);
         }
     }
     case.create_index();
@@ -280,6 +365,9 @@ fn check_database(seed: u64, failures: &mut Vec<String>) {
     }
     for _ in 0..QUESTIONS {
         case.ask(failures, seed);
+    }
+    for _ in 0..RAW_QUESTIONS {
+        case.ask_raw(seed);
     }
     case.validate(seed);
 }

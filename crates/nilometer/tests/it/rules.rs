@@ -81,6 +81,12 @@ fn rules_of(cursor: &Document) -> Vec<String> {
         .collect()
 }
 
+/// Which documents, in order.
+fn ids(list: &[Document]) -> Vec<Option<i64>> {
+    let ids = list.iter().map(|document| document.get("_id"));
+    ids.map(|id| id.as_exact_i64()).collect()
+}
+
 fn examined(cursor: &Document) -> i64 {
     let examined = at(cursor.as_ref(), "executionStats.totalDocsExamined");
     examined.as_ref().as_exact_i64().unwrap()
@@ -242,9 +248,6 @@ fn sorts_and_limits_show_below() {
         assert_eq!(times(&found), times(&expected));
         if text(pipeline.clone()).contains("_id") {
             assert_eq!(found.len(), expected.len());
-            let ids = |list: &[Document]| -> Vec<String> {
-                list.iter().map(|d| text(d.get("_id").to_value())).collect()
-            };
             assert_eq!(ids(&found), ids(&expected));
         }
     }
@@ -377,5 +380,131 @@ fn buckets_written_as_they_are_answer_alike() {
         let stages = Value::from(list);
         let found = fixture.all(aggregate("ts", &stages));
         assert_eq!(found, fixture.all(aggregate("plain", &stages)));
+    }
+}
+
+#[test]
+fn sorts_come_in_the_order_of_an_index() {
+    let mut fixture = series();
+    let indexes = array![
+        doc! {"key": doc! {"m.h": 1, "t": 1}, "name": "up"},
+        doc! {"key": doc! {"m.h": 1, "t": -1}, "name": "down"},
+        doc! {"key": doc! {"m.g": 1, "m.h": 1, "t": 1}, "name": "both"},
+        doc! {"key": doc! {"m.h": 1, "v": 1, "t": 1}, "name": "values"},
+        doc! {"key": doc! {"m.h": 1, "t": 1}, "name": "some", "partialFilterExpression": doc! {"m.h": "a"}},
+    ];
+    fixture.run(doc! {"createIndexes": "ts", "indexes": indexes});
+    let plan = "queryPlanner.winningPlan";
+    let mut check = |filter: Document, sort: Document, hint: &str, way: Option<&str>| {
+        let stages = array![doc! {"$match": filter}, doc! {"$sort": sort}];
+        let mut command = nilometer_bson::DocumentBuilder::new();
+        for element in aggregate("ts", &stages).iter() {
+            command.append_element(element);
+        }
+        command.append("hint", (!hint.is_empty()).then_some(hint));
+        let command = command.finish();
+        let shown = doc! {"explain": command.clone(), "verbosity": "queryPlanner"};
+        let (names, cursor) = stages_of(&fixture.run(shown));
+        let step = |path: &str| value_at(cursor.as_ref(), &format!("{plan}.inputStage.{path}"));
+        assert_eq!(names[2], "$_internalBoundedSort");
+        match way {
+            Some(way) => {
+                assert_eq!(step("indexName"), text(hint), "{}", show(&cursor));
+                assert_eq!(step("direction"), text(way), "{}", show(&cursor));
+            }
+            None => assert_ne!(step("direction"), text("backward"), "{}", show(&cursor)),
+        }
+        let found = ids(&fixture.all(command));
+        assert_eq!(found, ids(&fixture.all(aggregate("plain", &stages))));
+        assert!(!found.is_empty());
+    };
+    let all = Document::new;
+    for (hint, sort, way) in [
+        ("up", doc! {"m.h": 1, "t": 1, "_id": 1}, "forward"),
+        ("up", doc! {"m.h": -1, "t": -1, "_id": 1}, "backward"),
+        ("down", doc! {"m.h": 1, "t": -1, "_id": 1}, "forward"),
+        ("down", doc! {"m.h": -1, "t": 1, "_id": 1}, "backward"),
+        ("both", doc! {"m.g": 1, "m.h": 1, "t": 1}, "forward"),
+    ] {
+        check(all(), sort, hint, Some(way));
+    }
+    // One value in front is in any order, a range of them is not.
+    let one = || doc! {"m.g": Value::Null};
+    check(one(), doc! {"m.h": -1, "t": -1}, "both", Some("backward"));
+    let range = || doc! {"m.g": doc! {"$in": array![Value::Null, 5]}};
+    check(range(), doc! {"m.h": -1, "t": -1}, "both", None);
+    for (hint, sort) in [
+        ("up", doc! {"m.h": 1, "t": -1}),
+        ("down", doc! {"m.h": -1, "t": -1}),
+        ("up", doc! {"m": 1, "t": -1}),
+        ("both", doc! {"m.h": 1, "t": -1}),
+        ("values", doc! {"m.h": -1, "t": -1}),
+        // Ten buckets of each are gathered as well.
+        ("", doc! {"m.h": -1, "t": -1}),
+    ] {
+        check(all(), sort, hint, None);
+    }
+    // A limit ends the reading with the first bucket that says enough.
+    let limited = array![
+        doc! {"$sort": doc! {"m.h": -1, "t": -1}},
+        doc! {"$limit": 3}
+    ];
+    let (_, cursor) = stages_of(&explained(&mut fixture, &limited));
+    assert!(examined(&cursor) <= 3, "{}", show(&cursor));
+    let found = ids(&fixture.all(aggregate("ts", &limited)));
+    assert_eq!(found, ids(&fixture.all(aggregate("plain", &limited))));
+}
+
+#[test]
+fn few_of_many_are_drawn_from_random_buckets() {
+    let mut fixture = series();
+    let sample = |size: i32| array![doc! {"$sample": doc! {"size": size}}];
+    let (_, cursor) = stages_of(&explained(&mut fixture, &sample(2)));
+    let stage = value_at(cursor.as_ref(), "queryPlanner.winningPlan.stage");
+    assert_eq!(stage, text("SAMPLE_FROM_TIMESERIES_BUCKET"));
+    // Three or four measurements of a thousand places each: drawing is given up, and all are looked at.
+    assert!(examined(&cursor) > 30, "{}", show(&cursor));
+    for size in [1, 7, 119, 200] {
+        let found = fixture.all(aggregate("ts", &sample(size)));
+        let mut drawn: Vec<i64> = found
+            .iter()
+            .filter_map(|d| d.get("_id").as_exact_i64())
+            .collect();
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert_eq!(drawn.len(), 120.min(size as usize));
+    }
+    // Full buckets: two of twenty are opened.
+    fixture.run(doc! {"create": "full", "timeseries": doc! {"timeField": "t", "metaField": "m"}});
+    for host in 0..20i32 {
+        let one = |at: i32| -> Value {
+            let time = Value::DateTime(T0 + i64::from(at));
+            doc! {"t": time, "m": host, "_id": host * 1000 + at}.into()
+        };
+        let documents: Vec<Value> = (0..1000).map(one).collect();
+        fixture.run(doc! {"insert": "full", "documents": documents});
+    }
+    let explain = doc! {"explain": aggregate("full", &sample(3)), "verbosity": "executionStats"};
+    let (_, cursor) = stages_of(&fixture.run(explain));
+    assert!(examined(&cursor) <= 3, "{}", show(&cursor));
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..40 {
+        let found = fixture.all(aggregate("full", &sample(3)));
+        assert_eq!(found.len(), 3);
+        seen.extend(found.iter().filter_map(|d| d.get("_id").as_exact_i64()));
+    }
+    // 120 draws of 20,000: hardly any comes twice, and they come from everywhere.
+    assert!(seen.len() > 100, "{}", seen.len());
+    assert!(seen.iter().any(|id| *id < 5000) && seen.iter().any(|id| *id > 15_000));
+    // More than one in a hundred, or a filter before: as ever.
+    let filtered = array![
+        doc! {"$match": doc! {"m": doc! {"$gt": 1}}},
+        doc! {"$sample": doc! {"size": 2}}
+    ];
+    for stages in [sample(201), filtered] {
+        let explain = doc! {"explain": aggregate("full", &stages), "verbosity": "queryPlanner"};
+        let (_, cursor) = stages_of(&fixture.run(explain));
+        let stage = value_at(cursor.as_ref(), "queryPlanner.winningPlan.stage");
+        assert_ne!(stage, text("SAMPLE_FROM_TIMESERIES_BUCKET"));
     }
 }

@@ -124,6 +124,17 @@ impl Projection {
                 .any_item(&|item| !matches!(item, Item::Keep | Item::Drop | Item::Nested(_)))
     }
 
+    /// True when all it does is to keep, to drop and to compute fields of the document.
+    pub fn keeps_drops_or_computes(&self) -> bool {
+        let is_other = |item: &Item| {
+            matches!(
+                item,
+                Item::Slice(_) | Item::ElemMatch(_) | Item::Meta(_) | Item::Slot(_)
+            )
+        };
+        !self.needs_position() && !self.root.any_item(&is_other)
+    }
+
     /// The paths kept as they are, in an inclusion (cut arrays count as kept).
     pub fn included_paths(&self) -> Vec<String> {
         self.root

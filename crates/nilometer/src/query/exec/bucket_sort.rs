@@ -3,6 +3,7 @@
 //! ```text
 //! {m: 1}           buckets are put in order; their measurements follow as blocks, undecoded
 //! {t: 1}           buckets come by rising start; what is earlier than the next start is given on
+//! {m: 1, t: 1}     the same within each value of the metadata, if an index gives them in that order; else
 //! {m: 1, t: -1}    buckets are put in order of metadata, then of the latest time; within one metadata
 //!                  what is later than the next bucket's latest is given on
 //! ```
@@ -69,14 +70,20 @@ impl BucketSort {
 
     fn start(&mut self, input: BoxOperator, cx: &ExecContext<'_>) -> Result<State> {
         let pattern = Arc::new(self.stage.pattern.clone());
-        if let BucketOrder::Arrival(arrival) = self.order {
+        let arriving = match self.order {
+            BucketOrder::Arrival(span_ms) => Some((0, span_ms)),
+            BucketOrder::Indexed { parts, span_ms } => Some((parts, span_ms)),
+            BucketOrder::Metadata | BucketOrder::Bounds { .. } => None,
+        };
+        if let Some((parts, span_ms)) = arriving {
             let buckets = Buckets::Arriving(Arriving {
                 input,
                 next: None,
-                span_ms: arrival,
+                prefix: prefix(&pattern, parts, cx)?,
+                span_ms,
             });
             return Ok(State::Overlapping(Box::new(Overlapping::new(
-                pattern, 0, buckets, cx,
+                pattern, parts, buckets, cx,
             ))));
         }
         let mut input = input;
@@ -90,7 +97,9 @@ impl BucketSort {
                 let buckets = Buckets::Gathered(blocks.into());
                 State::Overlapping(Box::new(Overlapping::new(pattern, parts, buckets, cx)))
             }
-            (Gathered::Blocks(_), BucketOrder::Arrival(_)) => State::Blocks(VecDeque::new()),
+            (Gathered::Blocks(_), BucketOrder::Arrival(_) | BucketOrder::Indexed { .. }) => {
+                State::Blocks(VecDeque::new())
+            }
         })
     }
 }
@@ -166,7 +175,9 @@ fn gather(
 ) -> Result<Gathered> {
     let prefix = match order {
         BucketOrder::Bounds { parts } => prefix(&stage.pattern, parts, cx)?,
-        BucketOrder::Metadata | BucketOrder::Arrival(_) => Some(stage.pattern.clone()),
+        BucketOrder::Metadata | BucketOrder::Arrival(_) | BucketOrder::Indexed { .. } => {
+            Some(stage.pattern.clone())
+        }
     };
     let mut memory = gauge(cx);
     let mut blocks: Vec<Held> = Vec::new();
@@ -269,7 +280,7 @@ fn by_rows(
 
 /// Where buckets come from, in the order of a bound.
 enum Buckets {
-    /// As the input gives them, by their starts.
+    /// As the input gives them: by what comes before the time, and then by their starts.
     Arriving(Arriving),
     /// At hand, in the order of what comes before the time and then of their bounds.
     Gathered(VecDeque<Held>),
@@ -278,8 +289,35 @@ enum Buckets {
 struct Arriving {
     input: BoxOperator,
     next: Option<Batch>,
+    /// What comes before the time; none if nothing does.
+    prefix: Option<SortPattern>,
     /// By falling start; no bucket has a time so long behind its start. None: by rising start.
     span_ms: Option<i64>,
+}
+
+impl Arriving {
+    /// What comes before the time in a block.
+    fn partition(&self, block: &MeasurementBlock, cx: &ExecContext<'_>) -> Result<Option<SortKey>> {
+        let extracted = self.prefix.as_ref().map(|prefix| {
+            let constants = block.constant_document();
+            prefix.extract(constants.as_ref(), &cx.eval)
+        });
+        extracted.transpose()
+    }
+
+    /// True if what comes before the time is not what it is in the rows at hand.
+    fn begins_partition(
+        &self,
+        block: &MeasurementBlock,
+        at_hand: Option<&SortKey>,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        let (Some(prefix), Some(at_hand)) = (&self.prefix, at_hand) else {
+            return Ok(false);
+        };
+        let next = self.partition(block, cx)?;
+        Ok(next.is_some_and(|next| prefix.compare(&next, at_hand).is_ne()))
+    }
 }
 
 /// Rows of buckets that overlap, given on as soon as nothing can come before them.
@@ -438,6 +476,11 @@ impl Overlapping {
                 Ok(match &arriving.next {
                     None => Follows::Later,
                     Some(Batch::Rows(_)) => Follows::Unknown,
+                    Some(Batch::Block(block))
+                        if arriving.begins_partition(block, self.partition.as_ref(), cx)? =>
+                    {
+                        Follows::Later
+                    }
                     Some(Batch::Block(block)) => {
                         let start_ms = i64::from(block.bucket.id().timestamp_seconds()) * 1000;
                         Follows::From(start_ms.saturating_add(arriving.span_ms.unwrap_or(0)))
@@ -464,7 +507,13 @@ impl Overlapping {
     /// Takes the rows of the next bucket; false if there is none.
     fn load(&mut self, cx: &ExecContext<'_>) -> Result<bool> {
         let next = match &mut self.buckets {
-            Buckets::Arriving(arriving) => arriving.next.take(),
+            Buckets::Arriving(arriving) => {
+                let next = arriving.next.take();
+                if let Some(Batch::Block(block)) = &next {
+                    self.partition = arriving.partition(block, cx)?;
+                }
+                next
+            }
             Buckets::Gathered(blocks) => blocks.pop_front().map(|held| {
                 self.partition = Some(held.key);
                 // Equal rows stay in the order in which their buckets came.

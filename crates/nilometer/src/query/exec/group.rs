@@ -14,6 +14,7 @@
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, Hasher};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -21,6 +22,7 @@ use nilometer_bson::order::{compare_with, hash_with};
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::block::group::BlockGroup;
+use super::first_groups::Frontier;
 use super::memory::MemoryGauge;
 use super::parallel_group::Shared;
 use super::sorter::{RowOrder, Sorted, Sorter};
@@ -67,9 +69,22 @@ impl Group {
         let mut table = Table::new(&self.stage, cx);
         let mut blocks = BlockGroup::new(&self.stage);
         let mut spilled: Option<Sorter<ByKey>> = None;
-        let shared = Shared::of(&self.stage, cx);
+        let first = self.stage.first.clone();
+        let mut frontier = first.as_deref().map(Frontier::new);
+        let shared = match &frontier {
+            Some(_) => None,
+            None => Shared::of(&self.stage, cx),
+        };
         let mut gathered = 0;
         while let Some(batch) = next_filled(&mut input, cx)? {
+            let batch = match (&mut frontier, batch) {
+                (Some(frontier), Batch::Block(block)) => match frontier.part(block)? {
+                    ControlFlow::Break(()) => break,
+                    ControlFlow::Continue(None) => continue,
+                    ControlFlow::Continue(Some(part)) => Batch::Block(part),
+                },
+                (_, batch) => batch,
+            };
             table.add(batch, &self.stage, &mut blocks, &mut spilled, cx)?;
             gathered += 1;
             if let Some(shared) = &shared
@@ -259,25 +274,21 @@ impl Table {
         spilled: &mut Option<Sorter<ByKey>>,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
-        match batch {
-            Batch::Block(block) => {
-                if !self.add_block(&block, stage, blocks, cx)? {
-                    for row in block.to_rows()? {
-                        self.add_row(&row, cx)?;
-                        self.spill_if_full(spilled, cx)?;
-                    }
-                }
-                if self.spill_if_full(spilled, cx)? {
-                    // It knows groups by their numbers, which are void now.
-                    blocks.forget_groups();
-                }
+        let mut is_void = false;
+        let rows = match batch {
+            Batch::Block(block) if self.add_block(&block, stage, blocks, cx)? => {
+                is_void = self.spill_if_full(spilled, cx)?;
+                Vec::new()
             }
-            Batch::Rows(rows) => {
-                for row in &rows {
-                    self.add_row(row, cx)?;
-                    self.spill_if_full(spilled, cx)?;
-                }
-            }
+            batch => batch.into_rows()?,
+        };
+        for row in &rows {
+            self.add_row(row, cx)?;
+            is_void |= self.spill_if_full(spilled, cx)?;
+        }
+        if is_void {
+            // It knows groups by their numbers.
+            blocks.forget_groups();
         }
         Ok(())
     }

@@ -18,11 +18,14 @@
 
 pub mod block;
 pub mod bucket_auto;
+pub mod bucket_sample;
 pub mod bucket_sort;
+pub(crate) mod computed_block;
 pub mod densify;
 pub mod documents;
 pub mod facet;
 pub mod filter;
+pub mod first_groups;
 mod foreign;
 pub mod geo_near;
 pub mod granularity;

@@ -311,6 +311,8 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
                 doc! {"t": 1, "x": "$m.host", "i": 1},
                 doc! {"o.b": 1, "t": 1},
                 doc! {"x": "$d", "m": 1, "t": 1},
+                doc! {"x": doc! {"$toString": "$m.region"}, "d": 1, "_id": 0},
+                doc! {"i": "$m.host", "t": 1},
                 doc! {"o.b": 0},
             ])}
             .into(),
@@ -322,6 +324,10 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
                 doc! {"t": "$i"},
                 doc! {"d": "$i"},
                 doc! {"x": "$d", "i": "$s"},
+                doc! {"x": "$m.host", "y": doc! {"$ifNull": array!["$m.region", "none"]}},
+                doc! {"i": "$m", "s": "$m.none"},
+                doc! {"x": doc! {"$multiply": array!["$i", 2]}, "h": doc! {"$hour": "$t"}},
+                doc! {"i": doc! {"$add": array!["$i", "$m.region"]}},
             ])}
             .into(),
             5 if unique && draw.chance(50) => doc! {"$sort": draw.pick(&[
@@ -371,8 +377,15 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
         }
         stages.push(group(draw, unique).into());
         if draw.chance(30) {
-            stages.push(doc! {"$sort": doc! {"_id": 1}}.into());
-            stages.push(doc! {"$limit": 3}.into());
+            let order = draw.pick(&[
+                doc! {"_id": 1},
+                doc! {"_id": -1},
+                doc! {"_id.h": 1, "_id": 1},
+                doc! {"_id.h": -1, "_id": -1},
+            ]);
+            let limit = draw.pick(&[1, 3, 8]);
+            stages.push(doc! {"$sort": order}.into());
+            stages.push(doc! {"$limit": limit}.into());
         }
     } else if draw.chance(30) {
         stages.push(doc! {"$count": "n"}.into());

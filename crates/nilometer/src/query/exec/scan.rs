@@ -13,6 +13,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::block::filter::select;
 use super::filter::matching;
+use super::project::project;
 use super::{ExecContext, Operator, ROWS_PER_BATCH};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
@@ -261,11 +262,18 @@ impl BucketScan {
             };
         }
         block.shape = Arc::clone(&self.shown);
-        Ok(if cx.settings.options.force_rows {
+        let mut batch = if cx.settings.options.force_rows {
             Batch::Rows(block.to_rows()?)
         } else {
             Batch::Block(block)
-        })
+        };
+        for stage in &self.input.unpack.computed {
+            if batch.is_empty() {
+                break;
+            }
+            batch = project(stage, batch, cx)?;
+        }
+        Ok(batch)
     }
 
     fn passes_whole(&self, block: &MeasurementBlock) -> Result<bool> {

@@ -277,6 +277,11 @@ impl BucketSource for MemoryBuckets {
         Ok(Box::new(chosen.into_iter().map(Ok)))
     }
 
+    fn bucket_ids(&self, at_most: usize) -> Result<Option<Vec<[u8; 12]>>> {
+        let ids = self.buckets.iter().map(|bucket| bucket.id.0);
+        Ok((self.buckets.len() <= at_most).then(|| ids.collect()))
+    }
+
     fn bucket_count_estimate(&self) -> Result<u64> {
         Ok(self.buckets.len() as u64)
     }

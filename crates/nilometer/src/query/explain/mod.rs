@@ -25,7 +25,7 @@ use crate::query::planner::access::choose::explain_hashes;
 use crate::query::planner::access::{ID_INDEX, IndexAccess};
 use crate::query::planner::physical::Trace;
 use crate::query::planner::{AccessPath, BucketInput, Input, LogicalPlan, MetaInput, RecordInput};
-use crate::query::source::{BucketEntries, BucketPredicate, highest_id, lowest_id};
+use crate::query::source::{BucketEntries, BucketPredicate, Direction, highest_id, lowest_id};
 
 /// Figures of a finished run.
 #[derive(Clone, Copy, Debug)]
@@ -256,7 +256,12 @@ fn record_id(key: &[u8]) -> Value {
 }
 
 /// An index over buckets: the key as listed, and the bounds of what is kept of it.
-fn bucket_index_step(stage: &str, index: &BucketIndex, bounds: Option<Document>) -> Document {
+fn bucket_index_step(
+    stage: &str,
+    index: &BucketIndex,
+    bounds: Option<Document>,
+    direction: Direction,
+) -> Document {
     let mut out = DocumentBuilder::new();
     let spec = &index.stored.spec;
     out.append("stage", stage);
@@ -268,7 +273,7 @@ fn bucket_index_step(stage: &str, index: &BucketIndex, bounds: Option<Document>)
     out.append("isSparse", spec.sparse);
     out.append("isPartial", spec.partial_filter.is_some());
     out.append("indexVersion", 2);
-    out.append("direction", "forward");
+    out.append("direction", direction.name());
     if let Some(bounds) = bounds {
         out.begin_document("indexBounds");
         if index.index().is_wildcard() {
@@ -295,7 +300,8 @@ fn bucket_index_step(stage: &str, index: &BucketIndex, bounds: Option<Document>)
 }
 
 fn meta_step(input: &MetaInput) -> Document {
-    let step = bucket_index_step("DISTINCT_SCAN", &input.index, input.bounds.clone());
+    let bounds = input.bounds.clone();
+    let step = bucket_index_step("DISTINCT_SCAN", &input.index, bounds, Direction::Forward);
     let Some(filter) = &input.filter else {
         return step;
     };
@@ -322,12 +328,18 @@ pub fn buckets_read(input: &BucketInput, filter: Option<Document>) -> Document {
     if let Some(choice) = &buckets.index {
         let stage = match choice.entries {
             BucketEntries::Newest(_) | BucketEntries::Oldest(_) => "DISTINCT_SCAN",
-            BucketEntries::Within(_) | BucketEntries::InIdOrder(_) => "IXSCAN",
+            BucketEntries::Within(_)
+            | BucketEntries::InIdOrder(_)
+            | BucketEntries::InIndexOrder { .. } => "IXSCAN",
         };
         let bounds = choice.bounds.explain(&choice.shape, false);
         out.append("stage", "FETCH");
         out.append("filter", filter);
-        let below = bucket_index_step(stage, &choice.index, Some(bounds));
+        let direction = match choice.entries {
+            BucketEntries::InIndexOrder { backward: true, .. } => Direction::Backward,
+            _ => Direction::Forward,
+        };
+        let below = bucket_index_step(stage, &choice.index, Some(bounds), direction);
         out.append("inputStage", below);
         return out.finish();
     }
@@ -389,6 +401,11 @@ fn above_buckets(plan: &LogicalPlan, input: &BucketInput) -> Document {
     let amount = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     if let Some(limit) = input.limit {
         return doc! {"stage": "LIMIT", "limitAmount": amount(limit), "inputStage": below};
+    }
+    if let Some(size) = input.sample {
+        return doc! {
+            "stage": "SAMPLE_FROM_TIMESERIES_BUCKET", "sampleSize": amount(size), "inputStage": below,
+        };
     }
     let Some(sort) = sort_of_buckets(plan) else {
         return below;
@@ -657,6 +674,12 @@ fn unpack_stage(input: &BucketInput, execution: Option<Execution<'_>>) -> Docume
     };
     out.append("timeField", &*options.time_field);
     out.append("metaField", options.meta_field.as_deref());
+    let computed = input.unpack.computed.iter();
+    let computed = computed.flat_map(|stage| stage.computed().into_iter());
+    let computed: Vec<Value> = computed.map(|(name, _)| name.into()).collect();
+    if !computed.is_empty() {
+        out.append("computedMetaProjFields", computed);
+    }
     out.append("bucketMaxSpanSeconds", options.bucket_max_span_seconds);
     if options.fixed_buckets {
         out.append("fixedBuckets", true);

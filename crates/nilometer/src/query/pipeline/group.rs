@@ -8,6 +8,7 @@ use super::{PipelineContext, Stage};
 use crate::error::{Error, Result};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression, ParseContext};
+use crate::query::exec::first_groups::FirstGroups;
 use crate::query::exec::header_group::FromHeaders;
 use crate::query::planner::needs::Needs;
 
@@ -24,9 +25,38 @@ pub struct GroupStage {
     pub from_headers: Option<Arc<FromHeaders>>,
     /// Parts of the key that follow the order of the input, where a rule has found any.
     pub in_order: Option<Arc<[Expression]>>,
+    /// The groups that are wanted, where a rule has found that only those of a few bins of time are.
+    pub first: Option<Arc<FirstGroups>>,
 }
 
 impl GroupStage {
+    /// A group of everything, by its rows or its columns.
+    pub fn new(
+        key: Expression,
+        fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+        source: Document,
+    ) -> Self {
+        Self {
+            key,
+            fields,
+            source,
+            from_headers: None,
+            in_order: None,
+            first: None,
+        }
+    }
+
+    /// The parts of the key, each with its name if the key is an object.
+    pub fn key_parts(&self) -> Vec<(Option<&str>, &Expression)> {
+        match &self.key {
+            Expression::Object(members) => {
+                let parts = members.iter();
+                parts.map(|(name, part)| (Some(&**name), part)).collect()
+            }
+            single => vec![(None, single)],
+        }
+    }
+
     /// The fields key and accumulators read.
     pub fn needs(&self) -> Needs {
         let mut dependencies = Dependencies::default();
@@ -73,13 +103,8 @@ pub(super) fn parse(
             "a group specification must include an _id",
         ));
     };
-    out.push(Stage::Group(GroupStage {
-        key,
-        fields: fields.into(),
-        source: spec.to_document(),
-        from_headers: None,
-        in_order: None,
-    }));
+    let group = GroupStage::new(key, fields.into(), spec.to_document());
+    out.push(Stage::Group(group));
     Ok(())
 }
 

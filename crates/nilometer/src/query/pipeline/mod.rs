@@ -195,6 +195,11 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         None
     }
 
+    /// How many documents it draws of its input, if that is what it does.
+    fn sample_size(&self) -> Option<u64> {
+        None
+    }
+
     /// The order in which it wants its input, as a `$sort` would say it, if it sorts and says so.
     fn wants_order(&self) -> Option<Document> {
         None

@@ -10,7 +10,8 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::projection::{AddFields, MetaField, Mode, Projection};
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Dependencies, Expression, ParseContext};
-use crate::query::batch::FieldSet;
+use crate::query::batch::{FieldSet, MeasurementShape};
+use crate::query::exec::computed_block::with_names;
 use crate::query::planner::needs::Needs;
 
 /// A stage that changes fields.
@@ -165,35 +166,69 @@ impl ProjectStage {
         let ProjectKind::Projection { projection, .. } = &*self.kind else {
             return None;
         };
-        if !projection.is_simple() {
+        projection
+            .is_simple()
+            .then(|| narrowed(projection, shown))?
+    }
+
+    /// True if a field that is computed anew keeps its place among the others.
+    pub fn keeps_places(&self) -> bool {
+        matches!(&*self.kind, ProjectKind::AddFields(_))
+    }
+
+    /// The fields that show behind the stage if all it does is to keep, drop or compute whole top-level fields, and
+    /// what it computes is neither time nor metadata.
+    pub fn shown_behind(&self, shape: &MeasurementShape) -> Option<FieldSet> {
+        let computed = self.computed();
+        let names = || computed.iter().map(|(name, _)| name.as_str());
+        let is_field = |name: &str| {
+            !name.contains('.')
+                && name != &*shape.time_field
+                && shape.meta_field.as_deref() != Some(name)
+        };
+        if computed.is_empty() || !names().all(is_field) {
             return None;
         }
-        match projection.mode() {
-            Mode::Inclusion => {
-                let paths = projection.included_paths();
-                if paths.iter().any(|path| path.contains('.')) {
-                    return None;
-                }
-                let kept = paths.iter().filter(|path| shown.contains(path));
-                Some(FieldSet::Only(kept.map(|p| p.as_str().into()).collect()))
+        let fields = match &*self.kind {
+            ProjectKind::AddFields(_) => shape.fields.clone(),
+            ProjectKind::Projection {
+                projection,
+                position_of: None,
+                sort_key_of: None,
+            } if projection.keeps_drops_or_computes() => narrowed(projection, &shape.fields)?,
+            ProjectKind::Projection { .. } => return None,
+        };
+        Some(with_names(fields, names()))
+    }
+}
+
+/// The fields that remain of `shown` in a projection of whole top-level fields.
+fn narrowed(projection: &Projection, shown: &FieldSet) -> Option<FieldSet> {
+    match projection.mode() {
+        Mode::Inclusion => {
+            let paths = projection.included_paths();
+            if paths.iter().any(|path| path.contains('.')) {
+                return None;
             }
-            Mode::Exclusion => {
-                let paths = projection.excluded_paths();
-                if paths.iter().any(|path| path.contains('.')) {
-                    return None;
-                }
-                let dropped = paths.iter().map(|p| Arc::from(p.as_str()));
-                Some(match shown {
-                    FieldSet::All => FieldSet::Except(dropped.collect()),
-                    FieldSet::Except(hidden) => {
-                        FieldSet::Except(hidden.iter().cloned().chain(dropped).collect())
-                    }
-                    FieldSet::Only(names) => {
-                        let left = names.iter().filter(|n| !paths.iter().any(|p| **p == ***n));
-                        FieldSet::Only(left.cloned().collect())
-                    }
-                })
+            let kept = paths.iter().filter(|path| shown.contains(path));
+            Some(FieldSet::Only(kept.map(|p| p.as_str().into()).collect()))
+        }
+        Mode::Exclusion => {
+            let paths = projection.excluded_paths();
+            if paths.iter().any(|path| path.contains('.')) {
+                return None;
             }
+            let dropped = paths.iter().map(|p| Arc::from(p.as_str()));
+            Some(match shown {
+                FieldSet::All => FieldSet::Except(dropped.collect()),
+                FieldSet::Except(hidden) => {
+                    FieldSet::Except(hidden.iter().cloned().chain(dropped).collect())
+                }
+                FieldSet::Only(names) => {
+                    let left = names.iter().filter(|n| !paths.iter().any(|p| **p == ***n));
+                    FieldSet::Only(left.cloned().collect())
+                }
+            })
         }
     }
 }

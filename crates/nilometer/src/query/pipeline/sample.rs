@@ -28,6 +28,10 @@ impl OtherStage for SampleStage {
         after.clone()
     }
 
+    fn sample_size(&self) -> Option<u64> {
+        Some(self.size)
+    }
+
     fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
         Ok(Box::new(Sample::new(input, self.size)))
     }

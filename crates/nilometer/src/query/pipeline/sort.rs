@@ -29,6 +29,14 @@ pub enum BucketOrder {
     Metadata,
     /// They come by their starts: rising, or falling with the longest span in milliseconds.
     Arrival(Option<i64>),
+    /// They come by so many parts of metadata, and then by their starts: rising, or falling with the longest span in
+    /// milliseconds.
+    Indexed {
+        /// How many.
+        parts: usize,
+        /// The span, where starts fall.
+        span_ms: Option<i64>,
+    },
     /// By so many parts of metadata, and then by a bound of their times.
     Bounds {
         /// How many.
@@ -77,7 +85,9 @@ impl SortStage {
     fn bound(&self) -> Option<Document> {
         let (base, offset_ms) = match self.buckets? {
             BucketOrder::Metadata => return None,
-            BucketOrder::Arrival(span_ms) => ("min", span_ms.unwrap_or(0)),
+            BucketOrder::Arrival(span_ms) | BucketOrder::Indexed { span_ms, .. } => {
+                ("min", span_ms.unwrap_or(0))
+            }
             BucketOrder::Bounds { parts } => match self.pattern.parts().get(parts) {
                 Some(part) if part.descending => ("max", 0),
                 _ => ("min", 0),

@@ -10,8 +10,8 @@ use super::access::{Choice, IndexAccess};
 use super::needs::Needs;
 use crate::eval::matcher::MatchExpression;
 use crate::index::buckets::BucketIndex;
-use crate::query::batch::FieldSet;
-use crate::query::pipeline::Stage;
+use crate::query::batch::{FieldSet, MeasurementShape};
+use crate::query::pipeline::{ProjectStage, Stage};
 use crate::query::planner::bounds::{IndexBounds, IndexShape};
 use crate::query::source::{BucketEntries, BucketPredicate, BucketSource, Direction, RecordSource};
 use crate::timeseries::rewrite::TimeRange;
@@ -111,6 +111,8 @@ pub struct BucketInput {
     pub buckets: BucketChoice,
     /// No more measurements than this are asked for.
     pub limit: Option<u64>,
+    /// So many are drawn at random, or all are given on if drawing does not pay.
+    pub sample: Option<u64>,
     /// What becomes of them.
     pub unpack: Unpack,
 }
@@ -181,6 +183,8 @@ impl Default for BucketChoice {
 pub struct Unpack {
     /// What measurements show.
     pub fields: FieldSet,
+    /// What is computed from the metadata, once for each bucket, of the measurements that are given on.
+    pub computed: Vec<ProjectStage>,
     /// Which measurements are given on.
     pub event_filter: Option<MatchExpression>,
     /// All measurements of buckets this is sure of pass without the event filter.
@@ -188,6 +192,34 @@ pub struct Unpack {
     /// Every bucket that is read passes as a whole, unless it was written wider than the collection's are:
     /// the filters above are a precaution.
     pub takes_whole: bool,
+}
+
+impl BucketInput {
+    /// How measurements look to the first stage.
+    pub fn shape(&self) -> MeasurementShape {
+        let options = self.source.options();
+        MeasurementShape {
+            time_field: Arc::clone(&options.time_field),
+            meta_field: options.meta_field.clone(),
+            fields: self.shown(),
+        }
+    }
+
+    /// The fields the first stage sees.
+    pub fn shown(&self) -> FieldSet {
+        let options = self.source.options();
+        let mut shape = MeasurementShape {
+            time_field: Arc::clone(&options.time_field),
+            meta_field: options.meta_field.clone(),
+            fields: self.unpack.fields.clone(),
+        };
+        for stage in &self.unpack.computed {
+            if let Some(fields) = stage.shown_behind(&shape) {
+                shape.fields = fields;
+            }
+        }
+        shape.fields
+    }
 }
 
 impl LogicalPlan {

@@ -11,6 +11,7 @@ use super::resolve::resolve;
 use super::rules;
 use crate::error::Result;
 use crate::eval::ParseContext;
+use crate::query::exec::bucket_sample::BucketSample;
 use crate::query::exec::bucket_sort::BucketSort;
 use crate::query::exec::filter::Filter;
 use crate::query::exec::group::Group;
@@ -167,7 +168,10 @@ impl Builder {
                     Box::new(RecordScan::new(*input, counters))
                 }
             },
-            Input::Buckets(input) => Box::new(BucketScan::new(*input, counters)),
+            Input::Buckets(input) => match input.sample {
+                Some(size) => Box::new(BucketSample::new(*input, size, counters)),
+                None => Box::new(BucketScan::new(*input, counters)),
+            },
             Input::Metas(input) => Box::new(MetaScan::new(*input, counters)),
         }
     }

@@ -121,6 +121,7 @@ pub fn buckets(source: Arc<dyn BucketSource>, namespace: String) -> BucketInput 
         hint: None,
         buckets: BucketChoice::default(),
         limit: None,
+        sample: None,
         unpack: Unpack::default(),
     }
 }

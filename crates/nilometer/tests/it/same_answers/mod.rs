@@ -19,7 +19,7 @@ mod texts;
 use nilometer_bson::extjson::value_to_canonical;
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-pub(crate) use documents::documents;
+pub(crate) use documents::{documents, scalar, time};
 pub(crate) use questions::question;
 pub(crate) use texts::Fold;
 use texts::{FOLDS, text_filter, vary_fields, with_texts};

@@ -73,6 +73,11 @@ pub(crate) fn sort(random: &mut Random) -> Document {
     if first != "_id" {
         let direction = sign(random);
         sort.append(&first, direction);
+        // As an index of metadata and time has it, or just not.
+        if first.starts_with('m') && random.below(2) == 0 {
+            let direction = sign(random);
+            sort.append("t", direction);
+        }
     }
     let direction = sign(random);
     sort.append("_id", direction);

@@ -7,7 +7,7 @@ import { compact, decode, isNested, numberOf, pretty, textOf } from "./values.js
 
 /** What a step does, in words. */
 const WORDS = {
-  COLLSCAN: "reads everything",
+  COLLSCAN: "goes through the collection",
   CLUSTERED_IXSCAN: "reads a range of _id",
   IXSCAN: "reads an index",
   EXPRESS_IXSCAN: "looks one document up in an index",

@@ -268,16 +268,21 @@ impl TimeRank {
             return Ok(edge);
         };
         let run = times.get(rows.clone()).unwrap_or(&[]);
-        let best = if newest {
-            run.iter().max()
-        } else {
-            run.iter().min()
+        let best = match (block.bucket.is_sorted(), newest) {
+            (true, true) => run.last(),
+            (true, false) => run.first(),
+            (false, true) => run.iter().max(),
+            (false, false) => run.iter().min(),
         };
         let found = best.and_then(|best| {
-            if self.last {
-                run.iter().rposition(|time| time == best)
-            } else {
-                run.iter().position(|time| time == best)
+            // From the end it lies at, if they are sorted.
+            match (self.last, newest && block.bucket.is_sorted()) {
+                (true, _) => run.iter().rposition(|time| time == best),
+                (false, false) => run.iter().position(|time| time == best),
+                (false, true) => {
+                    let alike = run.iter().rev().take_while(|time| *time == best);
+                    run.len().checked_sub(alike.count())
+                }
             }
         });
         Ok(found.map(|at| rows.start + at))

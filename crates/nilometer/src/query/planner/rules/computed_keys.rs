@@ -71,13 +71,8 @@ fn by_itself(project: &ProjectStage, group: &GroupStage) -> Option<GroupStage> {
     if keys.used.len() < computed.len() {
         return None;
     }
-    Some(GroupStage {
-        key,
-        fields: Arc::clone(&group.fields),
-        source: keys.shown(&group.source),
-        from_headers: None,
-        in_order: None,
-    })
+    let source = keys.shown(&group.source);
+    Some(GroupStage::new(key, Arc::clone(&group.fields), source))
 }
 
 struct Keys<'p> {

@@ -51,7 +51,7 @@ impl Rule for DistinctMetas {
             return false;
         }
         // Fields taken away are missing, whatever an index says of them.
-        if input.unpack.fields != FieldSet::All {
+        if input.shown() != FieldSet::All {
             return false;
         }
         let Some(read) = metas_for(input, group_dependencies(group), settings) else {
@@ -257,7 +257,7 @@ impl Rule for PointByIndex {
 fn point(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> Option<IndexChoice> {
     let options = input.source.options();
     let unfiltered = input.unpack.event_filter.is_none()
-        && input.unpack.fields == FieldSet::All
+        && input.shown() == FieldSet::All
         && input.buckets.index.is_none();
     if !unfiltered || input.is_natural || options.extended_range {
         return None;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Rule;
 use crate::query::batch::FieldSet;
 use crate::query::exec::ExecSettings;
+use crate::query::exec::block::group::is_constant;
 use crate::query::pipeline::Stage;
 use crate::query::planner::logical::{Input, LogicalPlan};
 use crate::query::planner::needs::{Needs, needs_of};
@@ -22,10 +23,13 @@ impl Rule for NeededFields {
     }
 
     fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
-        let Needs::Fields(fields) = needs_of(&plan.stages, &plan.wanted) else {
+        let needed = needs_of(&plan.stages, &plan.wanted);
+        let Input::Buckets(input) = &mut plan.input else {
             return false;
         };
-        let Input::Buckets(input) = &mut plan.input else {
+        let computed = input.unpack.computed.iter().rev();
+        let needed = computed.fold(needed, |needed, stage| stage.needs(&needed));
+        let Needs::Fields(fields) = needed else {
             return false;
         };
         // What a projection has taken away is not there for those who ask for it later.
@@ -54,12 +58,50 @@ impl Rule for ProjectOnBuckets {
             return false;
         };
         let mut any = false;
+        // What is computed is computed of what unpacking shows.
+        if !input.unpack.computed.is_empty() {
+            return false;
+        }
         while let Some(Stage::Project(project)) = plan.stages.first() {
             let Some(fields) = project.narrows(&input.unpack.fields) else {
                 break;
             };
             input.unpack.fields = fields;
             plan.stages.remove(0);
+            any = true;
+        }
+        any
+    }
+}
+
+/// Fields computed from the metadata alone are computed once for each bucket, and stand in its measurements as columns.
+///
+/// Conditions: the stage stands first; every path it computes is a top-level field, neither time nor metadata, from an
+/// expression that reads nothing but metadata as it is stored and is not random; else it keeps or drops whole fields.
+/// Filters on measurements and time are asked before, so they may be there.
+pub struct ComputedMetas;
+
+impl Rule for ComputedMetas {
+    fn name(&self) -> &'static str {
+        "ComputedMetas"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let Input::Buckets(input) = &mut plan.input else {
+            return false;
+        };
+        let mut any = false;
+        while let Some(Stage::Project(project)) = plan.stages.first() {
+            let shape = input.shape();
+            let computed = project.computed();
+            let mut computed = computed.iter();
+            let reads_metas = computed.all(|(_, expression)| is_constant(expression, &shape));
+            if !reads_metas || project.shown_behind(&shape).is_none() {
+                break;
+            }
+            if let Stage::Project(project) = plan.stages.remove(0) {
+                input.unpack.computed.push(project);
+            }
             any = true;
         }
         any

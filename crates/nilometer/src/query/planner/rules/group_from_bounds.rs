@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::Rule;
-use crate::query::batch::MeasurementShape;
 use crate::query::exec::ExecSettings;
 use crate::query::exec::header_group::FromHeaders;
 use crate::query::pipeline::Stage;
@@ -36,12 +35,7 @@ impl Rule for GroupFromBounds {
         if by_measurement || options.mixed_schema {
             return false;
         }
-        let shape = MeasurementShape {
-            time_field: Arc::clone(&options.time_field),
-            meta_field: options.meta_field.clone(),
-            fields: input.unpack.fields.clone(),
-        };
-        let found = FromHeaders::of(group, &shape, options.collation.clone());
+        let found = FromHeaders::of(group, &input.shape(), options.collation.clone());
         group.from_headers = found.map(Arc::new);
         group.from_headers.is_some()
     }

@@ -95,7 +95,9 @@ fn choose(input: &BucketInput, settings: &ExecSettings) -> Result<Option<IndexCh
             BucketEntries::Within(keys) | BucketEntries::InIdOrder(keys) => {
                 input.source.count_keys(&index, &**keys, limit)?
             }
-            BucketEntries::Newest(_) | BucketEntries::Oldest(_) => limit,
+            BucketEntries::InIndexOrder { .. }
+            | BucketEntries::Newest(_)
+            | BucketEntries::Oldest(_) => limit,
         };
         if count < limit {
             limit = count;
@@ -213,6 +215,16 @@ pub(super) fn bounds_on_meta(
     let filter = MatchExpression::and(bucket_conjuncts(input, collation));
     let bounds = IndexBounds::of(&filter, &shape)?;
     (!bounds.is_empty()).then_some((shape, bounds))
+}
+
+/// The part of an index that may hold what is asked for: all of it if nothing bounds it.
+pub(super) fn part_of(
+    input: &BucketInput,
+    index: &Arc<BucketIndex>,
+    collation: &Collation,
+) -> Option<IndexChoice> {
+    let conjuncts = bucket_conjuncts(input, collation);
+    candidate(input, index, &conjuncts, collation).or_else(|| whole(index, collation))
 }
 
 /// All of an index: for a hint that bounds nothing.

@@ -61,12 +61,9 @@ fn without_sort(sort: &SortStage, group: &GroupStage) -> Option<GroupStage> {
         Some((name.clone(), spec))
     });
     let fields: Vec<_> = fields.collect::<Option<_>>()?;
-    any.then(|| GroupStage {
-        fields: fields.into(),
-        source: ranked_source(sort, group),
-        key: group.key.clone(),
-        from_headers: None,
-        in_order: None,
+    any.then(|| {
+        let source = ranked_source(sort, group);
+        GroupStage::new(group.key.clone(), fields.into(), source)
     })
 }
 
@@ -121,7 +118,7 @@ impl Rule for NewestFirst {
             return false;
         }
         let shows_time = |fields: &FieldSet| fields.contains(&input.source.options().time_field);
-        if !shows_time(&input.unpack.fields) || !keeps_newest(input, group) {
+        if !shows_time(&input.shown()) || !keeps_newest(input, group) {
             return false;
         }
         input.direction = Direction::Backward;
@@ -158,7 +155,7 @@ impl Rule for SortInOrderOfBuckets {
             return false;
         };
         let is_time = path.as_str() == &*options.time_field;
-        if !is_time || !input.unpack.fields.contains(path.as_str()) {
+        if !is_time || !input.shown().contains(path.as_str()) {
             return false;
         }
         let wanted = if part.descending {

@@ -12,17 +12,20 @@
 //! | [`MatchOnBuckets`] | a leading `$match` splits into bucket choice, event filter, whole-bucket filter |
 //! | [`FixedBuckets`] | comparisons with the borders of fixed buckets take these as a whole |
 //! | [`ProjectOnBuckets`] | a `$project` that keeps or drops fields is left to unpacking |
+//! | [`ComputedMetas`] | fields computed from the metadata are computed once for each bucket |
 //! | [`LimitOnBuckets`] | a `$limit` at the front ends the reading of buckets |
 //! | [`NeededFields`] | only columns that a later stage needs are unpacked |
 //! | [`ComputedKeys`] | `$addFields` and a `$group` by what it computes become one |
 //! | [`FirstOfSorted`] | `$sort` and `$group` with `$first` or `$last` become `$top` or `$bottom`, without a sort |
 //! | [`GroupFromBounds`] | `$min`, `$max` and counts of whole buckets are read from their headers |
+//! | [`SampleFromBuckets`] | a `$sample` of few measurements opens buckets at random |
 //! | [`DistinctMetas`] | groups of metadata are read from an index, without buckets |
 //! | [`IndexOnBuckets`] | an index leads to the buckets if that is cheaper than looking at all |
 //! | [`PointByIndex`] | an index leads to the newest, or the oldest, buckets of each series where only those matter |
 //! | [`NewestFirst`] | buckets are read backwards where only the newest measurements of groups matter |
 //! | [`SortInOrderOfBuckets`] | a sort by time with a limit stops once no later bucket can matter |
 //! | [`SortByBuckets`] | a sort by metadata, or by time, puts buckets in order first |
+//! | [`FirstGroupsFirst`] | a `$group` by bins of time of which a sort takes the first few stops once these are complete |
 //! | [`GroupInOrder`] | behind a sort by time, groups are given on when the part of the key that follows it changes |
 //! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time gets its input from such a sort |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
@@ -36,6 +39,7 @@
 mod computed_keys;
 mod distinct_metas;
 mod fields;
+mod first_groups;
 mod group_from_bounds;
 mod index_on_buckets;
 mod last_point;
@@ -43,6 +47,7 @@ mod limits;
 mod match_on_buckets;
 mod match_on_records;
 mod matches;
+mod sample;
 mod sort_by_buckets;
 mod streaming_group;
 #[cfg(test)]
@@ -55,7 +60,8 @@ use crate::query::exec::ExecSettings;
 
 pub use computed_keys::ComputedKeys;
 pub use distinct_metas::{DistinctMetas, PointByIndex, distinct_values};
-pub use fields::{NeededFields, ProjectOnBuckets};
+pub use fields::{ComputedMetas, NeededFields, ProjectOnBuckets};
+pub use first_groups::FirstGroupsFirst;
 pub use group_from_bounds::GroupFromBounds;
 pub use index_on_buckets::IndexOnBuckets;
 pub use last_point::{FirstOfSorted, NewestFirst, SortInOrderOfBuckets};
@@ -65,6 +71,7 @@ pub use match_on_records::MatchOnRecords;
 pub use matches::{
     MatchBeforeLookup, MatchBeforeProject, MatchBeforeSort, MatchOnRenamed, MergeMatches,
 };
+pub use sample::SampleFromBuckets;
 pub use sort_by_buckets::{SortByBuckets, WindowsInOrder};
 pub use streaming_group::GroupInOrder;
 pub use times::{DatesOutOfRange, FixedBuckets};
@@ -102,7 +109,9 @@ pub static RULES: &[&dyn Rule] = &[
 pub static LAST_RULES: &[&dyn Rule] = &[
     &FixedBuckets,
     &ProjectOnBuckets,
+    &ComputedMetas,
     &LimitOnBuckets,
+    &SampleFromBuckets,
     &DistinctMetas,
     &IndexOnBuckets,
     &PointByIndex,
@@ -110,6 +119,7 @@ pub static LAST_RULES: &[&dyn Rule] = &[
     &SortInOrderOfBuckets,
     &SortByBuckets,
     &WindowsInOrder,
+    &FirstGroupsFirst,
     &GroupFromBounds,
     &GroupInOrder,
     &NeededFields,

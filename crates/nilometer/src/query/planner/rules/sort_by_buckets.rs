@@ -1,12 +1,16 @@
 //! A `$sort` that the headers of buckets help with.
 
+use std::sync::Arc;
+
 use super::Rule;
-use crate::eval::ParseContext;
+use super::index_on_buckets::part_of;
 use crate::eval::sort_key::{SortBy, SortPattern};
+use crate::eval::{Collation, ParseContext};
+use crate::index::PartKind;
 use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{BucketOrder, SortStage, Stage};
-use crate::query::planner::logical::{BucketInput, Input, LogicalPlan};
-use crate::query::source::Direction;
+use crate::query::planner::logical::{BucketInput, IndexChoice, Input, LogicalPlan};
+use crate::query::source::{BucketEntries, Direction};
 
 /// A sort by metadata alone puts buckets in order; one by time, or by metadata and then time, gives on
 /// what no later bucket can come before.
@@ -14,8 +18,8 @@ use crate::query::source::Direction;
 /// Conditions: the sort stands first, and metadata and time look as they are stored. By time alone buckets
 /// are read in the order of their ids, in the direction of the sort: not if another direction was asked
 /// for, nor if some date lies outside what ids can say. By metadata and then time buckets are gathered first, so neither
-/// matters. With a limit the sorts that know time keep only the first few, and are left alone. What follows
-/// the time in the pattern, and equal keys, decide as in any sort.
+/// matters; unless an index gives them in order ([`in_order_of_index`]). With a limit the other sorts that know time keep
+/// only the first few, and are left alone. What follows the time in the pattern, and equal keys, decide as in any sort.
 pub struct SortByBuckets;
 
 impl Rule for SortByBuckets {
@@ -23,7 +27,7 @@ impl Rule for SortByBuckets {
         "SortByBuckets"
     }
 
-    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+    fn apply(&self, plan: &mut LogicalPlan, settings: &ExecSettings) -> bool {
         let (Input::Buckets(input), Some(Stage::Sort(sort))) =
             (&mut plan.input, plan.stages.first_mut())
         else {
@@ -32,7 +36,8 @@ impl Rule for SortByBuckets {
         if sort.buckets.is_some() {
             return false;
         }
-        sort.buckets = order_of(input, sort);
+        let by_index = in_order_of_index(input, sort, settings);
+        sort.buckets = by_index.or_else(|| order_of(input, sort));
         sort.buckets.is_some()
     }
 }
@@ -69,10 +74,16 @@ impl Rule for WindowsInOrder {
                 && matches!(&part.by, SortBy::Field(path) if path.as_str() == time_field)
         });
         let mut sort = SortStage::new(pattern);
-        sort.buckets = match is_falling {
-            true => None,
-            false => order_of(input, &sort),
+        // Backwards, equal times would come the other way round.
+        let rises = sort.pattern.parts().iter().all(|part| !part.descending);
+        sort.buckets = match (is_falling, rises) {
+            (true, _) => None,
+            (false, true) => in_order_of_index(input, &sort, settings),
+            (false, false) => None,
         };
+        if !is_falling && sort.buckets.is_none() {
+            sort.buckets = order_of(input, &sort);
+        }
         if sort.buckets.is_none() {
             return false;
         }
@@ -82,9 +93,150 @@ impl Rule for WindowsInOrder {
     }
 }
 
+/// More buckets than this are not gathered if an index gives them in order.
+const GATHERED_BUCKETS_MAX: u64 = 4096;
+
+/// Buckets in the order of an index, for a sort by metadata and then time: the answer begins at once, and memory holds
+/// those that overlap within one series.
+///
+/// Conditions, beside those of the rule: the index is of metadata and time alone, so that its entries tell of every
+/// bucket, holds every bucket, and compares strings as the query does; none of its values comes from an array, which has
+/// several keys; its parts that are not bounded to one value are those of the sort, up to the time, all in its
+/// direction or all against it; no date lies outside what ids can say. It is taken where it was asked for or leads to the
+/// buckets anyway, where a limit ends the reading soon, or where there are too many buckets to gather.
+fn in_order_of_index(
+    input: &mut BucketInput,
+    sort: &SortStage,
+    settings: &ExecSettings,
+) -> Option<BucketOrder> {
+    let options = input.source.options();
+    if input.is_natural || input.is_direction_fixed || options.extended_range {
+        return None;
+    }
+    let names = names_in_buckets(input, sort)?;
+    let parts = names.len().checked_sub(1).filter(|parts| *parts > 0)?;
+    let is_unfiltered = input.unpack.event_filter.is_none();
+    let ends_soon = sort.limit.is_some() && is_unfiltered;
+    let is_much = || {
+        let count = input.source.bucket_count_estimate();
+        sort.limit.is_none() && count.is_ok_and(|count| count > GATHERED_BUCKETS_MAX)
+    };
+    let wanted = input.hint.as_ref().map(|index| index.stored.keyspace);
+    let chosen = input.buckets.index.as_ref();
+    let chosen = wanted.or_else(|| chosen.map(|choice| choice.index.stored.keyspace));
+    if chosen.is_none() && !ends_soon && !is_much() {
+        return None;
+    }
+    let collation = Collation::from(settings.collator.clone());
+    let usable = match &input.hint {
+        Some(hinted) => vec![Arc::clone(hinted)],
+        None => input.source.indexes().ok()?,
+    };
+    let mut fitting = usable.iter().filter_map(|index| {
+        if chosen.is_some_and(|chosen| chosen != index.stored.keyspace) {
+            return None;
+        }
+        let choice = match &input.buckets.index {
+            Some(choice) => choice.clone(),
+            None => part_of(input, index, &collation)?,
+        };
+        let backward = direction_of(&choice, &names, &collation)?;
+        Some((choice, backward))
+    });
+    let (mut choice, backward) = fitting.next()?;
+    let keys = match &choice.entries {
+        BucketEntries::Within(keys) | BucketEntries::InIdOrder(keys) => Arc::clone(keys),
+        _ => return None,
+    };
+    let (_, descending) = names.last()?;
+    let span_ms = options.bucket_max_span_seconds.saturating_mul(1000);
+    let span_ms = descending.then_some(span_ms);
+    choice.entries = BucketEntries::InIndexOrder { keys, backward };
+    input.buckets.index = Some(choice);
+    Some(BucketOrder::Indexed { parts, span_ms })
+}
+
+/// What a sort by metadata and then time is called in buckets, with the direction of each part; none if it is no such
+/// sort, or reads what does not show.
+fn names_in_buckets(input: &BucketInput, sort: &SortStage) -> Option<Vec<(String, bool)>> {
+    let options = input.source.options();
+    let shown = input.shown();
+    let mut names = Vec::new();
+    for part in sort.pattern.parts() {
+        let SortBy::Field(path) = &part.by else {
+            return None;
+        };
+        let is_time = path.as_str() == &*options.time_field;
+        let rest = match options.meta_field.as_deref() {
+            _ if is_time => None,
+            Some(meta) if path.first() == meta => path.as_str().strip_prefix(meta),
+            _ => return None,
+        };
+        if !shown.contains(path.first()) {
+            return None;
+        }
+        let name = match rest {
+            Some(rest) => format!("meta{rest}"),
+            None => format!("control.min.{}", options.time_field),
+        };
+        names.push((name, part.descending));
+        if is_time {
+            return Some(names);
+        }
+    }
+    None
+}
+
+/// Whether an index is read backward to give buckets in an order; none if it gives them in no such order.
+fn direction_of(
+    choice: &IndexChoice,
+    names: &[(String, bool)],
+    collation: &Collation,
+) -> Option<bool> {
+    let kept = choice.index.index();
+    let is_whole = choice.index.is_static()
+        && !kept.is_wildcard()
+        && !kept.stored.spec.sparse
+        && kept.partial_filter().is_none()
+        && kept.stored.multikey() == 0
+        && !kept.leaves_documents_out()
+        && kept.collation() == collation;
+    if !is_whole {
+        return None;
+    }
+    let mut wanted = names.iter();
+    let mut backward = None;
+    for (at, part) in kept.parts().iter().enumerate() {
+        let goes_down = match part.kind {
+            PartKind::Ascending => false,
+            PartKind::Descending => true,
+            _ => return None,
+        };
+        let bounds = choice.bounds.parts.get(at)?;
+        let next = wanted.clone().next();
+        if next.is_none_or(|(name, _)| name != part.name()) {
+            // One value is in any order.
+            if bounds.is_point(collation) {
+                continue;
+            }
+            return None;
+        }
+        let (_, descending) = wanted.next()?;
+        let is_against = *descending != goes_down;
+        if *backward.get_or_insert(is_against) != is_against {
+            return None;
+        }
+        if Some(at) == choice.index.time_part() {
+            // All of the order that is wanted has been met; what follows decides nothing.
+            return wanted.next().is_none().then_some(is_against);
+        }
+    }
+    None
+}
+
 fn order_of(input: &mut BucketInput, sort: &SortStage) -> Option<BucketOrder> {
     let options = input.source.options();
-    let shown = &input.unpack.fields;
+    let shown = input.shown();
     for (parts, part) in sort.pattern.parts().iter().enumerate() {
         let SortBy::Field(path) = &part.by else {
             return None;

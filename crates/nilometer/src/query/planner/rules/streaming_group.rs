@@ -31,7 +31,7 @@ impl Rule for GroupInOrder {
         let by_time = sort.pattern.parts().first().is_some_and(
             |part| matches!(&part.by, SortBy::Field(path) if path.as_str() == time_field),
         );
-        if !by_time || !input.unpack.fields.contains(time_field) {
+        if !by_time || !input.shown().contains(time_field) {
             return false;
         }
         let follows = |part: &&Expression| follows_time(part, time_field);

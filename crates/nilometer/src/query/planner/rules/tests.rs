@@ -13,6 +13,8 @@ use crate::query::planner::{AccessPath, BucketInput, Builder, Input, LogicalPlan
 use crate::query::source::{Direction, RecordIter, RecordKey, RecordScan, RecordSource, Resolved};
 
 mod buckets;
+mod computed;
+mod ordered;
 
 const T0: i64 = 1_600_000_000_000;
 
@@ -247,7 +249,8 @@ fn a_match_behind_a_change_of_its_field_is_left_there() {
         doc! {"$match": doc! {"v": 1}},
     ];
     let plan = plan_over(series(&[T0]), stages);
-    assert_eq!(names(&plan), ["$addFields", "$match"]);
+    assert_eq!(names(&plan), ["$match"]);
+    assert_eq!(buckets(&plan).unpack.computed.len(), 1);
     assert!(buckets(&plan).unpack.event_filter.is_none());
 }
 

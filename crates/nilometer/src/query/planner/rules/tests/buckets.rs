@@ -16,14 +16,14 @@ use crate::query::planner::LogicalPlan;
 use crate::query::planner::rules::RuleSet;
 use crate::query::source::{Collections, Direction, Resolved};
 
-const HOUR: i64 = 3_600_000;
+pub(super) const HOUR: i64 = 3_600_000;
 
-fn date(ms: i64) -> Value {
+pub(super) fn date(ms: i64) -> Value {
     Value::DateTime(ms)
 }
 
 /// A stage of one name.
-fn stage(name: &str, argument: impl Into<Value>) -> Value {
+pub(super) fn stage(name: &str, argument: impl Into<Value>) -> Value {
     let mut out = DocumentBuilder::new();
     out.append(name, argument.into());
     out.finish().into()
@@ -35,7 +35,7 @@ fn fixed() -> Resolved {
 }
 
 /// An odd number: no promise.
-fn loose() -> Resolved {
+pub(super) fn loose() -> Resolved {
     series(&[T0])
 }
 
@@ -44,7 +44,7 @@ fn fires(rule: &str, source: Resolved, stages: Vec<Value>) -> bool {
 }
 
 #[track_caller]
-fn check(rule: &str, expected: bool, source: Resolved, stages: Vec<Value>) {
+pub(super) fn check(rule: &str, expected: bool, source: Resolved, stages: Vec<Value>) {
     let shown = format!("{stages:?}");
     assert_eq!(fires(rule, source, stages), expected, "{rule}: {shown}");
 }
@@ -143,7 +143,10 @@ fn groups_from_bounds() {
         behind(stage("$project", doc! {"v": 1})),
     );
     check(rule, false, loose(), behind(stage("$match", doc! {"v": 1})));
-    check(rule, false, loose(), behind(stage("$set", doc! {"v": 1})));
+    // What is computed is a column whose bounds are known if it is the same in the whole bucket.
+    check(rule, true, loose(), behind(stage("$set", doc! {"v": 1})));
+    let computed = stage("$set", doc! {"v": "$w"});
+    check(rule, false, loose(), behind(computed));
     check(rule, false, plain(), group(Value::Null, max()));
     check(rule, true, loose(), vec![stage("$count", "n")]);
 }
@@ -201,7 +204,8 @@ fn sorts_by_buckets() {
         (stage("$project", doc! {"t": 0}), false),
         (stage("$unset", "m"), false),
         (stage("$set", doc! {"t": 1}), false),
-        (stage("$addFields", doc! {"x": 1}), false),
+        (stage("$addFields", doc! {"x": 1}), true),
+        (stage("$addFields", doc! {"x": "$v"}), false),
     ] {
         let stages = vec![before, stage("$sort", doc! {"m": 1, "t": 1})];
         check(rule, expected, loose(), stages);
@@ -245,7 +249,7 @@ fn projections_are_left_to_unpacking() {
     // What is gone stays gone, whoever asks for it.
     let again = vec![
         stage("$project", doc! {"m": 0}),
-        stage("$project", doc! {"x": "$m", "v": 1}),
+        stage("$project", doc! {"x": "$m", "v": 1, "y": "$v"}),
     ];
     let (fields, stages) = of(again);
     assert_eq!(stages, ["$project"]);
@@ -380,7 +384,7 @@ fn hosts() -> Arc<MemoryBuckets> {
 }
 
 /// What stages answer, and how many columns are decoded on the way.
-fn decoded(stages: Vec<Value>) -> (Vec<Document>, u64) {
+pub(super) fn decoded(stages: Vec<Value>) -> (Vec<Document>, u64) {
     let source = hosts();
     let collections = MemoryCollections::of(Resolved::TimeSeries(Arc::clone(&source) as _));
     let found = run(&collections, &stages.into(), ExecOptions::default()).unwrap();

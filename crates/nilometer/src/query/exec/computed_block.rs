@@ -1,0 +1,211 @@
+//! `$addFields` and `$project` over a block: what is computed becomes columns of the block.
+//!
+//! ```text
+//! {$set: {host: "$m.host"}}          reads the metadata alone: one value for the whole block
+//! {$set: {sum: {$add: ["$a", 1]}}}   evaluated on rows that hold only what it reads
+//! bucket     t m a b c …             stays as it is, its columns undecoded
+//! ```
+//!
+//! A field that is computed anew keeps its place among the others only where it was there before: a block in
+//! which some measurements have it and some have not is left to the rows, and so is whatever touches the time or the
+//! metadata.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::{ObjectId, Value, ValueRef};
+
+use super::ExecContext;
+use super::block::filter::narrowed;
+use super::block::group::is_constant;
+use crate::error::Result;
+use crate::eval::{Dependencies, Expression};
+use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape};
+use crate::query::pipeline::ProjectStage;
+use crate::query::source::{Bucket, BucketHeader};
+
+/// The block as the stage leaves it; none if its rows must be changed one by one.
+pub(super) fn over_block(
+    stage: &ProjectStage,
+    block: &MeasurementBlock,
+    cx: &ExecContext<'_>,
+) -> Result<Option<MeasurementBlock>> {
+    let shape = &block.shape;
+    let Some(fields) = stage.shown_behind(shape) else {
+        return Ok(None);
+    };
+    let mut columns = Vec::new();
+    for (name, expression) in stage.computed() {
+        let name: Arc<str> = name.into();
+        if !may_take_place(stage, block, &name)? {
+            return Ok(None);
+        }
+        let Some(column) = column_of(expression, block, cx)? else {
+            return Ok(None);
+        };
+        columns.push((name, column));
+    }
+    Ok(Some(MeasurementBlock {
+        bucket: Arc::new(ComputedBucket::new(Arc::clone(&block.bucket), columns)),
+        selection: block.selection.clone(),
+        shape: Arc::new(MeasurementShape {
+            fields,
+            ..(**shape).clone()
+        }),
+    }))
+}
+
+/// Whether a computed field stands in every measurement where its column stands among the columns: in the place of
+/// one that all have, or behind all others.
+fn may_take_place(stage: &ProjectStage, block: &MeasurementBlock, name: &str) -> Result<bool> {
+    if !block.bucket.columns().iter().any(|known| **known == *name) {
+        return Ok(true);
+    }
+    if !stage.keeps_places() || !block.shape.fields.contains(name) {
+        return Ok(false);
+    }
+    let column = block.column(name)?;
+    Ok(column.is_some_and(|column| column.is_all_present()))
+}
+
+/// What an expression is in each measurement; none if it would read whole documents.
+fn column_of(
+    expression: &Expression,
+    block: &MeasurementBlock,
+    cx: &ExecContext<'_>,
+) -> Result<Option<Arc<ColumnBlock>>> {
+    let count = block.bucket.count() as usize;
+    if is_constant(expression, &block.shape) {
+        let value = expression.evaluate(block.constant_document().as_ref(), &cx.eval)?;
+        return Ok(Some(Arc::new(match value {
+            Value::Missing => ColumnBlock::missing(count),
+            value => ColumnBlock::constant(count, value),
+        })));
+    }
+    let mut reads = Dependencies::default();
+    expression.dependencies(&mut reads);
+    if reads.whole || reads.random {
+        return Ok(None);
+    }
+    let fields: BTreeSet<Arc<str>> = reads
+        .top_level_fields()
+        .into_iter()
+        .map(Arc::from)
+        .collect();
+    let narrow = narrowed(block, fields);
+    let mut values = vec![Value::Missing; count];
+    let rows = narrow.to_rows()?;
+    for (row, document) in block.selection.to_vec().into_iter().zip(rows) {
+        if let Some(slot) = values.get_mut(row as usize) {
+            *slot = expression.evaluate(document.as_ref(), &cx.eval)?;
+        }
+    }
+    Ok(Some(Arc::new(ColumnBlock::from_values(&values))))
+}
+
+/// A bucket with columns that were computed.
+struct ComputedBucket {
+    bucket: Arc<dyn Bucket>,
+    computed: Vec<(Arc<str>, Arc<ColumnBlock>)>,
+    /// The bucket's columns, and behind them those that are new.
+    names: Vec<Arc<str>>,
+}
+
+impl ComputedBucket {
+    fn new(bucket: Arc<dyn Bucket>, computed: Vec<(Arc<str>, Arc<ColumnBlock>)>) -> Self {
+        let mut names = bucket.columns().to_vec();
+        for (name, _) in &computed {
+            if !names.contains(name) {
+                names.push(Arc::clone(name));
+            }
+        }
+        Self {
+            bucket,
+            computed,
+            names,
+        }
+    }
+
+    fn computed(&self, name: &str) -> Option<&Arc<ColumnBlock>> {
+        let mut computed = self.computed.iter();
+        computed
+            .find(|(known, _)| **known == *name)
+            .map(|(_, column)| column)
+    }
+
+    /// The bound of a computed column: its value where all are the same, and null, which tells nothing, elsewhere.
+    fn bound(column: &ColumnBlock) -> ValueRef<'_> {
+        match column.as_constant().filter(|_| column.is_all_present()) {
+            Some(value) => value.as_ref(),
+            None if column.is_all_missing() => ValueRef::Missing,
+            None => ValueRef::Null,
+        }
+    }
+}
+
+impl BucketHeader for ComputedBucket {
+    fn id(&self) -> ObjectId {
+        self.bucket.id()
+    }
+
+    fn meta(&self) -> ValueRef<'_> {
+        self.bucket.meta()
+    }
+
+    fn min(&self, field: &str) -> ValueRef<'_> {
+        match self.computed(field) {
+            Some(column) => Self::bound(column),
+            None => self.bucket.min(field),
+        }
+    }
+
+    fn max(&self, field: &str) -> ValueRef<'_> {
+        match self.computed(field) {
+            Some(column) => Self::bound(column),
+            None => self.bucket.max(field),
+        }
+    }
+
+    fn count(&self) -> u32 {
+        self.bucket.count()
+    }
+}
+
+impl Bucket for ComputedBucket {
+    fn version(&self) -> i32 {
+        self.bucket.version()
+    }
+
+    fn is_sorted(&self) -> bool {
+        self.bucket.is_sorted()
+    }
+
+    fn columns(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+        match self.computed(name) {
+            Some(column) => Ok(Some(Arc::clone(column))),
+            None => self.bucket.column(name),
+        }
+    }
+}
+
+/// The fields that show behind a stage that computes `names` over measurements that show `fields`.
+pub(crate) fn with_names<'n>(fields: FieldSet, names: impl Iterator<Item = &'n str>) -> FieldSet {
+    match fields {
+        FieldSet::All => FieldSet::All,
+        FieldSet::Only(mut shown) => {
+            shown.extend(names.map(Arc::from));
+            FieldSet::Only(shown)
+        }
+        FieldSet::Except(mut hidden) => {
+            for name in names {
+                hidden.remove(name);
+            }
+            FieldSet::Except(hidden)
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A `$group` by time of which a sort with a limit takes the first few.
+
+use std::sync::Arc;
+
+use super::Rule;
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
+use crate::eval::sort_key::SortBy;
+use crate::query::exec::ExecSettings;
+use crate::query::exec::block::group::time_bins;
+use crate::query::exec::first_groups::FirstGroups;
+use crate::query::pipeline::{BucketArrival, GroupStage, SortStage, Stage};
+use crate::query::planner::logical::{Input, LogicalPlan};
+use crate::query::source::Direction;
+
+/// With more bins than this the end is far off, and keeping them costs more than it saves.
+const BINS_MAX: u64 = 10_000;
+
+/// `$group` by bins of time, `$sort` by them, `$limit n`: buckets are read from the end the sort begins with, until
+/// no later one can hold a measurement of the first n bins.
+///
+/// Conditions: the group stands first, and part of its key is a `$dateTrunc` of the time with constant bins; the sort
+/// follows, has a limit, and begins with that part, by name or as the first of the key (objects compare by
+/// their first members). Each bin that was met makes a group or more, so n bins are enough. Ids of buckets
+/// order as times do, so no date lies outside their range. Where buckets are to be read from the newest, no other
+/// direction was asked for, and no accumulator shows in which order measurements came.
+pub struct FirstGroupsFirst;
+
+impl Rule for FirstGroupsFirst {
+    fn name(&self) -> &'static str {
+        "FirstGroupsFirst"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let Input::Buckets(input) = &mut plan.input else {
+            return false;
+        };
+        let [Stage::Group(group), Stage::Sort(sort), ..] = plan.stages.as_mut_slice() else {
+            return false;
+        };
+        let options = input.source.options();
+        let Some(wanted) = sort.limit.filter(|limit| *limit <= BINS_MAX) else {
+            return false;
+        };
+        let Some((part, descending)) = leading_part(group, sort) else {
+            return false;
+        };
+        let shape = input.shape();
+        let key_parts = group.key_parts();
+        let bins = key_parts
+            .get(part)
+            .and_then(|(_, key)| time_bins(key, &shape));
+        let (Some(bins), Ok(wanted)) = (bins, usize::try_from(wanted)) else {
+            return false;
+        };
+        let direction = match descending {
+            true => Direction::Backward,
+            false => Direction::Forward,
+        };
+        let turns_freely = !input.is_direction_fixed && group.fields.iter().all(keeps_no_order);
+        let may_turn = input.direction == direction || turns_freely;
+        if options.extended_range || !may_turn {
+            return false;
+        }
+        let span_ms = options.bucket_max_span_seconds.saturating_mul(1000);
+        let first = FirstGroups {
+            bins: bins.clone(),
+            wanted,
+            arrival: match descending {
+                true => BucketArrival::NewestFirst { span_ms },
+                false => BucketArrival::OldestFirst,
+            },
+        };
+        group.first = Some(Arc::new(first));
+        input.direction = direction;
+        true
+    }
+}
+
+/// True if what an accumulator gives does not show in which order documents came; of those that tie, any may be
+/// the one it keeps.
+fn keeps_no_order((_, spec): &(Arc<str>, AccumulatorSpec)) -> bool {
+    use AccumulatorKind as K;
+    matches!(
+        spec.kind(),
+        K::Sum | K::Avg | K::Count | K::Min | K::Max | K::Top | K::Bottom | K::MinN | K::MaxN
+    )
+}
+
+/// Which part of the key a sort begins with, and whether by falling values.
+fn leading_part(group: &GroupStage, sort: &SortStage) -> Option<(usize, bool)> {
+    let first = sort.pattern.parts().first()?;
+    let SortBy::Field(path) = &first.by else {
+        return None;
+    };
+    let part = match path.as_str().strip_prefix("_id")? {
+        "" => 0,
+        rest => {
+            let name = rest.strip_prefix('.')?;
+            let parts = group.key_parts();
+            parts.iter().position(|(known, _)| *known == Some(name))?
+        }
+    };
+    Some((part, first.descending))
+}

@@ -1,0 +1,52 @@
+//! `$sample` at the front of the pipeline.
+
+use super::Rule;
+use crate::query::exec::ExecSettings;
+use crate::query::exec::bucket_sample::PLACES;
+use crate::query::pipeline::Stage;
+use crate::query::planner::logical::{Input, LogicalPlan};
+
+/// Drawing pays for this part of the places for measurements at most.
+const SHARE: u64 = 100;
+
+/// A `$sample` of few measurements opens buckets at random instead of reading all.
+///
+/// Conditions: it stands first, nothing is filtered and nothing computed, no order of buckets was asked for, and it asks
+/// for no more than one in a hundred of the measurements that all buckets have room for. The stage stays: it
+/// puts what was drawn in random order, and draws itself where buckets turn out too empty to draw from.
+pub struct SampleFromBuckets;
+
+impl Rule for SampleFromBuckets {
+    fn name(&self) -> &'static str {
+        "SampleFromBuckets"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let (Input::Buckets(input), Some(Stage::Other(stage))) =
+            (&mut plan.input, plan.stages.first())
+        else {
+            return false;
+        };
+        let Some(size) = stage.sample_size() else {
+            return false;
+        };
+        let buckets = &input.buckets;
+        let is_whole = buckets.predicate.is_always()
+            && buckets.index.is_none()
+            && buckets.id_min.is_none()
+            && buckets.id_max.is_none()
+            && input.unpack.event_filter.is_none()
+            && input.unpack.computed.is_empty();
+        if !is_whole || input.is_natural || input.is_direction_fixed || input.hint.is_some() {
+            return false;
+        }
+        let Ok(count) = input.source.bucket_count_estimate() else {
+            return false;
+        };
+        if size > count.saturating_mul(u64::from(PLACES)) / SHARE {
+            return false;
+        }
+        input.sample = Some(size);
+        true
+    }
+}

@@ -1,0 +1,94 @@
+//! Rules that read only the buckets an order by time begins with: what lets them fire and what does not.
+
+use nilometer_bson::{Document, Value, array, doc};
+
+use super::buckets::{HOUR, check, date, decoded, loose, stage};
+use super::{T0, plain, series};
+
+fn trunc(date: &str) -> Value {
+    doc! {"$dateTrunc": doc! {"date": date, "unit": "minute"}}.into()
+}
+
+/// Groups by `key`, put in order, of which some are taken.
+fn first_few(key: Value, order: Document) -> Vec<Value> {
+    let group = doc! {"_id": key, "most": doc! {"$max": "$v"}, "n": doc! {"$sum": 1}};
+    vec![
+        stage("$group", group),
+        stage("$sort", order),
+        stage("$limit", 2),
+    ]
+}
+
+#[test]
+fn groups_by_time_that_come_first() {
+    let rule = "FirstGroupsFirst";
+    let named = || -> Value { doc! {"h": trunc("$t"), "m": "$m.a"}.into() };
+    let later = || -> Value { doc! {"m": "$m.a", "h": trunc("$t")}.into() };
+    for (key, order) in [
+        (trunc("$t"), doc! {"_id": -1}),
+        (trunc("$t"), doc! {"_id": 1, "n": 1}),
+        (named(), doc! {"_id": -1}),
+        (named(), doc! {"_id.h": 1, "_id.m": -1}),
+        (later(), doc! {"_id.h": -1}),
+    ] {
+        check(rule, true, loose(), first_few(key, order));
+    }
+    for (key, order) in [
+        (trunc("$t"), doc! {"most": -1}),
+        (trunc("$t"), doc! {"_id.h": -1}),
+        (trunc("$v"), doc! {"_id": -1}),
+        ("$t".into(), doc! {"_id": -1}),
+        (later(), doc! {"_id": -1}),
+        (named(), doc! {"_id.m": 1, "_id.h": 1}),
+        (Value::Null, doc! {"_id": 1}),
+    ] {
+        check(rule, false, loose(), first_few(key, order));
+    }
+    let mut unlimited = first_few(trunc("$t"), doc! {"_id": -1});
+    unlimited.pop();
+    check(rule, false, loose(), unlimited);
+    // Dates that ids cannot tell, rows, and a time that is computed.
+    let newest = || first_few(trunc("$t"), doc! {"_id": -1});
+    check(rule, false, series(&[T0, -5_000]), newest());
+    check(rule, false, plain(), newest());
+    let mut computed = newest();
+    computed.insert(0, stage("$set", doc! {"t": "$v", "x": 1}));
+    check(rule, false, loose(), computed);
+    // What was pushed shows from which end buckets were read.
+    for (order, expected) in [(1, true), (-1, false)] {
+        let group = doc! {"_id": trunc("$t"), "all": doc! {"$push": "$v"}};
+        let mut pushed = first_few(trunc("$t"), doc! {"_id": order});
+        pushed[0] = stage("$group", group);
+        check(rule, expected, loose(), pushed);
+    }
+    let mut filtered = newest();
+    filtered.insert(0, stage("$match", doc! {"v": doc! {"$lt": 5}}));
+    check(rule, true, loose(), filtered);
+}
+
+#[test]
+fn reading_ends_with_the_groups_that_come_first() {
+    let newest = first_few(trunc("$t"), doc! {"_id": -1});
+    let (found, columns) = decoded(newest);
+    let minute = |at: i64| date(T0 / HOUR * HOUR + at * 60_000);
+    assert_eq!(
+        found,
+        [
+            doc! {"_id": minute(179), "most": 179, "n": 2},
+            doc! {"_id": minute(178), "most": 178, "n": 2},
+        ]
+    );
+    // Of the last hour, four buckets, two are looked into: their times, and the one measured.
+    assert!(columns <= 2 * 4, "{columns}");
+    let mut before = first_few(trunc("$t"), doc! {"_id": 1});
+    let filter = doc! {"$expr": doc! {"$gte": array!["$v", 70]}};
+    before.insert(0, stage("$match", filter));
+    let (found, _) = decoded(before);
+    assert_eq!(
+        found,
+        [
+            doc! {"_id": minute(70), "most": 70, "n": 2},
+            doc! {"_id": minute(71), "most": 71, "n": 2},
+        ]
+    );
+}
