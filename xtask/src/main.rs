@@ -32,6 +32,7 @@ cargo xtask TASK
   fuzz --list               the targets
   conformance [CLIENT]...   real clients against the built server
                             (pymongo node mongosh mongoose web go java spring rust; all when none is named)
+  features                  what stands behind Cargo features: Parquet
   deny                      licences, sources and known weaknesses of what is linked (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   bench ARGS...             the load generator, optimised (ARGS as `--help` there explains)
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         ["histories"] => ci::histories(),
         ["docs"] => ci::docs(),
         ["deny"] => deny::all(),
+        ["features"] => ci::features(),
         ["tidy"] => tidy::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["conformance", clients @ ..] => conformance::run(clients),

@@ -3,14 +3,15 @@
 //! One thread does what inserts leave behind, in order. The queue has a limit; when it is full the
 //! insert that would add to it does its chore itself, so that writers cannot outrun the folding; only the
 //! sealing of buckets that left memory is left out then, as a million idle series would make it wait.
-//! With nothing to do for a while, the thread lets the engine settle where chores removed much.
+//! Folds wait a while: a bucket that fills within seconds is then written once, when it is sealed, and not twice before that.
+//! With nothing to do, the thread lets the engine settle where chores removed much.
 //! Chores lost by a crash are found again at start: every bucket that has a tail is sealed then.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nilometer_storage::{Direction, Engine, KeyspaceId};
 
@@ -30,6 +31,12 @@ const CHORES_WAITING_MAX: usize = 4096;
 /// Time without a chore after which what chores removed is let go.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// Time for which a fold waits whether the bucket is sealed.
+const FOLD_DELAY: Duration = Duration::from_secs(5);
+
+/// Folds that may wait so; more are done at once.
+const FOLDS_WAITING_MAX: usize = 65_536;
+
 /// Fewer removed entries are left for the engine to merge away.
 const SETTLED_ENTRIES_MIN: usize = 1000;
 
@@ -40,6 +47,56 @@ enum Job {
 }
 
 type HeldChore = (Arc<Collection>, Chore);
+
+/// Folds that wait, each bucket once, in the order in which they are due.
+#[derive(Default)]
+struct Folds {
+    waiting: VecDeque<(Instant, HeldChore)>,
+    buckets: HashSet<([u8; 16], [u8; 12])>,
+}
+
+impl Folds {
+    /// Lets a fold wait; gives back what has to be done now.
+    fn postpone(&mut self, collection: Arc<Collection>, chore: Chore) -> Result<(), HeldChore> {
+        let bucket = (collection.uuid, chore.bucket());
+        if !matches!(chore, Chore::Fold(..)) {
+            self.buckets.remove(&bucket);
+            return Err((collection, chore));
+        }
+        if self.waiting.len() >= FOLDS_WAITING_MAX {
+            return Err((collection, chore));
+        }
+        if self.buckets.insert(bucket) {
+            let due = Instant::now() + FOLD_DELAY;
+            self.waiting.push_back((due, (collection, chore)));
+        }
+        Ok(())
+    }
+
+    /// Time until the next is due.
+    fn next_in(&self) -> Option<Duration> {
+        let (due, _) = self.waiting.front()?;
+        Some(due.saturating_duration_since(Instant::now()))
+    }
+
+    /// The next that is due, unless its bucket has been sealed.
+    fn due(&mut self) -> Option<HeldChore> {
+        self.next_in().filter(Duration::is_zero)?;
+        let (_, held) = self.waiting.pop_front()?;
+        self.is_wanted(&held).then_some(held)
+    }
+
+    /// All of them, due or not.
+    fn all(&mut self) -> Vec<HeldChore> {
+        let all = std::mem::take(&mut self.waiting);
+        let wanted = all.into_iter().map(|(_, held)| held);
+        wanted.filter(|held| self.is_wanted(held)).collect()
+    }
+
+    fn is_wanted(&mut self, (collection, chore): &HeldChore) -> bool {
+        self.buckets.remove(&(collection.uuid, chore.bucket()))
+    }
+}
 
 /// The queue and its thread. Dropping it ends the thread; what waits is left for the next start.
 pub(super) struct ChoreQueue {
@@ -105,12 +162,26 @@ impl Worker {
     }
 
     fn run(&self, jobs: &Receiver<Job>) {
+        let mut folds = Folds::default();
         loop {
-            match jobs.recv_timeout(IDLE) {
-                Ok(Job::Chore(collection, chore)) => self.perform(&collection, &chore),
-                // Whoever waited may be gone.
-                Ok(Job::Barrier(done)) => drop(done.send(())),
-                Err(RecvTimeoutError::Timeout) => self.settle(),
+            let patience = folds.next_in().unwrap_or(IDLE);
+            match jobs.recv_timeout(patience) {
+                Ok(Job::Chore(collection, chore)) => match folds.postpone(collection, chore) {
+                    Ok(()) => {}
+                    Err((collection, chore)) => self.perform(&collection, &chore),
+                },
+                Ok(Job::Barrier(done)) => {
+                    for (collection, chore) in folds.all() {
+                        self.perform(&collection, &chore);
+                    }
+                    // Whoever waited may be gone.
+                    let _ = done.send(());
+                }
+                Err(RecvTimeoutError::Timeout) => match folds.due() {
+                    Some((collection, chore)) => self.perform(&collection, &chore),
+                    None if folds.waiting.is_empty() => self.settle(),
+                    None => {}
+                },
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -422,8 +493,6 @@ impl Timeseries {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use nilometer_bson::{Value, doc};
 
     use super::super::tests::{Fixture, on_disk};

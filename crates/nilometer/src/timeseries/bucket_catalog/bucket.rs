@@ -210,6 +210,8 @@ pub(crate) struct OpenBucket {
     pub(crate) unmeasured_bytes: usize,
     /// Measurements in the bucket document as stored.
     pub(crate) folded_count: usize,
+    /// Measurements there were when it was last asked to fold the tail.
+    pub(crate) fold_asked_at: usize,
     /// Takes no more measurements; is written out when nothing is in flight.
     pub(crate) closing: bool,
     /// It outgrew the size limit with few measurements and was counted for that.
@@ -256,6 +258,7 @@ impl OpenBucket {
             measured_bytes: BUCKET_BASE_BYTES + meta_bytes,
             unmeasured_bytes: 0,
             folded_count: 0,
+            fold_asked_at: 0,
             closing: false,
             kept_open: false,
             era: 0,

@@ -230,7 +230,9 @@ impl BucketCatalog {
                 if bucket.in_flight == 0
                     && !bucket.closing
                     && unfolded >= FOLD_ROWS_MIN.max(bucket.folded_count)
+                    && bucket.count >= bucket.fold_asked_at + FOLD_ROWS_MIN
                 {
+                    bucket.fold_asked_at = bucket.count;
                     chores.push(Chore::Fold(key.clone(), bucket.id));
                 }
                 series.closing.retain(|bucket| {

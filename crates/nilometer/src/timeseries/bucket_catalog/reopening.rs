@@ -351,6 +351,7 @@ fn take_up(
     open.sorted = bucket.version != Version::Unsorted;
     open.count = bucket.count;
     open.folded_count = bucket.count;
+    open.fold_asked_at = bucket.count;
     open.next_sequence = next_sequence;
     open.header_committed = true;
     open.measured_bytes = document.as_bytes().len();
