@@ -372,6 +372,46 @@ func drop() {
 	check(!slices.Contains(get(client.ListDatabaseNames(ctx, bson.D{})), db.Name()), "database still there")
 }
 
+const gauge, secret, loginsName = "gauge", "p@ss: weir, Ω", "logins_go"
+
+// loggedIn gives the database to a client that logs in so, and closes it.
+func loggedIn(mechanism, password string, action func(*mongo.Database)) {
+	credential := options.Credential{
+		AuthMechanism: mechanism, AuthSource: loginsName, Username: gauge, Password: password,
+	}
+	own := get(mongo.Connect(options.Client().ApplyURI(uri).SetAuth(credential)))
+	defer func() { must(own.Disconnect(ctx)) }()
+	action(own.Database(loginsName))
+}
+
+func logInByScram() {
+	user := bson.D{{Key: "createUser", Value: gauge}, {Key: "pwd", Value: secret}, {Key: "roles", Value: bson.A{"readWrite"}}}
+	must(client.Database(loginsName).RunCommand(ctx, user).Err())
+	for _, mechanism := range []string{"SCRAM-SHA-1", "SCRAM-SHA-256", ""} {
+		loggedIn(mechanism, secret, func(own *mongo.Database) {
+			var status struct {
+				AuthInfo struct {
+					AuthenticatedUsers []struct{ User, Db string }
+				}
+			}
+			must(own.RunCommand(ctx, bson.D{{Key: "connectionStatus", Value: 1}}).Decode(&status))
+			users := status.AuthInfo.AuthenticatedUsers
+			check(len(users) == 1 && users[0].User == gauge && users[0].Db == loginsName, fmt.Sprint(users))
+			get(own.Collection("levels").InsertOne(ctx, bson.D{{Key: "level", Value: 7}}))
+		})
+	}
+}
+
+func wrongPassword() {
+	loggedIn("", "weir", func(own *mongo.Database) {
+		err := own.RunCommand(ctx, bson.D{{Key: "ping", Value: 1}}).Err()
+		check(err != nil && strings.Contains(err.Error(), "Authentication failed"), fmt.Sprint("told: ", err))
+	})
+	logins := client.Database(loginsName)
+	must(logins.RunCommand(ctx, bson.D{{Key: "dropUser", Value: gauge}}).Err())
+	must(logins.Drop(ctx))
+}
+
 func attempt(name string, action func()) {
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -411,6 +451,8 @@ func main() {
 		{"error_unknown_command", errorUnknownCommand},
 		{"error_unknown_stage", errorUnknownStage},
 		{"drop", drop},
+		{"log_in_by_scram", logInByScram},
+		{"wrong_password", wrongPassword},
 	} {
 		attempt(c.name, c.action)
 	}

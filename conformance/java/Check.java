@@ -8,7 +8,9 @@ import com.mongodb.MongoBulkWriteException;
 import com.mongodb.MongoClientSettings;
 import com.mongodb.MongoCommandException;
 import com.mongodb.MongoCompressor;
+import com.mongodb.MongoCredential;
 import com.mongodb.MongoException;
+import com.mongodb.MongoSecurityException;
 import com.mongodb.MongoWriteException;
 import com.mongodb.WriteConcern;
 import com.mongodb.client.MongoClient;
@@ -340,6 +342,54 @@ public final class Check {
     check(!client.listDatabaseNames().into(new ArrayList<>()).contains(db.getName()), "database still there");
   }
 
+  static final String LOGINS = "logins_java";
+
+  /** Gives the database to a client that logs in so, and closes it. */
+  static void loggedIn(String mechanism, String password, LoggedIn action) throws Exception {
+    char[] secret = password.toCharArray();
+    MongoCredential credential = switch (mechanism) {
+      case "SCRAM-SHA-1" -> MongoCredential.createScramSha1Credential("gauge", LOGINS, secret);
+      case "SCRAM-SHA-256" -> MongoCredential.createScramSha256Credential("gauge", LOGINS, secret);
+      default -> MongoCredential.createCredential("gauge", LOGINS, secret);
+    };
+    MongoClientSettings settings = MongoClientSettings.builder().applyConnectionString(new ConnectionString(URI))
+        .credential(credential)
+        .applyToClusterSettings(b -> b.serverSelectionTimeout(10, TimeUnit.SECONDS)).build();
+    try (MongoClient own = MongoClients.create(settings)) {
+      action.run(own.getDatabase(LOGINS));
+    }
+  }
+
+  interface LoggedIn {
+    void run(MongoDatabase own) throws Exception;
+  }
+
+  static void logInByScram() throws Exception {
+    client.getDatabase(LOGINS).runCommand(doc("createUser", "gauge").append("pwd", "p@ss: weir, Ω")
+        .append("roles", List.of("readWrite")));
+    for (String mechanism : List.of("SCRAM-SHA-1", "SCRAM-SHA-256", "")) {
+      loggedIn(mechanism, "p@ss: weir, Ω", own -> {
+        Document status = own.runCommand(doc("connectionStatus", 1)).get("authInfo", Document.class);
+        equal(status.getList("authenticatedUsers", Document.class), List.of(doc("user", "gauge").append("db", LOGINS)));
+        own.getCollection("levels").insertOne(doc("level", 7));
+      });
+    }
+  }
+
+  static void wrongPassword() throws Exception {
+    loggedIn("", "weir", own -> {
+      try {
+        own.getCollection("levels").find().first();
+        throw new AssertionError("no error");
+      } catch (MongoSecurityException e) {
+        equal(((MongoCommandException) e.getCause()).getErrorCode(), 18);
+      }
+    });
+    MongoDatabase logins = client.getDatabase(LOGINS);
+    logins.runCommand(doc("dropUser", "gauge"));
+    logins.drop();
+  }
+
   static void attempt(String name, Action action) {
     try {
       action.run();
@@ -376,6 +426,8 @@ public final class Check {
     attempt("error_unknown_command", Check::errorUnknownCommand);
     attempt("error_unknown_stage", Check::errorUnknownStage);
     attempt("drop", Check::drop);
+    attempt("log_in_by_scram", Check::logInByScram);
+    attempt("wrong_password", Check::wrongPassword);
     client.close();
   }
 }

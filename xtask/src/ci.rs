@@ -41,6 +41,7 @@ pub(crate) fn all() -> Outcome {
     step(&mut steps, "docs", docs);
     step(&mut steps, "fuzz", || fuzz::run(&[]));
     step(&mut steps, "conformance", || conformance::run(&[]));
+    step(&mut steps, "features", features);
     step(&mut steps, "deny", deny::all);
     report(&steps, times.as_ref(), edit)
 }
@@ -140,6 +141,16 @@ const LONG_TESTS: [&str; 5] = [
 pub(crate) fn histories() -> Outcome {
     let test = ["test", "--workspace", "--quiet", "--lib", "--tests", "--"];
     run(cargo(test).args(LONG_TESTS).env("NILOMETER_LONG", "1"))
+}
+
+/// What stands behind a Cargo feature: built and tested apart, so that the other steps see what a user gets.
+pub(crate) fn features() -> Outcome {
+    let fixed = ["--quiet", "--package", "nilometer-server"];
+    let all = ["--features", "parquet", "--lib", "--test", "it"];
+    run(cargo(["test"])
+        .args(fixed)
+        .args(all)
+        .args(["--", "parquet"]))
 }
 
 /// Documentation builds without a warning. It is read by who works on the code, so it shows private

@@ -37,6 +37,7 @@ cargo xtask TASK
                             everything at once on one server, which is killed now and then (default 30)
   conformance [CLIENT]...   real clients against the built server
                             (pymongo node mongosh mongoose web go java spring rust; all when none is named)
+  features                  what stands behind Cargo features: Parquet
   deny                      licences, sources and known weaknesses of what is linked (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
   figures                   what connections, TLS and authorization cost
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         ["histories"] => ci::histories(),
         ["docs"] => ci::docs(),
         ["deny"] => deny::all(),
+        ["features"] => ci::features(),
         ["tidy"] => tidy::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["soak", rest @ ..] => soak::long(rest),

@@ -114,7 +114,7 @@ pub(crate) const CLIENTS: &[Client] = &[
                 &[],
             )
         },
-        checks: &[DRIVER],
+        checks: &[DRIVER, LOGINS],
     },
     Client {
         name: "java",
@@ -123,7 +123,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         pins: &["pom.xml"],
         install: || vec![in_folder("java", "mvn", MAVEN_INSTALL)],
         start: || in_folder("java", "java", &["-cp", "target/lib/*", "Check.java"]),
-        checks: &[DRIVER],
+        checks: &[DRIVER, LOGINS],
     },
     Client {
         name: "spring",

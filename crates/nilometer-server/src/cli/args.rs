@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Insert the lines of a file into a collection of a running server.
     ///
     /// Extended JSON, a document a line; or CSV, whose first line names the fields and may name their
-    /// types: `time.date(),bed.string(),moisture.double()`.
+    /// types: `time.date(),bed.string(),moisture.double()`; or the rows of a Parquet file, if the program was built for it.
     Import(Import),
     /// Write a collection of a running server as lines of text.
     Export(Export),
@@ -72,7 +72,7 @@ pub(crate) struct Import {
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) into: CollectionGiven,
-    /// Lines at the beginning that were imported before
+    /// Lines, or rows, at the beginning that were imported before
     #[arg(long, value_name = "LINES", default_value_t = 0)]
     pub(crate) skip: u64,
 }

@@ -121,6 +121,18 @@ fn tell_salvaged(salvaged: &Salvaged, out: &mut impl Write) -> Done {
             writeln!(out, "    lost: {loss}")?;
         }
     }
+    if salvaged.users + salvaged.roles > 0 || !salvaged.lost_users_and_roles.is_empty() {
+        writeln!(
+            out,
+            "{} users and {} roles kept, {} lost",
+            salvaged.users,
+            salvaged.roles,
+            salvaged.lost_users_and_roles.len()
+        )?;
+    }
+    for lost in &salvaged.lost_users_and_roles {
+        writeln!(out, "    lost: {lost}")?;
+    }
     for damage in &salvaged.damage {
         writeln!(out, "damage in {damage}")?;
     }

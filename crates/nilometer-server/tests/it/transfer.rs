@@ -299,3 +299,82 @@ fn commands_log_in() {
     let (code, told) = run_at(&uri("root:pencil@"), &backup, &[], "");
     assert_eq!(code, Some(0), "{told}");
 }
+
+/// Written by another program: see `docs/testing.md`.
+const PARQUET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/garden.parquet");
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_program_without_parquet_says_so() {
+    let server = Server::start();
+    let (code, told) = run(&server, &["import", PARQUET, "--collection", "c"], "");
+    assert_eq!(code, Some(100), "{told}");
+    assert!(told.contains("--features parquet"), "{told}");
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_comes_in() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let (code, told) = run(&server, &["import", PARQUET, "--collection", "c"], "");
+    assert_eq!(code, Some(100), "{told}");
+    for part in [
+        "row 5: the column 'unsigned' holds 9223372036854775808",
+        "5 documents inserted, 1 rows wrong, 6 rows done",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let found = all(&mut client, "c");
+    let date = |ms: i64| Value::DateTime(1_714_543_200_000 + ms);
+    let decimal = |text: &str| {
+        let json = format!("{{\"v\": {{\"$numberDecimal\": \"{text}\"}}}}");
+        let read = nilometer_bson::extjson::parse_document(&json).expect("JSON");
+        read.get("v").to_value()
+    };
+    let raw = |bytes: [u8; 2]| {
+        let bytes = bytes.as_slice().into();
+        Value::from(nilometer_bson::Binary { subtype: 0, bytes })
+    };
+    let third = doc! {
+        "_id": 3, "ms": date(120_000), "us": date(3), "ns": date(2),
+        "day": Value::DateTime(1_714_694_400_000), "bed": doc! {"name": "ß", "row": 2},
+        "long": 1_999_999_999_999i64, "unsigned": 2i64, "small": 202, "double": 2.0 / 3.0,
+        "float": 1.0, "flag": true, "price": decimal("-3.00"), "raw": raw([2, 255]),
+        "list": array![2, Value::Null, 3], "struct": doc! {"a": 2}, "map": doc! {"k2": 2.0},
+    };
+    assert_eq!(found[2], third);
+    for name in ["us", "double"] {
+        assert!(matches!(found[3].get(name), ValueRef::Missing));
+    }
+    assert_eq!(found[0].get("list").as_array().map(|a| a.len()), Some(0));
+    let at = found[3]
+        .get("struct")
+        .as_document()
+        .expect("a document")
+        .get("at");
+    assert!(matches!(at, ValueRef::DateTime(1_714_543_200_000)));
+    // Rows that were imported before are passed over, also within a group of them.
+    for (skip, done) in [("5", 1), ("2", 3), ("6", 0)] {
+        let into = ["import", PARQUET, "--collection", skip, "--skip", skip];
+        let (_, told) = run(&server, &into, "");
+        assert!(told.contains("6 rows done"), "{told}");
+        assert_eq!(all(&mut client, skip).len(), done, "{told}");
+    }
+    let (code, told) = run(
+        &server,
+        &["import", "--collection", "c", "--format", "parquet"],
+        "",
+    );
+    assert_eq!(code, Some(100), "{told}");
+    assert!(told.contains("needs the name of a file"), "{told}");
+    let directory = Directory::new();
+    let mut bytes = std::fs::read(PARQUET).expect("a file");
+    bytes.truncate(5000);
+    let cut = directory.0.join("cut.parquet");
+    std::fs::write(&cut, bytes).expect("a file");
+    let cut = cut.to_str().expect("a path");
+    let (code, told) = run(&server, &["import", cut, "--collection", "e"], "");
+    assert_eq!(code, Some(100), "{told}");
+    assert!(told.contains("cannot be read"), "{told}");
+}

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use nilometer_bson::{Document, Value, doc};
+use nilometer::auth::Mechanism;
+use nilometer_bson::{Document, Value, array, doc};
 
 use crate::client::{Client, body, code, is_ok, op_msg, sequence};
 use crate::server::{Directory, Server, nilometer};
@@ -113,6 +114,11 @@ fn at_rest(directory: &Directory) -> (PathBuf, Vec<Document>) {
     let mut client = server.connect();
     fill(&mut client);
     assert!(is_ok(&client.run_on("shop", &doc! {"compact": "plain"})));
+    let none: Vec<Value> = Vec::new();
+    let role = doc! {"createRole": "clerk", "privileges": none, "roles": array!["read"]};
+    assert!(is_ok(&client.run_on("shop", &role)));
+    let user = doc! {"createUser": "ada", "pwd": "pencil", "roles": array!["clerk"]};
+    assert!(is_ok(&client.run_on("shop", &user)));
     let seen = everything(&mut client);
     server.signal("TERM");
     server.wait();
@@ -253,7 +259,16 @@ fn damage_is_found_and_the_rest_is_saved() {
     let whole = directory.0.join("whole");
     let told = succeed(&["salvage", text(&offline), text(&whole)]);
     assert!(told.contains("Nothing was lost."), "{told}");
+    assert!(told.contains("1 users and 1 roles kept, 0 lost"), "{told}");
     assert_eq!(count_documents(&whole), all);
+    let arguments = ["serve", "--auth", "--port", "0", "--dbpath", text(&whole)];
+    let server = Server::spawn(&mut nilometer(&arguments));
+    let mut client = server.connect();
+    let reply = client.log_in(Mechanism::Sha256, "shop", "ada", "pencil");
+    assert!(is_ok(&reply), "{reply:?}");
+    assert!(is_ok(&client.run_on("shop", &doc! {"find": "plain"})));
+    let elsewhere = client.run_on("other", &doc! {"find": "plain"});
+    assert_eq!(crate::client::code(&elsewhere), 13);
 }
 
 fn count_documents(data: &Path) -> i64 {

@@ -71,6 +71,31 @@ impl Authority {
         })
     }
 
+    /// Takes over what can be read of the users and roles in a damaged catalog: how many, and what is lost.
+    pub fn salvage(&self, damaged: &Catalog) -> Result<(u64, u64, Vec<String>)> {
+        let _changing = self.changing();
+        let (mut changes, mut lost) = (Vec::new(), Vec::new());
+        let mut read = |kind, what: &str, read: &dyn Fn(&Document) -> Result<Change>| {
+            let mut kept = 0;
+            for (id, document) in damaged.authorized_as_found(kind)? {
+                match document.map(|document| read(&document)) {
+                    Some(Ok(change)) => {
+                        changes.push(change);
+                        kept += 1;
+                    }
+                    _ => lost.push(format!("the {what} {id}")),
+                }
+            }
+            Ok::<u64, Error>(kept)
+        };
+        let user = |d: &Document| User::from_document(d.as_ref()).map(Change::User);
+        let role = |d: &Document| Role::from_document(d.as_ref()).map(Change::Role);
+        let users = read(Authorized::User, "user", &user)?;
+        let roles = read(Authorized::Role, "role", &role)?;
+        self.put(changes)?;
+        Ok((users, roles, lost))
+    }
+
     /// Grows with every change.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
@@ -484,6 +509,27 @@ mod tests {
         assert!(!nobody.1);
         again.drop_user(&UserName::new("u", "db")).unwrap();
         assert!(open(&engine).users(None).is_empty());
+    }
+
+    #[test]
+    fn what_can_be_read_of_users_and_roles_is_saved() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let from = open(&engine);
+        from.create_role(role("r", "a", &[])).unwrap();
+        from.create_user(user("u", &[("r", "a")])).unwrap();
+        from.create_user(user("v", &[("read", "a")])).unwrap();
+        let broken = |id: &str, document| (Authorized::User, id.to_owned(), Some(document));
+        let nobody = [broken("a.broken", doc! {"user": 1})];
+        from.catalog.set_authorized(&nobody).unwrap();
+        let to: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let saved = open(&to).salvage(&from.catalog).unwrap();
+        assert_eq!(saved, (2, 1, vec!["the user a.broken".to_owned()]));
+        let reopened = open(&to);
+        for (before, after) in from.users(None).iter().zip(reopened.users(None)) {
+            assert_eq!(before.to_document(), after.to_document());
+        }
+        assert_eq!(reopened.users(None).len(), 2);
+        assert_eq!(reopened.roles(None).len(), 1);
     }
 
     #[test]

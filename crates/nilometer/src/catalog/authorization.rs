@@ -2,7 +2,7 @@
 //! collections. What they mean is the affair of the room `auth`.
 
 use nilometer_bson::Document;
-use nilometer_storage::{Direction, Durability, WriteBatch};
+use nilometer_storage::{Direction, Durability, KeyspaceId, WriteBatch};
 
 use super::Catalog;
 use crate::error::{Error, ErrorCode, Result};
@@ -35,6 +35,20 @@ impl Authorized {
 impl Catalog {
     /// Everything of one kind, by id.
     pub fn authorized(&self, kind: Authorized) -> Result<Vec<Document>> {
+        let all = self.authorized_as_found(kind)?.into_iter();
+        all.map(|(_, document)| {
+            document.ok_or_else(|| {
+                Error::new(
+                    ErrorCode::DataCorruptionDetected,
+                    "the catalog holds a user or role that is no document",
+                )
+            })
+        })
+        .collect()
+    }
+
+    /// Everything of one kind with its id; no document where there are bytes that are none.
+    pub fn authorized_as_found(&self, kind: Authorized) -> Result<Vec<(String, Option<Document>)>> {
         let prefix = kind.prefix();
         let snapshot = self.engine.snapshot()?;
         let mut found = Vec::new();
@@ -43,14 +57,16 @@ impl Catalog {
             if !key.starts_with(&prefix) {
                 break;
             }
-            found.push(Document::from_bytes(value.to_vec()).ok_or_else(|| {
-                Error::new(
-                    ErrorCode::DataCorruptionDetected,
-                    "the catalog holds a user or role that is no document",
-                )
-            })?);
+            let id = key.get(prefix.len()..).unwrap_or_default();
+            let id = String::from_utf8_lossy(id).into_owned();
+            found.push((id, Document::from_bytes(value.to_vec())));
         }
         Ok(found)
+    }
+
+    /// Where all this is stored, and the collections, too.
+    pub fn keyspace(&self) -> KeyspaceId {
+        self.keyspace
     }
 
     /// Puts or removes documents by kind and id, all or none. Durable when it returns.

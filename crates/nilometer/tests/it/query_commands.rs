@@ -447,3 +447,56 @@ fn buckets_can_be_read_as_documents() {
     let stats = reply.get("executionStats").as_document().unwrap();
     assert_eq!(stats.get("totalDocsExamined").as_exact_i64(), Some(1));
 }
+
+#[test]
+fn pipelines_that_make_much_of_little_end_when_their_time_is_over() {
+    let mut fixture = Fixture::with_measurements(1);
+    let many = doc! {"$range": array!["$n", 100_000]};
+    let more_than_5 = doc! {"$gt": array![doc! {"$size": many.clone()}, 5]};
+    for make in [
+        doc! {"$set": doc! {"a": many.clone()}},
+        doc! {"$replaceWith": doc! {"a": many}},
+        doc! {"$match": doc! {"$expr": more_than_5}},
+    ] {
+        let begin = array![
+            doc! {"$documents": array![doc! {"n": doc! {"$range": array![0, 5000]}}]},
+            doc! {"$unwind": "$n"},
+            make,
+            doc! {"$unwind": "$a"},
+            doc! {"$group": doc! {"_id": Value::Null, "sum": doc! {"$sum": "$a"}}}
+        ];
+        let command = doc! {
+            "aggregate": 1, "pipeline": begin, "cursor": doc! {}, "maxTimeMS": 20,
+        };
+        assert_eq!(fixture.code(command), 50);
+    }
+}
+
+#[test]
+fn large_documents_are_unwound_like_small_ones() {
+    let mut fixture = Fixture::with_measurements(1);
+    for text in [10, 10_000] {
+        let pipeline = array![
+            doc! {"$documents": array![
+                doc! {"a": doc! {"$range": array![0, 2500]}, "text": "x".repeat(text)},
+                doc! {"a": array![], "text": "y".repeat(text)},
+                doc! {"a": 7, "text": "z".repeat(text)}
+            ]},
+            doc! {"$unwind": doc! {
+                "path": "$a", "includeArrayIndex": "at", "preserveNullAndEmptyArrays": true,
+            }},
+            doc! {"$set": doc! {"text": doc! {"$strLenBytes": "$text"}}}
+        ];
+        let command = doc! {"aggregate": 1, "pipeline": pipeline, "cursor": doc! {}};
+        let found = fixture.all(command);
+        assert_eq!(found.len(), 2502);
+        let length = text as i32;
+        let last = doc! {"a": 2499, "text": length, "at": 2499_i64};
+        assert_eq!(found[2499], last);
+        assert_eq!(found[2500], doc! {"text": length, "at": Value::Null});
+        assert_eq!(
+            found[2501],
+            doc! {"a": 7, "text": length, "at": Value::Null}
+        );
+    }
+}

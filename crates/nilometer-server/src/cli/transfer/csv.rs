@@ -147,7 +147,7 @@ impl Columns {
 }
 
 /// Fields whose names have dots as documents in documents, in the order of first appearance.
-fn nested(mut fields: Vec<(&str, Value)>) -> Document {
+pub(super) fn nested(mut fields: Vec<(&str, Value)>) -> Document {
     let mut out = DocumentBuilder::new();
     while !fields.is_empty() {
         let (path, value) = fields.remove(0);

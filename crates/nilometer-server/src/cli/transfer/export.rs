@@ -20,6 +20,9 @@ pub(crate) fn run(given: &Export) -> Result<(), Failure> {
             "csv needs --fields: which, and in which order".into(),
         ));
     }
+    if format == Format::Parquet {
+        return Err(Failure::Options("parquet can be imported only".into()));
+    }
     let command = find(given)?;
     let mut from = given.from.open()?;
     let out: Box<dyn Write> = match &given.file {
@@ -114,7 +117,7 @@ impl Lines<'_> {
                 writeln!(self.out, "{}", to_relaxed(document))?;
                 Ok(())
             }
-            Format::Csv => {
+            Format::Csv | Format::Parquet => {
                 let fields = self.given.fields.iter();
                 let values: Vec<String> = fields.map(|field| csv_text(document, field)).collect();
                 self.csv_line(values.iter().map(String::as_str))

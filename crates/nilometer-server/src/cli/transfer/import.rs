@@ -24,6 +24,8 @@ const PROBLEMS_TOLD_MAX: u64 = 100;
 /// What an import has come to.
 struct Progress {
     bar: ProgressBar,
+    /// What is numbered: lines or rows.
+    unit: &'static str,
     /// Number of the last line whose document was answered.
     done: u64,
     inserted: u64,
@@ -34,7 +36,7 @@ impl Progress {
     fn complain(&mut self, line: u64, what: &str) {
         self.wrong += 1;
         if self.wrong <= PROBLEMS_TOLD_MAX {
-            let told = writeln!(std::io::stderr(), "line {line}: {what}");
+            let told = writeln!(std::io::stderr(), "{} {line}: {what}", self.unit);
             // Nobody listens; the sum is told at the end.
             drop(told);
         }
@@ -57,6 +59,11 @@ pub(crate) fn run(given: &Import) -> Result<(), Failure> {
     let style = style.map_err(|e| Failure::Other(e.to_string()))?;
     let mut progress = Progress {
         bar: ProgressBar::new(length).with_style(style),
+        unit: if format == Format::Parquet {
+            "row"
+        } else {
+            "line"
+        },
         done: given.skip,
         inserted: 0,
         wrong: 0,
@@ -67,17 +74,17 @@ pub(crate) fn run(given: &Import) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{} documents inserted, {} lines wrong, {} lines done",
-        progress.inserted, progress.wrong, progress.done
+        "{} documents inserted, {} {3}s wrong, {} {3}s done",
+        progress.inserted, progress.wrong, progress.done, progress.unit
     )?;
     match outcome {
         Err(error) => Err(Failure::Other(format!(
-            "{error}\nThe lines up to {0} are done: go on with  --skip {0}",
-            progress.done
+            "{error}\nThe {1}s up to {0} are done: go on with  --skip {0}",
+            progress.done, progress.unit
         ))),
         Ok(()) if progress.wrong > 0 => Err(Failure::Other(format!(
-            "{} lines were left out",
-            progress.wrong
+            "{} {}s were left out",
+            progress.wrong, progress.unit
         ))),
         Ok(()) => Ok(()),
     }
@@ -92,6 +99,7 @@ fn read_all(
 ) -> Result<(), Failure> {
     let mut batch = Batch::default();
     match format {
+        Format::Parquet => read_rows(given, &mut batch, into, progress)?,
         Format::Json => {
             let mut line = Vec::new();
             for number in 1u64.. {
@@ -145,6 +153,39 @@ fn read_all(
         }
     }
     batch.send(into, progress)
+}
+
+/// Reads a binary file, whose rows cannot be read from a stream.
+#[cfg(feature = "parquet")]
+fn read_rows(
+    given: &Import,
+    batch: &mut Batch,
+    into: &mut Collection,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    use super::parquet;
+    let path = given.file.as_deref();
+    let path = path.ok_or_else(|| Failure::Options("parquet needs the name of a file".into()))?;
+    let length = progress.bar.length().unwrap_or(0);
+    let row_bytes = length / parquet::count(path).unwrap_or(0).max(1);
+    parquet::rows(path, given.skip, |number, document| {
+        progress.bar.set_position(number * row_bytes);
+        let bytes = document.as_ref().map_or(0, |d| d.as_bytes().len());
+        batch.add(number, bytes, document, progress);
+        batch.send_if_full(into, progress)
+    })
+}
+
+#[cfg(not(feature = "parquet"))]
+fn read_rows(
+    _: &Import,
+    _: &mut Batch,
+    _: &mut Collection,
+    _: &mut Progress,
+) -> Result<(), Failure> {
+    Err(Failure::Options(
+        "this program was built without Parquet: build it with  cargo build --release --features parquet".into(),
+    ))
 }
 
 /// Documents on their way, each with the number of its line.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `json` | a document in extended JSON |
 //! | `csv` | values; the first line names the fields, and may name their types ([`csv`]) |
+//! | `parquet` | a row of a binary file; only import, and behind a feature of that name |
 //!
 //! An import goes through the server as any client does. A line that cannot be read, or a document that is
 //! refused, is told with its number and left out; the others go on. What was acknowledged stays, so an
@@ -12,6 +13,8 @@
 mod csv;
 mod export;
 mod import;
+#[cfg(feature = "parquet")]
+mod parquet;
 
 pub(super) use export::run as export;
 pub(super) use import::run as import;
@@ -31,6 +34,8 @@ pub(crate) enum Format {
     Json,
     /// Values separated by commas, under a line of names.
     Csv,
+    /// Columns in a binary file; only import, and only in a program built with the feature `parquet`.
+    Parquet,
 }
 
 /// A collection of a server, and what lines of it look like.
@@ -88,6 +93,7 @@ impl Format {
         let extension = file.and_then(Path::extension);
         given.unwrap_or(match extension.and_then(|e| e.to_str()) {
             Some("csv") => Self::Csv,
+            Some("parquet") => Self::Parquet,
             _ => Self::Json,
         })
     }

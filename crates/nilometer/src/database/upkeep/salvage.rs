@@ -70,6 +70,12 @@ impl SalvagedCollection {
 pub struct Salvaged {
     /// The collections.
     pub collections: Vec<SalvagedCollection>,
+    /// Users that are in the target.
+    pub users: u64,
+    /// Roles that are in the target, without the built-in ones.
+    pub roles: u64,
+    /// Users and roles that are not.
+    pub lost_users_and_roles: Vec<String>,
     /// Damage that was met, with the part of the database it lies in.
     pub damage: Vec<String>,
 }
@@ -78,7 +84,9 @@ impl Salvaged {
     /// True if nothing was lost.
     pub fn is_whole(&self) -> bool {
         let whole = |c: &SalvagedCollection| c.lost == 0 && c.losses.is_empty();
-        self.damage.is_empty() && self.collections.iter().all(whole)
+        self.damage.is_empty()
+            && self.lost_users_and_roles.is_empty()
+            && self.collections.iter().all(whole)
     }
 }
 
@@ -143,6 +151,12 @@ fn salvage_copy(work: &Path, target: &Path) -> Result<Salvaged> {
                 .push(format!("the view {namespace}: {error}"));
         }
     }
+    let authority = database.authority();
+    (
+        salvaged.users,
+        salvaged.roles,
+        salvaged.lost_users_and_roles,
+    ) = authority.salvage(&source.catalog)?;
     let names = source.keyspace_names();
     for loss in engine.losses() {
         let place = match loss.keyspace {
@@ -195,7 +209,8 @@ impl Source {
 
     /// What each keyspace holds, in words.
     fn keyspace_names(&self) -> BTreeMap<KeyspaceId, String> {
-        let mut names = BTreeMap::new();
+        let catalog = "the catalog of collections, users and roles".to_owned();
+        let mut names = BTreeMap::from([(self.catalog.keyspace(), catalog)]);
         for collection in self.catalog.collections() {
             let namespace = &collection.namespace;
             for index in collection.indexes.all().iter() {

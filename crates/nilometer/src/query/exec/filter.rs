@@ -53,14 +53,16 @@ pub(crate) fn matching(
     cx: &ExecContext<'_>,
 ) -> Result<Vec<Document>> {
     let mut failed = None;
+    let matches = |row: &Document| {
+        cx.operation.check_interrupt()?;
+        filter.matches(row.as_ref(), &cx.eval)
+    };
     rows.retain(|row| {
         failed.is_none()
-            && filter
-                .matches(row.as_ref(), &cx.eval)
-                .unwrap_or_else(|error| {
-                    failed = Some(error);
-                    false
-                })
+            && matches(row).unwrap_or_else(|error| {
+                failed = Some(error);
+                false
+            })
     });
     match failed {
         Some(error) => Err(error),

@@ -40,6 +40,7 @@ pub mod lookup;
 pub mod memory;
 pub mod merge;
 pub mod nearest;
+mod one_by_one;
 pub mod out;
 mod parallel_group;
 pub mod project;

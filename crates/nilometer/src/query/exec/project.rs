@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nilometer_bson::Document;
 
 use super::computed_block::over_block;
+use super::one_by_one::OneByOne;
 use super::{BoxOperator, ExecContext, Operator, next_filled};
 use crate::error::Result;
 use crate::eval::projection::ProjectionInput;
@@ -16,35 +17,55 @@ use crate::query::pipeline::{ProjectKind, ProjectStage};
 pub struct Project {
     input: BoxOperator,
     stage: ProjectStage,
+    rows: OneByOne,
 }
 
 impl Project {
     /// Changes fields of what `input` gives.
     pub fn new(input: BoxOperator, stage: ProjectStage) -> Self {
-        Self { input, stage }
+        Self {
+            input,
+            stage,
+            rows: OneByOne::default(),
+        }
     }
 }
 
 /// A batch as the stage leaves it.
 pub(super) fn project(stage: &ProjectStage, batch: Batch, cx: &ExecContext<'_>) -> Result<Batch> {
-    let rows = match batch {
-        Batch::Rows(rows) => rows,
-        Batch::Block(mut block) => {
-            if let Some(fields) = stage.narrows(&block.shape.fields) {
-                block.shape = Arc::new(MeasurementShape {
-                    fields,
-                    ..(*block.shape).clone()
-                });
-                return Ok(Batch::Block(block));
-            }
-            if let Some(computed) = over_block(stage, &block, cx)? {
-                return Ok(Batch::Block(computed));
-            }
-            block.to_rows()?
-        }
+    let rows = match whole(stage, batch, cx)? {
+        Whole::Projected(batch) => return Ok(batch),
+        Whole::Rows(rows) => rows,
     };
-    let rows = rows.iter().map(|row| project_row(stage, row, cx));
+    let rows = rows.iter().map(|row| {
+        cx.operation.check_interrupt()?;
+        project_row(stage, row, cx)
+    });
     Ok(Batch::Rows(rows.collect::<Result<_>>()?))
+}
+
+/// A batch that was dealt with at once, or the rows that have to be one by one.
+enum Whole {
+    Projected(Batch),
+    Rows(Vec<Document>),
+}
+
+fn whole(stage: &ProjectStage, batch: Batch, cx: &ExecContext<'_>) -> Result<Whole> {
+    let mut block = match batch {
+        Batch::Rows(rows) => return Ok(Whole::Rows(rows)),
+        Batch::Block(block) => block,
+    };
+    if let Some(fields) = stage.narrows(&block.shape.fields) {
+        block.shape = Arc::new(MeasurementShape {
+            fields,
+            ..(*block.shape).clone()
+        });
+        return Ok(Whole::Projected(Batch::Block(block)));
+    }
+    if let Some(computed) = over_block(stage, &block, cx)? {
+        return Ok(Whole::Projected(Batch::Block(computed)));
+    }
+    Ok(Whole::Rows(block.to_rows()?))
 }
 
 fn project_row(stage: &ProjectStage, row: &Document, cx: &ExecContext<'_>) -> Result<Document> {
@@ -80,13 +101,21 @@ fn project_row(stage: &ProjectStage, row: &Document, cx: &ExecContext<'_>) -> Re
 
 impl Operator for Project {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
-        match next_filled(&mut self.input, cx)? {
-            Some(batch) => project(&self.stage, batch, cx).map(Some),
-            None => Ok(None),
+        if self.rows.is_done() {
+            let Some(batch) = next_filled(&mut self.input, cx)? else {
+                return Ok(None);
+            };
+            match whole(&self.stage, batch, cx)? {
+                Whole::Projected(batch) => return Ok(Some(batch)),
+                Whole::Rows(rows) => self.rows.begin(rows),
+            }
         }
+        let stage = &self.stage;
+        let projected = self.rows.change(cx, |row| project_row(stage, row, cx))?;
+        Ok(Some(Batch::Rows(projected)))
     }
 
     fn is_exhausted(&self) -> bool {
-        self.input.is_exhausted()
+        self.rows.is_done() && self.input.is_exhausted()
     }
 }

@@ -292,6 +292,12 @@ fn last_point(draw: &mut Draw) -> Vec<Value> {
     ]
 }
 
+/// Arithmetic that is no error on anything: which errors are met depends on what is filtered before.
+fn doubled() -> Document {
+    let twice = doc! {"$multiply": array!["$i", 2]};
+    doc! {"$cond": array![doc! {"$isNumber": "$i"}, twice, "$m.region"]}
+}
+
 fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Value {
     let mut stages: Vec<Value> = Vec::new();
     if unique && draw.chance(25) {
@@ -326,8 +332,8 @@ fn pipeline(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Val
                 doc! {"x": "$d", "i": "$s"},
                 doc! {"x": "$m.host", "y": doc! {"$ifNull": array!["$m.region", "none"]}},
                 doc! {"i": "$m", "s": "$m.none"},
-                doc! {"x": doc! {"$multiply": array!["$i", 2]}, "h": doc! {"$hour": "$t"}},
-                doc! {"i": doc! {"$add": array!["$i", "$m.region"]}},
+                doc! {"x": doubled(), "h": doc! {"$eq": array!["$t", "$i"]}},
+                doc! {"i": doubled()},
             ])}
             .into(),
             5 if unique && draw.chance(50) => doc! {"$sort": draw.pick(&[

@@ -35,6 +35,7 @@ impl Operator for Redact {
         variables.push(Value::Missing);
         let mut rows = Vec::new();
         for row in batch.into_rows()? {
+            cx.operation.check_interrupt()?;
             let mut redaction = Redaction {
                 stage: &self.stage,
                 root: row.as_ref(),

@@ -23,6 +23,20 @@ pub struct Unwind {
     stage: UnwindStage,
     /// Documents still to be taken apart.
     waiting: std::vec::IntoIter<Document>,
+    /// What is left of a large one.
+    large: Option<Large>,
+}
+
+/// Larger documents are taken apart a few elements at a time: each element comes with all the rest of its document.
+const AT_ONCE_BYTES_MAX: usize = 4 << 10;
+
+/// Bytes of a batch after which no more is added to it.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+/// A large document, and the elements that are left of its array.
+struct Large {
+    document: Document,
+    elements: std::iter::Enumerate<std::vec::IntoIter<Value>>,
 }
 
 impl Unwind {
@@ -32,6 +46,7 @@ impl Unwind {
             input,
             stage,
             waiting: Vec::new().into_iter(),
+            large: None,
         }
     }
 
@@ -42,43 +57,86 @@ impl Unwind {
                 let mut any = false;
                 for (at, element) in array.iter().enumerate() {
                     any = true;
-                    let index = i64::try_from(at).unwrap_or(i64::MAX);
-                    out.push(self.output(document, Some(element), Value::Int64(index)));
+                    out.push(output(
+                        &self.stage,
+                        document,
+                        Some(element),
+                        index_value(at),
+                    ));
                 }
                 if any {
                     return;
                 }
                 self.stage
                     .preserve_empty
-                    .then(|| self.output(document, Some(ValueRef::Missing), Value::Null))
+                    .then(|| output(&self.stage, document, Some(ValueRef::Missing), Value::Null))
             }
             value if value.is_nullish() => self
                 .stage
                 .preserve_empty
-                .then(|| self.output(document, None, Value::Null)),
-            _ => Some(self.output(document, None, Value::Null)),
+                .then(|| output(&self.stage, document, None, Value::Null)),
+            _ => Some(output(&self.stage, document, None, Value::Null)),
         };
         out.extend(keep);
     }
 
-    /// The document with `element` at the path (as it is for `None`) and the position.
-    fn output(&self, document: &Document, element: Option<ValueRef<'_>>, index: Value) -> Document {
-        let mut result = match element {
-            Some(element) => with_value_at(document.as_ref(), &self.stage.path, element),
-            None => document.clone(),
+    /// Begins to take a large document apart, if there is anything in its array.
+    fn begin_large(&mut self, document: Document, out: &mut Vec<Document>) {
+        let elements: Vec<Value> = match value_at(document.as_ref(), &self.stage.path) {
+            ValueRef::Array(array) => array.iter().map(|element| element.to_value()).collect(),
+            _ => Vec::new(),
         };
-        if let Some(path) = &self.stage.index_path {
-            result = with_value_at(result.as_ref(), path, index.as_ref());
+        if elements.is_empty() {
+            return self.unwind(&document, out);
         }
-        result
+        self.large = Some(Large {
+            document,
+            elements: elements.into_iter().enumerate(),
+        });
     }
+}
+
+fn index_value(at: usize) -> Value {
+    Value::Int64(i64::try_from(at).unwrap_or(i64::MAX))
+}
+
+/// The document with `element` at the path (as it is for `None`) and the position.
+fn output(
+    stage: &UnwindStage,
+    document: &Document,
+    element: Option<ValueRef<'_>>,
+    index: Value,
+) -> Document {
+    let mut result = match element {
+        Some(element) => with_value_at(document.as_ref(), &stage.path, element),
+        None => document.clone(),
+    };
+    if let Some(path) = &stage.index_path {
+        result = with_value_at(result.as_ref(), path, index.as_ref());
+    }
+    result
 }
 
 impl Operator for Unwind {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         let mut out = Vec::new();
-        while out.len() < ROWS_PER_BATCH {
+        let mut bytes = 0;
+        while out.len() < ROWS_PER_BATCH && bytes < BATCH_BYTES_MAX {
+            if let Some(large) = &mut self.large {
+                let Some((at, element)) = large.elements.next() else {
+                    self.large = None;
+                    continue;
+                };
+                let (document, element) = (&large.document, Some(element.as_ref()));
+                let made = output(&self.stage, document, element, index_value(at));
+                bytes += made.as_bytes().len();
+                out.push(made);
+                continue;
+            }
             match self.waiting.next() {
+                Some(document) if document.as_bytes().len() > AT_ONCE_BYTES_MAX => {
+                    self.begin_large(document, &mut out);
+                }
                 Some(document) => self.unwind(&document, &mut out),
                 None => match next_filled(&mut self.input, cx)? {
                     Some(batch) => self.waiting = batch.into_rows()?.into_iter(),
@@ -90,7 +148,7 @@ impl Operator for Unwind {
     }
 
     fn is_exhausted(&self) -> bool {
-        self.waiting.len() == 0 && self.input.is_exhausted()
+        self.large.is_none() && self.waiting.len() == 0 && self.input.is_exhausted()
     }
 }
 
