@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::process::{Outcome, cargo, root, run};
-use crate::{conformance, deny, fuzz, tidy};
+use crate::{conformance, deny, fuzz, soak, tidy};
 
 /// Clean build of all tests, on two cores.
 const TEST_BUILD_MAX: Duration = Duration::from_secs(4 * 60);
@@ -37,6 +37,7 @@ pub(crate) fn all() -> Outcome {
     });
     let edit = measure_edit_to_test();
     step(&mut steps, "histories", histories);
+    step(&mut steps, "soak", soak::short);
     step(&mut steps, "docs", docs);
     step(&mut steps, "fuzz", || fuzz::run(&[]));
     step(&mut steps, "conformance", || conformance::run(&[]));
@@ -181,6 +182,27 @@ pub(crate) fn bench(arguments: &[&str]) -> Outcome {
         "--",
     ];
     run(&mut cargo(fixed.iter().chain(arguments)))
+}
+
+/// What connections, TLS and authorization cost, optimised, one after the other.
+pub(crate) fn figures() -> Outcome {
+    let test = [
+        "test",
+        "--release",
+        "--quiet",
+        "--package",
+        "nilometer-server",
+        "--test",
+        "it",
+    ];
+    let which = [
+        "--",
+        "figures::",
+        "--ignored",
+        "--nocapture",
+        "--test-threads=1",
+    ];
+    run(cargo(test).args(which))
 }
 
 /// Touches the largest crate and builds its tests: what a person waits for after an edit.

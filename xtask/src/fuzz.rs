@@ -4,6 +4,9 @@
 //! its seeds from `NILOMETER_FUZZ_SEED` (first seed) and `NILOMETER_FUZZ_RUNS` (how many), 0 and 200
 //! when they are not set, which is what `cargo test` runs; a failure names its seed. The libFuzzer
 //! shells in `fuzz/` call the same entry functions.
+//!
+//! `fuzz --inputs N` is another thing: a campaign of that many inputs against every way in, by the program in
+//! `fuzz/campaign`, optimised and with the checks of a debug build.
 
 use crate::process::{self, Outcome, cargo, read};
 
@@ -49,8 +52,29 @@ fn is_target(name: &str) -> bool {
         .is_some_and(|leaf| leaf.starts_with("fuzz_"))
 }
 
-/// `fuzz`, `fuzz --list`, `fuzz NAME [--seed N] [--runs N]`.
+/// A campaign; the arguments are the program's.
+fn campaign(arguments: &[&str]) -> Outcome {
+    let fixed = [
+        "run",
+        "--profile",
+        "checked",
+        "--quiet",
+        "--package",
+        "nilometer-campaign",
+        "--",
+    ];
+    process::run(&mut cargo(fixed.iter().chain(arguments)))
+}
+
+/// `fuzz`, `fuzz --list`, `fuzz NAME [--seed N] [--runs N]`, `fuzz --inputs N [--target NAME] [--first SEED]`,
+/// `fuzz --target NAME --seed N [--show]`.
 pub(crate) fn run(arguments: &[&str]) -> Outcome {
+    if arguments
+        .iter()
+        .any(|word| ["--inputs", "--target"].contains(word))
+    {
+        return campaign(arguments);
+    }
     let (mut name, mut seed, mut runs) = (None, None, None);
     let mut words = arguments.iter().copied();
     while let Some(word) = words.next() {

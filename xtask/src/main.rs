@@ -15,6 +15,7 @@ mod conformance;
 mod deny;
 mod fuzz;
 mod process;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -30,11 +31,16 @@ cargo xtask TASK
   fuzz NAME [--seed N] [--runs N]
                             one target from a seed on; a failure names the seed to replay
   fuzz --list               the targets
+  fuzz --inputs N [--target NAME] [--first SEED]
+                            a campaign against every way in; also --target NAME --seed N [--show]
+  soak [--minutes N] [--seed N]
+                            everything at once on one server, which is killed now and then (default 30)
   conformance [CLIENT]...   real clients against the built server
                             (pymongo node mongosh mongoose web go java spring rust; all when none is named)
   features                  what stands behind Cargo features: Parquet
   deny                      licences, sources and known weaknesses of what is linked (cargo-deny)
   compatibility             rewrite the tables of COMPATIBILITY.md from the code's
+  figures                   what connections, TLS and authorization cost
   bench ARGS...             the load generator, optimised (ARGS as `--help` there explains)
 ";
 
@@ -52,7 +58,9 @@ fn main() -> ExitCode {
         ["features"] => ci::features(),
         ["tidy"] => tidy::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),
+        ["soak", rest @ ..] => soak::long(rest),
         ["conformance", clients @ ..] => conformance::run(clients),
+        ["figures"] => ci::figures(),
         ["compatibility"] => ci::rewrite_compatibility(),
         ["bench", rest @ ..] => ci::bench(rest),
         [] | ["help" | "--help" | "-h"] => {

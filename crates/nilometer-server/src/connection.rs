@@ -9,7 +9,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nilometer::commands::error_reply;
 use nilometer::session::{ClientMetadata, ClientSession};
@@ -17,9 +17,11 @@ use nilometer::{Database, Request};
 use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
 
+use crate::message_memory::{MessageMemory, Share};
 use crate::registry::{Entry, SharedStream};
-use crate::tls::{Tls, Transport};
-use crate::wire::{self, Compressor, HEADER_BYTES, Header, Message, OpCode, ReplyForm, WireError};
+use crate::server::{Patience, Shared};
+use crate::tls::Transport;
+use crate::wire::{self, HEADER_BYTES, Header, Message, OpCode, ReplyForm, WireError};
 use crate::{command, limits};
 
 /// Numbers of the messages this process sends.
@@ -34,9 +36,21 @@ enum End {
     /// The client sent what cannot be read.
     #[error(transparent)]
     Malformed(#[from] WireError),
-    /// The client stopped in the middle of a message.
-    #[error("no data for {} s within a message", limits::STALL_TIMEOUT.as_secs())]
+    /// The client stopped in the middle of a message, or reads its answer too slowly.
+    #[error("too slow within a message")]
     Stalled,
+    /// Nothing comes for a while: it needs no thread until something does.
+    #[error("rests")]
+    Rests,
+    /// The client has connected and said nothing.
+    #[error("no message since it connected")]
+    Silent,
+    /// Other messages take all the memory there is for them.
+    #[error("no memory for a message of {0} bytes beside those of other connections")]
+    NoRoom(usize),
+    /// A client sent so much before it logged in.
+    #[error("a message of {0} bytes before a login: at most {max} are taken", max = limits::STRANGER_MESSAGE_BYTES_MAX)]
+    Stranger(usize),
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -45,31 +59,30 @@ enum End {
     Panicked,
 }
 
-/// A connection and what it needs.
-pub(crate) struct Connection<'a> {
-    database: &'a Database,
+/// What a connection is between two messages: all that is kept of one that rests.
+pub(crate) struct Resting {
     session: ClientSession,
     entry: Arc<Entry>,
-    stream: BufReader<Transport>,
+    transport: Transport,
+    /// When it connected, until its first message has come.
+    silent_since: Option<Instant>,
 }
 
-impl<'a> Connection<'a> {
-    pub(crate) fn new(
-        database: &'a Database,
-        entry: Arc<Entry>,
-        compressors: &[Compressor],
-        tls: Option<&Tls>,
-    ) -> io::Result<Self> {
+impl Resting {
+    /// A connection that was accepted; shakes hands if TLS is spoken.
+    pub(crate) fn open(shared: &Shared, entry: Arc<Entry>) -> io::Result<Self> {
+        let (database, patience) = (&*shared.database, shared.patience);
+        let connected = Instant::now();
         let stream = &entry.stream;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(limits::STALL_TIMEOUT))?;
-        stream.set_write_timeout(Some(limits::STALL_TIMEOUT))?;
+        stream.set_read_timeout(Some(patience.stall))?;
+        stream.set_write_timeout(Some(patience.stall))?;
         let mut session = ClientSession::new(entry.id, client_of(stream)?);
-        session.compressors = compressors.iter().map(|c| c.name()).collect();
+        session.compressors = shared.compressors.iter().map(|c| c.name()).collect();
         let connections = &database.services().connections;
         connections.open(entry.id, session.client.clone());
         let stream = SharedStream(entry.clone());
-        let transport = match tls {
+        let transport = match &shared.tls {
             None => Transport::plain(stream),
             Some(tls) => {
                 let opened = tls.open(stream)?;
@@ -80,17 +93,54 @@ impl<'a> Connection<'a> {
         if transport.is_tls() {
             entry.mark_tls();
         }
-        entry.stream.set_read_timeout(Some(limits::STALL_TIMEOUT))?;
+        // Inside a message `Until` waits for longer.
+        entry.stream.set_read_timeout(Some(patience.rest))?;
         Ok(Self {
-            database,
             session,
             entry,
-            stream: BufReader::with_capacity(limits::READ_BUFFER_BYTES, transport),
+            transport,
+            silent_since: Some(connected),
         })
     }
 
-    /// Serves the connection until it ends.
-    pub(crate) fn serve(mut self) {
+    /// The registry's entry of the connection.
+    pub(crate) fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// The same, to keep.
+    pub(crate) fn shared_entry(&self) -> Arc<Entry> {
+        self.entry.clone()
+    }
+
+    /// Serves the connection until it ends, or rests: then what is kept of it comes back.
+    pub(crate) fn serve(self, shared: &Shared) -> Option<Self> {
+        Connection {
+            database: &shared.database,
+            session: self.session,
+            entry: self.entry,
+            stream: BufReader::with_capacity(limits::READ_BUFFER_BYTES, self.transport),
+            patience: shared.patience,
+            memory: &shared.message_memory,
+            silent_since: self.silent_since,
+        }
+        .serve()
+    }
+}
+
+/// A connection that has a thread, and what it needs.
+struct Connection<'a> {
+    database: &'a Database,
+    session: ClientSession,
+    entry: Arc<Entry>,
+    stream: BufReader<Transport>,
+    patience: Patience,
+    memory: &'a MessageMemory,
+    silent_since: Option<Instant>,
+}
+
+impl<'a> Connection<'a> {
+    fn serve(mut self) -> Option<Resting> {
         let end = loop {
             if let Err(end) = self.serve_one() {
                 break end;
@@ -99,12 +149,21 @@ impl<'a> Connection<'a> {
         let remote = self.session.client.remote.as_str();
         match end {
             End::Closed => {}
+            // Nothing was read ahead: it waited for the first byte.
+            End::Rests => {
+                return Some(Resting {
+                    session: self.session,
+                    entry: self.entry,
+                    transport: self.stream.into_inner(),
+                    silent_since: None,
+                });
+            }
             End::Malformed(problem) => {
                 let problem = problem.to_string();
                 info!(c = "NETWORK", id = 22_988, remote, error = %problem, "Closing connection after a malformed message");
             }
-            End::Stalled => {
-                info!(c = "NETWORK", id = 22_989, remote, error = %end, "Closing connection that stalled");
+            End::Stalled | End::Silent | End::NoRoom(_) | End::Stranger(_) => {
+                info!(c = "NETWORK", id = 22_989, remote, error = %end, "Closing connection of a client that asks too much patience or memory");
             }
             End::Io(problem) => {
                 debug!(c = "NETWORK", id = 22_990, remote, error = %problem, "Connection failed");
@@ -118,15 +177,17 @@ impl<'a> Connection<'a> {
                 );
             }
         }
+        None
     }
 
     fn serve_one(&mut self) -> Result<(), End> {
-        let (header, bytes) = self.read_message()?;
+        let (header, bytes, room) = self.read_message()?;
         let network = &self.database.services().counters.network;
         let physical = bytes.len() as u64;
         network.requests.increment();
         network.physical_bytes_in.add(physical);
         let compressed = header.opcode == OpCode::Compressed;
+        let unpacked = self.room_for(wire::unpacked_bytes(&header, &bytes))?;
         let incoming = match wire::parse(header, bytes) {
             Ok(incoming) => incoming,
             Err(problem) => {
@@ -143,7 +204,7 @@ impl<'a> Connection<'a> {
             Ok(request) => self.run(request),
             Err(problem) => (error_reply(&problem.to_error()), false),
         };
-        drop(request);
+        drop((request, room, unpacked));
         if wants_answer {
             self.write_reply(incoming.form, &reply)?;
         }
@@ -183,34 +244,54 @@ impl<'a> Connection<'a> {
     }
 
     /// Waits for a message and reads all of it.
-    fn read_message(&mut self) -> Result<(Header, Vec<u8>), End> {
+    fn read_message(&mut self) -> Result<(Header, Vec<u8>, Share<'a>), End> {
         self.wait_for_message()?;
-        let started = Instant::now();
+        let until = Instant::now() + self.patience.message;
+        let mut stream = Until {
+            stream: &mut self.stream,
+            until,
+            stall: self.patience.stall,
+        };
         let mut head = [0; HEADER_BYTES];
-        self.stream.read_exact(&mut head).map_err(within_message)?;
+        stream.read_exact(&mut head).map_err(within_message)?;
         let header = Header::parse(&head)?;
+        let room = self.room_for(header.length)?;
+        let mut stream = Until {
+            stream: &mut self.stream,
+            until,
+            stall: self.patience.stall,
+        };
         let mut bytes = Vec::with_capacity(header.length.min(limits::TRUSTED_ALLOCATION_BYTES));
         bytes.extend_from_slice(&head);
         while bytes.len() < header.length {
             // Room is made as bytes arrive: never more than twice of what is there.
             let missing = header.length - bytes.len();
-            let room = (bytes.capacity() - bytes.len())
+            let more = (bytes.capacity() - bytes.len())
                 .max(bytes.len())
                 .min(missing);
-            bytes.reserve(room);
-            let part = u64::try_from(room).unwrap_or(u64::MAX);
-            let read = self.stream.by_ref().take(part).read_to_end(&mut bytes);
-            if read.map_err(within_message)? < room {
+            bytes.reserve(more);
+            let part = u64::try_from(more).unwrap_or(u64::MAX);
+            let read = stream.by_ref().take(part).read_to_end(&mut bytes);
+            if read.map_err(within_message)? < more {
                 return Err(WireError::Truncated("a message").into());
             }
-            if started.elapsed() > limits::MESSAGE_TIMEOUT {
-                return Err(End::Stalled);
-            }
         }
-        Ok((header, bytes))
+        self.silent_since = None;
+        Ok((header, bytes, room))
     }
 
-    /// Blocks until a byte is there. A connection may rest as long as it likes.
+    /// Room for a message of `length` bytes from this client.
+    fn room_for(&self, length: usize) -> Result<Share<'a>, End> {
+        let asks = self.database.services().access_control;
+        let is_stranger = asks && self.session.login.user().is_none();
+        if is_stranger && length > limits::STRANGER_MESSAGE_BYTES_MAX {
+            return Err(End::Stranger(length));
+        }
+        let room = self.memory.take(length, self.patience.stall);
+        room.ok_or(End::NoRoom(length))
+    }
+
+    /// Blocks until a byte is there. A connection may rest as long as it likes, but for its first message.
     fn wait_for_message(&mut self) -> Result<(), End> {
         loop {
             match self.stream.fill_buf() {
@@ -219,6 +300,13 @@ impl<'a> Connection<'a> {
                 Err(e) if is_timeout(&e) || e.kind() == ErrorKind::Interrupted => {
                     if self.entry.is_closing() {
                         return Err(End::Closed);
+                    }
+                    match self.silent_since {
+                        None => return Err(End::Rests),
+                        Some(since) if since.elapsed() >= self.patience.first_message => {
+                            return Err(End::Silent);
+                        }
+                        Some(_) => {}
                     }
                 }
                 // A client inside TLS may leave without saying so.
@@ -238,18 +326,74 @@ impl<'a> Connection<'a> {
     fn write_reply(&mut self, form: ReplyForm, document: &Document) -> Result<(), End> {
         let request_id = LAST_REQUEST_ID.fetch_add(1, Ordering::Relaxed);
         let front = wire::reply(request_id, form, document, limits::COPIED_REPLY_BYTES_MAX)?;
-        let stream = self.stream.get_mut();
-        stream.write_all(&front.bytes)?;
+        let length = document.as_bytes().len();
+        let room = self.memory.take(length, self.patience.stall);
+        let _room = room.ok_or(End::NoRoom(length))?;
+        let mut stream = Until {
+            stream: self.stream.get_mut(),
+            until: Instant::now() + self.patience.message,
+            stall: self.patience.stall,
+        };
+        let write = |bytes: &[u8], stream: &mut Until<'_, Transport>| {
+            stream
+                .write_all(bytes)
+                .map_err(|problem| match is_timeout(&problem) {
+                    true => End::Stalled,
+                    false => problem.into(),
+                })
+        };
+        write(&front.bytes, &mut stream)?;
         let mut physical = front.bytes.len() as u64;
         if front.document_follows {
-            stream.write_all(document.as_bytes())?;
-            physical += document.as_bytes().len() as u64;
+            write(document.as_bytes(), &mut stream)?;
+            physical += length as u64;
         }
         stream.flush()?;
         let network = &self.database.services().counters.network;
         network.physical_bytes_out.add(physical);
         network.bytes_out.add(front.uncompressed_bytes as u64);
         Ok(())
+    }
+}
+
+/// A stream that is used until a moment: who sends or takes a byte now and then does not hold a message for ever.
+struct Until<'s, S> {
+    stream: &'s mut S,
+    until: Instant,
+    /// How long it may be silent; a read of the socket gives up earlier.
+    stall: Duration,
+}
+
+impl<S> Until<'_, S> {
+    fn check(&self) -> io::Result<()> {
+        match Instant::now() < self.until {
+            true => Ok(()),
+            false => Err(ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+impl<S: Read> Read for Until<'_, S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let began = Instant::now();
+        loop {
+            self.check()?;
+            match self.stream.read(buffer) {
+                Err(problem) if is_timeout(&problem) && began.elapsed() < self.stall => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+impl<S: Write> Write for Until<'_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.check()?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 

@@ -3,7 +3,7 @@
 //! The only crate that knows the wire format, sockets, signals and the command line. It knows
 //! nothing about what commands do: a request goes into the database, a document comes out.
 //!
-//! Each connection has a thread that reads a message, runs the command and writes the answer;
+//! Each connection has a thread that reads a message, runs the command and writes the answer, until it rests;
 //! `docs/decisions/0002-thread-per-connection.md` says why not an async runtime.
 
 mod audit;
@@ -23,7 +23,9 @@ pub mod limits;
 pub mod listener;
 pub mod log;
 mod login;
+pub mod lounge;
 pub mod machine;
+pub mod message_memory;
 pub mod registry;
 pub mod server;
 pub mod shutdown;

@@ -27,11 +27,29 @@ pub const COPIED_REPLY_BYTES_MAX: usize = 64 * 1024;
 /// Sections and sequences in one message. Drivers send at most two.
 pub const SECTIONS_MAX: usize = 64;
 
+/// From this size on a message takes its bytes from those all messages may hold together.
+pub const LARGE_MESSAGE_BYTES: usize = 256 * 1024;
+
+/// Bytes that large messages may hold together while they arrive, are worked on, or wait for a client to read
+/// them.
+pub const MESSAGE_MEMORY_BYTES: usize = 2 * 1024 * 1024 * 1024;
+
+/// Bytes of a message before its sender has logged in, where logins are asked for: handshakes and logins are
+/// small.
+pub const STRANGER_MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// Time a client has, from connecting, for its first message.
+pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Silence after which a connection gives up its thread until its client says something.
+pub const REST_AFTER: Duration = Duration::from_secs(1);
+
 /// Silence in the middle of a message, or with a full send buffer, that ends a connection.
-/// Between messages a connection may be silent for ever.
+/// Between messages a connection may be silent for ever. Where all memory for messages is taken, a large one waits as
+/// long.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time a whole message may take to arrive.
+/// Time a whole message may take to arrive, or to be read by the client.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Time a client has, from connecting, for its first bytes and for the TLS handshake, where TLS may be

@@ -9,7 +9,7 @@ use std::thread;
 use socket2::{SockRef, TcpKeepalive};
 use tracing::{info, warn};
 
-use crate::connection::Connection;
+use crate::connection::Resting;
 use crate::limits;
 use crate::server::Shared;
 
@@ -118,41 +118,64 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
             "Connection accepted"
         );
     }
-    let of_thread = shared.clone();
-    let spawned = thread::Builder::new()
-        .name(format!("conn{id}"))
-        .stack_size(limits::CONNECTION_STACK_BYTES)
-        .spawn(move || {
-            let shared = of_thread;
-            let tls = shared.tls.as_deref();
-            match Connection::new(&shared.database, entry, &shared.compressors, tls) {
-                Ok(connection) => connection.serve(),
-                Err(problem) => {
-                    warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
-                }
+    let spawned = in_thread(shared, id, move |shared| {
+        match Resting::open(shared, entry) {
+            Ok(connection) => serve(shared, id, connection),
+            Err(problem) => {
+                warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
+                close(shared, id);
             }
-            close(&shared, id, remote);
-        });
-    if let Err(problem) = spawned {
-        shared.registry.remove(id);
-        counters.current.decrement();
-        return Err(problem);
+        }
+    });
+    if spawned.is_err() {
+        close(shared, id);
     }
-    Ok(())
+    spawned
 }
 
-fn close(shared: &Shared, id: i64, remote: SocketAddr) {
-    shared
-        .database
-        .services()
-        .counters
-        .connections
-        .current
-        .decrement();
+/// Has a connection that rested served again: its client has said something.
+pub(crate) fn resume(shared: &Arc<Shared>, connection: Resting) {
+    let id = connection.entry().id;
+    let spawned = in_thread(shared, id, move |shared| serve(shared, id, connection));
+    if let Err(problem) = spawned {
+        warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
+        close(shared, id);
+    }
+}
+
+/// Runs `work` on a thread of connection `id`.
+fn in_thread(
+    shared: &Arc<Shared>,
+    id: i64,
+    work: impl FnOnce(&Arc<Shared>) + Send + 'static,
+) -> io::Result<()> {
+    let shared = shared.clone();
+    thread::Builder::new()
+        .name(format!("conn{id}"))
+        .stack_size(limits::CONNECTION_STACK_BYTES)
+        .spawn(move || work(&shared))
+        .map(drop)
+}
+
+/// Serves a connection until it ends or rests.
+fn serve(shared: &Arc<Shared>, id: i64, connection: Resting) {
+    let Some(resting) = connection.serve(shared) else {
+        return close(shared, id);
+    };
+    if let Err(problem) = shared.lounge.enter(resting) {
+        warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
+        close(shared, id);
+    }
+}
+
+fn close(shared: &Shared, id: i64) {
+    let counters = &shared.database.services().counters.connections;
+    counters.current.decrement();
     shared.database.services().connections.close(id);
-    shared.registry.remove(id);
+    let remote = shared.registry.remove(id).and_then(|entry| entry.remote);
     if !shared.is_quiet() {
-        let (remote, connections) = (remote.to_string(), shared.registry.len());
+        let remote = remote.map(|remote| remote.to_string()).unwrap_or_default();
+        let connections = shared.registry.len();
         info!(
             c = "NETWORK",
             id = 22_944,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Entry {
     /// Its number.
     pub(crate) id: i64,
+    /// The other side, if it was still there.
+    pub(crate) remote: Option<SocketAddr>,
     pub(crate) stream: TcpStream,
     /// Milliseconds after `epoch` at which the running command began, plus one; 0 if none runs.
     command_began: AtomicU64,
@@ -125,6 +127,7 @@ impl Registry {
         }
         let entry = Arc::new(Entry {
             id,
+            remote: stream.peer_addr().ok(),
             stream,
             command_began: AtomicU64::new(0),
             epoch: Instant::now(),
@@ -136,12 +139,13 @@ impl Registry {
     }
 
     /// Takes connection `id` out.
-    pub(crate) fn remove(&self, id: i64) {
+    pub(crate) fn remove(&self, id: i64) -> Option<Arc<Entry>> {
         let mut entries = self.lock();
-        entries.remove(&id);
+        let removed = entries.remove(&id);
         if entries.is_empty() {
             self.emptied.notify_all();
         }
+        removed
     }
 
     /// How many are open.

@@ -5,11 +5,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use nilometer::operation::Access;
 use nilometer::{Database, ErrorCode};
 use tracing::{info, warn};
 
+use crate::lounge::{self, Lounge};
+use crate::message_memory::MessageMemory;
 use crate::registry::Registry;
 use crate::tls::Tls;
 use crate::wire::Compressor;
@@ -24,6 +27,34 @@ pub struct Options {
     pub compressors: Vec<Compressor>,
     /// How TLS is spoken, if it is.
     pub tls: Option<Arc<Tls>>,
+    /// How long clients are waited for.
+    pub patience: Patience,
+    /// Bytes that large messages may hold together.
+    pub message_memory_bytes: usize,
+}
+
+/// How long clients are waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For the first message.
+    pub first_message: Duration,
+    /// For the next message, before the connection gives up its thread.
+    pub rest: Duration,
+    /// In the middle of a message, or with a full send buffer.
+    pub stall: Duration,
+    /// For a whole message, in or out.
+    pub message: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            first_message: limits::FIRST_MESSAGE_TIMEOUT,
+            rest: limits::REST_AFTER,
+            stall: limits::STALL_TIMEOUT,
+            message: limits::MESSAGE_TIMEOUT,
+        }
+    }
 }
 
 impl Default for Options {
@@ -32,6 +63,8 @@ impl Default for Options {
             connections_max: limits::CONNECTIONS_MAX,
             compressors: Compressor::OFFERED.to_vec(),
             tls: None,
+            patience: Patience::default(),
+            message_memory_bytes: limits::MESSAGE_MEMORY_BYTES,
         }
     }
 }
@@ -43,6 +76,9 @@ pub(crate) struct Shared {
     pub(crate) connections_max: u32,
     pub(crate) compressors: Vec<Compressor>,
     pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) patience: Patience,
+    pub(crate) message_memory: MessageMemory,
+    pub(crate) lounge: Lounge,
     pub(crate) last_connection_id: AtomicI64,
     shutting_down: AtomicBool,
 }
@@ -85,6 +121,9 @@ impl Server {
             connections_max: options.connections_max,
             compressors: options.compressors,
             tls: options.tls,
+            patience: options.patience,
+            message_memory: MessageMemory::new(options.message_memory_bytes),
+            lounge: Lounge::new()?,
             last_connection_id: AtomicI64::new(0),
             shutting_down: AtomicBool::new(false),
         });
@@ -102,6 +141,9 @@ impl Server {
                     .spawn(accept)?,
             );
         }
+        let waking = shared.clone();
+        let wake = move || lounge::watch(&waking);
+        threads.push(thread::Builder::new().name("lounge".into()).spawn(wake)?);
         let watched = shared.clone();
         let watch = move || watch_clients(&watched);
         threads.push(thread::Builder::new().name("watcher".into()).spawn(watch)?);
@@ -141,6 +183,7 @@ impl Server {
                 "Connections did not end in time"
             );
         }
+        self.shared.lounge.close();
         for thread in self.threads {
             thread.thread().unpark();
             if thread.join().is_err() {
@@ -188,5 +231,154 @@ pub(crate) fn interrupt_deserted(database: &Database, registry: &Registry) {
         operations.kill_where(ErrorCode::ClientDisconnect, |operation| {
             operation.connection_id == id && operation.access != Access::Write
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::time::Instant;
+
+    use nilometer::services::Environment;
+    use nilometer_bson::{Document, doc};
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        first_message: Duration::from_millis(300),
+        rest: Duration::from_millis(100),
+        stall: Duration::from_millis(600),
+        message: Duration::from_millis(1500),
+    };
+
+    fn start(environment: Environment, message_memory_bytes: usize) -> Server {
+        let database = Database::in_memory_with(environment).expect("a database");
+        let listeners = listener::bind(&["127.0.0.1".to_owned()], 0).expect("a port");
+        let options = Options {
+            patience: PATIENCE,
+            message_memory_bytes,
+            ..Options::default()
+        };
+        Server::start(Arc::new(database), listeners, options).expect("a server")
+    }
+
+    fn connect(server: &Server) -> TcpStream {
+        let stream = TcpStream::connect(server.addresses()[0]).expect("a connection");
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).expect("an option");
+        stream
+    }
+
+    fn message(command: &Document) -> Vec<u8> {
+        let length = command.as_bytes().len() + 21;
+        let mut bytes = Vec::new();
+        for field in [length as i32, 1, 0, 2013, 0] {
+            bytes.extend(field.to_le_bytes());
+        }
+        bytes.push(0);
+        bytes.extend(command.as_bytes());
+        bytes
+    }
+
+    /// Bytes of the next reply; none if the server hangs up.
+    fn reply(stream: &mut TcpStream) -> Option<usize> {
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).ok()?;
+        let mut rest = vec![0; u32::from_le_bytes(length) as usize - 4];
+        stream.read_exact(&mut rest).ok()?;
+        Some(rest.len())
+    }
+
+    fn ping() -> Vec<u8> {
+        message(&doc! {"ping": 1, "$db": "admin"})
+    }
+
+    #[test]
+    fn who_says_nothing_is_hung_up_on_and_who_rests_is_not() {
+        let server = start(Environment::default(), limits::MESSAGE_MEMORY_BYTES);
+        let (mut silent, mut resting) = (connect(&server), connect(&server));
+        resting.write_all(&ping()).expect("bytes are taken");
+        assert!(reply(&mut resting).is_some());
+        let began = Instant::now();
+        assert_eq!(reply(&mut silent), None);
+        assert!(began.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(PATIENCE.stall * 2);
+        assert_eq!(server.shared.lounge.len(), 1, "it has no thread");
+        resting.write_all(&ping()).expect("bytes are taken");
+        assert!(
+            reply(&mut resting).is_some(),
+            "it may rest between messages"
+        );
+        std::thread::sleep(PATIENCE.stall);
+        assert_eq!(server.shared.lounge.len(), 1, "it rests again");
+        drop(resting);
+        let until = Instant::now() + Duration::from_secs(10);
+        while server.shared.registry.len() > 0 {
+            assert!(Instant::now() < until, "its end is noticed");
+            std::thread::sleep(PATIENCE.rest);
+        }
+        // One that rests is ended by the shutdown, too.
+        let mut resting = connect(&server);
+        resting.write_all(&ping()).expect("bytes are taken");
+        assert!(reply(&mut resting).is_some());
+        std::thread::sleep(PATIENCE.rest * 4);
+        assert!(server.shut_down());
+    }
+
+    #[test]
+    fn a_byte_now_and_then_does_not_keep_a_message_going() {
+        let server = start(Environment::default(), limits::MESSAGE_MEMORY_BYTES);
+        let mut slow = connect(&server);
+        let began = Instant::now();
+        // Never silent for as long as a stall.
+        let bytes = message(&doc! {"ping": 1, "comment": "x".repeat(1000), "$db": "admin"});
+        let sent = bytes.iter().take_while(|byte| {
+            std::thread::sleep(PATIENCE.stall / 6);
+            slow.write_all(&[**byte]).is_ok()
+        });
+        let sent = sent.count();
+        assert!(sent < bytes.len(), "it was hung up on");
+        assert!(began.elapsed() > PATIENCE.message / 2);
+        assert!(server.shut_down());
+    }
+
+    #[test]
+    fn who_does_not_read_holds_an_answer_for_a_while_only() {
+        let server = start(Environment::default(), limits::MESSAGE_BYTES_MAX);
+        let large = doc! {"_id": 1, "x": "y".repeat(15_000_000)};
+        let documents: Vec<nilometer_bson::Value> = vec![large.into()];
+        let insert = message(&doc! {"insert": "c", "documents": documents, "$db": "test"});
+        // Whoever connects has to say something soon.
+        let mut writer = connect(&server);
+        writer.write_all(&insert).expect("bytes are taken");
+        assert!(reply(&mut writer).is_some());
+        let find = message(&doc! {"find": "c", "$db": "test"});
+        let mut deaf: Vec<TcpStream> = (0..6).map(|_| connect(&server)).collect();
+        for stream in &mut deaf {
+            stream.write_all(&find).expect("bytes are taken");
+        }
+        std::thread::sleep(PATIENCE.message * 3);
+        // Whoever comes later finds room, although nobody has read.
+        writer.write_all(&find).expect("bytes are taken");
+        assert!(reply(&mut writer).is_some_and(|bytes| bytes > 15_000_000));
+        assert!(server.shut_down());
+    }
+
+    #[test]
+    fn strangers_send_small_messages() {
+        let environment = Environment {
+            access_control: true,
+            ..Environment::default()
+        };
+        let server = start(environment, limits::MESSAGE_MEMORY_BYTES);
+        let mut stranger = connect(&server);
+        stranger.write_all(&ping()).expect("bytes are taken");
+        assert!(reply(&mut stranger).is_some());
+        let comment = "x".repeat(limits::STRANGER_MESSAGE_BYTES_MAX);
+        let large = message(&doc! {"ping": 1, "comment": comment, "$db": "admin"});
+        // The server may hang up before it has taken all.
+        drop(stranger.write_all(&large));
+        assert_eq!(reply(&mut stranger), None);
+        assert!(server.shut_down());
     }
 }

@@ -30,6 +30,7 @@ use crate::operation::Request;
 use crate::query::QueryServices;
 use crate::query::cursor::{CursorLimits, CursorRegistry};
 use crate::query::exec::ExecLimits;
+use crate::query::exec::memory::MemoryPool;
 use crate::query::planner::access::cache::PlanCache;
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, SessionId, UserName};
@@ -59,6 +60,12 @@ pub struct Database {
     _resumed_builds: ResumedBuilds,
 }
 
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.end_cursors();
+    }
+}
+
 impl Database {
     /// Opens the database in the directory `path`, which is made if it is absent or empty.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -74,7 +81,12 @@ impl Database {
 
     /// An empty database that lives as long as the value.
     pub fn in_memory() -> Result<Self> {
-        Self::with_engine(Arc::new(MemoryEngine::new()), Environment::default())
+        Self::in_memory_with(Environment::default())
+    }
+
+    /// The same, with an environment.
+    pub fn in_memory_with(environment: Environment) -> Result<Self> {
+        Self::with_engine(Arc::new(MemoryEngine::new()), environment)
     }
 
     /// The database kept by `engine`. Its queries write nothing to disk, whatever they hold.
@@ -90,11 +102,11 @@ impl Database {
         let services = Arc::new(Services::new(environment));
         let catalog = Arc::new(Catalog::open(engine.clone())?);
         let authority = Arc::new(Authority::open(catalog.clone())?);
-        let limits = bucket_limits(&services);
-        let bucket_seed = services.ids.random();
-        let timeseries = Timeseries::new(engine.clone(), catalog.clone(), limits, bucket_seed)?;
+        let (limits, seed) = (bucket_limits(&services), services.ids.random());
+        let timeseries = Timeseries::new(engine.clone(), catalog.clone(), limits, seed)?;
         let timeseries = Arc::new(timeseries);
-        obey_parameters(&services, &timeseries);
+        let memory = Arc::<MemoryPool>::default();
+        obey_parameters(&services, &timeseries, &memory);
         let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
         for collection in catalog.collections() {
             timeseries.seal_leftovers(&collection)?;
@@ -115,6 +127,7 @@ impl Database {
             collections: collections.clone(),
             cursors: cursors.clone(),
             limits: ExecLimits::default(),
+            memory,
             spill,
             ids: services.ids.clone(),
             plans: plans.clone(),
@@ -154,7 +167,7 @@ impl Database {
 
     /// Makes the parts of the database follow parameters that were just set.
     pub(crate) fn obey_parameters(&self) {
-        obey_parameters(&self.services, &self.timeseries);
+        obey_parameters(&self.services, &self.timeseries, &self.query.memory);
     }
 
     /// What commands share besides data.
@@ -191,9 +204,15 @@ impl Database {
 
     /// Syncs and releases the directory; later commands fail.
     pub fn close(&self) -> Result<()> {
+        self.end_cursors();
         self.query.workers.close();
         self.timeseries.wait_for_chores()?;
         Ok(self.engine.close()?)
+    }
+
+    /// Closes every cursor: it holds what it reads from, which holds the cursors.
+    fn end_cursors(&self) {
+        self.query.cursors.kill_where(|_, _, _| true);
     }
 
     pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
@@ -254,11 +273,23 @@ fn cache_bytes(memory_bytes: u64) -> u64 {
     }
 }
 
-/// Tells the bucket catalog what the parameters say that may change at any time.
-fn obey_parameters(services: &Services, timeseries: &Timeseries) {
+/// Memory queries may hold together where nobody knows how much there is.
+const QUERY_MEMORY_UNKNOWN: u64 = 1 << 30;
+
+/// Tells queries and the bucket catalog what the parameters say that may change at any time.
+fn obey_parameters(services: &Services, timeseries: &Timeseries, memory: &MemoryPool) {
     /// A fortieth of the machine's memory: 2.5 %.
     const SHARE: u64 = 40;
     let given = &services.parameters;
+    let of_machine = match services.host.memory_limit_bytes {
+        0 => services.host.memory_bytes,
+        limit => limit,
+    };
+    memory.set_most(match u64::try_from(given.nilometer_query_memory_bytes()) {
+        Ok(bytes) if bytes > 0 => bytes,
+        _ if of_machine > 0 => of_machine / 2,
+        _ => QUERY_MEMORY_UNKNOWN,
+    });
     let bucket_catalog = &timeseries.bucket_catalog;
     if let Ok(bytes) = usize::try_from(given.timeseries_bucket_min_size()) {
         bucket_catalog.set_bytes_min(bytes);

@@ -9,6 +9,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::date::parse_date;
 use crate::document::{Document, DocumentBuilder};
+use crate::validate::DEPTH_MAX;
 use crate::value::{
     Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Value,
 };
@@ -26,6 +27,9 @@ pub enum ExtJsonError {
     /// A field name with a NUL, which BSON has not.
     #[error("field name with a NUL: {0:?}")]
     Name(String),
+    /// Nested deeper than any document may be.
+    #[error("nested deeper than {DEPTH_MAX} levels")]
+    TooDeep,
     /// The text is a value but no document.
     #[error("expected a document")]
     NotADocument,
@@ -39,9 +43,40 @@ pub fn parse_document(text: &str) -> Result<Document, ExtJsonError> {
     }
 }
 
+/// Levels a wrapper adds to what it stands for: `{"$code": …, "$scope": …}` and a `$numberLong` inside a `$date`.
+const WRAPPER_LEVELS: usize = 2;
+
 /// Reads any value.
 pub fn parse_value(text: &str) -> Result<Value, ExtJsonError> {
-    serde_json::from_str::<Json>(text)?.into_value()
+    // The reader's own limit is below that of documents, so what was written could not be read again.
+    if depth(text) > DEPTH_MAX + WRAPPER_LEVELS {
+        return Err(ExtJsonError::TooDeep);
+    }
+    let mut reader = serde_json::Deserializer::from_str(text);
+    reader.disable_recursion_limit();
+    let json = Json::deserialize(&mut reader)?;
+    reader.end()?;
+    json.into_value()
+}
+
+/// How deep brackets outside strings are nested. Of text that is no JSON, at least as deep as a reader gets.
+fn depth(text: &str) -> usize {
+    let (mut now, mut most, mut in_string, mut escaped) = (0usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => {
+                now += 1;
+                most = most.max(now);
+            }
+            b'}' | b']' => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
 }
 
 /// JSON with its field order, before wrappers are recognised.

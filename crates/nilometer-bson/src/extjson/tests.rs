@@ -148,6 +148,21 @@ fn refused() {
     assert!(parse_value(&"[".repeat(100_000)).is_err());
 }
 
+#[test]
+fn the_deepest_document_comes_back() {
+    let mut document = crate::doc! {"at": Value::DateTime(i64::MAX)};
+    for _ in 1..crate::validate::DEPTH_MAX {
+        document = crate::doc! {"]\"{": document};
+    }
+    let text = to_canonical(document.as_ref());
+    assert_eq!(parse_document(&text).expect("a document"), document);
+    let deeper = format!("{{\"a\": {{\"a\": {{\"a\": {text}}}}}}}");
+    assert!(matches!(
+        parse_document(&deeper),
+        Err(ExtJsonError::TooDeep)
+    ));
+}
+
 proptest! {
     #[test]
     fn canonical_form_keeps_everything(document in strategies::document()) {

@@ -80,6 +80,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         connections_max: settings.connections_max,
         compressors: settings.compressors,
         tls,
+        ..Options::default()
     };
     let server = Server::start(database.clone(), listeners, options).map_err(no_threads)?;
     for address in server.addresses() {

@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 
 use super::WireError;
 use super::codec::Reader;
-use super::header::{HEADER_BYTES, OpCode};
+use super::header::{HEADER_BYTES, Header, OpCode};
 use crate::limits::MESSAGE_BYTES_MAX;
 
 /// Level of zlib for answers: its default.
@@ -19,6 +19,20 @@ const ZLIB_LEVEL: u32 = 6;
 
 /// Level of zstd for answers: its default, as drivers use it.
 const ZSTD_LEVEL: i32 = 3;
+
+/// Bytes that a message announces to have once it is decompressed, as far as they are allowed; 0 for one that is not
+/// compressed. `bytes` is all of it.
+pub fn unpacked_bytes(header: &Header, bytes: &[u8]) -> usize {
+    if header.opcode != OpCode::Compressed {
+        return 0;
+    }
+    let mut reader = Reader::new(bytes.get(HEADER_BYTES..).unwrap_or(&[]));
+    let announced = reader
+        .i32("the opcode")
+        .and_then(|_| reader.i32("the length"));
+    let announced = announced.ok().and_then(|n| usize::try_from(n).ok());
+    announced.unwrap_or(0).min(MESSAGE_BYTES_MAX)
+}
 
 /// A way to compress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,7 +31,7 @@ mod message;
 mod op_msg;
 mod op_query;
 
-pub use compression::Compressor;
+pub use compression::{Compressor, unpacked_bytes};
 pub use error::WireError;
 pub use header::{HEADER_BYTES, Header, OpCode};
 pub use message::{Incoming, Message, ReplyForm, parse, reply};

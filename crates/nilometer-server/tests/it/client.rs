@@ -112,6 +112,11 @@ impl Client {
         Self(stream)
     }
 
+    /// What it writes to and reads from.
+    pub(crate) fn stream(&mut self) -> &mut TcpStream {
+        &mut self.0
+    }
+
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).expect("bytes are taken");
     }

@@ -18,10 +18,10 @@ use crate::http::{exchange, free_port};
 use crate::server::{Directory, Server};
 
 /// An authority made for one test.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params
@@ -53,7 +53,7 @@ impl Authority {
     }
 }
 
-type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+pub(crate) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 /// Connects with a certificate, if one is given; `None` if the server refuses.
 fn connect(
@@ -97,6 +97,11 @@ fn dial(
     StreamOwned::new(connection, stream)
 }
 
+/// Connects without a certificate, with TLS 1.3.
+pub(crate) fn connect_newest(server: &Server, authority: &Authority) -> TlsStream {
+    connect(server, authority, None, &rustls::version::TLS13).expect("a connection")
+}
+
 fn run(stream: &mut TlsStream, db: &str, command: &Document) -> Option<Document> {
     let mut with_database = DocumentBuilder::new();
     for element in command.iter() {
@@ -115,7 +120,7 @@ fn run(stream: &mut TlsStream, db: &str, command: &Document) -> Option<Document>
 }
 
 /// A server that speaks TLS, its directory, and the file of its certificate.
-fn start(authority: &Authority, mode: &str, more: &[&str]) -> (Server, Directory) {
+pub(crate) fn start(authority: &Authority, mode: &str, more: &[&str]) -> (Server, Directory) {
     let directory = Directory::new();
     let file = directory.0.join("server.pem");
     authority.write(&file, "server");

@@ -228,6 +228,12 @@ impl TimeseriesOptions {
         i64::from(self.span_seconds) * 1000
     }
 
+    /// True if a bucket that starts at `start_ms` has room for `time_ms`: it is not before it, nor too late.
+    pub fn spans(&self, start_ms: i64, time_ms: i64) -> bool {
+        // The two may lie at both ends of time.
+        time_ms >= start_ms && time_ms.saturating_sub(start_ms) < self.span_ms()
+    }
+
     /// The start of the bucket a first measurement at `time_ms` opens: rounded down, also before 1970.
     pub fn round_down_ms(&self, time_ms: i64) -> i64 {
         let step = i64::from(self.rounding_seconds) * 1000;

@@ -167,6 +167,7 @@ pub(super) fn settings(
     // The table of parameters keeps them from being negative.
     let most = |limit: i64| u64::try_from(limit).unwrap_or(0);
     ExecSettings {
+        memory: Arc::clone(&services.memory),
         now_ms: operation.now_ms,
         variables,
         collator: collation.shared(),

@@ -90,6 +90,7 @@ impl From<nilometer_storage::Error> for Error {
         use nilometer_storage::Error as Storage;
         let code = match &error {
             Storage::Corruption { .. } => ErrorCode::DataCorruptionDetected,
+            Storage::InvalidKey { .. } => ErrorCode::KeyTooLong,
             Storage::Full { .. } => ErrorCode::OutOfDiskSpace,
             Storage::Closed => ErrorCode::InterruptedAtShutdown,
             Storage::NotEmpty { .. } | Storage::ForeignDirectory { .. } => ErrorCode::BadValue,

@@ -45,6 +45,8 @@ pub struct QueryServices {
     pub cursors: Arc<CursorRegistry>,
     /// Memory a query may take.
     pub limits: ExecLimits,
+    /// Memory all queries may take together.
+    pub memory: Arc<exec::memory::MemoryPool>,
     /// Where queries may write what they cannot hold in memory.
     pub spill: Option<Arc<Path>>,
     /// Where cursor ids, `$sample` and `$rand` draw from.

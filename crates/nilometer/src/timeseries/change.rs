@@ -280,7 +280,7 @@ impl BucketChanges<'_> {
         in_ordinary_range(start_ms)
             && in_ordinary_range(last_ms)
             && seconds == u32::try_from(start_ms.div_euclid(1000)).ok()
-            && last_ms - start_ms < self.options.span_ms()
+            && self.options.spans(start_ms, last_ms)
     }
 
     /// Makes the changes.

@@ -17,10 +17,10 @@
 use nilometer_bson::value::Array;
 use nilometer_bson::{ArrayRef, DocumentBuilder, Value, ValueRef};
 
-use super::VALUE_BYTES_MAX;
 use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
 use super::operation::{Call, arg};
+use super::{VALUE_BYTES_MAX, check_bytes};
 use crate::error::{Error, Result};
 
 /// Collects values into an array. Beyond the size a value may have it takes no more; whoever evaluates the
@@ -246,6 +246,9 @@ pub(super) fn concat<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Ev
     Ok(out.finish())
 }
 
+/// Bytes of a number in an array, at least: type, one digit, its end, value.
+const RANGE_ELEMENT_BYTES_MIN: usize = 7;
+
 pub(super) fn range<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Evaluated<'s>> {
     let number = |index: usize, what: &str, of_type: i32, of_value: i32| {
         let value = arg(values, index).as_ref();
@@ -278,6 +281,12 @@ pub(super) fn range<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
         ));
     }
     let mut out = ArrayBuilder::default();
+    let distance = if step > 0 { end - start } else { start - end };
+    let count = usize::try_from(distance).map_or(0, |distance| {
+        distance.div_ceil(usize::try_from(step.unsigned_abs()).unwrap_or(usize::MAX))
+    });
+    // Before making what will be refused: two thousand million numbers are asked for in a few letters.
+    check_bytes(count.saturating_mul(RANGE_ELEMENT_BYTES_MIN), "$range")?;
     let mut at = start;
     while if step > 0 { at < end } else { at > end } {
         out.push(ValueRef::Int32(i32::try_from(at).unwrap_or_default()));

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::memory::MemoryGauge;
-use super::sort::{ByPattern, Everything, add_all, everything, exceeded, gauge};
+use super::sort::{ByPattern, Everything, add_all, everything, gauge};
 use super::sorter::{ENTRY_OVERHEAD, Sorter};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::Result;
@@ -533,8 +533,10 @@ impl Overlapping {
                 row,
             };
             let counted = self.memory.add(waiting.memory_bytes());
-            if counted.is_err() && cx.settings.spill.is_none() {
-                return Err(exceeded(cx));
+            if let Err(exceeded) = counted
+                && cx.settings.spill.is_none()
+            {
+                return Err(exceeded);
             }
             self.heap.push(waiting);
         }

@@ -26,6 +26,7 @@ pub(super) struct Kept {
     by_value: HashMap<CollatedValue, Vec<usize>>,
     /// How strings compare.
     collation: Collation,
+    memory: MemoryGauge,
 }
 
 impl Kept {
@@ -34,17 +35,18 @@ impl Kept {
         mut pipeline: BoxOperator,
         path: Option<&MatchPath>,
         collation: Collation,
-        mut memory: MemoryGauge,
+        memory: MemoryGauge,
         cx: &ExecContext<'_>,
     ) -> Result<Option<Self>> {
         let mut kept = Self {
             documents: Vec::new(),
             by_value: HashMap::new(),
             collation,
+            memory,
         };
         while let Some(batch) = next_filled(&mut pipeline, cx)? {
             for document in batch.into_rows()? {
-                if memory.add(document.as_bytes().len()).is_err() {
+                if kept.memory.add(document.as_bytes().len()).is_err() {
                     return Ok(None);
                 }
                 if let Some(path) = path {

@@ -260,7 +260,7 @@ impl Table {
             numbers: HashTable::new(),
             keys: Vec::new(),
             states: Vec::new(),
-            memory: MemoryGauge::new("$group", cx.settings.limits.group_bytes_max),
+            memory: MemoryGauge::of_query("$group", cx.settings.limits.group_bytes_max, cx),
             may_spill: cx.settings.spill.is_some(),
         }
     }
@@ -352,7 +352,7 @@ impl Table {
         if !self.memory.is_exceeded() {
             return Ok(false);
         }
-        let gauge = MemoryGauge::new("$group", cx.settings.limits.group_bytes_max);
+        let gauge = MemoryGauge::of_query("$group", cx.settings.limits.group_bytes_max, cx);
         let sorter = spilled.get_or_insert_with(|| Sorter::new(ByKey, gauge));
         self.spill(sorter, cx)?;
         Ok(true)

@@ -1,51 +1,174 @@
-//! The memory a stage holds, against its limit.
+//! The memory a stage holds, against its limit, and the memory all queries hold together, against theirs.
 //!
 //! What is counted is an honest estimate (bytes of documents and keys, plus a fixed overhead per
 //! entry), enough to refuse a query long before it endangers the process.
+//!
+//! ```text
+//!   stage ── gauge: at most 100 MiB ── takes in chunks ──> pool: nilometerQueryMemoryBytes for all
+//! ```
+//!
+//! A stage that finds the pool empty is above its limit: it writes to disk if it may, else its query fails. The
+//! first chunk of each stage is its own, so that small queries go on beside large ones.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ExecContext;
 use crate::error::{Error, ErrorCode, Result};
 
+/// What a stage takes from the pool at a time, and has without asking.
+const CHUNK_BYTES: u64 = 1024 * 1024;
+
+/// The stage whose error has words of its own.
+pub(super) const SORT: &str = "sort";
+
+/// Memory that all running queries share.
+#[derive(Debug)]
+pub struct MemoryPool {
+    used: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Default for MemoryPool {
+    /// Without a limit.
+    fn default() -> Self {
+        Self {
+            used: AtomicU64::new(0),
+            most: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl MemoryPool {
+    /// From now on `most` bytes are there; what is held stays held.
+    pub fn set_most(&self, most: u64) {
+        self.most.store(most, Ordering::Relaxed);
+    }
+
+    /// Bytes that stages hold.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn most(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes` if there are so many.
+    fn take(&self, bytes: u64) -> bool {
+        let most = self.most();
+        let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= most);
+        let taken = self
+            .used
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// Counts bytes up to a limit.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct MemoryGauge {
     stage: &'static str,
     used: u64,
     most: u64,
+    pool: Arc<MemoryPool>,
+    /// Bytes taken from the pool.
+    held: u64,
+    /// The pool had no more.
+    is_starved: bool,
+}
+
+impl Clone for MemoryGauge {
+    /// The same count; what it stands for is held by the other.
+    fn clone(&self) -> Self {
+        Self {
+            stage: self.stage,
+            used: self.used,
+            most: self.most,
+            pool: Arc::default(),
+            held: 0,
+            is_starved: false,
+        }
+    }
+}
+
+impl Drop for MemoryGauge {
+    fn drop(&mut self) {
+        self.pool.give_back(self.held);
+    }
 }
 
 impl MemoryGauge {
-    /// A gauge for `stage` with a limit of `most` bytes.
+    /// A gauge for `stage` with a limit of `most` bytes, which shares in no pool.
     pub fn new(stage: &'static str, most: u64) -> Self {
         Self {
             stage,
             used: 0,
             most,
+            pool: Arc::default(),
+            held: 0,
+            is_starved: false,
+        }
+    }
+
+    /// A gauge for `stage` of a query, with a limit of `most` bytes, or of what the others leave.
+    pub fn of_query(stage: &'static str, most: u64, cx: &ExecContext<'_>) -> Self {
+        Self {
+            pool: Arc::clone(&cx.settings.memory),
+            ..Self::new(stage, most)
         }
     }
 
     /// A gauge with the limit of stages that gather their input.
     pub fn gather(stage: &'static str, cx: &ExecContext<'_>) -> Self {
-        Self::new(stage, cx.settings.limits.gather_bytes_max)
+        Self::of_query(stage, cx.settings.limits.gather_bytes_max, cx)
     }
 
     /// Counts `bytes` more; error 292 above the limit.
     pub fn add(&mut self, bytes: usize) -> Result<()> {
         self.used = self.used.saturating_add(bytes as u64);
-        if self.used > self.most {
+        if self.used <= self.most {
+            self.take_from_pool();
+        }
+        if self.is_exceeded() {
             return Err(self.exceeded());
         }
         Ok(())
     }
 
+    fn take_from_pool(&mut self) {
+        let wanted = self.used.saturating_sub(CHUNK_BYTES);
+        if wanted <= self.held {
+            self.is_starved = false;
+            return;
+        }
+        let more = (wanted - self.held).next_multiple_of(CHUNK_BYTES);
+        self.is_starved = !self.pool.take(more);
+        if !self.is_starved {
+            self.held += more;
+        }
+    }
+
     /// Counts `bytes` less.
     pub fn release(&mut self, bytes: usize) {
         self.used = self.used.saturating_sub(bytes as u64);
+        let free = self.held.saturating_sub(self.used) / CHUNK_BYTES * CHUNK_BYTES;
+        self.held -= free;
+        self.pool.give_back(free);
+        if self.is_starved {
+            self.take_from_pool();
+        }
     }
 
     /// Counts from zero again.
     pub fn clear(&mut self) {
         self.used = 0;
+        self.is_starved = false;
+        self.pool.give_back(std::mem::take(&mut self.held));
     }
 
     /// Bytes counted now.
@@ -53,13 +176,34 @@ impl MemoryGauge {
         self.used
     }
 
-    /// True above the limit.
+    /// True above the limit, or where there is nothing left for it.
     pub fn is_exceeded(&self) -> bool {
-        self.used > self.most
+        self.used > self.most || self.is_starved
     }
 
     /// The error of a stage above its limit.
     pub fn exceeded(&self) -> Error {
+        if self.is_starved {
+            return Error::new(
+                ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed,
+                format!(
+                    "PlanExecutor error during aggregation :: caused by :: {} needs more memory than other queries leave: \
+                     together they may hold {} bytes (nilometerQueryMemoryBytes), and {} are in use",
+                    self.stage,
+                    self.pool.most(),
+                    self.pool.used()
+                ),
+            );
+        }
+        if self.stage == SORT {
+            return Error::new(
+                ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed,
+                format!(
+                    "Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
+                    self.most
+                ),
+            );
+        }
         Error::new(
             ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed,
             format!(
@@ -67,5 +211,59 @@ impl MemoryGauge {
                 self.stage, self.used, self.most
             ),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1024 * 1024;
+
+    fn gauge(pool: &Arc<MemoryPool>) -> MemoryGauge {
+        MemoryGauge {
+            pool: Arc::clone(pool),
+            ..MemoryGauge::new("$group", 100 * MIB as u64)
+        }
+    }
+
+    #[test]
+    fn queries_share_what_there_is() {
+        let pool = Arc::new(MemoryPool::default());
+        pool.set_most(10 * MIB as u64);
+        let mut large = gauge(&pool);
+        large.add(9 * MIB).expect("there is room");
+        let mut small = gauge(&pool);
+        small.add(MIB).expect("each has a chunk of its own");
+        small.add(MIB).expect("and there are two left");
+        let error = small.add(2 * MIB).expect_err("but no more");
+        assert_eq!(
+            error.code,
+            ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed
+        );
+        assert!(
+            error.message.contains("nilometerQueryMemoryBytes"),
+            "{error:?}"
+        );
+        assert!(small.is_exceeded());
+        small.clear();
+        assert!(!small.is_exceeded(), "what it held is on disk");
+        drop(large);
+        small.add(11 * MIB).expect("the other has ended");
+        assert_eq!(pool.used(), 10 * MIB as u64);
+        small.release(5 * MIB);
+        assert!(pool.used() < 7 * MIB as u64);
+        drop(small);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn a_stage_has_its_own_limit_too() {
+        let pool = Arc::new(MemoryPool::default());
+        let mut one = gauge(&pool);
+        assert!(one.add(101 * MIB).is_err());
+        one.release(2 * MIB);
+        assert!(!one.is_exceeded());
+        one.add(0).expect("within");
     }
 }

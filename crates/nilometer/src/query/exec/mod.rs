@@ -75,6 +75,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nilometer_bson::order::Collator;
 use nilometer_bson::{Document, Value};
 
+use self::memory::MemoryPool;
 use crate::error::Result;
 use crate::eval::EvalContext;
 use crate::eval::variables::SharedCollator;
@@ -118,6 +119,8 @@ pub struct ExecSettings {
     pub ids: Arc<IdSource>,
     /// Memory limits.
     pub limits: ExecLimits,
+    /// Memory for all queries together.
+    pub memory: Arc<MemoryPool>,
     /// Where a stage above its limit may write; none if it may not.
     pub spill: Option<Arc<Path>>,
     /// Which indexes served queries of a shape best.

@@ -15,10 +15,10 @@ use nilometer_bson::Document;
 
 use super::block::filter::narrowed;
 use super::block::rank::SortPrefix;
-use super::memory::MemoryGauge;
+use super::memory::{self, MemoryGauge};
 use super::sorter::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::Result;
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::pipeline::SortStage;
@@ -117,18 +117,7 @@ impl Operator for Sort {
 
 /// What a sort may hold.
 pub(super) fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
-    MemoryGauge::new("sort", cx.settings.limits.sort_bytes_max)
-}
-
-/// The error of a sort that may hold no more.
-pub(super) fn exceeded(cx: &ExecContext<'_>) -> Error {
-    Error::new(
-        ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed,
-        format!(
-            "Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
-            cx.settings.limits.sort_bytes_max
-        ),
-    )
+    MemoryGauge::of_query(memory::SORT, cx.settings.limits.sort_bytes_max, cx)
 }
 
 /// Hands a batch to the sorter.
@@ -138,10 +127,7 @@ pub(super) fn add_all(
     cx: &ExecContext<'_>,
 ) -> Result<()> {
     for document in batch.into_rows()? {
-        sorter.add(document, cx).map_err(|error| {
-            let is_limit = error.code == ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed;
-            if is_limit { exceeded(cx) } else { error }
-        })?;
+        sorter.add(document, cx)?;
     }
     Ok(())
 }
@@ -342,8 +328,10 @@ impl<'p> Best<'p> {
         }
         let row = row();
         let counted = self.memory.add(row.memory_bytes() + key.memory_bytes());
-        if counted.is_err() && cx.settings.spill.is_none() {
-            return Err(exceeded(cx));
+        if let Err(exceeded) = counted
+            && cx.settings.spill.is_none()
+        {
+            return Err(exceeded);
         }
         self.heap.push(Entry {
             pattern,

@@ -119,6 +119,7 @@ impl<O: RowOrder> Sorter<O> {
         Ok(Sorted {
             order: self.order,
             source,
+            _memory: self.memory,
         })
     }
 }
@@ -127,6 +128,8 @@ impl<O: RowOrder> Sorter<O> {
 pub(crate) struct Sorted<O: RowOrder> {
     order: O,
     source: Source<O>,
+    /// Held until the last is given.
+    _memory: MemoryGauge,
 }
 
 enum Source<O: RowOrder> {

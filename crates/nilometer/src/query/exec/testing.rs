@@ -330,6 +330,7 @@ pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings
         user: None,
         ids: Arc::default(),
         limits,
+        memory: Arc::default(),
         spill: None,
         helpers: None,
         options,

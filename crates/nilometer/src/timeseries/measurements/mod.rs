@@ -499,8 +499,7 @@ impl Run<'_, '_> {
         for (row, after) in decided.replaced {
             let (meta, measurement) = examine(after.as_ref(), self.options)?;
             let (meta, time_ms) = (SeriesMeta::of_element(meta), measurement.time_ms);
-            let within = time_ms >= start_ms && time_ms - start_ms < self.options.span_ms();
-            let fits = within && meta == series;
+            let fits = self.options.spans(start_ms, time_ms) && meta == series;
             let one = Moved {
                 meta,
                 time_ms,

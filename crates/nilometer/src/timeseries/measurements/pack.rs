@@ -88,7 +88,7 @@ impl<'m> Open<'m> {
             true => bytes.saturating_mul(3) <= LARGE_BUCKET_BYTES_MAX,
             false => bytes <= limits.bytes_max,
         };
-        one.time_ms - self.start_ms < options.span_ms()
+        options.spans(self.start_ms, one.time_ms)
             && self.members.len() < limits.count_max
             && fits
             && one.document.iter().all(|element| {

@@ -1,0 +1,97 @@
+//! Memory for large messages, shared by all connections.
+//!
+//! Each connection has at most one message at a time, of at most 48 MB; with thousands of them that is no limit. A message
+//! of [`limits::LARGE_MESSAGE_BYTES`] or more therefore takes its size from one account before memory is made for it,
+//! and gives it back when it was worked on; a reply of that size when the client has read it. Small messages are not
+//! counted: their number is that of the connections.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::limits;
+
+/// The account.
+#[derive(Debug)]
+pub(crate) struct MessageMemory {
+    free: Mutex<usize>,
+    freed: Condvar,
+    most: usize,
+}
+
+/// What a message has taken; given back when it goes.
+#[derive(Debug)]
+pub(crate) struct Share<'a> {
+    of: &'a MessageMemory,
+    bytes: usize,
+}
+
+impl MessageMemory {
+    /// Room for messages of `most` bytes together, and for one of any size.
+    pub(crate) fn new(most: usize) -> Self {
+        let most = most.max(limits::MESSAGE_BYTES_MAX);
+        Self {
+            free: Mutex::new(most),
+            freed: Condvar::new(),
+            most,
+        }
+    }
+
+    /// Room for a message of `bytes`; waits for it, none if that takes longer than `patience`.
+    pub(crate) fn take(&self, bytes: usize, patience: Duration) -> Option<Share<'_>> {
+        if bytes < limits::LARGE_MESSAGE_BYTES {
+            return Some(Share { of: self, bytes: 0 });
+        }
+        // A reply may be somewhat larger than a message: it is never refused for ever.
+        let bytes = bytes.min(self.most);
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .freed
+            .wait_timeout_while(free, patience, |free| *free < bytes);
+        let (mut free, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if *free < bytes {
+            return None;
+        }
+        *free -= bytes;
+        Some(Share { of: self, bytes })
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            *self.of.free.lock().unwrap_or_else(PoisonError::into_inner) += self.bytes;
+            self.of.freed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: usize = limits::MESSAGE_BYTES_MAX;
+
+    #[test]
+    fn large_messages_wait_for_each_other_and_small_ones_do_not() {
+        let memory = MessageMemory::new(LARGE + LARGE / 2);
+        let first = memory.take(LARGE, Duration::ZERO).expect("room");
+        assert!(memory.take(LARGE, Duration::from_millis(10)).is_none());
+        let half = memory.take(LARGE / 2, Duration::ZERO).expect("room");
+        assert!(
+            memory
+                .take(limits::LARGE_MESSAGE_BYTES, Duration::ZERO)
+                .is_none()
+        );
+        assert!(memory.take(1000, Duration::ZERO).is_some());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| memory.take(LARGE, Duration::from_secs(20)).is_some());
+            drop(first);
+            assert!(waits.join().expect("a thread"));
+        });
+        drop(half);
+        assert!(
+            memory.take(3 * LARGE, Duration::ZERO).is_some(),
+            "no more than there is"
+        );
+    }
+}

@@ -1,0 +1,254 @@
+//! The server where the machine has no more to give: a full disk, a disk that cannot be written, no files to open.
+//!
+//! Disks are small ones in memory, mounted where only the server sees them. That takes root; without it those tests say
+//! so and do nothing.
+
+#![expect(clippy::print_stdout, reason = "a test that cannot be run says so")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use nilometer::operation::Clock;
+use nilometer::services::Environment;
+use nilometer::{ClientSession, Database, Request};
+use nilometer_bson::{Binary, Document, Value, ValueRef, array, doc};
+
+use crate::client::{Client, body, is_ok, op_msg, sequence};
+use crate::random::Random;
+use crate::server::{Directory, Server};
+
+/// Room for a few segments of the log, and what is set aside to be given back.
+const DISK_MIB: u64 = 320;
+const FILLER_MIB: u64 = 100;
+
+/// Bytes of a document that does not compress.
+const DOCUMENT_BYTES: usize = 1 << 20;
+
+/// Documents that are more than the disk holds.
+const DOCUMENTS_MAX: i64 = 800;
+
+/// OutOfDiskSpace.
+const FULL: i64 = 14_031;
+
+/// How long the server may take to notice that there is room.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Descriptors of a process that has few.
+const FILES: usize = 48;
+
+/// The program's `serve` behind `script`, which runs where mounts are its own; `$1` is `directory`.
+fn serve_behind(script: &str, directory: &Path) -> Command {
+    let program = env!("CARGO_BIN_EXE_nilometer");
+    let script = format!("{script}\nexec \"$0\" serve --port 0 --dbpath \"$1/data\"");
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-ec", &script, program])
+        .arg(directory);
+    command
+}
+
+/// True if this test may mount something.
+fn may_mount() -> bool {
+    let tried = Command::new("unshare")
+        .args(["-m", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"])
+        .output();
+    let may = tried.is_ok_and(|output| output.status.success());
+    if !may {
+        println!("left out: mounting takes root");
+    }
+    may
+}
+
+/// The code of what went wrong, 0 if nothing did.
+fn outcome(reply: &Document) -> i64 {
+    if let Some(errors) = reply.get("writeErrors").as_array() {
+        let first = errors.get(0);
+        let first = first.as_document().expect("an error");
+        return first.get("code").as_exact_i64().expect("a code");
+    }
+    reply.get("code").as_exact_i64().unwrap_or(0)
+}
+
+fn insert(client: &mut Client, random: &mut Random, id: i64) -> i64 {
+    let bytes: Vec<u8> = (0..DOCUMENT_BYTES / 8)
+        .flat_map(|_| random.below(u64::MAX).to_le_bytes())
+        .collect();
+    let bytes = Value::from(Binary {
+        subtype: 0,
+        bytes: bytes.into(),
+    });
+    let insert = doc! {"insert": "c", "$db": "test"};
+    let documents = sequence("documents", &[doc! {"_id": id, "b": bytes}]);
+    outcome(&client.ask(&op_msg(0, &[body(&insert), documents])))
+}
+
+fn count(client: &mut Client) -> i64 {
+    let binary = doc! {"$match": doc! {"b": doc! {"$type": "binData"}}};
+    let pipeline = array![binary, doc! {"$count": "n"}];
+    let count = doc! {"aggregate": "c", "pipeline": pipeline, "cursor": doc! {}};
+    let reply = client.run_on("test", &count);
+    assert!(is_ok(&reply), "{reply:?}");
+    let batch = reply
+        .get("cursor")
+        .as_document()
+        .expect("a cursor")
+        .get("firstBatch");
+    let first = batch.as_array().expect("a batch").get(0);
+    first
+        .as_document()
+        .map_or(0, |d| d.get("n").as_exact_i64().expect("a number"))
+}
+
+#[test]
+fn a_full_disk_refuses_writes_until_there_is_room() {
+    if !may_mount() {
+        return;
+    }
+    let directory = Directory::new();
+    let script = format!(
+        "mount -t tmpfs -o size={DISK_MIB}m none \"$1\"\nhead -c {FILLER_MIB}M /dev/zero > \"$1/filler\""
+    );
+    let server = Server::spawn(&mut serve_behind(&script, &directory.0));
+    let mut client = server.connect();
+    let mut random = Random(1);
+    assert_eq!(insert(&mut client, &mut random, 0), 0);
+    let mut stored = 1;
+    let refused = (1..DOCUMENTS_MAX)
+        .map(|id| insert(&mut client, &mut random, id))
+        .find(|code| {
+            stored += i64::from(*code == 0);
+            *code != 0
+        });
+    assert_eq!(refused, Some(FULL), "after {stored} documents");
+    // Reads go on, and nothing of what was refused is there.
+    assert_eq!(count(&mut client), stored);
+    assert_eq!(count(&mut server.connect()), stored);
+    // The server's own view of its disk.
+    let inside = PathBuf::from(format!("/proc/{}/root", server.process()));
+    let filler = inside
+        .join(directory.0.strip_prefix("/").expect("a whole path"))
+        .join("filler");
+    std::fs::remove_file(filler).expect("the filler");
+    let end = Instant::now() + PATIENCE;
+    while insert(&mut client, &mut random, DOCUMENTS_MAX) != 0 {
+        assert!(Instant::now() < end, "writes do not go on");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(count(&mut client), stored + 1);
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_is_told_of_at_the_start() {
+    if !may_mount() {
+        return;
+    }
+    let directory = Directory::new();
+    let script = "mount -t tmpfs -o size=1m,ro none \"$1\"";
+    let ended = serve_behind(script, &directory.0)
+        .output()
+        .expect("a shell");
+    assert_eq!(ended.status.code(), Some(100));
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(
+        told.contains("Read-only file system") && told.contains("data"),
+        "{told}"
+    );
+}
+
+#[test]
+fn without_files_to_open_those_who_are_there_are_served() {
+    let directory = Directory::new();
+    let script = format!("ulimit -n {FILES}");
+    let program = env!("CARGO_BIN_EXE_nilometer");
+    let script = format!("{script}\nexec \"$0\" serve --port 0 --dbpath \"$1/data\"");
+    let mut command = Command::new("sh");
+    command.args(["-ec", &script, program]).arg(&directory.0);
+    let server = Server::spawn(&mut command);
+    let mut first = server.connect();
+    assert!(is_ok(&first.run(&doc! {"ping": 1})));
+    // The system takes them; the server has no descriptor for the last.
+    let crowd: Vec<Client> = (0..FILES * 2).map(|_| server.connect()).collect();
+    server.wait_for_line("Accepting a connection failed");
+    for _ in 0..3 {
+        assert!(is_ok(&first.run(&doc! {"ping": 1})));
+    }
+    drop(crowd);
+    let mut later = server.connect();
+    assert!(is_ok(&later.run(&doc! {"ping": 1})));
+    let insert = doc! {"insert": "c", "$db": "test"};
+    let documents = sequence("documents", &[doc! {"_id": 1}]);
+    let reply = later.ask(&op_msg(0, &[body(&insert), documents]));
+    assert_eq!(outcome(&reply), 0, "{reply:?}");
+}
+
+/// A clock that a test sets.
+struct Jumping {
+    now_ms: AtomicI64,
+    started: Instant,
+}
+
+impl Clock for Jumping {
+    fn now_ms(&self) -> i64 {
+        self.now_ms.load(Ordering::Relaxed)
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.started.elapsed()
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_back_does_no_harm() {
+    const NOW_MS: i64 = 1_700_000_000_000;
+    const MONTH_MS: i64 = 30 * 86_400_000;
+    let clock = Arc::new(Jumping {
+        now_ms: AtomicI64::new(NOW_MS),
+        started: Instant::now(),
+    });
+    let environment = Environment {
+        clock: clock.clone(),
+        ..Environment::default()
+    };
+    let database = Database::in_memory_with(environment).expect("a database");
+    let mut session = ClientSession::embedded();
+    let mut run = |command: Document| {
+        let reply = database.run_command(&mut session, &Request::new(command));
+        assert!(is_ok(&reply) && outcome(&reply) == 0, "{reply:?}");
+        reply
+    };
+    let options = doc! {"timeField": "t", "metaField": "m"};
+    run(doc! {"create": "ts", "timeseries": options, "expireAfterSeconds": 3600, "$db": "test"});
+    let mut most = 0;
+    for back in [0, MONTH_MS, -MONTH_MS, MONTH_MS, 1] {
+        let now = clock.now_ms() - back;
+        clock.now_ms.store(now, Ordering::Relaxed);
+        for collection in ["ts", "plain"] {
+            // Their ids are the database's, and from its clock.
+            let documents: Vec<Value> = (0..200)
+                .map(|at| doc! {"t": Value::DateTime(NOW_MS + at * 1000), "m": 1, "v": at}.into())
+                .collect();
+            run(doc! {"insert": collection, "documents": documents, "$db": "test"});
+        }
+        most += 200;
+        let first = run(doc! {"find": "plain", "batchSize": 10, "$db": "test"});
+        let cursor = first.get("cursor").as_document().expect("a cursor");
+        let id = cursor.get("id").to_value();
+        clock.now_ms.fetch_sub(60_000, Ordering::Relaxed);
+        run(doc! {"getMore": id, "collection": "plain", "$db": "test"});
+        run(doc! {"serverStatus": 1, "$db": "admin"});
+        run(doc! {"hello": 1, "$db": "admin"});
+    }
+    for collection in ["ts", "plain"] {
+        let distinct = run(doc! {"distinct": collection, "key": "_id", "$db": "test"});
+        let ids = distinct.get("values").as_array().expect("values").len();
+        assert_eq!(ids, most, "{collection}: ids differ");
+        let valid = run(doc! {"validate": collection, "full": true, "$db": "test"});
+        assert!(
+            matches!(valid.get("valid"), ValueRef::Bool(true)),
+            "{valid:?}"
+        );
+    }
+}

@@ -1,0 +1,281 @@
+//! A soak: everything at once for a while, on one server that is killed and started again.
+//!
+//! Writers of a time series and of an ordinary collection know what must be there ([`crate::writer`]); beside them
+//! collections and indexes come and go, documents expire, backups are made and verified, and cursors are opened and
+//! forgotten ([`clients`]). In the first half the server is killed every so often, or ended cleanly, and what is found
+//! afterwards is compared with what was acknowledged; what was under way may be there or not. In the second half it is
+//! left alone under the same load, and its memory must stay flat ([`watch`]). At the end contents, files and file
+//! descriptors are accounted for, and a last backup is served and compared as well.
+//!
+//! A plain `cargo test` does this for a few seconds. `cargo xtask soak --minutes N` does it for long: it says so in
+//! `NILOMETER_SOAK_SECONDS`. `NILOMETER_SEED` repeats the choices of a run, though not its timing.
+
+mod clients;
+mod watch;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nilometer_bson::{ValueRef, array, doc};
+
+use self::clients::{Definer, Expirer, Saver, leave_cursors};
+use self::watch::Watch;
+use crate::client::{Client, is_ok};
+use crate::random::Random;
+use crate::server::{Directory, Server, nilometer};
+use crate::writer::{Work, Writer};
+
+/// Length of the run in the fast suite, in seconds.
+const FAST_SECONDS: u64 = 4;
+
+/// Kills and clean ends in the first half of a run.
+const ENDS: u32 = 20;
+
+/// Between two of them, at least and at most.
+const LIFE_MIN: Duration = Duration::from_millis(700);
+const LIFE_MAX: Duration = Duration::from_secs(45);
+
+/// One in so many ends is a clean one.
+const CLEAN_END_EVERY: u64 = 4;
+
+/// How long a client rests between two commands, at most.
+const REST_MS_MAX: u64 = 8;
+
+/// What is written: small documents that are changed a lot, many that come in batches, and ordinary ones.
+const WORKS: [Work; 6] = [
+    Work {
+        collection: "ts",
+        documents_max: 56,
+        batch_max: 8,
+    },
+    Work {
+        collection: "ts",
+        documents_max: 3000,
+        batch_max: 300,
+    },
+    Work {
+        collection: "ts",
+        documents_max: 1000,
+        batch_max: 1,
+    },
+    Work {
+        collection: "ts",
+        documents_max: 6000,
+        batch_max: 1000,
+    },
+    Work {
+        collection: "plain",
+        documents_max: 56,
+        batch_max: 8,
+    },
+    Work {
+        collection: "plain",
+        documents_max: 3000,
+        batch_max: 300,
+    },
+];
+
+/// Memory for blocks and buckets that are read again: small, so that it is full before memory is measured.
+const SETTINGS: [&str; 8] = [
+    "--setParameter",
+    "ttlMonitorSleepSecs=1",
+    "--setParameter",
+    "cursorTimeoutMillis=2000",
+    "--setParameter",
+    "nilometerBucketCacheBytes=16777216",
+    "--setParameter",
+    "internalQueryMaxBlockingSortMemoryUsageBytes=1048576",
+];
+
+/// What clients share: that they shall stop, and how much they did.
+#[derive(Default)]
+pub(super) struct Shared {
+    stop: AtomicBool,
+    commands: AtomicU64,
+    slowest_ms: AtomicU64,
+}
+
+impl Shared {
+    fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Does `work` until the run stops or the server has gone, which it says with false.
+    fn work(&self, random: &mut Random, rest_ms: u64, mut work: impl FnMut() -> bool) {
+        while !self.stops() {
+            let started = Instant::now();
+            if !work() {
+                return;
+            }
+            let took = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.slowest_ms.fetch_max(took, Ordering::Relaxed);
+            self.commands.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(random.below(rest_ms)));
+        }
+    }
+}
+
+/// All clients, and what they know.
+struct Clients {
+    writers: Vec<Writer>,
+    definer: Definer,
+    expirer: Expirer,
+    saver: Saver,
+    random: Random,
+}
+
+impl Clients {
+    fn new(directory: &Directory, random: &mut Random) -> Self {
+        let writers = (1..).zip(WORKS);
+        Self {
+            writers: writers
+                .map(|(number, work)| Writer::new(number, random.below(u64::MAX), work))
+                .collect(),
+            definer: Definer::new(random.below(u64::MAX)),
+            expirer: Expirer::new(random.below(u64::MAX)),
+            saver: Saver::new(directory),
+            random: Random(random.below(u64::MAX)),
+        }
+    }
+
+    /// All of them at work while `meanwhile` runs on this thread and then ends them.
+    fn run<T>(&mut self, port: u16, shared: &Shared, meanwhile: impl FnOnce() -> T) -> T {
+        shared.stop.store(false, Ordering::Relaxed);
+        let seed = self.random.below(u64::MAX);
+        std::thread::scope(|scope| {
+            for writer in &mut self.writers {
+                let mut random = Random(seed ^ self.random.below(u64::MAX));
+                scope.spawn(move || {
+                    let mut client = Client::connect(port);
+                    let mut choice = Random(random.below(u64::MAX));
+                    shared.work(&mut random, REST_MS_MAX, || match choice.below(4) {
+                        0 => writer.query_one(&mut client),
+                        _ => writer.write_one(&mut client),
+                    });
+                });
+            }
+            let (definer, expirer, saver) = (&mut self.definer, &mut self.expirer, &mut self.saver);
+            scope.spawn(move || definer.work(port, shared));
+            scope.spawn(move || expirer.work(port, shared));
+            scope.spawn(move || saver.work(port, shared));
+            scope.spawn(move || leave_cursors(port, seed, shared));
+            let told = meanwhile();
+            shared.stop.store(true, Ordering::Relaxed);
+            told
+        })
+    }
+
+    /// Everything acknowledged is there, and nothing else but what was under way.
+    fn check(&mut self, port: u16) {
+        let client = &mut Client::connect(port);
+        for writer in &mut self.writers {
+            writer.check(client);
+        }
+        self.definer.check(client);
+        self.expirer.check(client);
+        for collection in ["ts", "plain", "brief", "fleeting"] {
+            let valid = client.run_on("test", &doc! {"validate": collection, "full": true});
+            let is_valid = matches!(valid.get("valid"), ValueRef::Bool(true));
+            assert!(is_valid, "{valid:?}");
+        }
+    }
+}
+
+/// How long the run takes.
+fn length() -> Duration {
+    let asked = std::env::var("NILOMETER_SOAK_SECONDS");
+    let seconds = asked.map_or(FAST_SECONDS, |text| text.parse().expect("a number"));
+    Duration::from_secs(seconds)
+}
+
+fn start(directory: &Directory, data: &str) -> Server {
+    let path = directory.0.join(data);
+    let mut arguments = vec!["serve", "--port", "0", "--quiet", "--dbpath"];
+    arguments.push(path.to_str().expect("a path"));
+    arguments.extend(SETTINGS);
+    Server::spawn(&mut nilometer(&arguments))
+}
+
+fn create(client: &mut Client) {
+    let by = |key: nilometer_bson::Document, name: &str| doc! {"key": key, "name": name};
+    let series = doc! {"timeField": "t", "metaField": "m"};
+    let twenty_years = 630_720_000i64;
+    let fleeting = doc! {"key": doc! {"at": 1}, "name": "at", "expireAfterSeconds": 0};
+    for command in [
+        doc! {"create": "ts", "timeseries": series.clone()},
+        doc! {"createIndexes": "ts", "indexes": array![by(doc! {"m.c": 1, "n": 1}, "cn")]},
+        doc! {"createIndexes": "plain", "indexes": array![by(doc! {"m.c": 1, "m.h": 1, "t": 1}, "cht")]},
+        doc! {"create": "brief", "timeseries": series, "expireAfterSeconds": twenty_years},
+        doc! {"createIndexes": "fleeting", "indexes": array![fleeting]},
+    ] {
+        let reply = client.run_on("test", &command);
+        assert!(is_ok(&reply), "{reply:?}");
+    }
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "what a run did")]
+fn soak_ends_with_equal_contents_flat_memory_and_no_leaked_files() {
+    let length = length();
+    let mut random = Random::of_run(23);
+    let directory = Directory::new();
+    let shared = Shared::default();
+    let mut server = start(&directory, "data");
+    create(&mut server.connect());
+    let mut clients = Clients::new(&directory, &mut random);
+    let began = Instant::now();
+    let (mut kills, mut clean) = (0, 0);
+    while began.elapsed() < length / 2 {
+        let life = (length / 2 / ENDS).clamp(LIFE_MIN, LIFE_MAX);
+        let life = life / 2 + life.mul_f64(random.below(1000) as f64 / 1000.0);
+        let is_clean = random.below(CLEAN_END_EVERY) == 0;
+        let port = server.port;
+        clients.run(port, &shared, || {
+            std::thread::sleep(life);
+            if is_clean {
+                shared.stop.store(true, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(REST_MS_MAX));
+            }
+            server.signal(if is_clean { "TERM" } else { "KILL" });
+            let status = server.wait();
+            assert_eq!(status.success(), is_clean, "{status}");
+        });
+        if is_clean {
+            clean += 1;
+        } else {
+            kills += 1;
+        }
+        server = start(&directory, "data");
+        clients.check(server.port);
+    }
+    println!("{kills} kills and {clean} clean ends: equal contents after each");
+    let watch = Watch::new(server.process(), &directory.0.join("data"));
+    let watch = clients.run(server.port, &shared, || {
+        let left = length.saturating_sub(began.elapsed());
+        watch.for_so_long(left)
+    });
+    clients.check(server.port);
+    let saved = directory.0.join("last");
+    clients.saver.save(&mut server.connect(), &saved);
+    watch.check_descriptors();
+    println!("{}", watch.memory());
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let files = watch::check_files(&directory.0.join("data"));
+    let other = start(&directory, "last");
+    clients.check(other.port);
+    drop(other);
+    for data in ["data", "last"] {
+        clients::verify(&directory.0.join(data));
+    }
+    let commands = shared.commands.load(Ordering::Relaxed);
+    let slowest = shared.slowest_ms.load(Ordering::Relaxed);
+    println!(
+        "{commands} commands in {} s, slowest {slowest} ms; {} backups verified, {} collections made; {files}; contents are \
+         equal, also of the last backup",
+        began.elapsed().as_secs(),
+        clients.saver.made,
+        clients.definer.made,
+    );
+    assert!(watch.is_flat(), "memory is not flat: {}", watch.memory());
+}

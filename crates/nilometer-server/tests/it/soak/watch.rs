@@ -1,0 +1,222 @@
+//! What a server holds while a soak runs: memory, file descriptors, and the files in its directory.
+//!
+//! Memory may swing: memtables fill and are written out, caches fill up. Flat means that its peak in the last third of a
+//! watch is not above that of the third before by more than a little; the first third is for warming up.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nilometer::database::upkeep;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_millis(250);
+
+/// A watch shorter than this tells nothing of memory.
+const WATCH_MIN: Duration = Duration::from_secs(60);
+
+/// Growth from one third to the next that is no growth.
+const GROWTH_MAX: f64 = 0.10;
+const GROWTH_BYTES_MAX: f64 = 24.0 * MIB;
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// How long descriptors of removed files may live on.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Segments of the log and spare ones, at most: 384 MiB of 64, and what is being made ready.
+const LOG_FILES_MAX: usize = 10;
+
+/// A server that is watched.
+pub(super) struct Watch {
+    process: u32,
+    data: PathBuf,
+    /// Descriptors that are no files, before there were clients.
+    others: Vec<String>,
+    /// Seconds, and bytes of memory then.
+    samples: Vec<(f64, f64)>,
+}
+
+impl Watch {
+    pub(super) fn new(process: u32, data: &Path) -> Self {
+        let mut watch = Self {
+            process,
+            data: data.canonicalize().expect("a directory"),
+            others: Vec::new(),
+            samples: Vec::new(),
+        };
+        watch.others = watch.others_settled(0);
+        watch
+    }
+
+    /// Looks at memory until `time` has passed.
+    pub(super) fn for_so_long(mut self, time: Duration) -> Self {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            self.samples
+                .push((began.elapsed().as_secs_f64(), self.resident()));
+            std::thread::sleep(EVERY.min(time));
+        }
+        self
+    }
+
+    fn resident(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process));
+        let status = status.expect("a running server");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line
+            .and_then(|text| text.split_whitespace().next())
+            .expect("a figure");
+        kib.parse::<f64>().expect("a number") * 1024.0
+    }
+
+    fn third(&self, number: usize) -> &[(f64, f64)] {
+        let length = self.samples.len();
+        &self.samples[length * number / 3..length * (number + 1) / 3]
+    }
+
+    fn peak(&self, third: usize) -> f64 {
+        self.third(third)
+            .iter()
+            .map(|(_, bytes)| *bytes)
+            .fold(0.0, f64::max)
+    }
+
+    /// Bytes an hour over the last two thirds, by least squares.
+    fn slope(&self) -> f64 {
+        let samples = &self.samples[self.samples.len() / 3..];
+        let n = samples.len() as f64;
+        let mean = |f: fn(&(f64, f64)) -> f64| samples.iter().map(f).sum::<f64>() / n;
+        let (x, y) = (mean(|s| s.0), mean(|s| s.1));
+        let xy: f64 = samples.iter().map(|s| (s.0 - x) * (s.1 - y)).sum();
+        let xx: f64 = samples.iter().map(|s| (s.0 - x).powi(2)).sum();
+        3600.0 * xy / xx.max(f64::MIN_POSITIVE)
+    }
+
+    /// True if memory did not grow, or nobody looked for long enough to tell.
+    pub(super) fn is_flat(&self) -> bool {
+        let seconds = self.samples.last().map_or(0.0, |(seconds, _)| *seconds);
+        if seconds + 1.0 < WATCH_MIN.as_secs_f64() {
+            return true;
+        }
+        self.peak(2) <= self.peak(1) * (1.0 + GROWTH_MAX) + GROWTH_BYTES_MAX
+    }
+
+    /// The figures in a line.
+    pub(super) fn memory(&self) -> String {
+        let mut line = "memory, MiB, peaks of each third:".to_owned();
+        for third in 0..3 {
+            let _ = write!(line, " {:.0}", self.peak(third) / MIB);
+        }
+        let first = self.samples.first().map_or(0.0, |s| s.1 / MIB);
+        let last = self.samples.last().map_or(0.0, |s| s.1 / MIB);
+        let hour = self.slope() / MIB;
+        let _ = write!(
+            line,
+            "; first {first:.0}, last {last:.0}, slope after the first third {hour:+.0} an hour, over {:.0} s",
+            self.samples.last().map_or(0.0, |s| s.0)
+        );
+        line
+    }
+
+    /// What the descriptors of the server stand for.
+    fn descriptors(&self) -> Vec<String> {
+        let folder = format!("/proc/{}/fd", self.process);
+        let entries = std::fs::read_dir(folder).expect("a running server");
+        let targets = entries.filter_map(|e| std::fs::read_link(e.ok()?.path()).ok());
+        targets.map(|target| target.display().to_string()).collect()
+    }
+
+    /// Kinds of the descriptors that are no files of the data directory, once there are no more than `wanted`; waits
+    /// for connections to end and removed files to be let go.
+    fn others_settled(&self, wanted: usize) -> Vec<String> {
+        let data = self.data.display().to_string();
+        let end =
+            Instant::now() + PATIENCE.min(Duration::from_secs(if wanted == 0 { 1 } else { 20 }));
+        loop {
+            let all = self.descriptors().into_iter();
+            let is_file =
+                |target: &String| target.starts_with(&data) && !target.ends_with(" (deleted)");
+            let mut others: Vec<String> = all.filter(|target| !is_file(target)).collect();
+            others.sort();
+            if others.len() <= wanted || Instant::now() > end {
+                return others;
+            }
+            std::thread::sleep(EVERY);
+        }
+    }
+
+    /// Once clients have gone there are no more descriptors than before they came, but for files that are there.
+    pub(super) fn check_descriptors(&self) {
+        let now = self.others_settled(self.others.len());
+        assert!(
+            now.len() <= self.others.len(),
+            "before: {:?}, now: {now:?}",
+            self.others
+        );
+    }
+}
+
+/// Every file of a directory that was closed has a reason to be there. Says how many there are.
+pub(super) fn check_files(data: &Path) -> String {
+    let list = upkeep::describe_file(&data.join("TREES")).expect("a list");
+    let trees = list.iter().skip(1).map(|line| {
+        let id = line.split_whitespace().next().expect("an id");
+        data.join("trees").join(id)
+    });
+    let trees: Vec<PathBuf> = trees.collect();
+    let (mut count, mut bytes, mut log) = (0, 0, 0);
+    let mut folders = vec![data.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a directory") {
+            let entry = entry.expect("an entry");
+            let path = entry.path();
+            if path.is_dir() {
+                let is_tree = folder != data.join("trees") || trees.contains(&path);
+                assert!(is_tree, "nobody knows {}", path.display());
+                folders.push(path);
+                continue;
+            }
+            count += 1;
+            bytes += entry.metadata().expect("a file").len();
+            if folder == data.join("wal") {
+                log += 1;
+            }
+            check_file(&path, data);
+        }
+    }
+    assert!(log <= LOG_FILES_MAX, "{log} files of the log");
+    format!(
+        "{count} files with {:.0} MiB, each accounted for",
+        bytes as f64 / MIB
+    )
+}
+
+fn check_file(path: &Path, data: &Path) {
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .expect("a name");
+    let in_root = path.parent() == Some(data);
+    if in_root && ["LOCK", "FORMAT", "TREES"].contains(&name) {
+        return;
+    }
+    // A manifest: the one `current` names.
+    if let Some(folder) = path.parent()
+        && folder.join("current").exists()
+        && name.starts_with('v')
+    {
+        let told = upkeep::describe_file(&folder.join("current")).expect("a manifest");
+        assert!(
+            told[0].ends_with(&path.display().to_string()),
+            "{}: {told:?}",
+            path.display()
+        );
+        return;
+    }
+    let told = upkeep::describe_file(path).unwrap_or_else(|e| panic!("{}: {e:?}", path.display()));
+    let leftover = told
+        .iter()
+        .any(|line| line.contains("leftover") || line.contains("DAMAGED"));
+    assert!(!leftover, "{}: {told:?}", path.display());
+}

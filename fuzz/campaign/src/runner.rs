@@ -1,0 +1,126 @@
+//! Runs inputs one by one: counts them, catches what panics, measures how long they take.
+//!
+//! A panic on another thread that an input started counts, too: the hook of the process notes each. Whoever runs many
+//! runners may look at the [`Slot`] of each, to find an input that never ends.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longer than this no input may take.
+pub const INPUT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Panics of threads that no runner runs on.
+static ELSEWHERE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+static HOOK: Once = Once::new();
+
+thread_local! {
+    /// What the runner of this thread is doing: none if there is no runner; else the last panic.
+    static HERE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// What a runner is doing now: since when, the seed, the number of the input.
+pub type Slot = Arc<Mutex<Option<(Instant, u64, u64)>>>;
+
+/// Runs the inputs of one batch.
+pub struct Runner {
+    target: &'static str,
+    seed: u64,
+    /// Inputs so far.
+    pub inputs: u64,
+    /// Of those, how many were taken for what they claim to be, not refused.
+    pub accepted: u64,
+    /// What went wrong, each with the input.
+    pub failures: Vec<String>,
+    /// Numbers of inputs that took longer than [`INPUT_TIME_MAX`], with what they were.
+    pub slow: Vec<(u64, String)>,
+    /// The longest time of an input.
+    pub slowest: Duration,
+    /// What is being run.
+    pub slot: Slot,
+    /// True to print every input before it runs.
+    pub shows: bool,
+}
+
+impl Runner {
+    /// A runner of the batch of `seed`.
+    pub fn new(target: &'static str, seed: u64) -> Self {
+        HOOK.call_once(|| {
+            std::panic::set_hook(Box::new(|panic| {
+                let told = match std::env::var("RUST_BACKTRACE")
+                    .ok()
+                    .filter(|asked| asked == "full")
+                {
+                    None => panic.to_string(),
+                    Some(_) => format!("{panic}\n{}", std::backtrace::Backtrace::force_capture()),
+                };
+                let is_ours = HERE.with_borrow_mut(|here| match here {
+                    Some(last) => {
+                        last.clone_from(&told);
+                        true
+                    }
+                    None => false,
+                });
+                if !is_ours {
+                    ELSEWHERE
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(told);
+                }
+            }));
+        });
+        Self {
+            target,
+            seed,
+            inputs: 0,
+            accepted: 0,
+            failures: Vec::new(),
+            slow: Vec::new(),
+            slowest: Duration::ZERO,
+            slot: Slot::default(),
+            shows: false,
+        }
+    }
+
+    /// Runs one input, which says whether it was accepted; `describe` says what it is, if that is asked.
+    #[expect(
+        clippy::print_stdout,
+        reason = "inputs are shown where that was asked for"
+    )]
+    pub fn one(&mut self, describe: impl Fn() -> String, run: impl FnOnce() -> bool) {
+        let number = self.inputs;
+        self.inputs += 1;
+        if self.shows {
+            println!("{}", describe());
+        }
+        let started = Instant::now();
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((started, self.seed, number));
+        HERE.set(Some(String::new()));
+        let outcome = catch_unwind(AssertUnwindSafe(run));
+        let told = HERE.take().unwrap_or_default();
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let took = started.elapsed();
+        self.slowest = self.slowest.max(took);
+        if took > INPUT_TIME_MAX {
+            self.slow
+                .push((number, format!("{took:?} for {}", describe())));
+        }
+        match outcome {
+            Ok(accepted) => self.accepted += u64::from(accepted),
+            Err(_) => self.fail(number, &told, &describe()),
+        }
+        let elsewhere =
+            std::mem::take(&mut *ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner));
+        for told in elsewhere {
+            self.fail(number, &told, &describe());
+        }
+    }
+
+    fn fail(&mut self, number: u64, told: &str, input: &str) {
+        let place = format!("{} seed {} input {number}", self.target, self.seed);
+        self.failures.push(format!("{place}: {told}\n    {input}"));
+    }
+}
