@@ -115,7 +115,7 @@ fn files_are_served_with_a_strict_policy() {
     for (path, kind) in [
         ("/", "text/html"),
         ("/app.js", "text/javascript"),
-        ("/style.css", "text/css"),
+        ("/frame.css", "text/css"),
         ("/icon.svg", "image/svg+xml"),
     ] {
         let answer = page.get(path);

@@ -31,7 +31,8 @@ macro_rules! file {
 const FILES: &[File] = &[
     ("/", HTML, include_str!("page/index.html")),
     file!(SVG, "icon.svg"),
-    file!(CSS, "style.css"),
+    file!(CSS, "frame.css"),
+    file!(CSS, "views.css"),
     file!(SCRIPT, "app.js"),
     file!(SCRIPT, "api.js"),
     file!(SCRIPT, "dom.js"),
