@@ -31,6 +31,12 @@ const IDLE_BYTES_MAX: f64 = 1e9;
 /// Active connections: few and many.
 const ACTIVE: [usize; 2] = [16, 1000];
 
+/// Of the throughput of few, what many must have.
+const KEPT_MIN: f64 = 0.8;
+
+/// Until connections that nobody speaks on rest.
+const REST: Duration = Duration::from_secs(3);
+
 /// Threads of the client, each with its part of the connections.
 const CLIENT_THREADS: usize = 2;
 
@@ -148,11 +154,14 @@ fn idle_connections_take_little_memory() {
     let server = Server::start_with(&["--quiet"]);
     let before = resident(&server);
     let streams = open(&server, IDLE);
+    let at_once = resident(&server);
+    std::thread::sleep(REST);
     let after = resident(&server);
     let each = (after - before) / IDLE as f64 / 1024.0;
     println!(
-        "{IDLE} idle connections: {:.0} MB, {each:.1} KiB each; before {:.0} MB",
+        "{IDLE} idle connections: {:.0} MB, {each:.1} KiB each; at once {:.0} MB, before {:.0} MB",
         after / 1e6,
+        at_once / 1e6,
         before / 1e6
     );
     let authority = Authority::new();
@@ -162,9 +171,10 @@ fn idle_connections_take_little_memory() {
     let inside: Vec<_> = (0..count)
         .map(|_| encryption::connect_newest(&secure, &authority))
         .collect();
+    std::thread::sleep(REST);
     let each_inside = (resident(&secure) - before) / count as f64 / 1024.0;
     println!("{count} idle connections with TLS: {each_inside:.1} KiB each");
-    assert!(after < IDLE_BYTES_MAX);
+    assert!(at_once.max(after) < IDLE_BYTES_MAX);
     assert_eq!((streams.len(), inside.len()), (IDLE, count));
 }
 
@@ -186,6 +196,7 @@ fn many_active_connections_are_nearly_as_fast_as_few() {
             doc! {"insert": "ts", "documents": array![measurement]},
         ),
     ];
+    let mut lost = Vec::new();
     let [mut few, mut many] = ACTIVE.map(|count| open(&server, count));
     for (name, command) in works {
         let bytes = message("test", command);
@@ -202,8 +213,9 @@ fn many_active_connections_are_nearly_as_fast_as_few() {
             "{name}: {few:.0} a second with {} connections, {many:.0} with {}; median of the ratios {part:.2}",
             ACTIVE[0], ACTIVE[1]
         );
-        assert!(part > 0.8, "{name}");
+        lost.extend((part < KEPT_MIN).then_some(name));
     }
+    assert!(lost.is_empty(), "too much is lost: {lost:?}");
 }
 
 /// An insert of measurements like those of a machine's metrics, the next in time.

@@ -11,6 +11,7 @@ use crate::catalog::{CatalogEntry, Namespace};
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::{Collation, EvalContext, Expression, ParseContext};
+use crate::ids::IdSource;
 use crate::operation::OperationContext;
 use crate::parameters::QUERY_THREADS_MAX;
 use crate::query::cursor::{BatchRequest, Cursor, Tail};
@@ -61,6 +62,7 @@ impl QueryOptions {
         let mut expressions = constant.clone();
         let mut variables = Vec::new();
         if let Some(list) = args.document("let")? {
+            let random = IdSource::default();
             for element in list {
                 crate::eval::variables::check_user_name(element.name())?;
                 // Values are constants: they see neither documents nor each other.
@@ -68,6 +70,7 @@ impl QueryOptions {
                 let cx = EvalContext {
                     now_ms: operation.now_ms,
                     collator: collation.collator(),
+                    random: Some(&random),
                     ..EvalContext::default()
                 };
                 variables.push(value.evaluate(DocRef::EMPTY, &cx)?);
