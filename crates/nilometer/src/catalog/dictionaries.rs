@@ -27,8 +27,7 @@ impl Catalog {
     /// Keeps a dictionary of a collection; durable when it returns.
     pub fn put_dictionary(&self, collection: [u8; 16], number: u64, bytes: &[u8]) -> Result<()> {
         let mut batch = WriteBatch::new();
-        let key = [DICTIONARY_PREFIX, &collection, &number.to_be_bytes()].concat();
-        batch.put(self.keyspace, key, bytes.to_vec());
+        batch.put(self.keyspace, key(collection, number), bytes.to_vec());
         self.engine.commit(batch, Durability::Sync)?;
         Ok(())
     }
@@ -62,9 +61,7 @@ impl Catalog {
         let mut batch = WriteBatch::new();
         for kept in self.dictionaries()? {
             if !there.contains(&kept.collection) {
-                let number = kept.number.to_be_bytes();
-                let key = [DICTIONARY_PREFIX, &kept.collection, &number].concat();
-                batch.delete(self.keyspace, key);
+                batch.delete(self.keyspace, key(kept.collection, kept.number));
             }
         }
         if !batch.is_empty() {
@@ -72,6 +69,10 @@ impl Catalog {
         }
         Ok(())
     }
+}
+
+fn key(collection: [u8; 16], number: u64) -> Vec<u8> {
+    [DICTIONARY_PREFIX, &collection, &number.to_be_bytes()].concat()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! dictionary once. One in use is kept for good: buckets that were stored with it name it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nilometer_bson::DocRef;
@@ -31,6 +32,9 @@ const SAMPLES_MIN: usize = 16;
 /// Collections that are learnt from at a time; others wait.
 const LEARNING_MAX: usize = 64;
 
+/// One of which so many skeletons of others were seen without one of its own gives its place up.
+const STALE_AFTER: u64 = 4096;
+
 /// Bytes of a dictionary: so many samples would fit, within these limits.
 const SAMPLES_HELD: usize = 8;
 const DICTIONARY_BYTES: std::ops::RangeInclusive<usize> = 2048..=65_536;
@@ -47,6 +51,8 @@ pub(crate) struct Dictionaries {
     /// Skeletons to learn from.
     samples: usize,
     collections: Mutex<HashMap<[u8; 16], Learnt>>,
+    /// Skeletons seen.
+    seen: AtomicU64,
 }
 
 /// What is known of a collection.
@@ -83,10 +89,13 @@ struct Samples {
     lengths: Vec<usize>,
     /// What they took as they were stored.
     stored: usize,
+    /// Skeletons seen, of any collection, when the last was added.
+    added_at: u64,
 }
 
 impl Samples {
-    fn add(&mut self, skeleton: &[u8], stored: usize) {
+    fn add(&mut self, skeleton: &[u8], stored: usize, now: u64) {
+        self.added_at = now;
         self.bytes.extend_from_slice(skeleton);
         self.lengths.push(skeleton.len());
         self.stored += stored;
@@ -137,6 +146,7 @@ impl Dictionaries {
             catalog,
             samples,
             collections: Mutex::new(collections),
+            seen: AtomicU64::new(0),
         })
     }
 
@@ -161,9 +171,7 @@ impl Dictionaries {
 
     /// Forgets what a collection was to be learnt from. What is stored of it may be read yet.
     pub(crate) fn forget(&self, collection: [u8; 16]) {
-        if let Some(learnt) = self.held().get_mut(&collection) {
-            learnt.watch();
-        }
+        give_up(&mut self.held(), collection);
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<[u8; 16], Learnt>> {
@@ -193,17 +201,15 @@ impl Dictionaries {
 
     /// Adds a sample, if any are wanted; those there are, if they are enough.
     fn full_samples(&self, collection: [u8; 16], skeleton: &[u8], took: usize) -> Option<Samples> {
+        let now = self.seen.fetch_add(1, Ordering::Relaxed);
         let mut collections = self.held();
-        if !collections.contains_key(&collection) {
-            let learning = |learnt: &&Learnt| matches!(learnt.phase, Phase::Learning(_));
-            if collections.values().filter(learning).count() >= LEARNING_MAX {
-                return None;
-            }
+        if !collections.contains_key(&collection) && !make_room(&mut collections, now) {
+            return None;
         }
         let learnt = collections.entry(collection).or_default();
         match &mut learnt.phase {
             Phase::Learning(samples) => {
-                samples.add(skeleton, took);
+                samples.add(skeleton, took, now);
                 if !samples.are_enough(self.samples) {
                     return None;
                 }
@@ -228,6 +234,37 @@ impl Dictionaries {
                 }
                 None
             }
+        }
+    }
+}
+
+/// Whether one more collection may be learnt from; one that nothing is heard of gives its place up.
+fn make_room(collections: &mut HashMap<[u8; 16], Learnt>, now: u64) -> bool {
+    let learning = collections.iter().filter_map(|(id, learnt)| {
+        let Phase::Learning(samples) = &learnt.phase else {
+            return None;
+        };
+        Some((samples.added_at, *id))
+    });
+    let learning: Vec<_> = learning.collect();
+    if learning.len() < LEARNING_MAX {
+        return true;
+    }
+    match learning.into_iter().min() {
+        Some((added_at, stale)) if added_at + STALE_AFTER < now => {
+            give_up(collections, stale);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Ends learning from a collection. Its dictionaries stay.
+fn give_up(collections: &mut HashMap<[u8; 16], Learnt>, collection: [u8; 16]) {
+    if let Some(learnt) = collections.get_mut(&collection) {
+        learnt.watch();
+        if learnt.dictionaries.is_empty() {
+            collections.remove(&collection);
         }
     }
 }
@@ -322,6 +359,22 @@ mod tests {
         let strange = "a long name that nobody could have foreseen, of another kind altogether";
         store(&dictionaries, (2 * WINDOW + SAMPLES) as i32, strange);
         assert_eq!(catalog.dictionaries().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn collections_nothing_is_heard_of_keep_nobody_from_learning() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let catalog = catalog(&engine);
+        let dictionaries = Dictionaries::open(catalog.clone(), SAMPLES).unwrap();
+        for quiet in 0..LEARNING_MAX as u8 {
+            let bucket = bucket(1, "quiet");
+            let stored = dictionaries.store([quiet + 100; 16], bucket.as_ref(), Columns::Packed);
+            stored.unwrap();
+        }
+        store(&dictionaries, 1000, "sensor");
+        assert!(catalog.dictionaries().unwrap().is_empty());
+        store(&dictionaries, STALE_AFTER as i32, "sensor");
+        assert_eq!(catalog.dictionaries().unwrap().len(), 1);
     }
 
     #[test]
