@@ -6,7 +6,7 @@ use nilometer::auth::Mechanism;
 use nilometer_bson::{DocRef, Document, Value, ValueRef, array, doc};
 
 use crate::client::{Client, code, is_ok, prover};
-use crate::server::{Directory, Server};
+use crate::server::{Directory, Server, with_audit};
 
 pub(crate) fn create_root(server: &Server) {
     let create = doc! {"createUser": "root", "pwd": "pencil", "roles": array!["root"]};
@@ -122,15 +122,7 @@ fn users_outlive_the_server_and_configuration_files_ask_for_them() {
 fn the_audit_log_tells_of_logins_refusals_and_changes_and_of_no_secret() {
     let directory = Directory::new();
     let path = directory.0.join("audit.json");
-    let server = Server::start_with(&[
-        "--auth",
-        "--auditDestination",
-        "file",
-        "--auditFormat",
-        "JSON",
-        "--auditPath",
-        path.to_str().expect("a path"),
-    ]);
+    let server = Server::start_with(&with_audit(&path));
     create_root(&server);
     let mut client = server.connect();
     assert_eq!(code(&client.run(&doc! {"find": "c"})), 13);

@@ -1,7 +1,7 @@
 //! A server process of a test's own.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -172,4 +172,17 @@ impl Effort {
             self.fast
         }
     }
+}
+
+/// Flags of a server that asks who is there and writes an audit log to `path`.
+pub(crate) fn with_audit(path: &Path) -> [&str; 7] {
+    [
+        "--auth",
+        "--auditDestination",
+        "file",
+        "--auditFormat",
+        "JSON",
+        "--auditPath",
+        path.to_str().expect("a path"),
+    ]
 }

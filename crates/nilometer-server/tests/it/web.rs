@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::access::create_root;
 use crate::client::is_ok;
 use crate::http::{exchange, free_port};
-use crate::server::{Directory, Server};
+use crate::server::{Directory, Server, with_audit};
 
 /// A server with its web page.
 struct Page {
@@ -483,15 +483,7 @@ fn nothing_is_told_before_a_login() {
 fn a_login_lasts_until_the_logout() {
     let directory = Directory::new();
     let audit = directory.0.join("audit.json");
-    let page = Page::start(&[
-        "--auth",
-        "--auditDestination",
-        "file",
-        "--auditFormat",
-        "JSON",
-        "--auditPath",
-        audit.to_str().expect("a path"),
-    ]);
+    let page = Page::start(&with_audit(&audit));
     create_root(&page.server);
     let wrong = page.log_in("root", "wrong");
     let nobody = page.log_in("nobody", "wrong");
