@@ -36,6 +36,14 @@ impl Transport {
         })
     }
 
+    /// True if bytes of the client were taken from the socket that nobody has read.
+    pub(crate) fn has_read_ahead(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.given < stream.first.len(),
+            Self::Tls(stream) => !stream.conn.wants_read(),
+        }
+    }
+
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
