@@ -127,12 +127,13 @@ impl Resting {
     }
 
     /// Serves the connection until it ends, or needs no thread: then what is kept of it comes back.
-    pub(crate) fn serve(self, shared: &Shared) -> Option<(Self, Pause)> {
+    pub(crate) fn serve(self, shared: &Shared, reader: &mut Reader) -> Option<(Self, Pause)> {
+        *reader.0.get_mut() = self.transport;
         Connection {
             database: &shared.database,
             session: self.session,
             entry: self.entry,
-            stream: BufReader::with_capacity(limits::READ_BUFFER_BYTES, self.transport),
+            stream: &mut reader.0,
             patience: shared.patience,
             memory: &shared.message_memory,
             lounge: &shared.lounge,
@@ -142,12 +143,24 @@ impl Resting {
     }
 }
 
+/// What a thread reads its connections with, one after the other: small messages come by way of its buffer. It is empty
+/// between two connections.
+pub(crate) struct Reader(BufReader<Transport>);
+
+impl Reader {
+    /// Of no connection yet.
+    pub(crate) fn new() -> Self {
+        let reader = BufReader::with_capacity(limits::READ_BUFFER_BYTES, Transport::None);
+        Self(reader)
+    }
+}
+
 /// A connection that has a thread, and what it needs.
 struct Connection<'a> {
     database: &'a Database,
     session: ClientSession,
     entry: Arc<Entry>,
-    stream: BufReader<Transport>,
+    stream: &'a mut BufReader<Transport>,
     patience: Patience,
     memory: &'a MessageMemory,
     lounge: &'a Lounge,
@@ -185,6 +198,7 @@ impl<'a> Connection<'a> {
                 );
             }
         }
+        *self.stream.get_mut() = Transport::None;
         None
     }
 
@@ -193,7 +207,7 @@ impl<'a> Connection<'a> {
         Resting {
             session: self.session,
             entry: self.entry,
-            transport: self.stream.into_inner(),
+            transport: std::mem::replace(self.stream.get_mut(), Transport::None),
             silent_since: None,
         }
     }
@@ -277,7 +291,7 @@ impl<'a> Connection<'a> {
         self.wait_for_message()?;
         let until = Instant::now() + self.patience.message;
         let mut stream = Until {
-            stream: &mut self.stream,
+            stream: &mut *self.stream,
             until,
             stall: self.patience.stall,
         };
@@ -286,7 +300,7 @@ impl<'a> Connection<'a> {
         let header = Header::parse(&head)?;
         let room = self.room_for(header.length)?;
         let mut stream = Until {
-            stream: &mut self.stream,
+            stream: &mut *self.stream,
             until,
             stall: self.patience.stall,
         };

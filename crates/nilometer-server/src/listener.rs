@@ -9,7 +9,7 @@ use std::thread;
 use socket2::{SockRef, TcpKeepalive};
 use tracing::{info, warn};
 
-use crate::connection::{Pause, Resting};
+use crate::connection::{Pause, Reader, Resting};
 use crate::limits;
 use crate::log;
 use crate::server::Shared;
@@ -160,20 +160,20 @@ fn in_thread(
 
 /// Serves a connection until it ends or rests; where connections share threads, then the next, as long as there is one.
 fn serve(shared: &Arc<Shared>, connection: Resting) {
-    let mut next = Some(connection);
+    let (mut next, mut reader) = (Some(connection), Reader::new());
     while let Some(connection) = next.take() {
-        if serve_turn(shared, connection) == Some(Pause::Turn) {
+        if serve_turn(shared, connection, &mut reader) == Some(Pause::Turn) {
             next = shared.lounge.next();
         }
     }
 }
 
 /// Serves one connection until it ends, rests or gives way to others. Tells which of the last two.
-fn serve_turn(shared: &Arc<Shared>, connection: Resting) -> Option<Pause> {
+fn serve_turn(shared: &Arc<Shared>, connection: Resting, reader: &mut Reader) -> Option<Pause> {
     let id = connection.entry().id;
     log::enter_connection(id);
     let serving = shared.lounge.serving();
-    let paused = connection.serve(shared);
+    let paused = connection.serve(shared, reader);
     drop(serving);
     let Some((connection, pause)) = paused else {
         close(shared, id);

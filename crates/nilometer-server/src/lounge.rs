@@ -12,14 +12,15 @@
 //!
 //! What comes is not read here but by the thread that takes the connection, so that a client that is slow holds up nobody.
 //! Commands may take long or wait for each other. So one thread watches whether the others still take
-//! connections; where they do not, those that have something to say get threads of their own ([`watch`]).
+//! connections; where they do not, those that have something to say get further threads ([`watch`]), which stay for a
+//! second when they are not needed any more.
 
 use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -50,6 +51,8 @@ pub(crate) struct Lounge {
     idle: AtomicUsize,
     /// Connections they have taken so far.
     taken: AtomicU64,
+    /// Threads beyond those, which the watcher has when commands wait.
+    spare: Spare,
 }
 
 /// A connection without a thread.
@@ -68,6 +71,56 @@ impl Drop for Serving<'_> {
     }
 }
 
+/// Threads that are not needed now, but were a moment ago: making one costs more than most commands.
+#[derive(Default)]
+struct Spare {
+    state: Mutex<SpareState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct SpareState {
+    threads: usize,
+    connections: Vec<Resting>,
+    is_closed: bool,
+}
+
+impl Spare {
+    fn lock(&self) -> MutexGuard<'_, SpareState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits to be given a connection, for [`limits::REST_AFTER`] at most.
+    fn wait(&self) -> Option<Resting> {
+        let mut state = self.lock();
+        state.threads += 1;
+        let is_idle = |state: &mut SpareState| state.connections.is_empty() && !state.is_closed;
+        let waited = self
+            .changed
+            .wait_timeout_while(state, limits::REST_AFTER, is_idle);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.threads -= 1;
+        state.connections.pop()
+    }
+
+    /// Gives a connection to a thread that waits; gives it back if there is none.
+    fn take(&self, connection: Resting) -> Option<Resting> {
+        let mut state = self.lock();
+        if state.threads <= state.connections.len() {
+            return Some(connection);
+        }
+        state.connections.push(connection);
+        drop(state);
+        self.changed.notify_one();
+        None
+    }
+
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_all();
+    }
+}
+
 impl Lounge {
     /// An empty one.
     pub(crate) fn new() -> io::Result<Self> {
@@ -82,6 +135,7 @@ impl Lounge {
             active: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
+            spare: Spare::default(),
         })
     }
 
@@ -141,18 +195,13 @@ impl Lounge {
         Some(connection)
     }
 
-    /// The next connection that has something to say, for a thread that has given up its own. None if there are threads
-    /// enough, nothing comes for [`limits::REST_AFTER`], or the lounge closes: then the thread ends.
+    /// The next connection that has something to say, for a thread that has given up its own. None if nothing comes for
+    /// [`limits::REST_AFTER`], or the lounge closes: then the thread ends.
     pub(crate) fn next(&self) -> Option<Resting> {
-        let idle = self.idle.fetch_add(1, Ordering::Relaxed);
-        let threads = idle + self.serving.load(Ordering::Relaxed);
-        let next = if threads < limits::OWN_THREADS_MAX {
-            self.wait_for_one()
-        } else {
-            None
-        };
+        let is_one_of_few = self.idle.fetch_add(1, Ordering::Relaxed) < limits::OWN_THREADS_MAX;
+        let next = is_one_of_few.then(|| self.wait_for_one());
         self.idle.fetch_sub(1, Ordering::Relaxed);
-        next
+        next.unwrap_or_else(|| self.spare.wait())
     }
 
     fn wait_for_one(&self) -> Option<Resting> {
@@ -204,11 +253,14 @@ impl Lounge {
     /// Threads that have a connection.
     #[cfg(test)]
     pub(crate) fn threads(&self) -> usize {
-        self.serving.load(Ordering::Relaxed) + self.idle.load(Ordering::Relaxed)
+        self.serving.load(Ordering::Relaxed)
+            + self.idle.load(Ordering::Relaxed)
+            + self.spare.lock().threads
     }
 
     /// Lets all that wait here end.
     pub(crate) fn close(&self) {
+        self.spare.close();
         if let Err(problem) = rustix::io::write(&self.waker, &1_u64.to_ne_bytes()) {
             warn!(c = "NETWORK", id = 22_999, error = %problem, "Waking the watcher failed");
         }
@@ -255,7 +307,8 @@ pub(crate) fn watch(shared: &Arc<Shared>) {
             if id == WAKER {
                 return;
             }
-            if let Some(connection) = lounge.leave(id) {
+            let connection = lounge.leave(id);
+            if let Some(connection) = connection.and_then(|c| lounge.spare.take(c)) {
                 listener::resume(shared, connection);
             }
         }

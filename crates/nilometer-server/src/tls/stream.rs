@@ -23,6 +23,8 @@ pub(crate) enum Transport {
     Plain(Replayed),
     /// Inside TLS.
     Tls(Box<StreamOwned<ServerConnection, Replayed>>),
+    /// Nowhere: there is nothing to read, and nothing is written.
+    None,
 }
 
 impl Transport {
@@ -41,6 +43,7 @@ impl Transport {
         match self {
             Self::Plain(stream) => stream.given < stream.first.len(),
             Self::Tls(stream) => !stream.conn.wants_read(),
+            Self::None => false,
         }
     }
 
@@ -54,6 +57,7 @@ impl Read for Transport {
         match self {
             Self::Plain(stream) => stream.read(buffer),
             Self::Tls(stream) => stream.read(buffer),
+            Self::None => Ok(0),
         }
     }
 }
@@ -63,6 +67,7 @@ impl Write for Transport {
         match self {
             Self::Plain(stream) => stream.write(bytes),
             Self::Tls(stream) => stream.write(bytes),
+            Self::None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -70,6 +75,7 @@ impl Write for Transport {
         match self {
             Self::Plain(stream) => stream.flush(),
             Self::Tls(stream) => stream.flush(),
+            Self::None => Ok(()),
         }
     }
 }
