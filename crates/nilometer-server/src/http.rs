@@ -3,7 +3,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/healthz` | 200 as long as the process answers |
-//! | `/readyz` | 200 if the database takes reads and writes, else 503 and why it does not |
+//! | `/readyz` | 200 if writes are taken and the disk answers, else 503 and why not |
 //! | `/metrics` | the figures of `serverStatus`, as OpenMetrics |
 //! | `/` and others | the web page and what it asks for, if it is wanted: see [`web`] |
 //!

@@ -22,6 +22,7 @@ use nilometer_bson::Document;
 use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
 
 use crate::auth::Authority;
+use crate::background::disk::DiskWatch;
 use crate::background::{Background, Needs};
 use crate::catalog::Catalog;
 use crate::commands;
@@ -54,6 +55,7 @@ pub struct Database {
     collections: Arc<StoredCollections>,
     authority: Arc<Authority>,
     query: QueryServices,
+    disk: Arc<DiskWatch>,
     /// Ended with the database.
     _background: Background,
     /// Ended with the database.
@@ -133,7 +135,9 @@ impl Database {
             plans: plans.clone(),
             workers: Arc::default(),
         };
+        let disk = Arc::new(DiskWatch::new(engine.clone(), services.clone()));
         let background = Background::start(Needs {
+            disk: disk.clone(),
             services: services.clone(),
             catalog: catalog.clone(),
             timeseries: timeseries.clone(),
@@ -160,6 +164,7 @@ impl Database {
             collections,
             authority,
             query,
+            disk,
             _background: background,
             _resumed_builds: resumed_builds,
         })
@@ -180,12 +185,12 @@ impl Database {
         commands::run(self, session, request)
     }
 
-    /// Ends a logical session and the cursors that were opened in it, by `user` if one is given.
+    /// Ends a user's logical session and the cursors that were opened in it.
     pub(crate) fn end_session(&self, id: SessionId, user: Option<&UserName>) {
-        self.services.sessions.end(id);
+        self.services.sessions.end(id, user);
         self.query
             .cursors
-            .kill_where(|_, lsid, by| lsid == Some(id) && (user.is_none() || by == user));
+            .kill_where(|_, lsid, by| lsid == Some(id) && by == user);
     }
 
     /// Writes everything out and compacts it: for benches and for copies of the directory.
@@ -217,6 +222,10 @@ impl Database {
 
     pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
+    }
+
+    pub(crate) fn disk(&self) -> &DiskWatch {
+        &self.disk
     }
 
     pub(crate) fn catalog(&self) -> &Arc<Catalog> {

@@ -136,6 +136,8 @@ parameters! {
         "Bytes the stages of all queries may hold together before they write to disk or fail; 0 for half of the machine's memory.";
     nilometer_query_threads = "nilometerQueryThreads", Int, Any, 0, 0, QUERY_THREADS_MAX as i64,
         "Threads that may be busy with one query; 0 for as many as there are processor cores, 1 to share no work.";
+    nilometer_stuck_disk_millis = "nilometerStuckDiskMillis", Long, Any, 5000, 1, i64::MAX,
+        "Milliseconds after which a write or a sync that has not come back is told of, in the log, in serverStatus and by /readyz.";
     quiet = "quiet", Bool, Any, 0, 0, 1,
         "True to log no connections.";
     scram_iteration_count = "scramIterationCount", Int, Any, 10_000, 5000, INT_MAX,

@@ -197,6 +197,30 @@ const FAMILIES: &[Family] = &[
         "Syncs of the log.",
         &[("", "storageEngine.log.syncs")],
     ),
+    one(
+        "nilometer_storage_disk_stuck",
+        Gauge,
+        "Writes and syncs that have not come back for longer than they may.",
+        &[("", "storageEngine.disk.stuck")],
+    ),
+    one(
+        "nilometer_storage_disk_stuck_milliseconds",
+        Gauge,
+        "How long the oldest of them has waited.",
+        &[("", "storageEngine.disk.stuckMillis")],
+    ),
+    one(
+        "nilometer_storage_disk_stalls",
+        Counter,
+        "Writes and syncs that took longer than they may.",
+        &[("", "storageEngine.disk.stuckTotal")],
+    ),
+    one(
+        "nilometer_storage_disk_longest_milliseconds",
+        Gauge,
+        "The longest write or sync since the start.",
+        &[("", "storageEngine.disk.longestMillis")],
+    ),
     each(
         "nilometer_buckets",
         Gauge,

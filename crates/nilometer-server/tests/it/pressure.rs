@@ -1,6 +1,7 @@
-//! The server where the machine has no more to give: a full disk, a disk that cannot be written, no files to open.
+//! The server where the machine has no more to give: a full disk, a disk that cannot be written or does not answer,
+//! no files to open.
 //!
-//! Disks are small ones in memory, mounted where only the server sees them. That takes root; without it those tests say
+//! Disks are small ones in memory or in a file, mounted where only the server sees them. That takes root; without it those tests say
 //! so and do nothing.
 
 #![expect(clippy::print_stdout, reason = "a test that cannot be run says so")]
@@ -17,6 +18,7 @@ use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Binary, Document, Value, ValueRef, array, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
+use crate::http::{free_port, get};
 use crate::random::Random;
 use crate::server::{Directory, Server};
 
@@ -126,11 +128,7 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
     // Reads go on, and nothing of what was refused is there.
     assert_eq!(count(&mut client), stored);
     assert_eq!(count(&mut server.connect()), stored);
-    // The server's own view of its disk.
-    let inside = PathBuf::from(format!("/proc/{}/root", server.process()));
-    let filler = inside
-        .join(directory.0.strip_prefix("/").expect("a whole path"))
-        .join("filler");
+    let filler = inside(&server, &directory.0.join("filler"));
     std::fs::remove_file(filler).expect("the filler");
     let end = Instant::now() + PATIENCE;
     while insert(&mut client, &mut random, DOCUMENTS_MAX) != 0 {
@@ -138,6 +136,98 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(count(&mut client), stored + 1);
+}
+
+/// What the server sees as `path`.
+fn inside(server: &Server, path: &Path) -> PathBuf {
+    let root = PathBuf::from(format!("/proc/{}/root", server.process()));
+    root.join(path.strip_prefix("/").expect("a whole path"))
+}
+
+/// A file system that takes no writes until this goes: whoever writes waits and cannot even be killed.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    /// `None` if this system cannot do that.
+    fn new(path: PathBuf) -> Option<Self> {
+        let frozen = Self::call("-f", &path);
+        frozen.then_some(Self(path))
+    }
+
+    fn call(flag: &str, path: &Path) -> bool {
+        let called = Command::new("fsfreeze").arg(flag).arg(path).status();
+        called.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        Self::call("-u", &self.0);
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_answer_is_told_of_while_it_lasts() {
+    const LIMIT_MS: &str = "300";
+    let made = "truncate -s 64M \"$1/image\" && mkfs.ext4 -q \"$1/image\"";
+    let directory = Directory::new();
+    let made = Command::new("sh")
+        .args(["-ec", made, "sh"])
+        .arg(&directory.0)
+        .status();
+    if !may_mount() || !made.is_ok_and(|status| status.success()) {
+        println!("left out: there is no file system to freeze");
+        return;
+    }
+    let http = free_port();
+    let script = "mkdir \"$1/disk\" && mount -o loop \"$1/image\" \"$1/disk\"";
+    let program = env!("CARGO_BIN_EXE_nilometer");
+    let script = format!(
+        "{script}\nexec \"$0\" serve --port 0 --dbpath \"$1/disk/data\" --httpPort {http} \
+         --setParameter nilometerStuckDiskMillis={LIMIT_MS}"
+    );
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-ec", &script, program])
+        .arg(&directory.0);
+    let server = Server::spawn(&mut command);
+    let mut random = Random(1);
+    let mut client = server.connect();
+    assert_eq!(insert(&mut client, &mut random, 0), 0);
+    assert!(get(http, "/readyz").ends_with("ok\n"));
+    let Some(frozen) = Frozen::new(inside(&server, &directory.0.join("disk"))) else {
+        println!("left out: the file system cannot be frozen");
+        return;
+    };
+    let mut writer = server.connect();
+    let waiting = std::thread::spawn(move || insert(&mut writer, &mut Random(2), 1));
+    let first = server.wait_for_line("The disk does not answer");
+    assert!(first.contains("the log in") && first.contains("\"waitingMillis\":"));
+    // Said again when the time has doubled.
+    server.wait_for_line("The disk does not answer");
+    let answer = get(http, "/readyz");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("the disk does not answer"), "{answer}");
+    let figures = get(http, "/metrics");
+    for line in [
+        "nilometer_writable 0\n",
+        "nilometer_storage_disk_stalls_total ",
+    ] {
+        assert!(figures.contains(line), "{line}: {figures}");
+    }
+    assert!(!figures.contains("nilometer_storage_disk_stuck 0\n"));
+    assert!(get(http, "/healthz").starts_with("HTTP/1.1 200 "));
+    assert_eq!(count(&mut client), 1);
+    assert_eq!(count(&mut server.connect()), 1);
+    drop(frozen);
+    server.wait_for_line("The disk has answered");
+    assert_eq!(waiting.join().expect("no panic"), 0);
+    assert_eq!(count(&mut client), 2);
+    let end = Instant::now() + PATIENCE;
+    while !get(http, "/readyz").ends_with("ok\n") {
+        assert!(Instant::now() < end, "it is not ready again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request, Usage};
 use crate::services::{LatencyClass, OperationEntry, Services};
-use crate::session::{ClientSession, SessionId};
+use crate::session::{ClientSession, SessionId, UserName};
 
 /// Runs one command and answers it.
 pub fn run(database: &Database, session: &mut ClientSession, request: &Request) -> Document {
@@ -52,7 +52,7 @@ fn run_known(
     authorization::check(database, session, spec, &generic.database, request)?;
     let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
-    touch(services, generic.lsid, now_ms)?;
+    touch(services, generic.lsid, session.login.user(), now_ms)?;
     let started = services.clock.monotonic();
     let mut operation = OperationContext {
         id: services.operations.next_id(),
@@ -137,12 +137,17 @@ fn check_admin_only(spec: &CommandSpec, database: &str) -> Result<()> {
 }
 
 /// The logical session is in use.
-fn touch(services: &Services, lsid: Option<SessionId>, now_ms: i64) -> Result<()> {
+fn touch(
+    services: &Services,
+    lsid: Option<SessionId>,
+    user: Option<&UserName>,
+    now_ms: i64,
+) -> Result<()> {
     let Some(lsid) = lsid else {
         return Ok(());
     };
     let max = usize::try_from(services.parameters.max_sessions()).unwrap_or(usize::MAX);
-    services.sessions.touch(lsid, now_ms, max)
+    services.sessions.touch(lsid, user, now_ms, max)
 }
 
 /// What a command that can be told so shall leave undone to the documents it writes.

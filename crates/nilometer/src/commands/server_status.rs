@@ -4,6 +4,8 @@
 //! client may leave a section out (`{metrics: 0}`) or ask for one that is not given by default.
 //! A figure is here only if it is true; what this server does not count is left out.
 
+use std::time::Duration;
+
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::args::truncated_i64;
@@ -302,7 +304,9 @@ fn opcounters(database: &Database) -> Value {
 
 fn storage_engine(database: &Database) -> Value {
     let engine = database.engine().statistics();
+    let disk = database.disk().status();
     let figure = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     doc! {
         "name": STORAGE_ENGINE,
         "persistent": true,
@@ -312,6 +316,12 @@ fn storage_engine(database: &Database) -> Value {
             "batches": figure(engine.commits),
             "syncs": figure(engine.syncs),
             "bytes": figure(engine.log_bytes),
+        },
+        "disk": doc! {
+            "stuck": figure(disk.stuck as u64),
+            "stuckMillis": millis(disk.oldest.map_or(Duration::ZERO, |wait| wait.age)),
+            "stuckTotal": figure(disk.total),
+            "longestMillis": millis(disk.longest),
         },
     }
     .into()

@@ -20,5 +20,6 @@ mod readers;
 mod rules;
 mod same_answers;
 mod statistics;
+mod stuck_disk;
 mod support;
 mod validators;
