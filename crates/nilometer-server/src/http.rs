@@ -258,6 +258,16 @@ fn ready(database: &Database) -> Answer {
     }
 }
 
+/// Bytes of the head they begin with, if it is one.
+pub(crate) fn fuzz_head(bytes: &[u8]) -> Option<usize> {
+    Head::parse(bytes).ok().flatten().map(|(_, length)| length)
+}
+
+/// Bounds a command of the web page.
+pub(crate) fn fuzz_command(command: nilometer_bson::DocRef<'_>) {
+    web::fuzz_command(command);
+}
+
 fn figures(shared: &Shared) -> Answer {
     if shared.gives_metrics {
         return Answer::new("200 OK", OPEN_METRICS, metrics::of(&shared.database));

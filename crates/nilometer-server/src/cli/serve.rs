@@ -21,7 +21,7 @@ use crate::http::{Http, HttpOptions};
 use crate::server::{Options, Server};
 use crate::shutdown::{Reason, ShutdownSignal};
 use crate::tls::Tls;
-use crate::{listener, log, machine};
+use crate::{limits, listener, log, machine};
 
 /// Serves until a signal comes.
 pub(crate) fn run(given: Given, argv: Vec<String>) -> Result<(), Failure> {
@@ -67,6 +67,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         access_control: settings.security.access_control,
     };
     let database = open(&settings.data_directory, environment, &signal)?;
+    let message_memory_bytes = warn_about_memory(&database);
     set_audit(&database, settings.security.audit.as_deref())?;
     let ssl = if tls.is_some() { "on" } else { "off" };
     if let Some(ms) = settings.slow_ms {
@@ -80,6 +81,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         connections_max: settings.connections_max,
         compressors: settings.compressors,
         tls,
+        message_memory_bytes,
         ..Options::default()
     };
     let server = Server::start(database.clone(), listeners, options).map_err(no_threads)?;
@@ -229,6 +231,29 @@ fn warn_about_access(settings: &Settings) {
             "The server listens on addresses beyond this machine without access control"
         );
     }
+}
+
+/// What large messages may hold together on this machine. Tells if that and what the database may hold come to
+/// more memory than there is.
+fn warn_about_memory(database: &Database) -> usize {
+    let most = limits::MESSAGE_MEMORY_BYTES;
+    let Some(limit) = database.services().host.memory_known_limit() else {
+        return most;
+    };
+    let share = usize::try_from(limit / limits::MESSAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
+    let messages = most.min(share).max(limits::MESSAGE_BYTES_MAX);
+    let planned = database.memory_planned_bytes() + messages as u64;
+    if planned > limit {
+        warn!(
+            c = "CONTROL",
+            id = 22_179,
+            startup = true,
+            plannedBytes = planned,
+            limitBytes = limit,
+            "The limits of caches, queries and messages come to more memory than the process may have"
+        );
+    }
+    messages
 }
 
 /// Files the process needs besides its connections: the database's, the log, some spare.

@@ -165,7 +165,11 @@ const FAMILIES: &[Family] = &[
         Gauge,
         "Memory of the process.",
         "kind",
-        &[("resident", "mem.resident"), ("virtual", "mem.virtual")],
+        &[
+            ("resident", "mem.resident"),
+            ("virtual", "mem.virtual"),
+            ("limit", "mem.limit"),
+        ],
     ),
     one(
         "nilometer_storage_disk_bytes",

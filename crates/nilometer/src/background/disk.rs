@@ -6,7 +6,6 @@
 //! meanwhile. [`DiskWatch::status`] is what `serverStatus` and a health check are told.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,9 +13,6 @@ use nilometer_storage::{DiskWait, Engine};
 use tracing::{info, warn};
 
 use crate::services::Services;
-
-/// How often the list is looked at.
-const TICK: Duration = Duration::from_millis(250);
 
 /// What is known of calls that take long.
 pub(crate) struct DiskWatch {
@@ -79,7 +75,7 @@ impl DiskWatch {
     }
 
     /// Looks once, and logs what is to be told.
-    fn look(&self) {
+    pub(super) fn look(&self) {
         let waits = self.engine.disk_waits().under_way;
         let notices = self.told().look(waits, self.limit());
         for notice in notices {
@@ -139,13 +135,6 @@ impl Told {
         let over = before.into_values().map(|(wait, _)| Notice::Over(wait));
         notices.extend(over);
         notices
-    }
-}
-
-/// Looks until `stopped`.
-pub(super) fn run(watch: &DiskWatch, stopped: &Receiver<()>) {
-    while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-        watch.look();
     }
 }
 

@@ -1,7 +1,8 @@
-//! Work the database does by itself, on threads it owns and joins: one that works, and one that watches the
-//! disk while others wait for it.
+//! Work the database does by itself, on threads it owns and joins: one that works, and one that never waits and
+//! watches the disk and the memory.
 
 pub(crate) mod disk;
+mod memory;
 mod ttl;
 
 use std::sync::Arc;
@@ -15,10 +16,14 @@ use crate::timeseries::Timeseries;
 use crate::write::Records;
 
 use disk::DiskWatch;
+use memory::MemoryWatch;
 use ttl::TtlMonitor;
 
 /// How often the thread looks whether something is to be done.
 const TICK: Duration = Duration::from_millis(500);
+
+/// How often disk and memory are looked at.
+const WATCH_TICK: Duration = Duration::from_millis(250);
 
 /// What background work needs of the database.
 pub(crate) struct Needs {
@@ -46,7 +51,14 @@ impl Background {
             threads: Vec::new(),
         };
         let disk = Arc::clone(&needs.disk);
-        background.spawn("disk-watcher", move |stopped| disk::run(&disk, &stopped))?;
+        let (services, timeseries) = (needs.services.clone(), needs.timeseries.clone());
+        let memory = MemoryWatch::new(services, timeseries);
+        background.spawn("database-watcher", move |stopped| {
+            while stopped.recv_timeout(WATCH_TICK) == Err(RecvTimeoutError::Timeout) {
+                disk.look();
+                memory.look();
+            }
+        })?;
         background.spawn("background", move |stopped| run(&needs, &stopped))?;
         Ok(background)
     }

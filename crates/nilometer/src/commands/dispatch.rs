@@ -4,6 +4,7 @@
 //! The promise: there is always a reply, and it carries `ok`. An error becomes
 //! `{ok: 0, errmsg, code, codeName}` with its labels and details.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
@@ -50,6 +51,7 @@ fn run_known(
     check_database_name(&generic.database)?;
     check_admin_only(spec, &generic.database)?;
     authorization::check(database, session, spec, &generic.database, request)?;
+    check_memory(services, spec)?;
     let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
     touch(services, generic.lsid, session.login.user(), now_ms)?;
@@ -123,6 +125,37 @@ fn note(database: &Database, finished: &Finished<'_>) {
         services.top.record(namespace, kind, writes, class, took);
     }
     profile::finished(database, finished);
+}
+
+/// Commands that hold documents, of which there may be many.
+const TAKE_MEMORY: [&str; 12] = [
+    "aggregate",
+    "bulkWrite",
+    "count",
+    "createIndexes",
+    "delete",
+    "distinct",
+    "explain",
+    "find",
+    "findAndModify",
+    "insert",
+    "update",
+    "validate",
+];
+
+/// Where memory is short nothing is begun that takes more.
+fn check_memory(services: &Services, spec: &CommandSpec) -> Result<()> {
+    let is_short = services.memory_is_short.load(Ordering::Relaxed);
+    if is_short && TAKE_MEMORY.contains(&spec.name) {
+        return Err(Error::new(
+            ErrorCode::ExceededMemoryLimit,
+            format!(
+                "{} was refused: the server has used up nearly all the memory it may have; try again later",
+                spec.name
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// Some commands are about the server, and sent to `admin` alone.

@@ -4,6 +4,7 @@
 //! client may leave a section out (`{metrics: 0}`) or ask for one that is not given by default.
 //! A figure is here only if it is true; what this server does not count is left out.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
@@ -71,6 +72,7 @@ const SECTIONS: &[Section] = &[
     section("network", network),
     section("opLatencies", latencies),
     section("opcounters", opcounters),
+    section("opcountersRepl", |_| opcounters_repl()),
     section("storageEngine", storage_engine),
 ];
 
@@ -171,8 +173,14 @@ fn connections(database: &Database) -> Value {
     .into()
 }
 
-fn extra_info(_: &Database) -> Value {
-    doc! {"note": "fields vary by platform"}.into()
+fn extra_info(database: &Database) -> Value {
+    let mut told = DocumentBuilder::new();
+    told.append("note", "fields vary by platform");
+    if let Some(used) = (database.services().host.memory_use)() {
+        let faults = i64::try_from(used.page_faults).unwrap_or(i64::MAX);
+        told.append("page_faults", faults);
+    }
+    told.finish().into()
 }
 
 fn global_lock(database: &Database) -> Value {
@@ -212,6 +220,8 @@ fn memory(database: &Database) -> Value {
         "resident": megabytes(used.resident_bytes),
         "virtual": megabytes(used.virtual_bytes),
         "supported": true,
+        "limit": megabytes(host.memory_known_limit().unwrap_or(0)),
+        "short": database.services().memory_is_short.load(Ordering::Relaxed),
     }
     .into()
 }
@@ -298,6 +308,19 @@ fn opcounters(database: &Database) -> Value {
         "delete": operations.delete.as_i64(),
         "getmore": operations.getmore.as_i64(),
         "command": operations.command.as_i64(),
+    }
+    .into()
+}
+
+/// What was done for others of a replica set: there is none.
+fn opcounters_repl() -> Value {
+    doc! {
+        "insert": 0i64,
+        "query": 0i64,
+        "update": 0i64,
+        "delete": 0i64,
+        "getmore": 0i64,
+        "command": 0i64,
     }
     .into()
 }

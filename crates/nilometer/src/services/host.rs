@@ -18,6 +18,8 @@ pub struct MemoryUse {
     pub resident_bytes: u64,
     /// Bytes of address space.
     pub virtual_bytes: u64,
+    /// Times the process waited for a page from the disk.
+    pub page_faults: u64,
 }
 
 /// The machine and the process.
@@ -53,6 +55,14 @@ pub struct HostFacts {
     pub cpu_mhz: String,
     /// Reads the memory of the process.
     pub memory_use: fn() -> Option<MemoryUse>,
+}
+
+impl HostFacts {
+    /// Memory the process may use in bytes, if that is known: of the machine, or less.
+    pub fn memory_known_limit(&self) -> Option<u64> {
+        let known = [self.memory_limit_bytes, self.memory_bytes];
+        known.into_iter().find(|bytes| *bytes > 0)
+    }
 }
 
 impl Default for HostFacts {

@@ -19,6 +19,7 @@ mod random;
 mod readers;
 mod rules;
 mod same_answers;
+mod short_memory;
 mod statistics;
 mod stuck_disk;
 mod support;

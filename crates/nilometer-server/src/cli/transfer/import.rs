@@ -121,10 +121,7 @@ fn read_all(
             }
         }
         Format::Csv => {
-            let mut reader = csv::ReaderBuilder::new()
-                .flexible(true)
-                .has_headers(false)
-                .from_reader(input);
+            let mut reader = csv_reader(input);
             let mut record = csv::StringRecord::new();
             let mut columns = None;
             let mut before = 0;
@@ -153,6 +150,29 @@ fn read_all(
         }
     }
     batch.send(into, progress)
+}
+
+fn csv_reader<R: std::io::Read>(input: R) -> csv::Reader<R> {
+    let mut builder = csv::ReaderBuilder::new();
+    builder.flexible(true).has_headers(false);
+    builder.from_reader(input)
+}
+
+/// Reads text that may be anything as a file between commas; true if every line of it is a document.
+pub(crate) fn fuzz_csv(text: &str) -> bool {
+    let mut records = csv_reader(text.as_bytes()).into_records();
+    let Some(Ok(names)) = records.next() else {
+        return false;
+    };
+    let Ok(columns) = Columns::parse(names.iter()) else {
+        return false;
+    };
+    let documents = records.map(|record| match record {
+        Ok(record) => columns.document(record.iter()).is_ok(),
+        Err(_) => false,
+    });
+    // Each is read, whatever came before.
+    documents.fold(true, |all, one| all && one)
 }
 
 /// Reads a binary file, whose rows cannot be read from a stream.

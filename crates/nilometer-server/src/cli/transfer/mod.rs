@@ -17,6 +17,7 @@ mod import;
 mod parquet;
 
 pub(super) use export::run as export;
+pub(crate) use import::fuzz_csv;
 pub(super) use import::run as import;
 
 use std::path::Path;
