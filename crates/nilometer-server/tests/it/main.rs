@@ -23,6 +23,7 @@ mod pressure;
 mod process;
 mod random;
 mod server;
+mod sharing;
 mod soak;
 mod tools;
 mod transfer;
