@@ -99,6 +99,7 @@ impl Database {
         Self::assemble(engine, environment, None)
     }
 
+    // long function: one part after the other, each made of those before
     fn assemble(
         engine: Arc<dyn Engine>,
         environment: Environment,

@@ -131,7 +131,8 @@ pub fn batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
     let numbers = &mut Numbers::new(seed);
     let (mut fixture, buckets) = fixture();
     for _ in 0..BATCH {
-        let bucket = changed(numbers, seeds, pick(numbers, &buckets));
+        let original = pick(numbers, &buckets);
+        let bucket = changed(numbers, seeds, original);
         let shown = || to_canonical(bucket.as_ref());
         runner.one(shown, || store_and_read(&mut fixture, &bucket));
     }

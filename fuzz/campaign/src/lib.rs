@@ -147,6 +147,9 @@ mod tests {
     /// What a seed of `cargo xtask fuzz` stands for: so many inputs.
     const INPUTS_PER_RUN: u64 = 3;
 
+    /// Where an input is a directory that is opened and closed, one stands for so many runs.
+    const RUNS_PER_DIRECTORY: u64 = 5;
+
     fn number(name: &str, default: u64) -> u64 {
         std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
     }
@@ -156,10 +159,17 @@ mod tests {
         found.expect("a target")
     }
 
+    fn runs() -> u64 {
+        number("NILOMETER_FUZZ_RUNS", 200)
+    }
+
     fn run(name: &str) {
+        run_inputs(name, INPUTS_PER_RUN * runs());
+    }
+
+    fn run_inputs(name: &str, wanted: u64) {
         let seeds = Seeds::read();
         let target = target(name);
-        let wanted = INPUTS_PER_RUN * number("NILOMETER_FUZZ_RUNS", 200);
         let first = number("NILOMETER_FUZZ_SEED", 0);
         let (mut inputs, mut seed) = (0, first);
         while inputs < wanted {
@@ -229,12 +239,12 @@ mod tests {
 
     #[test]
     fn fuzz_log() {
-        run("log");
+        run_inputs("log", runs() / RUNS_PER_DIRECTORY);
     }
 
     #[test]
     fn fuzz_table() {
-        run("table");
+        run_inputs("table", runs() / RUNS_PER_DIRECTORY);
     }
 
     #[test]
@@ -330,7 +340,9 @@ mod tests {
         use nilometer_bson::doc;
         let document = doc! {"ping": 1, "$db": "admin"};
         for target in &TARGETS {
-            assert!(!(target.one)(b"\x00"), "{}", target.name);
+            // The least of all columns; nothing else.
+            let is_understood = (target.one)(b"\x00");
+            assert_eq!(is_understood, target.name == "column", "{}", target.name);
             (target.one)(document.as_bytes());
         }
         let target = |name: &str| target(name).one;

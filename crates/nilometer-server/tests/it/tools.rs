@@ -527,9 +527,8 @@ fn gauges_of_work_count_what_is_at_work() {
                 doc! {"$lookup": doc! {"from": "c", "as": "a", "pipeline": inner}},
                 doc! {"$unwind": "$a"}
             ]
-            .into()
         };
-        let pipeline = all(all(array![].into()));
+        let pipeline = all(all(array![]));
         let aggregate = doc! {
             "aggregate": "c", "pipeline": pipeline, "cursor": doc! {}, "maxTimeMS": 3000,
         };
