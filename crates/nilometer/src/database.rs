@@ -78,7 +78,7 @@ impl Database {
 
     /// Opens the database in the directory `path` with everything it takes from outside.
     pub fn open_with(path: impl AsRef<Path>, environment: Environment) -> Result<Self> {
-        let memory = environment.host.memory_known_limit();
+        let memory = environment.memory_limit();
         let engine = LsmEngine::open(path.as_ref(), LsmOptions::within(memory))?;
         let spill = Arc::from(path.as_ref().join(SPILL_FOLDER));
         Self::assemble(Arc::new(engine), environment, Some(spill))

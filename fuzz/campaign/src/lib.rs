@@ -335,14 +335,13 @@ mod tests {
         }
     }
 
+    // A failure here counts in the runners beside it, too: see there first.
     #[test]
     fn bytes_are_inputs_of_every_target() {
         use nilometer_bson::doc;
         let document = doc! {"ping": 1, "$db": "admin"};
         for target in &TARGETS {
-            // The least of all columns; nothing else.
-            let is_understood = (target.one)(b"\x00");
-            assert_eq!(is_understood, target.name == "column", "{}", target.name);
+            assert!(!(target.one)(b"\xff\xfe\x00"), "{}", target.name);
             (target.one)(document.as_bytes());
         }
         let target = |name: &str| target(name).one;

@@ -237,7 +237,7 @@ fn warn_about_access(settings: &Settings) {
 /// more memory than there is.
 fn warn_about_memory(database: &Database) -> usize {
     let most = limits::MESSAGE_MEMORY_BYTES;
-    let Some(limit) = database.services().host.memory_known_limit() else {
+    let Some(limit) = database.services().memory_limit() else {
         return most;
     };
     let share = usize::try_from(limit / limits::MESSAGE_MEMORY_SHARE).unwrap_or(usize::MAX);

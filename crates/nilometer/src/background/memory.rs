@@ -40,7 +40,7 @@ impl MemoryWatch {
     /// Looks once.
     pub(super) fn look(&self) {
         let host = &self.services.host;
-        let limit = host.memory_known_limit();
+        let limit = self.services.memory_limit();
         let (Some(limit), Some(used)) = (limit, (host.memory_use)()) else {
             return;
         };

@@ -220,7 +220,7 @@ fn memory(database: &Database) -> Value {
         "resident": megabytes(used.resident_bytes),
         "virtual": megabytes(used.virtual_bytes),
         "supported": true,
-        "limit": megabytes(host.memory_known_limit().unwrap_or(0)),
+        "limit": megabytes(database.services().memory_limit().unwrap_or(0)),
         "short": database.services().memory_is_short.load(Ordering::Relaxed),
     }
     .into()

@@ -40,7 +40,7 @@ impl MemoryPlan {
     /// What the parameters and the memory there is come to.
     pub(super) fn of(services: &Services) -> Self {
         let given = &services.parameters;
-        let limit = services.host.memory_known_limit();
+        let limit = services.memory_limit();
         let set = |value: i64| u64::try_from(value).ok().filter(|bytes| *bytes > 0);
         let engine = LsmOptions::within(limit);
         let cache = u64::try_from(given.nilometer_bucket_cache_bytes()).unwrap_or(0);

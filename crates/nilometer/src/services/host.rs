@@ -57,14 +57,6 @@ pub struct HostFacts {
     pub memory_use: fn() -> Option<MemoryUse>,
 }
 
-impl HostFacts {
-    /// Memory the process may use in bytes, if that is known: of the machine, or less.
-    pub fn memory_known_limit(&self) -> Option<u64> {
-        let known = [self.memory_limit_bytes, self.memory_bytes];
-        known.into_iter().find(|bytes| *bytes > 0)
-    }
-}
-
 impl Default for HostFacts {
     /// What can be known without asking anyone.
     fn default() -> Self {
@@ -109,6 +101,20 @@ pub struct Environment {
     pub ids: IdSource,
     /// True if clients may do only what their user is allowed.
     pub access_control: bool,
+}
+
+impl Environment {
+    /// Bytes of memory the process may have, if that is known.
+    pub(crate) fn memory_limit(&self) -> Option<u64> {
+        memory_limit(&self.parameters, &self.host)
+    }
+}
+
+/// As much as the parameter says, else as the process may have of the machine.
+pub(super) fn memory_limit(parameters: &Parameters, host: &HostFacts) -> Option<u64> {
+    let set = u64::try_from(parameters.nilometer_memory_bytes()).unwrap_or(0);
+    let known = [set, host.memory_limit_bytes, host.memory_bytes];
+    known.into_iter().find(|bytes| *bytes > 0)
 }
 
 impl Default for Environment {

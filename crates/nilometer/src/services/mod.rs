@@ -112,6 +112,11 @@ impl Services {
         }
     }
 
+    /// Bytes of memory the process may have, if that is known.
+    pub fn memory_limit(&self) -> Option<u64> {
+        host::memory_limit(&self.parameters, &self.host)
+    }
+
     /// When the database was opened, in milliseconds since 1970.
     pub fn started_ms(&self) -> i64 {
         self.started_ms
