@@ -9,6 +9,7 @@ mod bench;
 mod config;
 mod connect;
 mod demo;
+mod greeting;
 mod pages;
 mod security;
 mod serve;

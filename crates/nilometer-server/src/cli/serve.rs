@@ -4,6 +4,7 @@
 //! started by mistake fails on the port with a clear message and touches no data; clients are
 //! served only when everything is ready.
 
+use std::io::{IsTerminal, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use nilometer_bson::Document;
 use tracing::{error, info, warn};
 
 use super::args::Given;
+use super::greeting::Greeting;
 use super::{Failure, Security, Settings, config};
 use crate::audit::AuditLog;
 use crate::http::{Http, HttpOptions};
@@ -43,6 +45,7 @@ pub(crate) fn run(given: Given, argv: Vec<String>) -> Result<(), Failure> {
     outcome
 }
 
+// long function: the steps of a start in the order that the head of this file explains
 fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<(), Failure> {
     // Before anything that takes time, so that a signal during the start is not lost.
     let signal = ShutdownSignal::listen()
@@ -74,6 +77,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         database.services().profiler.set_slow_ms(ms.into());
     }
     let no_threads = |e| Failure::Other(format!("cannot start the threads of the server: {e}"));
+    let has_page = settings.web_hosts.is_some();
     let answering = http_options(&settings.security, settings.web_hosts, tls.clone());
     let http = http.map(|listeners| Http::start(database.clone(), listeners, answering));
     let http = http.transpose().map_err(no_threads)?;
@@ -96,6 +100,16 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         ssl,
         "Waiting for connections"
     );
+    greet(&Greeting {
+        data: &settings.data_directory,
+        address: server.addresses().first().copied(),
+        http: http
+            .as_ref()
+            .and_then(|http| http.addresses().first().copied()),
+        has_page,
+        is_tls: ssl == "on",
+        asks_for_logins: settings.security.access_control,
+    });
     await_end(&signal);
     if let Some(http) = http {
         http.shut_down();
@@ -159,8 +173,13 @@ fn open(
     environment: Environment,
     signal: &ShutdownSignal,
 ) -> Result<Arc<Database>, Failure> {
-    let database = Database::open_with(directory, environment)
-        .map_err(|e| Failure::Other(format!("cannot open {}: {e}", directory.display())))?;
+    let database = Database::open_with(directory, environment).map_err(|e| {
+        Failure::Other(format!(
+            "cannot open {}: {}",
+            directory.display(),
+            e.message
+        ))
+    })?;
     let requested = signal.handle();
     let end = move || {
         // Nobody listens any more only when the server is ending already.
@@ -169,6 +188,15 @@ fn open(
     // The database is new, so nobody else has set it.
     drop(database.services().shutdown.set(Box::new(end)));
     Ok(Arc::new(database))
+}
+
+/// Tells who sits at a terminal.
+fn greet(greeting: &Greeting<'_>) {
+    let mut terminal = std::io::stderr();
+    if terminal.is_terminal() {
+        // Whoever has closed it does not want to know.
+        drop(terminal.write_all(greeting.text().as_bytes()));
+    }
 }
 
 /// Waits until the server shall end, and says why.

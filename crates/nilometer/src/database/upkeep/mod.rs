@@ -77,6 +77,7 @@ pub fn verify(path: &Path) -> Result<Verification> {
 /// Copies the database in `source`, which is not open, into the empty or absent directory `target`. The
 /// two share no file. `each` is told of every file and its bytes.
 pub fn restore(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
+    check_is_there(source)?;
     Ok(nilometer_storage::copy_database(source, target, each)?)
 }
 
