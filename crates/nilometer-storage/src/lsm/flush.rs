@@ -39,6 +39,10 @@ impl Core {
         };
         if any {
             self.log.sync()?;
+            let _wait = self
+                .context
+                .waits
+                .begin("write tables in", tree.path.as_path());
             tree.flush_sealed(self.instants.watermark())?;
         }
         tree.note_flushed(through);
