@@ -309,10 +309,11 @@ impl ImageColumn {
     /// Puts what is held into the column.
     fn settle(&mut self, collation: &Collation) {
         let Held { type_code, numbers } = std::mem::take(&mut self.held);
-        let extremes = numbers.iter().min().zip(numbers.iter().max());
-        let Some((&least, &greatest)) = extremes else {
+        if numbers.is_empty() {
             return;
-        };
+        }
+        let least = numbers.iter().copied().fold(i64::MAX, i64::min);
+        let greatest = numbers.iter().copied().fold(i64::MIN, i64::max);
         let builder = &mut self.builder;
         // Equal integers are the same, so that it does not matter which of them comes first.
         let learnt = match type_code {
@@ -333,12 +334,15 @@ impl ImageColumn {
                 [least, greatest].map(ValueRef::DateTime)
             }
             _ => {
-                for number in &numbers {
-                    let value = f64::from_bits(number.cast_unsigned());
-                    self.builder.append_f64(value);
-                    self.learn(ValueRef::Double(value), collation);
+                let doubles = numbers.iter().map(|n| f64::from_bits(n.cast_unsigned()));
+                doubles.clone().for_each(|v| builder.append_f64(v));
+                match first_extremes(doubles.clone()) {
+                    Some(extremes) => extremes.map(ValueRef::Double),
+                    None => {
+                        doubles.for_each(|v| self.learn(ValueRef::Double(v), collation));
+                        [ValueRef::Missing; 2]
+                    }
                 }
-                [ValueRef::Missing; 2]
             }
         };
         let [least, greatest] = learnt;
@@ -356,6 +360,22 @@ impl ImageColumn {
             bytes: self.builder.to_bytes(),
         }
     }
+}
+
+/// The least and the greatest, of equals the first; `None` if one is no number.
+fn first_extremes(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
+    let (mut extremes, mut numbers) = (None, true);
+    for value in values {
+        numbers &= !value.is_nan();
+        let [least, greatest] = extremes.get_or_insert([value; 2]);
+        if value < *least {
+            *least = value;
+        }
+        if value > *greatest {
+            *greatest = value;
+        }
+    }
+    extremes.filter(|_| numbers)
 }
 
 impl BucketImage {
@@ -541,5 +561,76 @@ impl WrittenBucket<'_> {
             out.append_ref(&column.name, bytes);
         }
         out.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a column is made of if each value is taken for itself.
+    fn one_by_one(values: &[Value]) -> (Vec<u8>, Value, Value) {
+        let mut builder = ColumnBuilder::new();
+        let (mut min, mut max) = (Extreme::none(), Extreme::none());
+        for value in values {
+            let value = value.as_ref();
+            tail::append_value(&mut builder, value).unwrap();
+            min.update(value, Side::Min, &Collation::SIMPLE);
+            max.update(value, Side::Max, &Collation::SIMPLE);
+        }
+        (builder.finish(), min.to_value(), max.to_value())
+    }
+
+    /// Numbers as they are told apart: by type and bytes.
+    fn bytes(value: &Value) -> (u8, Vec<u8>) {
+        let mut out = Vec::new();
+        nilometer_bson::document::write_value(&mut out, value.as_ref());
+        (value.type_code(), out)
+    }
+
+    #[test]
+    fn values_that_were_held_are_those_that_came() {
+        let mut seed = 7u64;
+        let mut next = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % below
+        };
+        let number = |kind: usize, n: usize| match kind {
+            0 => Value::from(n as i32 - 3),
+            1 => Value::from(n as i64 - 3),
+            2 => Value::from([0.0, -0.0, 1.5, f64::NAN, 3.0, -2.0, 2.0][n]),
+            3 => Value::DateTime(n as i64 * 1000),
+            4 => Value::Missing,
+            _ => Value::from("text"),
+        };
+        for round in 0..400 {
+            let kinds = 1 + round % 6;
+            let mut values = Vec::new();
+            while values.len() < 60 {
+                let kind = next(kinds);
+                for _ in 0..=next(12) {
+                    values.push(number(kind, next(if round % 2 == 0 { 3 } else { 7 })));
+                }
+            }
+            let mut column = ImageColumn::new("v".into());
+            for (row, value) in values.iter().enumerate() {
+                if !value.is_missing() {
+                    column.pad(row, &Collation::SIMPLE);
+                    column.append(value.as_ref(), &Collation::SIMPLE).unwrap();
+                }
+            }
+            column.pad(values.len(), &Collation::SIMPLE);
+            column.settle(&Collation::SIMPLE);
+            let found = column.finish();
+            let (expected, min, max) = one_by_one(&values);
+            assert_eq!(found.bytes, expected, "{values:?}");
+            assert_eq!(bytes(&found.min), bytes(&min), "{values:?}");
+            assert_eq!(bytes(&found.max), bytes(&max), "{values:?}");
+            let dates = values.iter().map(Value::as_ref).filter_map(|v| match v {
+                ValueRef::DateTime(ms) => Some(ms),
+                _ => None,
+            });
+            assert_eq!(column.ascending, dates.is_sorted());
+        }
     }
 }
