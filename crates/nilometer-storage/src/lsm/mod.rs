@@ -14,6 +14,7 @@
 //! |---|---|
 //! | durability, atomic batches over trees | [`commit`], [`log`] |
 //! | sequence numbers and what readers may see | [`instants`], rules in [`tree`] |
+//! | keyspaces whose entries are deleted soon | [`front`] |
 //! | when to flush and merge, what may be forgotten | [`flush`], [`background`] |
 //! | opening after a crash | [`recovery`] |
 //! | manifests that are not checked, values whose length is not | [`manifest`], [`value`] |
