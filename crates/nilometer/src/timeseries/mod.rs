@@ -52,6 +52,7 @@ mod simulation_tests;
 mod tail;
 #[cfg(test)]
 mod tests;
+pub mod unpack;
 mod validate;
 mod walk;
 

@@ -149,6 +149,12 @@ impl MemoryBuckets {
         }
     }
 
+    /// The same buckets in a collection that promises them to be no wider than this.
+    pub(crate) fn promising(mut self, max_span_seconds: i64) -> Self {
+        self.options.bucket_max_span_seconds = max_span_seconds;
+        self
+    }
+
     /// All measurements, in the order in which buckets give them.
     pub(crate) fn measurements(&self) -> Vec<Document> {
         let mut all = Vec::new();
