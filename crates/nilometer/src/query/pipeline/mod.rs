@@ -250,7 +250,7 @@ impl Stage {
         match self {
             Self::Match(stage) => out.append(name, stage.source.clone()),
             Self::Project(stage) => out.append(name, stage.source.clone()),
-            Self::Group(stage) => out.append(name, stage.source.clone()),
+            Self::Group(stage) => out.append(name, stage.explain()),
             Self::Sort(stage) => {
                 stage.explain(&mut out);
                 &mut out
