@@ -12,6 +12,9 @@ use crate::query::exec::first_groups::FirstGroups;
 use crate::query::exec::header_group::FromHeaders;
 use crate::query::planner::needs::Needs;
 
+/// A part of a key with its name.
+pub type NamedPart = (Arc<str>, Expression);
+
 /// `$group`, parsed.
 #[derive(Clone, Debug)]
 pub struct GroupStage {
@@ -24,7 +27,7 @@ pub struct GroupStage {
     /// How whole buckets are answered from their headers, once a rule has found a way.
     pub from_headers: Option<Arc<FromHeaders>>,
     /// Parts of the key that follow the order of the input, by name (`_id` if they are all of it), where a rule has found any.
-    pub in_order: Option<Arc<[(Arc<str>, Expression)]>>,
+    pub in_order: Option<Arc<[NamedPart]>>,
     /// The groups that are wanted, where a rule has found that only those of a few bins of time are.
     pub first: Option<Arc<FirstGroups>>,
 }
