@@ -41,6 +41,7 @@ pub(crate) fn all() -> Outcome {
     step(&mut steps, "docs", docs);
     step(&mut steps, "fuzz", || fuzz::run(&[]));
     step(&mut steps, "conformance", || conformance::run(&[]));
+    step(&mut steps, "guide", conformance::guide);
     step(&mut steps, "features", features);
     step(&mut steps, "deny", deny::all);
     report(&steps, times.as_ref(), edit)

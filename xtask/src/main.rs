@@ -13,6 +13,7 @@
 mod ci;
 mod conformance;
 mod deny;
+mod dist;
 mod fuzz;
 mod process;
 mod soak;
@@ -33,6 +34,8 @@ cargo xtask TASK
   fuzz --list               the targets
   fuzz --inputs N [--target NAME] [--first SEED]
                             a campaign against every way in; also --target NAME --seed N [--show]
+  guide                     docs/operating.md word by word, with mongosh for what is typed into a shell
+  dist                      the release build, the same bytes from the same commit wherever it is built
   soak [--minutes N] [--seed N]
                             everything at once on one server, which is killed now and then (default 30)
   conformance [CLIENT]...   real clients against the built server
@@ -59,6 +62,8 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["soak", rest @ ..] => soak::long(rest),
+        ["guide"] => conformance::guide(),
+        ["dist"] => dist::build(),
         ["conformance", clients @ ..] => conformance::run(clients),
         ["figures"] => ci::figures(),
         ["compatibility"] => ci::rewrite_compatibility(),

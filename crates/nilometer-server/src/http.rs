@@ -3,7 +3,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/healthz` | 200 as long as the process answers |
-//! | `/readyz` | 200 if the database takes reads and writes, else 503 and why it does not |
+//! | `/readyz` | 200 if writes are taken and the disk answers, else 503 and why not |
 //! | `/metrics` | the figures of `serverStatus`, as OpenMetrics |
 //! | `/` and others | the web page and what it asks for, if it is wanted: see [`web`] |
 //!
@@ -256,6 +256,16 @@ fn ready(database: &Database) -> Answer {
         Ok(()) => Answer::text("200 OK", "ok\n"),
         Err(error) => Answer::text("503 Service Unavailable", format!("{}\n", error.message)),
     }
+}
+
+/// Bytes of the head they begin with, if it is one.
+pub(crate) fn fuzz_head(bytes: &[u8]) -> Option<usize> {
+    Head::parse(bytes).ok().flatten().map(|(_, length)| length)
+}
+
+/// Bounds a command of the web page.
+pub(crate) fn fuzz_command(command: nilometer_bson::DocRef<'_>) {
+    web::fuzz_command(command);
 }
 
 fn figures(shared: &Shared) -> Answer {

@@ -18,6 +18,8 @@ pub const VERSION: &str = concat!(
 pub mod cli;
 mod command;
 pub mod connection;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod http;
 pub mod limits;
 pub mod listener;

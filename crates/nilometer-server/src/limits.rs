@@ -31,8 +31,11 @@ pub const SECTIONS_MAX: usize = 64;
 pub const LARGE_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// Bytes that large messages may hold together while they arrive, are worked on, or wait for a client to read
-/// them.
+/// them; on a small machine less, see [`MESSAGE_MEMORY_SHARE`].
 pub const MESSAGE_MEMORY_BYTES: usize = 2 * 1024 * 1024 * 1024;
+
+/// The part of the memory there is that they may hold.
+pub const MESSAGE_MEMORY_SHARE: u64 = 8;
 
 /// Bytes of a message before its sender has logged in, where logins are asked for: handshakes and logins are
 /// small.

@@ -3,6 +3,7 @@
 //! Read from the system where it tells them; what it does not tell stays unknown.
 
 use std::fs;
+use std::path::Path;
 
 use nilometer::services::{HostFacts, MemoryUse};
 use nilometer_bson::Document;
@@ -22,7 +23,7 @@ pub fn facts(argv: Vec<String>, parsed_options: Document, port: u16) -> HostFact
         argv,
         parsed_options,
         memory_bytes,
-        memory_limit_bytes: cgroup_limit().map_or(memory_bytes, |limit| limit.min(memory_bytes)),
+        memory_limit_bytes: memory_limit(memory_bytes),
         os_name: os_name(),
         os_version: text(system.release()),
         kernel: text(system.version()),
@@ -57,17 +58,43 @@ fn proc_field(path: &str, name: &str) -> Option<u64> {
     number.checked_mul(KIB)
 }
 
-/// What a container may use, if it is limited.
-fn cgroup_limit() -> Option<u64> {
-    let text = fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?;
-    text.trim().parse().ok()
+/// What the process may use of the machine's memory: less, if its control group or any above it is limited, or
+/// its address space is.
+fn memory_limit(of_machine: u64) -> u64 {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let read = |path: &Path| fs::read_to_string(path).ok();
+    let address_space = getrlimit(Resource::As).current;
+    let limits = cgroup_limits(&own, read).into_iter().chain(address_space);
+    match of_machine {
+        0 => limits.min().unwrap_or(0),
+        bytes => limits.fold(bytes, u64::min),
+    }
+}
+
+/// The limits of the group that `/proc/self/cgroup` names, and of those it is in.
+fn cgroup_limits(own: &str, read: impl Fn(&Path) -> Option<String>) -> Vec<u64> {
+    let place = own.lines().find_map(|line| line.strip_prefix("0::"));
+    let inside = place.unwrap_or("/").trim_start_matches('/');
+    let root = Path::new("/sys/fs/cgroup");
+    let groups = root.join(inside);
+    let groups = groups.ancestors().take_while(|path| path.starts_with(root));
+    let texts = groups.filter_map(|group| read(&group.join("memory.max")));
+    texts.filter_map(|text| text.trim().parse().ok()).collect()
 }
 
 fn memory_use() -> Option<MemoryUse> {
     Some(MemoryUse {
         resident_bytes: proc_field("/proc/self/status", "VmRSS:")?,
         virtual_bytes: proc_field("/proc/self/status", "VmSize:")?,
+        page_faults: page_faults(&fs::read_to_string("/proc/self/stat").ok()?)?,
     })
+}
+
+/// The twelfth field of `/proc/self/stat`; the second, a name in brackets, may hold anything.
+fn page_faults(stat: &str) -> Option<u64> {
+    const BEHIND_NAME: usize = 12 - 3;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(BEHIND_NAME)?.parse().ok()
 }
 
 fn os_name() -> String {
@@ -83,4 +110,32 @@ fn cpu_mhz() -> String {
     line.and_then(|l| l.split_once(':'))
         .map(|(_, mhz)| mhz.trim().to_owned())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_faults_are_the_twelfth_field() {
+        let stat = "1 (a (b) c) S 2 3 4 5 6 7 8 9 10 11 12 13";
+        assert_eq!(page_faults(stat), Some(10));
+        assert_eq!(page_faults("1 (a"), None);
+    }
+
+    #[test]
+    fn the_limits_of_all_groups_around_the_process_count() {
+        let read = |path: &Path| {
+            let text = match path.to_str()? {
+                "/sys/fs/cgroup/system.slice/nilometer.service/memory.max" => "max\n",
+                "/sys/fs/cgroup/system.slice/memory.max" => "1073741824\n",
+                "/sys/fs/cgroup/memory.max" => "2147483648\n",
+                _ => return None,
+            };
+            Some(text.to_owned())
+        };
+        let own = "1:name=systemd:/x\n0::/system.slice/nilometer.service\n";
+        assert_eq!(cgroup_limits(own, read), [1 << 30, 2 << 30]);
+        assert_eq!(cgroup_limits("", read), [2 << 30]);
+    }
 }

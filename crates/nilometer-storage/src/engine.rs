@@ -10,6 +10,7 @@
 //! 100 ms after) has run.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
@@ -175,6 +176,26 @@ pub struct EngineStatistics {
     pub pinned_bytes: u64,
 }
 
+/// A call to the file system that has not come back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskWait {
+    /// Tells it from others of the same engine.
+    pub id: u64,
+    /// What was asked, and of which file.
+    pub what: String,
+    /// How long ago it was asked.
+    pub age: Duration,
+}
+
+/// What an engine waits for the disk for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskWaits {
+    /// Calls under way, in the order they were made.
+    pub under_way: Vec<DiskWait>,
+    /// The longest a call has taken since opening, one that is under way included.
+    pub longest: Duration,
+}
+
 /// An ordered, durable store of bytes. See the module head for the promise.
 pub trait Engine: Send + Sync {
     /// Creates a keyspace; its name must be new. Durable when it returns.
@@ -213,6 +234,10 @@ pub trait Engine: Send + Sync {
     /// Whether writes are taken now, and if not, why.
     fn check_writable(&self) -> Result<()> {
         Ok(())
+    }
+    /// What writes are waiting for. Never waits itself.
+    fn disk_waits(&self) -> DiskWaits {
+        DiskWaits::default()
     }
     /// Syncs, stops background work and releases the directory. Later calls fail with `Closed`.
     /// Snapshots and scans that are still open go on; the directory is released with the last one.

@@ -21,8 +21,8 @@ pub mod testing;
 
 pub use bytes::Bytes;
 pub use engine::{
-    Direction, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
-    KeyspaceStatistics, Operation, Scan, Snapshot, WriteBatch,
+    Direction, DiskWait, DiskWaits, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId,
+    KeyspaceOptions, KeyspaceStatistics, Operation, Scan, Snapshot, WriteBatch,
 };
 pub use error::{Error, Result};
 pub use lsm::{

@@ -10,6 +10,7 @@ mod index_builds;
 mod index_tests;
 pub(crate) mod indexes;
 mod list_catalog;
+mod memory;
 mod outputs;
 mod plain;
 mod statistics;
@@ -22,6 +23,7 @@ use nilometer_bson::Document;
 use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
 
 use crate::auth::Authority;
+use crate::background::disk::DiskWatch;
 use crate::background::{Background, Needs};
 use crate::catalog::Catalog;
 use crate::commands;
@@ -34,11 +36,12 @@ use crate::query::exec::memory::MemoryPool;
 use crate::query::planner::access::cache::PlanCache;
 use crate::services::{Environment, Services};
 use crate::session::{ClientSession, SessionId, UserName};
-use crate::timeseries::{BUCKET_CATALOG_BYTES_MAX, BucketLimits, Timeseries};
+use crate::timeseries::{BucketLimits, Timeseries};
 use crate::write::Records;
 
 pub(crate) use collections::StoredCollections;
 use index_builds::{IndexBuilder, ResumedBuilds};
+use memory::MemoryPlan;
 
 /// The folder in a database's directory for what queries cannot hold in memory. Its files have no
 /// names and are gone when they are closed.
@@ -54,6 +57,7 @@ pub struct Database {
     collections: Arc<StoredCollections>,
     authority: Arc<Authority>,
     query: QueryServices,
+    disk: Arc<DiskWatch>,
     /// Ended with the database.
     _background: Background,
     /// Ended with the database.
@@ -74,7 +78,8 @@ impl Database {
 
     /// Opens the database in the directory `path` with everything it takes from outside.
     pub fn open_with(path: impl AsRef<Path>, environment: Environment) -> Result<Self> {
-        let engine = LsmEngine::open(path.as_ref(), LsmOptions::default())?;
+        let memory = environment.memory_limit();
+        let engine = LsmEngine::open(path.as_ref(), LsmOptions::within(memory))?;
         let spill = Arc::from(path.as_ref().join(SPILL_FOLDER));
         Self::assemble(Arc::new(engine), environment, Some(spill))
     }
@@ -94,6 +99,7 @@ impl Database {
         Self::assemble(engine, environment, None)
     }
 
+    // long function: one part after the other, each made of those before
     fn assemble(
         engine: Arc<dyn Engine>,
         environment: Environment,
@@ -133,7 +139,9 @@ impl Database {
             plans: plans.clone(),
             workers: Arc::default(),
         };
+        let disk = Arc::new(DiskWatch::new(engine.clone(), services.clone()));
         let background = Background::start(Needs {
+            disk: disk.clone(),
             services: services.clone(),
             catalog: catalog.clone(),
             timeseries: timeseries.clone(),
@@ -160,6 +168,7 @@ impl Database {
             collections,
             authority,
             query,
+            disk,
             _background: background,
             _resumed_builds: resumed_builds,
         })
@@ -180,12 +189,12 @@ impl Database {
         commands::run(self, session, request)
     }
 
-    /// Ends a logical session and the cursors that were opened in it, by `user` if one is given.
+    /// Ends a user's logical session and the cursors that were opened in it.
     pub(crate) fn end_session(&self, id: SessionId, user: Option<&UserName>) {
-        self.services.sessions.end(id);
+        self.services.sessions.end(id, user);
         self.query
             .cursors
-            .kill_where(|_, lsid, by| lsid == Some(id) && (user.is_none() || by == user));
+            .kill_where(|_, lsid, by| lsid == Some(id) && by == user);
     }
 
     /// Writes everything out and compacts it: for benches and for copies of the directory.
@@ -217,6 +226,10 @@ impl Database {
 
     pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
+    }
+
+    pub(crate) fn disk(&self) -> &DiskWatch {
+        &self.disk
     }
 
     pub(crate) fn catalog(&self) -> &Arc<Catalog> {
@@ -273,37 +286,21 @@ fn cache_bytes(memory_bytes: u64) -> u64 {
     }
 }
 
-/// Memory queries may hold together where nobody knows how much there is.
-const QUERY_MEMORY_UNKNOWN: u64 = 1 << 30;
-
 /// Tells queries and the bucket catalog what the parameters say that may change at any time.
 fn obey_parameters(services: &Services, timeseries: &Timeseries, memory: &MemoryPool) {
-    /// A fortieth of the machine's memory: 2.5 %.
-    const SHARE: u64 = 40;
-    let given = &services.parameters;
-    let of_machine = match services.host.memory_limit_bytes {
-        0 => services.host.memory_bytes,
-        limit => limit,
-    };
-    memory.set_most(match u64::try_from(given.nilometer_query_memory_bytes()) {
-        Ok(bytes) if bytes > 0 => bytes,
-        _ if of_machine > 0 => of_machine / 2,
-        _ => QUERY_MEMORY_UNKNOWN,
-    });
+    let plan = MemoryPlan::of(services);
+    memory.set_most(plan.queries);
     let bucket_catalog = &timeseries.bucket_catalog;
+    let given = &services.parameters;
     if let Ok(bytes) = usize::try_from(given.timeseries_bucket_min_size()) {
         bucket_catalog.set_bytes_min(bytes);
     }
-    let threshold = given.timeseries_idle_bucket_expiry_memory_usage_threshold();
-    let of_machine = services.host.memory_bytes / SHARE;
-    let bytes = match u64::try_from(threshold) {
-        Ok(threshold) if threshold > 0 => usize::try_from(threshold).unwrap_or(usize::MAX),
-        _ if of_machine > 0 => usize::try_from(of_machine).unwrap_or(usize::MAX),
-        _ => BUCKET_CATALOG_BYTES_MAX,
-    };
-    bucket_catalog.set_memory_max(bytes);
-    let cache = given.nilometer_bucket_cache_bytes();
-    if let Ok(bytes) = usize::try_from(cache) {
-        timeseries.bucket_cache.set_bytes_max(bytes);
-    }
+    bucket_catalog.set_memory_max(size(plan.open_buckets));
+    timeseries
+        .bucket_cache
+        .set_bytes_max(size(plan.bucket_cache));
+}
+
+fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }

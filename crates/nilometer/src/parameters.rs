@@ -131,11 +131,15 @@ parameters! {
     max_sessions = "maxSessions", Int, Startup, 1_000_000, 1, INT_MAX,
         "Logical sessions that may be open at a time.";
     nilometer_bucket_cache_bytes = "nilometerBucketCacheBytes", Long, Any, 268_435_456, 0, i64::MAX,
-        "Bytes of opened buckets that are kept with their decoded columns for the next query; 0 to keep none.";
+        "Bytes of opened buckets that are kept with their decoded columns for the next query; 0 to keep none. Unless it is set, at most a sixteenth of memory.";
+    nilometer_memory_bytes = "nilometerMemoryBytes", Long, Startup, 0, 0, i64::MAX,
+        "Bytes of memory the process may have, which caches, queries and messages share; 0 for what the machine and its control groups allow.";
     nilometer_query_memory_bytes = "nilometerQueryMemoryBytes", Long, Any, 0, 0, i64::MAX,
         "Bytes the stages of all queries may hold together before they write to disk or fail; 0 for half of the machine's memory.";
     nilometer_query_threads = "nilometerQueryThreads", Int, Any, 0, 0, QUERY_THREADS_MAX as i64,
         "Threads that may be busy with one query; 0 for as many as there are processor cores, 1 to share no work.";
+    nilometer_stuck_disk_millis = "nilometerStuckDiskMillis", Long, Any, 5000, 1, i64::MAX,
+        "Milliseconds after which a write or a sync that has not come back is told of, in the log, in serverStatus and by /readyz.";
     quiet = "quiet", Bool, Any, 0, 0, 1,
         "True to log no connections.";
     scram_iteration_count = "scramIterationCount", Int, Any, 10_000, 5000, INT_MAX,

@@ -24,7 +24,7 @@ const BATCH: u64 = 200;
 /// A reply up to this size is copied behind its header.
 const COPIED_BYTES_MAX: usize = 64 * 1024;
 
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
@@ -32,7 +32,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// Runs each line of hexadecimal digits; others are remarks.
-fn replay_bytes(text: &str, runner: &mut Runner, run: fn(&[u8]) -> bool) {
+pub(crate) fn replay_bytes(text: &str, runner: &mut Runner, run: fn(&[u8]) -> bool) {
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let pairs = line.as_bytes().chunks(2);
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
@@ -43,7 +43,7 @@ fn replay_bytes(text: &str, runner: &mut Runner, run: fn(&[u8]) -> bool) {
 }
 
 /// Damages bytes in a few places.
-fn damage(numbers: &mut Numbers, bytes: &mut Vec<u8>) {
+pub(crate) fn damage(numbers: &mut Numbers, bytes: &mut Vec<u8>) {
     for _ in 0..numbers.below(5) {
         if bytes.is_empty() {
             return;
@@ -81,14 +81,14 @@ fn damage(numbers: &mut Numbers, bytes: &mut Vec<u8>) {
     }
 }
 
-fn noise(numbers: &mut Numbers) -> Vec<u8> {
+pub(crate) fn noise(numbers: &mut Numbers) -> Vec<u8> {
     (0..numbers.below(300))
         .map(|_| numbers.next_u64() as u8)
         .collect()
 }
 
 /// A document of the scripts, changed now and then.
-fn some_document(numbers: &mut Numbers, seeds: &Seeds) -> Document {
+pub(crate) fn some_document(numbers: &mut Numbers, seeds: &Seeds) -> Document {
     let mut node = match numbers.below(3) {
         0 => pick(numbers, &seeds.documents).clone(),
         1 => pick(numbers, &seeds.parts).clone(),
@@ -184,7 +184,7 @@ fn message(numbers: &mut Numbers, seeds: &Seeds) -> Vec<u8> {
 }
 
 /// Reads a message and, if it can be read, everything in it; what is answered can be read as well.
-fn read_message(bytes: &[u8]) -> bool {
+pub fn read_message(bytes: &[u8]) -> bool {
     let Some(head) = bytes.first_chunk() else {
         return false;
     };
@@ -242,7 +242,7 @@ pub fn bson_replay(text: &str, runner: &mut Runner) {
 }
 
 /// Reads bytes as a document in every way; of a sound one each way gives back what it was.
-fn read_bson(bytes: &[u8]) -> bool {
+pub fn read_bson(bytes: &[u8]) -> bool {
     let sound = validate_document(bytes, &Limits::default()).is_ok();
     // Whether it is sound or not, looking at it is no danger.
     let Some(document) = DocRef::new(bytes) else {
@@ -309,6 +309,11 @@ pub fn extjson_replay(text: &str, runner: &mut Runner) {
     }
 }
 
+/// One text.
+pub fn read_extjson(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok_and(read_text)
+}
+
 fn read_text(text: &str) -> bool {
     let Ok(document) = parse_document(text) else {
         return false;
@@ -347,7 +352,8 @@ pub fn column_replay(text: &str, runner: &mut Runner) {
 /// Values a column may have here.
 const VALUES_MAX: usize = 6000;
 
-fn read_column(bytes: &[u8]) -> bool {
+/// Reads bytes as a column, in every way.
+pub fn read_column(bytes: &[u8]) -> bool {
     column_decode(bytes);
     column::validate(bytes, VALUES_MAX).is_ok()
 }

@@ -9,7 +9,7 @@ use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::extjson::{parse_document, to_canonical};
 use nilometer_bson::fuzz::Numbers;
 use nilometer_bson::validate::{Limits, validate_document};
-use nilometer_bson::{Document, Value};
+use nilometer_bson::{DocRef, Document, Value};
 
 use crate::mutation::{mutate, pick};
 use crate::runner::Runner;
@@ -69,6 +69,19 @@ impl Fixture {
             database: Database::in_memory_with(environment).expect("a database"),
             session: ClientSession::embedded(),
         }
+    }
+
+    /// Runs a command on what may be damaged: it may be told so.
+    ///
+    /// # Panics
+    ///
+    /// If the answer is that of a bug.
+    pub fn ask(&mut self, command: &Document) -> Document {
+        let request = Request::new(command.clone());
+        let reply = self.database.run_command(&mut self.session, &request);
+        let code = reply.get("code").as_exact_i64();
+        assert_ne!(code, Some(1), "{reply:?}");
+        reply
     }
 
     /// Runs a command that may be anything.
@@ -149,6 +162,37 @@ fn run(fixture: &mut Fixture, mut command: Node, runner: &mut Runner) {
             || is_ok(&fixture.run(&command)),
         );
     }
+}
+
+/// The documents that bytes hold one behind the other, up to the first that is none.
+pub fn documents(mut bytes: &[u8]) -> Vec<Document> {
+    let mut found = Vec::new();
+    while let Some(length) = bytes.first_chunk() {
+        let length = usize::try_from(i32::from_le_bytes(*length)).unwrap_or(0);
+        let Some((first, rest)) = bytes.split_at_checked(length) else {
+            break;
+        };
+        let is_sound = validate_document(first, &Limits::default()).is_ok();
+        let Some(document) = DocRef::new(first).filter(|_| is_sound) else {
+            break;
+        };
+        found.push(document.to_document());
+        bytes = rest;
+    }
+    found
+}
+
+/// Bytes as commands that come one after the other; true if one was carried out.
+pub fn one(bytes: &[u8]) -> bool {
+    let mut fixture = Fixture::new();
+    let mut any = false;
+    for command in documents(bytes) {
+        let mut node = Node::of(command.as_ref());
+        without_waiting(&mut node);
+        let command = addressed(&node);
+        any |= !is_left_out(&command) && is_ok(&fixture.run(&command));
+    }
+    any
 }
 
 /// Replays commands, one a line.

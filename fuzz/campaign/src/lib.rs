@@ -1,17 +1,21 @@
 //! Inputs by the million against every way into the database: messages, BSON, extended JSON, columns, commands,
-//! pipelines.
+//! pipelines, buckets that are restored, logins, HTTP, configuration, files to import, files of the directory.
 //!
 //! A [`Target`] makes batches of inputs, each batch from a seed alone, so that a seed repeats it. A [`Runner`] counts
 //! inputs, catches panics and measures how long each takes. `main.rs` runs campaigns and watches for what never ends and
 //! for memory; the tests at the foot run a few seeds of each target, and replay the inputs that once did harm, which lie
 //! in `corpus/<target>/` as text.
 
+pub mod buckets;
 pub mod bytes;
 pub mod commands;
+pub mod logins;
 pub mod mutation;
 pub mod pipelines;
 pub mod runner;
 pub mod scripts;
+pub mod storage;
+pub mod texts;
 pub mod tree;
 
 use runner::Runner;
@@ -19,55 +23,122 @@ use scripts::Seeds;
 
 /// One way in.
 pub struct Target {
-    /// Its name, also of its folder in the corpus.
+    /// Its name, also of its folder in the corpus and of its libFuzzer target.
     pub name: &'static str,
-    /// Its share of a campaign's inputs, in hundredths.
+    /// Its share of a campaign's inputs, in thousandths.
     pub share: u64,
     /// Runs the inputs of a seed.
     pub batch: fn(&Seeds, u64, &mut Runner),
     /// Runs inputs from a file of the corpus.
     pub replay: fn(&str, &mut Runner),
+    /// Runs bytes as one input, as libFuzzer gives them; true if they were understood.
+    pub one: fn(&[u8]) -> bool,
 }
 
 /// All of them.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 13] = [
     Target {
         name: "wire",
-        share: 25,
+        share: 240,
         batch: bytes::wire_batch,
         replay: bytes::wire_replay,
+        one: bytes::read_message,
     },
     Target {
         name: "bson",
-        share: 20,
+        share: 190,
         batch: bytes::bson_batch,
         replay: bytes::bson_replay,
+        one: bytes::read_bson,
     },
     Target {
         name: "extjson",
-        share: 15,
+        share: 140,
         batch: bytes::extjson_batch,
         replay: bytes::extjson_replay,
+        one: bytes::read_extjson,
     },
     Target {
         name: "column",
-        share: 15,
+        share: 140,
         batch: bytes::column_batch,
         replay: bytes::column_replay,
+        one: bytes::read_column,
     },
     Target {
         name: "commands",
-        share: 10,
+        share: 98,
         batch: commands::batch,
         replay: commands::replay,
+        one: commands::one,
     },
     Target {
         name: "pipelines",
-        share: 15,
+        share: 140,
         batch: pipelines::batch,
         replay: pipelines::replay,
+        one: pipelines::one,
+    },
+    Target {
+        name: "buckets",
+        share: 10,
+        batch: buckets::batch,
+        replay: buckets::replay,
+        one: buckets::one,
+    },
+    Target {
+        name: "logins",
+        share: 10,
+        batch: logins::batch,
+        replay: logins::replay,
+        one: logins::one,
+    },
+    Target {
+        name: "http",
+        share: 12,
+        batch: texts::http_batch,
+        replay: |text, runner| texts::replay(texts::http, text, runner),
+        one: texts::http,
+    },
+    Target {
+        name: "config",
+        share: 10,
+        batch: texts::config_batch,
+        replay: |text, runner| texts::replay(texts::config, text, runner),
+        one: texts::config,
+    },
+    Target {
+        name: "import",
+        share: 8,
+        batch: texts::import_batch,
+        replay: |text, runner| texts::replay(texts::import, text, runner),
+        one: texts::import,
+    },
+    Target {
+        name: "log",
+        share: 1,
+        batch: storage::log_batch,
+        replay: |text, runner| bytes::replay_bytes(text, runner, storage::log),
+        one: storage::log,
+    },
+    Target {
+        name: "table",
+        share: 1,
+        batch: storage::table_batch,
+        replay: |text, runner| bytes::replay_bytes(text, runner, storage::table),
+        one: storage::table,
     },
 ];
+
+/// Runs bytes as one input of a target; what the programs in `fuzz/fuzz_targets` do.
+///
+/// # Panics
+///
+/// If that shows a bug, or there is no such target.
+pub fn fuzz(name: &str, bytes: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.expect("a target").one)(bytes);
+}
 
 #[cfg(test)]
 mod tests {
@@ -75,6 +146,9 @@ mod tests {
 
     /// What a seed of `cargo xtask fuzz` stands for: so many inputs.
     const INPUTS_PER_RUN: u64 = 3;
+
+    /// Where an input is a directory that is opened and closed, one stands for so many runs.
+    const RUNS_PER_DIRECTORY: u64 = 5;
 
     fn number(name: &str, default: u64) -> u64 {
         std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
@@ -85,10 +159,17 @@ mod tests {
         found.expect("a target")
     }
 
+    fn runs() -> u64 {
+        number("NILOMETER_FUZZ_RUNS", 200)
+    }
+
     fn run(name: &str) {
+        run_inputs(name, INPUTS_PER_RUN * runs());
+    }
+
+    fn run_inputs(name: &str, wanted: u64) {
         let seeds = Seeds::read();
         let target = target(name);
-        let wanted = INPUTS_PER_RUN * number("NILOMETER_FUZZ_RUNS", 200);
         let first = number("NILOMETER_FUZZ_SEED", 0);
         let (mut inputs, mut seed) = (0, first);
         while inputs < wanted {
@@ -129,6 +210,41 @@ mod tests {
     #[test]
     fn fuzz_pipelines() {
         run("pipelines");
+    }
+
+    #[test]
+    fn fuzz_buckets() {
+        run("buckets");
+    }
+
+    #[test]
+    fn fuzz_logins() {
+        run("logins");
+    }
+
+    #[test]
+    fn fuzz_http() {
+        run("http");
+    }
+
+    #[test]
+    fn fuzz_config() {
+        run("config");
+    }
+
+    #[test]
+    fn fuzz_import() {
+        run("import");
+    }
+
+    #[test]
+    fn fuzz_log() {
+        run_inputs("log", runs() / RUNS_PER_DIRECTORY);
+    }
+
+    #[test]
+    fn fuzz_table() {
+        run_inputs("table", runs() / RUNS_PER_DIRECTORY);
     }
 
     #[test]
@@ -192,6 +308,50 @@ mod tests {
 
     #[test]
     fn shares_make_a_whole() {
-        assert_eq!(TARGETS.iter().map(|target| target.share).sum::<u64>(), 100);
+        assert_eq!(TARGETS.iter().map(|target| target.share).sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn each_has_its_program_for_libfuzzer() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a file");
+        let manifest = read("Cargo.toml");
+        let built = manifest
+            .lines()
+            .filter_map(|line| line.strip_prefix("path = "));
+        let mut built: Vec<&str> = built.map(|path| path.trim_matches('"')).collect();
+        built.sort_unstable();
+        let mut wanted: Vec<String> = TARGETS
+            .iter()
+            .map(|target| format!("fuzz_targets/{}.rs", target.name))
+            .collect();
+        wanted.sort_unstable();
+        assert_eq!(built, wanted);
+        for target in &TARGETS {
+            let text = read(&format!("fuzz_targets/{}.rs", target.name));
+            let call = format!("nilometer_campaign::fuzz(\"{}\", bytes)", target.name);
+            assert!(text.contains(&call), "{text}");
+            assert!(manifest.contains(&format!("name = \"{}\"", target.name)));
+        }
+    }
+
+    // A failure here counts in the runners beside it, too: see there first.
+    #[test]
+    fn bytes_are_inputs_of_every_target() {
+        use nilometer_bson::doc;
+        let document = doc! {"ping": 1, "$db": "admin"};
+        for target in &TARGETS {
+            assert!(!(target.one)(b"\xff\xfe\x00"), "{}", target.name);
+            (target.one)(document.as_bytes());
+        }
+        let target = |name: &str| target(name).one;
+        assert!(target("bson")(document.as_bytes()));
+        assert!(target("commands")(document.as_bytes()));
+        let stage = doc! {"$match": doc! {}};
+        assert!(target("pipelines")(stage.as_bytes()));
+        assert!(target("extjson")(b"{\"a\": 1}"));
+        assert!(target("http")(b"GET / HTTP/1.1\r\n\r\n"));
+        assert!(target("config")(b"net.port: 7"));
+        assert!(target("import")(b"a,b\n1,2\n"));
     }
 }

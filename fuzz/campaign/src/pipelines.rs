@@ -7,7 +7,7 @@ use nilometer_bson::extjson::to_canonical;
 use nilometer_bson::fuzz::Numbers;
 use nilometer_bson::{Value, doc};
 
-use crate::commands::{Fixture, is_left_out, is_ok, without_waiting};
+use crate::commands::{Fixture, documents, is_left_out, is_ok, without_waiting};
 use crate::mutation::{mutate, pick};
 use crate::runner::Runner;
 use crate::scripts::Seeds;
@@ -23,6 +23,29 @@ const DOCUMENTS: u64 = 40;
 const STAGES_MAX: u64 = 4;
 
 pub use crate::commands::replay;
+
+/// Bytes as the stages of one pipeline.
+pub fn one(bytes: &[u8]) -> bool {
+    let stages = documents(bytes);
+    if stages.is_empty() {
+        return false;
+    }
+    let mut fixture = Fixture::new();
+    for command in fill(&mut Numbers::new(1), seeds()) {
+        fixture.run(&command.document());
+    }
+    let stages: Vec<Value> = stages.into_iter().map(Value::from).collect();
+    let command = doc! {
+        "aggregate": "ts", "pipeline": stages, "cursor": doc! {"batchSize": 30}, "$db": "test",
+    };
+    !is_left_out(&command) && is_ok(&fixture.run(&command))
+}
+
+/// What scripts hold, read once.
+fn seeds() -> &'static Seeds {
+    static SEEDS: std::sync::OnceLock<Seeds> = std::sync::OnceLock::new();
+    SEEDS.get_or_init(Seeds::read)
+}
 
 /// Fills two collections, then runs pipelines over them.
 pub fn batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {

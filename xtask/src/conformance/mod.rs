@@ -15,7 +15,7 @@ mod server;
 
 use std::time::Instant;
 
-use crate::process::{Outcome, in_ci};
+use crate::process::{Outcome, cargo, in_ci, root, run as run_command};
 use clients::{CLIENTS, Client};
 use expected::Failure;
 use server::Server;
@@ -84,6 +84,27 @@ pub(crate) fn run(names: &[&str]) -> Outcome {
     } else {
         Ok(())
     }
+}
+
+/// Follows the operator's guide, with the shell that conformance has installed.
+pub(crate) fn guide() -> Outcome {
+    let shell = CLIENTS.iter().find(|client| client.name == "mongosh");
+    let shell = shell.ok_or("no client `mongosh`")?;
+    let ready = match shell.missing_runtime() {
+        Some(missing) => Err(format!("`{missing}` is not installed")),
+        None => shell.install(),
+    };
+    let mut test = cargo(["test", "--quiet", "--package", "nilometer-server"]);
+    test.args(["--test", "it", "--", "guide::"]);
+    match ready {
+        Ok(()) => {
+            let mongosh = "conformance/mongosh/node_modules/mongosh/bin/mongosh.js";
+            test.env("NILOMETER_MONGOSH", root().join(mongosh));
+        }
+        Err(reason) if in_ci() => return Err(reason),
+        Err(reason) => println!("what is typed into mongosh is passed over: {reason}"),
+    }
+    run_command(&mut test)
 }
 
 fn run_client(client: &Client, binary: &std::path::Path, failures: &[Failure]) -> Verdict {

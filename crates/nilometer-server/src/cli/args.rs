@@ -90,7 +90,7 @@ pub(crate) struct Export {
     /// In which order, in extended JSON
     #[arg(long, value_name = "JSON")]
     pub(crate) sort: Option<String>,
-    /// Only these fields, separated by commas
+    /// Only these fields, separated by commas; for csv and parquet each maybe with its type, as in time.date()
     #[arg(long, value_delimiter = ',')]
     pub(crate) fields: Vec<String>,
     /// Tell the type of every number and date

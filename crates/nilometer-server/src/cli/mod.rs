@@ -9,6 +9,7 @@ mod bench;
 mod config;
 mod connect;
 mod demo;
+mod greeting;
 mod pages;
 mod security;
 mod serve;
@@ -113,6 +114,14 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
         }
     }
 }
+
+/// Reads a configuration file that may hold anything, and settles what it asks for.
+pub(crate) fn fuzz_configuration(text: &str) -> bool {
+    let given = config::parse(text);
+    given.is_ok_and(|given| Settings::resolve(&given).is_ok())
+}
+
+pub(crate) use transfer::fuzz_csv;
 
 /// Says on the standard error stream why the program ends.
 #[expect(

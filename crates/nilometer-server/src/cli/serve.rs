@@ -4,6 +4,7 @@
 //! started by mistake fails on the port with a clear message and touches no data; clients are
 //! served only when everything is ready.
 
+use std::io::{IsTerminal, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,13 +16,14 @@ use nilometer_bson::Document;
 use tracing::{error, info, warn};
 
 use super::args::Given;
+use super::greeting::Greeting;
 use super::{Failure, Security, Settings, config};
 use crate::audit::AuditLog;
 use crate::http::{Http, HttpOptions};
 use crate::server::{Options, Server};
 use crate::shutdown::{Reason, ShutdownSignal};
 use crate::tls::Tls;
-use crate::{listener, log, machine};
+use crate::{limits, listener, log, machine};
 
 /// Serves until a signal comes.
 pub(crate) fn run(given: Given, argv: Vec<String>) -> Result<(), Failure> {
@@ -43,6 +45,7 @@ pub(crate) fn run(given: Given, argv: Vec<String>) -> Result<(), Failure> {
     outcome
 }
 
+// long function: the steps of a start in the order that the head of this file explains
 fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<(), Failure> {
     // Before anything that takes time, so that a signal during the start is not lost.
     let signal = ShutdownSignal::listen()
@@ -67,12 +70,14 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         access_control: settings.security.access_control,
     };
     let database = open(&settings.data_directory, environment, &signal)?;
+    let message_memory_bytes = warn_about_memory(&database);
     set_audit(&database, settings.security.audit.as_deref())?;
     let ssl = if tls.is_some() { "on" } else { "off" };
     if let Some(ms) = settings.slow_ms {
         database.services().profiler.set_slow_ms(ms.into());
     }
     let no_threads = |e| Failure::Other(format!("cannot start the threads of the server: {e}"));
+    let has_page = settings.web_hosts.is_some();
     let answering = http_options(&settings.security, settings.web_hosts, tls.clone());
     let http = http.map(|listeners| Http::start(database.clone(), listeners, answering));
     let http = http.transpose().map_err(no_threads)?;
@@ -80,6 +85,7 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         connections_max: settings.connections_max,
         compressors: settings.compressors,
         tls,
+        message_memory_bytes,
         ..Options::default()
     };
     let server = Server::start(database.clone(), listeners, options).map_err(no_threads)?;
@@ -94,6 +100,16 @@ fn serve(settings: Settings, argv: Vec<String>, ring: Arc<LogRing>) -> Result<()
         ssl,
         "Waiting for connections"
     );
+    greet(&Greeting {
+        data: &settings.data_directory,
+        address: server.addresses().first().copied(),
+        http: http
+            .as_ref()
+            .and_then(|http| http.addresses().first().copied()),
+        has_page,
+        is_tls: ssl == "on",
+        asks_for_logins: settings.security.access_control,
+    });
     await_end(&signal);
     if let Some(http) = http {
         http.shut_down();
@@ -157,8 +173,13 @@ fn open(
     environment: Environment,
     signal: &ShutdownSignal,
 ) -> Result<Arc<Database>, Failure> {
-    let database = Database::open_with(directory, environment)
-        .map_err(|e| Failure::Other(format!("cannot open {}: {e}", directory.display())))?;
+    let database = Database::open_with(directory, environment).map_err(|e| {
+        Failure::Other(format!(
+            "cannot open {}: {}",
+            directory.display(),
+            e.message
+        ))
+    })?;
     let requested = signal.handle();
     let end = move || {
         // Nobody listens any more only when the server is ending already.
@@ -167,6 +188,15 @@ fn open(
     // The database is new, so nobody else has set it.
     drop(database.services().shutdown.set(Box::new(end)));
     Ok(Arc::new(database))
+}
+
+/// Tells who sits at a terminal.
+fn greet(greeting: &Greeting<'_>) {
+    let mut terminal = std::io::stderr();
+    if terminal.is_terminal() {
+        // Whoever has closed it does not want to know.
+        drop(terminal.write_all(greeting.text().as_bytes()));
+    }
 }
 
 /// Waits until the server shall end, and says why.
@@ -229,6 +259,29 @@ fn warn_about_access(settings: &Settings) {
             "The server listens on addresses beyond this machine without access control"
         );
     }
+}
+
+/// What large messages may hold together on this machine. Tells if that and what the database may hold come to
+/// more memory than there is.
+fn warn_about_memory(database: &Database) -> usize {
+    let most = limits::MESSAGE_MEMORY_BYTES;
+    let Some(limit) = database.services().memory_limit() else {
+        return most;
+    };
+    let share = usize::try_from(limit / limits::MESSAGE_MEMORY_SHARE).unwrap_or(usize::MAX);
+    let messages = most.min(share).max(limits::MESSAGE_BYTES_MAX);
+    let planned = database.memory_planned_bytes() + messages as u64;
+    if planned > limit {
+        warn!(
+            c = "CONTROL",
+            id = 22_179,
+            startup = true,
+            plannedBytes = planned,
+            limitBytes = limit,
+            "The limits of caches, queries and messages come to more memory than the process may have"
+        );
+    }
+    messages
 }
 
 /// Files the process needs besides its connections: the database's, the log, some spare.

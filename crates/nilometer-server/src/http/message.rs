@@ -110,7 +110,7 @@ impl Head {
     }
 
     /// Reads a head; `None` if more must come.
-    fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Answer> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Answer> {
         let bad = |why: &str| Answer::text("400 Bad Request", format!("{why}\n"));
         if bytes.first().is_some_and(u8::is_ascii_whitespace) {
             return Err(bad("not an HTTP request"));

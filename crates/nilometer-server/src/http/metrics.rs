@@ -165,7 +165,11 @@ const FAMILIES: &[Family] = &[
         Gauge,
         "Memory of the process.",
         "kind",
-        &[("resident", "mem.resident"), ("virtual", "mem.virtual")],
+        &[
+            ("resident", "mem.resident"),
+            ("virtual", "mem.virtual"),
+            ("limit", "mem.limit"),
+        ],
     ),
     one(
         "nilometer_storage_disk_bytes",
@@ -196,6 +200,30 @@ const FAMILIES: &[Family] = &[
         Counter,
         "Syncs of the log.",
         &[("", "storageEngine.log.syncs")],
+    ),
+    one(
+        "nilometer_storage_disk_stuck",
+        Gauge,
+        "Writes and syncs that have not come back for longer than they may.",
+        &[("", "storageEngine.disk.stuck")],
+    ),
+    one(
+        "nilometer_storage_disk_stuck_milliseconds",
+        Gauge,
+        "How long the oldest of them has waited.",
+        &[("", "storageEngine.disk.stuckMillis")],
+    ),
+    one(
+        "nilometer_storage_disk_stalls",
+        Counter,
+        "Writes and syncs that took longer than they may.",
+        &[("", "storageEngine.disk.stuckTotal")],
+    ),
+    one(
+        "nilometer_storage_disk_longest_milliseconds",
+        Gauge,
+        "The longest write or sync since the start.",
+        &[("", "storageEngine.disk.longestMillis")],
     ),
     each(
         "nilometer_buckets",

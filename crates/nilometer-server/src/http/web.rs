@@ -390,6 +390,12 @@ fn busy() -> Answer {
     )
 }
 
+/// Bounds a command, which may be anything.
+pub(super) fn fuzz_command(given: nilometer_bson::DocRef<'_>) {
+    // Refused or not, it is bounded.
+    drop(command::bounded(given, "db"));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

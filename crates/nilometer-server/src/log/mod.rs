@@ -111,6 +111,11 @@ impl<S: Subscriber> Layer<S> for JsonLayer {
         event.record(&mut fields);
         let level = *event.metadata().level();
         let line = fields.line(level);
+        // First: a file on a disk that does not answer is waited for, and `getLog` shall say so.
+        self.ring.push(&line);
+        if fields.startup && level <= Level::WARN {
+            self.ring.push_startup_warning(&line);
+        }
         match &self.output {
             // A log that cannot be written must not stop the server.
             Output::Standard => drop(writeln!(io::stdout().lock(), "{line}")),
@@ -119,10 +124,6 @@ impl<S: Subscriber> Layer<S> for JsonLayer {
                 drop(writeln!(file, "{line}"));
             }
             Output::None => {}
-        }
-        self.ring.push(&line);
-        if fields.startup && level <= Level::WARN {
-            self.ring.push_startup_warning(&line);
         }
     }
 }

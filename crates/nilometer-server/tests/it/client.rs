@@ -105,11 +105,16 @@ pub(crate) struct Client(TcpStream);
 
 impl Client {
     pub(crate) fn connect(port: u16) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+        Self::try_connect(port).expect("a connection")
+    }
+
+    /// A connection, if there is somebody to take it.
+    pub(crate) fn try_connect(port: u16) -> Option<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         stream.set_nodelay(true).expect("an option");
         let patience = Some(Duration::from_secs(20));
         stream.set_read_timeout(patience).expect("an option");
-        Self(stream)
+        Some(Self(stream))
     }
 
     /// What it writes to and reads from.

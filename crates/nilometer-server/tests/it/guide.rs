@@ -1,16 +1,19 @@
-//! The operator's guide, followed word by word: every `sh` block of `docs/operating.md`, from top to bottom, in one fresh
-//! directory.
+//! The operator's guide, followed word by word: every `sh` and `js` block of `docs/operating.md`, from top to bottom, in
+//! one fresh directory.
 //!
 //! A line is typed as it stands, but for port numbers, which are those of this run. `nilometer serve` goes on beside what
 //! follows, until another server wants its port or a command its directory, as a person would end it with SIGTERM. Each
-//! other command must end with code 0. The `yaml` block becomes `nilometer.yaml`. Blocks marked ```` ```sh example ```` name
-//! things this machine has not, ```` ```sh long ```` take their time (NILOMETER_LONG=1); `js` blocks belong to the shell, which
-//! conformance tests.
+//! other command must end with code 0, or with 3 in a block marked ```` ```sh finds damage ````. The `yaml` block becomes
+//! `nilometer.yaml`. Blocks marked ```` ```sh example ```` name things this machine has not, ```` ```sh long ```` take their
+//! time (NILOMETER_LONG=1). What follows `mongosh …` is typed into that shell, a password wherever one is asked for. The
+//! shell needs Node, so the fast suite passes over it: `cargo xtask guide` says where it is (NILOMETER_MONGOSH).
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nilometer_bson::doc;
@@ -21,8 +24,14 @@ use crate::server::Directory;
 /// The guide's ports.
 const PORTS: [&str; 4] = ["28017", "28018", "28019", "28080"];
 
-/// How long a server may take to start or to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server may take to start or to end, and the shell to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is typed where a password is asked for.
+const PASSWORD: &str = "a word of the flood";
+
+/// With this code a command ends that found damage.
+const DAMAGE: i32 = 3;
 
 /// A block of code in the guide: what it is, and its lines.
 #[derive(Debug, PartialEq)]
@@ -73,11 +82,98 @@ impl Serving {
     }
 }
 
+/// A shell somebody types into.
+struct Shell {
+    child: Child,
+    keys: ChildStdin,
+    shown: Arc<Mutex<Vec<u8>>>,
+    read: usize,
+}
+
+impl Shell {
+    /// `mongosh` with the arguments of `line`.
+    fn open(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("Node");
+        let shown = Arc::<Mutex<Vec<u8>>>::default();
+        let out: [Box<dyn Read + Send>; 2] = [
+            Box::new(child.stdout.take().expect("a pipe")),
+            Box::new(child.stderr.take().expect("a pipe")),
+        ];
+        for mut stream in out {
+            let shown = Arc::clone(&shown);
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(length @ 1..) = stream.read(&mut bytes) {
+                    let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+                    shown.extend_from_slice(&bytes[..length]);
+                }
+            });
+        }
+        let keys = child.stdin.take().expect("a pipe");
+        let mut shell = Self {
+            child,
+            keys,
+            shown,
+            read: 0,
+        };
+        let greeting = shell.until_prompt();
+        assert!(!greeting.contains("Error"), "{greeting}");
+        shell
+    }
+
+    /// What it shows until it waits for the next line.
+    fn until_prompt(&mut self) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let (new, all) = {
+                let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+                let new = shown.get(self.read..).unwrap_or_default();
+                (String::from_utf8_lossy(new).into_owned(), shown.len())
+            };
+            let asks = new.trim_end().ends_with("Enter password")
+                || new.trim_end().ends_with("Enter password:");
+            if asks {
+                self.read = all;
+                writeln!(self.keys, "{PASSWORD}").expect("it reads");
+            } else if new.ends_with("> ") {
+                self.read = all;
+                return new;
+            }
+            let ended = self.child.try_wait().expect("a child");
+            assert!(ended.is_none(), "the shell has ended: {new}");
+            assert!(Instant::now() < end, "the shell does not answer: {new}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn type_line(&mut self, line: &str) {
+        writeln!(self.keys, "{line}").expect("it reads");
+        let answer = self.until_prompt();
+        let is_refused = answer.contains("Error") || answer.contains("ok: 0");
+        assert!(!is_refused, "{line}\n{answer}");
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
 /// Somebody who follows the guide.
 struct Reader {
     directory: Directory,
     ports: BTreeMap<&'static str, u16>,
     serving: Vec<Serving>,
+    /// The program that is typed as `mongosh`, if there is one, and whoever types into it now.
+    mongosh: Option<PathBuf>,
+    shell: Option<Shell>,
     commands: usize,
 }
 
@@ -101,6 +197,8 @@ impl Reader {
                 .map(|(port, listener)| (*port, number(listener)))
                 .collect(),
             serving: Vec::new(),
+            mongosh: std::env::var_os("NILOMETER_MONGOSH").map(PathBuf::from),
+            shell: None,
             commands: 0,
         }
     }
@@ -112,7 +210,7 @@ impl Reader {
         })
     }
 
-    fn shell(&self, line: &str) -> Command {
+    fn command(&self, line: &str) -> Command {
         let program = Path::new(env!("CARGO_BIN_EXE_nilometer"));
         let mut path = program.parent().expect("a folder").as_os_str().to_owned();
         path.push(":");
@@ -136,9 +234,16 @@ impl Reader {
         }
     }
 
-    fn type_line(&mut self, line: &str) {
+    /// Types a line that ends with `code`.
+    fn type_line(&mut self, line: &str, code: i32) {
         self.commands += 1;
+        self.shell = None;
         let line = self.with_ports(line);
+        if let Some(arguments) = line.strip_prefix("mongosh ") {
+            let mongosh = self.mongosh.clone();
+            self.shell = mongosh.map(|path| self.open_shell(&path, arguments));
+            return;
+        }
         let words: Vec<&str> = line.split_whitespace().collect();
         if words.starts_with(&["nilometer", "serve"]) {
             return self.serve(&line, &words);
@@ -150,9 +255,28 @@ impl Reader {
                 .any(|word| word.split('/').next() == Some(data))
         };
         self.end_where(|serving| names(&serving.data));
-        let ended = self.shell(&line).output().expect("a shell");
+        let ended = self.command(&line).output().expect("a shell");
         let told = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
-        assert_eq!(ended.status.code(), Some(0), "{line}\n{told}");
+        assert_eq!(ended.status.code(), Some(code), "{line}\n{told}");
+    }
+
+    fn open_shell(&self, mongosh: &Path, arguments: &str) -> Shell {
+        let line = format!(
+            "exec node '{}' --quiet --norc {arguments}",
+            mongosh.display()
+        );
+        let mut command = self.command(&line);
+        command.env("HOME", &self.directory.0).env("NO_COLOR", "1");
+        Shell::open(command)
+    }
+
+    /// Types a statement of the shell, where there is one.
+    fn type_statement(&mut self, line: &str) {
+        let line = self.with_ports(line);
+        match &mut self.shell {
+            Some(shell) => shell.type_line(&line),
+            None => assert!(self.mongosh.is_none(), "into which shell? {line}"),
+        }
     }
 
     fn serve(&mut self, line: &str, words: &[&str]) {
@@ -166,7 +290,7 @@ impl Reader {
         let data = option("--dbpath").unwrap_or_else(|| "data".to_owned());
         self.end_where(|serving| serving.port == port || serving.data == data);
         // `exec`, so that the signal reaches the program and not the shell.
-        let mut command = self.shell(&format!("exec {line}"));
+        let mut command = self.command(&format!("exec {line}"));
         let child = command.stdout(Stdio::null()).spawn().expect("a shell");
         let speaks_tls = words.contains(&"requireTLS");
         let mut serving = Serving {
@@ -207,12 +331,21 @@ fn the_guide_can_be_followed_word_by_word() {
                 std::fs::write(file, text).expect("a file");
             }
             "sh long" if std::env::var_os("NILOMETER_LONG").is_none() => {}
-            "sh" | "sh long" => {
+            "sh" | "sh long" | "sh finds damage" => {
+                let code = if block.info.ends_with("damage") {
+                    DAMAGE
+                } else {
+                    0
+                };
                 // A line may go on in the next.
                 let lines = block.lines.join("\n").replace("\\\n", " ");
-                lines.lines().for_each(|line| reader.type_line(line));
+                lines.lines().for_each(|line| reader.type_line(line, code));
             }
-            "sh example" | "js" => {}
+            "sh example" => {}
+            "js" => {
+                let lines = block.lines.iter();
+                lines.for_each(|line| reader.type_statement(line));
+            }
             other => panic!("what is a block of `{other}`?"),
         }
     }

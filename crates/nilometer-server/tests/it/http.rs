@@ -33,7 +33,8 @@ pub(crate) fn exchange(port: u16, bytes: &[u8]) -> String {
     String::from_utf8(answer).expect("text")
 }
 
-fn get(port: u16, path: &str) -> String {
+/// What a path answers.
+pub(crate) fn get(port: u16, path: &str) -> String {
     exchange(
         port,
         format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes(),

@@ -1,6 +1,7 @@
-//! The server where the machine has no more to give: a full disk, a disk that cannot be written, no files to open.
+//! The server where the machine has no more to give: a full disk, a disk that cannot be written or does not answer,
+//! no files to open, little memory.
 //!
-//! Disks are small ones in memory, mounted where only the server sees them. That takes root; without it those tests say
+//! Disks are small ones in memory or in a file, mounted where only the server sees them. That takes root; without it those tests say
 //! so and do nothing.
 
 #![expect(clippy::print_stdout, reason = "a test that cannot be run says so")]
@@ -17,6 +18,7 @@ use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Binary, Document, Value, ValueRef, array, doc};
 
 use crate::client::{Client, body, is_ok, op_msg, sequence};
+use crate::http::{free_port, get};
 use crate::random::Random;
 use crate::server::{Directory, Server};
 
@@ -126,11 +128,7 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
     // Reads go on, and nothing of what was refused is there.
     assert_eq!(count(&mut client), stored);
     assert_eq!(count(&mut server.connect()), stored);
-    // The server's own view of its disk.
-    let inside = PathBuf::from(format!("/proc/{}/root", server.process()));
-    let filler = inside
-        .join(directory.0.strip_prefix("/").expect("a whole path"))
-        .join("filler");
+    let filler = inside(&server, &directory.0.join("filler"));
     std::fs::remove_file(filler).expect("the filler");
     let end = Instant::now() + PATIENCE;
     while insert(&mut client, &mut random, DOCUMENTS_MAX) != 0 {
@@ -138,6 +136,99 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(count(&mut client), stored + 1);
+}
+
+/// What the server sees as `path`.
+fn inside(server: &Server, path: &Path) -> PathBuf {
+    let root = PathBuf::from(format!("/proc/{}/root", server.process()));
+    root.join(path.strip_prefix("/").expect("a whole path"))
+}
+
+/// A file system that takes no writes until this goes: whoever writes waits and cannot even be killed.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    /// `None` if this system cannot do that.
+    fn new(path: PathBuf) -> Option<Self> {
+        let frozen = Self::call("-f", &path);
+        frozen.then_some(Self(path))
+    }
+
+    fn call(flag: &str, path: &Path) -> bool {
+        let called = Command::new("fsfreeze").arg(flag).arg(path).status();
+        called.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        Self::call("-u", &self.0);
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_answer_is_told_of_while_it_lasts() {
+    const LIMIT_MS: &str = "300";
+    let made = "truncate -s 256M \"$1/image\" && mkfs.ext4 -q \"$1/image\"";
+    let directory = Directory::new();
+    let made = Command::new("sh")
+        .args(["-ec", made, "sh"])
+        .arg(&directory.0)
+        .status();
+    if !may_mount() || !made.is_ok_and(|status| status.success()) {
+        println!("left out: there is no file system to freeze");
+        return;
+    }
+    let http = free_port();
+    let script = "mkdir \"$1/disk\" && mount -o loop \"$1/image\" \"$1/disk\"";
+    let program = env!("CARGO_BIN_EXE_nilometer");
+    let script = format!(
+        "{script}\nexec \"$0\" serve --port 0 --dbpath \"$1/disk/data\" --httpPort {http} \
+         --setParameter nilometerStuckDiskMillis={LIMIT_MS}"
+    );
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-ec", &script, program])
+        .arg(&directory.0);
+    let server = Server::spawn(&mut command);
+    let mut random = Random(1);
+    let mut client = server.connect();
+    assert_eq!(insert(&mut client, &mut random, 0), 0);
+    assert!(get(http, "/readyz").ends_with("ok\n"));
+    let Some(frozen) = Frozen::new(inside(&server, &directory.0.join("disk"))) else {
+        println!("left out: the file system cannot be frozen");
+        return;
+    };
+    let mut writer = server.connect();
+    let waiting = std::thread::spawn(move || insert(&mut writer, &mut Random(2), 1));
+    let first = server.wait_for_line("The disk does not answer");
+    let told = first.contains("/wal") && first.contains("\"waitingMillis\":");
+    assert!(told, "{first}");
+    // Said again when the time has doubled.
+    server.wait_for_line("The disk does not answer");
+    let answer = get(http, "/readyz");
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("the disk does not answer"), "{answer}");
+    let figures = get(http, "/metrics");
+    for line in [
+        "nilometer_writable 0\n",
+        "nilometer_storage_disk_stalls_total ",
+    ] {
+        assert!(figures.contains(line), "{line}: {figures}");
+    }
+    assert!(!figures.contains("nilometer_storage_disk_stuck 0\n"));
+    assert!(get(http, "/healthz").starts_with("HTTP/1.1 200 "));
+    assert_eq!(count(&mut client), 1);
+    assert_eq!(count(&mut server.connect()), 1);
+    drop(frozen);
+    server.wait_for_line("The disk has answered");
+    assert_eq!(waiting.join().expect("no panic"), 0);
+    assert_eq!(count(&mut client), 2);
+    let end = Instant::now() + PATIENCE;
+    while !get(http, "/readyz").ends_with("ok\n") {
+        assert!(Instant::now() < end, "it is not ready again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
@@ -249,6 +340,154 @@ fn a_clock_that_jumps_back_does_no_harm() {
         assert!(
             matches!(valid.get("valid"), ValueRef::Bool(true)),
             "{valid:?}"
+        );
+    }
+}
+
+/// ExceededMemoryLimit, and the one of a stage that may not write to disk.
+const TOO_LITTLE_MEMORY: [i64; 2] = [146, 292];
+
+/// Documents of each of several collections, and the bytes of one.
+const CROWD_DOCUMENTS: i64 = 6000;
+const CROWD_BYTES: usize = 4000;
+
+/// Fills a collection; how many documents were acknowledged.
+fn fill(client: &mut Client, collection: &str, random: &mut Random) -> i64 {
+    let mut stored = 0;
+    for first in (0..CROWD_DOCUMENTS).step_by(500) {
+        let documents: Vec<Document> = (first..first + 500)
+            .map(|id| {
+                let text: String = (0..CROWD_BYTES / 16)
+                    .map(|_| format!("{:016x}", random.below(u64::MAX)))
+                    .collect();
+                doc! {"_id": id, "text": text}
+            })
+            .collect();
+        let insert = doc! {"insert": collection, "$db": "test"};
+        let Some(reply) = client.ask_or_lose(&op_msg(
+            0,
+            &[body(&insert), sequence("documents", &documents)],
+        )) else {
+            break;
+        };
+        match outcome(&reply) {
+            0 => stored += 500,
+            code => assert!(TOO_LITTLE_MEMORY.contains(&code), "{reply:?}"),
+        }
+    }
+    stored
+}
+
+/// Queries that gather whole collections, all at once; how many were answered with each code.
+fn gather_everything(port: u16, threads: usize) -> Vec<Option<i64>> {
+    std::thread::scope(|scope| {
+        let asked = (0..threads).map(|at| {
+            scope.spawn(move || {
+                let mut client = Client::try_connect(port)?;
+                let stages = match at % 3 {
+                    0 => array![doc! {"$sort": doc! {"text": 1}}],
+                    1 => array![
+                        doc! {"$group": doc! {"_id": "$text", "all": doc! {"$push": "$$ROOT"}}}
+                    ],
+                    _ => array![
+                        doc! {"$group": doc! {"_id": Value::Null, "all": doc! {"$push": "$text"}}},
+                        doc! {"$project": doc! {"n": doc! {"$size": "$all"}}}
+                    ],
+                };
+                let aggregate = doc! {
+                    "aggregate": format!("c{}", at % 3), "pipeline": stages, "cursor": doc! {},
+                    "allowDiskUse": at % 2 == 0, "$db": "test",
+                };
+                let reply = client.ask_or_lose(&op_msg(0, &[body(&aggregate)]))?;
+                Some(outcome(&reply))
+            })
+        });
+        let asked: Vec<_> = asked.collect();
+        let joined = asked.into_iter().map(|asked| asked.join());
+        joined.map(|code| code.expect("no panic")).collect()
+    })
+}
+
+/// Peak of the memory of a process, in bytes.
+fn peak_bytes(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .expect("a number")
+        * 1024
+}
+
+#[test]
+fn with_little_memory_queries_are_refused_and_the_server_lives() {
+    const MEMORY_BYTES: u64 = 384 << 20;
+    // What commands under way hold beside what is counted, and fragments, in an unoptimised build.
+    const BESIDE_BYTES: u64 = 320 << 20;
+    let set = format!("nilometerMemoryBytes={MEMORY_BYTES}");
+    let server = Server::start_with(&["--setParameter", &set, "--quiet"]);
+    let mut client = server.connect();
+    let mut random = Random(3);
+    let stored = (0..3).map(|at| fill(&mut client, &format!("c{at}"), &mut random));
+    let stored: Vec<i64> = stored.collect();
+    let codes = gather_everything(server.port, 24);
+    for code in &codes {
+        let expected = matches!(code, Some(0 | 146 | 292));
+        assert!(expected, "{codes:?}");
+    }
+    assert!(codes.contains(&Some(0)), "some are answered: {codes:?}");
+    let refused = |code: &Option<i64>| code.is_some_and(|code| TOO_LITTLE_MEMORY.contains(&code));
+    assert!(codes.iter().any(refused), "some are refused: {codes:?}");
+    let peak = peak_bytes(server.process());
+    assert!(peak < MEMORY_BYTES + BESIDE_BYTES, "{} MiB", peak >> 20);
+    // Everything acknowledged is there, and the server goes on.
+    let end = Instant::now() + PATIENCE;
+    for (at, stored) in stored.iter().enumerate() {
+        loop {
+            let count = doc! {"count": format!("c{at}")};
+            let reply = client.run_on("test", &count);
+            if is_ok(&reply) {
+                assert_eq!(reply.get("n").as_exact_i64(), Some(*stored));
+                break;
+            }
+            assert!(Instant::now() < end, "{reply:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// An allocation that fails ends the process: the limit of the address space brings that about.
+#[test]
+fn an_allocation_that_fails_loses_nothing_acknowledged() {
+    const ADDRESS_SPACE_KIB: u64 = 1_400_000;
+    let directory = Directory::new();
+    let program = env!("CARGO_BIN_EXE_nilometer");
+    // A limit of its own, so that the one that counts is that of the system.
+    let script = format!(
+        "ulimit -v {ADDRESS_SPACE_KIB}\nexec \"$0\" serve --port 0 --quiet --dbpath \"$1/data\" \
+         --setParameter nilometerMemoryBytes=8000000000 2> /dev/null"
+    );
+    let mut command = Command::new("sh");
+    command.args(["-ec", &script, program]).arg(&directory.0);
+    let mut server = Server::spawn(&mut command);
+    let mut client = server.connect();
+    let mut random = Random(4);
+    let stored = (0..3).map(|at| fill(&mut client, &format!("c{at}"), &mut random));
+    let stored: Vec<i64> = stored.collect();
+    // Whether it lives or not; who is refused is told, who is cut off knows nothing.
+    drop(gather_everything(server.port, 60));
+    server.signal("KILL");
+    server.wait();
+    let server = directory.serve();
+    let mut client = server.connect();
+    for (at, stored) in stored.iter().enumerate() {
+        let name = format!("c{at}");
+        let reply = client.run_on("test", &doc! {"count": name.as_str()});
+        assert!(reply.get("n").as_exact_i64() >= Some(*stored), "{reply:?}");
+        let reply = client.run_on("test", &doc! {"validate": name.as_str()});
+        assert!(
+            matches!(reply.get("valid"), ValueRef::Bool(true)),
+            "{reply:?}"
         );
     }
 }

@@ -310,6 +310,17 @@ fn a_program_without_parquet_says_so() {
     let (code, told) = run(&server, &["import", PARQUET, "--collection", "c"], "");
     assert_eq!(code, Some(100), "{told}");
     assert!(told.contains("--features parquet"), "{told}");
+    let export = [
+        "export",
+        "--collection",
+        "c",
+        "--fields",
+        "_id",
+        "out.parquet",
+    ];
+    let (code, told) = run(&server, &export, "");
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("--features parquet"), "{told}");
 }
 
 #[cfg(feature = "parquet")]
@@ -377,4 +388,98 @@ fn parquet_comes_in() {
     let (code, told) = run(&server, &["import", cut, "--collection", "e"], "");
     assert_eq!(code, Some(100), "{told}");
     assert!(told.contains("cannot be read"), "{told}");
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_goes_out_and_comes_back() {
+    const MANY: i32 = 25_000;
+    let server = Server::start();
+    let mut client = server.connect();
+    let directory = Directory::new();
+    let file = directory.0.join("out.parquet");
+    let file = file.to_str().expect("a path");
+    let date = |ms: i64| Value::DateTime(1_714_543_200_000 + ms);
+    let raw = nilometer_bson::Binary {
+        subtype: 0,
+        bytes: [1, 2].as_slice().into(),
+    };
+    let document = |i: i32| {
+        let (time, long) = (date(i.into()), i64::from(i) << 33);
+        doc! {
+            "_id": i, "t": time, "long": long, "x": f64::from(i) / 3.0, "flag": i % 2 == 0,
+            "bed": doc! {"name": format!("bed {i}"), "row": i}, "raw": raw.clone(),
+        }
+    };
+    // More than one group of rows; some values are absent.
+    let documents: Vec<Document> = (0..MANY)
+        .map(|i| match i % 5 {
+            0 => doc! {"_id": i, "bed": doc! {"row": i}},
+            _ => document(i),
+        })
+        .collect();
+    for part in documents.chunks(5000) {
+        let part: Vec<Value> = part.iter().cloned().map(Value::from).collect();
+        let insert = doc! {"insert": "c", "documents": part};
+        assert!(is_ok(&client.run_on("db", &insert)));
+    }
+    let fields = "_id,t,long,x,flag,bed.name,bed.row,raw";
+    let sort = ["--sort", "{\"_id\": 1}"];
+    let export = ["export", "--collection", "c", "--fields", fields, file];
+    let (code, told) = run(&server, &[&export[..], &sort].concat(), "");
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("25000 documents in"), "{told}");
+    let (code, told) = run(&server, &["import", file, "--collection", "back"], "");
+    assert_eq!(code, Some(0), "{told}");
+    let back = all(&mut client, "back");
+    assert_eq!(back.len(), documents.len());
+    for (found, expected) in back.iter().zip(&documents) {
+        assert_eq!(found, expected);
+    }
+    // What is not of one type, or of none here, is text.
+    let odd: Vec<Value> = vec![
+        doc! {"_id": 1, "v": 1, "w": array![1, "a"]}.into(),
+        doc! {"_id": 2, "v": "two"}.into(),
+        doc! {"_id": 3, "v": 3.5, "w": Value::Null}.into(),
+    ];
+    assert!(is_ok(
+        &client.run_on("db", &doc! {"insert": "odd", "documents": odd})
+    ));
+    let export = [
+        "export",
+        "--collection",
+        "odd",
+        "--fields",
+        "_id,v,w,none",
+        file,
+    ];
+    let (code, told) = run(&server, &export, "");
+    assert_eq!(code, Some(0), "{told}");
+    let (code, told) = run(&server, &["import", file, "--collection", "odd2"], "");
+    assert_eq!(code, Some(0), "{told}");
+    let expected = [
+        doc! {"_id": 1, "v": "1", "w": "[1,\"a\"]"},
+        doc! {"_id": 2, "v": "two"},
+        doc! {"_id": 3, "v": "3.5"},
+    ];
+    assert_eq!(all(&mut client, "odd2"), expected);
+    // A type that was asked for is kept, or the value that does not fit is named.
+    let refuse = [
+        "export",
+        "--collection",
+        "odd",
+        "--fields",
+        "v.int32()",
+        file,
+    ];
+    let (code, told) = run(&server, &refuse, "");
+    assert_eq!(code, Some(100), "{told}");
+    assert!(told.contains("the column 'v' is Int32"), "{told}");
+    assert!(
+        told.contains("document 2") && told.contains("'string'"),
+        "{told}"
+    );
+    let (code, told) = run(&server, &["export", "--collection", "c", file], "");
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("needs --fields"), "{told}");
 }

@@ -295,3 +295,42 @@ fn count_documents(data: &Path) -> i64 {
     }
     sum
 }
+
+#[test]
+fn what_is_not_there_is_said_not_to_be_there() {
+    let directory = Directory::new();
+    let path = |name: &str| directory.0.join(name).to_str().expect("a path").to_owned();
+    let (nothing, target) = (path("nothing"), path("target"));
+    for arguments in [
+        &["restore", &nothing, &target][..],
+        &["verify", &nothing],
+        &["inspect", &nothing],
+    ] {
+        let ended = nilometer(arguments).output().expect("the program");
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(100), "{told}");
+        assert!(told.contains("there is no database in"), "{told}");
+    }
+}
+
+#[test]
+fn who_sits_at_a_terminal_is_told_how_to_connect() {
+    let directory = Directory::new();
+    let program = env!("CARGO_BIN_EXE_nilometer");
+    let serve = format!(
+        "exec timeout 5 '{program}' serve --port 0 --dbpath '{}'",
+        directory.0.join("data").display()
+    );
+    // `script` gives it a terminal.
+    let script = std::process::Command::new("script")
+        .args(["-qec", &serve, "/dev/null"])
+        .stdin(std::process::Stdio::null())
+        .output();
+    let Ok(shown) = script else { return };
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(
+        shown.contains("  connect   mongosh mongodb://127.0.0.1:"),
+        "{shown}"
+    );
+    assert!(shown.contains("  data      /"), "{shown}");
+}

@@ -39,6 +39,8 @@ impl Core {
         };
         if any {
             self.log.sync()?;
+            let waits = &self.context.waits;
+            let _wait = waits.begin("write tables in", tree.path.as_path());
             tree.flush_sealed(&self.context, self.instants.watermark())?;
         }
         tree.note_flushed(through);

@@ -32,11 +32,13 @@ impl Core {
             name: name.to_owned(),
             options,
         };
+        let directory = self.context.directory.path();
+        let _wait = self.context.waits.begin("create a tree in", directory);
         let tree = Tree::create(&self.context, keyspace.clone())?;
         let mut longer = list.clone();
         longer.next_id += 1;
         longer.keyspaces.push(keyspace.clone());
-        longer.write(self.context.directory.path())?;
+        longer.write(directory)?;
         *list = longer;
         let mut trees = TreeMap::clone(&self.trees());
         trees.insert(keyspace.id, Arc::new(tree));
@@ -51,7 +53,12 @@ impl Core {
         let tree = self.tree(id)?;
         let mut shorter = list.clone();
         shorter.keyspaces.retain(|keyspace| keyspace.id != id);
-        shorter.write(self.context.directory.path())?;
+        let directory = self.context.directory.path();
+        let _wait = self
+            .context
+            .waits
+            .begin("write the list of trees in", directory);
+        shorter.write(directory)?;
         *list = shorter;
         tree.mark_dropped();
         let mut trees = TreeMap::clone(&self.trees());

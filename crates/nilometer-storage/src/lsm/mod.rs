@@ -19,6 +19,7 @@
 //! | opening after a crash | [`recovery`] |
 //! | manifests that are not checked, values whose length is not | [`manifest`], [`value`] |
 //! | which trees there are; dropping one under its readers | [`tree_list`], [`keyspaces`] |
+//! | telling of a disk that does not answer | [`waits`] |
 //! | copies while running; scrubbing | [`checkpoint`], [`verify`] |
 //! | reading what can be read of a damaged directory | [`salvage`] |
 //! | copies of a directory at rest; what a file is | [`copy`], [`describe`] |
@@ -50,6 +51,7 @@ mod tree;
 mod tree_list;
 mod value;
 mod verify;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -61,7 +63,7 @@ use self::core::Core;
 use self::snapshot::LsmSnapshot;
 use self::tree::{Tree, files_bytes};
 use crate::engine::{
-    Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
+    DiskWaits, Durability, Engine, EngineStatistics, Keyspace, KeyspaceId, KeyspaceOptions,
     KeyspaceStatistics, Snapshot, WriteBatch,
 };
 use crate::error::Result;
@@ -207,6 +209,10 @@ impl Engine for LsmEngine {
     fn check_writable(&self) -> Result<()> {
         self.core.health.check_writable()?;
         self.core.health.held_up().map_or(Ok(()), Err)
+    }
+
+    fn disk_waits(&self) -> DiskWaits {
+        self.core.context.waits.now()
     }
 
     fn close(&self) -> Result<()> {

@@ -9,6 +9,9 @@ const MIB: u64 = 1024 * 1024;
 /// Fewest bytes of a segment; smaller options are raised to it.
 const SEGMENT_BYTES_MIN: u64 = 4096;
 
+/// Fewest bytes of memtables, and of cached blocks, however little memory there is.
+const MEMORY_MIN: u64 = 8 * MIB;
+
 /// Segments the log may hold at its cap, at least.
 const SEGMENTS_MIN: u64 = 4;
 
@@ -84,6 +87,18 @@ impl LsmOptions {
             table_bytes: 64 * 1024,
             ..Self::default()
         }
+    }
+
+    /// The defaults for a process that may have so many bytes of memory, if that is known: memtables take no more
+    /// than an eighth of them, blocks for reading a sixteenth.
+    pub fn within(memory_bytes: Option<u64>) -> Self {
+        let mut options = Self::default();
+        if let Some(bytes) = memory_bytes {
+            options.memory_bytes_max = options.memory_bytes_max.min(bytes / 8).max(MEMORY_MIN);
+            options.memtable_bytes = options.memtable_bytes.min(options.memory_bytes_max / 4);
+            options.block_cache_bytes = options.block_cache_bytes.min(bytes / 16).max(MEMORY_MIN);
+        }
+        options
     }
 
     /// The same options, made to fit each other.

@@ -36,6 +36,7 @@ use super::options::LsmOptions;
 use super::tree::{NO_READERS, Tree, TreeContext};
 use super::tree_list::TreeList;
 use super::verify::file_checksum;
+use super::waits::{Waits, Watched};
 use crate::engine::{Keyspace, KeyspaceId};
 use crate::error::{Error, Result};
 
@@ -186,8 +187,12 @@ const NO_LOG: LogEnd = LogEnd {
     cut: None,
 };
 
-fn new_context(directory: Directory, options: LsmOptions) -> TreeContext {
+fn new_context(directory: Directory, mut options: LsmOptions) -> TreeContext {
+    let waits = Arc::<Waits>::default();
+    let watched = Watched::new(options.file_system, Arc::clone(&waits));
+    options.file_system = Arc::new(watched);
     TreeContext {
+        waits,
         sequence: SequenceNumberCounter::new(1),
         cache: Arc::new(Cache::with_capacity_bytes(options.block_cache_bytes)),
         descriptors: Arc::new(DescriptorTable::new(options.open_files_max)),

@@ -28,6 +28,7 @@ use super::front::{Front, Fronts};
 use super::log::LogState;
 use super::manifest;
 use super::options::LsmOptions;
+use super::waits::Waits;
 use crate::engine::Keyspace;
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -44,6 +45,8 @@ pub(crate) struct TreeContext {
     pub(crate) descriptors: Arc<DescriptorTable>,
     /// Bytes in all memtables.
     pub(crate) memory: Arc<AtomicU64>,
+    /// What is asked of the disk.
+    pub(crate) waits: Arc<Waits>,
 }
 
 /// One keyspace. See the module head.

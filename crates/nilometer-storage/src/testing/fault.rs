@@ -1,7 +1,7 @@
 //! A file system that fails on demand, and loses power.
 //!
 //! [`FaultyFileSystem`] passes everything on to the real one, and remembers what each unsynced write
-//! replaced. After [`FaultyFileSystem::cut_power`] nothing is written any more;
+//! replaced. While it is [stuck](FaultyFileSystem::set_stuck) no call comes back. After [`FaultyFileSystem::cut_power`] nothing is written any more;
 //! [`FaultyFileSystem::lose_unsynced`] then undoes a random half of the sectors of every write that
 //! was not synced, as a device may that lost its cache.
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Error, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::random::Random;
 use crate::file_system::{FileSystem, LogFile, RealFileSystem};
@@ -22,6 +22,26 @@ const SECTOR_BYTES: usize = 512;
 #[derive(Clone, Default)]
 pub struct FaultyFileSystem {
     state: Arc<Mutex<State>>,
+    gate: Arc<Gate>,
+}
+
+/// Where calls wait while the disk does not answer.
+#[derive(Default)]
+struct Gate {
+    stuck: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut stuck = lock(&self.stuck);
+        while *stuck {
+            stuck = self
+                .opened
+                .wait(stuck)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -69,6 +89,12 @@ impl FaultyFileSystem {
         self.state().syncs_fail = fail;
     }
 
+    /// Whether the disk does not answer: calls wait until it does.
+    pub fn set_stuck(&self, stuck: bool) {
+        *lock(&self.gate.stuck) = stuck;
+        self.gate.opened.notify_all();
+    }
+
     /// From now on everything fails and nothing changes.
     pub fn cut_power(&self) {
         self.state().powerless = true;
@@ -105,6 +131,7 @@ impl FaultyFileSystem {
             id,
             file,
             state: Arc::clone(&self.state),
+            gate: Arc::clone(&self.gate),
         })
     }
 }
@@ -130,6 +157,7 @@ fn fault(kind: ErrorKind) -> Error {
 
 impl FileSystem for FaultyFileSystem {
     fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn LogFile>> {
+        self.gate.pass();
         let state = self.state();
         if state.powerless {
             return Err(fault(ErrorKind::Other));
@@ -152,6 +180,7 @@ impl FileSystem for FaultyFileSystem {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.gate.pass();
         let mut state = self.state();
         if state.powerless {
             return Err(fault(ErrorKind::Other));
@@ -166,6 +195,7 @@ impl FileSystem for FaultyFileSystem {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
+        self.gate.pass();
         let mut state = self.state();
         if state.powerless {
             return Err(fault(ErrorKind::Other));
@@ -176,6 +206,7 @@ impl FileSystem for FaultyFileSystem {
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.gate.pass();
         let state = self.state();
         if state.powerless || state.syncs_fail {
             return Err(fault(ErrorKind::Other));
@@ -189,10 +220,12 @@ struct FaultyFile {
     id: u64,
     file: Box<dyn LogFile>,
     state: Arc<Mutex<State>>,
+    gate: Arc<Gate>,
 }
 
 impl LogFile for FaultyFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.gate.pass();
         let mut state = lock(&self.state);
         if state.powerless || state.writes_fail {
             return Err(fault(ErrorKind::Other));
@@ -207,6 +240,7 @@ impl LogFile for FaultyFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.gate.pass();
         let mut state = lock(&self.state);
         if state.powerless || state.syncs_fail {
             return Err(fault(ErrorKind::Other));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use nilometer_storage::testing::contract::{APART, SHORT_LIVED, TOGETHER};
 use nilometer_storage::testing::fault::FaultyFileSystem;
@@ -157,6 +158,46 @@ fn a_failed_sync_ends_writing_and_not_reading() {
         assert!(found == (0..20).collect::<Vec<_>>() || found == (0..21).collect::<Vec<_>>());
         try_put(&engine, id, 22).expect("writable again");
     }
+}
+
+#[test]
+fn a_stuck_disk_is_told_of_and_readers_go_on() {
+    const LONG_ENOUGH: Duration = Duration::from_millis(50);
+    let directory = Scratch::new("stuck");
+    let file_system = FaultyFileSystem::new();
+    let engine = LsmEngine::open(directory.path(), faulty(&file_system)).expect("open");
+    let id = engine.create_keyspace("t", TOGETHER).expect("create");
+    for key in 0..10 {
+        try_put(&engine, id, key).expect("commit");
+    }
+    file_system.set_stuck(true);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| try_put(&engine, id, 10));
+        let waits = loop {
+            let mut waits = engine.disk_waits();
+            waits.under_way.retain(|wait| wait.age >= LONG_ENOUGH);
+            if !waits.under_way.is_empty() {
+                break waits;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert!(
+            waits.under_way[0].what.contains("the log in"),
+            "{:?}",
+            waits.under_way
+        );
+        assert!(waits.longest >= LONG_ENOUGH);
+        // Neither readers nor those who ask for figures wait with it.
+        assert_eq!(keys(&engine, id), (0..10).collect::<Vec<_>>());
+        assert!(engine.statistics().commits >= 10);
+        engine.check_writable().expect("nothing failed");
+        assert!(!writer.is_finished());
+        file_system.set_stuck(false);
+        writer.join().expect("no panic").expect("it was late");
+    });
+    assert_eq!(keys(&engine, id), (0..11).collect::<Vec<_>>());
+    let longest = engine.disk_waits().longest;
+    assert!(longest >= LONG_ENOUGH, "{longest:?}");
 }
 
 /// Writers on an engine whose power is cut; then what an unlucky device kept is opened.

@@ -1,5 +1,8 @@
-//! Work the database does by itself, on a thread it owns and joins.
+//! Work the database does by itself, on threads it owns and joins: one that works, and one that never waits and
+//! watches the disk and the memory.
 
+pub(crate) mod disk;
+mod memory;
 mod ttl;
 
 use std::sync::Arc;
@@ -12,10 +15,15 @@ use crate::services::Services;
 use crate::timeseries::Timeseries;
 use crate::write::Records;
 
+use disk::DiskWatch;
+use memory::MemoryWatch;
 use ttl::TtlMonitor;
 
 /// How often the thread looks whether something is to be done.
 const TICK: Duration = Duration::from_millis(500);
+
+/// How often disk and memory are looked at.
+const WATCH_TICK: Duration = Duration::from_millis(250);
 
 /// What background work needs of the database.
 pub(crate) struct Needs {
@@ -23,35 +31,56 @@ pub(crate) struct Needs {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) timeseries: Arc<Timeseries>,
     pub(crate) records: Arc<Records>,
+    pub(crate) disk: Arc<DiskWatch>,
     /// Closes cursors nobody has asked for too long: the monotonic time now, and how long that is.
     pub(crate) expire_cursors: Box<dyn Fn(Duration, Duration) + Send>,
 }
 
-/// The thread. Dropping it ends it.
+/// The threads. Dropping it ends them.
 pub(crate) struct Background {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Dropped to stop a thread.
+    stops: Vec<Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Background {
-    /// Starts the thread.
+    /// Starts the threads.
     pub(crate) fn start(needs: Needs) -> std::io::Result<Self> {
+        let mut background = Self {
+            stops: Vec::new(),
+            threads: Vec::new(),
+        };
+        let disk = Arc::clone(&needs.disk);
+        let (services, timeseries) = (needs.services.clone(), needs.timeseries.clone());
+        let memory = MemoryWatch::new(services, timeseries);
+        background.spawn("database-watcher", move |stopped| {
+            while stopped.recv_timeout(WATCH_TICK) == Err(RecvTimeoutError::Timeout) {
+                disk.look();
+                memory.look();
+            }
+        })?;
+        background.spawn("background", move |stopped| run(&needs, &stopped))?;
+        Ok(background)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(Receiver<()>) + Send + 'static,
+    ) -> std::io::Result<()> {
         let (stop, stopped) = channel();
-        let thread = std::thread::Builder::new()
-            .name("background".into())
-            .spawn(move || run(&needs, &stopped))?;
-        Ok(Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        self.threads.push(thread.spawn(move || work(stopped))?);
+        self.stops.push(stop);
+        Ok(())
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic in the thread has been reported where it happened.
+        self.stops.clear();
+        for thread in self.threads.drain(..) {
+            // A panic in a thread has been reported where it happened.
             let _ = thread.join();
         }
     }

@@ -4,6 +4,7 @@
 //! The promise: there is always a reply, and it carries `ok`. An error becomes
 //! `{ok: 0, errmsg, code, codeName}` with its labels and details.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
@@ -17,7 +18,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request, Usage};
 use crate::services::{LatencyClass, OperationEntry, Services};
-use crate::session::{ClientSession, SessionId};
+use crate::session::{ClientSession, SessionId, UserName};
 
 /// Runs one command and answers it.
 pub fn run(database: &Database, session: &mut ClientSession, request: &Request) -> Document {
@@ -50,9 +51,10 @@ fn run_known(
     check_database_name(&generic.database)?;
     check_admin_only(spec, &generic.database)?;
     authorization::check(database, session, spec, &generic.database, request)?;
+    check_memory(services, spec)?;
     let actor = audit::actor(services, session, spec);
     let now_ms = services.clock.now_ms();
-    touch(services, generic.lsid, now_ms)?;
+    touch(services, generic.lsid, session.login.user(), now_ms)?;
     let started = services.clock.monotonic();
     let mut operation = OperationContext {
         id: services.operations.next_id(),
@@ -125,6 +127,42 @@ fn note(database: &Database, finished: &Finished<'_>) {
     profile::finished(database, finished);
 }
 
+/// Commands that hold documents, of which there may be many.
+const TAKE_MEMORY: [&str; 12] = [
+    "aggregate",
+    "bulkWrite",
+    "count",
+    "createIndexes",
+    "delete",
+    "distinct",
+    "explain",
+    "find",
+    "findAndModify",
+    "insert",
+    "update",
+    "validate",
+];
+
+/// Where memory is short nothing is begun that takes more beside what takes some already. Whoever is alone is
+/// served: what is held then are caches, cursors that rest, and what the allocator keeps for the next.
+fn check_memory(services: &Services, spec: &CommandSpec) -> Result<()> {
+    let takes = |name: &str| TAKE_MEMORY.contains(&name);
+    if !services.memory_is_short.load(Ordering::Relaxed) || !takes(spec.name) {
+        return Ok(());
+    }
+    let running = services.operations.list();
+    if running.iter().any(|other| takes(other.command_name)) {
+        return Err(Error::new(
+            ErrorCode::ExceededMemoryLimit,
+            format!(
+                "{} was refused: the server has used up nearly all the memory it may have, and others are at work; try again later",
+                spec.name
+            ),
+        ));
+    }
+    Ok(())
+}
+
 /// Some commands are about the server, and sent to `admin` alone.
 fn check_admin_only(spec: &CommandSpec, database: &str) -> Result<()> {
     if spec.admin_only && database != "admin" {
@@ -137,12 +175,17 @@ fn check_admin_only(spec: &CommandSpec, database: &str) -> Result<()> {
 }
 
 /// The logical session is in use.
-fn touch(services: &Services, lsid: Option<SessionId>, now_ms: i64) -> Result<()> {
+fn touch(
+    services: &Services,
+    lsid: Option<SessionId>,
+    user: Option<&UserName>,
+    now_ms: i64,
+) -> Result<()> {
     let Some(lsid) = lsid else {
         return Ok(());
     };
     let max = usize::try_from(services.parameters.max_sessions()).unwrap_or(usize::MAX);
-    services.sessions.touch(lsid, now_ms, max)
+    services.sessions.touch(lsid, user, now_ms, max)
 }
 
 /// What a command that can be told so shall leave undone to the documents it writes.

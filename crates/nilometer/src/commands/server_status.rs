@@ -4,6 +4,9 @@
 //! client may leave a section out (`{metrics: 0}`) or ask for one that is not given by default.
 //! A figure is here only if it is true; what this server does not count is left out.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use super::args::truncated_i64;
@@ -69,6 +72,7 @@ const SECTIONS: &[Section] = &[
     section("network", network),
     section("opLatencies", latencies),
     section("opcounters", opcounters),
+    section("opcountersRepl", |_| opcounters_repl()),
     section("storageEngine", storage_engine),
 ];
 
@@ -169,8 +173,14 @@ fn connections(database: &Database) -> Value {
     .into()
 }
 
-fn extra_info(_: &Database) -> Value {
-    doc! {"note": "fields vary by platform"}.into()
+fn extra_info(database: &Database) -> Value {
+    let mut told = DocumentBuilder::new();
+    told.append("note", "fields vary by platform");
+    if let Some(used) = (database.services().host.memory_use)() {
+        let faults = i64::try_from(used.page_faults).unwrap_or(i64::MAX);
+        told.append("page_faults", faults);
+    }
+    told.finish().into()
 }
 
 fn global_lock(database: &Database) -> Value {
@@ -210,6 +220,8 @@ fn memory(database: &Database) -> Value {
         "resident": megabytes(used.resident_bytes),
         "virtual": megabytes(used.virtual_bytes),
         "supported": true,
+        "limit": megabytes(database.services().memory_limit().unwrap_or(0)),
+        "short": database.services().memory_is_short.load(Ordering::Relaxed),
     }
     .into()
 }
@@ -300,9 +312,24 @@ fn opcounters(database: &Database) -> Value {
     .into()
 }
 
+/// What was done for others of a replica set: there is none.
+fn opcounters_repl() -> Value {
+    doc! {
+        "insert": 0i64,
+        "query": 0i64,
+        "update": 0i64,
+        "delete": 0i64,
+        "getmore": 0i64,
+        "command": 0i64,
+    }
+    .into()
+}
+
 fn storage_engine(database: &Database) -> Value {
     let engine = database.engine().statistics();
+    let disk = database.disk().status();
     let figure = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     doc! {
         "name": STORAGE_ENGINE,
         "persistent": true,
@@ -312,6 +339,12 @@ fn storage_engine(database: &Database) -> Value {
             "batches": figure(engine.commits),
             "syncs": figure(engine.syncs),
             "bytes": figure(engine.log_bytes),
+        },
+        "disk": doc! {
+            "stuck": figure(disk.stuck as u64),
+            "stuckMillis": millis(disk.oldest.map_or(Duration::ZERO, |wait| wait.age)),
+            "stuckTotal": figure(disk.total),
+            "longestMillis": millis(disk.longest),
         },
     }
     .into()

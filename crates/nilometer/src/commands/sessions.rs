@@ -87,9 +87,10 @@ fn max_sessions(services: &Services) -> usize {
 fn start(database: &Database, context: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
     let services = database.services();
     let id = SessionId(services.ids.uuid());
+    let (user, now_ms) = (context.operation.user.as_ref(), context.operation.now_ms);
     services
         .sessions
-        .touch(id, context.operation.now_ms, max_sessions(services))?;
+        .touch(id, user, now_ms, max_sessions(services))?;
     let uuid = Binary {
         subtype: 4,
         bytes: id.0.as_slice().into(),
@@ -118,8 +119,10 @@ fn refresh(
 ) -> Result<Document> {
     let services = database.services();
     for id in listed("refreshSessions", request)? {
-        let max = max_sessions(services);
-        services.sessions.touch(id, context.operation.now_ms, max)?;
+        let (user, now_ms) = (context.operation.user.as_ref(), context.operation.now_ms);
+        services
+            .sessions
+            .touch(id, user, now_ms, max_sessions(services))?;
     }
     Ok(Document::new())
 }
@@ -129,15 +132,17 @@ fn kill(
     context: &mut CommandContext<'_>,
     request: &Request,
 ) -> Result<Document> {
-    let mut ids = listed("killSessions", request)?;
-    if ids.is_empty() {
-        // As in MongoDB, an empty list means all sessions of the user.
-        ids = open_sessions(database);
-    }
+    let ids = listed("killSessions", request)?;
     let any = Action::KillAnySession;
     let all = may(database, context.session, &Target::Cluster, any);
-    let user = context.operation.user.clone().filter(|_| !all);
-    kill_sessions(database, context, &ids, user.as_ref());
+    let own = context.operation.user.clone();
+    kill_where(database, context, |id, user| {
+        // As in MongoDB, an empty list means all sessions of the user.
+        match ids.is_empty() {
+            true => user == own.as_ref(),
+            false => ids.contains(&id) && (all || user == own.as_ref()),
+        }
+    });
     Ok(Document::new())
 }
 
@@ -148,39 +153,38 @@ fn kill_all(
 ) -> Result<Document> {
     let args = Args::new("killAllSessions", request.body.as_ref());
     let users = args.required_array("killAllSessions")?;
-    let ids = open_sessions(database);
-    if users.is_empty() {
-        kill_sessions(database, context, &ids, None);
-    }
+    let mut named = Vec::new();
     for value in users.iter() {
         let path = "killAllSessions.killAllSessions";
-        let user = UserName::parse(value, context.database_name(), path)?;
-        kill_sessions(database, context, &ids, Some(&user));
+        named.push(UserName::parse(value, context.database_name(), path)?);
     }
+    kill_where(database, context, |_, user| {
+        named.is_empty() || user.is_some_and(|user| named.contains(user))
+    });
     Ok(Document::new())
 }
 
-fn open_sessions(database: &Database) -> Vec<SessionId> {
-    let services = database.services();
-    let open = services.sessions.list(services.clock.now_ms());
-    open.iter().map(|session| session.id).collect()
-}
-
-/// Ends what runs in these sessions, by `user` if one is given.
-fn kill_sessions(
+/// Ends the sessions that `concerns` picks by id and user, and what runs in them.
+fn kill_where(
     database: &Database,
     context: &CommandContext<'_>,
-    ids: &[SessionId],
-    user: Option<&UserName>,
+    concerns: impl Fn(SessionId, Option<&UserName>) -> bool,
 ) {
+    let services = database.services();
     let own = context.operation.id;
     let concerned = |operation: &OperationEntry| {
-        let of_user = user.is_none() || operation.user.as_ref() == user;
-        operation.id != own && of_user && operation.lsid.is_some_and(|id| ids.contains(&id))
+        let user = operation.user.as_ref();
+        operation.id != own && operation.lsid.is_some_and(|id| concerns(id, user))
     };
-    let operations = &database.services().operations;
-    operations.kill_where(ErrorCode::Interrupted, concerned);
-    for id in ids {
-        database.end_session(*id, user);
+    services
+        .operations
+        .kill_where(ErrorCode::Interrupted, concerned);
+    // Those of a session that was idle for so long that it is forgotten, too.
+    let cursors = &database.queries().cursors;
+    cursors.kill_where(|_, lsid, user| lsid.is_some_and(|id| concerns(id, user)));
+    for session in services.sessions.list(services.clock.now_ms()) {
+        if concerns(session.id, session.user.as_ref()) {
+            services.sessions.end(session.id, session.user.as_ref());
+        }
     }
 }

@@ -116,9 +116,9 @@ impl Collections for StoredCollections {
                 collection: coll.to_owned(),
             }),
             ("$listCatalog", coll) => self.list_catalog(db, coll, argument),
-            ("$listLocalSessions", None) => sessions(&self.services, stage, argument),
+            ("$listLocalSessions", None) => sessions(&self.services, stage, argument, user),
             ("$listSessions", Some("system.sessions")) if db == "config" => {
-                sessions(&self.services, stage, argument)
+                sessions(&self.services, stage, argument, user)
             }
             ("$listSessions", _) => Err(Error::new(
                 ErrorCode::InvalidNamespace,
@@ -215,15 +215,38 @@ fn describe_idle(services: &Services, cursors: &CursorRegistry, shown: Shown<'_>
 }
 
 /// Answers `$listLocalSessions` and `$listSessions`, which are the same where one process is all there is.
-/// There is one user, so all sessions are the caller's.
-fn sessions(services: &Services, stage: &str, argument: DocRef<'_>) -> Result<Vec<Document>> {
+/// They show the caller's own, unless others are asked for; without access control nobody is logged in, and
+/// all sessions are nobody's.
+fn sessions(
+    services: &Services,
+    stage: &str,
+    argument: DocRef<'_>,
+    user: Option<&UserName>,
+) -> Result<Vec<Document>> {
     let options = Args::new(stage, argument);
     options.check_names(&["allUsers", "users"])?;
-    options.boolean("allUsers")?;
-    match options.array("users")? {
-        Some(users) if !users.is_empty() => Ok(Vec::new()),
-        _ => Ok(describe::sessions(services)),
+    let all = options.boolean("allUsers")?.unwrap_or(false);
+    let mut named = Vec::new();
+    let users = options.array("users")?;
+    for one in users.iter().flat_map(|users| users.iter()) {
+        named.push(UserName::parse(one, "", &format!("{stage}.users"))?);
     }
+    if all && !named.is_empty() {
+        return Err(Error::new(
+            ErrorCode::UnsupportedFormat,
+            format!("{stage} takes allUsers or users, not both"),
+        ));
+    }
+    Ok(describe::sessions(
+        services,
+        all || !named.is_empty(),
+        |of| {
+            if named.is_empty() {
+                return all || of == user;
+            }
+            of.is_some_and(|of| named.contains(of))
+        },
+    ))
 }
 
 impl StoredCollections {

@@ -68,6 +68,7 @@ codes! {
     IndexAlreadyExists = 68;
     InvalidOptions = 72;
     InvalidNamespace = 73;
+    ExceededTimeLimit = 262;
     OperationNotSupportedInTransaction = 263;
     IndexOptionsConflict = 85;
     IndexKeySpecsConflict = 86;

@@ -2,6 +2,7 @@
 //! the aggregation stages that show them.
 
 use nilometer_bson::{Binary, Document, DocumentBuilder, Value, doc};
+use sha2::{Digest, Sha256};
 
 use super::{OperationEntry, Services};
 use crate::eval::date::civil::date_of_days;
@@ -12,12 +13,6 @@ pub(crate) const COMMAND_BYTES_MAX: usize = 1000;
 
 /// Bytes of one value in a command that is cut.
 const VALUE_BYTES_MAX: usize = 250;
-
-/// SHA-256 of nothing: stands for the user where nobody logs in.
-const NO_USER_DIGEST: [u8; 32] = [
-    0xE3, 0xB0, 0xC4, 0x42, 0x98, 0xFC, 0x1C, 0x14, 0x9A, 0xFB, 0xF4, 0xC8, 0x99, 0x6F, 0xB9, 0x24,
-    0x27, 0xAE, 0x41, 0xE4, 0x64, 0x9B, 0x93, 0x4C, 0xA4, 0x95, 0x99, 0x1B, 0x78, 0x52, 0xB8, 0x55,
-];
 
 /// Which of the operations are to be described.
 #[derive(Clone, Copy, Debug, Default)]
@@ -160,22 +155,32 @@ fn iso_time(ms: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}+00:00")
 }
 
-/// Describes the open logical sessions.
-pub(crate) fn sessions(services: &Services) -> Vec<Document> {
-    let open = services.sessions.list(services.clock.now_ms());
-    let user = Value::from(Binary {
-        subtype: 0,
-        bytes: NO_USER_DIGEST.as_slice().into(),
+/// Describes the open logical sessions of those users whom `shows` picks, with their names if asked to.
+pub(crate) fn sessions(
+    services: &Services,
+    names_users: bool,
+    shows: impl Fn(Option<&UserName>) -> bool,
+) -> Vec<Document> {
+    let mut open = services.sessions.list(services.clock.now_ms());
+    open.retain(|session| shows(session.user.as_ref()));
+    let described = open.iter().map(|session| {
+        let id = session.id.to_document();
+        let name = session.user.as_ref().map(UserName::to_string);
+        // Where nobody logs in, that of nothing.
+        let digest = Sha256::digest(name.as_deref().unwrap_or_default());
+        let digest = Value::from(Binary {
+            subtype: 0,
+            bytes: digest.as_slice().into(),
+        });
+        let mut told = DocumentBuilder::new();
+        told.append("_id", doc! {"id": id.get("id"), "uid": digest})
+            .append("lastUse", Value::DateTime(session.last_use_ms));
+        if names_users && let Some(name) = name {
+            told.append("user", name);
+        }
+        told.finish()
     });
-    open.iter()
-        .map(|session| {
-            let id = session.id.to_document();
-            doc! {
-                "_id": doc! {"id": id.get("id"), "uid": user.clone()},
-                "lastUse": Value::DateTime(session.last_use_ms),
-            }
-        })
-        .collect()
+    described.collect()
 }
 
 #[cfg(test)]

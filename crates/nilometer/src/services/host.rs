@@ -18,6 +18,8 @@ pub struct MemoryUse {
     pub resident_bytes: u64,
     /// Bytes of address space.
     pub virtual_bytes: u64,
+    /// Times the process waited for a page from the disk.
+    pub page_faults: u64,
 }
 
 /// The machine and the process.
@@ -99,6 +101,20 @@ pub struct Environment {
     pub ids: IdSource,
     /// True if clients may do only what their user is allowed.
     pub access_control: bool,
+}
+
+impl Environment {
+    /// Bytes of memory the process may have, if that is known.
+    pub(crate) fn memory_limit(&self) -> Option<u64> {
+        memory_limit(&self.parameters, &self.host)
+    }
+}
+
+/// As much as the parameter says, else as the process may have of the machine.
+pub(super) fn memory_limit(parameters: &Parameters, host: &HostFacts) -> Option<u64> {
+    let set = u64::try_from(parameters.nilometer_memory_bytes()).unwrap_or(0);
+    let known = [set, host.memory_limit_bytes, host.memory_bytes];
+    known.into_iter().find(|bytes| *bytes > 0)
 }
 
 impl Default for Environment {

@@ -2,13 +2,15 @@
 //!
 //! A session begins with the first command that names it and ends by `endSessions`, by
 //! `killSessions`, or when it was idle for longer than clients are told
-//! ([`TIMEOUT_MINUTES`]). Nothing but its last use is kept here; cursors know their session.
+//! ([`TIMEOUT_MINUTES`]). Nothing but its last use is kept here; cursors know their session. A client makes its
+//! ids up, so that of one user says nothing about that of another: a session is an id and who uses it.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use hashbrown::{Equivalent, HashMap};
+
 use crate::error::{Error, ErrorCode, Result};
-use crate::session::SessionId;
+use crate::session::{SessionId, UserName};
 
 /// Minutes without use after which a session is over; `hello` says so.
 pub const TIMEOUT_MINUTES: i32 = 30;
@@ -20,17 +22,33 @@ const TIMEOUT_MS: i64 = TIMEOUT_MINUTES as i64 * 60_000;
 const SWEEP_INTERVAL_MS: i64 = 60_000;
 
 /// A session as `$listLocalSessions` shows it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SessionUse {
     /// Which session.
     pub id: SessionId,
+    /// Whose it is; nobody's where nobody logs in.
+    pub user: Option<UserName>,
     /// Milliseconds since 1970 of its last use.
     pub last_use_ms: i64,
 }
 
+/// What tells sessions apart.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Owned(SessionId, Option<UserName>);
+
+/// The same, borrowed.
+#[derive(Hash)]
+struct Key<'a>(SessionId, Option<&'a UserName>);
+
+impl Equivalent<Owned> for Key<'_> {
+    fn equivalent(&self, key: &Owned) -> bool {
+        self.0 == key.0 && self.1 == key.1.as_ref()
+    }
+}
+
 #[derive(Debug, Default)]
 struct Table {
-    last_use: HashMap<SessionId, i64>,
+    last_use: HashMap<Owned, i64, foldhash::fast::RandomState>,
     swept_ms: i64,
 }
 
@@ -41,10 +59,16 @@ pub struct LogicalSessions {
 }
 
 impl LogicalSessions {
-    /// Notes a use of `id`; begins the session if it is new. At most `max` may be open (code 261).
-    pub fn touch(&self, id: SessionId, now_ms: i64, max: usize) -> Result<()> {
+    /// Notes a use of `id` by `user`; begins the session if it is new. At most `max` may be open (code 261).
+    pub fn touch(
+        &self,
+        id: SessionId,
+        user: Option<&UserName>,
+        now_ms: i64,
+        max: usize,
+    ) -> Result<()> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = table.last_use.get_mut(&id) {
+        if let Some(last) = table.last_use.get_mut(&Key(id, user)) {
             *last = now_ms;
             return Ok(());
         }
@@ -60,21 +84,22 @@ impl LogicalSessions {
                 ),
             ));
         }
-        table.last_use.insert(id, now_ms);
+        table.last_use.insert(Owned(id, user.cloned()), now_ms);
         Ok(())
     }
 
-    /// Forgets a session; false if it was not known.
-    pub fn end(&self, id: SessionId) -> bool {
+    /// Forgets a user's session; false if it was not known.
+    pub fn end(&self, id: SessionId, user: Option<&UserName>) -> bool {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.last_use.remove(&id).is_some()
+        table.last_use.remove(&Key(id, user)).is_some()
     }
 
     /// The sessions that are not over, in no order.
     pub fn list(&self, now_ms: i64) -> Vec<SessionUse> {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = table.last_use.iter().map(|(id, last)| SessionUse {
-            id: *id,
+        let open = table.last_use.iter().map(|(key, last)| SessionUse {
+            id: key.0,
+            user: key.1.clone(),
             last_use_ms: *last,
         });
         open.filter(|s| now_ms - s.last_use_ms < TIMEOUT_MS)
@@ -101,15 +126,34 @@ mod tests {
     fn sessions_end_when_told_and_when_idle() {
         let sessions = LogicalSessions::default();
         let (a, b, c) = (SessionId([1; 16]), SessionId([2; 16]), SessionId([3; 16]));
-        sessions.touch(a, 0, 2).unwrap();
-        sessions.touch(b, 1, 2).unwrap();
-        let error = sessions.touch(c, 2, 2).unwrap_err();
+        sessions.touch(a, None, 0, 2).unwrap();
+        sessions.touch(b, None, 1, 2).unwrap();
+        let error = sessions.touch(c, None, 2, 2).unwrap_err();
         assert_eq!(error.code, ErrorCode::TooManyLogicalSessions);
-        assert!(sessions.end(b));
-        assert!(!sessions.end(b));
-        sessions.touch(c, TIMEOUT_MS - 1, 2).unwrap();
+        assert!(sessions.end(b, None));
+        assert!(!sessions.end(b, None));
+        sessions.touch(c, None, TIMEOUT_MS - 1, 2).unwrap();
         assert_eq!(sessions.list(TIMEOUT_MS).len(), 1);
-        sessions.touch(b, TIMEOUT_MS, 2).unwrap();
+        sessions.touch(b, None, TIMEOUT_MS, 2).unwrap();
         assert_eq!(sessions.len(), 2);
+    }
+
+    #[test]
+    fn an_id_that_two_use_is_two_sessions() {
+        let sessions = LogicalSessions::default();
+        let (id, ann, bob) = (
+            SessionId([1; 16]),
+            UserName::new("ann", "a"),
+            UserName::new("bob", "a"),
+        );
+        sessions.touch(id, Some(&ann), 0, 3).unwrap();
+        sessions.touch(id, Some(&bob), 5, 3).unwrap();
+        sessions.touch(id, Some(&ann), 7, 3).unwrap();
+        assert_eq!(sessions.len(), 2);
+        assert!(!sessions.end(id, None));
+        assert!(sessions.end(id, Some(&bob)));
+        let left = sessions.list(8);
+        assert_eq!((left.len(), left[0].last_use_ms), (1, 7));
+        assert_eq!(left[0].user.as_ref(), Some(&ann));
     }
 }

@@ -22,6 +22,7 @@ pub use operations::{OperationEntry, OperationGuard, Operations};
 pub use profiler::{Profiler, Profiling};
 pub use top::{Latency, LatencyClass, Top, TopEntry, TopKind, TopUse};
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ pub struct Services {
     pub audit: OnceLock<AuditSink>,
     /// How the transport reads its certificates anew, if it has any.
     pub rotate_certificates: OnceLock<RotateCertificates>,
+    /// True while the process has nearly all the memory it may have.
+    pub(crate) memory_is_short: AtomicBool,
     /// True if clients may do only what their user is allowed.
     pub access_control: bool,
     started_ms: i64,
@@ -104,8 +107,14 @@ impl Services {
             shutdown: OnceLock::new(),
             audit: OnceLock::new(),
             rotate_certificates: OnceLock::new(),
+            memory_is_short: AtomicBool::new(false),
             access_control,
         }
+    }
+
+    /// Bytes of memory the process may have, if that is known.
+    pub fn memory_limit(&self) -> Option<u64> {
+        host::memory_limit(&self.parameters, &self.host)
     }
 
     /// When the database was opened, in milliseconds since 1970.

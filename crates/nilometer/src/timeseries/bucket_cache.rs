@@ -93,6 +93,11 @@ impl BucketCache {
         self.lock().shrink_to(bytes);
     }
 
+    /// Lets everything go; what comes is kept again.
+    pub fn clear(&self) {
+        self.lock().shrink_to(0);
+    }
+
     /// Memory it takes, as if every column were decoded.
     pub fn memory_bytes(&self) -> usize {
         self.lock().bytes

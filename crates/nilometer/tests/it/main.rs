@@ -20,6 +20,8 @@ mod readers;
 mod rewrites;
 mod rules;
 mod same_answers;
+mod short_memory;
 mod statistics;
+mod stuck_disk;
 mod support;
 mod validators;

@@ -10,11 +10,11 @@
 //! text. Dots in names make documents in documents. An empty value is no field.
 
 use nilometer_bson::extjson::{parse_date, parse_value};
-use nilometer_bson::{Document, DocumentBuilder, Value};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 /// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Type {
+pub(super) enum Type {
     Auto,
     Text,
     Int32,
@@ -82,6 +82,41 @@ fn automatic(text: &str) -> Value {
     }
 }
 
+/// The path of a column, and its type if that is said.
+pub(super) fn split_type(name: &str) -> Result<(&str, Type), String> {
+    let name = name.trim();
+    let typed = name
+        .strip_suffix("()")
+        .and_then(|typed| typed.rsplit_once('.'));
+    let (path, kind) = match typed {
+        None => (name, Type::Auto),
+        Some((path, kind)) => {
+            let known = Type::NAMES.iter().find(|(known, _)| *known == kind);
+            let known = known.ok_or_else(|| {
+                let names = Type::NAMES.map(|(name, _)| name).join(", ");
+                format!("the column '{name}' has the type '{kind}'; there are {names}")
+            })?;
+            (path, known.1)
+        }
+    };
+    if path.is_empty() || path.split('.').any(str::is_empty) {
+        return Err(format!("the column '{name}' has an empty name"));
+    }
+    Ok((path, kind))
+}
+
+/// The value at a path of fields.
+pub(super) fn value_at<'a>(document: DocRef<'a>, path: &str) -> ValueRef<'a> {
+    let mut at = ValueRef::Document(document);
+    for name in path.split('.') {
+        at = match at {
+            ValueRef::Document(document) => document.get(name),
+            _ => ValueRef::Missing,
+        };
+    }
+    at
+}
+
 /// The columns of a file.
 #[derive(Debug)]
 pub(super) struct Columns(Vec<(String, Type)>);
@@ -91,24 +126,7 @@ impl Columns {
     pub(super) fn parse<'a>(names: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let mut columns = Vec::new();
         for name in names {
-            let name = name.trim();
-            let typed = name
-                .strip_suffix("()")
-                .and_then(|typed| typed.rsplit_once('.'));
-            let (path, kind) = match typed {
-                None => (name, Type::Auto),
-                Some((path, kind)) => {
-                    let known = Type::NAMES.iter().find(|(known, _)| *known == kind);
-                    let known = known.ok_or_else(|| {
-                        let names = Type::NAMES.map(|(name, _)| name).join(", ");
-                        format!("the column '{name}' has the type '{kind}'; there are {names}")
-                    })?;
-                    (path, known.1)
-                }
-            };
-            if path.is_empty() || path.split('.').any(str::is_empty) {
-                return Err(format!("the column '{name}' has an empty name"));
-            }
+            let (path, kind) = split_type(name)?;
             columns.push((path.to_owned(), kind));
         }
         Ok(Self(columns))

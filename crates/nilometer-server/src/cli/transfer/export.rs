@@ -1,29 +1,36 @@
-//! A collection into lines of text.
+//! A collection into lines of text, or rows of a Parquet file.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::path::Path;
 
 use nilometer_bson::extjson::{
     format_date, parse_document, to_canonical, to_relaxed, value_to_relaxed,
 };
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
-use super::{Format, no_file};
+use super::csv::{split_type, value_at};
+use super::{Collection, Format, no_file};
 use crate::cli::Failure;
 use crate::cli::args::Export;
 
 /// Exports to a file, or to the standard output.
 pub(crate) fn run(given: &Export) -> Result<(), Failure> {
     let format = given.from.format(given.file.as_deref());
-    if format == Format::Csv && given.fields.is_empty() {
-        return Err(Failure::Options(
-            "csv needs --fields: which, and in which order".into(),
-        ));
-    }
-    if format == Format::Parquet {
-        return Err(Failure::Options("parquet can be imported only".into()));
+    if format != Format::Json && given.fields.is_empty() {
+        let name = if format == Format::Csv {
+            "csv"
+        } else {
+            "parquet"
+        };
+        return Err(Failure::Options(format!(
+            "{name} needs --fields: which, and in which order"
+        )));
     }
     let command = find(given)?;
+    if format == Format::Parquet {
+        return rows(given, &command);
+    }
     let mut from = given.from.open()?;
     let out: Box<dyn Write> = match &given.file {
         None => Box::new(std::io::stdout().lock()),
@@ -36,31 +43,60 @@ pub(crate) fn run(given: &Export) -> Result<(), Failure> {
         count: 0,
     };
     lines.begin()?;
-    let mut reply = from.run(&command)?;
+    read_all(&mut from, &command, &mut |document| lines.write(document))?;
+    lines.out.flush()?;
+    if let Some(path) = &given.file {
+        tell(lines.count, path)?;
+    }
+    Ok(())
+}
+
+/// Exports rows to a file.
+#[cfg(feature = "parquet")]
+fn rows(given: &Export, command: &Document) -> Result<(), Failure> {
+    let Some(path) = &given.file else {
+        return Err(Failure::Options("parquet needs the name of a file".into()));
+    };
+    let mut from = given.from.open()?;
+    let mut rows = super::parquet_export::Rows::create(path, &given.fields)?;
+    read_all(&mut from, command, &mut |document| rows.write(document))?;
+    let count = rows.count;
+    rows.finish()?;
+    tell(count, path)
+}
+
+/// Says that this program cannot.
+#[cfg(not(feature = "parquet"))]
+fn rows(_: &Export, _: &Document) -> Result<(), Failure> {
+    Err(super::no_parquet())
+}
+
+/// Hands each document that a command finds to `each`.
+fn read_all(
+    from: &mut Collection,
+    command: &Document,
+    each: &mut dyn FnMut(DocRef<'_>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut reply = from.run(command)?;
     loop {
         let cursor = reply.get("cursor").as_document().unwrap_or(DocRef::EMPTY);
         let batch = ["firstBatch", "nextBatch"].map(|name| cursor.get(name).as_array());
         for document in batch.into_iter().flatten().flat_map(|batch| batch.iter()) {
             if let Some(document) = document.as_document() {
-                lines.write(document)?;
+                each(document)?;
             }
         }
         let id = cursor.get("id").as_exact_i64().unwrap_or(0);
         if id == 0 {
-            break;
+            return Ok(());
         }
         let more = doc! {"getMore": id, "collection": from.name.as_str()};
         reply = from.run(&more)?;
     }
-    lines.out.flush()?;
-    if let Some(path) = &given.file {
-        writeln!(
-            std::io::stdout(),
-            "{} documents in {}",
-            lines.count,
-            path.display()
-        )?;
-    }
+}
+
+fn tell(count: u64, path: &Path) -> Result<(), Failure> {
+    writeln!(std::io::stdout(), "{count} documents in {}", path.display())?;
     Ok(())
 }
 
@@ -79,11 +115,17 @@ fn find(given: &Export) -> Result<Document, Failure> {
     }
     if !given.fields.is_empty() {
         command.begin_document("projection");
-        if !given.fields.iter().any(|field| field == "_id") {
+        if !given
+            .fields
+            .iter()
+            .any(|field| field == "_id" || field.starts_with("_id."))
+        {
             command.append("_id", 0);
         }
         for field in &given.fields {
-            command.append(field, 1);
+            // A type may be said behind the name.
+            let (path, _) = split_type(field).map_err(Failure::Options)?;
+            command.append(path, 1);
         }
         command.end();
     }
@@ -119,7 +161,9 @@ impl Lines<'_> {
             }
             Format::Csv | Format::Parquet => {
                 let fields = self.given.fields.iter();
-                let values: Vec<String> = fields.map(|field| csv_text(document, field)).collect();
+                let paths =
+                    fields.map(|field| split_type(field).map_or(field.as_str(), |(path, _)| path));
+                let values: Vec<String> = paths.map(|path| csv_text(document, path)).collect();
                 self.csv_line(values.iter().map(String::as_str))
             }
         }
@@ -136,14 +180,7 @@ impl Lines<'_> {
 
 /// The value at a path as `import` reads it back.
 fn csv_text(document: DocRef<'_>, path: &str) -> String {
-    let mut at = ValueRef::Document(document);
-    for name in path.split('.') {
-        at = match at {
-            ValueRef::Document(document) => document.get(name),
-            _ => ValueRef::Missing,
-        };
-    }
-    match at {
+    match value_at(document, path) {
         ValueRef::Missing | ValueRef::Null => String::new(),
         ValueRef::String(text) => text.to_owned(),
         ValueRef::Int32(number) => number.to_string(),

@@ -121,10 +121,7 @@ fn read_all(
             }
         }
         Format::Csv => {
-            let mut reader = csv::ReaderBuilder::new()
-                .flexible(true)
-                .has_headers(false)
-                .from_reader(input);
+            let mut reader = csv_reader(input);
             let mut record = csv::StringRecord::new();
             let mut columns = None;
             let mut before = 0;
@@ -155,6 +152,29 @@ fn read_all(
     batch.send(into, progress)
 }
 
+fn csv_reader<R: std::io::Read>(input: R) -> csv::Reader<R> {
+    let mut builder = csv::ReaderBuilder::new();
+    builder.flexible(true).has_headers(false);
+    builder.from_reader(input)
+}
+
+/// Reads text that may be anything as a file between commas; true if every line of it is a document.
+pub(crate) fn fuzz_csv(text: &str) -> bool {
+    let mut records = csv_reader(text.as_bytes()).into_records();
+    let Some(Ok(names)) = records.next() else {
+        return false;
+    };
+    let Ok(columns) = Columns::parse(names.iter()) else {
+        return false;
+    };
+    let documents = records.map(|record| match record {
+        Ok(record) => columns.document(record.iter()).is_ok(),
+        Err(_) => false,
+    });
+    // Each is read, whatever came before.
+    documents.filter(|is_sound| !is_sound).count() == 0
+}
+
 /// Reads a binary file, whose rows cannot be read from a stream.
 #[cfg(feature = "parquet")]
 fn read_rows(
@@ -183,9 +203,7 @@ fn read_rows(
     _: &mut Collection,
     _: &mut Progress,
 ) -> Result<(), Failure> {
-    Err(Failure::Options(
-        "this program was built without Parquet: build it with  cargo build --release --features parquet".into(),
-    ))
+    Err(super::no_parquet())
 }
 
 /// Documents on their way, each with the number of its line.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `json` | a document in extended JSON |
 //! | `csv` | values; the first line names the fields, and may name their types ([`csv`]) |
-//! | `parquet` | a row of a binary file; only import, and behind a feature of that name |
+//! | `parquet` | a row of a binary file, behind a feature of that name (`parquet.rs`, `parquet_export.rs`) |
 //!
 //! An import goes through the server as any client does. A line that cannot be read, or a document that is
 //! refused, is told with its number and left out; the others go on. What was acknowledged stays, so an
@@ -15,8 +15,11 @@ mod export;
 mod import;
 #[cfg(feature = "parquet")]
 mod parquet;
+#[cfg(feature = "parquet")]
+mod parquet_export;
 
 pub(super) use export::run as export;
+pub(crate) use import::fuzz_csv;
 pub(super) use import::run as import;
 
 use std::path::Path;
@@ -34,7 +37,7 @@ pub(crate) enum Format {
     Json,
     /// Values separated by commas, under a line of names.
     Csv,
-    /// Columns in a binary file; only import, and only in a program built with the feature `parquet`.
+    /// Columns in a binary file; only in a program built with the feature `parquet`.
     Parquet,
 }
 
@@ -97,6 +100,14 @@ impl Format {
             _ => Self::Json,
         })
     }
+}
+
+/// Why this program reads and writes no Parquet.
+#[cfg(not(feature = "parquet"))]
+fn no_parquet() -> Failure {
+    Failure::Options(
+        "this program was built without Parquet: build it with  cargo build --release --features parquet".into(),
+    )
 }
 
 /// Why a file cannot be opened.

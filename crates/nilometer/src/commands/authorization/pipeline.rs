@@ -19,8 +19,8 @@ enum Asks {
     InsteadOnCluster(&'static [Action]),
     /// Nothing, not even its input's collection.
     InsteadNothing,
-    /// To see what others do, if it asks for it (`allUsers`); one's own is everybody's to see.
-    Operations,
+    /// To see what others do, if it asks for it (`allUsers`, `users`); one's own is everybody's to see.
+    Own(Action),
     /// To read what the fields `from`, `coll` and `pipeline` name.
     Other,
     /// What the pipelines in its fields ask for.
@@ -45,7 +45,7 @@ const STAGES: &[(&str, Asks)] = &[
     ("$changeStreamSplitLargeEvent", Asks::Nothing),
     ("$collStats", Asks::InsteadOnCollection(Action::CollStats)),
     ("$count", Asks::Nothing),
-    ("$currentOp", Asks::Operations),
+    ("$currentOp", Asks::Own(Action::Inprog)),
     ("$densify", Asks::Nothing),
     ("$documents", Asks::InsteadNothing),
     ("$facet", Asks::Facets),
@@ -59,10 +59,7 @@ const STAGES: &[(&str, Asks)] = &[
         "$listCatalog",
         Asks::InsteadOnCluster(&[Action::ListDatabases, Action::Inprog]),
     ),
-    (
-        "$listLocalSessions",
-        Asks::InsteadOnCluster(&[Action::ListSessions]),
-    ),
+    ("$listLocalSessions", Asks::Own(Action::ListSessions)),
     (
         "$listSampledQueries",
         Asks::InsteadOnCluster(&[Action::QueryStatsRead]),
@@ -71,10 +68,7 @@ const STAGES: &[(&str, Asks)] = &[
         "$listSearchIndexes",
         Asks::InsteadOnCollection(Action::ListSearchIndexes),
     ),
-    (
-        "$listSessions",
-        Asks::InsteadOnCluster(&[Action::ListSessions]),
-    ),
+    ("$listSessions", Asks::Own(Action::ListSessions)),
     ("$lookup", Asks::Other),
     ("$match", Asks::Nothing),
     ("$merge", Asks::Merge),
@@ -181,10 +175,10 @@ pub(super) fn stages(db: &str, collection: Option<&str>, value: ValueRef<'_>, ne
                     needed.add(Target::Cluster, actions);
                 }
                 Asks::InsteadNothing => reads &= at != 0,
-                Asks::Operations => {
+                Asks::Own(action) => {
                     reads &= at != 0;
                     if sees_others(element.value()) {
-                        needed.add(Target::Cluster, &[Action::Inprog]);
+                        needed.add(Target::Cluster, &[action]);
                     }
                 }
                 Asks::Other => other(db, element.value(), needed),
@@ -206,10 +200,14 @@ pub(super) fn stages(db: &str, collection: Option<&str>, value: ValueRef<'_>, ne
     }
 }
 
-/// True unless `allUsers` is left out or false.
+/// True if users are named, or `allUsers` is there and not false.
 fn sees_others(value: ValueRef<'_>) -> bool {
     let mut options = value.as_document().into_iter().flatten();
-    options.any(|e| e.name() == "allUsers" && !matches!(e.value(), ValueRef::Bool(false)))
+    options.any(|e| match e.name() {
+        "allUsers" => !matches!(e.value(), ValueRef::Bool(false)),
+        "users" => !e.value().as_array().is_some_and(|users| users.is_empty()),
+        _ => false,
+    })
 }
 
 /// `$lookup`, `$graphLookup` and `$unionWith`: another collection, and maybe a pipeline over it.

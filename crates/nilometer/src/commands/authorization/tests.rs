@@ -433,3 +433,62 @@ fn without_access_control_users_are_kept_and_nothing_is_asked() {
     );
     assert_eq!(found.get("n").as_exact_i64(), Some(1));
 }
+
+/// The users whose sessions the stage shows, and its code if it is refused.
+fn sessions_shown(
+    database: &Database,
+    session: &mut ClientSession,
+    options: &Document,
+) -> Result<Vec<String>, i64> {
+    let stage = doc! {"$listLocalSessions": options.clone()};
+    let command = doc! {"aggregate": 1, "pipeline": array![stage], "cursor": doc! {}};
+    let reply = run(database, session, "admin", &command);
+    if code(&reply) != 0 {
+        return Err(code(&reply));
+    }
+    let cursor = reply.get("cursor").as_document().expect("a cursor");
+    let batch = cursor.get("firstBatch").as_array().expect("a batch");
+    let shown = batch.iter().map(|told| {
+        let told = told.as_document().expect("a session");
+        let id = told.get("_id").as_document().expect("an identity");
+        assert!(!id.get("uid").is_missing());
+        told.get("user").as_str().unwrap_or("").to_owned()
+    });
+    let mut shown: Vec<String> = shown.collect();
+    shown.sort();
+    Ok(shown)
+}
+
+#[test]
+fn sessions_of_others_take_a_privilege() {
+    let database = guarded();
+    let mut ann = user(&database, "ann", &[("read", "a")]);
+    let mut bob = user(&database, "bob", &[("clusterMonitor", "admin")]);
+    for session in [&mut ann, &mut bob] {
+        let reply = run(&database, session, "admin", &doc! {"startSession": 1});
+        assert_eq!(code(&reply), 0);
+    }
+    let all = doc! {"allUsers": true};
+    let bobs = doc! {"users": array![doc! {"user": "bob", "db": "admin"}]};
+    let own = [doc! {}, doc! {"allUsers": false}, doc! {"users": array![]}];
+    for options in &own {
+        let shown = sessions_shown(&database, &mut ann, options);
+        assert_eq!(shown, Ok(vec![String::new()]));
+    }
+    for options in [&all, &bobs] {
+        assert_eq!(sessions_shown(&database, &mut ann, options), Err(13));
+    }
+    let both = vec!["ann@admin".to_owned(), "bob@admin".to_owned()];
+    assert_eq!(sessions_shown(&database, &mut bob, &all), Ok(both.clone()));
+    assert_eq!(
+        sessions_shown(&database, &mut bob, &bobs),
+        Ok(both[1..].to_vec())
+    );
+    // Killing one's own leaves those of others alone; of those of others, only some may.
+    let kill = doc! {"killSessions": array![]};
+    assert_eq!(code(&run(&database, &mut ann, "admin", &kill)), 0);
+    assert_eq!(
+        sessions_shown(&database, &mut bob, &all),
+        Ok(both[1..].to_vec())
+    );
+}

@@ -21,7 +21,7 @@ pub use inspect::{ColumnFigures, Figures, Inspection, Kind, inspect};
 pub use salvage::{Salvaged, SalvagedCollection, salvage};
 
 use super::Database;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::services::Environment;
 use crate::validation::Validation;
 
@@ -77,6 +77,7 @@ pub fn verify(path: &Path) -> Result<Verification> {
 /// Copies the database in `source`, which is not open, into the empty or absent directory `target`. The
 /// two share no file. `each` is told of every file and its bytes.
 pub fn restore(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
+    check_is_there(source)?;
     Ok(nilometer_storage::copy_database(source, target, each)?)
 }
 
@@ -126,9 +127,20 @@ fn at_rest() -> Result<Environment> {
 }
 
 impl Database {
-    /// Whether writes are taken now; the error says why not.
+    /// Whether writes are taken now; the error says why not. Never waits for the disk.
     pub fn check_writable(&self) -> Result<()> {
-        Ok(self.engine.check_writable()?)
+        self.engine.check_writable()?;
+        match self.disk.status().oldest {
+            None => Ok(()),
+            Some(wait) => Err(Error::new(
+                ErrorCode::ExceededTimeLimit,
+                format!(
+                    "the disk does not answer: to {} takes {} s so far; writes wait for it",
+                    wait.what,
+                    wait.age.as_secs()
+                ),
+            )),
+        }
     }
 
     /// Checks one collection: its documents or buckets, and its indexes both ways.

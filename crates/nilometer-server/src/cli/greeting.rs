@@ -1,0 +1,92 @@
+//! What somebody at a terminal is told when the server is ready: what it is, where the data is, how to connect, what to
+//! watch, how to end it. The log goes on beside it; where nobody looks, as under systemd, nothing is printed.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// What is told.
+pub(super) struct Greeting<'a> {
+    pub(super) data: &'a Path,
+    pub(super) address: Option<SocketAddr>,
+    pub(super) http: Option<SocketAddr>,
+    pub(super) has_page: bool,
+    pub(super) is_tls: bool,
+    pub(super) asks_for_logins: bool,
+}
+
+impl Greeting<'_> {
+    /// Five lines.
+    pub(super) fn text(&self) -> String {
+        let mut out = format!(
+            "Nilometer {}: a database for time series that speaks MongoDB's wire protocol\n",
+            crate::VERSION
+        );
+        let tls = if self.is_tls { "--tls " } else { "" };
+        let user = if self.asks_for_logins { "-u USER " } else { "" };
+        let data = self.data.canonicalize();
+        let data = data.as_deref().unwrap_or(self.data).display();
+        let address = self.address.map(reachable).unwrap_or_default();
+        // Writing to a String does not fail.
+        let _ = writeln!(out, "  data      {data}");
+        let _ = writeln!(out, "  connect   mongosh {tls}{user}mongodb://{address}");
+        let _ = match (self.http, self.has_page) {
+            (None, _) => writeln!(
+                out,
+                "  watch     --httpPort PORT for figures, with --webPage for a page"
+            ),
+            (Some(http), has_page) => {
+                let scheme = if self.is_tls { "https" } else { "http" };
+                let path = if has_page { "" } else { "metrics" };
+                writeln!(out, "  watch     {scheme}://{}/{path}", reachable(http))
+            }
+        };
+        let _ = writeln!(
+            out,
+            "  end       Ctrl+C; nothing that was acknowledged is lost"
+        );
+        out
+    }
+}
+
+/// The address as one on this machine types it.
+fn reachable(address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        return format!("localhost:{}", address.port());
+    }
+    address.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn five_lines_say_where_and_how() {
+        let mut greeting = Greeting {
+            data: Path::new("/no/such/place"),
+            address: "127.0.0.1:27017".parse().ok(),
+            http: None,
+            has_page: false,
+            is_tls: false,
+            asks_for_logins: false,
+        };
+        let text = greeting.text();
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert!(text.contains("  data      /no/such/place\n"), "{text}");
+        assert!(
+            text.contains("mongosh mongodb://127.0.0.1:27017\n"),
+            "{text}"
+        );
+        greeting.address = "0.0.0.0:5".parse().ok();
+        greeting.http = "127.0.0.1:6".parse().ok();
+        (greeting.is_tls, greeting.asks_for_logins) = (true, true);
+        let text = greeting.text();
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert!(
+            text.contains("mongosh --tls -u USER mongodb://localhost:5\n"),
+            "{text}"
+        );
+        assert!(text.contains("https://127.0.0.1:6/metrics\n"), "{text}");
+    }
+}

@@ -1,0 +1,149 @@
+//! What `packaging/` holds: the unit of systemd, its configuration, the container file.
+//!
+//! No container engine is asked: the steps of the file are taken one by one as far as they need none. What it copies
+//! must be there, what it builds must be what this repository builds, what it starts must start.
+
+#![expect(clippy::print_stdout, reason = "a test that cannot be run says so")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nilometer_bson::doc;
+
+use crate::client::is_ok;
+use crate::server::{Directory, Server, nilometer};
+
+/// Where the unit and the container file have the program.
+const INSTALLED: &str = "/usr/local/bin/nilometer";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn packaged(name: &str) -> String {
+    let path = root().join("packaging").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The values of a setting of the unit.
+fn settings<'t>(unit: &'t str, name: &str) -> Vec<&'t str> {
+    let lines = unit.lines().filter_map(|line| line.split_once('='));
+    lines
+        .filter(|(key, _)| *key == name)
+        .map(|(_, value)| value)
+        .collect()
+}
+
+#[test]
+fn the_unit_starts_the_program_as_it_can_be_started() {
+    let unit = packaged("nilometer.service");
+    let directory = Directory::new();
+    let file = directory.0.join("nilometer.yaml");
+    let data = directory.0.join("data");
+    let given = packaged("nilometer.yaml");
+    // Its own state directory, its own port.
+    let state = settings(&unit, "StateDirectory");
+    let path = format!("/var/lib/{}", state.first().expect("a state directory"));
+    assert!(given.contains(&format!("dbPath: {path}")), "{given}");
+    assert!(given.contains("port: 27017"), "{given}");
+    let changed = given
+        .replace(&path, data.to_str().expect("a path"))
+        .replace("port: 27017", "port: 0");
+    std::fs::write(&file, changed).expect("a file");
+    let file = file.to_str().expect("a path");
+    let started = |name: &str| {
+        let lines = settings(&unit, name);
+        let words: Vec<&str> = lines.first().expect("a line").split(' ').collect();
+        assert_eq!(words[0], INSTALLED);
+        let words = words[1..]
+            .iter()
+            .map(|word| word.replace("/etc/nilometer.yaml", file));
+        words.collect::<Vec<String>>()
+    };
+    let check = started("ExecStartPre");
+    let check: Vec<&str> = check.iter().map(String::as_str).collect();
+    let checked = nilometer(&check).output().expect("the program");
+    assert!(checked.status.success(), "{checked:?}");
+    let serve = started("ExecStart");
+    let serve: Vec<&str> = serve.iter().map(String::as_str).collect();
+    let mut server = Server::spawn(&mut nilometer(&serve));
+    assert!(is_ok(&server.connect().run(&doc! {"ping": 1})));
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_unit() {
+    let unit = packaged("nilometer.service").replace(INSTALLED, env!("CARGO_BIN_EXE_nilometer"));
+    let directory = Directory::new();
+    let file = directory.0.join("nilometer.service");
+    std::fs::write(&file, unit).expect("a file");
+    let mut verify = Command::new("systemd-analyze");
+    let verified = verify.args(["verify", "--man=no"]).arg(&file).output();
+    let Ok(verified) = verified else {
+        println!("left out: there is no systemd-analyze");
+        return;
+    };
+    let told = String::from_utf8_lossy(&verified.stderr).into_owned();
+    // Units of the machine that it passes on the way are none of ours.
+    let ours = told.lines().filter(|line| line.contains("nilometer"));
+    assert_eq!(ours.collect::<Vec<_>>(), Vec::<&str>::new());
+    assert!(verified.status.success(), "{told}");
+}
+
+#[test]
+fn the_container_file_builds_and_starts_what_there_is() {
+    let text = packaged("Containerfile");
+    let steps: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let of = |word: &str| -> Vec<&str> {
+        let lines = steps.iter().filter_map(|line| line.strip_prefix(word));
+        lines.map(str::trim).collect()
+    };
+    // Built by a compiler that is new enough, from a whole checkout, as the lock file says.
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("a manifest");
+    let wanted = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = "));
+    let wanted = wanted.expect("a version").trim_matches('"');
+    assert!(
+        of("FROM")[0].contains(&format!("/rust:{wanted}")),
+        "{:?}",
+        of("FROM")
+    );
+    assert!(of("COPY").contains(&". ."));
+    let build = of("RUN").into_iter().find(|line| line.contains("cargo"));
+    assert!(
+        build
+            .expect("a build")
+            .contains("--release --locked -p nilometer-server")
+    );
+    assert!(root().join("Cargo.lock").exists());
+    // What build.rs reads.
+    assert!(
+        of("ENV")
+            .iter()
+            .any(|line| line.starts_with("NILOMETER_COMMIT="))
+    );
+    let copied = format!("/source/target/release/nilometer {INSTALLED}");
+    assert!(of("COPY").iter().any(|line| line.ends_with(&copied)));
+    // What it starts: the same words, with a directory and a port of the test's.
+    let entry = of("ENTRYPOINT")[0];
+    let words = entry.trim_matches(['[', ']']).split(',');
+    let words: Vec<&str> = words.map(|word| word.trim().trim_matches('"')).collect();
+    assert_eq!(words[0], INSTALLED);
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let data = data.to_str().expect("a path");
+    assert_eq!(of("VOLUME"), ["/data"]);
+    assert!(words.contains(&"/data"));
+    let words = words[1..]
+        .iter()
+        .map(|word| if *word == "/data" { data } else { word });
+    let mut arguments: Vec<&str> = words.collect();
+    arguments.extend(["--port", "0"]);
+    let mut server = Server::spawn(&mut nilometer(&arguments));
+    assert!(is_ok(&server.connect().run(&doc! {"ping": 1})));
+    // An engine ends a container by this signal.
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}

@@ -1,0 +1,178 @@
+//! A disk that does not answer: noticed by a thread that waits for no disk, told while it lasts.
+//!
+//! Four times a second the list of calls that are under way is looked at. One that is older than the
+//! parameter `nilometerStuckDiskMillis` is logged, again whenever its age has doubled, and once more when it
+//! has come back. Nothing is ended or refused: the writes that wait go on when the disk does, and reads go on
+//! meanwhile. [`DiskWatch::status`] is what `serverStatus` and a health check are told.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nilometer_storage::{DiskWait, Engine};
+use tracing::{info, warn};
+
+use crate::services::Services;
+
+/// What is known of calls that take long.
+pub(crate) struct DiskWatch {
+    engine: Arc<dyn Engine>,
+    services: Arc<Services>,
+    told: Mutex<Told>,
+}
+
+/// What was told so far.
+#[derive(Debug, Default)]
+struct Told {
+    /// Calls that were told of and have not come back, with the age from which they are told of again.
+    stuck: BTreeMap<u64, (DiskWait, Duration)>,
+    /// How many were told of.
+    total: u64,
+}
+
+/// Something to tell.
+#[derive(Debug, PartialEq, Eq)]
+enum Notice {
+    /// A call has not come back.
+    Stuck(DiskWait),
+    /// It has. Its age is the last that was seen.
+    Over(DiskWait),
+}
+
+/// The disk as writes see it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DiskStatus {
+    /// Calls that take longer than they may, now.
+    pub(crate) stuck: usize,
+    /// The oldest of them.
+    pub(crate) oldest: Option<DiskWait>,
+    /// How many there were since opening.
+    pub(crate) total: u64,
+    /// The longest a call has taken since opening.
+    pub(crate) longest: Duration,
+}
+
+impl DiskWatch {
+    pub(crate) fn new(engine: Arc<dyn Engine>, services: Arc<Services>) -> Self {
+        Self {
+            engine,
+            services,
+            told: Mutex::default(),
+        }
+    }
+
+    /// How the disk does now.
+    pub(crate) fn status(&self) -> DiskStatus {
+        let limit = self.limit();
+        let mut waits = self.engine.disk_waits();
+        waits.under_way.retain(|wait| wait.age >= limit);
+        DiskStatus {
+            stuck: waits.under_way.len(),
+            total: self.told().total,
+            longest: waits.longest,
+            oldest: waits.under_way.into_iter().max_by_key(|wait| wait.age),
+        }
+    }
+
+    /// Looks once, and logs what is to be told.
+    pub(super) fn look(&self) {
+        let waits = self.engine.disk_waits().under_way;
+        let notices = self.told().look(waits, self.limit());
+        for notice in notices {
+            match notice {
+                Notice::Stuck(wait) => warn!(
+                    c = "STORAGE",
+                    id = 22_440,
+                    what = wait.what,
+                    waitingMillis = millis(wait.age),
+                    "The disk does not answer; writes wait for it"
+                ),
+                Notice::Over(wait) => info!(
+                    c = "STORAGE",
+                    id = 22_441,
+                    what = wait.what,
+                    waitedMillis = millis(wait.age),
+                    "The disk has answered"
+                ),
+            }
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        let limit = self.services.parameters.nilometer_stuck_disk_millis();
+        // The table of parameters keeps it above zero.
+        Duration::from_millis(u64::try_from(limit).unwrap_or(u64::MAX))
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Told {
+    /// Compares what is under way with what was told.
+    fn look(&mut self, under_way: Vec<DiskWait>, limit: Duration) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        let mut before = std::mem::take(&mut self.stuck);
+        for wait in under_way {
+            let again = match before.remove(&wait.id) {
+                Some((_, again)) => again,
+                None if wait.age < limit => continue,
+                None => {
+                    self.total += 1;
+                    wait.age
+                }
+            };
+            let next = match wait.age >= again {
+                true => {
+                    notices.push(Notice::Stuck(wait.clone()));
+                    wait.age.saturating_mul(2)
+                }
+                false => again,
+            };
+            self.stuck.insert(wait.id, (wait, next));
+        }
+        let over = before.into_values().map(|(wait, _)| Notice::Over(wait));
+        notices.extend(over);
+        notices
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(id: u64, age_ms: u64) -> DiskWait {
+        DiskWait {
+            id,
+            what: format!("sync {id}"),
+            age: Duration::from_millis(age_ms),
+        }
+    }
+
+    #[test]
+    fn a_call_is_told_of_at_the_limit_at_doublings_and_at_its_end() {
+        let mut told = Told::default();
+        let limit = Duration::from_millis(100);
+        let mut look = |under_way: &[(u64, u64)]| {
+            let under_way = under_way.iter().map(|(id, age)| wait(*id, *age));
+            told.look(under_way.collect(), limit)
+        };
+        assert_eq!(look(&[(1, 99)]), []);
+        assert_eq!(look(&[(1, 110)]), [Notice::Stuck(wait(1, 110))]);
+        assert_eq!(look(&[(1, 219), (2, 20)]), []);
+        assert_eq!(look(&[(1, 220), (2, 90)]), [Notice::Stuck(wait(1, 220))]);
+        assert_eq!(look(&[(1, 300), (2, 120)]), [Notice::Stuck(wait(2, 120))]);
+        assert_eq!(
+            look(&[(1, 500)]),
+            [Notice::Stuck(wait(1, 500)), Notice::Over(wait(2, 120))]
+        );
+        assert_eq!(look(&[]), [Notice::Over(wait(1, 500))]);
+        assert_eq!(look(&[]), []);
+        assert_eq!(told.total, 2);
+    }
+}

@@ -1,0 +1,131 @@
+//! How the memory of the process is shared out.
+//!
+//! | part | where nothing else was set |
+//! |---|---|
+//! | memtables | 384 MiB, at most an eighth of memory; they take about 1.3 times as much |
+//! | blocks of tables for reading | 256 MiB, at most a sixteenth |
+//! | opened buckets for queries | 256 MiB, at most a sixteenth (`nilometerBucketCacheBytes`) |
+//! | buckets that take measurements | a fortieth (`timeseriesIdleBucketExpiryMemoryUsageThreshold`) |
+//! | stages of queries | half (`nilometerQueryMemoryBytes`) |
+//!
+//! Not planned: what a command takes that is under way, its message, threads, what is small. Messages are
+//! whoever speaks to clients' to bound.
+
+use nilometer_storage::LsmOptions;
+
+use super::Database;
+use crate::services::Services;
+use crate::timeseries::{BUCKET_CACHE_BYTES_MAX, BUCKET_CATALOG_BYTES_MAX};
+
+/// Memory queries may hold together where nobody knows how much there is.
+const QUERY_MEMORY_UNKNOWN: u64 = 1 << 30;
+
+/// The part of memory that open buckets may take: 2.5 %.
+const OPEN_BUCKETS_SHARE: u64 = 40;
+
+/// The part of memory that opened buckets may take, unless somebody sets it.
+const BUCKET_CACHE_SHARE: u64 = 16;
+
+/// What each part may take, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MemoryPlan {
+    pub(super) memtables: u64,
+    pub(super) blocks: u64,
+    pub(super) bucket_cache: u64,
+    pub(super) open_buckets: u64,
+    pub(super) queries: u64,
+}
+
+impl MemoryPlan {
+    /// What the parameters and the memory there is come to.
+    pub(super) fn of(services: &Services) -> Self {
+        let given = &services.parameters;
+        let limit = services.memory_limit();
+        let set = |value: i64| u64::try_from(value).ok().filter(|bytes| *bytes > 0);
+        let engine = LsmOptions::within(limit);
+        let cache = u64::try_from(given.nilometer_bucket_cache_bytes()).unwrap_or(0);
+        let cache_unless_set = BUCKET_CACHE_BYTES_MAX as u64;
+        Self {
+            memtables: engine.memory_bytes_max / 10 * 13,
+            blocks: engine.block_cache_bytes,
+            bucket_cache: match limit {
+                Some(limit) if cache == cache_unless_set => cache.min(limit / BUCKET_CACHE_SHARE),
+                _ => cache,
+            },
+            open_buckets: set(given.timeseries_idle_bucket_expiry_memory_usage_threshold())
+                .or(limit.map(|limit| limit / OPEN_BUCKETS_SHARE))
+                .unwrap_or(BUCKET_CATALOG_BYTES_MAX as u64),
+            queries: set(given.nilometer_query_memory_bytes())
+                .or(limit.map(|limit| limit / 2))
+                .unwrap_or(QUERY_MEMORY_UNKNOWN),
+        }
+    }
+
+    /// All parts together.
+    pub(super) fn total(&self) -> u64 {
+        let parts = [
+            self.memtables,
+            self.blocks,
+            self.bucket_cache,
+            self.open_buckets,
+            self.queries,
+        ];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+}
+
+impl Database {
+    /// Bytes of memory that what the database holds may come to, by its limits.
+    pub fn memory_planned_bytes(&self) -> u64 {
+        MemoryPlan::of(&self.services).total()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::{Environment, HostFacts};
+
+    const MIB: u64 = 1 << 20;
+
+    fn plan(memory_bytes: u64, set: &[(&str, &str)]) -> MemoryPlan {
+        let host = HostFacts {
+            memory_limit_bytes: memory_bytes,
+            ..HostFacts::default()
+        };
+        let environment = Environment {
+            host,
+            ..Environment::default()
+        };
+        for (name, value) in set {
+            let set = environment.parameters.set_at_startup(name, value);
+            set.expect("a parameter");
+        }
+        MemoryPlan::of(&Services::new(environment))
+    }
+
+    #[test]
+    fn what_nobody_set_fits_into_any_memory() {
+        for mib in [256, 512, 1024, 4096, 24_000, 500_000] {
+            let planned = plan(mib * MIB, &[]).total();
+            assert!(planned <= mib * MIB * 9 / 10, "{planned} of {mib} MiB");
+        }
+        let large = plan(24_000 * MIB, &[]);
+        assert_eq!(large.blocks, 256 * MIB);
+        assert_eq!(large.bucket_cache, 256 * MIB);
+        let unknown = plan(0, &[]);
+        assert_eq!(unknown.queries, QUERY_MEMORY_UNKNOWN);
+    }
+
+    #[test]
+    fn what_somebody_set_is_obeyed() {
+        let set = [
+            ("nilometerBucketCacheBytes", "1000000000"),
+            ("nilometerQueryMemoryBytes", "2000000000"),
+        ];
+        let plan = plan(512 * MIB, &set);
+        assert_eq!(plan.bucket_cache, 1_000_000_000);
+        assert_eq!(plan.queries, 2_000_000_000);
+        assert!(plan.total() > 512 * MIB);
+    }
+}

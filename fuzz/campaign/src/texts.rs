@@ -1,0 +1,100 @@
+//! Targets that are text for the server's own parsers: requests of the HTTP port, configuration files, files to import.
+//!
+//! Inputs are sound ones with damage. In the corpus a file is one input.
+
+use nilometer_bson::extjson::to_relaxed;
+use nilometer_bson::fuzz::Numbers;
+use nilometer_server::fuzz::{configuration, csv, http_request};
+
+use crate::bytes::{damage, some_document};
+use crate::mutation::pick;
+use crate::runner::Runner;
+use crate::scripts::Seeds;
+
+/// Inputs of one seed.
+const BATCH: u64 = 100;
+
+const REQUESTS: [&str; 4] = [
+    "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: localhost:28080\r\nCookie: nilometer=abc; other=1\r\nOrigin: http://localhost\r\n\r\n",
+    "HEAD /healthz?x=%20 HTTP/1.0\r\n\r\n",
+    "POST /api/command HTTP/1.1\r\nHost: [::1]:1\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n",
+];
+
+const CONFIGURATIONS: [&str; 3] = [
+    include_str!("../../../packaging/nilometer.yaml"),
+    "net:\n  port: 1234\n  bindIp: 127.0.0.1,::1\n  tls:\n    mode: requireTLS\n    certificateKeyFile: a.pem\n",
+    "security.authorization: enabled\nsystemLog: {destination: file, path: a, logAppend: true}\nsetParameter:\n  ttlMonitorSleepSecs: 5\n",
+];
+
+const TABLES: [&str; 3] = [
+    "time.date(),bed.string(),soil.moisture.double(),count\n2024-05-01T06:00:00Z,roses,31.5,12\n,,,\n",
+    "a,b.c,b.d.decimal()\n\"x, \"\"y\"\"\",1e3,1.10\n9000000000,true,-7\n",
+    "_id.int64(),ok.boolean(),n.int32()\r\n1,1,2\r\n2,false,3\r\n",
+];
+
+fn damaged(numbers: &mut Numbers, text: &str) -> Vec<u8> {
+    let mut bytes = text.as_bytes().to_vec();
+    if numbers.below(5) != 0 {
+        damage(numbers, &mut bytes);
+    }
+    bytes
+}
+
+/// Requests of the HTTP port, those of the web page with a command behind the head.
+pub fn http_batch(seeds: &Seeds, seed: u64, runner: &mut Runner) {
+    let numbers = &mut Numbers::new(seed);
+    for _ in 0..BATCH {
+        let head = *pick(numbers, &REQUESTS);
+        let mut bytes = damaged(numbers, head);
+        if numbers.below(2) == 0 {
+            let command = some_document(numbers, seeds);
+            bytes.extend(to_relaxed(command.as_ref()).into_bytes());
+        }
+        runner.one(|| shown(&bytes), || http(&bytes));
+    }
+}
+
+/// Configuration files.
+pub fn config_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
+    let numbers = &mut Numbers::new(seed);
+    for _ in 0..BATCH {
+        let text = *pick(numbers, &CONFIGURATIONS);
+        let bytes = damaged(numbers, text);
+        runner.one(|| shown(&bytes), || config(&bytes));
+    }
+}
+
+/// Files between commas; lines of extended JSON are the target `extjson`.
+pub fn import_batch(_: &Seeds, seed: u64, runner: &mut Runner) {
+    let numbers = &mut Numbers::new(seed);
+    for _ in 0..BATCH {
+        let text = *pick(numbers, &TABLES);
+        let bytes = damaged(numbers, text);
+        runner.one(|| shown(&bytes), || import(&bytes));
+    }
+}
+
+fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// One request.
+pub fn http(bytes: &[u8]) -> bool {
+    http_request(bytes)
+}
+
+/// One configuration file.
+pub fn config(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok_and(configuration)
+}
+
+/// One file between commas.
+pub fn import(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok_and(csv)
+}
+
+/// Replays a file of the corpus.
+pub fn replay(run: fn(&[u8]) -> bool, text: &str, runner: &mut Runner) {
+    runner.one(|| text.to_owned(), || run(text.as_bytes()));
+}

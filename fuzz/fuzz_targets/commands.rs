@@ -1,0 +1,4 @@
+//! Documents as commands.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nilometer_campaign::fuzz("commands", bytes));

@@ -1,0 +1,4 @@
+//! Text as extended JSON.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nilometer_campaign::fuzz("extjson", bytes));
