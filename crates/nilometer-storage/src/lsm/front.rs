@@ -32,6 +32,9 @@ const GROUP_BYTES: usize = 12;
 /// Memory of an entry besides its key and its value.
 const ITEM_BYTES: u64 = size_of::<Item>() as u64 + 16;
 
+/// Memory of a group besides its entries.
+const GROUP_OWN_BYTES: u64 = 64;
+
 /// Entries that a scan takes at a time, and then as many as belong to the same group.
 const CHUNK_ITEMS: usize = 64;
 
@@ -116,6 +119,10 @@ impl Group {
             until: u64::MAX,
         };
         let bytes = item.bytes();
+        if self.0.is_empty() {
+            // Of a million buckets most have one entry.
+            self.0.reserve_exact(1);
+        }
         self.0.insert(behind, item);
         (bytes, ends)
     }
@@ -160,6 +167,9 @@ impl Front {
         while let Some((key, value)) = entries.next() {
             let name = group_of(&key);
             let group = groups.entry(name).or_default();
+            if group.0.is_empty() {
+                bytes += GROUP_OWN_BYTES;
+            }
             let mut next = Some((key, value));
             let mut ends = false;
             while let Some((key, value)) = next {
@@ -206,6 +216,7 @@ impl Front {
             });
             if group.0.is_empty() {
                 groups.remove(&name);
+                bytes += GROUP_OWN_BYTES;
             }
         }
         self.bytes.fetch_sub(bytes, Ordering::AcqRel);
@@ -503,6 +514,7 @@ mod tests {
         assert!(front.get(b"a bucket's id 1", 9).unwrap().is_none());
         assert!(front.forget(9) > 0);
         assert_eq!(front.items(), 1);
+        assert_eq!(front.bytes(), GROUP_OWN_BYTES + ITEM_BYTES + 2);
         assert!(front.get(b"a bucket's id 1", 9).is_none());
         assert_eq!(written(&front, 9), [("b".to_owned(), true, 5)]);
     }
