@@ -65,7 +65,10 @@ fn sound() -> &'static Sound {
         let scratch = Scratch::new();
         let engine = LsmEngine::open(&scratch.0, LsmOptions::tiny()).expect("an engine");
         let create = |name: &str, separate_values| {
-            let options = KeyspaceOptions { separate_values };
+            let options = KeyspaceOptions {
+                separate_values,
+                short_lived: false,
+            };
             engine.create_keyspace(name, options).expect("a keyspace")
         };
         let keyspaces = [create("together", false), create("apart", true)];

@@ -39,11 +39,9 @@ impl Core {
         };
         if any {
             self.log.sync()?;
-            let _wait = self
-                .context
-                .waits
-                .begin("write tables in", tree.path.as_path());
-            tree.flush_sealed(self.instants.watermark())?;
+            let waits = &self.context.waits;
+            let _wait = waits.begin("write tables in", tree.path.as_path());
+            tree.flush_sealed(&self.context, self.instants.watermark())?;
         }
         tree.note_flushed(through);
         if any {

@@ -4,8 +4,9 @@
 //! What is large has a limit of its own: memtables, caches, the stages of queries, messages. They add up to less
 //! than there is; what they do not count may still come on top. So the memory in use is looked at four times a
 //! second: above [`SHORT_PERCENT`] of what the process may have, the cache of buckets is let go and commands that
-//! read or write documents are refused with `ExceededMemoryLimit` (146), until it is below [`ENOUGH_PERCENT`].
-//! What runs goes on, cursors can be read to their end and closed.
+//! read or write documents are refused with `ExceededMemoryLimit` (146) while another is at work, until it is below
+//! [`ENOUGH_PERCENT`]: one at a time, so that nobody is shut out by what merely rests. What runs goes on, cursors can
+//! be read to their end and closed.
 //!
 //! What a moment takes between two looks is not seen, and memory that other programs take neither.
 
@@ -65,7 +66,7 @@ impl MemoryWatch {
                 id = 22_442,
                 residentBytes = used,
                 limitBytes = limit,
-                "Memory is short; commands on documents are refused"
+                "Memory is short; commands on documents are served one at a time"
             );
         } else {
             info!(

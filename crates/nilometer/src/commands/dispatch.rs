@@ -143,14 +143,19 @@ const TAKE_MEMORY: [&str; 12] = [
     "validate",
 ];
 
-/// Where memory is short nothing is begun that takes more.
+/// Where memory is short nothing is begun that takes more beside what takes some already. Whoever is alone is
+/// served: what is held then are caches, cursors that rest, and what the allocator keeps for the next.
 fn check_memory(services: &Services, spec: &CommandSpec) -> Result<()> {
-    let is_short = services.memory_is_short.load(Ordering::Relaxed);
-    if is_short && TAKE_MEMORY.contains(&spec.name) {
+    let takes = |name: &str| TAKE_MEMORY.contains(&name);
+    if !services.memory_is_short.load(Ordering::Relaxed) || !takes(spec.name) {
+        return Ok(());
+    }
+    let running = services.operations.list();
+    if running.iter().any(|other| takes(other.command_name)) {
         return Err(Error::new(
             ErrorCode::ExceededMemoryLimit,
             format!(
-                "{} was refused: the server has used up nearly all the memory it may have; try again later",
+                "{} was refused: the server has used up nearly all the memory it may have, and others are at work; try again later",
                 spec.name
             ),
         ));

@@ -3,11 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nilometer::Database;
 use nilometer::services::{Environment, HostFacts, MemoryUse};
-use nilometer_bson::{ValueRef, array, doc};
-
-use crate::support::Fixture;
+use nilometer::{ClientSession, Database, Request};
+use nilometer_bson::{Document, Value, ValueRef, array, doc};
 
 /// What the test says the process takes.
 static RESIDENT_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -29,22 +27,57 @@ fn memory_use() -> Option<MemoryUse> {
     })
 }
 
-fn is_short(fixture: &mut Fixture) -> bool {
-    let status = fixture.run(doc! {"serverStatus": 1});
+fn run(database: &Database, command: Document) -> Document {
+    let mut session = ClientSession::embedded();
+    database.run_command(&mut session, &Request::new(command))
+}
+
+fn code(reply: &Document) -> i64 {
+    reply.get("code").as_exact_i64().unwrap_or(0)
+}
+
+fn is_short(database: &Database) -> bool {
+    let status = run(database, doc! {"serverStatus": 1, "$db": "admin"});
     let memory = status.get("mem").as_document().expect("a section");
     matches!(memory.get("short"), ValueRef::Bool(true))
 }
 
-fn wait_until_short(fixture: &mut Fixture, expected: bool) {
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
-    while is_short(fixture) != expected {
-        assert!(Instant::now() < end, "it is not noticed");
-        std::thread::sleep(Duration::from_millis(20));
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
+/// A query that goes on until somebody kills it or its time is over.
+fn endless() -> Document {
+    let all = |inner: Value| {
+        let lookup = doc! {"from": "c", "as": "a", "pipeline": inner};
+        array![doc! {"$lookup": lookup}, doc! {"$unwind": "$a"}]
+    };
+    let pipeline = all(all(all(array![])));
+    doc! {
+        "aggregate": "c", "pipeline": array![doc! {"$facet": doc! {"all": pipeline}}],
+        "cursor": doc! {}, "maxTimeMS": 20_000, "allowDiskUse": true, "$db": "test",
+    }
+}
+
+fn runs_a_query(database: &Database) -> Option<i64> {
+    let found = run(
+        database,
+        doc! {"currentOp": 1, "op": "command", "$db": "admin"},
+    );
+    let running = found.get("inprog").as_array().expect("a list");
+    running.iter().find_map(|one| {
+        let one = one.as_document()?;
+        let is_query = one.get("ns").as_str() == Some("test.c");
+        is_query.then(|| one.get("opid").as_exact_i64()).flatten()
+    })
+}
+
 #[test]
-fn commands_on_documents_are_refused_until_there_is_enough_again() {
+fn beside_one_that_runs_others_are_refused_until_there_is_enough_again() {
     let host = HostFacts {
         memory_limit_bytes: LIMIT_BYTES,
         memory_use,
@@ -54,31 +87,49 @@ fn commands_on_documents_are_refused_until_there_is_enough_again() {
         host,
         ..Environment::default()
     };
-    let mut f = Fixture::of(Database::in_memory_with(environment).expect("a database"));
-    let documents = || array![doc! {"x": 1}, doc! {"x": 2}, doc! {"x": 3}];
-    f.run(doc! {"insert": "c", "documents": documents()});
-    let reply = f.run(doc! {"find": "c", "batchSize": 1});
+    let database = Database::in_memory_with(environment).expect("a database");
+    let database = &database;
+    let documents: Vec<Value> = (0..500).map(|i| doc! {"x": i}.into()).collect();
+    let insert = doc! {"insert": "c", "documents": documents, "$db": "test"};
+    let small = doc! {"insert": "d", "documents": array![doc! {"x": 1}], "$db": "test"};
+    let find = doc! {"find": "c", "batchSize": 1, "$db": "test"};
+    assert_eq!(code(&run(database, insert)), 0);
+    let reply = run(database, find.clone());
     let cursor = reply.get("cursor").as_document().expect("a cursor");
     let id = cursor.get("id").to_value();
-    RESIDENT_BYTES.store(LIMIT_BYTES / 100 * 93, Ordering::Relaxed);
-    wait_until_short(&mut f, true);
-    assert_eq!(
-        f.code(doc! {"insert": "c", "documents": documents()}),
-        EXCEEDED
-    );
-    assert_eq!(f.code(doc! {"find": "c"}), EXCEEDED);
-    // What is under way goes on, and whoever wants to help may.
-    f.run(doc! {"getMore": id, "collection": "c"});
-    f.run(doc! {"ping": 1});
-    f.run(doc! {"listCollections": 1});
-    f.run(doc! {"drop": "other"});
-    // Not before it is well below the limit.
-    RESIDENT_BYTES.store(LIMIT_BYTES / 100 * 88, Ordering::Relaxed);
-    std::thread::sleep(Duration::from_millis(700));
-    assert!(is_short(&mut f));
+    std::thread::scope(|scope| {
+        let query = scope.spawn(|| run(database, endless()));
+        wait_until("it runs", || runs_a_query(database).is_some());
+        // Memory that is not short keeps nobody out.
+        assert_eq!(code(&run(database, small.clone())), 0);
+        RESIDENT_BYTES.store(LIMIT_BYTES / 100 * 93, Ordering::Relaxed);
+        wait_until("it is noticed", || is_short(database));
+        assert_eq!(code(&run(database, small.clone())), EXCEEDED);
+        assert_eq!(code(&run(database, find.clone())), EXCEEDED);
+        // What is under way goes on, and whoever wants to help may.
+        let more = doc! {"getMore": id, "collection": "c", "$db": "test"};
+        assert_eq!(code(&run(database, more)), 0);
+        assert_eq!(
+            code(&run(database, doc! {"listCollections": 1, "$db": "test"})),
+            0
+        );
+        assert_eq!(
+            code(&run(database, doc! {"drop": "other", "$db": "test"})),
+            0
+        );
+        // Not before it is well below the limit.
+        RESIDENT_BYTES.store(LIMIT_BYTES / 100 * 88, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(is_short(database));
+        let id = runs_a_query(database).expect("it still runs");
+        let kill = doc! {"killOp": 1, "op": id, "$db": "admin"};
+        assert_eq!(code(&run(database, kill)), 0);
+        assert_ne!(code(&query.join().expect("no panic")), 0);
+    });
+    // Alone one is served, however short memory is.
+    assert!(is_short(database));
+    assert_eq!(code(&run(database, small)), 0);
+    assert_eq!(code(&run(database, find)), 0);
     RESIDENT_BYTES.store(LIMIT_BYTES / 2, Ordering::Relaxed);
-    wait_until_short(&mut f, false);
-    f.run(doc! {"insert": "c", "documents": documents()});
-    let counted = f.run(doc! {"count": "c"});
-    assert_eq!(counted.get("n").as_exact_i64(), Some(6));
+    wait_until("it is over", || !is_short(database));
 }
