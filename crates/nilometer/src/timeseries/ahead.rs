@@ -9,7 +9,7 @@ use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot};
 
 use super::fold::BucketKeyspaces;
 use super::tail;
-use super::walk::{RawBucket, behind, bucket_of};
+use super::walk::{Lying, RawBucket, behind, bucket_of};
 use crate::error::Result;
 
 /// Entries passed one by one before a jump.
@@ -23,18 +23,34 @@ pub(super) fn buckets_of(
 ) -> Result<Vec<RawBucket>> {
     let mut found = Vec::with_capacity(ids.len());
     for id in ids.iter().copied() {
-        let stored = match snapshot.get(keyspaces.open, &id)? {
-            Some(document) => Some(document),
-            None => snapshot.get(keyspaces.sealed, &id)?,
-        };
+        let open = snapshot.get(keyspaces.open, &id)?;
+        let document = document(snapshot, keyspaces, id, open)?;
         let (start, end) = (tail::key(id, 0), behind(id));
         let tail = snapshot.scan(keyspaces.tail, &start, Some(&end), Direction::Forward)?;
         let tail = tail.collect::<Result<Vec<_>, _>>()?;
-        if stored.is_some() || !tail.is_empty() {
-            found.push(RawBucket { id, stored, tail });
+        if document.is_some() || !tail.is_empty() {
+            found.push(RawBucket {
+                id,
+                is_sealed: matches!(document, Some(Lying::Sealed(_))),
+                document,
+                tail,
+            });
         }
     }
     Ok(found)
+}
+
+/// The document of a bucket: the open one if there is one, or the sealed one.
+fn document(
+    snapshot: &dyn Snapshot,
+    keyspaces: BucketKeyspaces,
+    id: [u8; 12],
+    open: Option<Bytes>,
+) -> Result<Option<Lying>> {
+    Ok(match open {
+        Some(stored) => Some(Lying::Open(stored)),
+        None => snapshot.get(keyspaces.sealed, &id)?.map(Lying::Sealed),
+    })
 }
 
 /// The same for buckets that lie close together: ascending, or descending.
@@ -56,16 +72,19 @@ pub(super) fn neighbours(
     let mut tails = Ahead::new(snapshot, keyspaces.tail, last);
     let mut found = Vec::with_capacity(ids.len());
     for id in ascending {
-        let stored = match open.take(id)? {
-            Some((_, document)) => Some(document),
-            None => snapshot.get(keyspaces.sealed, &id)?,
-        };
+        let open = open.take(id)?.map(|(_, stored)| stored);
+        let document = document(snapshot, keyspaces, id, open)?;
         let mut tail = Vec::new();
         while let Some(entry) = tails.take(id)? {
             tail.push(entry);
         }
-        if stored.is_some() || !tail.is_empty() {
-            found.push(RawBucket { id, stored, tail });
+        if document.is_some() || !tail.is_empty() {
+            found.push(RawBucket {
+                id,
+                is_sealed: matches!(document, Some(Lying::Sealed(_))),
+                document,
+                tail,
+            });
         }
     }
     if is_descending {
@@ -192,7 +211,7 @@ mod tests {
         let check = |asked: Vec<[u8; 12]>| {
             let plain = |found: Vec<RawBucket>| -> Vec<([u8; 12], Option<Vec<u8>>, usize)> {
                 let found = found.into_iter();
-                let plain = found.map(|b| (b.id, b.stored.map(|s| s.to_vec()), b.tail.len()));
+                let plain = found.map(|b| (b.id, b.stored().map(|s| s.to_vec()), b.tail.len()));
                 plain.collect()
             };
             let found = plain(neighbours(&*snapshot, keyspaces, &asked).unwrap());

@@ -44,6 +44,8 @@ mod raw;
 mod raw_tests;
 mod read;
 pub mod rewrite;
+mod roster;
+mod scan;
 mod schema;
 mod sealed;
 mod series_index;
@@ -74,7 +76,8 @@ pub use measurements::{
 };
 pub use metrics::TimeseriesMetrics;
 pub use raw::{BucketFate, RawChange};
-pub use read::{BucketRange, BucketScan, StoredBucket};
+pub use read::StoredBucket;
+pub use scan::{BucketRange, BucketScan};
 
 use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
@@ -99,6 +102,8 @@ pub struct Timeseries {
     start_ranges: index_scan::StartRanges,
     /// The newest and the oldest buckets of each series, as far as they are known.
     outermost: outermost::Outermost,
+    /// Which sealed buckets there are, as far as it is known.
+    rosters: roster::Rosters,
     /// Collections that were inserted into, for the chores of their buckets.
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
 }
@@ -140,6 +145,7 @@ impl Timeseries {
             bucket_cache: BucketCache::default(),
             start_ranges: index_scan::StartRanges::default(),
             outermost: outermost::Outermost::default(),
+            rosters: roster::Rosters::default(),
             collections: RwLock::default(),
         }
     }
