@@ -53,7 +53,7 @@ impl Entry {
 
 #[derive(Default)]
 struct Kept {
-    buckets: HashMap<[u8; 12], Entry>,
+    buckets: HashMap<[u8; 12], Entry, foldhash::fast::RandomState>,
     bytes: usize,
 }
 

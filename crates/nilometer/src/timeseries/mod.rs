@@ -36,6 +36,7 @@ mod index_view;
 mod insert;
 mod measurements;
 mod meta;
+mod meta_numbers;
 mod metrics;
 mod min_max;
 mod outermost;
@@ -104,6 +105,8 @@ pub struct Timeseries {
     outermost: outermost::Outermost,
     /// Which sealed buckets there are, as far as it is known.
     rosters: roster::Rosters,
+    /// Numbers that stand for metadata.
+    metas: meta_numbers::MetaNumbers,
     /// Collections that were inserted into, for the chores of their buckets.
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
 }
@@ -146,6 +149,7 @@ impl Timeseries {
             start_ranges: index_scan::StartRanges::default(),
             outermost: outermost::Outermost::default(),
             rosters: roster::Rosters::default(),
+            metas: meta_numbers::MetaNumbers::default(),
             collections: RwLock::default(),
         }
     }

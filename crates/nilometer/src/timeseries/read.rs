@@ -3,6 +3,7 @@
 //! What was opened is kept for the next reader with the columns that were decoded
 //! ([`bucket_cache`](super::bucket_cache)); [`scan`](super::scan) finds buckets and opens them.
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,8 +14,10 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use nilometer_storage::Bytes;
 
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Version, damaged};
+use super::meta_numbers::MetaNumbers;
 use super::sealed::{self, ColumnPlace, Stored};
 use crate::error::Result;
+use crate::eval::accumulator::ColumnTotal;
 
 /// A bucket as read: its header at hand, its columns decoded when asked for.
 pub struct StoredBucket {
@@ -28,9 +31,16 @@ pub struct StoredBucket {
     places: Vec<Option<ColumnPlace>>,
     header: HeaderPlaces,
     decoded: Vec<OnceLock<Arc<ColumnBlock>>>,
+    /// Totals of columns, once one was asked for.
+    totals: OnceLock<Box<[Total]>>,
+    /// Stands for the metadata.
+    meta_number: Option<NonZeroU64>,
     /// Somebody has read it again since the cache last asked.
     is_wanted: AtomicBool,
 }
+
+/// The total of a column, once it was asked for; none of a column that has none.
+type Total = OnceLock<Option<ColumnTotal>>;
 
 /// Where in a bucket document lies what every query asks for.
 struct HeaderPlaces {
@@ -77,10 +87,9 @@ impl StoredBucket {
     ) -> Result<Self> {
         let (document, places) = match sealed::open(&stored)? {
             Stored::Whole(document) => (document, Vec::new()),
-            Stored::Split { skeleton, columns } => (
-                skeleton,
-                columns.into_iter().map(|(_, place)| Some(place)).collect(),
-            ),
+            Stored::Split { skeleton, columns } => {
+                (skeleton, columns.into_iter().map(Some).collect())
+            }
         };
         Self::new(document, stored, places, time_field, like)
     }
@@ -125,8 +134,24 @@ impl StoredBucket {
             places,
             header,
             decoded,
+            totals: OnceLock::new(),
+            meta_number: None,
             is_wanted: AtomicBool::new(false),
         })
+    }
+
+    /// The same with a number for its metadata.
+    pub(super) fn numbered(mut self, metas: &MetaNumbers) -> Self {
+        self.meta_number = match self.meta() {
+            ValueRef::Document(meta) => metas.of(meta.as_bytes()),
+            _ => None,
+        };
+        self
+    }
+
+    /// Stands for the metadata, if it is a document: equal numbers are equal metadata.
+    pub fn meta_number(&self) -> Option<NonZeroU64> {
+        self.meta_number
     }
 
     /// Somebody reads it again.
@@ -156,7 +181,8 @@ impl StoredBucket {
     pub(super) fn memory_bytes(&self) -> usize {
         /// A decoded value, or its place in a dictionary.
         const VALUE_BYTES: usize = 8;
-        let decoded = self.names.len() * self.count * VALUE_BYTES;
+        let of_column = self.count * VALUE_BYTES + size_of::<Total>();
+        let decoded = self.names.len() * of_column;
         self.document.as_bytes().len() + self.stored.len() + decoded
     }
 
@@ -260,6 +286,39 @@ impl StoredBucket {
         }
         let block = Arc::new(self.decode(at, name)?);
         Ok(Some(slot.get_or_init(|| block).clone()))
+    }
+
+    /// Whether a column is decoded, or there is none.
+    pub fn has_column(&self, name: &str) -> bool {
+        let at = self.names.iter().position(|n| **n == *name);
+        let slot = at.and_then(|at| self.decoded.get(at));
+        slot.is_none_or(|slot| slot.get().is_some())
+    }
+
+    /// The total of a column, kept once it was added up; `None` if it has none ([`ColumnTotal::of`]).
+    pub fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
+        let totals = || self.names.iter().map(|_| Total::new()).collect();
+        let totals = self.totals.get_or_init(totals);
+        let at = self.names.iter().position(|n| **n == *name);
+        let Some(total) = at.and_then(|at| totals.get(at)) else {
+            return Ok(None);
+        };
+        if let Some(known) = total.get() {
+            return Ok(*known);
+        }
+        let column = self.column(name)?;
+        let found = column.and_then(|column| ColumnTotal::of(&column));
+        Ok(*total.get_or_init(|| found))
+    }
+
+    /// Whether the total of a column is known.
+    pub fn has_total(&self, name: &str) -> bool {
+        let Some(totals) = self.totals.get() else {
+            return false;
+        };
+        let at = self.names.iter().position(|n| **n == *name);
+        let total = at.and_then(|at| totals.get(at)).and_then(Total::get);
+        matches!(total, Some(Some(_)))
     }
 
     fn decode(&self, at: usize, name: &str) -> Result<ColumnBlock> {

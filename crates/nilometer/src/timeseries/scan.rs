@@ -129,7 +129,7 @@ impl Timeseries {
         let mut scan = self.scan_listed(collection, ids, range)?;
         if let Candidates::Listed(ids) = scan.candidates {
             scan.candidates = Candidates::Outermost(ids);
-            scan.chunk = CHUNK_CANDIDATES_MAX;
+            scan.chunk = CHUNK_BUCKETS_MAX;
         }
         Ok(scan)
     }
@@ -242,7 +242,7 @@ impl BucketScan {
             Candidates::Streamed(stream) => stream.next(&*snapshot, self.chunk)?,
         };
         self.done = ids.len() < self.chunk;
-        self.chunk = (self.chunk * 2).min(CHUNK_CANDIDATES_MAX);
+        self.chunk = (self.chunk * 2).min(CHUNK_CANDIDATES_MAX.max(self.chunk));
         let versions = Versions::of(&*snapshot, self.keyspaces);
         let known = self.timeseries.bucket_cache.seen(versions, &ids);
         let unknown = ids.iter().zip(&known);
@@ -389,7 +389,7 @@ impl BucketScan {
                 StoredBucket::from_document(image.into_document(), time_field)?
             }
         };
-        let bucket = Arc::new(bucket);
+        let bucket = Arc::new(bucket.numbered(&self.timeseries.metas));
         cache.put(id, state, bucket.clone(), versions);
         Ok(bucket)
     }

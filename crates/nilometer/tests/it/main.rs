@@ -22,3 +22,4 @@ mod same_answers;
 mod statistics;
 mod support;
 mod validators;
+mod warm_reads;
