@@ -179,6 +179,26 @@ impl ColumnBlock {
         Self::from_parts(values.len(), BlockData::DateTime(values), None)
     }
 
+    /// Ints of which none is missing.
+    pub fn from_i32s(values: Vec<i32>) -> Self {
+        Self::from_parts(values.len(), BlockData::Int32(values), None)
+    }
+
+    /// Longs of which none is missing.
+    pub fn from_i64s(values: Vec<i64>) -> Self {
+        Self::from_parts(values.len(), BlockData::Int64(values), None)
+    }
+
+    /// Doubles of which none is missing.
+    pub fn from_f64s(values: Vec<f64>) -> Self {
+        Self::from_parts(values.len(), BlockData::Double(values), None)
+    }
+
+    /// Bools of which none is missing.
+    pub fn from_bools(values: Vec<bool>) -> Self {
+        Self::from_parts(values.len(), BlockData::Bool(values), None)
+    }
+
     /// The block a list of values makes.
     pub fn from_values(values: &[Value]) -> Self {
         let mut builder = ColumnBlockBuilder::new();

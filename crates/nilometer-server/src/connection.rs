@@ -17,6 +17,7 @@ use nilometer::{Database, Request};
 use nilometer_bson::Document;
 use tracing::{debug, error, info, warn};
 
+use crate::lounge::Lounge;
 use crate::message_memory::{MessageMemory, Share};
 use crate::registry::{Entry, SharedStream};
 use crate::server::{Patience, Shared};
@@ -42,6 +43,9 @@ enum End {
     /// Nothing comes for a while: it needs no thread until something does.
     #[error("rests")]
     Rests,
+    /// It has its answer, and others wait for its thread.
+    #[error("gives way")]
+    GivesWay,
     /// The client has connected and said nothing.
     #[error("no message since it connected")]
     Silent,
@@ -59,7 +63,16 @@ enum End {
     Panicked,
 }
 
-/// What a connection is between two messages: all that is kept of one that rests.
+/// Why a connection needs no thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// Nothing has come for a while.
+    Rest,
+    /// It is active, but shares its thread with others.
+    Turn,
+}
+
+/// What a connection is between two messages: all that is kept of one without a thread.
 pub(crate) struct Resting {
     session: ClientSession,
     entry: Arc<Entry>,
@@ -113,18 +126,32 @@ impl Resting {
         self.entry.clone()
     }
 
-    /// Serves the connection until it ends, or rests: then what is kept of it comes back.
-    pub(crate) fn serve(self, shared: &Shared) -> Option<Self> {
+    /// Serves the connection until it ends, or needs no thread: then what is kept of it comes back.
+    pub(crate) fn serve(self, shared: &Shared, reader: &mut Reader) -> Option<(Self, Pause)> {
+        *reader.0.get_mut() = self.transport;
         Connection {
             database: &shared.database,
             session: self.session,
             entry: self.entry,
-            stream: BufReader::with_capacity(limits::READ_BUFFER_BYTES, self.transport),
+            stream: &mut reader.0,
             patience: shared.patience,
             memory: &shared.message_memory,
+            lounge: &shared.lounge,
             silent_since: self.silent_since,
         }
         .serve()
+    }
+}
+
+/// What a thread reads its connections with, one after the other: small messages come by way of its buffer. It is empty
+/// between two connections.
+pub(crate) struct Reader(BufReader<Transport>);
+
+impl Reader {
+    /// Of no connection yet.
+    pub(crate) fn new() -> Self {
+        let reader = BufReader::with_capacity(limits::READ_BUFFER_BYTES, Transport::None);
+        Self(reader)
     }
 }
 
@@ -133,14 +160,15 @@ struct Connection<'a> {
     database: &'a Database,
     session: ClientSession,
     entry: Arc<Entry>,
-    stream: BufReader<Transport>,
+    stream: &'a mut BufReader<Transport>,
     patience: Patience,
     memory: &'a MessageMemory,
+    lounge: &'a Lounge,
     silent_since: Option<Instant>,
 }
 
 impl<'a> Connection<'a> {
-    fn serve(mut self) -> Option<Resting> {
+    fn serve(mut self) -> Option<(Resting, Pause)> {
         let end = loop {
             if let Err(end) = self.serve_one() {
                 break end;
@@ -149,15 +177,8 @@ impl<'a> Connection<'a> {
         let remote = self.session.client.remote.as_str();
         match end {
             End::Closed => {}
-            // Nothing was read ahead: it waited for the first byte.
-            End::Rests => {
-                return Some(Resting {
-                    session: self.session,
-                    entry: self.entry,
-                    transport: self.stream.into_inner(),
-                    silent_since: None,
-                });
-            }
+            End::Rests => return Some((self.pause(), Pause::Rest)),
+            End::GivesWay => return Some((self.pause(), Pause::Turn)),
             End::Malformed(problem) => {
                 let problem = problem.to_string();
                 info!(c = "NETWORK", id = 22_988, remote, error = %problem, "Closing connection after a malformed message");
@@ -177,7 +198,25 @@ impl<'a> Connection<'a> {
                 );
             }
         }
+        *self.stream.get_mut() = Transport::None;
         None
+    }
+
+    /// What is kept. Nothing was read ahead: it waited for the first byte, or [`Connection::gives_way`] looked.
+    fn pause(self) -> Resting {
+        Resting {
+            session: self.session,
+            entry: self.entry,
+            transport: std::mem::replace(self.stream.get_mut(), Transport::None),
+            silent_since: None,
+        }
+    }
+
+    /// True if others wait for this thread, and nothing of this client's next message has been read yet.
+    fn gives_way(&self) -> bool {
+        self.lounge.is_crowded()
+            && self.stream.buffer().is_empty()
+            && !self.stream.get_ref().has_read_ahead()
     }
 
     fn serve_one(&mut self) -> Result<(), End> {
@@ -208,7 +247,11 @@ impl<'a> Connection<'a> {
         if wants_answer {
             self.write_reply(incoming.form, &reply)?;
         }
-        if panicked { Err(End::Panicked) } else { Ok(()) }
+        match panicked {
+            true => Err(End::Panicked),
+            false if self.gives_way() => Err(End::GivesWay),
+            false => Ok(()),
+        }
     }
 
     /// Answers a message of which not even the outer form could be read.
@@ -248,7 +291,7 @@ impl<'a> Connection<'a> {
         self.wait_for_message()?;
         let until = Instant::now() + self.patience.message;
         let mut stream = Until {
-            stream: &mut self.stream,
+            stream: &mut *self.stream,
             until,
             stall: self.patience.stall,
         };
@@ -257,7 +300,7 @@ impl<'a> Connection<'a> {
         let header = Header::parse(&head)?;
         let room = self.room_for(header.length)?;
         let mut stream = Until {
-            stream: &mut self.stream,
+            stream: &mut *self.stream,
             until,
             stall: self.patience.stall,
         };

@@ -44,6 +44,14 @@ pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Silence after which a connection gives up its thread until its client says something.
 pub const REST_AFTER: Duration = Duration::from_secs(1);
 
+/// Threads up to which each connection keeps its own while it is active. Where more are active they share as many.
+/// Many, because commands wait for the disk together.
+pub const OWN_THREADS_MAX: usize = 64;
+
+/// How long none of the shared threads may have taken a connection before those that have something to say get
+/// threads of their own.
+pub const TAKE_PATIENCE: Duration = Duration::from_millis(5);
+
 /// Silence in the middle of a message, or with a full send buffer, that ends a connection.
 /// Between messages a connection may be silent for ever. Where all memory for messages is taken, a large one waits as
 /// long.

@@ -9,8 +9,9 @@ use std::thread;
 use socket2::{SockRef, TcpKeepalive};
 use tracing::{info, warn};
 
-use crate::connection::Resting;
+use crate::connection::{Pause, Reader, Resting};
 use crate::limits;
+use crate::log;
 use crate::server::Shared;
 
 /// Why the server cannot listen.
@@ -120,7 +121,7 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
     }
     let spawned = in_thread(shared, id, move |shared| {
         match Resting::open(shared, entry) {
-            Ok(connection) => serve(shared, id, connection),
+            Ok(connection) => serve(shared, connection),
             Err(problem) => {
                 warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
                 close(shared, id);
@@ -136,7 +137,7 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
 /// Has a connection that rested served again: its client has said something.
 pub(crate) fn resume(shared: &Arc<Shared>, connection: Resting) {
     let id = connection.entry().id;
-    let spawned = in_thread(shared, id, move |shared| serve(shared, id, connection));
+    let spawned = in_thread(shared, id, move |shared| serve(shared, connection));
     if let Err(problem) = spawned {
         warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
         close(shared, id);
@@ -157,15 +158,32 @@ fn in_thread(
         .map(drop)
 }
 
-/// Serves a connection until it ends or rests.
-fn serve(shared: &Arc<Shared>, id: i64, connection: Resting) {
-    let Some(resting) = connection.serve(shared) else {
-        return close(shared, id);
+/// Serves a connection until it ends or rests; where connections share threads, then the next, as long as there is one.
+fn serve(shared: &Arc<Shared>, connection: Resting) {
+    let (mut next, mut reader) = (Some(connection), Reader::new());
+    while let Some(connection) = next.take() {
+        if serve_turn(shared, connection, &mut reader) == Some(Pause::Turn) {
+            next = shared.lounge.next();
+        }
+    }
+}
+
+/// Serves one connection until it ends, rests or gives way to others. Tells which of the last two.
+fn serve_turn(shared: &Arc<Shared>, connection: Resting, reader: &mut Reader) -> Option<Pause> {
+    let id = connection.entry().id;
+    log::enter_connection(id);
+    let serving = shared.lounge.serving();
+    let paused = connection.serve(shared, reader);
+    drop(serving);
+    let Some((connection, pause)) = paused else {
+        close(shared, id);
+        return None;
     };
-    if let Err(problem) = shared.lounge.enter(resting) {
+    if let Err(problem) = shared.lounge.enter(connection, pause == Pause::Turn) {
         warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
         close(shared, id);
     }
+    Some(pause)
 }
 
 fn close(shared: &Shared, id: i64) {

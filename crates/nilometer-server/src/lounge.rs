@@ -1,21 +1,30 @@
-//! Where connections rest that nobody has said anything on for a while.
+//! Where connections wait that have no thread.
 //!
 //! ```text
-//!   serve ── nothing for a second ──> lounge ── a byte, or the end ──> a thread of its own again
+//!   a few connections:   serve ── nothing for a second ──> lounge ── a byte, or the end ──> a thread of its own again
+//!   many:                serve ── answered ──> lounge ── a byte ──> whichever thread waits here
 //! ```
 //!
 //! A thread costs far more memory than a connection: its stack and what the allocator keeps for it. So a connection gives
-//! its thread up when it rests, and one thread watches all sockets at rest. What comes is not read here: the new thread
-//! does that, so that a client that is slow holds up nobody.
+//! its thread up when it rests. And a thousand threads that take turns cost more time than [`limits::OWN_THREADS_MAX`]
+//! that go from one connection to the next: so where more connections than that are active, a thread gives its
+//! connection up with each answer, and waits here for any that has something to say.
+//!
+//! What comes is not read here but by the thread that takes the connection, so that a client that is slow holds up nobody.
+//! Commands may take long or wait for each other. So one thread watches whether the others still take
+//! connections; where they do not, those that have something to say get further threads ([`watch`]), which stay for a
+//! second when they are not needed any more.
 
 use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use tracing::warn;
 
 use crate::connection::Resting;
@@ -23,17 +32,93 @@ use crate::limits;
 use crate::listener;
 use crate::server::Shared;
 
-/// Stands for the descriptor that wakes the watcher; connections count from 1.
+/// Stands for the descriptor that wakes who waits; connections count from 1.
 const WAKER: u64 = 0;
 
-/// Sockets that are told of at a time.
+/// Sockets that the watcher is told of at a time.
 const EVENTS_MAX: usize = 256;
 
-/// The connections at rest.
+/// The connections without a thread.
 pub(crate) struct Lounge {
     sockets: OwnedFd,
     waker: OwnedFd,
-    resting: Mutex<HashMap<u64, Resting>>,
+    waiting: Mutex<HashMap<u64, Waiting>>,
+    /// Threads that have a connection.
+    serving: AtomicUsize,
+    /// Connections here that were active a moment ago.
+    active: AtomicUsize,
+    /// Threads that wait here for a connection.
+    idle: AtomicUsize,
+    /// Connections they have taken so far.
+    taken: AtomicU64,
+    /// Threads beyond those, which the watcher has when commands wait.
+    spare: Spare,
+}
+
+/// A connection without a thread.
+struct Waiting {
+    connection: Resting,
+    /// When it came, if it was active then and counts as such still.
+    active_since: Option<Instant>,
+}
+
+/// A thread that has a connection, while this lives.
+pub(crate) struct Serving<'a>(&'a Lounge);
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        self.0.serving.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Threads that are not needed now, but were a moment ago: making one costs more than most commands.
+#[derive(Default)]
+struct Spare {
+    state: Mutex<SpareState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct SpareState {
+    threads: usize,
+    connections: Vec<Resting>,
+    is_closed: bool,
+}
+
+impl Spare {
+    fn lock(&self) -> MutexGuard<'_, SpareState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits to be given a connection, for [`limits::REST_AFTER`] at most.
+    fn wait(&self) -> Option<Resting> {
+        let mut state = self.lock();
+        state.threads += 1;
+        let is_idle = |state: &mut SpareState| state.connections.is_empty() && !state.is_closed;
+        let waited = self
+            .changed
+            .wait_timeout_while(state, limits::REST_AFTER, is_idle);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.threads -= 1;
+        state.connections.pop()
+    }
+
+    /// Gives a connection to a thread that waits; gives it back if there is none.
+    fn take(&self, connection: Resting) -> Option<Resting> {
+        let mut state = self.lock();
+        if state.threads <= state.connections.len() {
+            return Some(connection);
+        }
+        state.connections.push(connection);
+        drop(state);
+        self.changed.notify_one();
+        None
+    }
+
+    fn close(&self) {
+        self.lock().is_closed = true;
+        self.changed.notify_all();
+    }
 }
 
 impl Lounge {
@@ -45,57 +130,170 @@ impl Lounge {
         Ok(Self {
             sockets,
             waker,
-            resting: Mutex::default(),
+            waiting: Mutex::default(),
+            serving: AtomicUsize::new(0),
+            active: AtomicUsize::new(0),
+            idle: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
+            spare: Spare::default(),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Resting>> {
-        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection that rests. What came meanwhile is noticed at once.
-    pub(crate) fn enter(&self, connection: Resting) -> io::Result<()> {
+    /// Notes that the calling thread has a connection.
+    pub(crate) fn serving(&self) -> Serving<'_> {
+        self.serving.fetch_add(1, Ordering::Relaxed);
+        Serving(self)
+    }
+
+    /// True if so many connections are active that they share threads.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let serving = self.serving.load(Ordering::Relaxed);
+        serving + self.active.load(Ordering::Relaxed) > limits::OWN_THREADS_MAX
+    }
+
+    /// Takes a connection that rests, or that is active but shares its thread. What came meanwhile is noticed at once.
+    pub(crate) fn enter(&self, connection: Resting, is_active: bool) -> io::Result<()> {
         let entry = connection.shared_entry();
         let id = entry.id.unsigned_abs();
+        let waiting = Waiting {
+            connection,
+            active_since: is_active.then(Instant::now),
+        };
+        if is_active {
+            self.active.fetch_add(1, Ordering::Relaxed);
+        }
         // Before it is watched: it may be called out at once.
-        self.lock().insert(id, connection);
+        self.lock().insert(id, waiting);
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
-        let added = epoll::add(&self.sockets, &entry.stream, EventData::new_u64(id), flags);
-        if let Err(problem) = added {
-            self.lock().remove(&id);
+        let data = EventData::new_u64(id);
+        let watched = if entry.is_watched() {
+            epoll::modify(&self.sockets, &entry.stream, data, flags)
+        } else {
+            entry.mark_watched();
+            epoll::add(&self.sockets, &entry.stream, data, flags)
+        };
+        if let Err(problem) = watched {
+            drop(self.leave(id));
             return Err(problem.into());
         }
         Ok(())
     }
 
-    /// The connection `id`, which is no longer watched.
+    /// The connection `id`, which has been told of. Its socket stays known, but nothing is told of it until it comes again.
     fn leave(&self, id: u64) -> Option<Resting> {
-        let connection = self.lock().remove(&id)?;
-        // A socket that was closed is not watched either.
-        let _ = epoll::delete(&self.sockets, &connection.entry().stream);
+        let Waiting {
+            connection,
+            active_since,
+        } = self.lock().remove(&id)?;
+        if active_since.is_some() {
+            self.active.fetch_sub(1, Ordering::Relaxed);
+        }
         Some(connection)
     }
 
-    /// Connections at rest.
+    /// The next connection that has something to say, for a thread that has given up its own. None if nothing comes for
+    /// [`limits::REST_AFTER`], or the lounge closes: then the thread ends.
+    pub(crate) fn next(&self) -> Option<Resting> {
+        let is_one_of_few = self.idle.fetch_add(1, Ordering::Relaxed) < limits::OWN_THREADS_MAX;
+        let next = is_one_of_few.then(|| self.wait_for_one());
+        self.idle.fetch_sub(1, Ordering::Relaxed);
+        next.unwrap_or_else(|| self.spare.wait())
+    }
+
+    fn wait_for_one(&self) -> Option<Resting> {
+        let until = Instant::now() + limits::REST_AFTER;
+        let mut events = [MaybeUninit::uninit(); 1];
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let (ready, _) = match epoll::wait(&self.sockets, &mut events, Some(&timespec(left))) {
+                Ok(ready) => ready,
+                Err(rustix::io::Errno::INTR) => continue,
+                // The watcher says so.
+                Err(_) => return None,
+            };
+            match ready.first().map(|event| event.data.u64()) {
+                None | Some(WAKER) => return None,
+                Some(id) => {
+                    if let Some(connection) = self.leave(id) {
+                        self.taken.fetch_add(1, Ordering::Relaxed);
+                        return Some(connection);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Connections that have been here for long count as resting.
+    fn settle(&self) {
+        let mut waiting = self.lock();
+        for one in waiting.values_mut() {
+            let is_over = |since: &Instant| since.elapsed() >= limits::REST_AFTER;
+            if one.active_since.as_ref().is_some_and(is_over) {
+                one.active_since = None;
+                self.active.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// True if there are threads that take connections here.
+    fn is_shared(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) > 0 || self.is_crowded()
+    }
+
+    /// Connections without a thread.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Lets the watcher end.
+    /// Threads that have a connection.
+    #[cfg(test)]
+    pub(crate) fn threads(&self) -> usize {
+        self.serving.load(Ordering::Relaxed)
+            + self.idle.load(Ordering::Relaxed)
+            + self.spare.lock().threads
+    }
+
+    /// Lets all that wait here end.
     pub(crate) fn close(&self) {
+        self.spare.close();
         if let Err(problem) = rustix::io::write(&self.waker, &1_u64.to_ne_bytes()) {
             warn!(c = "NETWORK", id = 22_999, error = %problem, "Waking the watcher failed");
         }
     }
 }
 
-/// Gives connections a thread when something comes, until [`Lounge::close`].
+fn timespec(time: Duration) -> Timespec {
+    Timespec::try_from(time).unwrap_or(Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    })
+}
+
+/// Gives connections a thread when something comes and no thread here takes it, until [`Lounge::close`].
 pub(crate) fn watch(shared: &Arc<Shared>) {
     let lounge = &shared.lounge;
     let mut events = [MaybeUninit::uninit(); EVENTS_MAX];
+    let mut settled = Instant::now();
     loop {
-        let (ready, _) = match epoll::wait(&lounge.sockets, &mut events, None) {
+        let is_shared = lounge.is_shared();
+        if is_shared {
+            let taken = lounge.taken.load(Ordering::Relaxed);
+            std::thread::sleep(limits::TAKE_PATIENCE);
+            if settled.elapsed() >= limits::REST_AFTER {
+                lounge.settle();
+                settled = Instant::now();
+            }
+            if lounge.taken.load(Ordering::Relaxed) != taken && !shared.is_shutting_down() {
+                continue;
+            }
+        }
+        let timeout = is_shared.then(|| timespec(Duration::ZERO));
+        let (ready, _) = match epoll::wait(&lounge.sockets, &mut events, timeout.as_ref()) {
             Ok(ready) => ready,
             Err(rustix::io::Errno::INTR) => continue,
             Err(problem) => {
@@ -109,7 +307,8 @@ pub(crate) fn watch(shared: &Arc<Shared>) {
             if id == WAKER {
                 return;
             }
-            if let Some(connection) = lounge.leave(id) {
+            let connection = lounge.leave(id);
+            if let Some(connection) = connection.and_then(|c| lounge.spare.take(c)) {
                 listener::resume(shared, connection);
             }
         }

@@ -21,6 +21,8 @@ pub(crate) struct Entry {
     closing: AtomicBool,
     /// It speaks TLS: a client that leaves says so inside, and the end lies behind that.
     tls: AtomicBool,
+    /// The lounge knows its socket.
+    watched: AtomicBool,
 }
 
 impl Entry {
@@ -36,6 +38,16 @@ impl Entry {
     /// Notes that the connection speaks TLS.
     pub(crate) fn mark_tls(&self) {
         self.tls.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that the lounge knows its socket.
+    pub(crate) fn mark_watched(&self) {
+        self.watched.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the lounge knows its socket.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
     }
 
     /// True once the connection is told to end.
@@ -133,6 +145,7 @@ impl Registry {
             epoch: Instant::now(),
             closing: AtomicBool::new(false),
             tls: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
         });
         entries.insert(id, entry.clone());
         Ok(entry)

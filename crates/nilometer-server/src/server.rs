@@ -326,6 +326,54 @@ mod tests {
     }
 
     #[test]
+    fn many_active_connections_share_threads() {
+        let server = start(Environment::default(), limits::MESSAGE_MEMORY_BYTES);
+        let count = limits::OWN_THREADS_MAX * 4;
+        let greeted = |_| {
+            let mut stream = connect(&server);
+            stream.write_all(&ping()).expect("bytes are taken");
+            assert!(reply(&mut stream).is_some());
+            stream
+        };
+        let mut streams: Vec<TcpStream> = (0..count).map(greeted).collect();
+        let began = Instant::now();
+        while began.elapsed() < limits::REST_AFTER * 3 {
+            for stream in &mut streams {
+                stream.write_all(&ping()).expect("bytes are taken");
+            }
+            for stream in &mut streams {
+                assert!(reply(stream).is_some());
+            }
+        }
+        assert_eq!(server.shared.registry.len(), count);
+        let threads = server.shared.lounge.threads();
+        assert!(threads < count / 2, "{threads} threads");
+        // Two messages at once, the second of which is read with the first.
+        for stream in &mut streams {
+            stream
+                .write_all(&[ping(), ping()].concat())
+                .expect("bytes are taken");
+        }
+        for stream in &mut streams {
+            assert!(reply(stream).is_some() && reply(stream).is_some());
+        }
+        // Later they count as resting, and a few that go on have threads of their own.
+        std::thread::sleep(limits::REST_AFTER * 3);
+        assert!(!server.shared.lounge.is_crowded());
+        for stream in &mut streams[..10] {
+            stream.write_all(&ping()).expect("bytes are taken");
+            assert!(reply(stream).is_some());
+        }
+        drop(streams);
+        let until = Instant::now() + Duration::from_secs(10);
+        while server.shared.registry.len() > 0 {
+            assert!(Instant::now() < until, "their ends are noticed");
+            std::thread::sleep(PATIENCE.rest);
+        }
+        assert!(server.shut_down());
+    }
+
+    #[test]
     fn a_byte_now_and_then_does_not_keep_a_message_going() {
         let server = start(Environment::default(), limits::MESSAGE_MEMORY_BYTES);
         let mut slow = connect(&server);

@@ -6,14 +6,15 @@
 //! ```
 //!
 //! Events come through `tracing`. The fields `c` (component) and `id` of an event move to the top,
-//! all others are `attr`; `ctx` is the name of the thread, so a connection's lines carry its
-//! number. Each line goes to the sink and to the ring behind `getLog`; a warning that is marked
+//! all others are `attr`; `ctx` is the name of the thread, or of the connection it serves
+//! ([`enter_connection`]). Each line goes to the sink and to the ring behind `getLog`; a warning that is marked
 //! with `startup = true` is also kept for every shell that connects. A field called `json.x` is JSON
 //! already: it becomes the attribute `x` as it stands.
 
 mod date;
 mod json;
 
+use std::cell::Cell;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -28,6 +29,16 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 pub use date::iso_date;
 use json::{write_number, write_string};
+
+thread_local! {
+    /// The connection that the thread serves.
+    static CONNECTION: Cell<Option<i64>> = const { Cell::new(None) };
+}
+
+/// Notes that the calling thread serves connection `id` from now on.
+pub(crate) fn enter_connection(id: i64) {
+    CONNECTION.set(Some(id));
+}
 
 /// Where lines go besides the ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -143,7 +154,10 @@ impl Fields {
         line.push_str(",\"id\":");
         write_number(&mut line, self.id);
         line.push_str(",\"ctx\":");
-        write_string(&mut line, std::thread::current().name().unwrap_or("-"));
+        match CONNECTION.get() {
+            Some(id) => write_string(&mut line, &format!("conn{id}")),
+            None => write_string(&mut line, std::thread::current().name().unwrap_or("-")),
+        }
         line.push_str(",\"msg\":");
         write_string(&mut line, &self.message);
         if !self.attributes.is_empty() {

@@ -23,6 +23,8 @@ pub(crate) enum Transport {
     Plain(Replayed),
     /// Inside TLS.
     Tls(Box<StreamOwned<ServerConnection, Replayed>>),
+    /// Nowhere: there is nothing to read, and nothing is written.
+    None,
 }
 
 impl Transport {
@@ -36,6 +38,15 @@ impl Transport {
         })
     }
 
+    /// True if bytes of the client were taken from the socket that nobody has read.
+    pub(crate) fn has_read_ahead(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.given < stream.first.len(),
+            Self::Tls(stream) => !stream.conn.wants_read(),
+            Self::None => false,
+        }
+    }
+
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
@@ -46,6 +57,7 @@ impl Read for Transport {
         match self {
             Self::Plain(stream) => stream.read(buffer),
             Self::Tls(stream) => stream.read(buffer),
+            Self::None => Ok(0),
         }
     }
 }
@@ -55,6 +67,7 @@ impl Write for Transport {
         match self {
             Self::Plain(stream) => stream.write(bytes),
             Self::Tls(stream) => stream.write(bytes),
+            Self::None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -62,6 +75,7 @@ impl Write for Transport {
         match self {
             Self::Plain(stream) => stream.flush(),
             Self::Tls(stream) => stream.flush(),
+            Self::None => Ok(()),
         }
     }
 }

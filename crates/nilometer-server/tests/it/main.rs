@@ -22,6 +22,7 @@ mod pressure;
 mod process;
 mod random;
 mod server;
+mod sharing;
 mod soak;
 mod transfer;
 mod upkeep;

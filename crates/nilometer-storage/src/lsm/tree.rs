@@ -64,6 +64,8 @@ pub(crate) struct Tree {
     l0_runs: AtomicUsize,
     dropped: AtomicBool,
     memory: Arc<AtomicU64>,
+    /// Open files of all trees.
+    descriptors: Arc<DescriptorTable>,
     /// Last: the directory stays locked while the tree can still touch files.
     _lock: Option<DirectoryLock>,
 }
@@ -123,6 +125,7 @@ impl Tree {
             l0_runs: AtomicUsize::new(0),
             dropped: AtomicBool::new(false),
             memory: Arc::clone(&context.memory),
+            descriptors: Arc::clone(&context.descriptors),
             _lock: context.directory.share_lock(),
             inner,
         };
@@ -258,6 +261,21 @@ impl Tree {
         folders.iter().map(|folder| files_bytes(folder)).sum()
     }
 
+    /// Takes its files out of the table of open ones, which would hold them, and their room on disk, until others
+    /// need the places.
+    fn close_files(&self) {
+        let version = self.inner.current_version();
+        let tree = self.inner.id();
+        for table in version.iter_tables() {
+            self.descriptors
+                .remove_for_table(&(tree, table.id()).into());
+        }
+        for file in version.blob_files.iter() {
+            self.descriptors
+                .remove_for_blob_file(&(tree, file.id()).into());
+        }
+    }
+
     /// After a failed flush or compaction: whether the tree on disk is the tree in memory, so that
     /// the step may be tried again.
     pub(crate) fn is_consistent(&self) -> bool {
@@ -271,6 +289,7 @@ impl Drop for Tree {
         if self.is_dropped() {
             // Nobody names the directory any more; what fails to go now goes at the next opening.
             let _ = fs::remove_dir_all(&self.path);
+            self.close_files();
         }
     }
 }

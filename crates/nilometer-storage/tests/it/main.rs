@@ -5,6 +5,8 @@
 mod checkpoint;
 mod contract;
 mod damage;
+#[cfg(target_os = "linux")]
+mod dropped;
 mod faults;
 mod kill;
 mod model;

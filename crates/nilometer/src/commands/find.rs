@@ -26,6 +26,9 @@ use crate::query::planner::needs::Needs;
 use crate::query::planner::{AccessPath, Input, LogicalPlan};
 use crate::query::source::Direction;
 
+/// Code of a path that is the empty string, wherever it stands.
+const EMPTY_PATH: i32 = 40_352;
+
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
     read_concern: true,
@@ -215,11 +218,15 @@ fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
     if let Some(pattern) = args.document("sort")?.filter(|d| !d.is_empty())
         && !is_natural(pattern)?
     {
-        let pattern = SortPattern::parse(pattern, expressions).map_err(|error| Error {
-            // What is a stage's own code in `$sort` is a bad value in `find`.
-            code: ErrorCode::BadValue,
-            ..error
-        })?;
+        let pattern =
+            SortPattern::parse(pattern, expressions).map_err(|error| match error.code {
+                ErrorCode(EMPTY_PATH) => error,
+                // What is a stage's own code in `$sort` is a bad value in `find`.
+                _ => Error {
+                    code: ErrorCode::BadValue,
+                    ..error
+                },
+            })?;
         sort = Some(pattern.clone());
         stages.push(Stage::Sort(SortStage::new(pattern)));
     }

@@ -22,7 +22,7 @@ use crate::query::explain::plan_summary;
 use crate::query::pipeline::{PipelineContext, Stage};
 use crate::query::planner::near;
 use crate::query::planner::needs::Needs;
-use crate::query::planner::resolve::resolve;
+use crate::query::planner::resolve::{check_unpacking, resolve};
 use crate::query::planner::rules::RuleSet;
 use crate::query::planner::{Builder, Input, LogicalPlan, access, rules};
 
@@ -259,6 +259,7 @@ pub(super) fn plan(
             adjust(&mut input)?;
             let mut all = resolved.view_stages;
             all.extend(stages);
+            check_unpacking(&input, &all)?;
             let all = near::settle(&input, all, &settings)?;
             LogicalPlan::new(input, all)
         }

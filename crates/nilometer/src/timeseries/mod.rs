@@ -55,6 +55,7 @@ mod simulation_tests;
 mod tail;
 #[cfg(test)]
 mod tests;
+pub mod unpack;
 mod validate;
 mod walk;
 

@@ -17,6 +17,7 @@ mod outputs;
 mod query_commands;
 mod random;
 mod readers;
+mod rewrites;
 mod rules;
 mod same_answers;
 mod statistics;

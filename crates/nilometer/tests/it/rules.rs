@@ -33,17 +33,22 @@ fn series() -> Fixture {
     fixture
 }
 
-fn aggregate(collection: &str, stages: &Value) -> Document {
+pub(crate) fn aggregate(collection: &str, stages: &Value) -> Document {
     doc! {"aggregate": collection, "pipeline": stages.clone(), "cursor": doc! {}}
 }
 
 fn explained(fixture: &mut Fixture, stages: &Value) -> Document {
-    let command = aggregate("ts", stages);
+    explained_of(fixture, "ts", stages)
+}
+
+/// What explain says of an aggregate, with figures.
+pub(crate) fn explained_of(fixture: &mut Fixture, collection: &str, stages: &Value) -> Document {
+    let command = aggregate(collection, stages);
     fixture.run(doc! {"explain": command, "verbosity": "executionStats"})
 }
 
 /// The names of the stages, and the first of them.
-fn stages_of(explained: &Document) -> (Vec<String>, Document) {
+pub(crate) fn stages_of(explained: &Document) -> (Vec<String>, Document) {
     let list = explained.get("stages").as_array().unwrap();
     let documents = list.iter().map(|stage| stage.as_document().unwrap());
     let names = documents.map(|stage| stage.iter().next().unwrap().name().to_owned());
@@ -72,7 +77,7 @@ fn at(document: DocRef<'_>, path: &str) -> Value {
     value.to_value()
 }
 
-fn rules_of(cursor: &Document) -> Vec<String> {
+pub(crate) fn rules_of(cursor: &Document) -> Vec<String> {
     let fired = at(cursor.as_ref(), "queryPlanner.rulesApplied");
     let names = fired.as_ref().as_array().unwrap();
     names
@@ -223,13 +228,27 @@ fn sorts_and_limits_show_below() {
     assert_eq!(examined(&cursor), 1);
     let bounded = array![doc! {"$sort": doc! {"t": -1}}];
     let shown = explained(&mut fixture, &bounded);
-    assert_eq!(stages_of(&shown).0[2], "$_internalBoundedSort");
-    let sort = shown.get("stages").as_array().unwrap().get(2);
+    assert_eq!(
+        stages_of(&shown).0,
+        [
+            "$cursor",
+            "$match",
+            "$_internalUnpackBucket",
+            "$_internalBoundedSort"
+        ]
+    );
+    let sort = shown.get("stages").as_array().unwrap().get(3);
     let bound = doc! {"base": "min", "offsetSeconds": 3600i64};
     assert_eq!(
         value_at(sort.as_document().unwrap(), "$_internalBoundedSort.bound"),
         text(bound)
     );
+    // What it relies on is asserted of every bucket.
+    let spanned = doc! {"$subtract": array!["$control.max.t", "$control.min.t"]};
+    let guard = doc! {"$expr": doc! {"$lte": array![spanned, doc! {"$const": 3_600_000i64}]}};
+    let list = shown.get("stages").as_array().unwrap();
+    let first = list.get(1).as_document().unwrap().get("$match");
+    assert_eq!(text(first.to_value()), text(guard));
     for pipeline in [
         bounded,
         array![doc! {"$sort": doc! {"t": 1, "_id": 1}}],
@@ -406,7 +425,7 @@ fn sorts_come_in_the_order_of_an_index() {
         let shown = doc! {"explain": command.clone(), "verbosity": "queryPlanner"};
         let (names, cursor) = stages_of(&fixture.run(shown));
         let step = |path: &str| value_at(cursor.as_ref(), &format!("{plan}.inputStage.{path}"));
-        assert_eq!(names[2], "$_internalBoundedSort");
+        assert_eq!(names.last().unwrap(), "$_internalBoundedSort");
         match way {
             Some(way) => {
                 assert_eq!(step("indexName"), text(hint), "{}", show(&cursor));
@@ -453,6 +472,73 @@ fn sorts_come_in_the_order_of_an_index() {
     assert!(examined(&cursor) <= 3, "{}", show(&cursor));
     let found = ids(&fixture.all(aggregate("ts", &limited)));
     assert_eq!(found, ids(&fixture.all(aggregate("plain", &limited))));
+}
+
+/// Dates before 1970 and after 2038, which ids of buckets cannot tell: sorts go by the bounds in headers, whatever was
+/// hinted, as they do where the other direction was asked for.
+#[test]
+fn dates_beyond_ids_are_sorted_by_the_bounds_of_buckets() {
+    const LATE: i64 = 2_147_483_648_000;
+    for extended in [true, false] {
+        let mut fixture = series();
+        let mut documents: Vec<Value> = Vec::new();
+        let starts: &[i64] = match extended {
+            true => &[-90 * 86_400_000, -7_200_000, -1, 0, LATE, LATE + 86_400_000],
+            false => &[T0 - 86_400_000, T0 + 30 * 86_400_000],
+        };
+        for (day, start) in starts.iter().enumerate() {
+            for at in [0, 500, 1_800_000, 61_000] {
+                let id = 1000 + documents.len() as i64;
+                let host = ["a", "b"][day % 2];
+                let time = Value::DateTime(start + at);
+                documents.push(doc! {"t": time, "m": doc! {"h": host}, "_id": id, "v": id}.into());
+            }
+        }
+        for collection in ["ts", "plain"] {
+            fixture.run(doc! {"insert": collection, "documents": documents.clone()});
+        }
+        let indexes = array![
+            doc! {"key": doc! {"t": 1}, "name": "up"},
+            doc! {"key": doc! {"t": -1}, "name": "down"},
+            doc! {"key": doc! {"m.h": 1, "t": -1}, "name": "series"},
+        ];
+        fixture.run(doc! {"createIndexes": "ts", "indexes": indexes});
+        let natural = |way: i32| Value::from(doc! {"$natural": way});
+        for hint in [
+            Value::Missing,
+            "up".into(),
+            "down".into(),
+            "series".into(),
+            natural(1),
+            natural(-1),
+        ] {
+            for sort in [
+                doc! {"t": 1, "_id": 1},
+                doc! {"t": -1, "_id": -1},
+                doc! {"m.h": 1, "t": -1, "_id": 1},
+            ] {
+                let stages = array![doc! {"$sort": sort}];
+                let mut command = nilometer_bson::DocumentBuilder::new();
+                for element in aggregate("ts", &stages).iter() {
+                    command.append_element(element);
+                }
+                if !hint.is_missing() {
+                    command.append("hint", hint.clone());
+                }
+                let command = command.finish();
+                let explain = doc! {"explain": command.clone(), "verbosity": "queryPlanner"};
+                let (names, cursor) = stages_of(&fixture.run(explain));
+                let last = names.last().unwrap();
+                assert_eq!(last, "$_internalBoundedSort", "{}", show(&cursor));
+                let found = ids(&fixture.all(command.clone()));
+                assert_eq!(found, ids(&fixture.all(aggregate("plain", &stages))));
+                let set = |names: Value| doc! {"setParameter": 1, "internalNilometerDisabledRules": names};
+                fixture.reply_on("admin", set(array!["SortByBuckets"]));
+                assert_eq!(found, ids(&fixture.all(command)));
+                fixture.reply_on("admin", set(array![]));
+            }
+        }
+    }
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl History<'_> {
                 let set = doc! {"$set": doc! {"v": 5000}};
                 let update = doc! {"q": filter, "u": set, "multi": true};
                 self.run(doc! {"update": "ts", "updates": array![update]});
-                for (_, (_, s, v)) in self.there.iter_mut() {
+                for (_, s, v) in self.there.values_mut() {
                     if *s == series && *v < below {
                         *v = 5000;
                     }
@@ -95,7 +95,7 @@ impl History<'_> {
                 let set = doc! {"$set": doc! {"m": doc! {"s": to}}};
                 let update = doc! {"q": doc! {"m.s": series}, "u": set, "multi": true};
                 self.run(doc! {"update": "ts", "updates": array![update]});
-                for (_, (_, s, _)) in self.there.iter_mut() {
+                for (_, s, _) in self.there.values_mut() {
                     if *s == series {
                         *s = to;
                     }

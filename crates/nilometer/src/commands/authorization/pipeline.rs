@@ -33,6 +33,8 @@ enum Asks {
 
 /// Every stage, by name.
 const STAGES: &[(&str, Asks)] = &[
+    ("$_internalUnpackBucket", Asks::Nothing),
+    ("$_unpackBucket", Asks::Nothing),
     ("$addFields", Asks::Nothing),
     ("$bucket", Asks::Nothing),
     ("$bucketAuto", Asks::Nothing),

@@ -169,15 +169,9 @@ pub(super) fn some_of<'s>(values: &[Evaluated<'s>], call: Call<'_, 's>) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{Decimal128, Document, DocumentBuilder, Value, array, doc};
+    use nilometer_bson::{Decimal128, Value, array, doc};
 
-    use super::super::testing::{check_exact, eval_code, parse_code};
-
-    fn call(name: &str, argument: impl Into<Value>) -> Document {
-        let mut out = DocumentBuilder::new();
-        out.append(name, argument.into());
-        out.finish()
-    }
+    use super::super::testing::{call, check_exact, eval_code, parse_code};
 
     #[test]
     fn sums_and_means() {

@@ -280,12 +280,8 @@ pub(super) fn modulo<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Ev
 mod tests {
     use nilometer_bson::{Decimal128, array, doc};
 
-    use super::super::testing::{check_exact, eval_code, parse_code};
+    use super::super::testing::{check_exact, decimal, eval_code, parse_code};
     use super::*;
-
-    fn decimal(text: &str) -> Value {
-        Value::from(Decimal128::parse_exact(text).unwrap())
-    }
 
     #[test]
     fn types_widen() {

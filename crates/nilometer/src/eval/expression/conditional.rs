@@ -11,7 +11,7 @@ use nilometer_bson::{DocRef, ValueRef};
 use super::Expression;
 use super::evaluated::Evaluated;
 use super::operation::Operation;
-use super::parse::{Parser, missing};
+use super::parse::{Parser, missing, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result};
@@ -91,15 +91,7 @@ pub(super) fn parse_switch(
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let ValueRef::Document(doc) = value else {
-        return Err(Error::location(
-            40060,
-            format!(
-                "$switch requires an object as an argument, found: {}",
-                value.type_name()
-            ),
-        ));
-    };
+    let doc = object(value, 40060, "$switch requires an object as an argument")?;
     let mut arguments = Vec::new();
     let mut default = None;
     for element in doc.iter() {
@@ -210,16 +202,7 @@ pub(super) fn parse_if_null(
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let operands = parser.positional(spec, value)?;
-    if operands.len() < 2 {
-        return Err(Error::location(
-            1_257_300,
-            format!(
-                "$ifNull needs at least two arguments, had: {}",
-                operands.len()
-            ),
-        ));
-    }
+    let operands = parser.two_or_more(spec, value, 1_257_300)?;
     let arguments = operands.into_iter().map(Some).collect();
     Ok(Operation::new(spec, arguments).into_expression())
 }

@@ -13,6 +13,7 @@
 
 use nilometer_bson::ValueRef;
 
+use super::Expression;
 use super::date_arguments::{self, any_null, date_ms, prepare_zone, zone_of};
 use super::evaluated::Evaluated;
 use super::numeric::integral;
@@ -20,7 +21,7 @@ use super::operation::{Operation, Prepared};
 use super::registry::{NamedArguments, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result};
-use crate::eval::date::{self, AddError, Unit, Weekday};
+use crate::eval::date::{self, AddError, TimeZone, Unit, Weekday};
 
 pub(super) const ADD: NamedArguments = NamedArguments {
     not_object: 5_166_400,
@@ -132,6 +133,47 @@ pub(super) fn diff<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
     Ok(Evaluated::from(date::diff(
         start, end, unit, &zone, first_day,
     )))
+}
+
+/// A `$dateDiff` whose arguments besides its dates are constant and valid: what a kernel asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Difference<'o> {
+    /// The earlier date, if the result shall be positive.
+    pub(crate) start: &'o Expression,
+    /// The later one.
+    pub(crate) end: &'o Expression,
+    unit: Unit,
+    zone: &'o TimeZone,
+    first_day: Weekday,
+}
+
+impl Difference<'_> {
+    /// The boundaries crossed between two dates.
+    pub(crate) fn between(&self, start: i64, end: i64) -> i64 {
+        date::diff(start, end, self.unit, self.zone, self.first_day)
+    }
+}
+
+impl Operation {
+    /// The call as a difference of dates, if that is what it is.
+    pub(crate) fn constant_difference(&self) -> Option<Difference<'_>> {
+        let name = self.spec.name;
+        if name != "$dateDiff" {
+            return None;
+        }
+        let unit = self.constant(2)?.as_ref();
+        let first_day = match self.argument(4) {
+            None => Weekday::Sunday,
+            Some(_) => date_arguments::start_of_week(self.constant(4)?.as_ref(), name).ok()?,
+        };
+        Some(Difference {
+            start: self.argument(0)?,
+            end: self.argument(1)?,
+            unit: date_arguments::unit(unit, name, 5_439_013, 5_439_014).ok()?,
+            zone: self.prepared()?,
+            first_day,
+        })
+    }
 }
 
 #[cfg(test)]

@@ -177,9 +177,9 @@ pub(super) fn to_parts<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{DocumentBuilder, Value, array, doc};
+    use nilometer_bson::{Value, array, doc};
 
-    use super::super::testing::{check_exact, eval_code, parse_code};
+    use super::super::testing::{call, check_exact, eval_code, parse_code};
 
     const NAMES: [&str; 13] = [
         "$year",
@@ -196,12 +196,6 @@ mod tests {
         "$isoDayOfWeek",
         "$isoWeekYear",
     ];
-
-    fn call(name: &str, argument: impl Into<Value>) -> nilometer_bson::Document {
-        let mut out = DocumentBuilder::new();
-        out.append(name, argument.into());
-        out.finish()
-    }
 
     #[test]
     fn all_parts() {

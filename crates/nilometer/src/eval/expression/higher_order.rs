@@ -15,7 +15,7 @@ use super::array::ArrayBuilder;
 use super::evaluated::Evaluated;
 use super::numeric::integral_i32;
 use super::operation::Operation;
-use super::parse::Parser;
+use super::parse::{Parser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result};
@@ -34,15 +34,8 @@ fn members<'a>(
     known: &[&str],
     codes: Codes,
 ) -> Result<DocRef<'a>> {
-    let ValueRef::Document(doc) = value else {
-        return Err(Error::location(
-            codes.not_object,
-            format!(
-                "{name} only supports an object as its argument, found: {}",
-                value.type_name()
-            ),
-        ));
-    };
+    let wanted = format!("{name} only supports an object as its argument");
+    let doc = object(value, codes.not_object, &wanted)?;
     match doc.iter().find(|element| !known.contains(&element.name())) {
         None => Ok(doc),
         Some(other) => Err(Error::location(

@@ -11,7 +11,7 @@ use nilometer_bson::ValueRef;
 use super::Expression;
 use super::evaluated::Evaluated;
 use super::operation::Operation;
-use super::parse::Parser;
+use super::parse::{Parser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result};
@@ -23,15 +23,7 @@ pub(super) fn parse(
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let ValueRef::Document(doc) = value else {
-        return Err(Error::location(
-            16874,
-            format!(
-                "$let only supports an object as its argument, found: {}",
-                value.type_name()
-            ),
-        ));
-    };
+    let doc = object(value, 16874, "$let only supports an object as its argument")?;
     for element in doc.iter() {
         if !matches!(element.name(), "vars" | "in") {
             return Err(Error::location(

@@ -228,20 +228,9 @@ fn whole_pow<'s>(base: i64, exponent: i64, narrow: bool) -> Evaluated<'s> {
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+    use nilometer_bson::{Value, array, doc};
 
-    use super::super::testing::{check_exact, eval_code};
-    use super::*;
-
-    fn call(name: &str, argument: impl Into<Value>) -> Document {
-        let mut out = DocumentBuilder::new();
-        out.append(name, argument.into());
-        out.finish()
-    }
-
-    fn decimal(text: &str) -> Value {
-        Value::from(Decimal128::parse_exact(text).unwrap())
-    }
+    use super::super::testing::{call, check_exact, decimal, eval_code};
 
     #[test]
     fn one_operand() {

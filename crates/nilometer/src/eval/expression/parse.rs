@@ -151,21 +151,30 @@ impl<'c> Parser<'c> {
         Ok(list)
     }
 
+    /// The same for an operator that fails with `code` on fewer than two.
+    pub(super) fn two_or_more(
+        &mut self,
+        spec: &OperatorSpec,
+        value: ValueRef<'_>,
+        code: i32,
+    ) -> Result<Vec<Expression>> {
+        let list = self.positional(spec, value)?;
+        if list.len() < 2 {
+            let (name, had) = (spec.name, list.len());
+            let text = format!("{name} needs at least two arguments, had: {had}");
+            return Err(Error::location(code, text));
+        }
+        Ok(list)
+    }
+
     fn named(
         &mut self,
         operator: &str,
         named: &NamedArguments,
         value: ValueRef<'_>,
     ) -> Result<Vec<Option<Expression>>> {
-        let ValueRef::Document(doc) = value else {
-            return Err(Error::location(
-                named.not_object,
-                format!(
-                    "{operator} only supports an object as its argument, found: {}",
-                    value.type_name()
-                ),
-            ));
-        };
+        let wanted = format!("{operator} only supports an object as its argument");
+        let doc = object(value, named.not_object, &wanted)?;
         let mut arguments = vec![None; named.fields.len()];
         for element in doc.iter() {
             let at = named
@@ -218,4 +227,11 @@ impl<'c> Parser<'c> {
 /// The constant missing value, as an expression.
 pub(super) fn missing() -> Expression {
     Expression::Constant(Value::Missing)
+}
+/// The object an operator wants, which otherwise fails with `code` and says what is `wanted`.
+pub(super) fn object<'v>(value: ValueRef<'v>, code: i32, wanted: &str) -> Result<DocRef<'v>> {
+    value.as_document().ok_or_else(|| {
+        let found = value.type_name();
+        Error::location(code, format!("{wanted}, found: {found}"))
+    })
 }

@@ -232,9 +232,9 @@ impl<'t> Finder<'t> {
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{Document, array, doc, value};
+    use nilometer_bson::{array, doc, value};
 
-    use super::super::testing::{check_exact, eval_code, parse_code};
+    use super::super::testing::{call, check_exact, eval_code, parse_code};
     use super::*;
 
     fn regex_value(pattern: &str, options: &str) -> Value {
@@ -242,12 +242,6 @@ mod tests {
             pattern: pattern.into(),
             options: options.into(),
         }))
-    }
-
-    fn call(name: &str, argument: impl Into<Value>) -> Document {
-        let mut out = DocumentBuilder::new();
-        out.append(name, argument.into());
-        out.finish()
     }
 
     #[test]

@@ -75,19 +75,9 @@ fn at_place<'s>(
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{Decimal128, Document, DocumentBuilder, Value, array, doc};
+    use nilometer_bson::{Value, array, doc};
 
-    use super::super::testing::{check_exact, eval_code};
-
-    fn call(name: &str, argument: impl Into<Value>) -> Document {
-        let mut out = DocumentBuilder::new();
-        out.append(name, argument.into());
-        out.finish()
-    }
-
-    fn decimal(text: &str) -> Value {
-        Value::from(Decimal128::parse_exact(text).unwrap())
-    }
+    use super::super::testing::{call, check_exact, decimal, eval_code};
 
     #[test]
     fn places() {

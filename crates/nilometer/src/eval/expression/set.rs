@@ -131,16 +131,7 @@ pub(super) fn parse_equals(
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let operands = parser.positional(spec, value)?;
-    if operands.len() < 2 {
-        return Err(Error::location(
-            17045,
-            format!(
-                "$setEquals needs at least two arguments had: {}",
-                operands.len()
-            ),
-        ));
-    }
+    let operands = parser.two_or_more(spec, value, 17045)?;
     let arguments = operands.into_iter().map(Some).collect();
     Ok(Operation::new(spec, arguments).into_expression())
 }

@@ -20,7 +20,7 @@ use super::evaluated::Evaluated;
 use super::field_path::parse_path;
 use super::numeric::integral;
 use super::operation::Operation;
-use super::parse::Parser;
+use super::parse::{Parser, object};
 use super::registry::OperatorSpec;
 use super::scope::Scope;
 use crate::error::{Error, Result};
@@ -37,15 +37,11 @@ pub(super) fn parse(
     spec: &'static OperatorSpec,
     value: ValueRef<'_>,
 ) -> Result<Expression> {
-    let ValueRef::Document(doc) = value else {
-        return Err(Error::location(
-            2_942_500,
-            format!(
-                "$sortArray requires an object as an argument, found: {}",
-                value.type_name()
-            ),
-        ));
-    };
+    let doc = object(
+        value,
+        2_942_500,
+        "$sortArray requires an object as an argument",
+    )?;
     let (mut input, mut order) = (None, None);
     for element in doc.iter() {
         match element.name() {

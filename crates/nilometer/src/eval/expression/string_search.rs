@@ -122,15 +122,9 @@ pub(super) fn code_points<'s>(
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+    use nilometer_bson::{Value, array, doc};
 
-    use super::super::testing::{check_exact, eval_code};
-
-    fn call(name: &str, argument: Value) -> Document {
-        let mut out = DocumentBuilder::new();
-        out.append(name, argument);
-        out.finish()
-    }
+    use super::super::testing::{call, check_exact, eval_code};
 
     #[test]
     fn positions() {

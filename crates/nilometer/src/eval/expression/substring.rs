@@ -108,15 +108,9 @@ fn position(value: ValueRef<'_>, what: &str, codes: [i32; 3]) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+    use nilometer_bson::{Value, array, doc};
 
-    use super::super::testing::{check_exact, eval_code};
-
-    fn call(name: &str, argument: Value) -> Document {
-        let mut out = DocumentBuilder::new();
-        out.append(name, argument);
-        out.finish()
-    }
+    use super::super::testing::{call, check_exact, eval_code};
 
     #[test]
     fn parts() {

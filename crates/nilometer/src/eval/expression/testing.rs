@@ -1,12 +1,25 @@
 //! What the tests at the foot of each family use.
 
-use nilometer_bson::{Document, Value, ValueRef, order};
+use nilometer_bson::{Decimal128, Document, DocumentBuilder, Value, ValueRef, order};
 
 use super::Expression;
 use crate::eval::{EvalContext, ParseContext};
 
 /// The operation's start in tests: 2021-03-20T11:30:05.123Z.
 pub(super) const NOW_MS: i64 = 1_616_239_805_123;
+
+/// The expression that calls an operator.
+pub(super) fn call(name: &str, argument: impl Into<Value>) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append(name, argument.into());
+    out.finish()
+}
+
+/// A decimal, which must be exact.
+#[track_caller]
+pub(super) fn decimal(text: &str) -> Value {
+    Value::from(Decimal128::parse_exact(text).unwrap())
+}
 
 fn evaluate(doc: &Document, expression: Value) -> crate::error::Result<Value> {
     let context = EvalContext {

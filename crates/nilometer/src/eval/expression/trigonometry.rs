@@ -141,9 +141,9 @@ pub(super) fn atan2<'s>(values: &[Evaluated<'s>], _: Call<'_, 's>) -> Result<Eva
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+    use nilometer_bson::{Value, array, doc};
 
-    use super::super::testing::{check_exact, eval_code};
+    use super::super::testing::{call, check_exact, eval_code};
     use super::*;
 
     const NAMES: [&str; 14] = [
@@ -162,12 +162,6 @@ mod tests {
         "$degreesToRadians",
         "$radiansToDegrees",
     ];
-
-    fn call(name: &str, argument: impl Into<Value>) -> Document {
-        let mut out = DocumentBuilder::new();
-        out.append(name, argument.into());
-        out.finish()
-    }
 
     #[test]
     fn doubles() {

@@ -65,15 +65,9 @@ pub(super) fn trim<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Ev
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{Document, DocumentBuilder, Value, doc};
+    use nilometer_bson::{Value, doc};
 
-    use super::super::testing::{check_exact, eval_code, parse_code};
-
-    fn call(name: &str, argument: impl Into<Value>) -> Document {
-        let mut out = DocumentBuilder::new();
-        out.append(name, argument.into());
-        out.finish()
-    }
+    use super::super::testing::{call, check_exact, eval_code, parse_code};
 
     #[test]
     fn ends() {

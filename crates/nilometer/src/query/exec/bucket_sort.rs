@@ -8,6 +8,10 @@
 //!                  what is later than the next bucket's latest is given on
 //! ```
 //!
+//! Where ids tell no times (dates outside 1970 to 2038), or the other direction was asked for, a sort by time alone puts
+//! buckets in order of the bounds in their headers, too. A bucket that is wider than the collection's may be fails a
+//! sort by falling starts, which relies on that.
+//!
 //! So the answer begins before all is read, or decoded, and memory holds the rows of buckets that overlap.
 //! Equal rows come in the order in which the input gave them, as from any sort. Whatever a header does not
 //! tell (rows instead of blocks, dates before 1970, whose bucket starts lie behind them), and more buckets or
@@ -27,7 +31,7 @@ use crate::error::Result;
 use crate::eval::ParseContext;
 use crate::eval::sort_key::{SortBy, SortKey, SortPattern};
 use crate::query::batch::{Batch, MeasurementBlock};
-use crate::query::pipeline::{BucketOrder, SortStage};
+use crate::query::pipeline::{BucketOrder, SortStage, assert_span};
 
 /// Bytes counted for a bucket whose columns are not decoded, beside its values.
 const BUCKET_OVERHEAD: usize = 512;
@@ -472,6 +476,11 @@ impl Overlapping {
             Buckets::Arriving(arriving) => {
                 if arriving.next.is_none() {
                     arriving.next = next_filled(&mut arriving.input, cx)?;
+                    if let (Some(Batch::Block(block)), Some(span_ms)) =
+                        (&arriving.next, arriving.span_ms)
+                    {
+                        assert_span(block, span_ms)?;
+                    }
                 }
                 Ok(match &arriving.next {
                     None => Follows::Later,

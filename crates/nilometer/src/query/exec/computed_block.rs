@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! {$set: {host: "$m.host"}}          reads the metadata alone: one value for the whole block
-//! {$set: {sum: {$add: ["$a", 1]}}}   evaluated on rows that hold only what it reads
+//! {$set: {sum: {$add: ["$a", 1]}}}   a kernel, where there is one for all of it
+//! {$set: {name: {$concat: […]}}}     evaluated on rows that hold only what it reads
 //! bucket     t m a b c …             stays as it is, its columns undecoded
 //! ```
 //!
@@ -18,6 +19,7 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{ObjectId, Value, ValueRef};
 
 use super::ExecContext;
+use super::block::arithmetic::{computed_for_all, has_kernels};
 use super::block::filter::narrowed;
 use super::block::group::is_constant;
 use crate::error::Result;
@@ -89,6 +91,11 @@ fn column_of(
     expression.dependencies(&mut reads);
     if reads.whole || reads.random {
         return Ok(None);
+    }
+    if has_kernels(expression)
+        && let Some(column) = computed_for_all(expression, block, cx)
+    {
+        return Ok(Some(Arc::new(column)));
     }
     let fields: BTreeSet<Arc<str>> = reads
         .top_level_fields()

@@ -20,7 +20,7 @@ use nilometer_bson::{Value, ValueRef};
 use crate::error::Result;
 use crate::eval::expression::DateBins;
 use crate::query::batch::{MeasurementBlock, Selection};
-use crate::query::pipeline::BucketArrival;
+use crate::query::pipeline::{BucketArrival, assert_span};
 
 /// Which groups are wanted: those of the first bins in the order in which buckets come.
 #[derive(Clone, Debug)]
@@ -93,7 +93,10 @@ impl<'s> Frontier<'s> {
         let bins = &self.first.bins;
         let opened_ms = i64::from(block.bucket.id().timestamp_seconds()) * 1000;
         let nearest_ms = match self.first.arrival {
-            BucketArrival::NewestFirst { span_ms } => opened_ms.saturating_add(span_ms),
+            BucketArrival::NewestFirst { span_ms } => {
+                assert_span(&block, span_ms)?;
+                opened_ms.saturating_add(span_ms)
+            }
             BucketArrival::OldestFirst => opened_ms,
         };
         if self.edge().is_some() && self.is_behind(bins.trunc(nearest_ms)?) {

@@ -93,7 +93,7 @@ impl Group {
                 shared.gather(&mut input, cx, |part| {
                     let batches = match part {
                         Part::Gathered(later) => {
-                            table.absorb(later, cx)?;
+                            table.absorb(*later, cx)?;
                             if table.spill_if_full(&mut spilled, cx)? {
                                 blocks.forget_groups();
                             }

@@ -55,6 +55,7 @@ mod sorter;
 mod spill;
 pub mod streaming_group;
 pub mod union_with;
+pub mod unpack_bucket;
 pub mod unwind;
 pub mod workers;
 

@@ -34,7 +34,7 @@ pub(super) struct Shared {
 /// A part of the input.
 pub(super) enum Part {
     /// Its groups.
-    Gathered(Table),
+    Gathered(Box<Table>),
     /// Blocks of which nothing has to be decoded: adding them is less work than handing them out.
     AtHand(Vec<Batch>),
 }
@@ -129,20 +129,20 @@ impl Shared {
             let batches = std::mem::take(&mut batches);
             if is_at_hand(&mut blocks, &batches)? {
                 while let Some(table) = pieces.pop()? {
-                    absorb(Part::Gathered(table))?;
+                    absorb(Part::Gathered(Box::new(table)))?;
                 }
                 absorb(Part::AtHand(batches))?;
             } else if let Some(table) = pieces.push(part(batches))? {
-                absorb(Part::Gathered(table))?;
+                absorb(Part::Gathered(Box::new(table)))?;
             }
         };
         if !batches.is_empty()
             && let Some(table) = pieces.push(part(batches))?
         {
-            absorb(Part::Gathered(table))?;
+            absorb(Part::Gathered(Box::new(table)))?;
         }
         while let Some(table) = pieces.pop()? {
-            absorb(Part::Gathered(table))?;
+            absorb(Part::Gathered(Box::new(table)))?;
         }
         end
     }

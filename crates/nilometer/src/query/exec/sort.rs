@@ -21,7 +21,7 @@ use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::Result;
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
-use crate::query::pipeline::SortStage;
+use crate::query::pipeline::{SortStage, assert_span};
 
 /// With a limit up to this, a heap of the best is kept; above it everything is sorted and cut.
 const HEAP_LIMIT_MAX: u64 = 100_000;
@@ -349,6 +349,9 @@ impl<'p> Best<'p> {
         cx: &ExecContext<'_>,
     ) -> Result<ControlFlow<()>> {
         let pattern = &self.stage.pattern;
+        if let Some(span_ms) = self.stage.guarded_span_ms() {
+            assert_span(&block, span_ms)?;
+        }
         if let Some(worst) = self.heap.peek().filter(|_| self.heap.len() >= self.limit) {
             if self.stage.is_past(&block, &worst.key) {
                 return Ok(ControlFlow::Break(()));

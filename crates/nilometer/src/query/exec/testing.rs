@@ -9,7 +9,7 @@ use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::order::compare;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
-use super::{ExecLimits, ExecOptions, ExecSettings, Executor};
+use super::{ExecContext, ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::ParseContext;
@@ -171,6 +171,17 @@ impl MemoryBuckets {
             buckets,
             columns_read: read,
         }
+    }
+
+    /// The same buckets in a collection that promises them to be no wider than this.
+    pub(crate) fn promising(mut self, max_span_seconds: i64) -> Self {
+        self.options.bucket_max_span_seconds = max_span_seconds;
+        self
+    }
+
+    /// The bucket that is read first.
+    pub(crate) fn first_bucket(&self) -> Arc<dyn Bucket> {
+        Arc::clone(&self.buckets[0]) as Arc<dyn Bucket>
     }
 
     /// All measurements, in the order in which buckets give them.
@@ -359,6 +370,15 @@ pub(crate) fn settings(options: ExecOptions, limits: ExecLimits) -> ExecSettings
         helpers: None,
         options,
     }
+}
+
+/// Calls what needs the context of a query.
+pub(crate) fn in_context(call: impl FnOnce(&ExecContext<'_>)) {
+    let (operation, settings) = (
+        operation(),
+        settings(ExecOptions::default(), ExecLimits::default()),
+    );
+    call(&ExecContext::new(&operation, &settings));
 }
 
 /// Runs a pipeline over the collection "c".

@@ -15,7 +15,7 @@ mod by_index;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
 use crate::index::buckets::BucketIndex;
 use crate::query::batch::FieldSet;
@@ -68,6 +68,7 @@ pub fn explain(
             let mut stages = vec![Value::from(cursor_stage(plan, namespace, execution))];
             let by_headers = group_by_headers(plan);
             if let (Input::Buckets(input), None) = (&plan.input, &by_headers) {
+                stages.extend(span_guard(plan, input).map(Value::from));
                 stages.push(unpack_stage(input, execution).into());
             }
             let sort = sort_of_buckets(plan);
@@ -103,6 +104,19 @@ fn group_by_headers(plan: &LogicalPlan) -> Option<Document> {
     }
     let headers = group.from_headers.as_ref()?;
     Some(doc! {"$group": headers.shown(&group.source)})
+}
+
+/// What a sort by falling starts asserts of each bucket, where MongoDB shows it; no bucket is left out by it.
+fn span_guard(plan: &LogicalPlan, input: &BucketInput) -> Option<Document> {
+    let Some(Stage::Sort(sort)) = plan.stages.first() else {
+        return None;
+    };
+    let span_ms = sort.guarded_span_ms()?;
+    let time = &input.source.options().time_field;
+    let bound = |side: &str| format!("$control.{side}.{time}");
+    let spanned = doc! {"$subtract": array![bound("max"), bound("min")]};
+    let condition = doc! {"$lte": array![spanned, doc! {"$const": span_ms}]};
+    Some(doc! {"$match": doc! {"$expr": condition}})
 }
 
 /// A step of a `find`, and where its figures are among the stages.

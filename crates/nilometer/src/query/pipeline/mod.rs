@@ -36,6 +36,7 @@ mod sort;
 mod sort_by_count;
 mod target;
 mod union_with;
+mod unpack_bucket;
 mod unwind;
 
 use std::fmt;
@@ -64,8 +65,9 @@ pub use out::OutStage;
 pub use project::{ProjectKind, ProjectStage};
 pub use redact::{REDACT_ANSWERS, RedactStage};
 pub use replace_root::ReplaceRootStage;
-pub use sort::{BucketArrival, BucketOrder, SortStage};
+pub use sort::{BucketArrival, BucketOrder, SortStage, assert_span};
 pub use target::OutputTarget;
+pub use unpack_bucket::UnpackBucketStage;
 pub use unwind::UnwindStage;
 
 /// Stages a pipeline may have, counted as written.
@@ -182,6 +184,11 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
 
     /// True if it writes its input somewhere and gives nothing on.
     fn writes(&self) -> bool {
+        false
+    }
+
+    /// True if it makes measurements of bucket documents.
+    fn unpacks(&self) -> bool {
         false
     }
 
@@ -373,6 +380,8 @@ const ONLY_ON_REPLICA_SETS: i32 = 40_573;
 
 /// All stages of MongoDB 8.0 a client may name.
 pub static STAGES: &[StageEntry] = &[
+    stage("$_internalUnpackBucket", unpack_bucket::parse_internal),
+    stage("$_unpackBucket", unpack_bucket::parse),
     stage("$addFields", project::parse_add_fields),
     stage("$bucket", bucket::parse),
     stage("$bucketAuto", bucket_auto::parse),

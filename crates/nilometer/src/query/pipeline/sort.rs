@@ -3,7 +3,7 @@
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::{PipelineContext, Stage};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::MeasurementBlock;
@@ -44,6 +44,29 @@ pub enum BucketOrder {
     },
 }
 
+/// Asserts that a bucket's times lie within so many milliseconds of its start.
+///
+/// Who reads buckets by falling starts takes it for granted that a bucket which comes later has no time beyond its start
+/// and the span. Every write keeps that, or has the collection treated as one whose ids tell no times; so a bucket
+/// that breaks it is damaged, and fails the query instead of coming in the wrong place.
+pub fn assert_span(block: &MeasurementBlock, span_ms: i64) -> Result<()> {
+    let id = block.bucket.id();
+    let last_ms = i64::from(id.timestamp_seconds())
+        .saturating_mul(1000)
+        .saturating_add(span_ms);
+    match block.bucket.max(&block.shape.time_field) {
+        ValueRef::DateTime(at) if at > last_ms => Err(Error::new(
+            ErrorCode::DataCorruptionDetected,
+            format!(
+                "the bucket {} holds a time later than {} seconds after its start",
+                id.to_hex(),
+                span_ms / 1000
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// How buckets come in, where that lets a sort with a limit stop early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketArrival {
@@ -81,8 +104,26 @@ impl SortStage {
         }
     }
 
+    /// How long a bucket may span for this sort to be right, where it relies on that.
+    pub fn guarded_span_ms(&self) -> Option<i64> {
+        if let Some(BucketArrival::NewestFirst { span_ms }) = self.arrival {
+            return Some(span_ms);
+        }
+        match self.buckets? {
+            BucketOrder::Arrival(span_ms) | BucketOrder::Indexed { span_ms, .. } => span_ms,
+            BucketOrder::Metadata | BucketOrder::Bounds { .. } => None,
+        }
+    }
+
     /// The bound of buckets that says which rows nothing can come before.
     fn bound(&self) -> Option<Document> {
+        if let Some(arrival) = self.arrival {
+            let offset_ms = match arrival {
+                BucketArrival::OldestFirst => 0,
+                BucketArrival::NewestFirst { span_ms } => span_ms,
+            };
+            return Some(doc! {"base": "min", "offsetSeconds": offset_ms / 1000});
+        }
         let (base, offset_ms) = match self.buckets? {
             BucketOrder::Metadata => return None,
             BucketOrder::Arrival(span_ms) | BucketOrder::Indexed { span_ms, .. } => {

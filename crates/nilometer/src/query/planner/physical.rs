@@ -7,7 +7,7 @@ use nilometer_bson::{DocRef, Document};
 use super::access::choose::choose;
 use super::logical::{AccessPath, Input, LogicalPlan};
 use super::near;
-use super::resolve::resolve;
+use super::resolve::{check_unpacking, resolve};
 use super::rules;
 use crate::error::Result;
 use crate::eval::ParseContext;
@@ -90,6 +90,7 @@ impl Builder {
                 let resolved = resolve(&*self.collections, &self.database, name, &cx)?;
                 let mut all = resolved.view_stages;
                 all.extend(stages);
+                check_unpacking(&resolved.input, &all)?;
                 let all = near::settle(&resolved.input, all, &self.settings)?;
                 LogicalPlan::new(resolved.input, all)
             }

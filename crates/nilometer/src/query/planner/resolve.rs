@@ -82,6 +82,18 @@ pub fn resolve(
     }
 }
 
+/// Refuses to unpack measurements: that is for buckets that are read as documents.
+pub fn check_unpacking(input: &Input, stages: &[Stage]) -> Result<()> {
+    let unpacks = |stage: &&Stage| matches!(stage, Stage::Other(other) if other.unpacks());
+    match stages.iter().find(unpacks) {
+        Some(stage) if matches!(input, Input::Buckets(_)) => Err(Error::bad_value(format!(
+            "{} unpacks the documents of {BUCKETS_PREFIX}<collection>; a time-series collection shows them unpacked",
+            stage.name()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// A view's stages were written for its own collation, and run under no other.
 fn check_collation(cx: &PipelineContext, view: &ViewDefinition, namespace: &str) -> Result<()> {
     if view.collation == Collation::of(&cx.expressions) {

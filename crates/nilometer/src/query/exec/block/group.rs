@@ -11,9 +11,12 @@
 //! A key qualifies if each of its parts is a constant, reads only the metadata, or (one part) is a
 //! `$dateTrunc` of the time field with constant bins. An accumulator takes a slice if its argument is a
 //! column, once if it is constant in the block, and for `$sum` and `$avg` over whole buckets not even
-//! that: the column's total is kept beside it; `$top` and `$bottom` by time look at one row of a run
-//! ([`super::rank`]); any other argument is evaluated on rows that hold only what it reads. States see values in row order either way, so nothing depends on the path taken.
+//! that: the column's total is kept beside it. `$top` and `$bottom` by time look at one row of a run
+//! ([`super::rank`]). Any other argument is computed from columns where there are kernels for it ([`super::arithmetic`]),
+//! or evaluated on rows that hold only what it reads. States see values in row order either way, so nothing
+//! depends on the path taken.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher};
 use std::num::NonZeroU64;
@@ -25,6 +28,7 @@ use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::order::{compare_with, hash_with};
 use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 
+use super::arithmetic::add_computed;
 use super::filter::narrowed;
 use super::rank::{Ranking, time_rank};
 use crate::error::{Error, ErrorCode, Result};
@@ -436,10 +440,8 @@ fn accumulate(
     table: &mut Table,
     cx: &ExecContext<'_>,
 ) -> Result<()> {
-    let rows = match &plan.row_fields {
-        Some(fields) => narrowed(block, fields.clone()).to_rows()?,
-        None => Vec::new(),
-    };
+    // Made once some argument needs them.
+    let rows = OnceCell::new();
     for ranking in &plan.rankings {
         ranking.accumulate(&stage.fields, block, runs, table, cx)?;
     }
@@ -463,7 +465,14 @@ fn accumulate(
                 None => add_constant(spec, at, &Value::Missing, runs, table)?,
             },
             Input::Ranked => {}
+            Input::Rows if add_computed(spec, at, block, runs, table, cx)? => {}
             Input::Rows => {
+                if rows.get().is_none() {
+                    let fields = plan.row_fields.clone().unwrap_or_default();
+                    let made = narrowed(block, fields).to_rows()?;
+                    rows.get_or_init(|| made);
+                }
+                let rows = rows.get().map_or(&[][..], Vec::as_slice);
                 for run in runs {
                     table.change(run.group, at, spec, |state| {
                         for row in rows.get(run.rows.clone()).unwrap_or(&[]) {

@@ -16,10 +16,10 @@ use crate::query::source::{BucketEntries, Direction};
 /// what no later bucket can come before.
 ///
 /// Conditions: the sort stands first, and metadata and time look as they are stored. By time alone buckets
-/// are read in the order of their ids, in the direction of the sort: not if another direction was asked
-/// for, nor if some date lies outside what ids can say. By metadata and then time buckets are gathered first, so neither
-/// matters; unless an index gives them in order ([`in_order_of_index`]). With a limit the other sorts that know time keep
-/// only the first few, and are left alone. What follows the time in the pattern, and equal keys, decide as in any sort.
+/// are read in the order of their ids, in the direction of the sort. If another direction was asked for, or some date lies
+/// outside what ids can say, they are gathered first and put in order of the bounds in their headers; so they are by
+/// metadata and then time, unless an index gives them in order ([`in_order_of_index`]). With a limit the other sorts that
+/// know time keep only the first few, and are left alone. What follows the time in the pattern, and equal keys, decide as in any sort.
 pub struct SortByBuckets;
 
 impl Rule for SortByBuckets {
@@ -242,8 +242,8 @@ fn order_of(input: &mut BucketInput, sort: &SortStage) -> Option<BucketOrder> {
             return None;
         };
         if path.as_str() == &*options.time_field && shown.contains(path.as_str()) {
-            let by_time = by_time(input, parts, part.descending);
-            return by_time.filter(|_| sort.limit.is_none());
+            let unlimited = sort.limit.is_none();
+            return unlimited.then(|| by_time(input, parts, part.descending));
         }
         let is_meta = options.meta_field.as_deref() == Some(path.first());
         if !is_meta || !shown.contains(path.first()) {
@@ -253,19 +253,17 @@ fn order_of(input: &mut BucketInput, sort: &SortStage) -> Option<BucketOrder> {
     Some(BucketOrder::Metadata)
 }
 
-fn by_time(input: &mut BucketInput, parts: usize, descending: bool) -> Option<BucketOrder> {
-    if parts > 0 {
-        return Some(BucketOrder::Bounds { parts });
-    }
+fn by_time(input: &mut BucketInput, parts: usize, descending: bool) -> BucketOrder {
     let options = input.source.options();
     let wanted = match descending {
         true => Direction::Backward,
         false => Direction::Forward,
     };
-    let span_ms = options.bucket_max_span_seconds.saturating_mul(1000);
-    if options.extended_range || (input.direction != wanted && input.is_direction_fixed) {
-        return None;
+    let turns = input.direction == wanted || !input.is_direction_fixed;
+    if parts > 0 || options.extended_range || !turns {
+        return BucketOrder::Bounds { parts };
     }
+    let span_ms = options.bucket_max_span_seconds.saturating_mul(1000);
     input.direction = wanted;
-    Some(BucketOrder::Arrival(descending.then_some(span_ms)))
+    BucketOrder::Arrival(descending.then_some(span_ms))
 }

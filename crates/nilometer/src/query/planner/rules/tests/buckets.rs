@@ -194,8 +194,11 @@ fn sorts_by_buckets() {
         check(rule, false, loose(), sort(spec));
     }
     // With dates outside what ids can say, only gathered buckets know their times.
+    for spec in [doc! {"t": 1}, doc! {"t": -1}, doc! {"t": 1, "v": 1}] {
+        let found = order(series(&[T0, -5_000]), sort(spec));
+        assert_eq!(found, forward(BucketOrder::Bounds { parts: 0 }));
+    }
     let wide = || series(&[T0, -5_000]);
-    check(rule, false, wide(), sort(doc! {"t": 1}));
     check(rule, true, wide(), sort(doc! {"m": 1, "t": 1}));
     for (before, expected) in [
         (stage("$project", doc! {"v": 0}), true),
@@ -523,6 +526,43 @@ fn sorted_answers_begin_before_all_is_read() {
         // The first rows fill five of twelve buckets, of three columns each.
         let columns = source.columns_read.load(Ordering::Relaxed);
         assert!(columns <= 24, "{sort:?}: {columns}");
+    }
+}
+
+/// Sorts that rely on how long a bucket may span fail where one is longer; those that do not go on.
+#[test]
+fn a_bucket_wider_than_promised_fails_what_relies_on_it() {
+    let hour = T0 / HOUR * HOUR;
+    let list = [0, 50].map(|minute| doc! {"t": date(hour + minute * 60_000), "m": 1, "v": 1});
+    let answer = |promised: i64, stages: Vec<Value>| {
+        let source = Arc::new(MemoryBuckets::new(&list, 10).promising(promised));
+        let collections = MemoryCollections::of(Resolved::TimeSeries(source as _));
+        run(&collections, &stages.into(), ExecOptions::default())
+    };
+    let sort = |spec: Document| vec![stage("$sort", spec)];
+    let limited = |spec: Document| vec![stage("$sort", spec), stage("$limit", 1)];
+    let minute = doc! {"$dateTrunc": doc! {"date": "$t", "unit": "minute"}};
+    let newest = vec![
+        stage("$group", doc! {"_id": minute, "n": doc! {"$sum": 1}}),
+        stage("$sort", doc! {"_id": -1}),
+        stage("$limit", 1),
+    ];
+    for relies in [sort(doc! {"t": -1}), limited(doc! {"t": -1}), newest] {
+        assert!(answer(3600, relies.clone()).is_ok(), "{relies:?}");
+        let error = answer(600, relies.clone()).unwrap_err();
+        assert_eq!(error.code.0, 282, "{relies:?}");
+        assert!(error.message.contains("600 seconds"), "{}", error.message);
+    }
+    for other in [
+        sort(doc! {"t": 1}),
+        limited(doc! {"t": 1}),
+        sort(doc! {"m": 1, "t": -1}),
+        vec![stage(
+            "$group",
+            doc! {"_id": "$m", "n": doc! {"$sum": "$v"}},
+        )],
+    ] {
+        assert!(answer(600, other.clone()).is_ok(), "{other:?}");
     }
 }
 

@@ -1,0 +1,53 @@
+//! More connections at work than threads: commands that wait must not hold up the others.
+
+use std::time::{Duration, Instant};
+
+use nilometer_bson::{ValueRef, doc};
+use nilometer_server::limits::OWN_THREADS_MAX;
+
+use crate::client::{Client, is_ok};
+use crate::server::Server;
+
+/// How long the commands that wait do.
+const WAIT: Duration = Duration::from_secs(4);
+
+#[test]
+fn commands_that_wait_hold_up_nobody_where_threads_are_shared() {
+    let server = Server::start();
+    let mut clients: Vec<Client> = (0..OWN_THREADS_MAX * 3).map(|_| server.connect()).collect();
+    let create = doc! {"create": "log", "capped": true, "size": 4096};
+    assert!(is_ok(&clients[0].run_on("test", &create)));
+    let one = doc! {"insert": "log", "documents": nilometer_bson::array![doc! {"_id": 1}]};
+    assert!(is_ok(&clients[0].run_on("test", &one)));
+    let (waiting, others) = clients.split_at_mut(OWN_THREADS_MAX * 2);
+    let tail = doc! {"find": "log", "tailable": true, "awaitData": true};
+    let cursors: Vec<i64> = waiting
+        .iter_mut()
+        .map(|client| {
+            let reply = client.run_on("test", &tail);
+            let cursor = reply.get("cursor").as_document().expect("a cursor");
+            match cursor.get("id") {
+                ValueRef::Int64(id) if id != 0 => id,
+                other => panic!("no cursor: {other:?}"),
+            }
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        let millis = i64::try_from(WAIT.as_millis()).expect("a number");
+        for (client, cursor) in waiting.iter_mut().zip(cursors) {
+            let more = doc! {"getMore": cursor, "collection": "log", "maxTimeMS": millis};
+            scope.spawn(move || {
+                assert!(is_ok(&client.run_on("test", &more)));
+            });
+        }
+        std::thread::sleep(WAIT / 8);
+        let began = Instant::now();
+        for _ in 0..5 {
+            for client in others.iter_mut() {
+                assert!(is_ok(&client.run_on("admin", &doc! {"ping": 1})));
+            }
+        }
+        let took = began.elapsed();
+        assert!(took < WAIT / 2, "others had to wait: {took:?}");
+    });
+}
