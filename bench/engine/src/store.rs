@@ -37,6 +37,7 @@ impl NilometerStore {
         let ids = (0..=KEYSPACES).map(|number| {
             let options = KeyspaceOptions {
                 separate_values: number == KEYSPACES,
+                ..KeyspaceOptions::default()
             };
             let name = format!("k{number}");
             engine.create_keyspace(&name, options).expect("create")

@@ -45,6 +45,7 @@ pub struct Element<'a> {
 
 impl<'a> Element<'a> {
     /// The BSON type byte.
+    #[inline]
     pub fn type_code(&self) -> u8 {
         self.type_code
     }
@@ -55,22 +56,31 @@ impl<'a> Element<'a> {
     }
 
     /// The field name's bytes.
+    #[inline]
     pub fn name_bytes(&self) -> &'a [u8] {
         self.name
     }
 
     /// The bytes of the value, without type and name.
+    #[inline]
     pub fn value_bytes(&self) -> &'a [u8] {
         self.value
     }
 
     /// The value.
+    #[inline]
     pub fn value(&self) -> ValueRef<'a> {
-        decode_value(self.type_code, self.value).unwrap_or(ValueRef::Missing)
+        // What measurements are made of, without a call.
+        match (self.type_code, self.value.first_chunk::<8>()) {
+            (t::INT64, Some(bytes)) => ValueRef::Int64(i64::from_le_bytes(*bytes)),
+            (t::DOUBLE, Some(bytes)) => ValueRef::Double(f64::from_le_bytes(*bytes)),
+            _ => decode_value(self.type_code, self.value).unwrap_or(ValueRef::Missing),
+        }
     }
 }
 
 /// How many bytes a value of `type_code` at the start of `bytes` takes; `None` if they do not hold it.
+#[inline]
 pub fn value_length(type_code: u8, bytes: &[u8]) -> Option<usize> {
     let length = match type_code {
         t::DOUBLE | t::DATE_TIME | t::TIMESTAMP | t::INT64 => 8,
@@ -94,6 +104,7 @@ pub fn value_length(type_code: u8, bytes: &[u8]) -> Option<usize> {
 }
 
 /// The int32 at the front, if at least `min`.
+#[inline]
 fn counted(bytes: &[u8], min: i32) -> Option<usize> {
     let n = i32::from_le_bytes(*bytes.first_chunk()?);
     if n < min {
@@ -174,9 +185,38 @@ pub struct Elements<'a> {
     rest: &'a [u8],
 }
 
+impl<'a> Elements<'a> {
+    /// The bytes that have not been walked.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// The next element if it is called `name`; else none, and it stays the next. Who knows what comes saves looking
+    /// for the end of the name.
+    #[inline]
+    pub fn next_named(&mut self, name: &[u8]) -> Option<Element<'a>> {
+        let (&type_code, after) = self.rest.split_first()?;
+        let (found, after) = after.split_at_checked(name.len())?;
+        let (&end, after) = after.split_first()?;
+        // A name that goes on is another one, and one that ends before holds a zero.
+        if type_code == 0 || end != 0 || found != name {
+            return None;
+        }
+        let (value, rest) = after.split_at_checked(value_length(type_code, after)?)?;
+        self.rest = rest;
+        Some(Element {
+            type_code,
+            name: found,
+            value,
+        })
+    }
+}
+
 impl<'a> Iterator for Elements<'a> {
     type Item = Element<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Element<'a>> {
         let (&type_code, after) = self.rest.split_first()?;
         if type_code == 0 {
@@ -200,6 +240,7 @@ impl<'a> DocRef<'a> {
     pub const EMPTY: DocRef<'static> = DocRef(EMPTY);
 
     /// The document at the start of `bytes`, if its length fits and its end byte is there.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let n = counted(bytes, 5)?;
         let bytes = bytes.get(..n)?;
@@ -207,11 +248,13 @@ impl<'a> DocRef<'a> {
     }
 
     /// All its bytes.
+    #[inline]
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
     /// The elements in order.
+    #[inline]
     pub fn iter(self) -> Elements<'a> {
         Elements {
             rest: self.0.get(4..).unwrap_or(&[]),
@@ -247,6 +290,7 @@ impl<'a> IntoIterator for DocRef<'a> {
     type Item = Element<'a>;
     type IntoIter = Elements<'a>;
 
+    #[inline]
     fn into_iter(self) -> Elements<'a> {
         self.iter()
     }
@@ -588,6 +632,29 @@ mod tests {
         assert_eq!(array.get(1).as_str(), Some("x"));
         let copy = Document::from_bytes(doc.as_bytes().to_vec()).unwrap();
         assert_eq!(copy, doc);
+    }
+
+    #[test]
+    fn the_next_element_is_taken_by_its_name_alone() {
+        let document = doc! { "a": 1, "ab": "x", "": 2.5 };
+        let mut elements = document.iter();
+        for other in [
+            "",
+            "ab",
+            "b",
+            "a much longer name than all that is left of this document",
+        ] {
+            assert!(elements.next_named(other.as_bytes()).is_none(), "{other}");
+        }
+        for name in ["a", "ab", ""] {
+            let plain = elements.clone().next().unwrap();
+            let found = elements.next_named(name.as_bytes()).unwrap();
+            let parts =
+                |e: Element<'_>| (e.type_code(), e.name().to_owned(), e.value_bytes().to_vec());
+            assert_eq!(found.name(), name);
+            assert_eq!(parts(found), parts(plain));
+        }
+        assert!(elements.next_named(b"").is_none() && elements.next().is_none());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Unsigned integers in as few bytes as they need: seven bits a byte, the lowest first.
 
 /// Appends an integer.
+#[inline]
 pub fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -10,6 +11,7 @@ pub fn put(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Takes an integer from the front of `bytes`; `None` if they end in it.
+#[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for shift in (0..64).step_by(7) {

@@ -28,11 +28,16 @@ pub const BATCH_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 pub struct KeyspaceId(pub u64);
 
 /// What a keyspace holds, fixed when it is created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceOptions {
     /// Values are large and written once: keep them apart from the keys (key-value separation),
     /// uncompressed. Otherwise keys and values share compressed blocks.
     pub separate_values: bool,
+    /// Entries are deleted soon, so that they had better not be written into tables, and those whose keys begin with
+    /// the same twelve bytes are read together. Whoever writes promises that **a key is put only where there is none**:
+    /// not over one that is there, nor in the batch that deletes it. With a broken promise what was put over may come back.
+    /// Not for separated values, where it does nothing.
+    pub short_lived: bool,
 }
 
 /// When a commit may be acknowledged.

@@ -448,9 +448,7 @@ mod tests {
     #[test]
     fn shadowed_versions_go_once_no_snapshot_needs_them() {
         let engine = MemoryEngine::new();
-        let options = KeyspaceOptions {
-            separate_values: false,
-        };
+        let options = KeyspaceOptions::default();
         let id = engine.create_keyspace("k", options).expect("create");
         put(&engine, id, b"a", &[1; 1000]);
         let snapshot = engine.snapshot().expect("snapshot");

@@ -20,8 +20,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use lsm_tree::Slice;
+
 use super::batch::{Prepared, memtable_entry, prepare};
 use super::core::Core;
+use super::front::Front;
 use super::tree::panic_text;
 use crate::engine::{Durability, WriteBatch};
 use crate::error::{Error, Result};
@@ -236,20 +239,38 @@ impl Core {
         for batch in batches {
             let sequence = batch.record.sequence;
             for group in batch.groups {
-                let memtable = lsm_tree::AbstractTree::active_memtable(&group.tree.inner);
-                let mut added = 0;
-                for (key, value) in group.entries {
-                    added += memtable.insert(memtable_entry(key, value, sequence)).0;
-                }
-                group.tree.note_applied(sequence);
-                self.context.memory.fetch_add(added, Ordering::AcqRel);
-                if memtable.size() >= options.memtable_bytes {
-                    self.work.request_flush(group.tree.keyspace.id);
+                let tree = &group.tree;
+                let is_full = match tree.active_front() {
+                    Some(front) => {
+                        self.apply_to(&front, group.entries, sequence);
+                        front.bytes() >= options.front_bytes()
+                    }
+                    None => {
+                        let memtable = lsm_tree::AbstractTree::active_memtable(&tree.inner);
+                        let mut added = 0;
+                        for (key, value) in group.entries {
+                            added += memtable.insert(memtable_entry(key, value, sequence)).0;
+                        }
+                        self.context.memory.fetch_add(added, Ordering::AcqRel);
+                        memtable.size() >= options.memtable_bytes
+                    }
+                };
+                tree.note_applied(sequence);
+                if is_full {
+                    self.work.request_flush(tree.keyspace.id);
                 }
             }
         }
         if self.memory_bytes() >= options.memory_flush_bytes() {
             self.work.wake_flusher();
         }
+    }
+
+    /// Applies operations to a front, and lets go of what nobody needs of it any more.
+    fn apply_to(&self, front: &Front, entries: Vec<(Slice, Option<Slice>)>, sequence: u64) {
+        let memory = &self.context.memory;
+        memory.fetch_add(front.apply(entries, sequence), Ordering::AcqRel);
+        let gone = front.forget(self.instants.watermark());
+        memory.fetch_sub(gone, Ordering::AcqRel);
     }
 }

@@ -16,6 +16,7 @@ use super::manifest;
 use super::tree_list::TreeList;
 use super::verify::file_checksum;
 use crate::checksum::checksum;
+use crate::engine::KeyspaceOptions;
 use crate::error::{Error, Result};
 
 /// Describes the file at `path`, a line for each fact.
@@ -50,9 +51,15 @@ fn list(folder: &Path) -> Result<Vec<String>> {
     let count = list.keyspaces.len();
     let mut lines = vec![format!("the list of keyspaces: {count}, checksum fits")];
     for keyspace in &list.keyspaces {
-        let apart = match keyspace.options.separate_values {
-            true => ", large values apart",
-            false => "",
+        let apart = match keyspace.options {
+            KeyspaceOptions {
+                separate_values: true,
+                ..
+            } => ", large values apart",
+            KeyspaceOptions {
+                short_lived: true, ..
+            } => ", entries that are deleted soon",
+            _ => "",
         };
         lines.push(format!("  {} {}{apart}", keyspace.id.0, keyspace.name));
     }

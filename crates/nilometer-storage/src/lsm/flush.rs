@@ -39,7 +39,7 @@ impl Core {
         };
         if any {
             self.log.sync()?;
-            tree.flush_sealed(self.instants.watermark())?;
+            tree.flush_sealed(&self.context, self.instants.watermark())?;
         }
         tree.note_flushed(through);
         if any {

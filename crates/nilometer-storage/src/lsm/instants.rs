@@ -91,6 +91,20 @@ pub(crate) struct Instant {
     instants: Arc<Instants>,
 }
 
+impl Instant {
+    /// The same instant, for a reader who may stay longer.
+    pub(crate) fn again(&self) -> Self {
+        let mut state = lock(&self.instants.state);
+        if let Some(readers) = state.open.get_mut(&self.at) {
+            readers.count += 1;
+        }
+        Self {
+            at: self.at,
+            instants: Arc::clone(&self.instants),
+        }
+    }
+}
+
 impl Drop for Instant {
     fn drop(&mut self) {
         let mut state = lock(&self.instants.state);

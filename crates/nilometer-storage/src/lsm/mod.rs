@@ -14,6 +14,7 @@
 //! |---|---|
 //! | durability, atomic batches over trees | [`commit`], [`log`] |
 //! | sequence numbers and what readers may see | [`instants`], rules in [`tree`] |
+//! | keyspaces whose entries are deleted soon | [`front`] |
 //! | when to flush and merge, what may be forgotten | [`flush`], [`background`] |
 //! | opening after a crash | [`recovery`] |
 //! | manifests that are not checked, values whose length is not | [`manifest`], [`value`] |
@@ -35,6 +36,7 @@ mod core;
 mod describe;
 mod directory;
 mod flush;
+mod front;
 mod health;
 mod instants;
 mod keyspaces;
@@ -174,14 +176,14 @@ impl Engine for LsmEngine {
         Ok(KeyspaceStatistics {
             disk_bytes: tree.disk_bytes(),
             memory_bytes: tree.memory_bytes(),
-            keys_estimate: lsm_tree::AbstractTree::approximate_len(&tree.inner) as u64,
+            keys_estimate: tree.entries_estimate(),
         })
     }
 
     fn keys_estimate(&self, id: KeyspaceId) -> Result<u64> {
         self.core.health.check_open()?;
         let tree = self.core.tree(id)?;
-        Ok(lsm_tree::AbstractTree::approximate_len(&tree.inner) as u64)
+        Ok(tree.entries_estimate())
     }
 
     fn statistics(&self) -> EngineStatistics {

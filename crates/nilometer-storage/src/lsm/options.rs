@@ -97,6 +97,12 @@ impl LsmOptions {
         self
     }
 
+    /// Size at which what takes the batches of a short-lived keyspace is written out. Large: what is deleted before
+    /// that is never written.
+    pub(crate) fn front_bytes(&self) -> u64 {
+        self.memory_bytes_max / 2
+    }
+
     /// Memory at which writing out begins.
     pub(crate) fn memory_flush_bytes(&self) -> u64 {
         self.memory_bytes_max / 4 * 3

@@ -469,7 +469,7 @@ impl<'a> Replayer<'a> {
             }
             let (through, any) = tree.rotate_alone();
             if any {
-                tree.flush_sealed(NO_READERS)?;
+                tree.flush_sealed(self.context, NO_READERS)?;
                 tree.tidy(NO_READERS)?;
             }
             tree.note_flushed(through);

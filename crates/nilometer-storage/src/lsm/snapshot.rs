@@ -1,10 +1,12 @@
 //! Reading: a set of trees and an instant.
 
+use std::iter::Peekable;
 use std::sync::Arc;
 
-use lsm_tree::{AbstractTree, Guard, IterGuardImpl};
+use lsm_tree::{AbstractTree, Guard, IterGuardImpl, Slice};
 
 use super::TreeMap;
+use super::front::FrontScan;
 use super::instants::Instant;
 use super::tree::{Tree, fenced};
 use super::value::unseal;
@@ -32,6 +34,11 @@ impl Snapshot for LsmSnapshot {
         if key.is_empty() || key.len() > crate::engine::KEY_BYTES_MAX {
             return Ok(None);
         }
+        for front in tree.fronts_for(self.instant.at) {
+            if let Some(found) = front.get(key, self.instant.at) {
+                return Ok(found.map(Bytes::from_slice));
+            }
+        }
         let found = fenced(&tree.path, "read", || tree.inner.get(key, self.instant.at))?;
         found
             .map(|value| unseal(tree, key, Bytes::from_slice(value)))
@@ -50,17 +57,30 @@ impl Snapshot for LsmSnapshot {
             return Ok(Box::new(std::iter::empty()));
         }
         let at = self.instant.at;
+        // Before the tree is looked at: what leaves a front is in the tree by then.
+        let fronts = tree.fronts_for(at);
         let entries = fenced(&tree.path, "read", || {
             Ok(match end {
                 Some(end) => tree.inner.range(start..end, at, None),
                 None => tree.inner.range(start.., at, None),
             })
         })?;
-        Ok(Box::new(LsmScan {
+        let scan = LsmScan {
             entries,
             direction,
             finished: false,
             tree: Arc::clone(tree),
+        };
+        if fronts.is_empty() {
+            return Ok(Box::new(scan));
+        }
+        let fronts = fronts.into_iter();
+        let fronts = fronts.map(|front| FrontScan::new(front, at, start, end, direction));
+        Ok(Box::new(FrontedScan {
+            fronts: fronts.collect(),
+            tables: scan.peekable(),
+            direction,
+            _instant: self.instant.again(),
         }))
     }
 
@@ -108,5 +128,72 @@ impl Iterator for LsmScan {
         // After damage the position is not known: go no further.
         self.finished = entry.is_err();
         Some(entry)
+    }
+}
+
+/// An open scan of a short-lived keyspace: of keys in several places the newest one counts. Unlike the tree, fronts let
+/// go of what no open instant needs.
+struct FrontedScan {
+    /// The newest first.
+    fronts: Vec<FrontScan>,
+    tables: Peekable<LsmScan>,
+    direction: Direction,
+    _instant: Instant,
+}
+
+impl FrontedScan {
+    /// The key that comes next, of whichever it is; `Err` for damage.
+    fn next_key(&mut self) -> std::result::Result<Option<Slice>, ()> {
+        let mut best: Option<Slice> = None;
+        let backward = self.direction == Direction::Backward;
+        let comes_first = |key: &[u8], best: &Option<Slice>| match best {
+            Some(best) if backward => *key > best[..],
+            Some(best) => *key < best[..],
+            None => true,
+        };
+        for front in &mut self.fronts {
+            if let Some((key, _)) = front.peek()
+                && comes_first(key, &best)
+            {
+                best = Some(key.clone());
+            }
+        }
+        match self.tables.peek() {
+            Some(Ok((key, _))) if comes_first(key, &best) => Ok(Some(Slice::from(&key[..]))),
+            Some(Err(_)) => Err(()),
+            _ => Ok(best),
+        }
+    }
+}
+
+impl Iterator for FrontedScan {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let Ok(key) = self.next_key() else {
+                return self.tables.next();
+            };
+            let key = key?;
+            let mut newest = None;
+            for front in &mut self.fronts {
+                if front.peek().is_some_and(|(other, _)| *other == key)
+                    && let Some((_, value)) = front.next()
+                {
+                    newest.get_or_insert(value);
+                }
+            }
+            let is_it = |entry: &Result<(Bytes, Bytes)>| {
+                entry.as_ref().is_ok_and(|(other, _)| other[..] == key[..])
+            };
+            let in_tables = self.tables.next_if(is_it);
+            match newest {
+                Some(Some(value)) => {
+                    return Some(Ok((Bytes::from_slice(key), Bytes::from_slice(value))));
+                }
+                Some(None) => {}
+                None => return in_tables,
+            }
+        }
     }
 }

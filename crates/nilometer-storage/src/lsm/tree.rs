@@ -22,7 +22,9 @@ use lsm_tree::{
     Memtable, SequenceNumberCounter,
 };
 
+use super::batch::memtable_entry;
 use super::directory::{self, Directory, DirectoryLock};
+use super::front::{Front, Fronts};
 use super::log::LogState;
 use super::manifest;
 use super::options::LsmOptions;
@@ -60,6 +62,8 @@ pub(crate) struct Tree {
     /// Rotated memtables: first those not yet in tables, then kept until no version names them, so
     /// that the last reference, and the work of freeing, is never under the tree's lock.
     memtables: Mutex<Memtables>,
+    /// What takes the batches of a short-lived keyspace; its memtable only gets what is on its way into tables.
+    fronts: Option<Mutex<Fronts>>,
     sealed_count: AtomicUsize,
     l0_runs: AtomicUsize,
     dropped: AtomicBool,
@@ -113,6 +117,7 @@ impl Tree {
             .with_kv_separation(separation);
         let inner = fenced(&path, "open", || config.open())?;
         let persisted = inner.get_highest_persisted_seqno().unwrap_or(0);
+        let fronted = keyspace.options.short_lived && !keyspace.options.separate_values;
         let tree = Self {
             keyspace,
             path,
@@ -121,6 +126,7 @@ impl Tree {
             applied_through: AtomicU64::new(persisted),
             flushed_through: AtomicU64::new(persisted),
             memtables: Mutex::default(),
+            fronts: fronted.then(Mutex::default),
             sealed_count: AtomicUsize::new(0),
             l0_runs: AtomicUsize::new(0),
             dropped: AtomicBool::new(false),
@@ -177,15 +183,55 @@ impl Tree {
 
     /// [`Tree::rotate`] during recovery, when nothing is in flight.
     pub(crate) fn rotate_alone(&self) -> (u64, bool) {
+        let count = self.rotate_memtable();
+        let front = self.fronts.as_ref().is_some_and(|f| lock(f).seal());
+        let through = self.applied_through.load(Ordering::Acquire);
+        (through, front || count > 0)
+    }
+
+    fn rotate_memtable(&self) -> usize {
         let mut memtables = lock(&self.memtables);
         memtables.sealed.extend(self.inner.rotate_memtable());
         let count = memtables.sealed.len();
         self.sealed_count.store(count, Ordering::Release);
-        (self.applied_through.load(Ordering::Acquire), count > 0)
+        count
     }
 
-    /// Writes sealed memtables into tables. The caller holds [`Tree::flushing`].
-    pub(crate) fn flush_sealed(&self, watermark: u64) -> Result<()> {
+    /// Writes what is sealed into tables. The caller holds [`Tree::flushing`].
+    pub(crate) fn flush_sealed(&self, context: &TreeContext, watermark: u64) -> Result<()> {
+        let Some(fronts) = &self.fronts else {
+            return self.flush_memtables(watermark);
+        };
+        self.write_fronts(fronts, watermark);
+        self.flush_memtables(watermark)?;
+        lock(fronts).note_written(context.sequence.get());
+        Ok(())
+    }
+
+    /// Fills a memtable with what is left of the sealed fronts, and seals it. It is one, however large: tables with a part
+    /// of the batches below a number would make recovery pass over the others.
+    ///
+    /// No batch goes into that memtable, so that none can stand between its number and its insertion.
+    fn write_fronts(&self, fronts: &Mutex<Fronts>, watermark: u64) {
+        let memtable = self.inner.active_memtable();
+        let mut added = 0;
+        let waiting = lock(fronts).waiting();
+        for front in &waiting {
+            front.write_out(watermark, |key, value, sequence| {
+                added += memtable.insert(memtable_entry(key, value, sequence)).0;
+            });
+        }
+        drop(memtable);
+        self.memory.fetch_add(added, Ordering::AcqRel);
+        let left = lock(fronts).note_in_memtables();
+        self.memory.fetch_sub(left, Ordering::AcqRel);
+        self.rotate_memtable();
+    }
+
+    fn flush_memtables(&self, watermark: u64) -> Result<()> {
+        if lock(&self.memtables).sealed.is_empty() {
+            return Ok(());
+        }
         fenced(&self.path, "flush", || {
             let guard = self.inner.get_flush_lock();
             self.inner.flush(&guard, watermark)
@@ -219,7 +265,11 @@ impl Tree {
             .collect::<Vec<_>>();
         drop(memtables);
         drop(unused);
-        Ok(left == 0)
+        let fronts_left = self
+            .fronts
+            .as_ref()
+            .is_some_and(|f| !lock(f).tidy(watermark));
+        Ok(left == 0 && !fronts_left)
     }
 
     /// Recounts the runs of level 0.
@@ -242,13 +292,36 @@ impl Tree {
     pub(crate) fn memory_bytes(&self) -> u64 {
         let sealed = &lock(&self.memtables).sealed;
         let sealed: u64 = sealed.iter().map(|memtable| memtable.size()).sum();
-        sealed + self.inner.active_memtable().size()
+        sealed + self.inner.active_memtable().size() + self.fronts_size().0
+    }
+
+    fn fronts_size(&self) -> (u64, usize) {
+        self.fronts.as_ref().map_or((0, 0), |f| lock(f).size())
+    }
+
+    /// About how many entries it has, deleted ones that are not gone yet among them.
+    pub(crate) fn entries_estimate(&self) -> u64 {
+        (self.inner.approximate_len() + self.fronts_size().1) as u64
+    }
+
+    /// What takes batches in place of the memtable, if anything does.
+    pub(crate) fn active_front(&self) -> Option<Arc<Front>> {
+        let fronts = self.fronts.as_ref()?;
+        Some(Arc::clone(lock(fronts).active()))
+    }
+
+    /// The fronts a reader at `at` looks at before the tree, the newest first.
+    pub(crate) fn fronts_for(&self, at: u64) -> Vec<Arc<Front>> {
+        let fronts = self.fronts.as_ref();
+        fronts.map_or_else(Vec::new, |fronts| lock(fronts).for_reader(at))
     }
 
     /// Bytes of memtables kept only for older readers.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         let flushed = &lock(&self.memtables).flushed;
-        flushed.iter().map(|memtable| memtable.size()).sum()
+        let memtables: u64 = flushed.iter().map(|memtable| memtable.size()).sum();
+        let fronts = self.fronts.as_ref().map_or(0, |f| lock(f).pinned_bytes());
+        memtables + fronts
     }
 
     /// Bytes of its files.

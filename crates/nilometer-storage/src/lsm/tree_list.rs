@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "NILOTRE1", next id u64, number of keyspaces u64,
-//! for each: id u64, flags u8 (1: separated values), name length u32, name
+//! for each: id u64, flags u8 (1: separated values, 2: short-lived entries), name length u32, name
 //! checksum u64 of everything before it                                       (little-endian)
 //! ```
 //!
@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 const FILE: &str = "TREES";
 const MAGIC: &[u8; 8] = b"NILOTRE1";
 const SEPARATED: u8 = 1;
+const SHORT_LIVED: u8 = 2;
 
 /// The keyspaces of a database, by ascending id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,11 +71,7 @@ impl TreeList {
         bytes.extend((self.keyspaces.len() as u64).to_le_bytes());
         for keyspace in &self.keyspaces {
             bytes.extend(keyspace.id.0.to_le_bytes());
-            bytes.push(if keyspace.options.separate_values {
-                SEPARATED
-            } else {
-                0
-            });
+            bytes.push(flags_of(keyspace.options));
             bytes.extend((keyspace.name.len() as u32).to_le_bytes());
             bytes.extend(keyspace.name.as_bytes());
         }
@@ -102,9 +99,7 @@ impl TreeList {
             keyspaces.push(Keyspace {
                 id: KeyspaceId(u64::from_le_bytes(*id)),
                 name: String::from_utf8(name.to_vec()).ok()?,
-                options: KeyspaceOptions {
-                    separate_values: *flags == SEPARATED,
-                },
+                options: options_of(*flags)?,
             });
             rest = after;
         }
@@ -115,20 +110,39 @@ impl TreeList {
     }
 }
 
+fn flags_of(options: KeyspaceOptions) -> u8 {
+    let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+    flag(options.separate_values, SEPARATED) | flag(options.short_lived, SHORT_LIVED)
+}
+
+fn options_of(flags: u8) -> Option<KeyspaceOptions> {
+    (flags & !(SEPARATED | SHORT_LIVED) == 0).then_some(KeyspaceOptions {
+        separate_values: flags & SEPARATED != 0,
+        short_lived: flags & SHORT_LIVED != 0,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_list_survives_the_round_trip_and_no_flipped_bit() {
-        let keyspace = |id, name: &str, separate_values| Keyspace {
+        let keyspace = |id, name: &str, separate_values, short_lived| Keyspace {
             id: KeyspaceId(id),
             name: name.to_owned(),
-            options: KeyspaceOptions { separate_values },
+            options: KeyspaceOptions {
+                separate_values,
+                short_lived,
+            },
         };
         let list = TreeList {
-            next_id: 9,
-            keyspaces: vec![keyspace(1, "catalog", false), keyspace(8, "séparé", true)],
+            next_id: 10,
+            keyspaces: vec![
+                keyspace(1, "catalog", false, false),
+                keyspace(8, "séparé", true, false),
+                keyspace(9, "tail", false, true),
+            ],
         };
         let bytes = list.encode();
         assert_eq!(TreeList::decode(&bytes), Some(list));

@@ -26,11 +26,19 @@ pub trait Factory {
 /// Options of an ordinary keyspace.
 pub const TOGETHER: KeyspaceOptions = KeyspaceOptions {
     separate_values: false,
+    short_lived: false,
 };
 
 /// Options of a keyspace with separated values.
 pub const APART: KeyspaceOptions = KeyspaceOptions {
     separate_values: true,
+    short_lived: false,
+};
+
+/// Options of a keyspace whose entries are deleted soon, and never written over.
+pub const SHORT_LIVED: KeyspaceOptions = KeyspaceOptions {
+    separate_values: false,
+    short_lived: true,
 };
 
 /// One property.

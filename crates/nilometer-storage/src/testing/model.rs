@@ -4,10 +4,10 @@
 //! and read again much later, keyspaces created and dropped, settling, reopening, checkpoints opened
 //! and compared. After each step that could matter, everything is compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::contract::{APART, Factory, TOGETHER, entries};
+use super::contract::{APART, Factory, SHORT_LIVED, TOGETHER, entries};
 use super::random::Random;
 use crate::engine::{Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
 
@@ -38,6 +38,7 @@ struct History<'a> {
     slot: String,
     engine: Arc<dyn Engine>,
     contents: Contents,
+    short_lived: BTreeSet<KeyspaceId>,
     kept: Vec<(Box<dyn Snapshot>, Contents)>,
     random: Random,
     names: u64,
@@ -52,6 +53,7 @@ pub fn history(factory: &dyn Factory, seed: u64, steps: u64) -> Coverage {
         engine: factory.create(&slot),
         slot,
         contents: Contents::new(),
+        short_lived: BTreeSet::new(),
         kept: Vec::new(),
         random: Random::new(seed),
         names: 0,
@@ -88,15 +90,14 @@ impl History<'_> {
         if self.contents.len() >= KEYSPACES_MAX {
             return;
         }
-        let options = if self.random.one_in(2) {
-            APART
-        } else {
-            TOGETHER
-        };
+        let options = [APART, TOGETHER, SHORT_LIVED][self.random.index(3)];
         self.names += 1;
         let name = format!("k{}", self.names);
         let id = self.engine.create_keyspace(&name, options).expect("create");
         assert!(self.contents.insert(id, Entries::new()).is_none());
+        if options.short_lived {
+            self.short_lived.insert(id);
+        }
     }
 
     fn any_keyspace(&mut self) -> Option<KeyspaceId> {
@@ -127,13 +128,20 @@ impl History<'_> {
 
     fn commit(&mut self) {
         let mut batch = WriteBatch::new();
+        let mut touched = BTreeSet::new();
         for _ in 0..1 + self.random.below(12) {
             let Some(id) = self.any_keyspace() else {
                 return;
             };
             let key = self.any_key();
             let contents = self.contents.entry(id).or_default();
-            if self.random.one_in(4) {
+            // Nothing short-lived is put over what is there, or was before this batch.
+            let short_lived = self.short_lived.contains(&id);
+            if !touched.insert((id, key.clone())) && short_lived {
+                continue;
+            }
+            let deletes = short_lived && contents.contains_key(&key);
+            if deletes || self.random.one_in(4) {
                 batch.delete(id, key.clone());
                 contents.remove(&key);
             } else {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nilometer_storage::testing::contract::{APART, TOGETHER};
+use nilometer_storage::testing::contract::{APART, SHORT_LIVED, TOGETHER};
 use nilometer_storage::{
     Direction, Durability, Engine, Error, KeyspaceId, LsmEngine, LsmOptions, WriteBatch,
 };
@@ -10,7 +10,7 @@ use nilometer_storage::{
 use crate::support::Scratch;
 
 /// Batch `number` of the one writer.
-fn write(engine: &LsmEngine, ids: [KeyspaceId; 2], number: u64) {
+fn write(engine: &LsmEngine, ids: [KeyspaceId; 3], number: u64) {
     let mut batch = WriteBatch::new();
     for id in ids {
         batch.put(id, number.to_be_bytes().to_vec(), vec![number as u8; 300]);
@@ -25,6 +25,7 @@ fn a_checkpoint_has_what_was_acknowledged_before_and_a_prefix_of_the_rest() {
     let ids = [
         engine.create_keyspace("t", TOGETHER).expect("create"),
         engine.create_keyspace("a", APART).expect("create"),
+        engine.create_keyspace("s", SHORT_LIVED).expect("create"),
     ];
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nilometer_storage::testing::contract::{APART, TOGETHER};
+use nilometer_storage::testing::contract::{APART, SHORT_LIVED, TOGETHER};
 use nilometer_storage::testing::fault::FaultyFileSystem;
 use nilometer_storage::testing::random::Random;
 use nilometer_storage::{
@@ -180,6 +180,7 @@ fn lose_power(seed: u64) -> u64 {
     let ids = [
         engine.create_keyspace("t", TOGETHER).expect("create"),
         engine.create_keyspace("a", APART).expect("create"),
+        engine.create_keyspace("s", SHORT_LIVED).expect("create"),
     ];
     let synced: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
     let until = 20 + random.below(200);
@@ -238,7 +239,7 @@ fn lose_power(seed: u64) -> u64 {
             }
             count
         });
-        assert_eq!(counts[0], counts[1], "half a batch, seed {seed}");
+        assert_eq!([counts[0]; 3], counts, "half a batch, seed {seed}");
         let synced = synced[writer as usize].load(Ordering::Acquire);
         assert!(
             counts[0] >= synced,

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use nilometer_storage::testing::contract::{APART, TOGETHER};
+use nilometer_storage::testing::contract::{APART, SHORT_LIVED, TOGETHER};
 use nilometer_storage::testing::random::Random;
 use nilometer_storage::{
     Direction, Durability, Engine, KeyspaceId, LsmEngine, LsmOptions, WriteBatch,
@@ -43,8 +43,8 @@ fn value(writer: u64, number: u64, id: KeyspaceId) -> Vec<u8> {
 }
 
 /// The keyspaces of the test, created by the first child.
-fn keyspaces(engine: &LsmEngine) -> [KeyspaceId; 2] {
-    [("t", TOGETHER), ("a", APART)].map(|(name, options)| {
+fn keyspaces(engine: &LsmEngine) -> [KeyspaceId; 3] {
+    [("t", TOGETHER), ("a", APART), ("s", SHORT_LIVED)].map(|(name, options)| {
         let known = engine.keyspaces().into_iter().find(|k| k.name == name);
         match known {
             Some(keyspace) => keyspace.id,
@@ -54,7 +54,7 @@ fn keyspaces(engine: &LsmEngine) -> [KeyspaceId; 2] {
 }
 
 /// How many batches of a writer are there: the window must be whole and the same in all keyspaces.
-fn written(engine: &LsmEngine, ids: [KeyspaceId; 2], writer: u64) -> u64 {
+fn written(engine: &LsmEngine, ids: [KeyspaceId; 3], writer: u64) -> u64 {
     let view = engine.snapshot().expect("snapshot");
     let counts = ids.map(|id| {
         let (start, end) = (writer.to_be_bytes(), (writer + 1).to_be_bytes());
@@ -71,7 +71,7 @@ fn written(engine: &LsmEngine, ids: [KeyspaceId; 2], writer: u64) -> u64 {
         assert!(expected.eq(found), "writer {writer}, keyspace {id:?}");
         last + 1
     });
-    assert_eq!(counts[0], counts[1], "half a batch");
+    assert_eq!([counts[0]; 3], counts, "half a batch");
     counts[0]
 }
 

@@ -11,9 +11,7 @@ const BATCHES: u64 = 40;
 fn who_waits_at_the_same_time_waits_for_the_same_sync() {
     let directory = Scratch::new("syncing");
     let engine = LsmEngine::open(directory.path(), LsmOptions::default()).unwrap();
-    let options = KeyspaceOptions {
-        separate_values: false,
-    };
+    let options = KeyspaceOptions::default();
     let keyspace = engine.create_keyspace("a", options).unwrap();
     let before = engine.statistics().syncs;
     std::thread::scope(|scope| {

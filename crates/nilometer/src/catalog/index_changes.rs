@@ -217,9 +217,7 @@ impl Catalog {
         let name = (0u64..)
             .map(|number| format!("index/{uuid}/{number}"))
             .find(|name| !taken.contains(name));
-        let options = KeyspaceOptions {
-            separate_values: false,
-        };
+        let options = KeyspaceOptions::default();
         Ok(self
             .engine
             .create_keyspace(&name.unwrap_or_default(), options)?)

@@ -86,12 +86,7 @@ impl Catalog {
         let all = engine.keyspaces();
         let keyspace = match all.iter().find(|k| k.name == CATALOG_KEYSPACE) {
             Some(found) => found.id,
-            None => engine.create_keyspace(
-                CATALOG_KEYSPACE,
-                KeyspaceOptions {
-                    separate_values: false,
-                },
-            )?,
+            None => engine.create_keyspace(CATALOG_KEYSPACE, KeyspaceOptions::default())?,
         };
         let mut entries = BTreeMap::new();
         let mut used = BTreeSet::from([keyspace]);
@@ -360,24 +355,37 @@ impl Catalog {
 
     fn create_storage(&self, uuid: [u8; 16], kind: StorageKind) -> Result<Storage> {
         let uuid: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
-        let create = |kind: &str, separate_values| {
+        let create_with = |kind: &str, options| {
             let name = format!("{kind}/{uuid}");
-            self.engine
-                .create_keyspace(&name, KeyspaceOptions { separate_values })
+            self.engine.create_keyspace(&name, options)
         };
+        let plain = KeyspaceOptions::default();
+        let create = |kind: &str| create_with(kind, plain);
         Ok(match kind {
             StorageKind::Buckets => Storage::Buckets {
-                open: create("open", false)?,
-                sealed: create("sealed", true)?,
-                tail: create("tail", false)?,
-                series: create("series", false)?,
+                open: create("open")?,
+                sealed: create_with(
+                    "sealed",
+                    KeyspaceOptions {
+                        separate_values: true,
+                        ..plain
+                    },
+                )?,
+                tail: create_with(
+                    "tail",
+                    KeyspaceOptions {
+                        short_lived: true,
+                        ..plain
+                    },
+                )?,
+                series: create("series")?,
             },
             StorageKind::Records => Storage::Records {
-                records: create("records", false)?,
-                id_index: Some(create("idIndex", false)?),
+                records: create("records")?,
+                id_index: Some(create("idIndex")?),
             },
             StorageKind::Clustered => Storage::Records {
-                records: create("records", false)?,
+                records: create("records")?,
                 id_index: None,
             },
         })
@@ -515,12 +523,7 @@ mod tests {
     fn keyspaces_nobody_names_are_dropped_at_opening() {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
         engine
-            .create_keyspace(
-                "records/ff",
-                KeyspaceOptions {
-                    separate_values: false,
-                },
-            )
+            .create_keyspace("records/ff", KeyspaceOptions::default())
             .unwrap();
         Catalog::open(engine.clone()).unwrap();
         assert_eq!(engine.keyspaces().len(), 1);

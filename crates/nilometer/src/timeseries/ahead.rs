@@ -208,12 +208,7 @@ mod tests {
         let engine = MemoryEngine::default();
         let mut made = ["sealed", "open", "tail", "series"].map(|name| {
             engine
-                .create_keyspace(
-                    name,
-                    KeyspaceOptions {
-                        separate_values: false,
-                    },
-                )
+                .create_keyspace(name, KeyspaceOptions::default())
                 .unwrap()
         });
         made.sort_unstable();

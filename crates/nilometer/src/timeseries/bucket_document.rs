@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use nilometer_bson::column::{self, ColumnBuilder};
-use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef, type_code};
 
 use super::min_max::{Extreme, Side};
 use super::tail::{self, EntrySink, Header};
@@ -226,7 +226,24 @@ struct ImageColumn {
     max: Extreme,
     /// The last time, for the time column.
     last: i64,
+    /// No time was before the one before it.
+    ascending: bool,
+    held: Held,
 }
+
+/// Values of one of the plain types that are on their way into a column: many of them at a time are cheaper. Doubles are
+/// held as their bits.
+#[derive(Debug, Default)]
+struct Held {
+    type_code: u8,
+    numbers: Vec<i64>,
+}
+
+/// Values there is room for at first.
+const HELD_MIN: usize = 128;
+
+/// Values that are held at most.
+const HELD_MAX: usize = 1024;
 
 impl ImageColumn {
     fn new(name: Arc<str>) -> Self {
@@ -237,29 +254,102 @@ impl ImageColumn {
             min: Extreme::none(),
             max: Extreme::none(),
             last: i64::MIN,
+            ascending: true,
+            held: Held::default(),
         }
     }
 
     /// Has missing values up to `row`.
-    fn pad(&mut self, row: usize) {
+    fn pad(&mut self, row: usize, collation: &Collation) {
+        if self.rows >= row {
+            return;
+        }
+        self.settle(collation);
         for _ in self.rows..row {
             self.builder.skip();
         }
-        self.rows = self.rows.max(row);
+        self.rows = row;
     }
 
-    /// Appends a value; false if it is a time before the last.
-    fn append(&mut self, value: ValueRef<'_>, collation: &Collation) -> Result<bool> {
-        tail::append_value(&mut self.builder, value)?;
+    /// Appends a value.
+    #[inline]
+    fn append(&mut self, value: ValueRef<'_>, collation: &Collation) -> Result<()> {
         self.rows += 1;
+        match value {
+            ValueRef::Int32(v) => self.hold(type_code::INT32, i64::from(v), collation),
+            ValueRef::Int64(v) => self.hold(type_code::INT64, v, collation),
+            ValueRef::DateTime(v) => self.hold(type_code::DATE_TIME, v, collation),
+            ValueRef::Double(v) => {
+                self.hold(type_code::DOUBLE, v.to_bits().cast_signed(), collation);
+            }
+            value => {
+                self.settle(collation);
+                tail::append_value(&mut self.builder, value)?;
+                self.learn(value, collation);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn hold(&mut self, type_code: u8, number: i64, collation: &Collation) {
+        if self.held.type_code != type_code || self.held.numbers.len() == HELD_MAX {
+            self.settle(collation);
+            self.held.type_code = type_code;
+            self.held.numbers.reserve(HELD_MIN);
+        }
+        self.held.numbers.push(number);
+    }
+
+    fn learn(&mut self, value: ValueRef<'_>, collation: &Collation) {
         self.min.update(value, Side::Min, collation);
         self.max.update(value, Side::Max, collation);
-        let ValueRef::DateTime(time) = value else {
-            return Ok(true);
+    }
+
+    /// Puts what is held into the column.
+    fn settle(&mut self, collation: &Collation) {
+        let Held { type_code, numbers } = std::mem::take(&mut self.held);
+        if numbers.is_empty() {
+            return;
+        }
+        let least = numbers.iter().copied().fold(i64::MAX, i64::min);
+        let greatest = numbers.iter().copied().fold(i64::MIN, i64::max);
+        let builder = &mut self.builder;
+        // Equal integers are the same, so that it does not matter which of them comes first.
+        let learnt = match type_code {
+            type_code::INT32 => {
+                let narrow = |number: i64| i32::try_from(number).unwrap_or_default();
+                numbers.iter().for_each(|n| builder.append_i32(narrow(*n)));
+                [least, greatest].map(|n| ValueRef::Int32(narrow(n)))
+            }
+            type_code::INT64 => {
+                numbers.iter().for_each(|n| builder.append_i64(*n));
+                [least, greatest].map(ValueRef::Int64)
+            }
+            type_code::DATE_TIME => {
+                numbers.iter().for_each(|n| builder.append_datetime(*n));
+                let first = numbers.first().is_none_or(|first| *first >= self.last);
+                self.ascending &= first && numbers.is_sorted();
+                self.last = numbers.last().copied().unwrap_or(self.last);
+                [least, greatest].map(ValueRef::DateTime)
+            }
+            _ => {
+                let doubles = numbers.iter().map(|n| f64::from_bits(n.cast_unsigned()));
+                doubles.clone().for_each(|v| builder.append_f64(v));
+                match first_extremes(doubles.clone()) {
+                    Some(extremes) => extremes.map(ValueRef::Double),
+                    None => {
+                        doubles.for_each(|v| self.learn(ValueRef::Double(v), collation));
+                        [ValueRef::Missing; 2]
+                    }
+                }
+            }
         };
-        let ascending = time >= self.last;
-        self.last = time;
-        Ok(ascending)
+        let [least, greatest] = learnt;
+        self.min.update(least, Side::Min, collation);
+        self.max.update(greatest, Side::Max, collation);
+        self.held.numbers = numbers;
+        self.held.numbers.clear();
     }
 
     fn finish(&self) -> WrittenColumn {
@@ -270,6 +360,22 @@ impl ImageColumn {
             bytes: self.builder.to_bytes(),
         }
     }
+}
+
+/// The least and the greatest, of equals the first; `None` if one is no number.
+fn first_extremes(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
+    let (mut extremes, mut numbers) = (None, true);
+    for value in values {
+        numbers &= !value.is_nan();
+        let [least, greatest] = extremes.get_or_insert([value; 2]);
+        if value < *least {
+            *least = value;
+        }
+        if value > *greatest {
+            *greatest = value;
+        }
+    }
+    extremes.filter(|_| numbers)
 }
 
 impl BucketImage {
@@ -316,8 +422,7 @@ impl BucketImage {
 
     fn append(&mut self, at: usize, value: ValueRef<'_>) -> Result<()> {
         if let Some(column) = self.columns.get_mut(at) {
-            // Another field may hold dates in any order.
-            self.sorted &= column.append(value, &self.collation)? || at > 0;
+            column.append(value, &self.collation)?;
         }
         Ok(())
     }
@@ -346,8 +451,11 @@ impl BucketImage {
     pub(crate) fn into_document(mut self) -> Document {
         let rows = self.rows;
         for column in &mut self.columns {
-            column.pad(rows);
+            column.pad(rows, &self.collation);
+            column.settle(&self.collation);
         }
+        // Another field may hold dates in any order.
+        self.sorted &= self.columns.first().is_none_or(|times| times.ascending);
         let written = WrittenBucket {
             id: self.id,
             start_ms: self.start_ms,
@@ -373,7 +481,7 @@ impl EntrySink for BucketImage {
             self.columns.push(ImageColumn::new(name.into()));
         }
         if let Some(known) = self.columns.get_mut(id) {
-            known.pad(self.rows);
+            known.pad(self.rows, &self.collation);
         }
         Ok(())
     }
@@ -453,5 +561,76 @@ impl WrittenBucket<'_> {
             out.append_ref(&column.name, bytes);
         }
         out.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a column is made of if each value is taken for itself.
+    fn one_by_one(values: &[Value]) -> (Vec<u8>, Value, Value) {
+        let mut builder = ColumnBuilder::new();
+        let (mut min, mut max) = (Extreme::none(), Extreme::none());
+        for value in values {
+            let value = value.as_ref();
+            tail::append_value(&mut builder, value).unwrap();
+            min.update(value, Side::Min, &Collation::SIMPLE);
+            max.update(value, Side::Max, &Collation::SIMPLE);
+        }
+        (builder.finish(), min.to_value(), max.to_value())
+    }
+
+    /// Numbers as they are told apart: by type and bytes.
+    fn bytes(value: &Value) -> (u8, Vec<u8>) {
+        let mut out = Vec::new();
+        nilometer_bson::document::write_value(&mut out, value.as_ref());
+        (value.type_code(), out)
+    }
+
+    #[test]
+    fn values_that_were_held_are_those_that_came() {
+        let mut seed = 7u64;
+        let mut next = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % below
+        };
+        let number = |kind: usize, n: usize| match kind {
+            0 => Value::from(n as i32 - 3),
+            1 => Value::from(n as i64 - 3),
+            2 => Value::from([0.0, -0.0, 1.5, f64::NAN, 3.0, -2.0, 2.0][n]),
+            3 => Value::DateTime(n as i64 * 1000),
+            4 => Value::Missing,
+            _ => Value::from("text"),
+        };
+        for round in 0..400 {
+            let kinds = 1 + round % 6;
+            let mut values = Vec::new();
+            while values.len() < 60 {
+                let kind = next(kinds);
+                for _ in 0..=next(12) {
+                    values.push(number(kind, next(if round % 2 == 0 { 3 } else { 7 })));
+                }
+            }
+            let mut column = ImageColumn::new("v".into());
+            for (row, value) in values.iter().enumerate() {
+                if !value.is_missing() {
+                    column.pad(row, &Collation::SIMPLE);
+                    column.append(value.as_ref(), &Collation::SIMPLE).unwrap();
+                }
+            }
+            column.pad(values.len(), &Collation::SIMPLE);
+            column.settle(&Collation::SIMPLE);
+            let found = column.finish();
+            let (expected, min, max) = one_by_one(&values);
+            assert_eq!(found.bytes, expected, "{values:?}");
+            assert_eq!(bytes(&found.min), bytes(&min), "{values:?}");
+            assert_eq!(bytes(&found.max), bytes(&max), "{values:?}");
+            let dates = values.iter().map(Value::as_ref).filter_map(|v| match v {
+                ValueRef::DateTime(ms) => Some(ms),
+                _ => None,
+            });
+            assert_eq!(column.ascending, dates.is_sorted());
+        }
     }
 }

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashTable;
+use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Element, ValueRef, type_code};
 
 use super::Timeseries;
@@ -23,6 +24,9 @@ use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
 
 /// The largest bucket document, in bytes: the largest BSON document.
 const BUCKET_BYTES_MAX: usize = 16 << 20;
+
+/// Fields of a measurement that are remembered for the next.
+const SHAPE_FIELDS_MAX: usize = 256;
 
 /// After so many looks at metadata as bytes it is decided whether that is worth while …
 const RAW_LOOKS_MIN: usize = 64;
@@ -205,30 +209,81 @@ pub(super) fn examine<'a>(
     document: DocRef<'a>,
     options: &TimeseriesOptions,
 ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
-    let (meta, measurement) = examine_fields(document, options)?;
+    let (meta, measurement) = examine_fields(document, options, &mut Shape::default())?;
     meta.map_or(Ok(()), refuse_column)?;
     Ok((meta, measurement))
+}
+
+/// What a field of a measurement is.
+#[derive(Clone, Copy)]
+enum Role {
+    Time,
+    Meta,
+    Id,
+    Other,
+}
+
+impl Role {
+    fn of(name: &[u8], options: &TimeseriesOptions) -> Self {
+        let meta_field = options.meta_field.as_deref();
+        match name {
+            _ if name == options.time_field.as_bytes() => Self::Time,
+            _ if meta_field.is_some_and(|meta| meta.as_bytes() == name) => Self::Meta,
+            b"_id" => Self::Id,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The fields of the measurement before, in their order: mostly the next one has the same.
+#[derive(Default)]
+struct Shape<'a>(Vec<(&'a [u8], Role)>);
+
+impl<'a> Shape<'a> {
+    /// The next element, which is the one at `at`, and what it is.
+    #[inline]
+    fn next(
+        &mut self,
+        at: usize,
+        elements: &mut Elements<'a>,
+        options: &TimeseriesOptions,
+    ) -> Option<(Element<'a>, Role)> {
+        let known = self.0.get(at).copied();
+        let expected = known.and_then(|(name, role)| Some((elements.next_named(name)?, role)));
+        if expected.is_some() {
+            return expected;
+        }
+        let element = elements.next()?;
+        let name = element.name_bytes();
+        let role = Role::of(name, options);
+        match self.0.get_mut(at) {
+            Some(known) => *known = (name, role),
+            None if at < SHAPE_FIELDS_MAX => self.0.push((name, role)),
+            None => {}
+        }
+        Some((element, role))
+    }
 }
 
 /// The same; what the metadata holds is left for a look at the series.
 fn examine_fields<'a>(
     document: DocRef<'a>,
     options: &TimeseriesOptions,
+    shape: &mut Shape<'a>,
 ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
     let (mut time, mut meta, mut has_id) = (None, None, false);
-    for element in document {
-        let name = element.name_bytes();
-        if name == options.time_field.as_bytes() {
-            time = time.or(Some(element));
-        } else if options
-            .meta_field
-            .as_ref()
-            .is_some_and(|m| m.as_bytes() == name)
-        {
-            meta = meta.or(Some(element));
-            continue;
-        } else if name == b"_id" {
-            has_id = true;
+    let mut elements = document.iter();
+    let mut at = 0;
+    while let Some((element, role)) = shape.next(at, &mut elements, options) {
+        at += 1;
+        match role {
+            Role::Time => time = time.or(Some(element)),
+            Role::Meta => {
+                meta = meta.or(Some(element));
+                continue;
+            }
+            Role::Id => has_id = true,
+            Role::Other => {}
         }
         refuse_column(element)?;
     }
@@ -301,8 +356,10 @@ impl Timeseries {
         let mut outcome = InsertOutcome::default();
         let mut groups = Groups::new(&self.bucket_catalog, collection.uuid, indexes);
         let mut extended = false;
+        let mut shape = Shape::default();
         for (index, document) in documents.enumerate() {
-            let added = examine_fields(document, timeseries).and_then(|(meta, mut measurement)| {
+            let examined = examine_fields(document, timeseries, &mut shape);
+            let added = examined.and_then(|(meta, mut measurement)| {
                 measurement.index = index;
                 indexes.check_measurement(document)?;
                 let time_ms = measurement.time_ms;

@@ -13,7 +13,7 @@ use nilometer_bson::{DocRef, Document};
 use nilometer_storage::{Durability, WriteBatch};
 
 use super::Timeseries;
-use super::bucket_catalog::{BucketStorage, InFlight};
+use super::bucket_catalog::{BucketStorage, InFlight, Measurement};
 use super::fold::BucketKeyspaces;
 use super::grouping::{Group, Grouped};
 use super::index_maintenance::{Maintained, supports_reopening};
@@ -141,9 +141,10 @@ impl Timeseries {
         let mut writer = self.bucket_catalog.writer(&staged.collection, &storage)?;
         let added = groups.into_iter().try_for_each(|mut group| {
             // In order of time a batch fills one bucket after the other, however it was shuffled.
-            group
-                .measurements
-                .sort_by_key(|measurement| measurement.time_ms);
+            let by_time = |measurement: &Measurement<'_>| measurement.time_ms;
+            if !group.measurements.is_sorted_by_key(by_time) {
+                group.measurements.sort_by_key(by_time);
+            }
             // Made series by series: ids that count up within a bucket take almost no space.
             for measurement in &mut group.measurements {
                 measurement.generated_id = measurement.lacks_id.then(options.new_id);

@@ -102,9 +102,7 @@ mod tests {
     #[test]
     fn buckets_are_found_by_series_and_start() {
         let engine = MemoryEngine::new();
-        let options = KeyspaceOptions {
-            separate_values: false,
-        };
+        let options = KeyspaceOptions::default();
         let series = engine.create_keyspace("series", options).unwrap();
         let (a, b) = (
             SeriesMeta::of(ValueRef::Int32(1)),

@@ -97,7 +97,9 @@ impl Log {
         }
         if state.active.offset > state.active.size / 2 {
             let active = &state.active;
-            self.spares.want(active.offset, active.begun.elapsed());
+            let records = state.next_index - active.first_index;
+            self.spares
+                .want(active.offset, records, active.begun.elapsed());
         }
         Ok(())
     }

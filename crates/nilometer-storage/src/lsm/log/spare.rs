@@ -4,8 +4,8 @@
 //! growing a file, or filling reserved blocks for the first time, needs its metadata as well, and
 //! waits for whatever else the file system has to make durable. So segments that are done with are
 //! used again, as long as log and spares together stay under the cap of the log. While there are
-//! none, new ones are made in the background, and filled with zeros if the log grows slowly enough:
-//! many small commits gain from it, a few large ones would only wait for the zeros.
+//! none, new ones are made in the background, and filled with zeros if commits are small
+//! and the log grows slowly: those gain from it, a few large ones would only wait for the zeros.
 //!
 //! A spare is a convenience. One that cannot be made, for whatever reason, is no harm to the log: what was
 //! begun is removed, and the next commits ask again. If a segment itself cannot be made, the commit that
@@ -26,6 +26,9 @@ const FILL_BYTES: usize = 1 << 20;
 
 /// Bytes a second up to which new files are filled with zeros.
 const FILL_RATE_MAX: f64 = 40e6;
+
+/// Bytes that commits have on average up to which they are.
+const FILL_RECORD_BYTES_MAX: u64 = 4096;
 
 /// A file of the size of a segment.
 pub(super) struct Spare {
@@ -91,11 +94,13 @@ impl Spares {
         lock(&self.files).pop()
     }
 
-    /// Says that one will be needed soon: `written` bytes took `time`.
-    pub(super) fn want(&self, written: u64, time: Duration) {
+    /// Says that one will be needed soon: `records` of `written` bytes together took `time`.
+    pub(super) fn want(&self, written: u64, records: u64, time: Duration) {
         if !self.wanted.load(Ordering::Relaxed) {
             let rate = written as f64 / time.as_secs_f64();
-            self.filled.store(rate <= FILL_RATE_MAX, Ordering::Relaxed);
+            let small = written <= records.saturating_mul(FILL_RECORD_BYTES_MAX);
+            self.filled
+                .store(small && rate <= FILL_RATE_MAX, Ordering::Relaxed);
             self.wanted.store(true, Ordering::Relaxed);
         }
     }

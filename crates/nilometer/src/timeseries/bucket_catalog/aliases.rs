@@ -6,10 +6,11 @@
 //! time, field by field, by a hash that no order changes. The table has a fixed number of places;
 //! metadata takes one of two places its hash names, whoever had it before.
 
-use std::hash::{BuildHasher, Hash};
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::quality::RandomState;
+use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::series::SeriesKey;
@@ -42,40 +43,34 @@ enum Sent {
     Fields(Box<[Part]>),
 }
 
-/// A field of normalised metadata: a hash of it, and where it is there. Small: a look at one series
-/// should touch few lines of the cache.
+/// A field of normalised metadata: a part of a hash of it, and where it is there, from its type to the end of its value.
+/// Small: a look at one series should touch few lines of the cache.
 #[derive(Debug)]
 struct Part {
-    hash: u64,
-    type_code: u8,
-    /// The name; a 0 byte and the value follow.
+    hash: u32,
     start: u16,
-    name_bytes: u16,
-    value_bytes: u16,
+    bytes: u16,
 }
 
 impl Part {
-    /// The field whose type stands at `at`, and where the next one begins; `None` where that is too far.
-    fn new(hash: u64, at: usize, field: Element<'_>) -> Option<(Self, usize)> {
-        let (name, value) = (field.name_bytes().len(), field.value_bytes().len());
-        let part = Self {
-            hash,
-            type_code: field.type_code(),
-            start: u16::try_from(at + 1).ok()?,
-            name_bytes: u16::try_from(name).ok()?,
-            value_bytes: u16::try_from(value).ok()?,
-        };
-        Some((part, at + 1 + name + 1 + value))
-    }
-
-    fn is(&self, field: Element<'_>, normalised: &[u8]) -> bool {
+    fn is(&self, field: &[u8], normalised: &[u8]) -> bool {
         let here = normalised.get(usize::from(self.start)..);
-        let parts = here.and_then(|here| here.split_at_checked(usize::from(self.name_bytes)));
-        self.type_code == field.type_code()
-            && parts.is_some_and(|(name, rest)| {
-                name == field.name_bytes()
-                    && rest.get(1..1 + usize::from(self.value_bytes)) == Some(field.value_bytes())
-            })
+        here.and_then(|here| here.get(..usize::from(self.bytes))) == Some(field)
+    }
+}
+
+/// The fields of a document, each as its bytes: type, name and value.
+struct RawFields<'a>(Elements<'a>);
+
+impl<'a> Iterator for RawFields<'a> {
+    type Item = (Element<'a>, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let before = self.0.rest();
+        let element = self.0.next()?;
+        let bytes = before.get(..before.len() - self.0.rest().len())?;
+        Some((element, bytes))
     }
 }
 
@@ -83,7 +78,8 @@ impl Part {
 pub(crate) struct FieldHashes {
     of_all: u64,
     count: usize,
-    of_each: [u64; FIELDS_MAX],
+    /// With their lengths.
+    of_each: [(u32, u16); FIELDS_MAX],
 }
 
 /// The table.
@@ -119,27 +115,16 @@ impl Aliases {
         let mut hashes = FieldHashes {
             of_all: self.hasher.hash_one(collection),
             count: 0,
-            of_each: [0; FIELDS_MAX],
+            of_each: [(0, 0); FIELDS_MAX],
         };
-        for field in meta {
-            let hash = self.hash_of(field);
-            *hashes.of_each.get_mut(hashes.count)? = hash;
+        for (_, field) in RawFields(meta.iter()) {
+            let hash = self.hasher.hash_one(field);
+            let bytes = u16::try_from(field.len()).ok()?;
+            *hashes.of_each.get_mut(hashes.count)? = (hash as u32, bytes);
             hashes.count += 1;
             hashes.of_all = hashes.of_all.wrapping_add(hash);
         }
         Some(hashes)
-    }
-
-    fn hash_of(&self, field: Element<'_>) -> u64 {
-        struct Whole<'a>(Element<'a>);
-        impl Hash for Whole<'_> {
-            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-                state.write_u8(self.0.type_code());
-                state.write(self.0.name_bytes());
-                state.write(self.0.value_bytes());
-            }
-        }
-        self.hasher.hash_one(Whole(field))
     }
 
     /// The series that metadata with the bytes `raw` and this hash names, if it is remembered.
@@ -211,14 +196,17 @@ impl Aliases {
         // Behind the type of the metadata and the length of the document.
         let mut at = 1 + 4;
         let mut last: Option<&[u8]> = None;
-        for field in fields {
-            if last == Some(field.name_bytes()) {
+        for (element, field) in RawFields(fields.iter()) {
+            if last == Some(element.name_bytes()) {
                 return None;
             }
-            last = Some(field.name_bytes());
-            let (part, next) = Part::new(self.hash_of(field), at, field)?;
-            at = next;
-            parts.push(part);
+            last = Some(element.name_bytes());
+            parts.push(Part {
+                hash: self.hasher.hash_one(field) as u32,
+                start: u16::try_from(at).ok()?,
+                bytes: u16::try_from(field.len()).ok()?,
+            });
+            at += field.len();
         }
         Some(parts.into())
     }
@@ -254,14 +242,23 @@ fn is_permutation(
     meta: DocRef<'_>,
 ) -> bool {
     let mut met = 0u32;
-    let same = meta.iter().zip(&hashes.of_each).all(|(field, hash)| {
-        let mut known = parts.iter().enumerate();
-        let found = known.find(|(_, part)| part.hash == *hash);
-        found.is_some_and(|(at, part)| {
-            met |= 1 << at;
-            part.is(field, normalised)
-        })
-    });
+    let mut rest = meta.iter().rest();
+    let same = hashes
+        .of_each
+        .iter()
+        .take(hashes.count)
+        .all(|(hash, bytes)| {
+            let Some((field, behind)) = rest.split_at_checked(usize::from(*bytes)) else {
+                return false;
+            };
+            rest = behind;
+            let mut known = parts.iter().enumerate();
+            let found = known.find(|(_, part)| part.hash == *hash);
+            found.is_some_and(|(at, part)| {
+                met |= 1 << at;
+                part.is(field, normalised)
+            })
+        });
     same && met.count_ones() as usize == parts.len()
 }
 

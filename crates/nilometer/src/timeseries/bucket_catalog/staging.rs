@@ -113,8 +113,8 @@ impl<'a> Stage<'a> {
         accepted
     }
 
-    /// The common case: the bucket knows all fields, and their values are scalars of its types. It walks
-    /// the fields as [`Measurement::fields`] does, by hand: this is where an ingest spends most of its time.
+    /// The common case: the bucket knows all fields, mostly in this order, and their values are scalars of its types. It
+    /// walks the fields as [`Measurement::fields`] does, by hand: this is where an ingest spends most of its time.
     fn push_known(
         &mut self,
         bucket: &mut OpenBucket,
@@ -123,27 +123,35 @@ impl<'a> Stage<'a> {
     ) -> bool {
         let row = self.times.len();
         let meta_field = options.meta_field.as_deref().map(str::as_bytes);
-        let (mut hint, mut bytes) = (0, 0);
-        let mut known = |name: &[u8], type_code: u8, length: usize| {
-            let at = bucket.find_column(name, hint)?;
-            hint = at + 1;
-            bytes += length;
-            bucket.accepts_scalar(at, type_code).then_some(at)
-        };
-        let mut fits = true;
+        let (mut hint, mut bytes, mut fits) = (0, 0, true);
         if let Some(id) = measurement.generated_id {
-            match known(b"_id", type_code::OBJECT_ID, 12) {
-                Some(at) => self.put(at, row, ValueRef::ObjectId(id)),
+            let at = bucket.find_column(b"_id", hint);
+            match at.filter(|at| bucket.accepts_scalar(*at, type_code::OBJECT_ID)) {
+                Some(at) => {
+                    self.put(at, row, ValueRef::ObjectId(id));
+                    (hint, bytes) = (at + 1, 12);
+                }
                 None => fits = false,
             }
         }
-        for element in measurement.document {
-            let name = element.name_bytes();
-            if !fits || Some(name) == meta_field {
-                continue;
-            }
-            match known(name, element.type_code(), element.value_bytes().len()) {
-                Some(at) => self.put(at, row, element.value()),
+        let mut elements = measurement.document.iter();
+        while fits {
+            let expected = bucket.columns.get(hint);
+            let expected = expected.and_then(|column| elements.next_named(column.name.as_bytes()));
+            let (at, element) = match expected {
+                Some(element) => (Some(hint), element),
+                None => match elements.next() {
+                    Some(element) if Some(element.name_bytes()) == meta_field => continue,
+                    Some(element) => (bucket.find_column(element.name_bytes(), hint), element),
+                    None => break,
+                },
+            };
+            match at.filter(|at| bucket.accepts_scalar(*at, element.type_code())) {
+                Some(at) => {
+                    self.put(at, row, element.value());
+                    hint = at + 1;
+                    bytes += element.value_bytes().len();
+                }
                 None => fits = false,
             }
         }
