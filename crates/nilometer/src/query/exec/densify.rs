@@ -17,6 +17,9 @@
 //! first value and the partition's documents. Documents without a value (null, missing) pass, first in
 //! their partition. A document made here has the field and the partition's fields, nothing else.
 //!
+//! Without partitions, over an input that comes in the order of the field, nothing is gathered: documents are made as the
+//! axis goes by.
+//!
 //! How many may be made is limited for the whole stage; a step too small to change a value counts as
 //! one made, so that no input runs for ever.
 
@@ -76,6 +79,8 @@ impl Point {
 pub struct Densify {
     input: Option<BoxOperator>,
     stage: DensifyStage,
+    /// The input comes in the order of the field, and there are no partitions.
+    is_in_order: bool,
     running: Option<Running>,
 }
 
@@ -85,14 +90,58 @@ impl Densify {
         Self {
             input: Some(input),
             stage,
+            is_in_order: false,
             running: None,
         }
     }
 
-    fn start(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Running> {
+    /// Fills the axis of what `input` gives in its order, where there are no partitions.
+    pub fn in_order(input: BoxOperator, stage: DensifyStage) -> Self {
+        Self {
+            is_in_order: true,
+            ..Self::new(input, stage)
+        }
+    }
+
+    fn start(&self, input: BoxOperator, cx: &ExecContext<'_>) -> Result<Running> {
         let order = DensifyOrder {
             stage: self.stage.clone(),
         };
+        let has_partitions = !self.stage.partition_by.is_empty();
+        let (rows, ends) = match self.is_in_order {
+            true => (Rows::arriving(input, order), None),
+            false => self.gather(input, order, cx)?,
+        };
+        let span = match self.stage.bounds {
+            DensifyBounds::Between(low, high) => Span::Before(low, high),
+            DensifyBounds::Full if has_partitions => match ends {
+                Some((low, high)) => Span::Through(low, high),
+                None => Span::Own,
+            },
+            DensifyBounds::Full | DensifyBounds::Partition => Span::Own,
+        };
+        let mut running = Running {
+            rows,
+            waiting: None,
+            partition: None,
+            span,
+            left: cx.settings.limits.densify_documents_max,
+        };
+        running.waiting = running.rows.next(cx)?;
+        if !has_partitions && running.waiting.is_none() {
+            // Bounds are filled even where there is no document at all.
+            running.partition = Some(Partition::open(Vec::new(), span, self.stage.step));
+        }
+        Ok(running)
+    }
+
+    /// All rows in order, and the least and the greatest value of the axis.
+    fn gather(
+        &self,
+        mut input: BoxOperator,
+        order: DensifyOrder,
+        cx: &ExecContext<'_>,
+    ) -> Result<(Rows, Option<(Point, Point)>)> {
         let mut sorter = Sorter::new(order, MemoryGauge::gather("$densify", cx));
         let mut ends: Option<(Point, Point)> = None;
         while let Some(batch) = next_filled(&mut input, cx)? {
@@ -109,28 +158,7 @@ impl Densify {
                 sorter.add(row, cx)?;
             }
         }
-        let has_partitions = !self.stage.partition_by.is_empty();
-        let span = match self.stage.bounds {
-            DensifyBounds::Between(low, high) => Span::Before(low, high),
-            DensifyBounds::Full if has_partitions => match ends {
-                Some((low, high)) => Span::Through(low, high),
-                None => Span::Own,
-            },
-            DensifyBounds::Full | DensifyBounds::Partition => Span::Own,
-        };
-        let mut running = Running {
-            sorted: sorter.finish(cx)?,
-            waiting: None,
-            partition: None,
-            span,
-            left: cx.settings.limits.densify_documents_max,
-        };
-        running.waiting = running.sorted.next(cx)?;
-        if !has_partitions && running.waiting.is_none() {
-            // Bounds are filled even where there is no document at all.
-            running.partition = Some(Partition::open(Vec::new(), span, self.stage.step));
-        }
-        Ok(running)
+        Ok((Rows::Sorted(sorter.finish(cx)?), ends))
     }
 }
 
@@ -164,8 +192,47 @@ enum Span {
     Through(Point, Point),
 }
 
+/// Rows in the order of the axis.
+enum Rows {
+    Sorted(Sorted<DensifyOrder>),
+    Arriving {
+        input: BoxOperator,
+        order: DensifyOrder,
+        waiting: std::vec::IntoIter<Document>,
+    },
+}
+
+impl Rows {
+    fn arriving(input: BoxOperator, order: DensifyOrder) -> Self {
+        Self::Arriving {
+            input,
+            order,
+            waiting: Vec::new().into_iter(),
+        }
+    }
+
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<(DensifyKey, Document)>> {
+        match self {
+            Self::Sorted(sorted) => sorted.next(cx),
+            Self::Arriving {
+                input,
+                order,
+                waiting,
+            } => loop {
+                if let Some(row) = waiting.next() {
+                    return Ok(Some((order.key(&row, cx)?, row)));
+                }
+                match next_filled(input, cx)? {
+                    Some(batch) => *waiting = batch.into_rows()?.into_iter(),
+                    None => return Ok(None),
+                }
+            },
+        }
+    }
+}
+
 struct Running {
-    sorted: Sorted<DensifyOrder>,
+    rows: Rows,
     /// The next document of the input.
     waiting: Option<(DensifyKey, Document)>,
     partition: Option<Partition>,
@@ -208,7 +275,7 @@ impl Running {
             if let (Some(open), Some(point)) = (&mut self.partition, key.point) {
                 open.meet(point, stage.step)?;
             }
-            self.waiting = self.sorted.next(cx)?;
+            self.waiting = self.rows.next(cx)?;
             return Ok(Some(row));
         }
     }

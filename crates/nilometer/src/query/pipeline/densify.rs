@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nilometer_bson::number::Number;
 use nilometer_bson::path::FieldPath;
-use nilometer_bson::{ArrayRef, DocRef, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{ArrayRef, DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::{OtherStage, PipelineContext, Stage, object};
 use crate::error::{Error, Result};
@@ -54,6 +54,8 @@ pub struct DensifyStage {
     pub step: DensifyStep,
     /// Where values begin and end.
     pub bounds: DensifyBounds,
+    /// The input comes in the order of the axis.
+    is_in_order: bool,
     source: Value,
 }
 
@@ -79,7 +81,10 @@ pub enum DensifyBounds {
 
 impl OtherStage for DensifyStage {
     fn name(&self) -> &'static str {
-        "$densify"
+        match self.is_in_order {
+            true => "$_internalDensify",
+            false => "$densify",
+        }
     }
 
     fn explain(&self, name: &str, out: &mut DocumentBuilder) {
@@ -95,8 +100,28 @@ impl OtherStage for DensifyStage {
         needs
     }
 
+    fn wants_order(&self) -> Option<Document> {
+        // Below a path there may be arrays, which sort by their elements.
+        let is_plain = self.partition_by.is_empty() && self.field.len() == 1;
+        (is_plain && !self.is_in_order).then(|| {
+            let mut out = DocumentBuilder::new();
+            out.append(self.field.as_str(), 1);
+            out.finish()
+        })
+    }
+
+    fn in_order(&self) -> Option<Arc<dyn OtherStage>> {
+        Some(Arc::new(Self {
+            is_in_order: true,
+            ..self.clone()
+        }))
+    }
+
     fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(Densify::new(input, self.clone())))
+        Ok(Box::new(match self.is_in_order {
+            true => Densify::in_order(input, self.clone()),
+            false => Densify::new(input, self.clone()),
+        }))
     }
 }
 
@@ -156,6 +181,7 @@ pub(super) fn parse(
         partition_by: partition_by.into(),
         step,
         bounds,
+        is_in_order: false,
         source: value.to_value(),
     })));
     Ok(())

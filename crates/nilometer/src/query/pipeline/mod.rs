@@ -57,7 +57,7 @@ pub(crate) use documents::not_an_array as documents_not_an_array;
 pub(crate) use geo_near::not_first as geo_near_not_first;
 pub use geo_near::{GeoDistanceStage, GeoNearOutput, GeoNearStage, NearFrom};
 pub use graph_lookup::GraphLookupStage;
-pub use group::GroupStage;
+pub use group::{GroupStage, NamedPart};
 pub use lookup::{LookupEquality, LookupStage};
 pub use match_::MatchStage;
 pub use merge::{MergeStage, WhenMatched, WhenNotMatched};
@@ -250,7 +250,7 @@ impl Stage {
         match self {
             Self::Match(stage) => out.append(name, stage.source.clone()),
             Self::Project(stage) => out.append(name, stage.source.clone()),
-            Self::Group(stage) => out.append(name, stage.source.clone()),
+            Self::Group(stage) => out.append(name, stage.explain()),
             Self::Sort(stage) => {
                 stage.explain(&mut out);
                 &mut out

@@ -23,7 +23,10 @@ struct SetWindowFieldsStage {
 
 impl OtherStage for SetWindowFieldsStage {
     fn name(&self) -> &'static str {
-        "$setWindowFields"
+        match self.is_in_order {
+            true => "$_internalSetWindowFields",
+            false => "$setWindowFields",
+        }
     }
 
     fn explain(&self, name: &str, out: &mut DocumentBuilder) {

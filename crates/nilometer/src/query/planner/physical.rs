@@ -189,7 +189,10 @@ impl Builder {
             Stage::Match(stage) => Box::new(Filter::new(input, stage.filter)),
             Stage::Project(stage) => Box::new(Project::new(input, stage)),
             Stage::Group(mut stage) => match stage.in_order.take() {
-                Some(parts) => Box::new(StreamingGroup::new(input, stage, parts)),
+                Some(parts) => {
+                    let parts = parts.iter().map(|(_, part)| part.clone()).collect();
+                    Box::new(StreamingGroup::new(input, stage, parts))
+                }
                 None => Box::new(Group::new(input, stage)),
             },
             Stage::Sort(stage) => match stage.buckets {

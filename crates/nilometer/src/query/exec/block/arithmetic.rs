@@ -19,6 +19,7 @@ use nilometer_bson::{Document, Value};
 
 use super::group::{Run, is_constant};
 use crate::error::Result;
+use crate::eval::Dependencies;
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::expression::{
     Arithmetic, ArithmeticOperator, Comparison, ComparisonOperator, Expression,
@@ -71,6 +72,28 @@ pub(crate) fn computed_for_all(
     computed(expression, &whole, cx)
 }
 
+/// The rows of a selection in which an expression is true, if there are kernels for it.
+pub(super) fn select_computed(
+    expression: &Expression,
+    block: &MeasurementBlock,
+    selection: &Selection,
+    cx: &ExecContext<'_>,
+) -> Option<Selection> {
+    if !has_kernels(expression) {
+        return None;
+    }
+    let selected = MeasurementBlock {
+        selection: selection.clone(),
+        ..block.clone()
+    };
+    let column = computed(expression, &selected, cx)?;
+    let BlockData::Bool(holds) = column.data() else {
+        return None;
+    };
+    let mut holds = holds.iter();
+    Some(selection.filter(|_| holds.next().copied().unwrap_or(false)))
+}
+
 /// Adds what an accumulator's argument is in each run of selected measurements; false, and nothing added, if there are no
 /// kernels for it.
 pub(super) fn add_computed(
@@ -108,7 +131,6 @@ pub(super) fn add_computed(
 /// Whether there are kernels for an expression, as far as it tells by itself.
 pub(crate) fn has_kernels(expression: &Expression) -> bool {
     match expression {
-        Expression::Constant(_) => true,
         Expression::FieldPath(_) => true,
         Expression::Arithmetic(arithmetic) => arithmetic.operands.iter().all(has_kernels),
         Expression::Compare(comparison) => {
@@ -127,7 +149,12 @@ pub(crate) fn has_kernels(expression: &Expression) -> bool {
         Expression::Operation(operation) => operation
             .constant_difference()
             .is_some_and(|difference| has_kernels(difference.start) && has_kernels(difference.end)),
-        _ => false,
+        // Constants, and variables that are no document.
+        other => {
+            let mut reads = Dependencies::default();
+            other.dependencies(&mut reads);
+            reads.reads_nothing() && !reads.random
+        }
     }
 }
 
@@ -543,6 +570,27 @@ mod tests {
                     with_kernels += 1;
                     let rows = block.to_rows().unwrap();
                     assert_eq!(found.len(), rows.len());
+                    let all = Selection::all(block.bucket.count());
+                    let whole = MeasurementBlock {
+                        selection: all,
+                        ..block.clone()
+                    };
+                    let kept = select_computed(&expression, &whole, selection, cx);
+                    let is_true = |row: &Document| {
+                        let value = expression.evaluate(row.as_ref(), &cx.eval).unwrap();
+                        matches!(value, Value::Bool(true))
+                    };
+                    let places = selection.to_vec().into_iter().zip(&rows);
+                    let expected: Vec<u32> = places
+                        .filter(|(_, row)| is_true(row))
+                        .map(|(at, _)| at)
+                        .collect();
+                    match found.data() {
+                        BlockData::Bool(_) => {
+                            assert_eq!(kept.unwrap().to_vec(), expected, "{value:?}")
+                        }
+                        _ => assert!(kept.is_none(), "{value:?}"),
+                    }
                     for (at, row) in rows.iter().enumerate() {
                         let expected = expression.evaluate(row.as_ref(), &cx.eval).unwrap();
                         let (found, expected) =

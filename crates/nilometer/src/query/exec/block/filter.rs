@@ -6,6 +6,7 @@
 //! metadata only     asked once, decides for all rows
 //! time comparison   two binary searches when the bucket is sorted
 //! typed comparison  a kernel over the column ([`super::compare`])
+//! $expr             kernels over the columns it reads ([`super::arithmetic`]), where they are enough
 //! test of one field once per different value of the column where it has few, else once per row
 //! anything else     rows with only the fields the filter reads
 //! ```
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::{Value, ValueRef};
 
+use super::arithmetic::select_computed;
 use super::compare::{select_compare, sorted_range};
 use crate::error::Result;
 use crate::eval::matcher::{MatchExpression, MatchPath};
@@ -100,6 +102,11 @@ fn select_leaf(
         } else {
             Selection::none()
         });
+    }
+    if let MatchExpression::Expr(test) = leaf
+        && let Some(selected) = select_computed(&test.expression, block, selection, cx)
+    {
+        return Ok(selected);
     }
     if let Some(path) = leaf.leaf_path()
         && !path.is_itself()

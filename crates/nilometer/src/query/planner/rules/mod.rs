@@ -27,7 +27,7 @@
 //! | [`SortByBuckets`] | a sort by metadata, or by time, puts buckets in order first |
 //! | [`FirstGroupsFirst`] | a `$group` by bins of time of which a sort takes the first few stops once these are complete |
 //! | [`GroupInOrder`] | behind a sort by time, groups are given on when the part of the key that follows it changes |
-//! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time gets its input from such a sort |
+//! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time, and `$densify` of the time, get their input from such a sort |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
 //! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
 //!

@@ -42,9 +42,10 @@ impl Rule for SortByBuckets {
     }
 }
 
-/// `$setWindowFields` by metadata and time lets buckets be put in order, as a sort does.
+/// `$setWindowFields` by metadata and time lets buckets be put in order, as a sort does; so does `$densify` of the time.
 ///
-/// Conditions: it stands first; the partition is metadata, or there is none; what it sorts by is a sort
+/// Conditions: it stands first; the partition is metadata, or there is none (for `$densify` there must be none, as values
+/// of partitions are told apart otherwise than sorts do); what it sorts by is a sort
 /// [`SortByBuckets`] knows, but not by falling time alone, where equal times would come the other way round.
 pub struct WindowsInOrder;
 

@@ -1,5 +1,7 @@
 //! A `$group` that follows the order of time.
 
+use std::sync::Arc;
+
 use super::Rule;
 use crate::eval::expression::{ArithmeticOperator, Expression};
 use crate::eval::sort_key::SortBy;
@@ -34,14 +36,11 @@ impl Rule for GroupInOrder {
         if !by_time || !input.shown().contains(time_field) {
             return false;
         }
-        let follows = |part: &&Expression| follows_time(part, time_field);
-        let parts: Vec<Expression> = match &group.key {
-            Expression::Object(members) => {
-                let parts = members.iter().map(|(_, part)| part);
-                parts.filter(follows).cloned().collect()
-            }
-            single => [single].into_iter().filter(follows).cloned().collect(),
-        };
+        let parts = group.key_parts().into_iter();
+        let parts = parts.filter(|(_, part)| follows_time(part, time_field));
+        let parts: Vec<(Arc<str>, Expression)> = parts
+            .map(|(name, part)| (name.unwrap_or("_id").into(), part.clone()))
+            .collect();
         if parts.is_empty() {
             return false;
         }

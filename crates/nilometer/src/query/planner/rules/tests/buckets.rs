@@ -470,6 +470,20 @@ fn groups_follow_a_sort_by_time() {
     let mut computed = behind(by_time(), "$t".into());
     computed.insert(0, stage("$set", doc! {"t": "$v"}));
     check(rule, false, loose(), computed);
+    // Explain says which parts of the key follow the time.
+    let parts = |key: Value| {
+        let plan = plan_over(loose(), behind(by_time(), key).into());
+        let shown = plan.stages[1].explain();
+        let group = shown.get("$_internalStreamingGroup").as_document().unwrap();
+        let names = group.get("$monotonicIdFields").as_array().unwrap();
+        names
+            .iter()
+            .map(|name| name.as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(parts(trunc("$t".into())), ["_id"]);
+    let key = doc! {"m": "$m.a", "h": trunc("$t".into()), "t": "$t"};
+    assert_eq!(parts(key.into()), ["h", "t"]);
 }
 
 /// What is said of runs of times, of buckets between two times, and of groups in order, relies on it.
@@ -601,7 +615,63 @@ fn windows_by_metadata_and_time_come_in_order() {
     check(rule, false, loose(), alone(doc! {"t": -1}));
     check(rule, false, plain(), alone(doc! {"t": 1}));
     let plan = plan_over(loose(), of("$m".into(), doc! {"t": 1}).into());
-    assert_eq!(names(&plan), ["$sort", "$setWindowFields"]);
+    assert_eq!(names(&plan), ["$sort", "$_internalSetWindowFields"]);
+}
+
+#[test]
+fn the_axis_of_time_is_filled_as_buckets_come() {
+    let rule = "WindowsInOrder";
+    let of = |field: &str, bounds: Value, partitions: Value| {
+        let mut range = DocumentBuilder::new();
+        range.append("step", 1);
+        range.append("bounds", bounds);
+        if field == "t" {
+            range.append("unit", "minute");
+        }
+        let mut spec = DocumentBuilder::new();
+        spec.append("field", field);
+        spec.append("partitionByFields", partitions);
+        spec.append("range", range.finish());
+        vec![stage("$densify", spec.finish())]
+    };
+    let full = || Value::from("full");
+    check(rule, true, loose(), of("t", full(), Value::Missing));
+    check(rule, true, loose(), of("t", full(), array![]));
+    check(
+        rule,
+        true,
+        fixed(),
+        of("t", array![date(T0), date(T0 + HOUR)], Value::Missing),
+    );
+    for (field, partitions) in [
+        ("v", Value::Missing),
+        ("t", array!["m.a"]),
+        ("t", array!["v"]),
+    ] {
+        check(rule, false, loose(), of(field, full(), partitions));
+    }
+    check(rule, false, plain(), of("t", full(), Value::Missing));
+    let plan = plan_over(loose(), of("t", full(), Value::Missing).into());
+    assert_eq!(names(&plan), ["$sort", "$_internalDensify"]);
+    let mut computed = of("t", full(), Value::Missing);
+    computed.insert(0, stage("$set", doc! {"t": "$v"}));
+    check(rule, false, loose(), computed);
+    // The first documents are there before all is read.
+    let source = hosts();
+    let collections = MemoryCollections::of(Resolved::TimeSeries(Arc::clone(&source) as _));
+    let stages: Value = of("t", full(), Value::Missing).into();
+    let mut filled = executor(&collections, &stages);
+    // A row of the executor is a batch of many; two hosts are on every minute already.
+    let first = filled.next(&operation()).unwrap().unwrap();
+    assert!(!first.is_empty());
+    let (found, _) = decoded(of(
+        "t",
+        array![date(T0 / HOUR * HOUR - HOUR), date(T0 / HOUR * HOUR)],
+        Value::Missing,
+    ));
+    assert_eq!(found.len(), 60 + 360);
+    let (wide, _) = decoded(of("t", full(), Value::Missing));
+    assert_eq!(wide.len(), 360);
 }
 
 #[test]
