@@ -69,7 +69,7 @@ impl Kind {
             ValueRef::Double(_) => Self::Double,
             ValueRef::Bool(_) => Self::Boolean,
             ValueRef::DateTime(_) => Self::Date,
-            ValueRef::Binary(binary) if binary.subtype == 0 => Self::Bytes,
+            ValueRef::Binary { subtype: 0, .. } => Self::Bytes,
             _ => Self::Text,
         })
     }
@@ -270,8 +270,7 @@ fn write_column(
         }),
         (ColumnWriter::ByteArrayColumnWriter(writer), Kind::Bytes) => {
             written!(writer, |value| match value {
-                ValueRef::Binary(binary) if binary.subtype == 0 =>
-                    Some(ByteArray::from(binary.bytes.to_vec())),
+                ValueRef::Binary { subtype: 0, bytes } => Some(ByteArray::from(bytes.to_vec())),
                 _ => None,
             })
         }
