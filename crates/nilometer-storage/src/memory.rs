@@ -60,6 +60,8 @@ struct Space {
     keyspace: Keyspace,
     entries: RwLock<BTreeMap<Bytes, Versions>>,
     bytes: AtomicU64,
+    /// The version of the last write. It is noted before that version is published.
+    changed: AtomicU64,
 }
 
 /// Values of one key by ascending version; `None` is a removal.
@@ -145,6 +147,7 @@ impl Drop for Pin {
 impl Space {
     /// Writes one value and returns true when an older one had to be kept for a pin.
     fn write(&self, key: Bytes, value: Option<Bytes>, version: u64, oldest: u64) -> bool {
+        self.changed.fetch_max(version, Ordering::AcqRel);
         let mut entries = write(&self.entries);
         let added = (key.len() + value.as_ref().map_or(0, |value| value.len())) as u64;
         self.bytes.fetch_add(added, Ordering::Relaxed);
@@ -214,6 +217,7 @@ impl Engine for MemoryEngine {
             },
             entries: RwLock::default(),
             bytes: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
         };
         Arc::make_mut(&mut state.keyspaces).insert(id, Arc::new(space));
         Ok(id)
@@ -358,6 +362,15 @@ impl Snapshot for MemorySnapshot {
             chunk: VecDeque::new(),
             finished: end.is_some_and(|end| end <= start),
         }))
+    }
+
+    fn version(&self, keyspace: KeyspaceId) -> Option<u64> {
+        let changed = self
+            .keyspaces
+            .get(&keyspace)?
+            .changed
+            .load(Ordering::Acquire);
+        (changed <= self.pin.version).then_some(changed)
     }
 }
 

@@ -3,7 +3,7 @@
 //! A panic on another thread that an input started counts, too: the hook of the process notes each. Whoever runs many
 //! runners may look at the [`Slot`] of each, to find an input that never ends.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +19,10 @@ static HOOK: Once = Once::new();
 thread_local! {
     /// What the runner of this thread is doing: none if there is no runner; else the last panic.
     static HERE: RefCell<Option<String>> = const { RefCell::new(None) };
+
+    /// True on threads that make runners: between two inputs it is they who say that a batch has failed, and that is no
+    /// other runner's failure.
+    static IS_JUDGE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What a runner is doing now: since when, the seed, the number of the input.
@@ -47,8 +51,13 @@ pub struct Runner {
 impl Runner {
     /// A runner of the batch of `seed`.
     pub fn new(target: &'static str, seed: u64) -> Self {
+        IS_JUDGE.set(true);
         HOOK.call_once(|| {
-            std::panic::set_hook(Box::new(|panic| {
+            let usual = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                if IS_JUDGE.get() && HERE.with_borrow(Option::is_none) {
+                    return usual(panic);
+                }
                 let told = match std::env::var("RUST_BACKTRACE")
                     .ok()
                     .filter(|asked| asked == "full")

@@ -3,6 +3,7 @@
 //! Joins the time-series room, which knows how buckets and their indexes lie in storage, with the
 //! traits of [`crate::query::source`].
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,6 +13,7 @@ use nilometer_bson::{Document, DocumentBuilder, ObjectId, ValueRef};
 use crate::catalog::{Collection, StoredIndex};
 use crate::error::{Error, Result};
 use crate::eval::Collation;
+use crate::eval::accumulator::ColumnTotal;
 use crate::index::Index;
 use crate::index::buckets::{BucketIndex, WantedKeys};
 use crate::query::source::{
@@ -377,6 +379,10 @@ impl BucketHeader for StoredBucket {
         self.meta()
     }
 
+    fn meta_number(&self) -> Option<NonZeroU64> {
+        self.meta_number()
+    }
+
     fn min(&self, field: &str) -> ValueRef<'_> {
         self.min(field)
     }
@@ -405,5 +411,17 @@ impl Bucket for StoredBucket {
 
     fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
         self.column(name)
+    }
+
+    fn has_column(&self, name: &str) -> bool {
+        self.has_column(name)
+    }
+
+    fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
+        self.total(name)
+    }
+
+    fn has_total(&self, name: &str) -> bool {
+        self.has_total(name)
     }
 }

@@ -11,14 +11,16 @@
 //! the columns must answer as if it had been given those documents.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 
 use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::row_writer::RowWriter;
 use crate::error::Result;
+use crate::eval::accumulator::ColumnTotal;
 use crate::query::source::Bucket;
 
 /// Part of an answer on its way.
@@ -334,6 +336,48 @@ impl MeasurementBlock {
             Some(name) if self.shape.fields.contains(name) => self.bucket.meta(),
             _ => ValueRef::Missing,
         }
+    }
+
+    /// True if all measurements of the bucket are meant.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.selection.len() == self.bucket.count() as usize
+    }
+
+    /// The bucket's number for its metadata, if measurements show that.
+    pub(crate) fn meta_number(&self) -> Option<NonZeroU64> {
+        let shown = self.shape.meta_field.as_ref();
+        let shown = shown.filter(|name| self.shape.fields.contains(name));
+        shown.and_then(|_| self.bucket.meta_number())
+    }
+
+    /// Whether nothing has to be decoded for what measurements show under `name`.
+    pub(crate) fn has_column(&self, name: &str) -> bool {
+        !self.is_column(name) || self.bucket.has_column(name)
+    }
+
+    /// What measurement `row` of the bucket shows under `name`.
+    pub(crate) fn value(&self, name: &str, row: u32) -> Result<Value> {
+        if self.shape.meta_field.as_deref() == Some(name) {
+            return Ok(self.meta().to_value());
+        }
+        let column = self.column(name)?;
+        let value = column
+            .as_ref()
+            .map(|column| column.value(row as usize).to_value());
+        Ok(value.unwrap_or_default())
+    }
+
+    /// The total of the column measurements show under `name`, if all of them are meant and it has one.
+    pub(crate) fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
+        match self.is_whole() && self.is_column(name) {
+            true => self.bucket.total(name),
+            false => Ok(None),
+        }
+    }
+
+    /// Whether that total is known without decoding the column.
+    pub(crate) fn has_total(&self, name: &str) -> bool {
+        self.is_whole() && self.is_column(name) && self.bucket.has_total(name)
     }
 
     /// A document of what is the same in all measurements: the metadata, under its name.

@@ -22,6 +22,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef};
 
 use crate::catalog::{Namespace, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
+use crate::eval::accumulator::ColumnTotal;
 use crate::eval::matcher::MatchExpression;
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
@@ -504,6 +505,24 @@ pub trait Bucket: BucketHeader + Send + Sync {
 
     /// One column; `None` if the bucket has no such field.
     fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>>;
+
+    /// Whether the column is decoded, or none is there.
+    fn has_column(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+
+    /// The total of a column; `None` if it has none, or none that is kept. It may have to be decoded for it.
+    fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
+        let _ = name;
+        Ok(None)
+    }
+
+    /// Whether the total of a column is known without decoding it.
+    fn has_total(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
 
     /// The metadata, owned.
     fn meta_value(&self) -> Value {

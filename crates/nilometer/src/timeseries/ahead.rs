@@ -1,7 +1,7 @@
 //! Buckets fetched by their ids.
 //!
 //! Each bucket may lie in three keyspaces ([`super::walk`]). Where the buckets that are asked for lie close together, as
-//! the newest of all series do, open documents and tails are walked beside them: as long as the next one that is
+//! the newest of all series do, sealed documents are walked from one to the next, and open documents and tails beside them: as long as the next one that is
 //! there belongs to a later bucket, nothing needs to be asked of these two. Elsewhere such a walk would pass over the tails
 //! of all that lies between, and over what of them is deleted and not yet gone: each bucket is asked for by its key.
 
@@ -9,11 +9,14 @@ use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot};
 
 use super::fold::BucketKeyspaces;
 use super::tail;
-use super::walk::{RawBucket, behind, bucket_of};
+use super::walk::{Lying, RawBucket, behind, bucket_of};
 use crate::error::Result;
 
 /// Entries passed one by one before a jump.
 const ENTRIES_PASSED_MAX: usize = 8;
+
+/// Documents that lay far off, after which a walk is given up.
+const FAR_MAX: usize = 4;
 
 /// Those of the buckets called `ids` that are there, in the order asked for.
 pub(super) fn buckets_of(
@@ -23,15 +26,20 @@ pub(super) fn buckets_of(
 ) -> Result<Vec<RawBucket>> {
     let mut found = Vec::with_capacity(ids.len());
     for id in ids.iter().copied() {
-        let stored = match snapshot.get(keyspaces.open, &id)? {
-            Some(document) => Some(document),
-            None => snapshot.get(keyspaces.sealed, &id)?,
+        let document = match snapshot.get(keyspaces.open, &id)? {
+            Some(stored) => Some(Lying::Open(stored)),
+            None => snapshot.get(keyspaces.sealed, &id)?.map(Lying::Sealed),
         };
         let (start, end) = (tail::key(id, 0), behind(id));
         let tail = snapshot.scan(keyspaces.tail, &start, Some(&end), Direction::Forward)?;
         let tail = tail.collect::<Result<Vec<_>, _>>()?;
-        if stored.is_some() || !tail.is_empty() {
-            found.push(RawBucket { id, stored, tail });
+        if document.is_some() || !tail.is_empty() {
+            found.push(RawBucket {
+                id,
+                is_sealed: matches!(document, Some(Lying::Sealed(_))),
+                document,
+                tail,
+            });
         }
     }
     Ok(found)
@@ -54,24 +62,60 @@ pub(super) fn neighbours(
     };
     let mut open = Ahead::new(snapshot, keyspaces.open, last);
     let mut tails = Ahead::new(snapshot, keyspaces.tail, last);
+    let mut sealed = Sealed {
+        walk: Ahead::new(snapshot, keyspaces.sealed, last),
+        far: 0,
+    };
     let mut found = Vec::with_capacity(ids.len());
     for id in ascending {
-        let stored = match open.take(id)? {
-            Some((_, document)) => Some(document),
-            None => snapshot.get(keyspaces.sealed, &id)?,
+        let document = match open.take(id)? {
+            Some((_, stored)) => Some(Lying::Open(stored)),
+            None => sealed
+                .document(snapshot, keyspaces.sealed, id)?
+                .map(Lying::Sealed),
         };
         let mut tail = Vec::new();
         while let Some(entry) = tails.take(id)? {
             tail.push(entry);
         }
-        if stored.is_some() || !tail.is_empty() {
-            found.push(RawBucket { id, stored, tail });
+        if document.is_some() || !tail.is_empty() {
+            found.push(RawBucket {
+                id,
+                is_sealed: matches!(document, Some(Lying::Sealed(_))),
+                document,
+                tail,
+            });
         }
     }
     if is_descending {
         found.reverse();
     }
     Ok(found)
+}
+
+/// Sealed documents: walked from one to the next as long as they lie side by side, else asked for by their keys, which
+/// costs more than a step and less than a jump.
+struct Sealed<'s> {
+    walk: Ahead<'s>,
+    /// How often the next one lay far off.
+    far: usize,
+}
+
+impl Sealed<'_> {
+    fn document(
+        &mut self,
+        snapshot: &dyn Snapshot,
+        keyspace: KeyspaceId,
+        id: [u8; 12],
+    ) -> Result<Option<Bytes>> {
+        if self.far < FAR_MAX {
+            if self.walk.scan.is_none() || self.walk.walk_to(id)? {
+                return Ok(self.walk.take(id)?.map(|(_, stored)| stored));
+            }
+            self.far += 1;
+        }
+        Ok(snapshot.get(keyspace, &id)?)
+    }
 }
 
 /// A keyspace with its next entry looked at, to be asked for buckets whose ids do not fall.
@@ -107,8 +151,16 @@ impl<'s> Ahead<'s> {
 
     /// Goes on to the first entry of the bucket, or of a later one.
     fn seek(&mut self, id: [u8; 12]) -> Result<()> {
+        match self.walk_to(id)? {
+            true => Ok(()),
+            false => self.jump(id),
+        }
+    }
+
+    /// The same if it is near.
+    fn walk_to(&mut self, id: [u8; 12]) -> Result<bool> {
         if self.scan.is_none() {
-            return self.jump(id);
+            return Ok(false);
         }
         let mut passed = 0;
         while let Some((next, ..)) = &self.next
@@ -116,11 +168,11 @@ impl<'s> Ahead<'s> {
         {
             passed += 1;
             if passed > ENTRIES_PASSED_MAX {
-                return self.jump(id);
+                return Ok(false);
             }
             self.pull()?;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn jump(&mut self, id: [u8; 12]) -> Result<()> {
@@ -187,7 +239,7 @@ mod tests {
         let check = |asked: Vec<[u8; 12]>| {
             let plain = |found: Vec<RawBucket>| -> Vec<([u8; 12], Option<Vec<u8>>, usize)> {
                 let found = found.into_iter();
-                let plain = found.map(|b| (b.id, b.stored.map(|s| s.to_vec()), b.tail.len()));
+                let plain = found.map(|b| (b.id, b.stored().map(|s| s.to_vec()), b.tail.len()));
                 plain.collect()
             };
             let found = plain(neighbours(&*snapshot, keyspaces, &asked).unwrap());

@@ -3,7 +3,8 @@
 //! A bucket in the cache answers for one state of it only: the bytes it was opened from and the tail
 //! entries folded into it. A reader comes with the state it has read from storage, so a bucket that
 //! was written meanwhile is opened anew, and no writer needs to tell the cache anything. Where the engine gives the
-//! same bytes in the same place, which the bucket in the cache holds on to, there is nothing to compare.
+//! same bytes in the same place, which the bucket in the cache holds on to, there is nothing to compare; and where
+//! a snapshot shows what another did ([`Versions`]), there is nothing to read.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nilometer_storage::Bytes;
 
 use super::read::StoredBucket;
+use super::roster::Versions;
 
 /// Memory the cache may take if nothing else is said, as if every column of its buckets were decoded, in bytes.
 pub const BUCKET_CACHE_BYTES_MAX: usize = 256 << 20;
@@ -37,13 +39,21 @@ pub(super) fn state(stored: Option<&[u8]>, tail: &[(Bytes, Bytes)]) -> u64 {
 struct Entry {
     state: u64,
     bucket: Arc<StoredBucket>,
-    /// Read again since it came, or since it was last passed over.
-    is_wanted: bool,
+    /// What the snapshot showed in which it was last found in this state.
+    seen: Option<Versions>,
+}
+
+impl Entry {
+    fn give(&mut self, versions: Option<Versions>) -> Arc<StoredBucket> {
+        self.seen = versions.or(self.seen);
+        self.bucket.is_wanted_again();
+        self.bucket.clone()
+    }
 }
 
 #[derive(Default)]
 struct Kept {
-    buckets: HashMap<[u8; 12], Entry>,
+    buckets: HashMap<[u8; 12], Entry, foldhash::fast::RandomState>,
     bytes: usize,
 }
 
@@ -54,7 +64,7 @@ impl Kept {
         while self.bytes > most {
             let bytes = &mut self.bytes;
             self.buckets.retain(|_, entry| {
-                if *bytes <= most || std::mem::take(&mut entry.is_wanted) {
+                if *bytes <= most || entry.bucket.was_wanted() {
                     return true;
                 }
                 *bytes = bytes.saturating_sub(entry.bucket.memory_bytes());
@@ -103,30 +113,61 @@ impl BucketCache {
         self.lock().bytes
     }
 
+    /// True if it keeps anything.
+    pub(super) fn keeps(&self) -> bool {
+        self.bytes_max.load(Ordering::Relaxed) > 0
+    }
+
+    /// The buckets of these ids that were found when a snapshot showed the same, each in its place.
+    pub(super) fn seen(
+        &self,
+        versions: Option<Versions>,
+        ids: &[[u8; 12]],
+    ) -> Vec<Option<Arc<StoredBucket>>> {
+        if versions.is_none() {
+            return vec![None; ids.len()];
+        }
+        let mut kept = self.lock();
+        let seen = ids.iter().map(|id| {
+            let entry = kept.buckets.get_mut(id)?;
+            (entry.seen == versions).then(|| entry.give(versions))
+        });
+        seen.collect()
+    }
+
     /// The bucket in this state.
-    pub(super) fn get(&self, id: [u8; 12], state: u64) -> Option<Arc<StoredBucket>> {
+    pub(super) fn get(
+        &self,
+        id: [u8; 12],
+        state: u64,
+        versions: Option<Versions>,
+    ) -> Option<Arc<StoredBucket>> {
         let mut kept = self.lock();
         let entry = kept.buckets.get_mut(&id)?;
-        if entry.state != state {
-            return None;
-        }
-        entry.is_wanted = true;
-        Some(entry.bucket.clone())
+        (entry.state == state).then(|| entry.give(versions))
     }
 
     /// The bucket that was opened from these very bytes, with no tail.
-    pub(super) fn get_like(&self, id: [u8; 12], stored: &[u8]) -> Option<Arc<StoredBucket>> {
+    pub(super) fn get_like(
+        &self,
+        id: [u8; 12],
+        stored: &[u8],
+        versions: Option<Versions>,
+    ) -> Option<Arc<StoredBucket>> {
         let mut kept = self.lock();
         let entry = kept.buckets.get_mut(&id)?;
-        if !entry.bucket.is_opened_from(stored) {
-            return None;
-        }
-        entry.is_wanted = true;
-        Some(entry.bucket.clone())
+        let is_it = entry.bucket.is_opened_from(stored);
+        is_it.then(|| entry.give(versions))
     }
 
     /// Keeps a bucket; others go when there is no room.
-    pub(super) fn put(&self, id: [u8; 12], state: u64, bucket: Arc<StoredBucket>) {
+    pub(super) fn put(
+        &self,
+        id: [u8; 12],
+        state: u64,
+        bucket: Arc<StoredBucket>,
+        versions: Option<Versions>,
+    ) {
         let most = self.bytes_max.load(Ordering::Relaxed);
         let bytes = bucket.memory_bytes();
         if bytes > most / SHARE_MAX {
@@ -135,7 +176,7 @@ impl BucketCache {
         let entry = Entry {
             state,
             bucket,
-            is_wanted: false,
+            seen: versions,
         };
         let mut kept = self.lock();
         if kept.bytes + bytes > most {
@@ -178,10 +219,10 @@ mod tests {
     #[test]
     fn a_bucket_answers_for_its_state_alone() {
         let cache = BucketCache::default();
-        cache.put([1; 12], 5, bucket(1, 0));
-        assert!(cache.get([1; 12], 5).is_some());
-        assert!(cache.get([1; 12], 6).is_none());
-        assert!(cache.get([2; 12], 5).is_none());
+        cache.put([1; 12], 5, bucket(1, 0), None);
+        assert!(cache.get([1; 12], 5, None).is_some());
+        assert!(cache.get([1; 12], 6, None).is_none());
+        assert!(cache.get([2; 12], 5, None).is_none());
         let entry = |key: &str, value: &str| {
             let bytes = |text: &str| Bytes::copy_from(text.as_bytes());
             vec![(bytes(key), bytes(value))]
@@ -210,15 +251,15 @@ mod tests {
     fn memory_is_bounded() {
         let cache = BucketCache::default();
         for id in 0..40 {
-            cache.put([id; 12], 1, bucket(id, 15 << 20));
+            cache.put([id; 12], 1, bucket(id, 15 << 20), None);
             assert!(check(&cache) <= BUCKET_CACHE_BYTES_MAX);
         }
-        cache.put([99; 12], 1, bucket(99, BUCKET_CACHE_BYTES_MAX / 4));
-        assert!(cache.get([99; 12], 1).is_none());
+        cache.put([99; 12], 1, bucket(99, BUCKET_CACHE_BYTES_MAX / 4), None);
+        assert!(cache.get([99; 12], 1, None).is_none());
         cache.set_bytes_max(50 << 20);
         assert!((1..=50 << 20).contains(&check(&cache)));
         cache.set_bytes_max(0);
-        cache.put([1; 12], 1, bucket(1, 0));
+        cache.put([1; 12], 1, bucket(1, 0), None);
         assert_eq!(check(&cache), 0);
         assert_eq!(cache.memory_bytes(), 0);
     }
@@ -227,10 +268,10 @@ mod tests {
     fn what_is_read_again_stays() {
         let cache = BucketCache::default();
         cache.set_bytes_max(1 << 20);
-        cache.put([200; 12], 1, bucket(200, 60_000));
+        cache.put([200; 12], 1, bucket(200, 60_000), None);
         for id in 0..100 {
-            assert!(cache.get([200; 12], 1).is_some(), "{id}");
-            cache.put([id; 12], 1, bucket(id, 60_000));
+            assert!(cache.get([200; 12], 1, None).is_some(), "{id}");
+            cache.put([id; 12], 1, bucket(id, 60_000), None);
         }
         assert!(check(&cache) <= 1 << 20);
     }

@@ -18,7 +18,7 @@ use super::Timeseries;
 use super::bucket_document::BucketDocument;
 use super::change::Claim;
 use super::index_scan;
-use super::read::BucketRange;
+use super::scan::BucketRange;
 use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
 use crate::eval::EvalContext;

@@ -109,17 +109,19 @@ impl Timeseries {
         };
         let mut batch = WriteBatch::new();
         let mut chunk = Chunk::default();
-        for RawBucket { id, stored, tail } in next_buckets(&*snapshot, keyspaces, bounds)?.0 {
+        for bucket in next_buckets(&*snapshot, keyspaces, bounds, None)?.found {
+            let RawBucket { id, ref tail, .. } = bucket;
+            let stored = bucket.stored();
             let entries = tail
                 .iter()
                 .map(|(key, value)| Ok((key.to_vec(), tail::decode(value)?)));
             let entries = entries.collect::<Result<Vec<_>>>()?;
-            let document = match &stored {
+            let document = match stored {
                 Some(stored) => Some(header_or_all(stored, made.needs_columns())?),
                 None => None,
             };
             if made.needs_documents() && !entries.is_empty() {
-                let whole = stored.as_deref().map(sealed::load).transpose()?;
+                let whole = stored.map(|stored| sealed::load(stored)).transpose()?;
                 let whole = whole.as_ref().map(Document::as_ref);
                 if let Some(image) = fold::image(whole, &entries, id, layout)? {
                     made.check_document(image.into_document().as_ref())?;

@@ -24,7 +24,7 @@ use nilometer_storage::{Bytes, Direction, KeyspaceId, Snapshot};
 
 use super::Timeseries;
 use super::fold::BucketKeyspaces;
-use super::read::BucketRange;
+use super::scan::BucketRange;
 use super::tail;
 use super::walk::behind;
 use crate::catalog::Collection;

@@ -17,7 +17,7 @@ use super::bucket_document::Layout;
 use super::fold::{self, BucketKeyspaces};
 use super::index_maintenance::Maintained;
 use super::index_scan::{buckets_with_tail, split};
-use super::read::BucketRange;
+use super::scan::BucketRange;
 use crate::catalog::{Collection, StoredIndex};
 use crate::error::{Error, Result};
 use crate::index::buckets::BucketIndex;

@@ -36,6 +36,7 @@ mod index_view;
 mod insert;
 mod measurements;
 mod meta;
+mod meta_numbers;
 mod metrics;
 mod min_max;
 mod outermost;
@@ -44,6 +45,8 @@ mod raw;
 mod raw_tests;
 mod read;
 pub mod rewrite;
+mod roster;
+mod scan;
 mod schema;
 mod sealed;
 mod series_index;
@@ -75,7 +78,8 @@ pub use measurements::{
 };
 pub use metrics::TimeseriesMetrics;
 pub use raw::{BucketFate, RawChange};
-pub use read::{BucketRange, BucketScan, StoredBucket};
+pub use read::StoredBucket;
+pub use scan::{BucketRange, BucketScan};
 
 use crate::catalog::{Catalog, Collection};
 use crate::error::Result;
@@ -100,6 +104,10 @@ pub struct Timeseries {
     start_ranges: index_scan::StartRanges,
     /// The newest and the oldest buckets of each series, as far as they are known.
     outermost: outermost::Outermost,
+    /// Which sealed buckets there are, as far as it is known.
+    rosters: roster::Rosters,
+    /// Numbers that stand for metadata.
+    metas: meta_numbers::MetaNumbers,
     /// Collections that were inserted into, for the chores of their buckets.
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
 }
@@ -141,6 +149,8 @@ impl Timeseries {
             bucket_cache: BucketCache::default(),
             start_ranges: index_scan::StartRanges::default(),
             outermost: outermost::Outermost::default(),
+            rosters: roster::Rosters::default(),
+            metas: meta_numbers::MetaNumbers::default(),
             collections: RwLock::default(),
         }
     }

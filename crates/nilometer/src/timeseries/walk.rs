@@ -7,21 +7,110 @@
 //! it, would pass over all of them again for every chunk.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use nilometer_storage::{Bytes, Direction, KeyspaceId, Scan, Snapshot};
 
 use super::bucket_document::damaged;
 use super::fold::BucketKeyspaces;
+use super::read::StoredBucket;
+use super::roster::Part;
 use super::tail;
 use crate::error::Result;
 
 /// A bucket as it is stored; nothing of it has been decoded.
 pub(super) struct RawBucket {
     pub(super) id: [u8; 12],
-    /// The stored form of the document, if one was written.
-    pub(super) stored: Option<Bytes>,
+    /// The document, if one was written.
+    pub(super) document: Option<Lying>,
+    /// There is one among the sealed ones, though it need not be this.
+    pub(super) is_sealed: bool,
     /// Keys and values of the tail, in the order of their sequence numbers.
     pub(super) tail: Vec<(Bytes, Bytes)>,
+}
+
+/// A document where it lies.
+pub(super) enum Lying {
+    /// In its stored form.
+    Sealed(Bytes),
+    /// The same, among the open ones.
+    Open(Bytes),
+    /// Opened before, among the sealed ones.
+    Opened(Arc<StoredBucket>),
+}
+
+impl Lying {
+    /// Its stored form.
+    pub(super) fn stored(&self) -> &Bytes {
+        match self {
+            Self::Sealed(stored) | Self::Open(stored) => stored,
+            Self::Opened(bucket) => bucket.stored(),
+        }
+    }
+}
+
+impl RawBucket {
+    /// Its stored form, if a document was written.
+    pub(super) fn stored(&self) -> Option<&Bytes> {
+        self.document.as_ref().map(Lying::stored)
+    }
+
+    /// It is all in a sealed document.
+    pub(super) fn is_sealed_alone(&self) -> bool {
+        let is_sealed = matches!(self.document, Some(Lying::Sealed(_) | Lying::Opened(_)));
+        is_sealed && self.tail.is_empty()
+    }
+}
+
+/// A stretch of keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    /// Keys from here on.
+    pub(super) start: Vec<u8>,
+    /// Keys below this; none: to the last.
+    pub(super) end: Option<Vec<u8>>,
+}
+
+impl Span {
+    /// True if the key is below the end.
+    pub(super) fn ends_behind(&self, key: &[u8]) -> bool {
+        self.end.as_deref().is_none_or(|end| key < end)
+    }
+
+    /// True if all of the other lies within.
+    pub(super) fn holds(&self, other: &Self) -> bool {
+        self.start <= other.start && self.last_end(other) == self.end
+    }
+
+    /// True if there is nothing between the two.
+    pub(super) fn touches(&self, other: &Self) -> bool {
+        let reaches = |a: &Self, b: &Self| a.end.as_ref().is_none_or(|end| b.start <= *end);
+        reaches(self, other) && reaches(other, self)
+    }
+
+    /// Takes in another that touches it.
+    pub(super) fn widen(&mut self, other: &Self) {
+        self.end = self.last_end(other);
+        if other.start < self.start {
+            self.start.clone_from(&other.start);
+        }
+    }
+
+    /// The end that comes first.
+    pub(super) fn first_end(&self, other: &Self) -> Option<Vec<u8>> {
+        match (&self.end, &other.end) {
+            (Some(a), Some(b)) => Some(a.min(b).clone()),
+            (one, None) | (None, one) => one.clone(),
+        }
+    }
+
+    /// The end that comes last.
+    fn last_end(&self, other: &Self) -> Option<Vec<u8>> {
+        match (&self.end, &other.end) {
+            (Some(a), Some(b)) => Some(a.max(b).clone()),
+            _ => None,
+        }
+    }
 }
 
 /// Which buckets a chunk takes.
@@ -53,33 +142,58 @@ pub(super) fn behind(id: [u8; 12]) -> Vec<u8> {
     [&id[..], &[0xFF; tail::KEY_BYTES - 11]].concat()
 }
 
-/// The next buckets within the bounds; and whether there are none behind them.
+/// What a walk has found.
+pub(super) struct Walked {
+    /// In order.
+    pub(super) found: Vec<RawBucket>,
+    /// There are none behind them.
+    pub(super) all: bool,
+    /// Where there is neither an open document nor a tail.
+    pub(super) quiet: Option<Span>,
+}
+
+/// The next buckets within the bounds. Sealed documents that are `known` are not read.
 pub(super) fn next_buckets(
     snapshot: &dyn Snapshot,
     keyspaces: BucketKeyspaces,
     bounds: ChunkBounds<'_>,
-) -> Result<(Vec<RawBucket>, bool)> {
+    known: Option<Part>,
+) -> Result<Walked> {
     let backward = bounds.direction == Direction::Backward;
-    let mut reach = Reach {
-        start: bounds.start.to_vec(),
-        end: bounds.end.map(<[u8]>::to_vec),
-        all: true,
+    let (mut reach, mut sealed) = match known {
+        Some(part) => {
+            let opened = part.buckets.into_iter();
+            let listed = opened.map(|bucket| (bucket.id().0, Lying::Opened(bucket)));
+            let reach = Reach {
+                span: part.span,
+                all: part.all,
+            };
+            (reach, listed.collect())
+        }
+        None => {
+            let mut reach = Reach {
+                span: bounds.span(),
+                all: true,
+            };
+            let stored = reach.documents(snapshot, keyspaces.sealed, bounds, Lying::Sealed)?;
+            (reach, stored)
+        }
     };
-    let mut sealed = reach.documents(snapshot, keyspaces.sealed, bounds)?;
-    let mut open = reach.documents(snapshot, keyspaces.open, bounds)?;
+    let mut open = reach.documents(snapshot, keyspaces.open, bounds, Lying::Open)?;
     sealed.retain(|(id, _)| reach.has(*id));
-    let tails = snapshot.scan(
-        keyspaces.tail,
-        &reach.start,
-        reach.end.as_deref(),
-        bounds.direction,
-    )?;
+    let (start, end) = (&reach.span.start, reach.span.end.as_deref());
+    let tails = snapshot.scan(keyspaces.tail, start, end, bounds.direction)?;
     let mut tails = Cursor::new(tails)?;
-    let mut found = Vec::new();
-    while found.len() < bounds.buckets_max {
+    let is_quiet = open.is_empty() && tails.id().is_none();
+    let mut walked = Walked {
+        found: Vec::new(),
+        all: reach.all,
+        quiet: is_quiet.then_some(reach.span),
+    };
+    while walked.found.len() < bounds.buckets_max {
         let ids = [front(&sealed), front(&open), tails.id()];
         let Some(id) = first(ids, backward) else {
-            return Ok((found, reach.all));
+            return Ok(walked);
         };
         let of_bucket = |documents: &mut Documents| {
             let is_it = front(documents) == Some(id);
@@ -93,33 +207,42 @@ pub(super) fn next_buckets(
         if backward {
             tail.reverse();
         }
-        found.push(RawBucket {
+        walked.found.push(RawBucket {
             id,
-            stored: open.or(sealed).map(|(_, stored)| stored),
+            is_sealed: sealed.is_some(),
+            document: open.or(sealed).map(|(_, document)| document),
             tail,
         });
     }
-    Ok((found, false))
+    walked.all = false;
+    Ok(walked)
 }
 
-type Documents = VecDeque<([u8; 12], Bytes)>;
+type Documents = VecDeque<([u8; 12], Lying)>;
 
 fn front(documents: &Documents) -> Option<[u8; 12]> {
     documents.front().map(|(id, _)| *id)
 }
 
+impl ChunkBounds<'_> {
+    fn span(&self) -> Span {
+        Span {
+            start: self.start.to_vec(),
+            end: self.end.map(<[u8]>::to_vec),
+        }
+    }
+}
+
 /// How far a chunk reaches: as far as its bounds, or to the last document it has room for.
 struct Reach {
-    start: Vec<u8>,
-    end: Option<Vec<u8>>,
+    span: Span,
     /// It is as far as its bounds.
     all: bool,
 }
 
 impl Reach {
     fn has(&self, id: [u8; 12]) -> bool {
-        let end = self.end.as_deref();
-        self.start[..] <= id[..] && end.is_none_or(|end| id[..] < *end)
+        self.span.start[..] <= id[..] && self.span.ends_behind(&id)
     }
 
     /// The documents within reach; if they are too many, it ends at the last there is room for.
@@ -128,8 +251,9 @@ impl Reach {
         snapshot: &dyn Snapshot,
         keyspace: KeyspaceId,
         bounds: ChunkBounds<'_>,
+        lying: fn(Bytes) -> Lying,
     ) -> Result<Documents> {
-        let (start, end) = (&self.start, self.end.as_deref());
+        let (start, end) = (&self.span.start, self.span.end.as_deref());
         let mut cursor = Cursor::new(snapshot.scan(keyspace, start, end, bounds.direction)?)?;
         let mut found = Documents::new();
         let mut bytes = 0;
@@ -140,7 +264,7 @@ impl Reach {
             }
             if let Some((_, stored)) = cursor.take(id)? {
                 bytes += stored.len();
-                found.push_back((id, stored));
+                found.push_back((id, lying(stored)));
             }
         }
         Ok(found)
@@ -149,8 +273,8 @@ impl Reach {
     fn end_at(&mut self, last: [u8; 12], direction: Direction) {
         self.all = false;
         match direction {
-            Direction::Forward => self.end = Some(behind(last)),
-            Direction::Backward => self.start = last.to_vec(),
+            Direction::Forward => self.span.end = Some(behind(last)),
+            Direction::Backward => self.span.start = last.to_vec(),
         }
     }
 }

@@ -25,3 +25,4 @@ mod statistics;
 mod stuck_disk;
 mod support;
 mod validators;
+mod warm_reads;

@@ -75,12 +75,14 @@ const WORKS: [Work; 6] = [
     },
 ];
 
-/// Memory for blocks and buckets that are read again: small, so that it is full before memory is measured.
-const SETTINGS: [&str; 8] = [
+/// Little memory for memtables and caches, so that they are full before memory is measured.
+const SETTINGS: [&str; 10] = [
     "--setParameter",
     "ttlMonitorSleepSecs=1",
     "--setParameter",
     "cursorTimeoutMillis=2000",
+    "--setParameter",
+    "nilometerMemoryBytes=536870912",
     "--setParameter",
     "nilometerBucketCacheBytes=16777216",
     "--setParameter",

@@ -41,7 +41,7 @@ pub use deviation::Deviation;
 pub use extremes::{Bounded, Extreme};
 pub use percentile::{Percentile, PercentileList};
 pub use registry::{ACCUMULATORS, AccumulatorRow};
-pub use total::Total;
+pub use total::{ColumnTotal, Total};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::sort_key::{SortKey, SortPattern};
@@ -184,6 +184,11 @@ impl AccumulatorSpec {
             sort: Some(sort),
             ..self
         }
+    }
+
+    /// True when `$top` or one of its sisters keeps as many as it may: what comes must be better to be kept.
+    pub fn has_all_ranked(&self, state: &State) -> bool {
+        matches!(state, State::Ranked(ranked) if ranked.is_full())
     }
 
     /// False when `$top` or one of its sisters would not keep a document with this key.
@@ -339,6 +344,22 @@ impl AccumulatorSpec {
         }
     }
 
+    /// Adds what `output` gives, for `$top` and its sisters, if one with this sort key is wanted.
+    pub fn offer_ranked(
+        &self,
+        state: &mut State,
+        key: &SortKey,
+        output: impl FnOnce() -> Result<Value>,
+    ) -> Result<()> {
+        if let (State::Ranked(ranked), Some(sort)) = (state, &self.sort)
+            && ranked.wants(key, sort)
+        {
+            ranked.add(key.clone(), output()?, sort);
+            self.check_bytes(ranked.memory_bytes())?;
+        }
+        Ok(())
+    }
+
     /// Adds the same value `count` times.
     pub fn add_repeated(&self, state: &mut State, value: ValueRef<'_>, count: u64) -> Result<()> {
         use State as S;
@@ -370,6 +391,19 @@ impl AccumulatorSpec {
         };
         let times = if once { count.min(1) } else { count };
         (0..times).try_for_each(|_| self.add_value(state, value))
+    }
+
+    /// Adds a whole column by its total; false, and nothing added, where more than the total matters.
+    pub fn add_total(&self, state: &mut State, column: &ColumnTotal) -> bool {
+        match state {
+            State::Sum(total) => total.add_column(column),
+            State::Avg(total, count) => {
+                total.add_column(column);
+                *count += column.count();
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// Adds doubles in order, as [`AccumulatorSpec::add_value`] one by one would.

@@ -133,9 +133,14 @@ impl Ranked {
         }
     }
 
+    /// As many are kept as may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.sorted >= self.n
+    }
+
     /// False when an entry with this key cannot be kept, so that its output need not be computed.
     pub(super) fn wants(&self, key: &SortKey, sort: &SortPattern) -> bool {
-        if self.sorted < self.n {
+        if !self.is_full() {
             return true;
         }
         let edge = if self.last {

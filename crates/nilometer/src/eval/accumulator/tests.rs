@@ -1,6 +1,7 @@
 //! Every accumulator over the cases of the query reference, in one go and merged from parts; kernels
 //! against rows; bounded states against sorting.
 
+use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc, order};
 
 use super::*;
@@ -540,6 +541,65 @@ fn kernels_give_the_answers_of_rows() {
             );
         }
     }
+}
+
+/// Columns of all kinds, added by their totals where they have one.
+#[test]
+fn totals_stand_for_their_columns() {
+    let mut seed = 0x2545_F491_4F6C_DD1Du64;
+    let mut next = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let mut stood = 0;
+    for round in 0..500 {
+        let mut columns: Vec<Vec<Value>> = Vec::new();
+        for _ in 0..next() % 5 {
+            let (kind, wild) = (next() % 7, next() % 8);
+            let one = |next: &mut dyn FnMut() -> u64| -> Value {
+                match (kind, next() % 40 * wild) {
+                    (0, 1) => Value::Missing,
+                    (1, 1) => "text".into(),
+                    (2, 1) => f64::NAN.into(),
+                    (2, 2) => f64::INFINITY.into(),
+                    (0, _) => (next() as i32).into(),
+                    (1, _) => ((next() >> 40) as i64).into(),
+                    (2, _) => (next() as i64 as f64 / 1024.0).into(),
+                    (3, _) => (next() as i64).into(),
+                    (4, _) => 7i64.into(),
+                    (5, _) => Value::DateTime(5),
+                    _ => 0.25.into(),
+                }
+            };
+            let count = 1 + next() % 30;
+            columns.push((0..count).map(|_| one(&mut next)).collect());
+        }
+        for name in ["$sum", "$avg", "$max", "$push"] {
+            let spec = parse(name, "$v").unwrap();
+            let ctx = EvalContext::default();
+            let empty = || spec.new_state(&Value::Null, &ctx).unwrap();
+            let (mut rows, mut totals) = (empty(), empty());
+            for column in &columns {
+                let block = ColumnBlock::from_values(column);
+                let total = ColumnTotal::of(&block);
+                if total.is_some_and(|total| spec.add_total(&mut totals, &total)) {
+                    stood += 1;
+                } else {
+                    for value in column {
+                        spec.add_value(&mut totals, value.as_ref()).unwrap();
+                    }
+                }
+                for value in column {
+                    spec.add_value(&mut rows, value.as_ref()).unwrap();
+                }
+            }
+            let context = format!("round {round} {name} {columns:?}");
+            same(&spec.finish(totals), &spec.finish(rows), &context);
+        }
+    }
+    assert!(stood > 500, "{stood}");
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //! metadata.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use nilometer_bson::block::ColumnBlock;
@@ -22,6 +23,7 @@ use super::block::arithmetic::{computed_for_all, has_kernels};
 use super::block::filter::narrowed;
 use super::block::group::is_constant;
 use crate::error::Result;
+use crate::eval::accumulator::ColumnTotal;
 use crate::eval::{Dependencies, Expression};
 use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape};
 use crate::query::pipeline::ProjectStage;
@@ -160,6 +162,10 @@ impl BucketHeader for ComputedBucket {
         self.bucket.meta()
     }
 
+    fn meta_number(&self) -> Option<NonZeroU64> {
+        self.bucket.meta_number()
+    }
+
     fn min(&self, field: &str) -> ValueRef<'_> {
         match self.computed(field) {
             Some(column) => Self::bound(column),
@@ -197,6 +203,21 @@ impl Bucket for ComputedBucket {
             Some(column) => Ok(Some(Arc::clone(column))),
             None => self.bucket.column(name),
         }
+    }
+
+    fn has_column(&self, name: &str) -> bool {
+        self.computed(name).is_some() || self.bucket.has_column(name)
+    }
+
+    fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
+        match self.computed(name) {
+            Some(_) => Ok(None),
+            None => self.bucket.total(name),
+        }
+    }
+
+    fn has_total(&self, name: &str) -> bool {
+        self.computed(name).is_none() && self.bucket.has_total(name)
     }
 }
 

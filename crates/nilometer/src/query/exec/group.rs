@@ -24,7 +24,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 use super::block::group::BlockGroup;
 use super::first_groups::Frontier;
 use super::memory::MemoryGauge;
-use super::parallel_group::Shared;
+use super::parallel_group::{Part, Shared};
 use super::sorter::{RowOrder, Sorted, Sorter};
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::Result;
@@ -91,8 +91,20 @@ impl Group {
                 && gathered >= shared.alone_batches()
             {
                 shared.gather(&mut input, cx, |part| {
-                    table.absorb(part, cx)?;
-                    table.spill_if_full(&mut spilled, cx).map(|_| ())
+                    let batches = match part {
+                        Part::Gathered(later) => {
+                            table.absorb(*later, cx)?;
+                            if table.spill_if_full(&mut spilled, cx)? {
+                                blocks.forget_groups();
+                            }
+                            return Ok(());
+                        }
+                        Part::AtHand(batches) => batches,
+                    };
+                    for batch in batches {
+                        table.add(batch, &self.stage, &mut blocks, &mut spilled, cx)?;
+                    }
+                    Ok(())
                 })?;
                 break;
             }

@@ -19,7 +19,7 @@ use nilometer_bson::order::canonical_type;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::ExecContext;
-use super::block::group::{is_constant, time_bins};
+use super::block::group::{is_constant, time_bins, whole_bin};
 use super::group::Table;
 use crate::error::Result;
 use crate::eval::Collation;
@@ -27,7 +27,6 @@ use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::expression::{DateBins, Expression};
 use crate::query::batch::{MeasurementBlock, MeasurementShape};
 use crate::query::pipeline::GroupStage;
-use crate::query::source::Bucket;
 
 /// How a `$group` is answered from headers.
 #[derive(Clone, Debug)]
@@ -98,7 +97,7 @@ impl FromHeaders {
         table: &mut Table,
         cx: &ExecContext<'_>,
     ) -> Result<bool> {
-        if block.selection.len() != block.bucket.count() as usize {
+        if !block.is_whole() {
             return Ok(false);
         }
         let mut bounds = Vec::with_capacity(self.inputs.len());
@@ -151,7 +150,7 @@ impl FromHeaders {
         for part in &self.parts {
             values.push(match part {
                 Part::Constant(expression) => expression.evaluate(constants.as_ref(), &cx.eval)?,
-                Part::Bin(bins) => match self.bin(bins, &*block.bucket)? {
+                Part::Bin(bins) => match whole_bin(bins, block)? {
                     Some(start) => Value::DateTime(start),
                     None => return Ok(None),
                 },
@@ -165,20 +164,6 @@ impl FromHeaders {
             out.append(name, value);
         }
         Ok(Some(out.finish().into()))
-    }
-
-    /// The bin all times of the bucket lie in. Its lower bound is rounded towards 1970, so before
-    /// it there is none.
-    fn bin(&self, bins: &DateBins, bucket: &dyn Bucket) -> Result<Option<i64>> {
-        let bounds = (bucket.min(&self.time_field), bucket.max(&self.time_field));
-        let (ValueRef::DateTime(min), ValueRef::DateTime(max)) = bounds else {
-            return Ok(None);
-        };
-        if min <= 0 {
-            return Ok(None);
-        }
-        let start = bins.trunc(min)?;
-        Ok((start == bins.trunc(max)?).then_some(start))
     }
 
     /// Least and greatest of a field, missing if no measurement shows it; none if the header does not

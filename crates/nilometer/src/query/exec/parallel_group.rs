@@ -11,10 +11,11 @@
 //! once, in the end, so that how the input was cut shows in the last bit only where a sum lies within 2^-100 of
 //! the middle between two doubles, or overflows on the way. Accumulators whose parts do not add up that well
 //! (`$stdDevPop`, `$stdDevSamp`) or that hold all they see (`$push` and its like) are left to one thread, and so is
-//! everything random.
+//! everything random. Blocks whose totals are known are not handed out.
 
 use std::sync::Arc;
 
+use super::block::group::BlockGroup;
 use super::group::Table;
 use super::workers::{Helpers, Pieces};
 use super::{BoxOperator, ExecContext, ExecSettings, next_filled};
@@ -28,6 +29,24 @@ use crate::query::pipeline::GroupStage;
 pub(super) struct Shared {
     helpers: Helpers,
     stage: GroupStage,
+}
+
+/// A part of the input.
+pub(super) enum Part {
+    /// Its groups.
+    Gathered(Box<Table>),
+    /// Blocks of which nothing has to be decoded: adding them is less work than handing them out.
+    AtHand(Vec<Batch>),
+}
+
+fn is_at_hand(blocks: &mut BlockGroup, batches: &[Batch]) -> Result<bool> {
+    for batch in batches {
+        match batch {
+            Batch::Block(block) if blocks.is_at_hand(block)? => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
 }
 
 impl Shared {
@@ -72,12 +91,12 @@ impl Shared {
         self.helpers.alone_batches
     }
 
-    /// Gathers the rest of `input` and gives the tables of its parts to `absorb`, in order.
+    /// Gathers the rest of `input` and gives its parts to `absorb`, in order.
     pub(super) fn gather(
         &self,
         input: &mut BoxOperator,
         cx: &ExecContext<'_>,
-        mut absorb: impl FnMut(Table) -> Result<()>,
+        mut absorb: impl FnMut(Part) -> Result<()>,
     ) -> Result<()> {
         let context = Arc::new((
             cx.operation.for_helper(),
@@ -96,6 +115,7 @@ impl Shared {
         };
         let mut pieces = Pieces::new(&self.helpers.workers, self.helpers.threads);
         let mut batches = Vec::new();
+        let mut blocks = BlockGroup::new(&self.stage);
         // An error of the input comes behind those of what was read before.
         let end = loop {
             match next_filled(input, cx) {
@@ -103,19 +123,26 @@ impl Shared {
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
-            if batches.len() >= self.helpers.piece_batches
-                && let Some(table) = pieces.push(part(std::mem::take(&mut batches)))?
-            {
-                absorb(table)?;
+            if batches.len() < self.helpers.piece_batches {
+                continue;
+            }
+            let batches = std::mem::take(&mut batches);
+            if is_at_hand(&mut blocks, &batches)? {
+                while let Some(table) = pieces.pop()? {
+                    absorb(Part::Gathered(Box::new(table)))?;
+                }
+                absorb(Part::AtHand(batches))?;
+            } else if let Some(table) = pieces.push(part(batches))? {
+                absorb(Part::Gathered(Box::new(table)))?;
             }
         };
         if !batches.is_empty()
             && let Some(table) = pieces.push(part(batches))?
         {
-            absorb(table)?;
+            absorb(Part::Gathered(Box::new(table)))?;
         }
         while let Some(table) = pieces.pop()? {
-            absorb(table)?;
+            absorb(Part::Gathered(Box::new(table)))?;
         }
         end
     }

@@ -1,6 +1,7 @@
 //! Collections in memory, for tests: ordinary ones, and time-series ones with buckets of any kind.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,6 +13,7 @@ use super::{ExecContext, ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::error::Result;
 use crate::eval::Collation;
 use crate::eval::ParseContext;
+use crate::eval::accumulator::ColumnTotal;
 use crate::operation::{OperationContext, SystemClock};
 use crate::query::pipeline::{PipelineContext, parse_pipeline_value};
 use crate::query::planner::Builder;
@@ -59,6 +61,13 @@ impl BucketHeader for MemoryBucket {
         self.meta.as_ref()
     }
 
+    fn meta_number(&self) -> Option<NonZeroU64> {
+        let ValueRef::Document(meta) = self.meta.as_ref() else {
+            return None;
+        };
+        NonZeroU64::new(xxhash_rust::xxh3::xxh3_64(meta.as_bytes()))
+    }
+
     fn min(&self, field: &str) -> ValueRef<'_> {
         self.bounds
             .get(field)
@@ -92,6 +101,21 @@ impl Bucket for MemoryBucket {
     fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
         self.read.fetch_add(1, Ordering::Relaxed);
         Ok(self.columns.get(name).cloned())
+    }
+
+    fn has_column(&self, _: &str) -> bool {
+        true
+    }
+
+    fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
+        let column = self.column(name)?;
+        Ok(column.and_then(|column| ColumnTotal::of(&column)))
+    }
+
+    fn has_total(&self, name: &str) -> bool {
+        // Of some buckets it is not known yet.
+        let is_known = !self.count.is_multiple_of(3);
+        is_known && matches!(self.total(name), Ok(Some(_)))
     }
 }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
-use super::super::read::{BucketRange, StoredBucket};
+use super::super::read::StoredBucket;
 use super::super::rewrite::{BucketPredicate, BucketRewriter, FilterContext, IdBounds};
+use super::super::scan::BucketRange;
 use super::MeasurementSelection;
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::Result;

@@ -82,11 +82,7 @@ impl BucketRewriter {
             && !dependencies.random
             && dependencies.paths.iter().all(|p| self.is_meta_path(p));
         only_meta.then(|| {
-            BucketPredicate::Meta(MetaTest {
-                field,
-                filter: filter.clone(),
-                context: self.context.clone(),
-            })
+            BucketPredicate::Meta(MetaTest::new(field, filter.clone(), self.context.clone()))
         })
     }
 

@@ -3,7 +3,9 @@
 //! The header holds the metadata and the bounds of each field. [`super`] tells where bounds say less
 //! than they seem to; here each of those cases comes out as [`Truth::Unknown`].
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nilometer_bson::order::{CanonicalType, Collator, canonical_type};
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
@@ -15,6 +17,9 @@ use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
 use crate::geo::{GeoTest, may_hold};
 
+/// Different metadata whose answers a test remembers.
+const META_ANSWERS_MAX: usize = 10_000;
+
 /// What is known of a bucket before any column is read.
 pub trait BucketHeader {
     /// The bucket's `_id`.
@@ -22,6 +27,11 @@ pub trait BucketHeader {
 
     /// The metadata; missing if there is none.
     fn meta(&self) -> ValueRef<'_>;
+
+    /// A number that stands for the metadata: headers with the same number have the same. None if there is none.
+    fn meta_number(&self) -> Option<NonZeroU64> {
+        None
+    }
 
     /// `control.min.<field>`; missing if no measurement has the field.
     fn min(&self, field: &str) -> ValueRef<'_>;
@@ -87,7 +97,13 @@ pub struct MetaTest {
     pub filter: MatchExpression,
     /// What the filter's expressions read.
     pub context: FilterContext,
+    /// What is known already.
+    answers: Arc<MetaAnswers>,
 }
+
+/// Answers of a test, by numbers of metadata.
+#[derive(Default)]
+struct MetaAnswers(Mutex<HashMap<NonZeroU64, bool, foldhash::fast::RandomState>>);
 
 impl std::fmt::Debug for MetaTest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -179,7 +195,7 @@ impl BucketPredicate {
                 }
                 result
             }
-            Self::Meta(test) => Truth::of(test.test(header.meta())?),
+            Self::Meta(test) => Truth::of(test.test_header(header)?),
             Self::Bound(test) => test.truth(header),
             Self::Geo(test) => test.truth(header),
         })
@@ -271,6 +287,36 @@ impl BucketPredicate {
 }
 
 impl MetaTest {
+    /// The test of a filter that reads nothing but the metadata, which it calls `field`.
+    pub fn new(field: Arc<str>, filter: MatchExpression, context: FilterContext) -> Self {
+        Self {
+            field,
+            filter,
+            context,
+            answers: Arc::default(),
+        }
+    }
+
+    /// Whether the metadata of a bucket passes. The same metadata is asked once.
+    fn test_header(&self, header: &(impl BucketHeader + ?Sized)) -> Result<bool> {
+        let Some(number) = header.meta_number() else {
+            return self.test(header.meta());
+        };
+        let answers = || {
+            let answers = self.answers.0.lock();
+            answers.unwrap_or_else(PoisonError::into_inner)
+        };
+        if let Some(known) = answers().get(&number) {
+            return Ok(*known);
+        }
+        let answer = self.test(header.meta())?;
+        let mut answers = answers();
+        if answers.len() < META_ANSWERS_MAX {
+            answers.insert(number, answer);
+        }
+        Ok(answer)
+    }
+
     /// Whether metadata passes.
     pub fn test(&self, meta: ValueRef<'_>) -> Result<bool> {
         let mut document = DocumentBuilder::new();

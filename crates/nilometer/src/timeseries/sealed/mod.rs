@@ -194,8 +194,8 @@ pub(crate) enum Stored {
     Split {
         /// The document with lengths in place of columns.
         skeleton: Document,
-        /// Its columns.
-        columns: Vec<(Box<str>, ColumnPlace)>,
+        /// Its columns, as `data` names them.
+        columns: Vec<ColumnPlace>,
     },
 }
 
@@ -248,7 +248,7 @@ fn open_split(stored: &[u8], rest: &[u8], dictionary: &Dictionary) -> Result<Sto
             let place =
                 column_place(element, at).ok_or_else(|| damage("a column has no length"))?;
             at = place.range.end;
-            columns.push((element.name().into(), place));
+            columns.push(place);
         }
     }
     if at != stored.len() {
@@ -271,7 +271,7 @@ impl Stored {
     fn has_packed_columns(&self) -> bool {
         match self {
             Self::Whole(_) => false,
-            Self::Split { columns, .. } => columns.iter().any(|(_, place)| place.packed),
+            Self::Split { columns, .. } => columns.iter().any(|place| place.packed),
         }
     }
 
@@ -288,12 +288,14 @@ impl Stored {
                 continue;
             }
             out.begin_document("data");
-            for (name, place) in columns {
+            let data = element.value().as_document();
+            let elements = data.iter().flat_map(|data| data.iter());
+            for (column, place) in elements.zip(columns) {
                 let bytes = ValueRef::Binary {
                     subtype: COLUMN_SUBTYPE,
                     bytes: &place.bytes(stored)?,
                 };
-                out.append_ref(name, bytes);
+                out.append_ref(column.name(), bytes);
             }
             out.end();
         }

@@ -10,13 +10,16 @@
 //!
 //! A key qualifies if each of its parts is a constant, reads only the metadata, or (one part) is a
 //! `$dateTrunc` of the time field with constant bins. An accumulator takes a slice if its argument is a
-//! column, once if it is constant in the block; `$top` and `$bottom` by time look at one row of a run
-//! ([`super::rank`]); any other argument is computed from
-//! columns where there are kernels for it ([`super::arithmetic`]), or evaluated on rows that hold only what it reads. States see values in row order either way, so nothing depends on the path taken.
+//! column, once if it is constant in the block, and for `$sum` and `$avg` over whole buckets not even
+//! that: the column's total is kept beside it. `$top` and `$bottom` by time look at one row of a run
+//! ([`super::rank`]). Any other argument is computed from columns where there are kernels for it ([`super::arithmetic`]),
+//! or evaluated on rows that hold only what it reads. States see values in row order either way, so nothing
+//! depends on the path taken.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -104,13 +107,26 @@ impl BlockGroup {
         self.series = Series::default();
     }
 
-    /// Adds a block; false if its rows must be added one by one instead.
-    pub(crate) fn add(
-        &mut self,
-        block: &MeasurementBlock,
-        table: &mut Table,
-        cx: &ExecContext<'_>,
-    ) -> Result<bool> {
+    /// True if nothing of the block has to be decoded: its header and totals of its columns that are known tell all.
+    pub(crate) fn is_at_hand(&mut self, block: &MeasurementBlock) -> Result<bool> {
+        let Some(plan) = self.plan_for(block) else {
+            return Ok(false);
+        };
+        if let Some((_, bins)) = &plan.bins
+            && whole_bin(bins, block)?.is_none()
+        {
+            return Ok(false);
+        }
+        let mut rankings = plan.rankings.iter();
+        Ok(rankings.all(|ranking| ranking.is_at_hand(block))
+            && plan.inputs.iter().all(|input| match input {
+                Input::Count | Input::Constant(_) | Input::Ranked => true,
+                Input::Column(name) => block.has_total(name),
+                Input::Rows => false,
+            }))
+    }
+
+    fn plan_for(&mut self, block: &MeasurementBlock) -> Option<&Plan> {
         let known = self
             .plan
             .as_ref()
@@ -119,6 +135,17 @@ impl BlockGroup {
             let plan = plan(&self.stage, &block.shape);
             self.plan = Some((Arc::clone(&block.shape), plan));
         }
+        self.plan.as_ref().and_then(|(_, plan)| plan.as_ref())
+    }
+
+    /// Adds a block; false if its rows must be added one by one instead.
+    pub(crate) fn add(
+        &mut self,
+        block: &MeasurementBlock,
+        table: &mut Table,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        self.plan_for(block);
         let Some((_, Some(plan))) = &self.plan else {
             return Ok(false);
         };
@@ -262,12 +289,21 @@ fn runs(
             rows: 0..count,
         }]);
     };
+    if let Some(bin) = whole_bin(bins, block)? {
+        let group = series.bin_group(at, bin, |values| {
+            bin_key(plan, *place, bin, values, table, cx)
+        })?;
+        return Ok(vec![Run {
+            group,
+            rows: 0..count,
+        }]);
+    }
     let times = selected(block, &block.shape.time_field)?;
     let constant;
-    let times = match times.as_ref().map(|times| times.data()) {
-        Some(BlockData::DateTime(times)) => times,
+    let times: &[i64] = match times.as_ref().map(|(times, from)| (times.data(), *from)) {
+        Some((BlockData::DateTime(times), from)) => cut(times, from..from + count),
         // A bucket of one measurement, or of one moment.
-        Some(BlockData::Constant(Value::DateTime(time))) => {
+        Some((BlockData::Constant(Value::DateTime(time)), _)) => {
             constant = vec![*time; count];
             &constant
         }
@@ -290,12 +326,7 @@ fn runs(
             run_length(rest, bin, bins)?
         };
         let group = series.bin_group(at, bin, |values| {
-            let mut values = values.to_vec();
-            if let Some(slot) = values.get_mut(*place) {
-                *slot = Value::DateTime(bin);
-            }
-            let key = table.normal_key(key_of(plan, &values));
-            table.number_of(key, cx)
+            bin_key(plan, *place, bin, values, table, cx)
         })?;
         runs.push(Run {
             group,
@@ -304,6 +335,38 @@ fn runs(
         from += length;
     }
     Ok(runs)
+}
+
+/// The group of a bin: `values` are the other parts of its key.
+fn bin_key(
+    plan: &Plan,
+    place: usize,
+    bin: i64,
+    values: &[Value],
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<u32> {
+    let mut values = values.to_vec();
+    if let Some(slot) = values.get_mut(place) {
+        *slot = Value::DateTime(bin);
+    }
+    let key = table.normal_key(key_of(plan, &values));
+    table.number_of(key, cx)
+}
+
+/// The bin all measurements of a bucket lie in, if all of them are meant and its bounds tell. The lower one is
+/// rounded towards 1970, so before it there is none.
+pub(crate) fn whole_bin(bins: &DateBins, block: &MeasurementBlock) -> Result<Option<i64>> {
+    let time_field = &block.shape.time_field;
+    let bounds = (block.bucket.min(time_field), block.bucket.max(time_field));
+    let (ValueRef::DateTime(min), ValueRef::DateTime(max)) = bounds else {
+        return Ok(None);
+    };
+    if min <= 0 || !block.is_whole() {
+        return Ok(None);
+    }
+    let start = bins.trunc(min)?;
+    Ok((start == bins.trunc(max)?).then_some(start))
 }
 
 /// How many of ascending times lie in the bin of the first: doubling steps, then halving.
@@ -341,15 +404,18 @@ fn run_length(times: &[i64], bin: i64, bins: &DateBins) -> Result<usize> {
     Ok(times.len())
 }
 
-/// A column cut to the selection; `None` if measurements show no such column.
-pub(super) fn selected(block: &MeasurementBlock, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+/// A column and where in it the selection begins, which is all in one piece from there; `None` if measurements
+/// show no such column.
+pub(super) fn selected(
+    block: &MeasurementBlock,
+    name: &str,
+) -> Result<Option<(Arc<ColumnBlock>, usize)>> {
     let Some(column) = block.column(name)? else {
         return Ok(None);
     };
     Ok(Some(match &block.selection {
-        Selection::Range(range) if range.start == 0 && range.end as usize == column.len() => column,
-        Selection::Range(range) => Arc::new(column.slice(range.start as usize..range.end as usize)),
-        Selection::Rows(rows) => Arc::new(column.select(rows)),
+        Selection::Range(range) => (column, range.start as usize),
+        Selection::Rows(rows) => (Arc::new(column.select(rows)), 0),
     }))
 }
 
@@ -393,8 +459,9 @@ fn accumulate(
                 let value = expression.evaluate(constants.as_ref(), &cx.eval)?;
                 add_constant(spec, at, &value, runs, table)?;
             }
+            Input::Column(name) if add_total(spec, at, name, block, runs, table)? => {}
             Input::Column(name) => match selected(block, name)? {
-                Some(column) => add_column(spec, at, &column, runs, table)?,
+                Some((column, from)) => add_column(spec, at, (&column, from), runs, table)?,
                 None => add_constant(spec, at, &Value::Missing, runs, table)?,
             },
             Input::Ranked => {}
@@ -420,6 +487,28 @@ fn accumulate(
     Ok(())
 }
 
+/// Adds a column by its total; false, and nothing added, if that is not all there is to it.
+fn add_total(
+    spec: &AccumulatorSpec,
+    at: usize,
+    name: &str,
+    block: &MeasurementBlock,
+    runs: &[Run],
+    table: &mut Table,
+) -> Result<bool> {
+    let ([run], AccumulatorKind::Sum | AccumulatorKind::Avg) = (runs, spec.kind()) else {
+        return Ok(false);
+    };
+    let Some(total) = block.total(name)? else {
+        return Ok(false);
+    };
+    table.change(run.group, at, spec, |state| {
+        spec.add_total(state, &total);
+        Ok(())
+    })?;
+    Ok(true)
+}
+
 fn add_constant(
     spec: &AccumulatorSpec,
     at: usize,
@@ -438,7 +527,7 @@ fn add_constant(
 fn add_column(
     spec: &AccumulatorSpec,
     at: usize,
-    column: &ColumnBlock,
+    (column, from): (&ColumnBlock, usize),
     runs: &[Run],
     table: &mut Table,
 ) -> Result<()> {
@@ -451,7 +540,7 @@ fn add_column(
         return add_constant(spec, at, &Value::Missing, runs, table);
     }
     for run in runs {
-        let rows = run.rows.clone();
+        let rows = from + run.rows.start..from + run.rows.end;
         table.change(run.group, at, spec, |state| {
             match spec.kind() {
                 // Of a run only one end counts.
@@ -492,8 +581,8 @@ struct Series {
     hasher: foldhash::fast::RandomState,
     numbers: HashTable<usize>,
     entries: Vec<SeriesEntry>,
-    /// Where to find the entry for metadata that was met before.
-    of_meta: HashMap<Box<[u8]>, usize, foldhash::fast::RandomState>,
+    /// Where to find the entry for metadata that was met before, by its number.
+    of_meta: HashMap<NonZeroU64, usize, foldhash::fast::RandomState>,
 }
 
 /// Different metadata that are remembered.
@@ -508,18 +597,15 @@ struct SeriesEntry {
 
 impl Series {
     /// The number for the parts of the key that are the same in the whole block: they read nothing but the
-    /// metadata, so what was found for the same bytes before is not evaluated again.
+    /// metadata, so what was found for the same before is not evaluated again.
     fn of_block(
         &mut self,
         plan: &Plan,
         block: &MeasurementBlock,
         cx: &ExecContext<'_>,
     ) -> Result<usize> {
-        let meta = match block.meta() {
-            ValueRef::Document(meta) => Some(meta.as_bytes()),
-            _ => None,
-        };
-        if let Some(known) = meta.and_then(|meta| self.of_meta.get(meta)) {
+        let meta = block.meta_number();
+        if let Some(known) = meta.and_then(|meta| self.of_meta.get(&meta)) {
             return Ok(*known);
         }
         let constants = block.constant_document();
@@ -534,7 +620,7 @@ impl Series {
         if let Some(meta) = meta
             && self.of_meta.len() < META_KNOWN_MAX
         {
-            self.of_meta.insert(meta.into(), at);
+            self.of_meta.insert(meta, at);
         }
         Ok(at)
     }

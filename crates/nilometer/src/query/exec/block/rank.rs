@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nilometer_bson::block::BlockData;
-use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
 use super::group::{Run, selected};
@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::sort_key::{SortBy, SortKey, SortPattern};
 use crate::eval::variables::SharedCollator;
-use crate::eval::{Dependencies, ParseContext};
+use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
@@ -134,10 +134,40 @@ pub(super) struct Ranking {
     rank: TimeRank,
     /// The order they have in common.
     sort: SortPattern,
-    /// Their places among the accumulators.
-    members: Vec<usize>,
+    members: Vec<Member>,
     /// What they read.
     dependencies: Dependencies,
+}
+
+/// One of the accumulators.
+struct Member {
+    /// Its place among them.
+    at: usize,
+    output: Output,
+}
+
+/// What is kept of a row.
+enum Output {
+    Field(Arc<str>),
+    Fields(Vec<Arc<str>>),
+    /// What an expression makes of it.
+    Computed,
+}
+
+impl Output {
+    fn of(spec: &AccumulatorSpec) -> Self {
+        let field = |expression: &Expression| {
+            let path = expression.as_field_path().filter(|path| path.len() == 1)?;
+            Some(Arc::from(path.as_str()))
+        };
+        match spec.argument() {
+            Expression::Array(parts) => {
+                let fields: Option<Vec<_>> = parts.iter().map(field).collect();
+                fields.map_or(Self::Computed, Self::Fields)
+            }
+            single => field(single).map_or(Self::Computed, Self::Field),
+        }
+    }
 }
 
 impl Ranking {
@@ -149,8 +179,10 @@ impl Ranking {
         let alike = |other: &&mut Self| {
             other.rank == rank && other.sort.to_document() == sort.to_document()
         };
+        let output = Output::of(spec);
+        let member = Member { at, output };
         if let Some(known) = rankings.iter_mut().find(alike) {
-            known.members.push(at);
+            known.members.push(member);
             spec.dependencies(&mut known.dependencies);
             return;
         }
@@ -159,61 +191,116 @@ impl Ranking {
         rankings.push(Self {
             rank,
             sort: sort.clone(),
-            members: vec![at],
+            members: vec![member],
             dependencies,
         });
     }
 
     /// Offers each run's best row to the members.
-    pub(super) fn accumulate(
-        &self,
-        fields: &[(Arc<str>, AccumulatorSpec)],
+    pub(super) fn accumulate<'s>(
+        &'s self,
+        fields: &'s [(Arc<str>, AccumulatorSpec)],
         block: &MeasurementBlock,
         runs: &[Run],
         table: &mut Table,
         cx: &ExecContext<'_>,
     ) -> Result<()> {
-        let bound = match self.rank.best_possible(block) {
-            Some(bound) => Some(self.sort.extract(bound.as_ref(), &cx.eval)?),
-            None => None,
-        };
+        // Asked for where something is kept already.
+        let mut bound: Option<Option<SortKey>> = None;
         let members = || {
-            let spec = |at: &usize| fields.get(*at).map(|(_, spec)| (*at, spec));
+            let spec = |member: &'s Member| fields.get(member.at).map(|(_, spec)| (member, spec));
             self.members.iter().filter_map(spec)
         };
         for run in runs {
-            let may_matter =
-                members().any(|(at, spec)| match (table.state(run.group, at), &bound) {
-                    (Some(state), Some(bound)) => spec.wants_ranked(state, bound),
-                    _ => true,
-                });
+            let mut may_matter = false;
+            for (member, spec) in members() {
+                let state = table.state(run.group, member.at);
+                let Some(full) = state.filter(|state| spec.has_all_ranked(state)) else {
+                    may_matter = true;
+                    break;
+                };
+                let bound = match &mut bound {
+                    Some(bound) => bound,
+                    unknown => {
+                        let best = self.rank.best_time(block);
+                        let best = best.map(|best| self.key(block, best, cx));
+                        unknown.insert(best.transpose()?)
+                    }
+                };
+                let wants = |bound: &SortKey| spec.wants_ranked(full, bound);
+                may_matter |= bound.as_ref().is_none_or(wants);
+            }
             if !may_matter {
                 continue;
             }
             let Some(row) = self.best_row(block, &run.rows)? else {
                 continue;
             };
-            for (at, spec) in members() {
-                table.change(run.group, at, spec, |state| {
-                    spec.add(state, row.as_ref(), &cx.eval)
+            let time = match self.rank.newest {
+                Some(_) => block.value(&block.shape.time_field, row)?,
+                None => Value::Missing,
+            };
+            let key = self.key(block, time, cx)?;
+            let mut document = None;
+            for (member, spec) in members() {
+                table.change(run.group, member.at, spec, |state| {
+                    spec.offer_ranked(state, &key, || match &member.output {
+                        Output::Field(name) => block.value(name, row),
+                        Output::Fields(names) => {
+                            let shown = names.iter().map(|name| match block.value(name, row)? {
+                                Value::Missing | Value::Undefined => Ok(Value::Null),
+                                value => Ok(value),
+                            });
+                            Ok(shown.collect::<Result<Vec<_>>>()?.into())
+                        }
+                        Output::Computed => {
+                            let document = match &mut document {
+                                Some(document) => document,
+                                none => none.insert(self.document(block, row)?),
+                            };
+                            spec.argument().evaluate(document.as_ref(), &cx.eval)
+                        }
+                    })
                 })?;
             }
         }
         Ok(())
     }
 
-    /// The best row of a run, with the fields the members read.
-    fn best_row(&self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<Document>> {
-        let Some(at) = self.rank.place(block, rows)? else {
-            return Ok(None);
-        };
-        let row = match &block.selection {
-            Selection::Range(range) => u32::try_from(at).ok().map(|at| range.start + at),
-            Selection::Rows(rows) => rows.get(at).copied(),
-        };
-        let Some(row) = row else {
-            return Ok(None);
-        };
+    /// Whether a block has all that is read of it decoded.
+    pub(super) fn is_at_hand(&self, block: &MeasurementBlock) -> bool {
+        if self.dependencies.whole {
+            let mut names = block.bucket.columns().iter();
+            return names.all(|name| block.has_column(name));
+        }
+        let fields = self.dependencies.top_level_fields();
+        fields.iter().all(|name| block.has_column(name))
+    }
+
+    /// The best row of a run, as the bucket counts them.
+    fn best_row(&self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<u32>> {
+        let at = self.rank.place(block, rows)?;
+        Ok(at.and_then(|at| block.selection.get(at)))
+    }
+
+    /// The sort key of a measurement at this time: it reads time and metadata alone.
+    fn key(&self, block: &MeasurementBlock, time: Value, cx: &ExecContext<'_>) -> Result<SortKey> {
+        let time_field = &block.shape.time_field;
+        if let ([part], Value::DateTime(_)) = (self.sort.parts(), &time)
+            && matches!(&part.by, SortBy::Field(path) if path.as_str() == &**time_field)
+        {
+            return Ok(SortKey::One(time));
+        }
+        let mut out = DocumentBuilder::new();
+        out.append(time_field, time);
+        if let Some(meta) = &block.shape.meta_field {
+            out.append_ref(meta, block.meta());
+        }
+        self.sort.extract(out.finish().as_ref(), &cx.eval)
+    }
+
+    /// The row with the fields the members read.
+    fn document(&self, block: &MeasurementBlock, row: u32) -> Result<Document> {
         let block = if self.dependencies.whole {
             block.clone()
         } else {
@@ -221,34 +308,40 @@ impl Ranking {
             narrowed(block, fields.map(Arc::from).collect::<BTreeSet<_>>())
         };
         let found = block.rows_of(&Selection::Range(row..row + 1))?;
-        Ok(found.into_iter().next())
+        Ok(found.into_iter().next().unwrap_or_default())
     }
 }
 
 impl TimeRank {
-    /// A document at least as good as any of the block, made of its header. `None` if the header
-    /// does not tell: the lower bound of times is rounded towards 1970, so before it there is none.
+    /// A document at least as good as any of the block, made of its header. `None` if the header does not tell.
     fn best_possible(self, block: &MeasurementBlock) -> Option<Document> {
-        let time_field = &block.shape.time_field;
         let mut out = DocumentBuilder::new();
-        if block.shape.fields.contains(time_field) {
-            let bound = match self.newest {
-                Some(true) => block.bucket.max(time_field),
-                Some(false) => match block.bucket.min(time_field) {
-                    ValueRef::DateTime(at) if at <= 0 => return None,
-                    bound => bound,
-                },
-                None => ValueRef::Missing,
-            };
-            if self.newest.is_some() && !matches!(bound, ValueRef::DateTime(_)) {
-                return None;
-            }
-            out.append_ref(time_field, bound);
-        }
+        out.append(&block.shape.time_field, self.best_time(block)?);
         if let Some(meta) = &block.shape.meta_field {
             out.append_ref(meta, block.meta());
         }
         Some(out.finish())
+    }
+
+    /// A time at least as good as any of the block, by its header: missing if none shows or it is not in the order.
+    /// `None` if the header does not tell: the lower bound of times is rounded towards 1970, so before it there
+    /// is none.
+    fn best_time(self, block: &MeasurementBlock) -> Option<Value> {
+        let time_field = &block.shape.time_field;
+        if !block.shape.fields.contains(time_field) {
+            return Some(Value::Missing);
+        }
+        match self.newest {
+            None => Some(Value::Missing),
+            Some(true) => match block.bucket.max(time_field) {
+                ValueRef::DateTime(at) => Some(Value::DateTime(at)),
+                _ => None,
+            },
+            Some(false) => match block.bucket.min(time_field) {
+                ValueRef::DateTime(at) if at > 0 => Some(Value::DateTime(at)),
+                _ => None,
+            },
+        }
     }
 
     /// The place of the best row among the rows of a run.
@@ -261,13 +354,14 @@ impl TimeRank {
         let Some(newest) = self.newest else {
             return Ok(edge);
         };
-        let Some(times) = selected(block, &block.shape.time_field)? else {
+        let Some((times, from)) = selected(block, &block.shape.time_field)? else {
             return Ok(edge);
         };
         let BlockData::DateTime(times) = times.data() else {
             return Ok(edge);
         };
-        let run = times.get(rows.clone()).unwrap_or(&[]);
+        let run = times.get(from + rows.start..from + rows.end);
+        let run = run.unwrap_or(&[]);
         let best = match (block.bucket.is_sorted(), newest) {
             (true, true) => run.last(),
             (true, false) => run.first(),
