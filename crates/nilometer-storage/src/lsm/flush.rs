@@ -110,9 +110,10 @@ impl Core {
         Ok(())
     }
 
-    /// Lets go of versions of a tree; what readers still hold is tried again later.
+    /// Lets go of versions of a tree and of what failed steps left; what is still held is tried again later.
     pub(crate) fn tidy(&self, tree: &Arc<Tree>) -> Result<()> {
-        if !tree.tidy(self.instants.watermark())? {
+        let is_tidy = tree.tidy(self.instants.watermark())?;
+        if !(tree.remove_leftovers() && is_tidy) {
             self.work.request_tidying(tree.keyspace.id);
         }
         Ok(())
@@ -124,6 +125,8 @@ impl Core {
     /// ends writing: the tree in memory may not be the tree on disk any more.
     pub(crate) fn may_retry(&self, tree: &Tree, error: Error) -> bool {
         if error.may_pass() && tree.is_consistent() {
+            tree.note_leftovers();
+            self.work.request_tidying(tree.keyspace.id);
             return true;
         }
         self.health.fail(error);

@@ -17,6 +17,7 @@
 //! | keyspaces whose entries are deleted soon | [`front`] |
 //! | when to flush and merge, what may be forgotten | [`flush`], [`background`] |
 //! | opening after a crash | [`recovery`] |
+//! | what failed steps leave on a full disk | [`leftovers`] |
 //! | manifests that are not checked, values whose length is not | [`manifest`], [`value`] |
 //! | which trees there are; dropping one under its readers | [`tree_list`], [`keyspaces`] |
 //! | telling of a disk that does not answer | [`waits`] |
@@ -41,6 +42,7 @@ mod front;
 mod health;
 mod instants;
 mod keyspaces;
+mod leftovers;
 mod log;
 mod manifest;
 mod options;

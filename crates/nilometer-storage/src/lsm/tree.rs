@@ -70,6 +70,8 @@ pub(crate) struct Tree {
     sealed_count: AtomicUsize,
     l0_runs: AtomicUsize,
     dropped: AtomicBool,
+    /// Whether a failed step may have left files; see [`super::leftovers`].
+    pub(super) leftovers: AtomicBool,
     memory: Arc<AtomicU64>,
     /// Open files of all trees.
     descriptors: Arc<DescriptorTable>,
@@ -133,6 +135,7 @@ impl Tree {
             sealed_count: AtomicUsize::new(0),
             l0_runs: AtomicUsize::new(0),
             dropped: AtomicBool::new(false),
+            leftovers: AtomicBool::new(false),
             memory: Arc::clone(&context.memory),
             descriptors: Arc::clone(&context.descriptors),
             _lock: context.directory.share_lock(),

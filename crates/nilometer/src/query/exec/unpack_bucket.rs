@@ -4,7 +4,7 @@ use nilometer_bson::Document;
 
 use super::filter::matching;
 use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
-use crate::error::Result;
+use crate::error::{Error, ErrorCode, Result};
 use crate::query::batch::Batch;
 use crate::query::pipeline::UnpackBucketStage;
 use crate::timeseries::unpack::measurements;
@@ -29,7 +29,8 @@ impl UnpackBucket {
 
     fn unpack(&self, bucket: &Document, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
         let stage = &self.stage;
-        let found = measurements(bucket.as_ref(), &stage.shown(), |name| stage.shows(name))?;
+        let found = measurements(bucket.as_ref(), &stage.shown(), |name| stage.shows(name));
+        let found = found.map_err(not_a_bucket)?;
         let Some(filter) = &self.stage.event_filter else {
             return Ok(found);
         };
@@ -42,6 +43,16 @@ impl UnpackBucket {
             false => matching(found, filter, cx),
         }
     }
+}
+
+/// What this stage reads was read as a document before, so it is no damage of the store: whoever wrote the pipeline put
+/// documents in that are no buckets.
+fn not_a_bucket(mut error: Error) -> Error {
+    if error.code == ErrorCode::DataCorruptionDetected {
+        error.code = ErrorCode::BadValue;
+        error = error.context("unpacking takes bucket documents only");
+    }
+    error
 }
 
 impl Operator for UnpackBucket {

@@ -1,0 +1,149 @@
+//! Files that a failed flush or merge leaves behind.
+//!
+//! `lsm-tree` writes tables under new names and removes what no manifest names at the next opening only. A step that
+//! finds no room leaves what it wrote so far, and the next try writes it again: a disk that was full would stay full by
+//! that alone after others had made room. So a failed step asks for its tree to be looked through, which happens as soon
+//! as neither flush nor merge is under way.
+//!
+//! A file is in use if a manifest in the folder of the tree names it. There is one for each version that readers may
+//! hold, for it goes with its version.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use super::manifest;
+use super::tree::Tree;
+use crate::error::Result;
+use crate::lock::try_lock;
+
+/// Where a tree keeps the files that its manifests name.
+const FOLDERS: [&str; 2] = ["tables", "blobs"];
+
+impl Tree {
+    /// Notes that a flush or merge failed.
+    pub(crate) fn note_leftovers(&self) {
+        self.leftovers.store(true, Ordering::Release);
+    }
+
+    /// Removes what failed steps left. False if it is to be tried again: another step is under way, or no file can be
+    /// opened now.
+    ///
+    /// Where a manifest is damaged all files stay: the next opening will tell of it.
+    pub(crate) fn remove_leftovers(&self) -> bool {
+        if !self.leftovers.load(Ordering::Acquire) || self.is_dropped() {
+            return true;
+        }
+        let locks = (try_lock(&self.flushing), try_lock(&self.compacting));
+        let (Some(_flushing), Some(_merging)) = locks else {
+            return false;
+        };
+        let named = match self.named_files() {
+            Ok(named) => named,
+            Err(error) => return !error.may_pass(),
+        };
+        self.leftovers.store(false, Ordering::Release);
+        for folder in FOLDERS {
+            for (id, path) in numbered(&self.path.join(folder), "") {
+                if !named.contains(&(folder, id)) {
+                    // What cannot be removed now goes at the next opening.
+                    let _ = fs::remove_file(path);
+                }
+            }
+        }
+        true
+    }
+
+    /// The files that any manifest of this tree names.
+    fn named_files(&self) -> Result<HashSet<(&'static str, u64)>> {
+        let current = manifest::verify(&self.path)?;
+        let newest = manifest::current_id(&self.path);
+        let mut named = files_of(&current)?;
+        for (id, path) in numbered(&self.path, "v") {
+            match files_of(&path) {
+                Ok(files) => named.extend(files),
+                // Written by halves: the step that made it failed before anybody could hold that version.
+                Err(_) if newest.is_some_and(|newest| id > newest) => {}
+                // A version that readers let go meanwhile takes its manifest along.
+                Err(_) if !path.exists() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(named)
+    }
+}
+
+fn files_of(manifest: &Path) -> Result<HashSet<(&'static str, u64)>> {
+    let listed = manifest::list_files(manifest)?;
+    Ok(listed
+        .into_iter()
+        .map(|(folder, id, _)| (folder, id))
+        .collect())
+}
+
+/// The files of a folder whose names are `prefix` and a number.
+fn numbered(folder: &Path, prefix: &str) -> Vec<(u64, PathBuf)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let number = name.to_str()?.strip_prefix(prefix)?.parse().ok()?;
+        Some((number, entry.path()))
+    });
+    files.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::lock;
+    use crate::testing::contract::{APART, TOGETHER, put};
+    use crate::{Engine, LsmEngine, LsmOptions};
+
+    #[test]
+    fn what_no_version_names_goes_and_what_readers_hold_stays() {
+        let directory = format!("nilometer-{}-leftovers", std::process::id());
+        let directory = std::env::temp_dir().join(directory);
+        let engine = LsmEngine::open(&directory, LsmOptions::tiny()).expect("open");
+        for (name, options) in [("together", TOGETHER), ("apart", APART)] {
+            let id = engine.create_keyspace(name, options).expect("create");
+            let fill = |value: u8| {
+                for key in 0..500u32 {
+                    put(&engine, id, &key.to_be_bytes(), &[value; 300]);
+                }
+                engine.settle().expect("settle");
+            };
+            fill(1);
+            let view = engine.snapshot().expect("a snapshot");
+            fill(2);
+            let tree = engine.core.tree(id).expect("the tree");
+            let stray = FOLDERS.map(|folder| tree.path.join(folder).join("99999"));
+            let there = || stray.iter().filter(|path| path.exists()).count();
+            for path in &stray {
+                // A tree whose values are not apart has no folder for them.
+                let _ = fs::write(path, "half a table");
+            }
+            let written = there();
+            assert!(written > 0);
+            assert!(tree.remove_leftovers());
+            assert_eq!(there(), written, "nobody said that a step failed");
+            let flushing = lock(&tree.flushing);
+            tree.note_leftovers();
+            assert!(!tree.remove_leftovers(), "a step is under way");
+            drop(flushing);
+            while !tree.remove_leftovers() {
+                std::thread::yield_now();
+            }
+            assert_eq!(there(), 0);
+            for (view, value) in [(view, 1), (engine.snapshot().expect("a snapshot"), 2)] {
+                for key in 0..500u32 {
+                    let found = view.get(id, &key.to_be_bytes()).expect("get");
+                    assert_eq!(found.expect("a value").first(), Some(&value));
+                }
+            }
+            engine.verify().expect("sound");
+        }
+        drop(engine);
+        fs::remove_dir_all(directory).expect("removed");
+    }
+}
