@@ -24,13 +24,13 @@ pub(crate) struct PlannedField {
     /// Where in its document the value begins.
     at: u32,
     /// The place of its name.
-    pub(super) name: u16,
+    pub(crate) name: u16,
     pub(super) type_code: u8,
 }
 
 impl PlannedField {
     #[inline]
-    pub(super) fn value<'a>(&self, document: DocRef<'a>) -> ValueRef<'a> {
+    pub(crate) fn value<'a>(&self, document: DocRef<'a>) -> ValueRef<'a> {
         match self.type_code {
             type_code::DOUBLE => ValueRef::Double(f64::from_bits(self.bits)),
             type_code::INT64 => ValueRef::Int64(self.bits.cast_signed()),
@@ -109,7 +109,7 @@ impl Plan {
     }
 
     /// The fields of a measurement.
-    pub(super) fn fields(&self, walked: Walked) -> &[PlannedField] {
+    pub(crate) fn fields(&self, walked: Walked) -> &[PlannedField] {
         let fields = self.fields.get(walked.start as usize..);
         let fields = fields.and_then(|fields| fields.get(..walked.count as usize));
         fields.unwrap_or_default()
