@@ -93,21 +93,12 @@ pub(crate) struct FieldHashes {
 }
 
 /// The table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Aliases {
     /// Made when one is first used.
     places: RwLock<Vec<Option<Alias>>>,
     /// Who finds metadata of equal hashes makes them take each other's place, no more.
     hasher: RandomState,
-}
-
-impl Default for Aliases {
-    fn default() -> Self {
-        Self {
-            places: RwLock::default(),
-            hasher: RandomState::default(),
-        }
-    }
 }
 
 impl Aliases {
