@@ -33,8 +33,9 @@ pub struct StoredBucket {
     decoded: Vec<OnceLock<Arc<ColumnBlock>>>,
     /// Totals of columns, once one was asked for.
     totals: OnceLock<Box<[Total]>>,
-    /// Stands for the metadata.
-    meta_number: Option<NonZeroU64>,
+    /// Who gives numbers to metadata, and the number of this one's once it was asked for.
+    metas: Option<Arc<MetaNumbers>>,
+    meta_number: OnceLock<Option<NonZeroU64>>,
     /// Somebody has read it again since the cache last asked.
     is_wanted: AtomicBool,
 }
@@ -135,23 +136,28 @@ impl StoredBucket {
             header,
             decoded,
             totals: OnceLock::new(),
-            meta_number: None,
+            metas: None,
+            meta_number: OnceLock::new(),
             is_wanted: AtomicBool::new(false),
         })
     }
 
-    /// The same with a number for its metadata.
-    pub(super) fn numbered(mut self, metas: &MetaNumbers) -> Self {
-        self.meta_number = match self.meta() {
-            ValueRef::Document(meta) => metas.of(meta.as_bytes()),
-            _ => None,
-        };
-        self
+    /// The same with somebody who gives a number to its metadata.
+    pub(super) fn numbered(self, metas: &Arc<MetaNumbers>) -> Self {
+        Self {
+            metas: Some(Arc::clone(metas)),
+            ..self
+        }
     }
 
     /// Stands for the metadata, if it is a document: equal numbers are equal metadata.
     pub fn meta_number(&self) -> Option<NonZeroU64> {
-        self.meta_number
+        *self
+            .meta_number
+            .get_or_init(|| match (&self.metas, self.meta()) {
+                (Some(metas), ValueRef::Document(meta)) => metas.of(meta.as_bytes()),
+                _ => None,
+            })
     }
 
     /// Somebody reads it again.

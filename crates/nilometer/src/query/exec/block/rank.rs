@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nilometer_bson::block::BlockData;
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
 use super::group::{Run, selected};
@@ -129,6 +129,14 @@ impl SortPrefix {
     }
 }
 
+/// The best row of a run.
+struct Best {
+    /// As the bucket counts them.
+    row: u32,
+    /// The time it shows, if that was looked at.
+    time: Option<i64>,
+}
+
 /// Accumulators of one stage that rank rows alike.
 pub(super) struct Ranking {
     rank: TimeRank,
@@ -233,25 +241,35 @@ impl Ranking {
             if !may_matter {
                 continue;
             }
-            let Some(row) = self.best_row(block, &run.rows)? else {
+            let Some(Best { row, time: shown }) = self.best_row(block, &run.rows)? else {
                 continue;
             };
-            let time = match self.rank.newest {
-                Some(_) => block.value(&block.shape.time_field, row)?,
-                None => Value::Missing,
+            let time_field = &block.shape.time_field;
+            let time = match (self.rank.newest, shown) {
+                (Some(_), Some(at)) => Value::DateTime(at),
+                (Some(_), None) => block.value(time_field, row)?,
+                (None, _) => Value::Missing,
             };
             let key = self.key(block, time, cx)?;
+            let value = |name: &Arc<str>| match shown {
+                Some(at) if name == time_field => Ok(Value::DateTime(at)),
+                _ => block.value(name, row),
+            };
             let mut document = None;
             for (member, spec) in members() {
                 table.change(run.group, member.at, spec, |state| {
                     spec.offer_ranked(state, &key, || match &member.output {
-                        Output::Field(name) => block.value(name, row),
+                        Output::Field(name) => value(name),
                         Output::Fields(names) => {
-                            let shown = names.iter().map(|name| match block.value(name, row)? {
-                                Value::Missing | Value::Undefined => Ok(Value::Null),
-                                value => Ok(value),
-                            });
-                            Ok(shown.collect::<Result<Vec<_>>>()?.into())
+                            let mut out = DocumentBuilder::new();
+                            for (at, name) in names.iter().enumerate() {
+                                let value = match value(name)? {
+                                    Value::Undefined => Value::Null,
+                                    value => value,
+                                };
+                                out.append_indexed(at, value.as_ref());
+                            }
+                            Ok(Value::Array(Array::from_document(out.finish())))
                         }
                         Output::Computed => {
                             let document = match &mut document {
@@ -277,10 +295,13 @@ impl Ranking {
         fields.iter().all(|name| block.has_column(name))
     }
 
-    /// The best row of a run, as the bucket counts them.
-    fn best_row(&self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<u32>> {
-        let at = self.rank.place(block, rows)?;
-        Ok(at.and_then(|at| block.selection.get(at)))
+    /// The best row of a run.
+    fn best_row(&self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<Best>> {
+        let Some((at, time)) = self.rank.place(block, rows)? else {
+            return Ok(None);
+        };
+        let row = block.selection.get(at);
+        Ok(row.map(|row| Best { row, time }))
     }
 
     /// The sort key of a measurement at this time: it reads time and metadata alone.
@@ -344,13 +365,17 @@ impl TimeRank {
         }
     }
 
-    /// The place of the best row among the rows of a run.
-    fn place(self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<usize>> {
-        let edge = if self.last {
-            rows.end.checked_sub(1)
-        } else {
-            Some(rows.start)
+    /// The place of the best row among the rows of a run, with the time measurements show there if it was looked at.
+    fn place(
+        self,
+        block: &MeasurementBlock,
+        rows: &Range<usize>,
+    ) -> Result<Option<(usize, Option<i64>)>> {
+        let edge = match self.last {
+            true => rows.end.checked_sub(1),
+            false => Some(rows.start),
         };
+        let edge = edge.map(|at| (at, None));
         let Some(newest) = self.newest else {
             return Ok(edge);
         };
@@ -379,6 +404,6 @@ impl TimeRank {
                 }
             }
         });
-        Ok(found.map(|at| rows.start + at))
+        Ok(found.map(|at| (rows.start + at, best.copied())))
     }
 }
