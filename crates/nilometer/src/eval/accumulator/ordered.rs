@@ -112,7 +112,7 @@ pub struct Ranked {
     last: bool,
     /// True to give one value and not an array.
     single: bool,
-    /// At most twice `n` and a few; the first `sorted` are what is kept so far, in order.
+    /// One if `n` is; else at most twice `n` and a few. The first `sorted` are what is kept so far, in order.
     entries: Vec<(SortKey, Value)>,
     sorted: usize,
     bytes: usize,
@@ -162,16 +162,31 @@ impl Ranked {
 
     pub(super) fn add(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
         let output = or_null(output);
+        if self.n == 1 {
+            self.keep_one(key, output, sort);
+            return;
+        }
         self.bytes += entry_bytes(&key, &output);
         self.entries.push((key, output));
-        let full = if self.n == 1 {
-            2
-        } else {
-            self.n.saturating_mul(2).saturating_add(SLACK)
-        };
-        if self.entries.len() >= full {
+        if self.entries.len() >= self.n.saturating_mul(2).saturating_add(SLACK) {
             self.settle(sort);
         }
+    }
+
+    /// Where one is kept, there is room for one and no more: there may be as many of these as there are groups.
+    fn keep_one(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
+        match self.entries.first_mut() {
+            Some(kept) => {
+                let order = sort.compare(&key, &kept.0);
+                if (self.last && order.is_ge()) || order.is_lt() && !self.last {
+                    *kept = (key, output);
+                }
+            }
+            None => self.entries = vec![(key, output)],
+        }
+        self.sorted = 1;
+        let entries = self.entries.iter();
+        self.bytes = entries.map(|(key, output)| entry_bytes(key, output)).sum();
     }
 
     fn settle(&mut self, sort: &SortPattern) {

@@ -46,6 +46,8 @@ pub(crate) struct BlockGroup {
     /// How the stage reads blocks of one shape; made anew when the shape changes.
     plan: Option<(Arc<MeasurementShape>, Option<Plan>)>,
     series: Series,
+    /// The runs of a block; kept for the next one.
+    runs: Vec<Run>,
 }
 
 /// How a stage reads blocks.
@@ -99,6 +101,7 @@ impl BlockGroup {
             stage: stage.clone(),
             plan: None,
             series: Series::default(),
+            runs: Vec::new(),
         }
     }
 
@@ -149,8 +152,9 @@ impl BlockGroup {
         let Some((_, Some(plan))) = &self.plan else {
             return Ok(false);
         };
-        let runs = runs(plan, block, table, &mut self.series, cx)?;
-        accumulate(plan, &self.stage, block, &runs, table, cx)?;
+        self.runs.clear();
+        find_runs(plan, block, table, &mut self.series, &mut self.runs, cx)?;
+        accumulate(plan, &self.stage, block, &self.runs, table, cx)?;
         Ok(true)
     }
 }
@@ -270,30 +274,33 @@ fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {
 }
 
 /// The runs of the block's selection, in row order. Row numbers count within the selection.
-fn runs(
+fn find_runs(
     plan: &Plan,
     block: &MeasurementBlock,
     table: &mut Table,
     series: &mut Series,
+    runs: &mut Vec<Run>,
     cx: &ExecContext<'_>,
-) -> Result<Vec<Run>> {
+) -> Result<()> {
     let count = block.selection.len();
     let Some((place, bins)) = &plan.bins else {
         let group = series.group_of_block(plan, block, table, cx)?;
-        return Ok(vec![Run {
+        runs.push(Run {
             group,
             rows: 0..count,
-        }]);
+        });
+        return Ok(());
     };
     let at = series.of_block(plan, block, cx)?;
     if let Some(bin) = whole_bin(bins, block)? {
         let group = series.bin_group(at, bin, |values| {
             bin_key(plan, *place, bin, values, table, cx)
         })?;
-        return Ok(vec![Run {
+        runs.push(Run {
             group,
             rows: 0..count,
-        }]);
+        });
+        return Ok(());
     }
     let times = selected(block, &block.shape.time_field)?;
     let constant;
@@ -312,7 +319,6 @@ fn runs(
         }
     };
     let is_sorted = block.bucket.is_sorted();
-    let mut runs: Vec<Run> = Vec::new();
     let mut from = 0;
     while let Some(first) = times.get(from) {
         let bin = bins.trunc(*first)?;
@@ -331,7 +337,7 @@ fn runs(
         });
         from += length;
     }
-    Ok(runs)
+    Ok(())
 }
 
 /// The parts of the key that are the same in the whole block, each in its place.
