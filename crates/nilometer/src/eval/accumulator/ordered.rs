@@ -112,7 +112,7 @@ pub struct Ranked {
     last: bool,
     /// True to give one value and not an array.
     single: bool,
-    /// One if `n` is; else at most twice `n` and a few. The first `sorted` are what is kept so far, in order.
+    /// At most twice `n` and a few; the first `sorted` are what is kept so far, in order.
     entries: Vec<(SortKey, Value)>,
     sorted: usize,
     bytes: usize,
@@ -163,8 +163,7 @@ impl Ranked {
     pub(super) fn add(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
         let output = or_null(output);
         if self.n == 1 {
-            self.keep_one(key, output, sort);
-            return;
+            return self.keep_one(key, output, sort);
         }
         self.bytes += entry_bytes(&key, &output);
         self.entries.push((key, output));
@@ -173,20 +172,22 @@ impl Ranked {
         }
     }
 
-    /// Where one is kept, there is room for one and no more: there may be as many of these as there are groups.
+    /// [`Ranked::add`] where one is kept: of equal keys the first, or the last.
     fn keep_one(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
-        match self.entries.first_mut() {
-            Some(kept) => {
-                let order = sort.compare(&key, &kept.0);
-                if (self.last && order.is_ge()) || order.is_lt() && !self.last {
-                    *kept = (key, output);
-                }
+        let is_better = self.entries.first().is_none_or(|(kept, _)| {
+            let order = sort.compare(&key, kept);
+            match self.last {
+                true => order.is_ge(),
+                false => order.is_lt(),
             }
-            None => self.entries = vec![(key, output)],
+        });
+        if is_better {
+            self.bytes = entry_bytes(&key, &output);
+            self.entries.clear();
+            self.entries.reserve_exact(1);
+            self.entries.push((key, output));
+            self.sorted = 1;
         }
-        self.sorted = 1;
-        let entries = self.entries.iter();
-        self.bytes = entries.map(|(key, output)| entry_bytes(key, output)).sum();
     }
 
     fn settle(&mut self, sort: &SortPattern) {

@@ -137,6 +137,30 @@ struct Best {
     time: Option<i64>,
 }
 
+impl Best {
+    fn value(&self, block: &MeasurementBlock, shown: &Shown) -> Result<Value> {
+        match (shown, self.time) {
+            (Shown::Column(name), Some(at)) if *name == block.shape.time_field => {
+                Ok(Value::DateTime(at))
+            }
+            _ => shown.value(block, self.row),
+        }
+    }
+
+    /// Several as an array, in which what is missing is null.
+    fn array(&self, block: &MeasurementBlock, all: &[Shown]) -> Result<Value> {
+        let mut out = DocumentBuilder::new();
+        for (at, shown) in all.iter().enumerate() {
+            let value = match self.value(block, shown)? {
+                Value::Undefined => Value::Null,
+                value => value,
+            };
+            out.append_indexed(at, value.as_ref());
+        }
+        Ok(Value::Array(Array::from_document(out.finish())))
+    }
+}
+
 /// Accumulators of one stage that rank rows alike.
 pub(super) struct Ranking {
     rank: TimeRank,
@@ -156,17 +180,46 @@ struct Member {
 
 /// What is kept of a row.
 enum Output {
-    Field(Arc<str>),
-    Fields(Vec<Arc<str>>),
+    Field(Shown),
+    Fields(Vec<Shown>),
     /// What an expression makes of it.
     Computed,
 }
 
+/// What measurements show under a name.
+enum Shown {
+    Meta,
+    Column(Arc<str>),
+    Nothing,
+}
+
+impl Shown {
+    fn of(name: &str, shape: &MeasurementShape) -> Self {
+        let is_meta = shape.meta_field.as_deref() == Some(name);
+        match (shape.fields.contains(name), is_meta) {
+            (false, _) => Self::Nothing,
+            (true, true) => Self::Meta,
+            (true, false) => Self::Column(name.into()),
+        }
+    }
+
+    fn value(&self, block: &MeasurementBlock, row: u32) -> Result<Value> {
+        Ok(match self {
+            Self::Meta => block.meta().to_value(),
+            Self::Column(name) => {
+                let column = block.bucket.column(name)?;
+                column.map_or(Value::Missing, |c| c.value(row as usize).to_value())
+            }
+            Self::Nothing => Value::Missing,
+        })
+    }
+}
+
 impl Output {
-    fn of(spec: &AccumulatorSpec) -> Self {
+    fn of(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Self {
         let field = |expression: &Expression| {
             let path = expression.as_field_path().filter(|path| path.len() == 1)?;
-            Some(Arc::from(path.as_str()))
+            Some(Shown::of(path.as_str(), shape))
         };
         match spec.argument() {
             Expression::Array(parts) => {
@@ -180,14 +233,19 @@ impl Output {
 
 impl Ranking {
     /// Puts the accumulator at place `at` beside those that rank as it does.
-    pub(super) fn add(rankings: &mut Vec<Self>, rank: TimeRank, at: usize, spec: &AccumulatorSpec) {
+    pub(super) fn add(
+        rankings: &mut Vec<Self>,
+        rank: TimeRank,
+        (at, spec): (usize, &AccumulatorSpec),
+        shape: &MeasurementShape,
+    ) {
         let Some(sort) = spec.sort() else {
             return;
         };
         let alike = |other: &&mut Self| {
             other.rank == rank && other.sort.to_document() == sort.to_document()
         };
-        let output = Output::of(spec);
+        let output = Output::of(spec, shape);
         let member = Member { at, output };
         if let Some(known) = rankings.iter_mut().find(alike) {
             known.members.push(member);
@@ -241,40 +299,25 @@ impl Ranking {
             if !may_matter {
                 continue;
             }
-            let Some(Best { row, time: shown }) = self.best_row(block, &run.rows)? else {
+            let Some(best) = self.best_row(block, &run.rows)? else {
                 continue;
             };
-            let time_field = &block.shape.time_field;
-            let time = match (self.rank.newest, shown) {
+            let time = match (self.rank.newest, best.time) {
                 (Some(_), Some(at)) => Value::DateTime(at),
-                (Some(_), None) => block.value(time_field, row)?,
+                (Some(_), None) => block.value(&block.shape.time_field, best.row)?,
                 (None, _) => Value::Missing,
             };
             let key = self.key(block, time, cx)?;
-            let value = |name: &Arc<str>| match shown {
-                Some(at) if name == time_field => Ok(Value::DateTime(at)),
-                _ => block.value(name, row),
-            };
             let mut document = None;
             for (member, spec) in members() {
                 table.change(run.group, member.at, spec, |state| {
                     spec.offer_ranked(state, &key, || match &member.output {
-                        Output::Field(name) => value(name),
-                        Output::Fields(names) => {
-                            let mut out = DocumentBuilder::new();
-                            for (at, name) in names.iter().enumerate() {
-                                let value = match value(name)? {
-                                    Value::Undefined => Value::Null,
-                                    value => value,
-                                };
-                                out.append_indexed(at, value.as_ref());
-                            }
-                            Ok(Value::Array(Array::from_document(out.finish())))
-                        }
+                        Output::Field(shown) => best.value(block, shown),
+                        Output::Fields(all) => best.array(block, all),
                         Output::Computed => {
                             let document = match &mut document {
                                 Some(document) => document,
-                                none => none.insert(self.document(block, row)?),
+                                none => none.insert(self.document(block, best.row)?),
                             };
                             spec.argument().evaluate(document.as_ref(), &cx.eval)
                         }
