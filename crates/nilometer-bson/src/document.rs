@@ -401,7 +401,7 @@ impl PartialEq for Document {
 #[derive(Clone, Debug)]
 pub struct DocumentBuilder {
     bytes: Vec<u8>,
-    /// Offsets of the length fields of the open documents, outermost first.
+    /// Offsets of the length fields of the open documents within the outermost, which begins at 0.
     open: Vec<usize>,
 }
 
@@ -423,7 +423,7 @@ impl DocumentBuilder {
         bytes.extend_from_slice(&[0; 4]);
         Self {
             bytes,
-            open: vec![0],
+            open: Vec::new(),
         }
     }
 
@@ -489,9 +489,7 @@ impl DocumentBuilder {
 
     /// Closes the innermost open document or array (never the outermost: that is `finish`).
     pub fn end(&mut self) -> &mut Self {
-        if self.open.len() > 1
-            && let Some(start) = self.open.pop()
-        {
+        if let Some(start) = self.open.pop() {
             self.close(start);
         }
         self
@@ -533,6 +531,7 @@ impl DocumentBuilder {
         while let Some(start) = self.open.pop() {
             self.close(start);
         }
+        self.close(0);
         self.bytes
     }
 }
