@@ -13,7 +13,7 @@ use crate::query::exec::ExecSettings;
 use crate::query::pipeline::{MatchStage, Stage};
 use crate::query::planner::rules::{IndexOnBuckets, MatchOnBuckets, Rule};
 use crate::query::planner::{BucketInput, Input, LogicalPlan, resolve};
-use crate::query::source::{BucketIndexScan, Direction, ScanCounters};
+use crate::query::source::{Direction, ScanCounters};
 use crate::timeseries::{BucketRange, BucketScan};
 use crate::write::Selection;
 
@@ -57,12 +57,8 @@ impl Measurements<'_> {
     ) -> Result<BucketScan> {
         match self.plan(selection)?.buckets.index {
             Some(choice) => {
-                let scan = BucketIndexScan {
-                    index: choice.index,
-                    entries: choice.entries,
-                };
                 let buckets = self.stored.buckets(self.collection.clone())?;
-                buckets.by_index(&scan, range, counters)
+                buckets.by_index(&choice.scan(), range, counters)
             }
             None => self.stored.timeseries.scan(self.collection, range),
         }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::eval::Collation;
 use crate::eval::accumulator::ColumnTotal;
 use crate::index::Index;
-use crate::index::buckets::{BucketIndex, WantedKeys};
+use crate::index::buckets::{BucketIndex, KeyCount, WantedKeys};
 use crate::query::source::{
     Bucket, BucketEntries, BucketHeader, BucketIndexScan, BucketIter, BucketOptions, BucketScan,
     BucketSource, Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan,
@@ -83,7 +83,8 @@ impl Buckets {
                 return timeseries.scan_streamed(collection, stream, range);
             }
             BucketEntries::Within(wanted) => {
-                timeseries.candidates(collection, &scan.index, &**wanted, range)
+                let walked = scan.walked.as_deref();
+                timeseries.candidates(collection, &scan.index, (&**wanted, walked), range)
             }
             BucketEntries::Newest(components) | BucketEntries::Oldest(components) => {
                 let direction = match &scan.entries {
@@ -296,7 +297,12 @@ impl BucketSource for Buckets {
         }
     }
 
-    fn count_keys(&self, index: &BucketIndex, wanted: &dyn WantedKeys, limit: u64) -> Result<u64> {
+    fn count_keys(
+        &self,
+        index: &BucketIndex,
+        wanted: &dyn WantedKeys,
+        limit: u64,
+    ) -> Result<KeyCount> {
         self.timeseries.count_keys(index, wanted, limit)
     }
 

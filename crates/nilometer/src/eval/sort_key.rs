@@ -13,6 +13,7 @@
 //! are the executor's business.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use nilometer_bson::order::Collator;
 use nilometer_bson::path::keys::{KeyError, visit_keys};
@@ -74,8 +75,8 @@ pub struct SortPattern {
 pub enum SortKey {
     /// Of a pattern with one part.
     One(Value),
-    /// Of a pattern with several.
-    Many(Box<[Value]>),
+    /// Of a pattern with several; keys that are kept in many places are kept once.
+    Many(Arc<[Value]>),
 }
 
 impl SortKey {
@@ -212,7 +213,7 @@ impl SortPattern {
             return Ok(SortKey::One(self.single_value(part, doc, ctx)?));
         }
         match self.plain_values(doc, ctx) {
-            Some(values) => Ok(SortKey::Many(values.into())),
+            Some(values) => Ok(SortKey::Many(values)),
             None => self.array_key(doc, ctx),
         }
     }
@@ -234,19 +235,23 @@ impl SortPattern {
     }
 
     /// The values if no path meets an array.
-    fn plain_values(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Option<Vec<Value>> {
-        let mut values = Vec::with_capacity(self.parts.len());
-        for part in &self.parts {
-            values.push(match &part.by {
-                SortBy::Field(path) => match path.get(doc) {
-                    Found::Ref(ValueRef::Array(_)) | Found::Owned(_) => return None,
-                    Found::Ref(ValueRef::Missing) => Value::Null,
-                    Found::Ref(value) => value.to_value(),
-                },
-                SortBy::Random => random(ctx),
-            });
-        }
-        Some(values)
+    fn plain_values(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Option<Arc<[Value]>> {
+        let mut meets_array = false;
+        // In one allocation, as the number of parts is known.
+        let values = self.parts.iter().map(|part| match &part.by {
+            SortBy::Field(path) if !meets_array => match path.get(doc) {
+                Found::Ref(ValueRef::Array(_)) | Found::Owned(_) => {
+                    meets_array = true;
+                    Value::Null
+                }
+                Found::Ref(ValueRef::Missing) => Value::Null,
+                Found::Ref(value) => value.to_value(),
+            },
+            SortBy::Field(_) => Value::Null,
+            SortBy::Random => random(ctx),
+        });
+        let values = values.collect();
+        (!meets_array).then_some(values)
     }
 
     /// The first, in the pattern's order, of the keys a document with arrays has.

@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, ValueRef};
+use nilometer_storage::KeyspaceId;
 
 use super::compile::Compiled;
 use super::{Index, Keys, PartKind};
@@ -64,6 +65,28 @@ pub trait WantedKeys: Send + Sync + std::fmt::Debug {
 
     /// Where a key string lies.
     fn position(&self, key: &[u8]) -> Result<KeyPosition>;
+}
+
+/// The wanted entries of an index that were counted to the end, so that they need not be looked for again.
+#[derive(Debug)]
+pub struct Walked {
+    /// Where the entries lie.
+    pub keyspace: KeyspaceId,
+    /// What the keyspace was like when they were read ([`nilometer_storage::Snapshot::version`]).
+    pub version: u64,
+    /// The buckets they lead to, in their order.
+    pub ids: Vec<[u8; 12]>,
+    /// Keys looked at.
+    pub keys_examined: u64,
+}
+
+/// How many entries of an index are wanted.
+#[derive(Debug)]
+pub struct KeyCount {
+    /// So many, or the number at which counting was to end.
+    pub keys: u64,
+    /// Where they lead, if all were looked at and nothing is on its way into the index.
+    pub walked: Option<Arc<Walked>>,
 }
 
 /// What is made of a definition once.

@@ -27,7 +27,7 @@ use crate::eval::matcher::MatchExpression;
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Collation, EvalContext};
 use crate::index::Index;
-use crate::index::buckets::{BucketIndex, WantedKeys};
+use crate::index::buckets::{BucketIndex, KeyCount, Walked, WantedKeys};
 use crate::operation::OperationContext;
 use crate::session::UserName;
 pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
@@ -387,6 +387,8 @@ pub struct BucketIndexScan {
     pub index: Arc<BucketIndex>,
     /// Which entries.
     pub entries: BucketEntries,
+    /// Where they lead, if that was found out before.
+    pub walked: Option<Arc<Walked>>,
 }
 
 /// Which entries of an index over buckets are wanted.
@@ -449,9 +451,17 @@ pub trait BucketSource: Send + Sync {
     }
 
     /// How many entries of an index are wanted, counted up to `limit`.
-    fn count_keys(&self, index: &BucketIndex, wanted: &dyn WantedKeys, limit: u64) -> Result<u64> {
+    fn count_keys(
+        &self,
+        index: &BucketIndex,
+        wanted: &dyn WantedKeys,
+        limit: u64,
+    ) -> Result<KeyCount> {
         let _ = (index, wanted);
-        Ok(limit)
+        Ok(KeyCount {
+            keys: limit,
+            walked: None,
+        })
     }
 
     /// About how many buckets have ids between these seconds.

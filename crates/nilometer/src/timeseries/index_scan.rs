@@ -29,7 +29,7 @@ use super::tail;
 use super::walk::behind;
 use crate::catalog::Collection;
 use crate::error::{Error, ErrorCode, Result};
-use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};
+use crate::index::buckets::{BucketIndex, KeyCount, KeyPosition, Walked, WantedKeys};
 
 /// Bytes of a bucket's id, which end every entry.
 const ID_BYTES: usize = 12;
@@ -255,12 +255,12 @@ impl Stream {
 
 impl Timeseries {
     /// The buckets an index leads to, of those whose ids are in `range`; `None` if there are more
-    /// than [`CANDIDATES_MAX`].
+    /// than [`CANDIDATES_MAX`]. The index is not read if nothing has come into it since it was `walked`.
     pub fn candidates(
         &self,
         collection: &Collection,
         index: &BucketIndex,
-        wanted: &dyn WantedKeys,
+        (wanted, walked): (&dyn WantedKeys, Option<&Walked>),
         range: BucketRange,
     ) -> Result<Option<Found>> {
         let Some(keyspaces) = BucketKeyspaces::of(collection) else {
@@ -268,17 +268,27 @@ impl Timeseries {
         };
         let snapshot = self.engine.snapshot()?;
         let mut found = Found::default();
-        let mut walk = IndexWalk::new(&*snapshot, index.stored.keyspace, wanted)?;
-        while let Some((entry, _)) = walk.next()? {
-            let (_, id) = split(&entry)?;
-            if range.contains(id) {
-                found.ids.push(id);
+        let keyspace = index.stored.keyspace;
+        let walked = walked.filter(|walked| {
+            walked.keyspace == keyspace && Some(walked.version) == snapshot.version(keyspace)
+        });
+        if let Some(walked) = walked {
+            let within = walked.ids.iter().filter(|id| range.contains(**id));
+            found.ids.extend(within);
+            found.keys_examined = walked.keys_examined;
+        } else {
+            let mut walk = IndexWalk::new(&*snapshot, keyspace, wanted)?;
+            while let Some((entry, _)) = walk.next()? {
+                let (_, id) = split(&entry)?;
+                if range.contains(id) {
+                    found.ids.push(id);
+                }
+                if found.ids.len() > CANDIDATES_MAX {
+                    return Ok(None);
+                }
             }
-            if found.ids.len() > CANDIDATES_MAX {
-                return Ok(None);
-            }
+            found.keys_examined = walk.examined;
         }
-        found.keys_examined = walk.examined;
         if !index.is_static() {
             buckets_with_tail(&*snapshot, keyspaces, range, |id| found.ids.push(id))?;
         }
@@ -293,14 +303,33 @@ impl Timeseries {
         index: &BucketIndex,
         wanted: &dyn WantedKeys,
         limit: u64,
-    ) -> Result<u64> {
+    ) -> Result<KeyCount> {
         let snapshot = self.engine.snapshot()?;
-        let mut walk = IndexWalk::new(&*snapshot, index.stored.keyspace, wanted)?;
-        let mut count = 0;
-        while count < limit && walk.examined < limit.saturating_mul(2) && walk.next()?.is_some() {
+        let keyspace = index.stored.keyspace;
+        let version = snapshot.version(keyspace);
+        let mut walk = IndexWalk::new(&*snapshot, keyspace, wanted)?;
+        let (mut ids, mut count) = (Vec::new(), 0);
+        while count < limit && walk.examined < limit.saturating_mul(2) {
+            let Some((entry, _)) = walk.next()? else {
+                break;
+            };
             count += 1;
+            if ids.len() < CANDIDATES_MAX {
+                ids.push(split(&entry)?.1);
+            }
         }
-        Ok(count.max(walk.examined / 2))
+        let walked = version.filter(|_| walk.done && ids.len() < CANDIDATES_MAX);
+        Ok(KeyCount {
+            keys: count.max(walk.examined / 2),
+            walked: walked.map(|version| {
+                Arc::new(Walked {
+                    keyspace,
+                    version,
+                    ids,
+                    keys_examined: walk.examined,
+                })
+            }),
+        })
     }
 
     /// About how many buckets have ids between the given seconds, if ids are spread evenly over the

@@ -162,15 +162,31 @@ impl Ranked {
 
     pub(super) fn add(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
         let output = or_null(output);
+        if self.n == 1 {
+            return self.keep_one(key, output, sort);
+        }
         self.bytes += entry_bytes(&key, &output);
         self.entries.push((key, output));
-        let full = if self.n == 1 {
-            2
-        } else {
-            self.n.saturating_mul(2).saturating_add(SLACK)
-        };
-        if self.entries.len() >= full {
+        if self.entries.len() >= self.n.saturating_mul(2).saturating_add(SLACK) {
             self.settle(sort);
+        }
+    }
+
+    /// [`Ranked::add`] where one is kept: of equal keys the first, or the last.
+    fn keep_one(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
+        let is_better = self.entries.first().is_none_or(|(kept, _)| {
+            let order = sort.compare(&key, kept);
+            match self.last {
+                true => order.is_ge(),
+                false => order.is_lt(),
+            }
+        });
+        if is_better {
+            self.bytes = entry_bytes(&key, &output);
+            self.entries.clear();
+            self.entries.reserve_exact(1);
+            self.entries.push((key, output));
+            self.sorted = 1;
         }
     }
 

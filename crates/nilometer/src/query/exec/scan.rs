@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::planner::access::cluster::ClusterBound;
-use crate::query::planner::{AccessPath, BucketInput, MetaInput, RecordInput, Unpack};
+use crate::query::planner::{AccessPath, BucketInput, IndexChoice, MetaInput, RecordInput, Unpack};
 use crate::query::source::{
     self, Bucket, BucketIter, RecordIter, RecordKey, RecordSource, ScanCounters, highest_id,
     lowest_id,
@@ -239,10 +239,7 @@ impl BucketScan {
             id_min: choice.id_min.map(lowest_id),
             id_max: choice.id_max.map(highest_id),
             filter: (!choice.predicate.is_always()).then(|| Arc::new(choice.predicate.clone())),
-            index: choice.index.as_ref().map(|choice| source::BucketIndexScan {
-                index: Arc::clone(&choice.index),
-                entries: choice.entries.clone(),
-            }),
+            index: choice.index.as_ref().map(IndexChoice::scan),
             columns: needed_columns(&self.input.unpack),
             examined: Arc::clone(&self.counters),
         };

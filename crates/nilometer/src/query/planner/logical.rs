@@ -9,11 +9,13 @@ use super::access::hint::Forced;
 use super::access::{Choice, IndexAccess};
 use super::needs::Needs;
 use crate::eval::matcher::MatchExpression;
-use crate::index::buckets::BucketIndex;
+use crate::index::buckets::{BucketIndex, Walked};
 use crate::query::batch::{FieldSet, MeasurementShape};
 use crate::query::pipeline::{ProjectStage, Stage};
 use crate::query::planner::bounds::{IndexBounds, IndexShape};
-use crate::query::source::{BucketEntries, BucketPredicate, BucketSource, Direction, RecordSource};
+use crate::query::source::{
+    BucketEntries, BucketIndexScan, BucketPredicate, BucketSource, Direction, RecordSource,
+};
 use crate::timeseries::rewrite::TimeRange;
 
 /// What is read and what is done to it.
@@ -139,10 +141,23 @@ pub struct IndexChoice {
     pub index: Arc<BucketIndex>,
     /// Which entries.
     pub entries: BucketEntries,
+    /// Where they lead, if they were counted.
+    pub walked: Option<Arc<Walked>>,
     /// Its parts as bounds see them.
     pub shape: Arc<IndexShape>,
     /// The bounds, for explain.
     pub bounds: IndexBounds,
+}
+
+impl IndexChoice {
+    /// What to ask of the collection.
+    pub fn scan(&self) -> BucketIndexScan {
+        BucketIndexScan {
+            index: Arc::clone(&self.index),
+            entries: self.entries.clone(),
+            walked: self.walked.clone(),
+        }
+    }
 }
 
 /// Reading metadata from an index, without its buckets: documents that show nothing else.

@@ -64,8 +64,11 @@ pub(crate) fn sorted_range(
     if column.presence().is_some() {
         return None;
     }
-    let below = |limit: i64| times.partition_point(|time| *time < limit);
-    let up_to = |limit: i64| times.partition_point(|time| *time <= limit);
+    let below = |limit: i64| first_at_or_above(times, limit);
+    let up_to = |limit: i64| match limit.checked_add(1) {
+        Some(above) => first_at_or_above(times, above),
+        None => times.len(),
+    };
     let (from, to) = match op {
         CompareOp::Eq => (below(*at), up_to(*at)),
         CompareOp::Gt => (up_to(*at), times.len()),
@@ -74,6 +77,34 @@ pub(crate) fn sorted_range(
         CompareOp::Lte => (0, up_to(*at)),
     };
     Some(u32::try_from(from).ok()?..u32::try_from(to).ok()?)
+}
+
+/// How many of ascending times lie below a limit. Most series are regular, so it is looked for where it would be then
+/// first: halving the column touches a line of memory at each step.
+fn first_at_or_above(times: &[i64], limit: i64) -> usize {
+    let (Some(first), Some(last)) = (times.first(), times.last()) else {
+        return 0;
+    };
+    if limit <= *first {
+        return 0;
+    }
+    if *last < limit {
+        return times.len();
+    }
+    // Not empty, and neither difference is zero: the limit lies above the first time and not above the last.
+    let guess = || {
+        let span = last.checked_sub(*first)?;
+        let rows = i64::try_from(times.len() - 1).ok()?;
+        let at = limit
+            .checked_sub(*first)?
+            .checked_mul(rows)?
+            .checked_add(span - 1)?
+            / span;
+        let at = usize::try_from(at).ok()?;
+        let is_it = *times.get(at.checked_sub(1)?)? < limit && limit <= *times.get(at)?;
+        is_it.then_some(at)
+    };
+    guess().unwrap_or_else(|| times.partition_point(|time| *time < limit))
 }
 
 /// A comparison of whole numbers that holds exactly where the comparison with the operand does.
@@ -176,6 +207,36 @@ mod tests {
         CompareOp::Lt,
         CompareOp::Lte,
     ];
+
+    #[test]
+    fn a_place_among_times_is_the_one_counting_gives() {
+        let regular: Vec<i64> = (0..50).map(|i| 1_000 + i * 10).collect();
+        let columns = [
+            regular.clone(),
+            regular.iter().map(|t| t + t % 7).collect(),
+            vec![5; 9],
+            vec![-3, -3, 0, 4, 4, 4, 90],
+            vec![i64::MIN, -1, 0, i64::MAX],
+            vec![7],
+            Vec::new(),
+        ];
+        for times in &columns {
+            let mut limits = vec![i64::MIN, 0, i64::MAX];
+            limits.extend(
+                times
+                    .iter()
+                    .flat_map(|t| [t.saturating_sub(1), *t, t.saturating_add(1)]),
+            );
+            for limit in limits {
+                let counted = times.iter().filter(|time| **time < limit).count();
+                assert_eq!(
+                    first_at_or_above(times, limit),
+                    counted,
+                    "{limit} in {times:?}"
+                );
+            }
+        }
+    }
 
     /// Every kernel against the filter's own test, value by value.
     #[test]

@@ -184,7 +184,7 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
     for (at, (_, spec)) in stage.fields.iter().enumerate() {
         let input = match time_rank(spec, &shape.time_field, shape.meta_field.as_deref()) {
             Some(rank) => {
-                Ranking::add(&mut rankings, rank, at, spec);
+                Ranking::add(&mut rankings, rank, (at, spec), shape);
                 Input::Ranked
             }
             None => input(spec, shape),

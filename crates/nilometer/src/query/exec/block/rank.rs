@@ -148,17 +148,46 @@ struct Member {
 
 /// What is kept of a row.
 enum Output {
-    Field(Arc<str>),
-    Fields(Vec<Arc<str>>),
+    Field(Shown),
+    Fields(Vec<Shown>),
     /// What an expression makes of it.
     Computed,
 }
 
+/// What measurements show under a name.
+enum Shown {
+    Meta,
+    Column(Arc<str>),
+    Nothing,
+}
+
+impl Shown {
+    fn of(name: &str, shape: &MeasurementShape) -> Self {
+        let is_meta = shape.meta_field.as_deref() == Some(name);
+        match (shape.fields.contains(name), is_meta) {
+            (false, _) => Self::Nothing,
+            (true, true) => Self::Meta,
+            (true, false) => Self::Column(name.into()),
+        }
+    }
+
+    fn value(&self, block: &MeasurementBlock, row: u32) -> Result<Value> {
+        Ok(match self {
+            Self::Meta => block.meta().to_value(),
+            Self::Column(name) => {
+                let column = block.bucket.column(name)?;
+                column.map_or(Value::Missing, |c| c.value(row as usize).to_value())
+            }
+            Self::Nothing => Value::Missing,
+        })
+    }
+}
+
 impl Output {
-    fn of(spec: &AccumulatorSpec) -> Self {
+    fn of(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Self {
         let field = |expression: &Expression| {
             let path = expression.as_field_path().filter(|path| path.len() == 1)?;
-            Some(Arc::from(path.as_str()))
+            Some(Shown::of(path.as_str(), shape))
         };
         match spec.argument() {
             Expression::Array(parts) => {
@@ -172,14 +201,19 @@ impl Output {
 
 impl Ranking {
     /// Puts the accumulator at place `at` beside those that rank as it does.
-    pub(super) fn add(rankings: &mut Vec<Self>, rank: TimeRank, at: usize, spec: &AccumulatorSpec) {
+    pub(super) fn add(
+        rankings: &mut Vec<Self>,
+        rank: TimeRank,
+        (at, spec): (usize, &AccumulatorSpec),
+        shape: &MeasurementShape,
+    ) {
         let Some(sort) = spec.sort() else {
             return;
         };
         let alike = |other: &&mut Self| {
             other.rank == rank && other.sort.to_document() == sort.to_document()
         };
-        let output = Output::of(spec);
+        let output = Output::of(spec, shape);
         let member = Member { at, output };
         if let Some(known) = rankings.iter_mut().find(alike) {
             known.members.push(member);
@@ -245,9 +279,9 @@ impl Ranking {
             for (member, spec) in members() {
                 table.change(run.group, member.at, spec, |state| {
                     spec.offer_ranked(state, &key, || match &member.output {
-                        Output::Field(name) => block.value(name, row),
-                        Output::Fields(names) => {
-                            let shown = names.iter().map(|name| match block.value(name, row)? {
+                        Output::Field(shown) => shown.value(block, row),
+                        Output::Fields(all) => {
+                            let shown = all.iter().map(|shown| match shown.value(block, row)? {
                                 Value::Missing | Value::Undefined => Ok(Value::Null),
                                 value => Ok(value),
                             });

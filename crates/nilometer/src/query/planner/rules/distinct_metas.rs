@@ -289,6 +289,7 @@ fn point(input: &BucketInput, group: &GroupStage, settings: &ExecSettings) -> Op
             true => BucketEntries::Newest(components),
             false => BucketEntries::Oldest(components),
         },
+        walked: None,
         bounds: IndexBounds::all(shape.parts.len()),
         shape: Arc::new(shape),
         index,

@@ -82,7 +82,7 @@ fn choose(input: &BucketInput, settings: &ExecSettings) -> Result<Option<IndexCh
     let mut limit = FEW_BUCKETS.max(scan / FETCH_COST);
     let mut best = None;
     for index in input.source.indexes()? {
-        let found = if let Some(found) = by_points(input, &index) {
+        let mut found = if let Some(found) = by_points(input, &index) {
             found
         } else if may_use(input, &index, &conjuncts, &collation)?
             && let Some(found) = candidate(input, &index, &conjuncts, &collation)
@@ -93,7 +93,9 @@ fn choose(input: &BucketInput, settings: &ExecSettings) -> Result<Option<IndexCh
         };
         let count = match &found.entries {
             BucketEntries::Within(keys) | BucketEntries::InIdOrder(keys) => {
-                input.source.count_keys(&index, &**keys, limit)?
+                let counted = input.source.count_keys(&index, &**keys, limit)?;
+                found.walked = counted.walked;
+                counted.keys
             }
             BucketEntries::InIndexOrder { .. }
             | BucketEntries::Newest(_)
@@ -122,6 +124,7 @@ fn by_points(input: &BucketInput, index: &Arc<BucketIndex>) -> Option<IndexChoic
     Some(IndexChoice {
         index: index.clone(),
         entries: BucketEntries::Within(keys),
+        walked: None,
         shape: Arc::default(),
         bounds: IndexBounds::all(0),
     })
@@ -236,6 +239,7 @@ fn whole(index: &Arc<BucketIndex>, collation: &Collation) -> Option<IndexChoice>
     Some(IndexChoice {
         index: index.clone(),
         entries: BucketEntries::Within(keys),
+        walked: None,
         shape: Arc::new(shape),
         bounds,
     })
@@ -256,6 +260,7 @@ fn with_bounds(
     IndexChoice {
         index: index.clone(),
         entries,
+        walked: None,
         shape: Arc::new(shape),
         bounds,
     }

@@ -123,7 +123,7 @@ impl Shared {
             let range = BucketRange::default();
             let found = self
                 .timeseries
-                .candidates(&self.collection, index, &wanted, range)
+                .candidates(&self.collection, index, (&wanted, None), range)
                 .unwrap()
                 .unwrap();
             let mut seen = HashSet::new();
