@@ -8,6 +8,9 @@
 //! Makes SERIES series (10,000) of MEASUREMENTS (1,000) each, one every ten seconds, with a metadata
 //! object, a float and an integer; asks; then makes an index on a measurement while others insert.
 //! Answers of both ways are compared: a figure for a wrong answer is no figure.
+//!
+//! What is opened stays opened; so the newest measurement of every series is asked for again and again at the end with
+//! nothing kept before each question, and with everything.
 
 #![allow(
     clippy::print_stdout,
@@ -21,6 +24,9 @@ use std::time::{Duration, Instant};
 
 use nilometer::{ClientSession, Database, Request};
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, array, doc};
+
+#[path = "../processor.rs"]
+mod processor;
 
 /// The allocator of the server: decision 0012.
 #[global_allocator]
@@ -181,12 +187,7 @@ fn questions(database: &Database, series: u64, ticks: u64) -> Outcome {
         let filter = doc! { "m": meta(draw(seed, series)) };
         doc! { "find": "ts", "filter": filter, "sort": doc! { "t": -1 }, "limit": 1 }
     })?;
-    ask(database, "newest of every series", 3, 2, &|_| {
-        let newest =
-            doc! { "$top": doc! { "sortBy": doc! { "t": -1 }, "output": array!["$t", "$v"] } };
-        let group = doc! { "$group": doc! { "_id": "$m", "newest": newest } };
-        doc! { "aggregate": "ts", "pipeline": array![group], "cursor": doc! { "batchSize": 100_000 } }
-    })?;
+    ask(database, "newest of every series", 3, 2, &|_| newest())?;
     ask(
         database,
         "distinct m",
@@ -206,6 +207,44 @@ fn questions(database: &Database, series: u64, ticks: u64) -> Outcome {
     let whole = doc! { "$replaceRoot": doc! { "newRoot": "$$ROOT" } };
     let whole = by_region(&[whole]);
     unpacked(database, "group by m.region", &by_region(&[]), &whole)
+}
+
+/// The newest measurement of every series.
+fn newest() -> Document {
+    let newest = doc! { "$top": doc! { "sortBy": doc! { "t": -1 }, "output": array!["$t", "$v"] } };
+    let group = doc! { "$group": doc! { "_id": "$m", "newest": newest } };
+    doc! { "aggregate": "ts", "pipeline": array![group], "cursor": doc! { "batchSize": 100_000 } }
+}
+
+/// How long a question takes, and how much of a processor, when buckets were opened before and when none was.
+fn opening(database: &Database, name: &str, question: &Document) -> Outcome {
+    /// Times each is asked.
+    const ROUNDS: usize = 7;
+    let keep = |bytes: i64| {
+        let body = doc! { "setParameter": 1, "nilometerBucketCacheBytes": bytes, "$db": "admin" };
+        let mut session = ClientSession::embedded();
+        database.run_command(&mut session, &Request::new(body));
+    };
+    let (mut first, mut again) = (Vec::new(), Vec::new());
+    let timed = || -> Outcome<(Duration, Duration)> {
+        let (began, worked) = (Instant::now(), processor::time());
+        call(database, question)?;
+        let worked = Duration::try_from_secs_f64(processor::time() - worked).unwrap_or_default();
+        Ok((began.elapsed(), worked))
+    };
+    for _ in 0..ROUNDS {
+        keep(0);
+        keep(256 << 20);
+        first.push(timed()?);
+        again.push(timed()?);
+    }
+    for (which, taken) in [("nothing kept", first), ("kept", again)] {
+        let (clock, worked): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
+        let least = worked.iter().min().copied().unwrap_or_default();
+        let (clock, worked) = (median(clock), median(worked));
+        println!("{name}, {which}: {clock:.1?}, of a processor {worked:.1?} (least {least:.1?})");
+    }
+    Ok(())
 }
 
 /// The least host of each region, of what the stages `before` give.
@@ -289,6 +328,8 @@ fn run() -> Outcome {
     database.settle().map_err(|error| error.to_string())?;
     println!("sealed and compacted:");
     questions(&database, series, ticks)?;
+    opening(&database, "newest of every series", &newest())?;
+    opening(&database, "by a scan", &with_hint(&newest()))?;
     build(&database, series, ticks)
 }
 

@@ -387,7 +387,7 @@ impl PartialEq for Document {
 #[derive(Clone, Debug)]
 pub struct DocumentBuilder {
     bytes: Vec<u8>,
-    /// Offsets of the length fields of the open documents, outermost first.
+    /// Offsets of the length fields of the open documents within the outermost, which begins at 0.
     open: Vec<usize>,
 }
 
@@ -409,7 +409,7 @@ impl DocumentBuilder {
         bytes.extend_from_slice(&[0; 4]);
         Self {
             bytes,
-            open: vec![0],
+            open: Vec::new(),
         }
     }
 
@@ -475,9 +475,7 @@ impl DocumentBuilder {
 
     /// Closes the innermost open document or array (never the outermost: that is `finish`).
     pub fn end(&mut self) -> &mut Self {
-        if self.open.len() > 1
-            && let Some(start) = self.open.pop()
-        {
+        if let Some(start) = self.open.pop() {
             self.close(start);
         }
         self
@@ -519,6 +517,7 @@ impl DocumentBuilder {
         while let Some(start) = self.open.pop() {
             self.close(start);
         }
+        self.close(0);
         self.bytes
     }
 }

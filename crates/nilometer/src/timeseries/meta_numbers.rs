@@ -1,6 +1,6 @@
 //! Numbers for metadata, so that whoever meets the same metadata again need not look at it.
 //!
-//! A number is given to the bytes of a metadata document when a bucket with it is opened, and never to others. What is
+//! A number is given to the bytes of a metadata document when it is first asked for, and never to others. What is
 //! known is forgotten when it has become too much: the same metadata then gets another number.
 
 use std::collections::HashMap;

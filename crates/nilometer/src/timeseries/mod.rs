@@ -107,7 +107,7 @@ pub struct Timeseries {
     /// Which sealed buckets there are, as far as it is known.
     rosters: roster::Rosters,
     /// Numbers that stand for metadata.
-    metas: meta_numbers::MetaNumbers,
+    metas: Arc<meta_numbers::MetaNumbers>,
     /// Collections that were inserted into, for the chores of their buckets.
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
 }
@@ -150,7 +150,7 @@ impl Timeseries {
             start_ranges: index_scan::StartRanges::default(),
             outermost: outermost::Outermost::default(),
             rosters: roster::Rosters::default(),
-            metas: meta_numbers::MetaNumbers::default(),
+            metas: Arc::default(),
             collections: RwLock::default(),
         }
     }

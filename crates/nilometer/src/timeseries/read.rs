@@ -28,15 +28,21 @@ pub struct StoredBucket {
     document: Document,
     stored: Bytes,
     names: Arc<[Arc<str>]>,
-    places: Vec<Option<ColumnPlace>>,
     header: HeaderPlaces,
-    decoded: Vec<OnceLock<Arc<ColumnBlock>>>,
+    columns: Box<[Column]>,
     /// Totals of columns, once one was asked for.
     totals: OnceLock<Box<[Total]>>,
-    /// Stands for the metadata.
-    meta_number: Option<NonZeroU64>,
+    /// Who gives numbers to metadata, and the number of this one's once it was asked for.
+    metas: Option<Arc<MetaNumbers>>,
+    meta_number: OnceLock<Option<NonZeroU64>>,
     /// Somebody has read it again since the cache last asked.
     is_wanted: AtomicBool,
+}
+
+/// A column: where it is stored, if by itself, and its values once they were asked for.
+struct Column {
+    place: Option<ColumnPlace>,
+    decoded: OnceLock<Arc<ColumnBlock>>,
 }
 
 /// The total of a column, once it was asked for; none of a column that has none.
@@ -62,7 +68,7 @@ impl HeaderPlaces {
         Self {
             min: place(bucket.min),
             max: place(bucket.max),
-            meta: document.get("meta").as_document().map(place),
+            meta: bucket.meta.as_document().map(place),
             times: None,
         }
     }
@@ -87,9 +93,7 @@ impl StoredBucket {
     ) -> Result<Self> {
         let (document, places) = match sealed::open(&stored)? {
             Stored::Whole(document) => (document, Vec::new()),
-            Stored::Split { skeleton, columns } => {
-                (skeleton, columns.into_iter().map(Some).collect())
-            }
+            Stored::Split { skeleton, columns } => (skeleton, columns),
         };
         Self::new(document, stored, places, time_field, like)
     }
@@ -102,7 +106,7 @@ impl StoredBucket {
     fn new(
         document: Document,
         stored: Bytes,
-        mut places: Vec<Option<ColumnPlace>>,
+        places: Vec<ColumnPlace>,
         time_field: &str,
         like: Option<&StoredBucket>,
     ) -> Result<Self> {
@@ -122,8 +126,12 @@ impl StoredBucket {
             _ => parsed.data.iter().map(|e| Arc::from(e.name())).collect(),
         };
         let header = header.with_times(&parsed, &names, time_field);
-        places.resize(names.len(), None);
-        let decoded = (0..names.len()).map(|_| OnceLock::new()).collect();
+        let mut places = places.into_iter();
+        let columns = names.iter().map(|_| Column {
+            place: places.next(),
+            decoded: OnceLock::new(),
+        });
+        let columns = columns.collect();
         Ok(Self {
             id,
             version,
@@ -131,27 +139,31 @@ impl StoredBucket {
             document,
             stored,
             names,
-            places,
             header,
-            decoded,
+            columns,
             totals: OnceLock::new(),
-            meta_number: None,
+            metas: None,
+            meta_number: OnceLock::new(),
             is_wanted: AtomicBool::new(false),
         })
     }
 
-    /// The same with a number for its metadata.
-    pub(super) fn numbered(mut self, metas: &MetaNumbers) -> Self {
-        self.meta_number = match self.meta() {
-            ValueRef::Document(meta) => metas.of(meta.as_bytes()),
-            _ => None,
-        };
-        self
+    /// The same with somebody who gives a number to its metadata.
+    pub(super) fn numbered(self, metas: &Arc<MetaNumbers>) -> Self {
+        Self {
+            metas: Some(Arc::clone(metas)),
+            ..self
+        }
     }
 
     /// Stands for the metadata, if it is a document: equal numbers are equal metadata.
     pub fn meta_number(&self) -> Option<NonZeroU64> {
-        self.meta_number
+        *self
+            .meta_number
+            .get_or_init(|| match (&self.metas, self.meta()) {
+                (Some(metas), ValueRef::Document(meta)) => metas.of(meta.as_bytes()),
+                _ => None,
+            })
     }
 
     /// Somebody reads it again.
@@ -265,13 +277,13 @@ impl StoredBucket {
 
     /// Bytes of a column as it is stored; `None` if it is not stored by itself.
     pub fn stored_column_bytes(&self, name: &str) -> Option<usize> {
-        let at = self.names.iter().position(|n| **n == *name)?;
-        self.places.get(at)?.as_ref().map(ColumnPlace::stored_bytes)
+        let column = self.columns.get(self.place_of(name)?)?;
+        column.place.as_ref().map(ColumnPlace::stored_bytes)
     }
 
     /// The bucket document.
     pub fn to_document(&self) -> Result<Document> {
-        if self.places.iter().all(Option::is_none) {
+        if self.columns.iter().all(|column| column.place.is_none()) {
             return Ok(self.document.clone());
         }
         sealed::load(&self.stored)
@@ -279,31 +291,28 @@ impl StoredBucket {
 
     /// One column, decoded now if it was not before; `None` if there is no such field.
     pub fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
-        let Some(at) = self.names.iter().position(|n| **n == *name) else {
+        let column = self.place_of(name).and_then(|at| self.columns.get(at));
+        let Some(Column { place, decoded }) = column else {
             return Ok(None);
         };
-        let Some(slot) = self.decoded.get(at) else {
-            return Ok(None);
-        };
-        if let Some(block) = slot.get() {
+        if let Some(block) = decoded.get() {
             return Ok(Some(block.clone()));
         }
-        let block = Arc::new(self.decode(at, name)?);
-        Ok(Some(slot.get_or_init(|| block).clone()))
+        let block = Arc::new(self.decode(place.as_ref(), name)?);
+        Ok(Some(decoded.get_or_init(|| block).clone()))
     }
 
     /// Whether a column is decoded, or there is none.
     pub fn has_column(&self, name: &str) -> bool {
-        let at = self.names.iter().position(|n| **n == *name);
-        let slot = at.and_then(|at| self.decoded.get(at));
-        slot.is_none_or(|slot| slot.get().is_some())
+        let column = self.place_of(name).and_then(|at| self.columns.get(at));
+        column.is_none_or(|column| column.decoded.get().is_some())
     }
 
     /// The total of a column, kept once it was added up; `None` if it has none ([`ColumnTotal::of`]).
     pub fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
         let totals = || self.names.iter().map(|_| Total::new()).collect();
         let totals = self.totals.get_or_init(totals);
-        let at = self.names.iter().position(|n| **n == *name);
+        let at = self.place_of(name);
         let Some(total) = at.and_then(|at| totals.get(at)) else {
             return Ok(None);
         };
@@ -320,14 +329,19 @@ impl StoredBucket {
         let Some(totals) = self.totals.get() else {
             return false;
         };
-        let at = self.names.iter().position(|n| **n == *name);
+        let at = self.place_of(name);
         let total = at.and_then(|at| totals.get(at)).and_then(Total::get);
         matches!(total, Some(Some(_)))
     }
 
-    fn decode(&self, at: usize, name: &str) -> Result<ColumnBlock> {
+    /// Where among its columns one is.
+    fn place_of(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|n| **n == *name)
+    }
+
+    fn decode(&self, place: Option<&ColumnPlace>, name: &str) -> Result<ColumnBlock> {
         let bad = |what: &str| damaged(ValueRef::ObjectId(self.id()), what);
-        if let Some(Some(place)) = self.places.get(at) {
+        if let Some(place) = place {
             return self.whole_column(place.decode(&self.stored, self.count));
         }
         let data = self

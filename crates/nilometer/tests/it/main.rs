@@ -12,6 +12,7 @@ mod index_answers;
 mod indexed_answers;
 mod indexed_changes;
 mod language;
+mod many_series;
 mod measurement_changes;
 mod outputs;
 mod query_commands;

@@ -159,8 +159,11 @@ impl Iterator for Finished {
     type Item = Document;
 
     fn next(&mut self) -> Option<Document> {
+        /// Room for what accumulators give, beside the key.
+        const RESULT_BYTES: usize = 64;
         let key = self.keys.next()?;
-        let mut out = DocumentBuilder::new();
+        let room = memory_bytes(&key.value) + RESULT_BYTES * (1 + self.fields.len());
+        let mut out = DocumentBuilder::with_capacity(room);
         out.append("_id", key.value);
         for ((name, spec), state) in self.fields.iter().zip(self.states.by_ref()) {
             out.append(name, spec.finish(state));

@@ -244,6 +244,7 @@ fn open_split(stored: &[u8], rest: &[u8], dictionary: &Dictionary) -> Result<Sto
     let mut at = stored.len() - reader.0.len();
     let mut columns = Vec::new();
     if let ValueRef::Document(data) = skeleton.get("data") {
+        columns.reserve_exact(data.iter().count());
         for element in data {
             let place =
                 column_place(element, at).ok_or_else(|| damage("a column has no length"))?;

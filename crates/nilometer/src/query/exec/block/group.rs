@@ -46,6 +46,8 @@ pub(crate) struct BlockGroup {
     /// How the stage reads blocks of one shape; made anew when the shape changes.
     plan: Option<(Arc<MeasurementShape>, Option<Plan>)>,
     series: Series,
+    /// The runs of a block; kept for the next one.
+    runs: Vec<Run>,
 }
 
 /// How a stage reads blocks.
@@ -99,6 +101,7 @@ impl BlockGroup {
             stage: stage.clone(),
             plan: None,
             series: Series::default(),
+            runs: Vec::new(),
         }
     }
 
@@ -149,8 +152,9 @@ impl BlockGroup {
         let Some((_, Some(plan))) = &self.plan else {
             return Ok(false);
         };
-        let runs = runs(plan, block, table, &mut self.series, cx)?;
-        accumulate(plan, &self.stage, block, &runs, table, cx)?;
+        self.runs.clear();
+        find_runs(plan, block, table, &mut self.series, &mut self.runs, cx)?;
+        accumulate(plan, &self.stage, block, &self.runs, table, cx)?;
         Ok(true)
     }
 }
@@ -270,33 +274,33 @@ fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {
 }
 
 /// The runs of the block's selection, in row order. Row numbers count within the selection.
-fn runs(
+fn find_runs(
     plan: &Plan,
     block: &MeasurementBlock,
     table: &mut Table,
     series: &mut Series,
+    runs: &mut Vec<Run>,
     cx: &ExecContext<'_>,
-) -> Result<Vec<Run>> {
+) -> Result<()> {
     let count = block.selection.len();
-    let at = series.of_block(plan, block, cx)?;
     let Some((place, bins)) = &plan.bins else {
-        let group = series.whole_group(at, |values| {
-            let key = table.normal_key(key_of(plan, values));
-            table.number_of(key, cx)
-        })?;
-        return Ok(vec![Run {
+        let group = series.group_of_block(plan, block, table, cx)?;
+        runs.push(Run {
             group,
             rows: 0..count,
-        }]);
+        });
+        return Ok(());
     };
+    let at = series.of_block(plan, block, cx)?;
     if let Some(bin) = whole_bin(bins, block)? {
         let group = series.bin_group(at, bin, |values| {
             bin_key(plan, *place, bin, values, table, cx)
         })?;
-        return Ok(vec![Run {
+        runs.push(Run {
             group,
             rows: 0..count,
-        }]);
+        });
+        return Ok(());
     }
     let times = selected(block, &block.shape.time_field)?;
     let constant;
@@ -315,7 +319,6 @@ fn runs(
         }
     };
     let is_sorted = block.bucket.is_sorted();
-    let mut runs: Vec<Run> = Vec::new();
     let mut from = 0;
     while let Some(first) = times.get(from) {
         let bin = bins.trunc(*first)?;
@@ -334,7 +337,27 @@ fn runs(
         });
         from += length;
     }
-    Ok(runs)
+    Ok(())
+}
+
+/// The parts of the key that are the same in the whole block, each in its place.
+fn constant_parts(
+    plan: &Plan,
+    block: &MeasurementBlock,
+    cx: &ExecContext<'_>,
+) -> Result<Vec<Value>> {
+    let constants = block.constant_document();
+    let parts = plan.parts.iter().map(|part| match part {
+        Part::Constant(expression) => expression.evaluate(constants.as_ref(), &cx.eval),
+        Part::Bin => Ok(Value::Missing),
+    });
+    parts.collect()
+}
+
+/// True if the expression is the metadata as it is.
+fn is_meta(expression: &Expression, shape: &MeasurementShape) -> bool {
+    let path = expression.as_field_path().filter(|path| path.len() == 1);
+    path.is_some_and(|path| Some(path.as_str()) == shape.meta_field.as_deref())
 }
 
 /// The group of a bin: `values` are the other parts of its key.
@@ -575,27 +598,84 @@ fn cut<T>(values: &[T], rows: Range<usize>) -> &[T] {
 }
 
 /// Groups by the constant parts of the key, and within them by bin: most runs find their group by
-/// one look-up of a number.
+/// one look-up of a number. Where the key has no other part, what metadata is known to be is its group.
 #[derive(Default)]
 struct Series {
     hasher: foldhash::fast::RandomState,
     numbers: HashTable<usize>,
     entries: Vec<SeriesEntry>,
-    /// Where to find the entry for metadata that was met before, by its number.
-    of_meta: HashMap<NonZeroU64, usize, foldhash::fast::RandomState>,
+    metas: MetasMet,
 }
-
-/// Different metadata that are remembered.
-const META_KNOWN_MAX: usize = 10_000;
 
 struct SeriesEntry {
     hash: u64,
     values: Vec<Value>,
-    whole: Option<u32>,
     bins: HashMap<i64, u32, foldhash::fast::RandomState>,
 }
 
+/// What was found for metadata that was met before, by its number.
+#[derive(Default)]
+struct MetasMet {
+    found: HashMap<NonZeroU64, usize, foldhash::fast::RandomState>,
+    asked: usize,
+    met: usize,
+}
+
+impl MetasMet {
+    /// Different metadata that are remembered.
+    const KNOWN_MAX: usize = 10_000;
+
+    /// With so many and more, one of so many blocks at least has to have metadata that was met before; else nobody asks
+    /// for its number, which takes a look at all of it.
+    const MET_SHARE: usize = 8;
+
+    /// The number of a block's metadata, if it is worth asking, and what was found for it.
+    fn get(&mut self, block: &MeasurementBlock) -> (Option<NonZeroU64>, Option<usize>) {
+        if self.found.len() >= Self::KNOWN_MAX && self.met * Self::MET_SHARE < self.asked {
+            return (None, None);
+        }
+        let number = block.meta_number();
+        let known = number.and_then(|number| self.found.get(&number)).copied();
+        self.asked += 1;
+        self.met += usize::from(known.is_some());
+        (number, known)
+    }
+
+    fn remember(&mut self, number: Option<NonZeroU64>, found: usize) {
+        if let Some(number) = number
+            && self.found.len() < Self::KNOWN_MAX
+        {
+            self.found.insert(number, found);
+        }
+    }
+}
+
 impl Series {
+    /// The group of a block whose key is the same for all its rows.
+    fn group_of_block(
+        &mut self,
+        plan: &Plan,
+        block: &MeasurementBlock,
+        table: &mut Table,
+        cx: &ExecContext<'_>,
+    ) -> Result<u32> {
+        let (number, known) = self.metas.get(block);
+        if let Some(group) = known.and_then(|known| u32::try_from(known).ok()) {
+            return Ok(group);
+        }
+        let key = match (&plan.names, plan.parts.as_slice(), block.meta()) {
+            (None, [Part::Constant(single)], ValueRef::Document(meta))
+                if is_meta(single, &block.shape) =>
+            {
+                Value::Document(meta.to_document())
+            }
+            _ => key_of(plan, &constant_parts(plan, block, cx)?),
+        };
+        let group = table.number_of(table.normal_key(key), cx)?;
+        self.metas.remember(number, group as usize);
+        Ok(group)
+    }
+
     /// The number for the parts of the key that are the same in the whole block: they read nothing but the
     /// metadata, so what was found for the same before is not evaluated again.
     fn of_block(
@@ -604,24 +684,12 @@ impl Series {
         block: &MeasurementBlock,
         cx: &ExecContext<'_>,
     ) -> Result<usize> {
-        let meta = block.meta_number();
-        if let Some(known) = meta.and_then(|meta| self.of_meta.get(&meta)) {
-            return Ok(*known);
+        let (number, known) = self.metas.get(block);
+        if let Some(known) = known {
+            return Ok(known);
         }
-        let constants = block.constant_document();
-        let mut values = Vec::with_capacity(plan.parts.len());
-        for part in &plan.parts {
-            values.push(match part {
-                Part::Constant(expression) => expression.evaluate(constants.as_ref(), &cx.eval)?,
-                Part::Bin => Value::Missing,
-            });
-        }
-        let at = self.number_of(&values, cx);
-        if let Some(meta) = meta
-            && self.of_meta.len() < META_KNOWN_MAX
-        {
-            self.of_meta.insert(meta, at);
-        }
+        let at = self.number_of(&constant_parts(plan, block, cx)?, cx);
+        self.metas.remember(number, at);
         Ok(at)
     }
 
@@ -651,7 +719,6 @@ impl Series {
         self.entries.push(SeriesEntry {
             hash,
             values: values.to_vec(),
-            whole: None,
             bins: HashMap::default(),
         });
         let entries = &self.entries;
@@ -659,24 +726,6 @@ impl Series {
             entries.get(*at).map_or(0, |entry| entry.hash)
         });
         at
-    }
-
-    fn whole_group(
-        &mut self,
-        at: usize,
-        find: impl FnOnce(&[Value]) -> Result<u32>,
-    ) -> Result<u32> {
-        match self.entries.get_mut(at) {
-            Some(SeriesEntry {
-                whole: Some(group), ..
-            }) => Ok(*group),
-            Some(entry) => {
-                let group = find(&entry.values)?;
-                entry.whole = Some(group);
-                Ok(group)
-            }
-            None => find(&[]),
-        }
     }
 
     fn bin_group(

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nilometer_bson::block::BlockData;
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
 
 use super::filter::narrowed;
 use super::group::{Run, selected};
@@ -126,6 +126,38 @@ impl SortPrefix {
         };
         let order = self.sort.compare(&bound, &worst);
         Ok(order.is_gt() || (self.is_whole && order.is_eq()))
+    }
+}
+
+/// The best row of a run.
+struct Best {
+    /// As the bucket counts them.
+    row: u32,
+    /// The time it shows, if that was looked at.
+    time: Option<i64>,
+}
+
+impl Best {
+    fn value(&self, block: &MeasurementBlock, shown: &Shown) -> Result<Value> {
+        match (shown, self.time) {
+            (Shown::Column(name), Some(at)) if *name == block.shape.time_field => {
+                Ok(Value::DateTime(at))
+            }
+            _ => shown.value(block, self.row),
+        }
+    }
+
+    /// Several as an array, in which what is missing is null.
+    fn array(&self, block: &MeasurementBlock, all: &[Shown]) -> Result<Value> {
+        let mut out = DocumentBuilder::new();
+        for (at, shown) in all.iter().enumerate() {
+            let value = match self.value(block, shown)? {
+                Value::Undefined => Value::Null,
+                value => value,
+            };
+            out.append_indexed(at, value.as_ref());
+        }
+        Ok(Value::Array(Array::from_document(out.finish())))
     }
 }
 
@@ -267,30 +299,25 @@ impl Ranking {
             if !may_matter {
                 continue;
             }
-            let Some(row) = self.best_row(block, &run.rows)? else {
+            let Some(best) = self.best_row(block, &run.rows)? else {
                 continue;
             };
-            let time = match self.rank.newest {
-                Some(_) => block.value(&block.shape.time_field, row)?,
-                None => Value::Missing,
+            let time = match (self.rank.newest, best.time) {
+                (Some(_), Some(at)) => Value::DateTime(at),
+                (Some(_), None) => block.value(&block.shape.time_field, best.row)?,
+                (None, _) => Value::Missing,
             };
             let key = self.key(block, time, cx)?;
             let mut document = None;
             for (member, spec) in members() {
                 table.change(run.group, member.at, spec, |state| {
                     spec.offer_ranked(state, &key, || match &member.output {
-                        Output::Field(shown) => shown.value(block, row),
-                        Output::Fields(all) => {
-                            let shown = all.iter().map(|shown| match shown.value(block, row)? {
-                                Value::Missing | Value::Undefined => Ok(Value::Null),
-                                value => Ok(value),
-                            });
-                            Ok(shown.collect::<Result<Vec<_>>>()?.into())
-                        }
+                        Output::Field(shown) => best.value(block, shown),
+                        Output::Fields(all) => best.array(block, all),
                         Output::Computed => {
                             let document = match &mut document {
                                 Some(document) => document,
-                                none => none.insert(self.document(block, row)?),
+                                none => none.insert(self.document(block, best.row)?),
                             };
                             spec.argument().evaluate(document.as_ref(), &cx.eval)
                         }
@@ -311,10 +338,13 @@ impl Ranking {
         fields.iter().all(|name| block.has_column(name))
     }
 
-    /// The best row of a run, as the bucket counts them.
-    fn best_row(&self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<u32>> {
-        let at = self.rank.place(block, rows)?;
-        Ok(at.and_then(|at| block.selection.get(at)))
+    /// The best row of a run.
+    fn best_row(&self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<Best>> {
+        let Some((at, time)) = self.rank.place(block, rows)? else {
+            return Ok(None);
+        };
+        let row = block.selection.get(at);
+        Ok(row.map(|row| Best { row, time }))
     }
 
     /// The sort key of a measurement at this time: it reads time and metadata alone.
@@ -378,13 +408,17 @@ impl TimeRank {
         }
     }
 
-    /// The place of the best row among the rows of a run.
-    fn place(self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<usize>> {
-        let edge = if self.last {
-            rows.end.checked_sub(1)
-        } else {
-            Some(rows.start)
+    /// The place of the best row among the rows of a run, with the time measurements show there if it was looked at.
+    fn place(
+        self,
+        block: &MeasurementBlock,
+        rows: &Range<usize>,
+    ) -> Result<Option<(usize, Option<i64>)>> {
+        let edge = match self.last {
+            true => rows.end.checked_sub(1),
+            false => Some(rows.start),
         };
+        let edge = edge.map(|at| (at, None));
         let Some(newest) = self.newest else {
             return Ok(edge);
         };
@@ -413,6 +447,6 @@ impl TimeRank {
                 }
             }
         });
-        Ok(found.map(|at| rows.start + at))
+        Ok(found.map(|at| (rows.start + at, best.copied())))
     }
 }
