@@ -174,6 +174,8 @@ pub struct EngineStatistics {
     pub oldest_snapshot_ms: u64,
     /// Bytes of memtables that are in tables already and live only for older readers.
     pub pinned_bytes: u64,
+    /// Bytes of blocks of tables that are kept for reading.
+    pub cache_bytes: u64,
 }
 
 /// A call to the file system that has not come back.

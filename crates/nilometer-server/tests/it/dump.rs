@@ -1,5 +1,5 @@
-//! What mongodump reads and mongorestore writes, sent command by command as those tools send it. It is
-//! not the tools themselves; it is what the server has to do for them.
+//! What mongodump and mongoexport read, mongorestore and mongoimport write, sent command by command as those tools send
+//! it. It is not the tools themselves; it is what the server has to do for them.
 //!
 //! A dump of a time series holds its bucket documents: they must come back byte for byte, with options and
 //! indexes, into a server that has never seen them. The same with bucket documents whose columns MongoDB
@@ -149,6 +149,117 @@ fn a_dump_comes_back_byte_for_byte() {
     assert!(is_ok(&other.run_on(DATABASE, &more)));
     let count = other.find_all(DATABASE, &doc! {"find": "ts"}).len();
     assert_eq!(count, expected.len() + 1);
+}
+
+/// What mongoexport does: finds out what it has before it, counts for its progress bar, reads.
+fn export(client: &mut Client, name: &str) -> Vec<String> {
+    let filter = doc! {"name": name};
+    let listed = client.find_all(DATABASE, &doc! {"listCollections": 1, "filter": filter});
+    let [listed] = listed.as_slice() else {
+        panic!("{listed:?}");
+    };
+    let counted = client.run_on(DATABASE, &doc! {"count": name});
+    // In the order of `_id` where there is an index of it.
+    let find = match listed.get("type").as_str() {
+        Some("collection") => {
+            doc! {"find": name, "filter": doc! {}, "hint": doc! {"_id": 1}, "noCursorTimeout": true}
+        }
+        _ => doc! {"find": name, "filter": doc! {}, "noCursorTimeout": true},
+    };
+    let found = client.find_all(DATABASE, &find);
+    assert_eq!(counted.get("n").as_exact_i64(), Some(found.len() as i64));
+    let lines = found.iter();
+    lines
+        .map(|document| value_to_canonical(ValueRef::Document(document.as_ref())))
+        .collect()
+}
+
+/// How mongoimport writes: its `--mode`.
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    Insert,
+    Upsert,
+    Merge,
+    Delete,
+}
+
+/// What mongoimport does with lines: batches that are not ordered.
+fn import(client: &mut Client, name: &str, lines: &[String], mode: Mode) {
+    let documents: Vec<Document> = lines
+        .iter()
+        .map(|line| parse_document(line).expect("extended JSON"))
+        .collect();
+    for documents in documents.chunks(100) {
+        let statements = documents.iter().map(|document| {
+            let q = doc! {"_id": document.get("_id").to_value()};
+            match mode {
+                Mode::Insert => document.clone(),
+                Mode::Upsert => {
+                    doc! {"q": q, "u": document.clone(), "upsert": true, "multi": false}
+                }
+                Mode::Merge => {
+                    let set = doc! {"$set": document.clone()};
+                    doc! {"q": q, "u": set, "upsert": true, "multi": false}
+                }
+                Mode::Delete => doc! {"q": q, "limit": 1},
+            }
+        });
+        let (command, kind) = match mode {
+            Mode::Insert => ("insert", "documents"),
+            Mode::Upsert | Mode::Merge => ("update", "updates"),
+            Mode::Delete => ("delete", "deletes"),
+        };
+        let mut sent = DocumentBuilder::new();
+        sent.append(command, name)
+            .append("ordered", false)
+            .append("writeConcern", doc! {"w": "majority"})
+            .append("$db", DATABASE);
+        if !matches!(mode, Mode::Delete) {
+            sent.append("bypassDocumentValidation", true);
+        }
+        let statements: Vec<Document> = statements.collect();
+        let sections = [body(&sent.finish()), sequence(kind, &statements)];
+        let reply = client.ask(&op_msg(0, &sections));
+        let errors = reply.get("writeErrors");
+        assert!(
+            is_ok(&reply) && errors.as_array().is_none(),
+            "{mode:?}: {reply:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_exported_is_imported() {
+    let from = Server::start();
+    let mut client = from.connect();
+    fill(&mut client);
+    let into = Server::start();
+    let mut other = into.connect();
+    let series = doc! {"timeField": "t", "metaField": "m"};
+    let created = other.run_on(DATABASE, &doc! {"create": "ts", "timeseries": series});
+    assert!(is_ok(&created), "{created:?}");
+    for name in ["plain", "ts", "view"] {
+        let mut lines = export(&mut client, name);
+        import(&mut other, name, &lines, Mode::Insert);
+        let mut found = export(&mut other, name);
+        // Measurements come in the order of their buckets.
+        lines.sort();
+        found.sort();
+        assert_eq!(found, lines, "{name}");
+    }
+    let changed = [r#"{"_id": 1, "a": "other"}"#.to_owned()];
+    let one = |client: &mut Client| {
+        let found = client.find_all(DATABASE, &doc! {"find": "plain", "filter": doc! {"_id": 1}});
+        found.first().cloned()
+    };
+    import(&mut other, "plain", &changed, Mode::Merge);
+    let merged = one(&mut other).expect("it is there");
+    assert_eq!(merged.get("a").as_str(), Some("other"));
+    assert!(merged.as_ref().contains("text"), "{merged:?}");
+    import(&mut other, "plain", &changed, Mode::Upsert);
+    assert_eq!(one(&mut other), Some(doc! {"_id": 1, "a": "other"}));
+    import(&mut other, "plain", &changed, Mode::Delete);
+    assert_eq!(one(&mut other), None);
 }
 
 /// Columns of one bucket as MongoDB wrote them, with the values they hold.

@@ -1,8 +1,8 @@
 //! Making a batch ready to be committed: everything a writer can do before it needs a lock.
 //!
 //! Keyspaces are resolved, operations sorted and deduplicated, separated values sealed, the record
-//! of the log encoded and checksummed. The keys and values that go into the memtables are slices of
-//! one copy of the payload, so a batch costs one allocation and not two for each operation.
+//! of the log encoded and checksummed. What goes into the memtables are copies of parts of the payload ([`copies`]):
+//! few, and none that keeps more in memory than its memtable counts.
 
 use std::sync::Arc;
 
@@ -20,6 +20,9 @@ use crate::error::{Error, Result};
 
 /// Most bytes of varints in front of one operation.
 const OPERATION_OVERHEAD_BYTES: usize = 8;
+
+/// From this length on an entry has a copy of its own.
+const OWN_COPY_BYTES: usize = 512;
 
 /// A batch that waits for its number.
 pub(crate) struct Prepared {
@@ -61,10 +64,9 @@ pub(crate) fn prepare(batch: WriteBatch, trees: &TreeMap) -> Result<Prepared> {
     }
     let keyspaces = plans.iter().map(|(tree, _)| tree.keyspace.id).collect();
     let record = LogRecord::new(buffer, keyspaces)?;
-    let view = ByteView::new(record.payload());
     let groups = plans.into_iter().map(|(tree, spans)| Group {
+        entries: copies(record.payload(), &spans, tree.takes_entries_singly()),
         tree,
-        entries: spans.into_iter().map(|span| span.slices(&view)).collect(),
     });
     let groups = groups.collect();
     Ok(Prepared { record, groups })
@@ -101,13 +103,36 @@ struct Span {
 }
 
 impl Span {
-    fn slices(&self, payload: &ByteView) -> (Slice, Option<Slice>) {
-        let key = Slice::from(payload.slice(self.start..self.key_end));
-        let value = self
-            .value_end
-            .map(|end| Slice::from(payload.slice(self.key_end..end)));
-        (key, value)
+    fn end(&self) -> usize {
+        self.value_end.unwrap_or(self.key_end)
     }
+
+    /// Key and value, by whoever takes a part of the payload.
+    fn parts(&self, take: impl Fn(std::ops::Range<usize>) -> Slice) -> (Slice, Option<Slice>) {
+        let value = self.value_end.map(|end| take(self.key_end..end));
+        (take(self.start..self.key_end), value)
+    }
+}
+
+/// The entries of one keyspace. A slice keeps the whole of what it is a slice of, so only what goes together shares a
+/// copy: the small entries of a batch, which leave their memtable with it. No other keyspace is in it, which is
+/// written out at another time; no large value, which a reader may keep for long; and where entries go one by one,
+/// each has its own.
+fn copies(payload: &[u8], spans: &[Span], singly: bool) -> Vec<(Slice, Option<Slice>)> {
+    let is_large = |span: &Span| span.end() - span.start >= OWN_COPY_BYTES;
+    let (Some(first), Some(last)) = (spans.first(), spans.last()) else {
+        return Vec::new();
+    };
+    let part = |range| payload.get(range).unwrap_or_default();
+    if singly || spans.iter().any(is_large) {
+        let own = |range| Slice::from(part(range));
+        return spans.iter().map(|span| span.parts(own)).collect();
+    }
+    let shared = ByteView::new(part(first.start..last.end()));
+    let of_shared = |range: std::ops::Range<usize>| {
+        Slice::from(shared.slice(range.start - first.start..range.end - first.start))
+    };
+    spans.iter().map(|span| span.parts(of_shared)).collect()
 }
 
 fn encode_entry(buffer: &mut Vec<u8>, entry: &Entry, sealed: bool) -> Span {

@@ -205,6 +205,7 @@ impl Engine for LsmEngine {
             oldest_snapshot_ms: u64::try_from(core.instants.oldest_age().as_millis())
                 .unwrap_or(u64::MAX),
             pinned_bytes: trees.values().map(|tree| tree.pinned_bytes()).sum(),
+            cache_bytes: core.context.cache.size(),
         }
     }
 

@@ -310,6 +310,11 @@ impl Tree {
         (self.inner.approximate_len() + self.fronts_size().1) as u64
     }
 
+    /// True if entries are let go of one by one, and not with their memtable.
+    pub(crate) fn takes_entries_singly(&self) -> bool {
+        self.fronts.is_some()
+    }
+
     /// What takes batches in place of the memtable, if anything does.
     pub(crate) fn active_front(&self) -> Option<Arc<Front>> {
         let fronts = self.fronts.as_ref()?;

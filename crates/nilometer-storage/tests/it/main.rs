@@ -9,6 +9,8 @@ mod damage;
 mod dropped;
 mod faults;
 mod kill;
+#[cfg(target_os = "linux")]
+mod memory;
 mod model;
 mod salvage;
 mod sequence_rules;

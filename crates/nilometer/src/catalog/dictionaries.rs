@@ -1,7 +1,8 @@
 //! What stored buckets of a collection have in common, for whoever wrote or reads them.
 //!
 //! What the bytes say is the writer's affair; it names them by a number that says which they are. Nothing that needs them
-//! is written before they are durable. Those of collections that are gone are removed when the catalog is opened.
+//! is written before they are durable. Those of collections that are gone are removed when nobody reads them any more, and
+//! when the catalog is opened.
 
 use std::collections::BTreeSet;
 
@@ -29,6 +30,16 @@ impl Catalog {
         let mut batch = WriteBatch::new();
         batch.put(self.keyspace, key(collection, number), bytes.to_vec());
         self.engine.commit(batch, Durability::Sync)?;
+        Ok(())
+    }
+
+    /// Removes dictionaries of a collection that is gone.
+    pub fn remove_dictionaries(&self, collection: [u8; 16], numbers: &[u64]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        for number in numbers {
+            batch.delete(self.keyspace, key(collection, *number));
+        }
+        self.engine.commit(batch, Durability::Buffered)?;
         Ok(())
     }
 
@@ -103,5 +114,7 @@ mod tests {
         };
         assert_eq!((one.collection, one.number), (there.uuid, 7));
         assert_eq!(&one.bytes[..], b"seven");
+        catalog.remove_dictionaries(there.uuid, &[7]).unwrap();
+        assert!(catalog.dictionaries().unwrap().is_empty());
     }
 }

@@ -16,9 +16,12 @@ use crate::operation::{OperationContext, Request};
 use crate::query::cursor::FIRST_BATCH_DEFAULT;
 use crate::query::pipeline::{PipelineContext, Stage, parse_pipeline};
 use crate::query::planner::needs::Needs;
+use crate::services::LatencyClass;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
+    latency: LatencyClass::Read,
+    takes_memory: true,
     read_concern: true,
     write_concern: true,
     in_api_v1: true,

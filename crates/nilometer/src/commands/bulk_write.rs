@@ -28,10 +28,13 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::given_documents;
 use crate::query::planner::needs::Needs;
+use crate::services::LatencyClass;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     admin_only: true,
     access: Access::Write,
+    latency: LatencyClass::Write,
+    takes_memory: true,
     write_concern: true,
     in_api_v1: true,
     // Like the writes it stands for, each of its operations is counted by itself.

@@ -35,6 +35,7 @@ use spec::{Place, Wanted};
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
+    takes_memory: true,
     write_concern: true,
     in_api_v1: true,
     fields: Fields::Only(&[

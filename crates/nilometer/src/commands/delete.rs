@@ -15,6 +15,7 @@ use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::Collation;
 use crate::operation::Request;
+use crate::services::LatencyClass;
 use crate::write::{Changed, Selection};
 
 /// The options of the command.
@@ -28,6 +29,8 @@ pub(super) const FIELDS: &[&str] = &[
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
+    latency: LatencyClass::Write,
+    takes_memory: true,
     write_concern: true,
     in_api_v1: true,
     counted: Counted::Delete,

@@ -13,11 +13,12 @@ use super::profile::{self, Finished};
 use super::{
     Access, COMMANDS, CommandContext, CommandSpec, Counted, audit, authorization, find, generic,
 };
+use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::operation::{Bypass, KillSwitch, OperationContext, Progress, Request, Usage};
-use crate::services::{LatencyClass, OperationEntry, Services};
+use crate::services::{OperationEntry, Services};
 use crate::session::{ClientSession, SessionId, UserName};
 
 /// Runs one command and answers it.
@@ -82,6 +83,7 @@ fn run_known(
         command_name: spec.name,
         command: authorization::shown(spec, &request.body),
         access: spec.access,
+        takes_memory: spec.takes_memory,
         started,
         ..OperationEntry::of(&operation, namespace.clone())
     };
@@ -116,42 +118,35 @@ fn note(database: &Database, finished: &Finished<'_>) {
     let (spec, namespace) = (finished.spec, finished.namespace);
     let returned = finished.operation.usage.returned();
     services.counters.documents.returned.add(returned);
-    let class = latency_class(spec);
+    let class = spec.latency;
     services.counters.latencies.of(class).record(finished.took);
     if spec.access != Access::None && namespace.contains('.') {
         let writes = spec.access == Access::Write;
         let kind = spec.counted.top_kind();
         let took = finished.took;
-        services.top.record(namespace, kind, writes, class, took);
+        let exists = || is_there(database, namespace);
+        services
+            .top
+            .record(namespace, kind, writes, class, took, exists);
     }
     profile::finished(database, finished);
 }
 
-/// Commands that hold documents, of which there may be many.
-const TAKE_MEMORY: [&str; 12] = [
-    "aggregate",
-    "bulkWrite",
-    "count",
-    "createIndexes",
-    "delete",
-    "distinct",
-    "explain",
-    "find",
-    "findAndModify",
-    "insert",
-    "update",
-    "validate",
-];
+/// True if there is a collection or view of that name: what was dropped or never was is not followed.
+fn is_there(database: &Database, namespace: &str) -> bool {
+    let parts = namespace.split_once('.');
+    let name = parts.and_then(|(database, collection)| Namespace::new(database, collection).ok());
+    name.is_some_and(|name| database.catalog().get(&name).is_some())
+}
 
 /// Where memory is short nothing is begun that takes more beside what takes some already. Whoever is alone is
 /// served: what is held then are caches, cursors that rest, and what the allocator keeps for the next.
 fn check_memory(services: &Services, spec: &CommandSpec) -> Result<()> {
-    let takes = |name: &str| TAKE_MEMORY.contains(&name);
-    if !services.memory_is_short.load(Ordering::Relaxed) || !takes(spec.name) {
+    if !services.memory_is_short.load(Ordering::Relaxed) || !spec.takes_memory {
         return Ok(());
     }
     let running = services.operations.list();
-    if running.iter().any(|other| takes(other.command_name)) {
+    if running.iter().any(|other| other.takes_memory) {
         return Err(Error::new(
             ErrorCode::ExceededMemoryLimit,
             format!(
@@ -205,15 +200,6 @@ fn bypass(spec: &CommandSpec, request: &Request) -> Result<Bypass> {
         bypass.empty_timestamps = args.boolean("bypassEmptyTsReplacement")?.unwrap_or(false);
     }
     Ok(bypass)
-}
-
-/// What a command counts as in `latencyStats`.
-fn latency_class(spec: &CommandSpec) -> LatencyClass {
-    match spec.name {
-        "find" | "aggregate" | "count" | "distinct" | "getMore" => LatencyClass::Read,
-        "insert" | "update" | "delete" | "findAndModify" | "bulkWrite" => LatencyClass::Write,
-        _ => LatencyClass::Command,
-    }
 }
 
 /// A reply is a document and may not be larger than one.

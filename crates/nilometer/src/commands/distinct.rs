@@ -21,9 +21,12 @@ use crate::operation::{OperationContext, Request};
 use crate::query::pipeline::{MatchStage, Stage};
 use crate::query::planner::needs::Needs;
 use crate::query::planner::rules::{DistinctMetas, Rule, distinct_values};
+use crate::services::LatencyClass;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
+    latency: LatencyClass::Read,
+    takes_memory: true,
     read_concern: true,
     in_api_v1: true,
     counted: Counted::Command,

@@ -125,13 +125,16 @@ fn remove(database: &Database, namespaces: &[Namespace]) -> Result<()> {
     for collection in dropped {
         forget(database, &collection);
     }
+    for namespace in namespaces {
+        database.services().top.forget(&namespace.to_string());
+    }
     end_cursors(database, namespaces);
     Ok(())
 }
 
 /// Forgets what is in memory of a collection that was dropped.
 pub(super) fn forget(database: &Database, collection: &Collection) {
-    database.timeseries().forget(collection.uuid);
+    database.timeseries().forget(collection);
     database.records().forget(collection.uuid);
 }
 

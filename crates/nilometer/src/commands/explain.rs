@@ -21,6 +21,7 @@ use crate::query::pipeline::Stage;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
+    takes_memory: true,
     read_concern: true,
     in_api_v1: true,
     fields: Fields::Only(&["verbosity"]),

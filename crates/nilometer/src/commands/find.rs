@@ -25,12 +25,15 @@ use crate::query::planner::access::hint::{self, Forced, Hint};
 use crate::query::planner::needs::Needs;
 use crate::query::planner::{AccessPath, Input, LogicalPlan};
 use crate::query::source::Direction;
+use crate::services::LatencyClass;
 
 /// Code of a path that is the empty string, wherever it stands.
 const EMPTY_PATH: i32 = 40_352;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
+    latency: LatencyClass::Read,
+    takes_memory: true,
     read_concern: true,
     in_api_v1: true,
     counted: Counted::Query,

@@ -16,6 +16,7 @@ use crate::eval::Collation;
 use crate::eval::EvalContext;
 use crate::eval::projection::{Projection, ProjectionInput};
 use crate::operation::{OperationContext, Request};
+use crate::services::LatencyClass;
 use crate::write::update::Update;
 use crate::write::{Changed, Selection};
 
@@ -39,6 +40,8 @@ pub(super) const FIELDS: &[&str] = &[
 pub(super) const SPEC: CommandSpec = CommandSpec {
     aliases: &["findandmodify"],
     access: Access::Write,
+    latency: LatencyClass::Write,
+    takes_memory: true,
     write_concern: true,
     in_api_v1: true,
     fields: Fields::Only(FIELDS),

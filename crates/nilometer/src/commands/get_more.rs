@@ -11,12 +11,14 @@ use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::operation::Request;
 use crate::query::cursor::BatchRequest;
+use crate::services::LatencyClass;
 
 /// How long a cursor that awaits documents waits if nobody says how long.
 const AWAIT_DEFAULT: Duration = Duration::from_secs(1);
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
+    latency: LatencyClass::Read,
     in_api_v1: true,
     counted: Counted::GetMore,
     fields: Fields::Only(&[

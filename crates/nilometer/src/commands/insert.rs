@@ -15,6 +15,7 @@ use crate::eval::EvalContext;
 use crate::insertion::InsertOptions;
 use crate::limits::WRITE_BATCH_MAX;
 use crate::operation::{Documents, OperationContext, Request};
+use crate::services::LatencyClass;
 use crate::write::Checking;
 
 /// How often an insert is tried again whose collection is dropped under it.
@@ -22,6 +23,8 @@ const DROPPED_RETRIES_MAX: usize = 10;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
+    latency: LatencyClass::Write,
+    takes_memory: true,
     write_concern: true,
     in_api_v1: true,
     counted: Counted::Insert,

@@ -84,7 +84,7 @@ pub use dispatch::{error_reply, run};
 use crate::database::Database;
 use crate::error::Result;
 use crate::operation::{OperationContext, Request};
-use crate::services::TopKind;
+use crate::services::{LatencyClass, TopKind};
 use crate::session::ClientSession;
 use nilometer_bson::Document;
 
@@ -172,6 +172,10 @@ pub struct CommandSpec {
     pub in_api_v1: bool,
     /// Which counter it moves.
     pub counted: Counted,
+    /// What it counts as in `latencyStats`.
+    pub latency: LatencyClass,
+    /// True if it holds documents, of which there may be many: where memory is short it is begun only alone.
+    pub takes_memory: bool,
     /// One sentence, as `listCommands` shows it.
     pub help: &'static str,
     /// The code.
@@ -198,6 +202,8 @@ impl CommandSpec {
             write_concern: false,
             in_api_v1: false,
             counted: Counted::Command,
+            latency: LatencyClass::Command,
+            takes_memory: false,
             help,
             handler,
         }

@@ -77,6 +77,7 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     if let Some(dropped) = dropped {
         forget(database, &dropped);
     }
+    database.services().top.forget(&from.to_string());
     end_cursors(database, &[from, to]);
     Ok(Document::new())
 }

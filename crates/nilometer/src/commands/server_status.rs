@@ -211,8 +211,15 @@ fn logical_sessions(database: &Database) -> Value {
 
 fn memory(database: &Database) -> Value {
     let host = &database.services().host;
+    let mut parts = DocumentBuilder::new();
+    for part in database.memory_parts() {
+        let bytes = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+        let told = doc! {"bytes": bytes(part.bytes), "bytesMax": bytes(part.bytes_max)};
+        parts.append(part.name, told);
+    }
+    let parts = parts.finish();
     let Some(used) = (host.memory_use)() else {
-        return doc! {"bits": 64, "supported": false}.into();
+        return doc! {"bits": 64, "supported": false, "parts": parts}.into();
     };
     let megabytes = |bytes: u64| i32::try_from(bytes / MIB).unwrap_or(i32::MAX);
     doc! {
@@ -222,6 +229,7 @@ fn memory(database: &Database) -> Value {
         "supported": true,
         "limit": megabytes(database.services().memory_limit().unwrap_or(0)),
         "short": database.services().memory_is_short.load(Ordering::Relaxed),
+        "parts": parts,
     }
     .into()
 }

@@ -54,3 +54,43 @@ fn shown(used: TopUse) -> Document {
     let long = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     doc! {"time": long(used.time_us), "count": long(used.count)}
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Database;
+    use bson::{Document, doc};
+
+    #[test]
+    fn what_is_gone_or_never_was_is_not_followed() {
+        let database = Database::in_memory().unwrap();
+        let run = |name: &str, command: Document| database.command(name, &command).unwrap();
+        let followed = || {
+            let told = run("admin", doc! { "top": 1 });
+            let totals = told.get_document("totals").unwrap();
+            let names = totals.keys().filter(|name| *name != "note");
+            names.cloned().collect::<Vec<_>>()
+        };
+        for round in 0..3 {
+            let (plain, ts) = (format!("plain{round}"), format!("ts{round}"));
+            let by_time = doc! { "timeField": "t" };
+            run("db", doc! { "create": &plain });
+            run("db", doc! { "create": &ts, "timeseries": by_time });
+            for name in [&plain, &ts, &format!("system.buckets.{ts}")] {
+                run("db", doc! { "count": name });
+            }
+            run("db", doc! { "count": "never was" });
+            assert_eq!(followed().len(), 3, "{:?}", followed());
+            let moved = format!("db.moved{round}");
+            run(
+                "admin",
+                doc! { "renameCollection": format!("db.{plain}"), "to": &moved },
+            );
+            run("db", doc! { "count": format!("moved{round}") });
+            assert!(followed().contains(&moved) && followed().len() == 3);
+            run("db", doc! { "drop": &ts });
+            assert_eq!(followed(), [moved.as_str()]);
+            run("db", doc! { "dropDatabase": 1 });
+            assert!(followed().is_empty(), "{:?}", followed());
+        }
+    }
+}

@@ -16,6 +16,7 @@ use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::Collation;
 use crate::operation::{OperationContext, Request};
+use crate::services::LatencyClass;
 use crate::write::Updated;
 use crate::write::update::Update;
 
@@ -31,6 +32,8 @@ pub(super) const FIELDS: &[&str] = &[
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Write,
+    latency: LatencyClass::Write,
+    takes_memory: true,
     write_concern: true,
     in_api_v1: true,
     counted: Counted::Update,

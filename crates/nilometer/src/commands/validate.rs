@@ -16,6 +16,7 @@ use crate::write::Rebuilt;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
     access: Access::Read,
+    takes_memory: true,
     fields: Fields::Only(&[
         "full",
         "scandata",

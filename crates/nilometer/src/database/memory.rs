@@ -74,7 +74,37 @@ impl MemoryPlan {
     }
 }
 
+/// A part of memory: what it holds now, and what it may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryPart {
+    pub(crate) name: &'static str,
+    pub(crate) bytes: u64,
+    pub(crate) bytes_max: u64,
+}
+
 impl Database {
+    /// The parts of the plan, as they are counted. The allocator needs more: what lies between them.
+    pub(crate) fn memory_parts(&self) -> [MemoryPart; 5] {
+        let plan = MemoryPlan::of(&self.services);
+        let engine = self.engine().statistics();
+        let timeseries = self.timeseries();
+        let part = |name, bytes, bytes_max| MemoryPart {
+            name,
+            bytes,
+            bytes_max,
+        };
+        let memtables = engine.memory_bytes + engine.pinned_bytes;
+        let opened = timeseries.bucket_cache.memory_bytes() as u64;
+        let open = timeseries.bucket_catalog.memory_bytes() as u64;
+        [
+            part("memtables", memtables, plan.memtables),
+            part("blocks", engine.cache_bytes, plan.blocks),
+            part("openedBuckets", opened, plan.bucket_cache),
+            part("openBuckets", open, plan.open_buckets),
+            part("queries", self.queries().memory.used(), plan.queries),
+        ]
+    }
+
     /// Bytes of memory that what the database holds may come to, by its limits.
     pub fn memory_planned_bytes(&self) -> u64 {
         MemoryPlan::of(&self.services).total()

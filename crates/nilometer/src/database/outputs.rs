@@ -160,7 +160,7 @@ struct Fresh {
 impl Fresh {
     fn forget(&self, collection: &Collection) {
         self.stored.records.forget(collection.uuid);
-        self.stored.timeseries.forget(collection.uuid);
+        self.stored.timeseries.forget(collection);
     }
 }
 

@@ -35,6 +35,8 @@ pub struct OperationEntry {
     pub command: Document,
     /// Whether it reads or writes.
     pub access: Access,
+    /// Whether it may hold many documents.
+    pub takes_memory: bool,
     /// Database, or database and collection.
     pub namespace: String,
     /// The session it belongs to.
@@ -62,6 +64,7 @@ impl OperationEntry {
             command_name: "",
             command: Document::new(),
             access: Access::None,
+            takes_memory: false,
             namespace,
             lsid: operation.lsid,
             started_ms: operation.now_ms,
@@ -170,6 +173,7 @@ mod tests {
             command_name: "find",
             command: Document::new(),
             access: Access::Read,
+            takes_memory: true,
             namespace: "a.b".into(),
             lsid: None,
             started_ms: 0,

@@ -127,7 +127,7 @@ pub struct Top {
 }
 
 impl Top {
-    /// Counts an operation on `namespace`.
+    /// Counts an operation on `namespace`; one that is not followed yet is from now on if it `exists`.
     pub fn record(
         &self,
         namespace: &str,
@@ -135,10 +135,11 @@ impl Top {
         writes: bool,
         class: LatencyClass,
         time: Duration,
+        exists: impl FnOnce() -> bool,
     ) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if !entries.contains_key(namespace) {
-            if entries.len() >= NAMESPACES_MAX {
+            if entries.len() >= NAMESPACES_MAX || !exists() {
                 return;
             }
             entries.insert(namespace.to_owned(), TopEntry::default());

@@ -304,7 +304,7 @@ fn gauges_follow_the_catalog() {
     f.insert(&[at(0, "c", 1)], true);
     let gauges = bucket_catalog.gauges();
     assert_eq!((gauges.era, gauges.eras), (1, 2));
-    f.timeseries.forget(f.collection.uuid);
+    f.timeseries.forget(&f.collection);
     let gauges = bucket_catalog.gauges();
     assert_eq!((gauges.open, gauges.archived, gauges.eras), (0, 0, 0));
     assert_eq!(bucket_catalog.active_buckets(), 0);

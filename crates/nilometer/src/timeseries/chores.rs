@@ -37,6 +37,9 @@ const FOLD_DELAY: Duration = Duration::from_secs(5);
 /// Folds that may wait so; more are done at once.
 const FOLDS_WAITING_MAX: usize = 65_536;
 
+/// What is needed to read a collection is kept for so long after it was dropped, at least.
+const DROPPED_KEPT: Duration = Duration::from_secs(30);
+
 /// Fewer removed entries are left for the engine to merge away.
 const SETTLED_ENTRIES_MIN: usize = 1000;
 
@@ -412,14 +415,29 @@ impl Timeseries {
     }
 
     /// Forgets what is in memory of a collection that was dropped.
-    pub fn forget(&self, collection: [u8; 16]) {
-        self.bucket_catalog.forget(collection);
-        self.claims.forget(collection);
-        self.dictionaries.forget(collection);
+    pub fn forget(&self, collection: &Collection) {
+        let uuid = collection.uuid;
+        self.bucket_catalog.forget(uuid);
+        self.claims.forget(uuid);
+        self.dictionaries.forget(uuid);
+        if let Some(keyspaces) = BucketKeyspaces::of(collection) {
+            self.rosters.forget(keyspaces.sealed);
+        }
         self.collections
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .remove(&collection);
+            .remove(&uuid);
+    }
+
+    /// Lets go of what was kept of dropped collections for those who read them then. A reader looks at one snapshot.
+    pub(crate) fn let_dropped_go(&self) {
+        let waited = self.dictionaries.dropped_for();
+        if waited.is_none_or(|waited| waited < DROPPED_KEPT) {
+            return;
+        }
+        let oldest = Duration::from_millis(self.engine.statistics().oldest_snapshot_ms);
+        // What fails stays in the catalog until the next start.
+        let _ = self.dictionaries.let_go(DROPPED_KEPT.max(oldest));
     }
 
     /// The size of a bucket's document with its tail folded in, in bytes.

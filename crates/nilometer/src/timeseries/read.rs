@@ -193,9 +193,13 @@ impl StoredBucket {
     pub(super) fn memory_bytes(&self) -> usize {
         /// A decoded value, or its place in a dictionary.
         const VALUE_BYTES: usize = 8;
-        let of_column = self.count * VALUE_BYTES + size_of::<Total>();
-        let decoded = self.names.len() * of_column;
-        self.document.as_bytes().len() + self.stored.len() + decoded
+        /// A column, whatever it holds: where it lies, what it decodes into, its total.
+        const COLUMN_BYTES: usize = size_of::<Option<ColumnPlace>>()
+            + size_of::<OnceLock<Arc<ColumnBlock>>>()
+            + size_of::<ColumnBlock>()
+            + size_of::<Total>();
+        let columns = self.names.len() * (self.count * VALUE_BYTES + COLUMN_BYTES);
+        size_of::<Self>() + self.document.as_bytes().len() + self.stored.len() + columns
     }
 
     /// True if these are the very bytes it was opened from, which it holds on to: nothing else can lie there.

@@ -137,6 +137,11 @@ impl Rosters {
         }
     }
 
+    /// Forgets a collection that was dropped, by the keyspace of its sealed documents.
+    pub(super) fn forget(&self, of: KeyspaceId) {
+        self.lock().remove(&of);
+    }
+
     /// Takes note that there is neither an open document nor a tail in a span.
     pub(super) fn note_quiet(&self, versions: Versions, span: Span) {
         let mut rosters = self.lock();
@@ -330,8 +335,13 @@ mod tests {
         rosters.note(versions(2, 1), span(50, Some(60)), listed(50..60));
         assert_eq!(first(12, Some(15), 9), None);
         rosters.note(versions(2, 1), span(70, Some(75)), listed(70..75));
-        let part = rosters.part(versions(2, 1), &span(50, Some(52)), Direction::Forward, 9);
-        assert!(part.is_none());
+        let known =
+            |start| rosters.part(versions(2, 1), &span(start, None), Direction::Backward, 9);
+        assert!(known(50).is_none());
+        rosters.note(versions(2, 1), span(75, None), listed(75..100));
+        assert!(known(98).is_some());
+        rosters.forget(KeyspaceId(7));
+        assert!(known(98).is_none());
     }
 
     #[test]

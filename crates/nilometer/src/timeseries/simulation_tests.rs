@@ -521,7 +521,7 @@ impl Simulation {
             // As after a crash: what is in memory and what is stored do not agree.
             return self.crash();
         }
-        self.timeseries.forget(self.collection.uuid);
+        self.timeseries.forget(&self.collection);
         self.engine.faults.store(0, Ordering::Relaxed);
         self.collection = collection(&self.catalog, self.next_uuid);
         self.next_uuid += 1;

@@ -1,7 +1,9 @@
 //! What a server holds while a soak runs: memory, file descriptors, and the files in its directory.
 //!
-//! Memory may swing: memtables fill and are written out, caches fill up. Flat means that its peak in the last third of a
-//! watch is not above that of the third before by more than a little; the first third is for warming up.
+//! Memory swings: memtables fill and are written out, queries come and go. What a leak raises is the floor, which it
+//! comes back to: a quarter of the looks are below it. Flat means that the floor of the last third of a watch is that of
+//! the third before, but for a little; the first third is for caches to fill, which are small. And nothing goes above
+//! what the server was told to make do with.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -12,12 +14,15 @@ use nilometer::database::upkeep;
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// A watch shorter than this tells nothing of memory.
-const WATCH_MIN: Duration = Duration::from_secs(60);
+/// A watch shorter than this tells nothing of memory: memtables are not written out a few times in each third.
+const WATCH_MIN: Duration = Duration::from_secs(5 * 60);
 
 /// Growth from one third to the next that is no growth.
-const GROWTH_MAX: f64 = 0.10;
-const GROWTH_BYTES_MAX: f64 = 24.0 * MIB;
+const GROWTH_MAX: f64 = 0.05;
+const GROWTH_BYTES_MAX: f64 = 8.0 * MIB;
+
+/// One look in so many is below the floor.
+const FLOOR: usize = 4;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -93,20 +98,28 @@ impl Watch {
         3600.0 * xy / xx.max(f64::MIN_POSITIVE)
     }
 
-    /// True if memory did not grow, or nobody looked for long enough to tell.
-    pub(super) fn is_flat(&self) -> bool {
+    /// What memory comes back to.
+    fn floor(&self, third: usize) -> f64 {
+        let mut bytes: Vec<f64> = self.third(third).iter().map(|(_, bytes)| *bytes).collect();
+        bytes.sort_by(f64::total_cmp);
+        bytes.get(bytes.len() / FLOOR).copied().unwrap_or_default()
+    }
+
+    /// True if memory stayed below `bytes_max` and did not grow, or nobody looked for long enough to tell.
+    pub(super) fn is_flat(&self, bytes_max: u64) -> bool {
+        let peak = (0..3).map(|third| self.peak(third)).fold(0.0, f64::max);
         let seconds = self.samples.last().map_or(0.0, |(seconds, _)| *seconds);
-        if seconds + 1.0 < WATCH_MIN.as_secs_f64() {
-            return true;
-        }
-        self.peak(2) <= self.peak(1) * (1.0 + GROWTH_MAX) + GROWTH_BYTES_MAX
+        let too_short = seconds + 1.0 < WATCH_MIN.as_secs_f64();
+        let grows = self.floor(2) > self.floor(1) * (1.0 + GROWTH_MAX) + GROWTH_BYTES_MAX;
+        peak <= bytes_max as f64 && (too_short || !grows)
     }
 
     /// The figures in a line.
     pub(super) fn memory(&self) -> String {
-        let mut line = "memory, MiB, peaks of each third:".to_owned();
+        let mut line = "memory, MiB, floor and peak of each third:".to_owned();
         for third in 0..3 {
-            let _ = write!(line, " {:.0}", self.peak(third) / MIB);
+            let (floor, peak) = (self.floor(third) / MIB, self.peak(third) / MIB);
+            let _ = write!(line, " {floor:.0}-{peak:.0}");
         }
         let first = self.samples.first().map_or(0.0, |s| s.1 / MIB);
         let last = self.samples.last().map_or(0.0, |s| s.1 / MIB);
@@ -219,4 +232,38 @@ fn check_file(path: &Path, data: &Path) {
         .iter()
         .any(|line| line.contains("leftover") || line.contains("DAMAGED"));
     assert!(!leftover, "{}: {told:?}", path.display());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A watch of 15 minutes: what `steady` holds after so many seconds, a memtable that fills in 70 s and is
+    /// written out, and queries.
+    fn watch(steady: impl Fn(f64) -> f64) -> Watch {
+        let look = |n: u32| {
+            let seconds = f64::from(n) / 4.0;
+            let memtable = 60.0 * (seconds % 70.0) / 70.0;
+            let query = f64::from(n * 7919 % 40);
+            (seconds, (steady(seconds) + memtable + query) * MIB)
+        };
+        Watch {
+            process: 0,
+            data: PathBuf::new(),
+            others: Vec::new(),
+            samples: (0..3600).map(look).collect(),
+        }
+    }
+
+    #[test]
+    fn a_cache_that_fills_is_flat_and_a_leak_is_not() {
+        let limit = 512 << 20;
+        assert!(watch(|_| 100.0).is_flat(limit));
+        let fills = |seconds: f64| 60.0 + (seconds / 4.0).min(64.0);
+        assert!(watch(fills).is_flat(limit));
+        let leaks = |each_minute: f64| move |seconds: f64| 100.0 + each_minute * seconds / 60.0;
+        assert!(!watch(leaks(5.0)).is_flat(limit));
+        assert!(!watch(leaks(4.0)).is_flat(limit));
+        assert!(!watch(|_| 450.0).is_flat(limit), "more than it may have");
+    }
 }

@@ -7,11 +7,13 @@
 //! ```
 //!
 //! The skeletons of a collection differ in a few numbers; names, metadata and what numbers usually are stand in a
-//! dictionary once. One in use is kept for good: buckets that were stored with it name it.
+//! dictionary once. One in use is kept as long as its collection, whose buckets name it, and a little longer: for those
+//! who read it when it was dropped.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use nilometer_bson::DocRef;
 
@@ -51,8 +53,17 @@ pub(crate) struct Dictionaries {
     /// Skeletons to learn from.
     samples: usize,
     collections: Mutex<HashMap<[u8; 16], Learnt>>,
+    /// What those of collections have learnt that were dropped since.
+    dropped: Mutex<Vec<Dropped>>,
     /// Skeletons seen.
     seen: AtomicU64,
+}
+
+/// Dictionaries of a collection that was dropped.
+struct Dropped {
+    collection: [u8; 16],
+    dictionaries: Vec<Arc<Dictionary>>,
+    at: Instant,
 }
 
 /// What is known of a collection.
@@ -146,6 +157,7 @@ impl Dictionaries {
             catalog,
             samples,
             collections: Mutex::new(collections),
+            dropped: Mutex::default(),
             seen: AtomicU64::new(0),
         })
     }
@@ -169,9 +181,36 @@ impl Dictionaries {
         Ok(stored)
     }
 
-    /// Forgets what a collection was to be learnt from. What is stored of it may be read yet.
+    /// Forgets a collection that was dropped. What is stored of it may be read until [`Self::let_go`].
     pub(crate) fn forget(&self, collection: [u8; 16]) {
-        give_up(&mut self.held(), collection);
+        let learnt = self.held().remove(&collection).unwrap_or_default();
+        if !learnt.dictionaries.is_empty() {
+            self.dropped().push(Dropped {
+                collection,
+                dictionaries: learnt.dictionaries,
+                at: Instant::now(),
+            });
+        }
+    }
+
+    /// For how long the dictionaries that were dropped first have waited.
+    pub(crate) fn dropped_for(&self) -> Option<Duration> {
+        self.dropped().first().map(|first| first.at.elapsed())
+    }
+
+    /// Lets dictionaries go of collections that were dropped so long ago.
+    pub(crate) fn let_go(&self, ago: Duration) -> Result<()> {
+        let is_due = |one: &mut Dropped| one.at.elapsed() >= ago;
+        let due: Vec<Dropped> = self.dropped().extract_if(.., is_due).collect();
+        for one in due {
+            let numbers: Vec<u64> = one.dictionaries.iter().map(|d| d.number()).collect();
+            self.catalog.remove_dictionaries(one.collection, &numbers)?;
+        }
+        Ok(())
+    }
+
+    fn dropped(&self) -> MutexGuard<'_, Vec<Dropped>> {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<[u8; 16], Learnt>> {
@@ -347,6 +386,27 @@ mod tests {
         assert_eq!(super::super::load(&stored).unwrap(), bucket(1, "sensor"));
         let more = again.store(COLLECTION, bucket(2, "sensor").as_ref(), Columns::Packed);
         assert_eq!(more.unwrap()[5..13], number);
+    }
+
+    #[test]
+    fn what_was_learnt_of_a_dropped_collection_goes_when_nobody_reads_it() {
+        let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::new());
+        let catalog = catalog(&engine);
+        let dictionaries = Dictionaries::open(catalog.clone(), SAMPLES).unwrap();
+        store(&dictionaries, SAMPLES as i32, "to be dropped");
+        let bucket = bucket(1, "to be dropped");
+        let stored = dictionaries.store(COLLECTION, bucket.as_ref(), Columns::AsTheyAre);
+        let stored = stored.unwrap();
+        assert!(dictionaries.dropped_for().is_none());
+        dictionaries.forget(COLLECTION);
+        assert!(dictionaries.dropped_for().is_some());
+        dictionaries.let_go(Duration::from_secs(3600)).unwrap();
+        assert_eq!(super::super::load(&stored).unwrap(), bucket);
+        dictionaries.let_go(Duration::ZERO).unwrap();
+        let missing = super::super::load(&stored).unwrap_err();
+        assert!(missing.to_string().contains("dictionary"), "{missing}");
+        assert!(catalog.dictionaries().unwrap().is_empty());
+        assert!(dictionaries.dropped_for().is_none());
     }
 
     #[test]
