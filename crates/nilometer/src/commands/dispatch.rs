@@ -75,8 +75,7 @@ fn run_known(
         progress: Progress::default(),
         usage: Usage::default(),
     };
-    let limit = u64::try_from(generic.max_time_ms).unwrap_or(0);
-    operation.set_time_limit((limit > 0).then(|| Duration::from_millis(limit)));
+    operation.set_time_limit(time_limit(generic.max_time_ms));
     let namespace = namespace(spec, &operation.database, request);
     let entry = OperationEntry {
         connection_id: session.connection_id,
@@ -110,6 +109,12 @@ fn run_known(
         },
     );
     outcome
+}
+
+/// How long a command may take; as long as it likes if it says nothing.
+fn time_limit(max_time_ms: i64) -> Option<Duration> {
+    let limit = u64::try_from(max_time_ms).ok().filter(|limit| *limit > 0);
+    limit.map(Duration::from_millis)
 }
 
 /// Counts what a command took and did, and tells of it where that is asked for.
