@@ -166,17 +166,63 @@ impl Drop for Frozen {
     }
 }
 
-#[test]
-fn a_disk_that_does_not_answer_is_told_of_while_it_lasts() {
-    const LIMIT_MS: &str = "300";
+/// Makes a file system in the file `image`; false if this system cannot do that.
+fn makes_image(directory: &Directory) -> bool {
     let made = "truncate -s 256M \"$1/image\" && mkfs.ext4 -q \"$1/image\"";
-    let directory = Directory::new();
     let made = Command::new("sh")
         .args(["-ec", made, "sh"])
         .arg(&directory.0)
         .status();
-    if !may_mount() || !made.is_ok_and(|status| status.success()) {
-        println!("left out: there is no file system to freeze");
+    let made = made.is_ok_and(|status| status.success());
+    if !made {
+        println!("left out: there is no file system to be had");
+    }
+    made
+}
+
+#[test]
+fn a_disk_that_turns_read_only_refuses_writes_and_serves_reads() {
+    let directory = Directory::new();
+    if !may_mount() || !makes_image(&directory) {
+        return;
+    }
+    let script = "mkdir \"$1/disk\" && mount -o loop,errors=remount-ro \"$1/image\" \"$1/disk\"\n\
+        exec \"$0\" serve --port 0 --dbpath \"$1/disk/data\"";
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-ec", script, env!("CARGO_BIN_EXE_nilometer")])
+        .arg(&directory.0);
+    let server = Server::spawn(&mut command);
+    let (mut client, mut random) = (server.connect(), Random(1));
+    assert_eq!(insert(&mut client, &mut random, 0), 0);
+    // An error that the file system finds, as of a disk that breaks: of the image this test mounted, and no other.
+    let mounts = format!("/proc/{}/mounts", server.process());
+    let mounts = std::fs::read_to_string(mounts).expect("mounts");
+    let disk = directory.0.join("disk");
+    let device = mounts.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let (device, at) = (words.next()?, words.next()?);
+        device
+            .strip_prefix("/dev/loop")
+            .filter(|_| Path::new(at) == disk)
+    });
+    let number: u32 = device.and_then(|n| n.parse().ok()).expect("a loop device");
+    let broken = format!("/sys/fs/ext4/loop{number}/trigger_fs_error");
+    if std::fs::write(broken, "1").is_err() {
+        println!("left out: the file system cannot be broken");
+        return;
+    }
+    assert_ne!(insert(&mut client, &mut random, 1), 0);
+    assert_ne!(insert(&mut server.connect(), &mut random, 2), 0);
+    assert_eq!(count(&mut client), 1);
+    assert_eq!(count(&mut server.connect()), 1);
+}
+
+#[test]
+fn a_disk_that_does_not_answer_is_told_of_while_it_lasts() {
+    const LIMIT_MS: &str = "300";
+    let directory = Directory::new();
+    if !may_mount() || !makes_image(&directory) {
         return;
     }
     let http = free_port();
@@ -422,8 +468,9 @@ fn peak_bytes(process: u32) -> u64 {
 #[test]
 fn with_little_memory_queries_are_refused_and_the_server_lives() {
     const MEMORY_BYTES: u64 = 384 << 20;
-    // What commands under way hold beside what is counted, and fragments, in an unoptimised build.
-    const BESIDE_BYTES: u64 = 320 << 20;
+    // What 24 commands hold beside what is counted: blocks that their rows were read from, and freed pages that threads keep.
+    // Seen were 650 to 880 MiB in all.
+    const BESIDE_BYTES: u64 = 640 << 20;
     let set = format!("nilometerMemoryBytes={MEMORY_BYTES}");
     let server = Server::start_with(&["--setParameter", &set, "--quiet"]);
     let mut client = server.connect();

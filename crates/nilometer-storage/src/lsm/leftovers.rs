@@ -1,9 +1,12 @@
-//! Files that a failed flush or merge leaves behind.
+//! Files that a failed flush or merge leaves behind, and those of a process that was killed.
 //!
 //! `lsm-tree` writes tables under new names and removes what no manifest names at the next opening only. A step that
 //! finds no room leaves what it wrote so far, and the next try writes it again: a disk that was full would stay full by
 //! that alone after others had made room. So a failed step asks for its tree to be looked through, which happens as soon
 //! as neither flush nor merge is under way.
+//!
+//! The pointer to the manifest is written under a name of its own first and then renamed; killed in between, that file
+//! stays, and is nobody's. It goes when the tree is opened ([`remove_halves`]).
 //!
 //! A file is in use if a manifest in the folder of the tree names it. There is one for each version that readers may
 //! hold, for it goes with its version.
@@ -74,6 +77,21 @@ impl Tree {
     }
 }
 
+/// How the names of files begin that are written before they are renamed.
+const HALF: &str = ".tmp";
+
+/// Removes what a process that was killed had not renamed yet. Nobody has the tree open.
+pub(super) fn remove_halves(tree: &Path) {
+    for entry in fs::read_dir(tree).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_half = name.to_str().is_some_and(|name| name.starts_with(HALF));
+        if is_half && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            // What cannot be removed now goes at the next opening.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 fn files_of(manifest: &Path) -> Result<HashSet<(&'static str, u64)>> {
     let listed = manifest::list_files(manifest)?;
     Ok(listed
@@ -95,6 +113,8 @@ fn numbered(folder: &Path, prefix: &str) -> Vec<(u64, PathBuf)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::lock::lock;
     use crate::testing::contract::{APART, TOGETHER, put};
@@ -143,6 +163,12 @@ mod tests {
             }
             engine.verify().expect("sound");
         }
+        let tree = engine.core.trees().values().next().map(Arc::clone);
+        let half = tree.expect("a tree").path.join(".tmpAbCdEf");
+        drop(engine);
+        fs::write(&half, "half a pointer").expect("written");
+        let engine = LsmEngine::open(&directory, LsmOptions::tiny()).expect("open");
+        assert!(!half.exists(), "a killed process left it");
         drop(engine);
         fs::remove_dir_all(directory).expect("removed");
     }

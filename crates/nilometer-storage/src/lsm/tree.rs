@@ -25,6 +25,7 @@ use lsm_tree::{
 use super::batch::memtable_entry;
 use super::directory::{self, Directory, DirectoryLock};
 use super::front::{Front, Fronts};
+use super::leftovers;
 use super::log::LogState;
 use super::manifest;
 use super::options::LsmOptions;
@@ -102,6 +103,7 @@ impl Tree {
     /// Opens the files of a keyspace that exists.
     pub(crate) fn open(context: &TreeContext, keyspace: Keyspace) -> Result<Self> {
         let path = directory::tree_path(&context.directory.trees(), keyspace.id.0);
+        leftovers::remove_halves(&path);
         manifest::verify(&path)?;
         Self::open_unchecked(context, keyspace, path)
     }

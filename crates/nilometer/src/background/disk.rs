@@ -4,12 +4,15 @@
 //! parameter `nilometerStuckDiskMillis` is logged, again whenever its age has doubled, and once more when it
 //! has come back. Nothing is ended or refused: the writes that wait go on when the disk does, and reads go on
 //! meanwhile. [`DiskWatch::status`] is what `serverStatus` and a health check are told.
+//!
+//! That the engine takes no writes, as the disk is full or can no longer be written, is logged when it begins, with the
+//! reason, and when it ends.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nilometer_storage::{DiskWait, Engine};
+use nilometer_storage::{DiskWait, Engine, Error};
 use tracing::{info, warn};
 
 use crate::services::Services;
@@ -28,6 +31,8 @@ struct Told {
     stuck: BTreeMap<u64, (DiskWait, Duration)>,
     /// How many were told of.
     total: u64,
+    /// It was told that no writes are taken.
+    refuses: bool,
 }
 
 /// Something to tell.
@@ -76,6 +81,7 @@ impl DiskWatch {
 
     /// Looks once, and logs what is to be told.
     pub(super) fn look(&self) {
+        self.look_at_writes();
         let waits = self.engine.disk_waits().under_way;
         let notices = self.told().look(waits, self.limit());
         for notice in notices {
@@ -95,6 +101,25 @@ impl DiskWatch {
                     "The disk has answered"
                 ),
             }
+        }
+    }
+
+    fn look_at_writes(&self) {
+        let refusal = match self.engine.check_writable() {
+            // Who closes it knows.
+            Err(Error::Closed) => return,
+            outcome => outcome.err(),
+        };
+        let refused_before = std::mem::replace(&mut self.told().refuses, refusal.is_some());
+        match (refusal, refused_before) {
+            (Some(reason), false) => warn!(
+                c = "STORAGE",
+                id = 22_442,
+                reason = %reason,
+                "Writes are refused; reads go on"
+            ),
+            (None, true) => info!(c = "STORAGE", id = 22_443, "Writes are taken again"),
+            _ => {}
         }
     }
 
