@@ -13,7 +13,7 @@ use nilometer_bson::{DocRef, Document};
 use nilometer_storage::{Durability, WriteBatch};
 
 use super::Timeseries;
-use super::bucket_catalog::{BucketStorage, InFlight, Measurement, Plan};
+use super::bucket_catalog::{BucketStorage, InFlight, Measurement};
 use super::fold::BucketKeyspaces;
 use super::grouping::{Group, Grouped};
 use super::index_maintenance::{Maintained, supports_reopening};
@@ -121,12 +121,7 @@ impl Timeseries {
             outcome: grouped.outcome,
         };
         let ready = self
-            .stage_groups(
-                &mut staged,
-                (grouped.groups, grouped.plan),
-                indexes,
-                options,
-            )
+            .stage_groups(&mut staged, grouped.groups, indexes, options)
             .and_then(|()| indexes.mark_multikey(catalog));
         (staged, ready)
     }
@@ -134,7 +129,7 @@ impl Timeseries {
     fn stage_groups(
         &self,
         staged: &mut StagedInsert,
-        (groups, plan): (Vec<Group<'_>>, Plan),
+        groups: Vec<Group<'_>>,
         indexes: &Maintained<'_>,
         options: InsertOptions<'_>,
     ) -> Result<()> {
@@ -143,8 +138,7 @@ impl Timeseries {
             collection: &staged.collection,
             indexes,
         };
-        let catalog = &self.bucket_catalog;
-        let mut writer = catalog.writer(&staged.collection, &storage, plan)?;
+        let mut writer = self.bucket_catalog.writer(&staged.collection, &storage)?;
         let added = groups.into_iter().try_for_each(|mut group| {
             // In order of time a batch fills one bucket after the other, however it was shuffled.
             let by_time = |measurement: &Measurement<'_>| measurement.time_ms;
@@ -157,7 +151,6 @@ impl Timeseries {
             }
             writer.add(&group.key, &group.measurements)
         });
-        writer.leave_names();
         staged.batch = writer.batch;
         staged.in_flight = writer.in_flight;
         added

@@ -75,8 +75,6 @@ pub(crate) enum Columns {
     AsTheyAre,
     /// In fewer bytes where that pays.
     Packed,
-    /// The same; the columns have just been built here.
-    PackedAsBuilt,
 }
 
 /// The stored form of a document that is not split.
@@ -135,7 +133,6 @@ impl Split {
                 };
                 let packed = match how {
                     Columns::Packed => column::pack(bytes),
-                    Columns::PackedAsBuilt => column::pack_built(bytes),
                     Columns::AsTheyAre => None,
                 };
                 match packed {
