@@ -174,14 +174,7 @@ impl Ranked {
 
     /// [`Ranked::add`] where one is kept: of equal keys the first, or the last.
     fn keep_one(&mut self, key: SortKey, output: Value, sort: &SortPattern) {
-        let is_better = self.entries.first().is_none_or(|(kept, _)| {
-            let order = sort.compare(&key, kept);
-            match self.last {
-                true => order.is_ge(),
-                false => order.is_lt(),
-            }
-        });
-        if is_better {
+        if self.wants(&key, sort) {
             self.bytes = entry_bytes(&key, &output);
             self.entries.clear();
             self.entries.reserve_exact(1);
