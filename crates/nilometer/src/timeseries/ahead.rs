@@ -33,16 +33,23 @@ pub(super) fn buckets_of(
         let (start, end) = (tail::key(id, 0), behind(id));
         let tail = snapshot.scan(keyspaces.tail, &start, Some(&end), Direction::Forward)?;
         let tail = tail.collect::<Result<Vec<_>, _>>()?;
-        if document.is_some() || !tail.is_empty() {
-            found.push(RawBucket {
-                id,
-                is_sealed: matches!(document, Some(Lying::Sealed(_))),
-                document,
-                tail,
-            });
-        }
+        found.extend(raw_bucket(id, document, tail));
     }
     Ok(found)
+}
+
+/// What was found of a bucket; none if there is neither a document nor a tail.
+fn raw_bucket(
+    id: [u8; 12],
+    document: Option<Lying>,
+    tail: Vec<(Bytes, Bytes)>,
+) -> Option<RawBucket> {
+    (document.is_some() || !tail.is_empty()).then(|| RawBucket {
+        id,
+        is_sealed: matches!(document, Some(Lying::Sealed(_))),
+        document,
+        tail,
+    })
 }
 
 /// The same for buckets that lie close together: ascending, or descending.
@@ -78,14 +85,7 @@ pub(super) fn neighbours(
         while let Some(entry) = tails.take(id)? {
             tail.push(entry);
         }
-        if document.is_some() || !tail.is_empty() {
-            found.push(RawBucket {
-                id,
-                is_sealed: matches!(document, Some(Lying::Sealed(_))),
-                document,
-                tail,
-            });
-        }
+        found.extend(raw_bucket(id, document, tail));
     }
     if is_descending {
         found.reverse();
