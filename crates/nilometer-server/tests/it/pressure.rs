@@ -468,9 +468,9 @@ fn peak_bytes(process: u32) -> u64 {
 #[test]
 fn with_little_memory_queries_are_refused_and_the_server_lives() {
     const MEMORY_BYTES: u64 = 384 << 20;
-    // What 24 commands hold beside what is counted: blocks that their rows were read from, and freed pages that threads keep.
-    // Seen were 650 to 880 MiB in all.
-    const BESIDE_BYTES: u64 = 640 << 20;
+    // What the guide promises. Seen were 466 to 489 MiB in an unoptimised build, on a busy machine.
+    const MOST_BYTES: u64 = MEMORY_BYTES / 10 * 13 + BASE_BYTES;
+    const BASE_BYTES: u64 = 64 << 20;
     let set = format!("nilometerMemoryBytes={MEMORY_BYTES}");
     let server = Server::start_with(&["--setParameter", &set, "--quiet"]);
     let mut client = server.connect();
@@ -486,7 +486,7 @@ fn with_little_memory_queries_are_refused_and_the_server_lives() {
     let refused = |code: &Option<i64>| code.is_some_and(|code| TOO_LITTLE_MEMORY.contains(&code));
     assert!(codes.iter().any(refused), "some are refused: {codes:?}");
     let peak = peak_bytes(server.process());
-    assert!(peak < MEMORY_BYTES + BESIDE_BYTES, "{} MiB", peak >> 20);
+    assert!(peak < MOST_BYTES, "{} MiB", peak >> 20);
     // Everything acknowledged is there, and the server goes on.
     let end = Instant::now() + PATIENCE;
     for (at, stored) in stored.iter().enumerate() {

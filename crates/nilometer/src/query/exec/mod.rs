@@ -91,6 +91,44 @@ use crate::session::UserName;
 /// Rows in a batch made of rows.
 pub const ROWS_PER_BATCH: usize = 128;
 
+/// Bytes of a batch after which no row is added to it: what is on its way from stage to stage is not counted.
+pub const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// Rows of a batch in the making.
+#[derive(Default)]
+pub(crate) struct RowsInMaking {
+    rows: Vec<Document>,
+    bytes: usize,
+}
+
+impl RowsInMaking {
+    /// Adds a row.
+    pub(crate) fn push(&mut self, row: Document) {
+        self.bytes += row.as_bytes().len();
+        self.rows.push(row);
+    }
+
+    /// True when it is a batch.
+    pub(crate) fn is_full(&self) -> bool {
+        self.rows.len() >= ROWS_PER_BATCH || self.bytes >= BATCH_BYTES_MAX
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The rows.
+    pub(crate) fn into_rows(self) -> Vec<Document> {
+        self.rows
+    }
+
+    /// The batch; none without a row.
+    pub(crate) fn into_batch(self) -> Option<Batch> {
+        (!self.rows.is_empty()).then_some(Batch::Rows(self.rows))
+    }
+}
+
 /// One step of a running query.
 pub trait Operator: Send {
     /// The next batch; `None` when there is nothing left.
