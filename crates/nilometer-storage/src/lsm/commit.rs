@@ -210,7 +210,10 @@ impl Core {
         if let Err(error) = appended {
             return Err(match error {
                 Error::LogFailed { .. } => self.health.fail(error),
-                other => other,
+                other => {
+                    self.health.note_no_segment(other.clone());
+                    other
+                }
             });
         }
         let apply = self.lock_apply();

@@ -327,6 +327,12 @@ impl Log {
         segments.map(|((path, id), end)| (path, id, end)).collect()
     }
 
+    /// Prepares the file of the next segment if there is none, as a commit could not make it. A background task.
+    pub(crate) fn try_spare(&self) -> Result<()> {
+        self.spares.ask();
+        self.prepare_spare()
+    }
+
     /// Prepares the file of the next segment, if it will be needed soon. A background task.
     pub(crate) fn prepare_spare(&self) -> Result<()> {
         self.spares.prepare(&self.directory, &*self.file_system)
