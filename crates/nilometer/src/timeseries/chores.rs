@@ -246,6 +246,7 @@ impl Worker {
         let indexes = Maintained::hold(collection)?;
         let folding = Folding {
             engine: &*self.engine,
+            bucket_catalog: &self.bucket_catalog,
             dictionaries: &self.dictionaries,
             collection: collection.uuid,
             keyspaces,
