@@ -549,6 +549,7 @@ fn whatever_is_inserted_is_read_back() {
                 0 => f = f.reopened(),
                 1 => f.timeseries.wait_for_chores().unwrap(),
                 2 => f.timeseries.seal_all(&f.collection).unwrap(),
+                3..6 => f.timeseries.open_fresh(),
                 _ => {}
             }
         }
