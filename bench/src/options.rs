@@ -25,7 +25,7 @@ work
   --batch N                   documents in an insert              [10000]
   --connections N             loading at once; a host stays on one [1]
   --no-load | --no-queries    leave a part out
-  --only NAME                 one query (or a prefix of its name)
+  --only NAME                 one query, or those whose names begin so
   --draws N                   parameters drawn for each query     [20]
   --granularity WORD          of the collection                   [seconds]
   --duplicates RULE           ignore, replace or error measurements of the same tags and time [keep]

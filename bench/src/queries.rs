@@ -116,8 +116,13 @@ pub(crate) fn run(
 ) -> Outcome<Vec<Measured>> {
     let mut all = Vec::new();
     let chosen = QUERIES.iter().enumerate();
+    // A name that is one query's and the beginning of others' means the one.
+    let is_name = QUERIES.iter().any(|query| query.name == options.only);
     let chosen: Vec<_> = chosen
-        .filter(|(_, query)| query.name.starts_with(&options.only))
+        .filter(|(_, query)| match is_name {
+            true => query.name == options.only,
+            false => query.name.starts_with(&options.only),
+        })
         .collect();
     let longest = options.seconds.map(Duration::from_secs);
     // What one query leaves of its share is the others'.

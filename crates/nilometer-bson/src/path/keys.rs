@@ -88,6 +88,17 @@ pub fn plain_value<'a>(path: &FieldPath, document: DocRef<'a>) -> Option<ValueRe
     }
 }
 
+/// [`plain_value`] of a path whose first component led to `document`. A path of one component has none.
+pub fn plain_value_below<'a>(path: &FieldPath, document: DocRef<'a>) -> Option<ValueRef<'a>> {
+    if path.len() < 2 {
+        return None;
+    }
+    match path.descend(document, 1).value {
+        ValueRef::Array(_) => None,
+        value => Some(value),
+    }
+}
+
 /// Calls `visitor` with every key of the document (in array order, repetitions included). Returns
 /// which paths expanded an array: what makes an index multikey.
 pub fn visit_keys<'a>(
@@ -272,6 +283,26 @@ mod tests {
             order::equal(got.as_ref(), expected.as_ref()),
             "{paths:?}: {got:?} is not {expected:?}"
         );
+    }
+
+    #[test]
+    fn plain_values_of_a_path_and_of_what_lies_below_its_first_name() {
+        let document = doc! { "m": doc! { "a": doc! { "b": 1 }, "c": array![2] }, "d": 3 };
+        let meta = document.get("m").as_document().unwrap();
+        for path in ["m.a.b", "m.a", "m.c", "m.c.0", "m.x", "m.a.x.y", "m.a.b.c"] {
+            let path = FieldPath::parse_lenient(path);
+            let shown = |value: Option<ValueRef<'_>>| value.map(ValueRef::to_value);
+            let (whole, below) = (
+                plain_value(&path, document.as_ref()),
+                plain_value_below(&path, meta),
+            );
+            assert_eq!(
+                format!("{:?}", shown(whole)),
+                format!("{:?}", shown(below)),
+                "{path}"
+            );
+        }
+        assert!(plain_value_below(&FieldPath::parse_lenient("d"), meta).is_none());
     }
 
     #[test]

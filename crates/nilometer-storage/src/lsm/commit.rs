@@ -204,6 +204,7 @@ impl Core {
         let sync = lead.group.iter().any(|request| request.sync);
         let records = batches.iter_mut().map(|batch| &mut batch.record);
         let mut records = records.collect::<Vec<_>>();
+        let segment = log.segment();
         let appended = self
             .log
             .append(&mut log, &mut records, &self.context.sequence, sync);
@@ -215,6 +216,9 @@ impl Core {
                     other
                 }
             });
+        }
+        if log.segment() != segment {
+            self.health.note_segment();
         }
         let apply = self.lock_apply();
         drop(log);

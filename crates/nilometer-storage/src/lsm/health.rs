@@ -79,6 +79,11 @@ impl Health {
         *lock(&self.no_segment) = Some((reason, Instant::now()));
     }
 
+    /// Notes that the log's next segment was made.
+    pub(crate) fn note_segment(&self) {
+        *lock(&self.no_segment) = None;
+    }
+
     /// Why the log's next segment cannot be made.
     pub(crate) fn no_segment(&self) -> Option<Error> {
         lock(&self.no_segment)
@@ -93,7 +98,7 @@ impl Health {
             _ => return,
         }
         if make().is_ok() {
-            *lock(&self.no_segment) = None;
+            self.note_segment();
         }
     }
 

@@ -6,6 +6,7 @@ mod memory;
 mod ttl;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -93,6 +94,9 @@ fn run(needs: &Needs, stopped: &Receiver<()>) {
         let idle = Duration::from_millis(u64::try_from(idle).unwrap_or(0));
         (needs.expire_cursors)(needs.services.clock.monotonic(), idle);
         needs.timeseries.let_dropped_go();
+        if !needs.services.memory_is_short.load(Ordering::Relaxed) {
+            needs.timeseries.open_fresh();
+        }
         ttl.tick(needs, stopped);
     }
 }

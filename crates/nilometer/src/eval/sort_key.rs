@@ -16,8 +16,8 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use nilometer_bson::order::Collator;
-use nilometer_bson::path::keys::{KeyError, visit_keys};
-use nilometer_bson::path::{FieldPath, Found};
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::path::keys::{KeyError, plain_value, visit_keys};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::{Collation, Dependencies, EvalContext, ParseContext, expression};
@@ -75,7 +75,9 @@ pub struct SortPattern {
 pub enum SortKey {
     /// Of a pattern with one part.
     One(Value),
-    /// Of a pattern with several; keys that are kept in many places are kept once.
+    /// Of a pattern with two, as most are that have several.
+    Two([Value; 2]),
+    /// Of a pattern with more; keys that are kept in many places are kept once.
     Many(Arc<[Value]>),
 }
 
@@ -84,19 +86,29 @@ impl SortKey {
     pub fn values(&self) -> &[Value] {
         match self {
             Self::One(value) => std::slice::from_ref(value),
+            Self::Two(values) => values,
             Self::Many(values) => values,
         }
     }
 
     /// The key with these values.
-    pub(crate) fn from_values(values: impl Iterator<Item = Value>) -> Self {
-        let mut values: Vec<Value> = values.collect();
-        match (values.len(), values.pop()) {
-            (1, Some(only)) => Self::One(only),
-            (_, last) => {
-                values.extend(last);
-                Self::Many(values.into())
+    pub(crate) fn from_values(values: impl IntoIterator<Item = Value>) -> Self {
+        let mut values = values.into_iter();
+        match (values.next(), values.next(), values.next()) {
+            (Some(only), None, _) => Self::One(only),
+            (Some(first), Some(second), None) => Self::Two([first, second]),
+            (first, second, third) => {
+                let front = [first, second, third].into_iter().flatten();
+                Self::Many(front.chain(values).collect())
             }
+        }
+    }
+
+    /// The same for one that is kept in many places.
+    pub(crate) fn into_shared(self) -> Self {
+        match self {
+            Self::Two(values) => Self::Many(Arc::new(values)),
+            other => other,
         }
     }
 
@@ -212,8 +224,8 @@ impl SortPattern {
         if let [part] = &*self.parts {
             return Ok(SortKey::One(self.single_value(part, doc, ctx)?));
         }
-        match self.plain_values(doc, ctx) {
-            Some(values) => Ok(SortKey::Many(values)),
+        match self.plain_key(doc, ctx) {
+            Some(key) => Ok(key),
             None => self.array_key(doc, ctx),
         }
     }
@@ -234,24 +246,22 @@ impl SortPattern {
         }
     }
 
-    /// The values if no path meets an array.
-    fn plain_values(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Option<Arc<[Value]>> {
-        let mut meets_array = false;
-        // In one allocation, as the number of parts is known.
-        let values = self.parts.iter().map(|part| match &part.by {
-            SortBy::Field(path) if !meets_array => match path.get(doc) {
-                Found::Ref(ValueRef::Array(_)) | Found::Owned(_) => {
-                    meets_array = true;
-                    Value::Null
-                }
-                Found::Ref(ValueRef::Missing) => Value::Null,
-                Found::Ref(value) => value.to_value(),
-            },
-            SortBy::Field(_) => Value::Null,
-            SortBy::Random => random(ctx),
-        });
-        let values = values.collect();
-        (!meets_array).then_some(values)
+    /// The key if no path meets an array.
+    fn plain_key(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Option<SortKey> {
+        let value = |part: &SortPart| {
+            Some(match &part.by {
+                SortBy::Field(path) => match plain_value(path, doc)? {
+                    ValueRef::Missing => Value::Null,
+                    value => value.to_value(),
+                },
+                SortBy::Random => random(ctx),
+            })
+        };
+        if let [first, second] = &*self.parts {
+            return Some(SortKey::Two([value(first)?, value(second)?]));
+        }
+        let values: Option<_> = self.parts.iter().map(value).collect();
+        values.map(SortKey::Many)
     }
 
     /// The first, in the pattern's order, of the keys a document with arrays has.
@@ -271,7 +281,7 @@ impl SortPattern {
             SortBy::Field(_) => fields.next().unwrap_or(ValueRef::Null).to_value(),
             SortBy::Random => random(ctx),
         });
-        Ok(SortKey::Many(values.collect()))
+        Ok(SortKey::from_values(values))
     }
 
     /// Compares values of the fields alone.

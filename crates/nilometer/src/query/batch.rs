@@ -16,6 +16,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::path::keys::plain_value_below;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
 use super::row_writer::RowWriter;
@@ -335,6 +337,16 @@ impl MeasurementBlock {
         match &self.shape.meta_field {
             Some(name) if self.shape.fields.contains(name) => self.bucket.meta(),
             _ => ValueRef::Missing,
+        }
+    }
+
+    /// What measurements show at a path below the metadata, missing if nothing; `None` where that takes more than a look:
+    /// the path leads elsewhere, the metadata is no document, or an array stands in the way.
+    pub(crate) fn plain_meta(&self, path: &FieldPath) -> Option<ValueRef<'_>> {
+        let is_meta = self.shape.meta_field.as_deref() == Some(path.first());
+        match self.meta() {
+            ValueRef::Document(meta) if is_meta => plain_value_below(path, meta),
+            _ => None,
         }
     }
 

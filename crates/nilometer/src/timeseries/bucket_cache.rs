@@ -113,6 +113,11 @@ impl BucketCache {
         self.lock().bytes
     }
 
+    /// True if it is filled by less than one part of so many.
+    pub(super) fn has_room(&self, parts: usize) -> bool {
+        self.memory_bytes() < self.bytes_max.load(Ordering::Relaxed) / parts
+    }
+
     /// True if it keeps anything.
     pub(super) fn keeps(&self) -> bool {
         self.bytes_max.load(Ordering::Relaxed) > 0

@@ -352,6 +352,11 @@ impl ImageColumn {
         self.held.numbers.clear();
     }
 
+    /// False if it holds nothing but missing values.
+    fn has_values(&self) -> bool {
+        !self.held.numbers.is_empty() || !matches!(self.min, Extreme::Scalar(Value::Missing))
+    }
+
     fn finish(&self) -> WrittenColumn {
         WrittenColumn {
             name: self.name.clone(),
@@ -447,8 +452,25 @@ impl BucketImage {
         self.rows
     }
 
-    /// The bucket document.
+    /// True if a column has a name and no value: that of an insert which has not arrived yet, or never will. Others of its
+    /// time name the column too, as they count on its place.
+    pub(crate) fn has_columns_without_values(&self) -> bool {
+        let mut others = self.columns.iter().skip(1);
+        others.any(|column| !column.has_values())
+    }
+
+    /// The bucket document. A column without values is not in it.
     pub(crate) fn into_document(mut self) -> Document {
+        let mut at = 0;
+        self.columns.retain(|column| {
+            at += 1;
+            at == 1 || column.has_values()
+        });
+        self.into_document_by_place()
+    }
+
+    /// The bucket document with every column at its place, those without values too: entries speak of columns by place.
+    pub(crate) fn into_document_by_place(mut self) -> Document {
         let rows = self.rows;
         for column in &mut self.columns {
             column.pad(rows, &self.collation);

@@ -19,6 +19,7 @@ use super::Timeseries;
 use super::bucket_catalog::{BucketCatalog, Chore};
 use super::bucket_document::Layout;
 use super::fold::{self, BucketKeyspaces, Folding, Target};
+use super::fresh::Fresh;
 use super::index_maintenance::Maintained;
 use super::sealed::Dictionaries;
 use super::tail;
@@ -124,6 +125,8 @@ struct Worker {
     rewriting: Mutex<()>,
     /// By the keyspace of the tails.
     removed: Mutex<HashMap<KeyspaceId, Removed>>,
+    /// What was sealed lately.
+    fresh: Arc<Fresh>,
     /// The last failure of a chore; the data stays readable from the tail.
     failure: Mutex<Option<Error>>,
 }
@@ -160,6 +163,7 @@ impl Worker {
             dictionaries,
             rewriting: Mutex::default(),
             removed: Mutex::default(),
+            fresh: Arc::default(),
             failure: Mutex::default(),
         }
     }
@@ -246,6 +250,7 @@ impl Worker {
         let indexes = Maintained::hold(collection)?;
         let folding = Folding {
             engine: &*self.engine,
+            bucket_catalog: &self.bucket_catalog,
             dictionaries: &self.dictionaries,
             collection: collection.uuid,
             keyspaces,
@@ -254,7 +259,11 @@ impl Worker {
         };
         let folded = match chore {
             Chore::Seal(_, id) | Chore::SealIdle(_, id) => {
-                folding.fold(*id, None, Target::Sealed)?
+                let folded = folding.fold(*id, None, Target::Sealed)?;
+                if folded.written.is_some() {
+                    self.fresh.add(collection.uuid, *id);
+                }
+                folded
             }
             Chore::Fold(key, id) => {
                 let Some(upto) = self.bucket_catalog.begin_fold(key, *id) else {
@@ -351,6 +360,11 @@ impl ChoreQueue {
         }
     }
 
+    /// Where what was sealed lately waits for [`Timeseries::open_fresh`].
+    pub(super) fn fresh(&self) -> Arc<Fresh> {
+        Arc::clone(&self.worker.fresh)
+    }
+
     /// Keeps every bucket from being rewritten as long as the guard lives.
     pub(super) fn exclusive(&self) -> MutexGuard<'_, ()> {
         self.worker
@@ -385,17 +399,18 @@ impl Timeseries {
     /// Queues what an insert left behind.
     pub(super) fn hand_over(&self, chores: Vec<Chore>) {
         for chore in chores {
-            let known = self
-                .collections
-                .read()
-                .unwrap_or_else(PoisonError::into_inner);
-            let collection = known.get(&chore.collection()).cloned();
-            drop(known);
             // One that was dropped has no chores.
-            if let Some(collection) = collection {
+            if let Some(collection) = self.collection_at_hand(chore.collection()) {
                 self.chores.add(&collection, chore);
             }
         }
+    }
+
+    /// A collection that was inserted into, unless it was dropped.
+    pub(super) fn collection_at_hand(&self, uuid: [u8; 16]) -> Option<Arc<Collection>> {
+        let known = self.collections.read();
+        let known = known.unwrap_or_else(PoisonError::into_inner);
+        known.get(&uuid).cloned()
     }
 
     /// Keeps a collection at hand for the chores of its buckets.

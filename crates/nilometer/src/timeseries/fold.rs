@@ -7,6 +7,7 @@
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 use nilometer_storage::{Bytes, Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
 
+use super::bucket_catalog::BucketCatalog;
 use super::bucket_document::{BucketDocument, BucketImage, Layout, damaged};
 use super::index_maintenance::Maintained;
 use super::meta::SeriesMeta;
@@ -131,9 +132,27 @@ impl Parts {
 
     /// The bucket document: as it was written if there is no tail, else with the tail folded in.
     pub(crate) fn document(&self, id: [u8; 12], layout: &Layout<'_>) -> Result<Option<Document>> {
+        self.document_as(id, layout, BucketImage::into_document)
+    }
+
+    /// The same for whoever adds entries behind the tail: its columns are at the places by which entries speak of them.
+    pub(crate) fn document_by_place(
+        &self,
+        id: [u8; 12],
+        layout: &Layout<'_>,
+    ) -> Result<Option<Document>> {
+        self.document_as(id, layout, BucketImage::into_document_by_place)
+    }
+
+    fn document_as(
+        &self,
+        id: [u8; 12],
+        layout: &Layout<'_>,
+        finish: fn(BucketImage) -> Document,
+    ) -> Result<Option<Document>> {
         match &self.stored {
             Some(stored) if self.tail.is_empty() => sealed::load(stored).map(Some),
-            _ => Ok(self.image(id, layout)?.map(BucketImage::into_document)),
+            _ => Ok(self.image(id, layout)?.map(finish)),
         }
     }
 }
@@ -205,6 +224,7 @@ pub(crate) struct Folded {
 /// What folding the buckets of a collection takes.
 pub(crate) struct Folding<'f> {
     pub(crate) engine: &'f dyn Engine,
+    pub(crate) bucket_catalog: &'f BucketCatalog,
     pub(crate) dictionaries: &'f Dictionaries,
     /// The UUID of the collection.
     pub(crate) collection: [u8; 16],
@@ -234,9 +254,45 @@ impl Folding<'_> {
             }
             return Ok(Folded::default());
         }
-        let Some(image) = parts.image(id, self.layout)? else {
+        match parts.image(id, self.layout)? {
+            None => Ok(Folded::default()),
+            Some(image) if image.has_columns_without_values() => self.fold_alone(id, &parts),
+            Some(image) => self.write(id, parts, image, target),
+        }
+    }
+
+    /// Folds a bucket in which a column has no value, and leaves that column out. Writers who know the bucket count on
+    /// the column's place, so it is taken from them first; what one of them is just writing to is left as it is.
+    fn fold_alone(&self, id: [u8; 12], parts: &Parts) -> Result<Folded> {
+        let Some((meta, _)) = parts.series(id, self.layout.time_field)? else {
             return Ok(Folded::default());
         };
+        let Some(evicted) = self.bucket_catalog.evict(self.collection, meta, id) else {
+            return Ok(Folded::default());
+        };
+        let folded = self.fold_evicted(id);
+        self.bucket_catalog.release(vec![evicted]);
+        folded
+    }
+
+    fn fold_evicted(&self, id: [u8; 12]) -> Result<Folded> {
+        // Read again: what was on its way has arrived.
+        let parts = read_parts(&*self.engine.snapshot()?, self.keyspaces, id, None)?;
+        match parts.image(id, self.layout)? {
+            Some(image) => self.write(id, parts, image, Target::Sealed),
+            None => Ok(Folded::default()),
+        }
+    }
+
+    /// Puts the document in the place of what it was made of.
+    fn write(
+        &self,
+        id: [u8; 12],
+        parts: Parts,
+        image: BucketImage,
+        target: Target,
+    ) -> Result<Folded> {
+        let keyspaces = self.keyspaces;
         let rows = image.rows();
         let document = image.into_document();
         let (to, from, columns) = match target {
@@ -259,7 +315,7 @@ impl Folding<'_> {
         for (key, _) in parts.tail {
             batch.delete(keyspaces.tail, key);
         }
-        engine.commit(batch, Durability::Buffered)?;
+        self.engine.commit(batch, Durability::Buffered)?;
         Ok(Folded {
             written: Some((rows, document.as_bytes().len())),
             removed,

@@ -43,6 +43,10 @@ const TAIL_ENTRIES_PASSED_MAX: usize = 4;
 /// Entries passed one by one before a jump: a short way is walked, a long one jumped.
 pub(super) const ENTRIES_WALKED_MAX: usize = 8;
 
+/// After a way that was too long to be walked, so many are jumped at once: where values that are wanted have many entries
+/// between them, the next way is long as well.
+const JUMPS_AFTER_LONG_WAY: usize = 16;
+
 /// A walk over the entries of an index that are wanted.
 pub(crate) struct IndexWalk<'w> {
     snapshot: &'w dyn Snapshot,
@@ -54,6 +58,8 @@ pub(crate) struct IndexWalk<'w> {
     pub(crate) examined: u64,
     /// Below this nothing is wanted: entries are walked to it, or jumped.
     seek: Option<(Vec<u8>, usize)>,
+    /// Ways that will not be tried on foot.
+    jumps: usize,
     done: bool,
 }
 
@@ -75,6 +81,7 @@ impl<'w> IndexWalk<'w> {
             scan,
             examined: 0,
             seek: None,
+            jumps: 0,
             done: false,
         })
     }
@@ -82,6 +89,10 @@ impl<'w> IndexWalk<'w> {
     /// Goes on at `key`.
     fn jump(&mut self, key: &[u8]) -> Result<()> {
         self.seek = None;
+        if self.end.as_deref().is_some_and(|end| end <= key) {
+            self.done = true;
+            return Ok(());
+        }
         self.scan =
             self.snapshot
                 .scan(self.keyspace, key, self.end.as_deref(), Direction::Forward)?;
@@ -100,6 +111,7 @@ impl<'w> IndexWalk<'w> {
                     *walked += 1;
                     if *walked > ENTRIES_WALKED_MAX {
                         let target = std::mem::take(target);
+                        self.jumps = JUMPS_AFTER_LONG_WAY;
                         self.jump(&target)?;
                     }
                     continue;
@@ -110,6 +122,10 @@ impl<'w> IndexWalk<'w> {
             let (key, _) = split(&entry)?;
             match self.wanted.position(key)? {
                 KeyPosition::Inside => return Ok(Some((entry, type_bits))),
+                KeyPosition::Seek(target) if self.jumps > 0 => {
+                    self.jumps -= 1;
+                    self.jump(&target)?;
+                }
                 KeyPosition::Seek(target) => self.seek = Some((target, 0)),
                 KeyPosition::Past => break,
             }

@@ -26,6 +26,7 @@ mod distinct_metas;
 mod duplicates;
 mod expire;
 mod fold;
+mod fresh;
 mod grouping;
 mod index_build;
 pub mod index_conversion;
@@ -101,6 +102,8 @@ pub struct Timeseries {
     pub(crate) claims: duplicates::Claims,
     /// Opened buckets, for the next reader.
     pub bucket_cache: BucketCache,
+    /// Buckets that were sealed lately, to be opened before a reader asks.
+    fresh: Arc<fresh::Fresh>,
     start_ranges: index_scan::StartRanges,
     /// The newest and the oldest buckets of each series, as far as they are known.
     outermost: outermost::Outermost,
@@ -163,6 +166,7 @@ impl Timeseries {
             engine,
             bucket_catalog,
             metrics: TimeseriesMetrics::default(),
+            fresh: chores.fresh(),
             chores,
             turns: measurements::Turns::default(),
             claims: duplicates::Claims::default(),

@@ -191,7 +191,8 @@ impl Timeseries {
         Ok(count)
     }
 
-    /// A bucket's document with its tail folded in, and the sequence number behind its tail.
+    /// A bucket's document with its tail folded in, for whoever goes on with it: its columns are at their places. Beside it
+    /// the sequence number behind its tail.
     pub(super) fn load(
         &self,
         collection: &Collection,
@@ -204,7 +205,7 @@ impl Timeseries {
         };
         let parts = fold::read_parts(&*self.engine.snapshot()?, keyspaces, id, None)?;
         let next_sequence = parts.next_sequence()?;
-        let document = parts.document(id, &Layout::of(collection, options)?)?;
+        let document = parts.document_by_place(id, &Layout::of(collection, options)?)?;
         Ok(document.map(|document| (document, next_sequence)))
     }
 }

@@ -30,15 +30,13 @@ use nilometer_storage::{
 use super::bucket_catalog::{BucketCatalog, BucketLimits};
 use super::change::Claim;
 use super::chores::ChoreQueue;
-use super::index_maintenance::Maintained;
 use super::insert::StagedInsert;
 use super::read::StoredBucket;
 use super::scan::BucketRange;
 use super::sealed::Dictionaries;
-use super::tests::{Draw, measurements, sorted_fields};
+use super::tests::{Draw, measurements, sorted_fields, stage};
 use super::{Timeseries, bucket_document::BucketDocument};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
-use crate::insertion::InsertOptions;
 
 /// Histories of the fast suite.
 const HISTORIES: u64 = 500;
@@ -346,7 +344,12 @@ impl Simulation {
             Writer::Idle => {
                 let count = self.draw.below(12) + 1;
                 let documents: Vec<_> = (0..count).map(|_| self.measurement()).collect();
-                match self.stage(&documents) {
+                match stage(
+                    &self.timeseries,
+                    &self.catalog,
+                    &self.collection,
+                    &documents,
+                ) {
                     Ok(staged) => Writer::Staged(staged, documents),
                     Err(_) => Writer::Idle,
                 }
@@ -373,29 +376,6 @@ impl Simulation {
                 Writer::Idle
             }
         };
-    }
-
-    fn stage(&self, documents: &[Document]) -> crate::error::Result<StagedInsert> {
-        let options = InsertOptions {
-            ordered: true,
-            durability: Durability::Sync,
-            new_id: &ObjectId::default,
-        };
-        let documents = documents.iter().map(Document::as_ref);
-        // No index is added here, so the list need not be held to the end.
-        let indexes = Maintained::hold(&self.collection)?;
-        let (timeseries, catalog) = (&self.timeseries, &self.catalog);
-        let collection = &self.collection;
-        let grouped = timeseries.group(catalog, collection, &indexes, documents, options)?;
-        let (staged, ready) =
-            timeseries.stage_grouped(catalog, collection, &indexes, grouped, options);
-        match ready {
-            Ok(()) => Ok(staged),
-            Err(error) => {
-                self.timeseries.finish_insert(staged, Err(error.clone()))?;
-                Err(error)
-            }
-        }
     }
 
     fn measurement(&mut self) -> Document {
@@ -563,6 +543,10 @@ impl Simulation {
                 panic!("no start")
             };
             assert!(bucket.count() <= self.limits.count_max);
+            for name in bucket.columns() {
+                let mut bounds = [bucket.min(name), bucket.max(name)].into_iter();
+                assert!(!bounds.any(|b| b.is_missing()), "no value of {name}");
+            }
             for document in measurements(&bucket) {
                 let ValueRef::DateTime(time) = document.get("t") else {
                     panic!("no time")

@@ -23,7 +23,8 @@
 //!
 //! Column 0 is the time field. A column's name is given in each entry until one that gives it has
 //! been committed, and likewise the header: entries of concurrent inserts become visible in any
-//! order, and each must be readable without those before it that are not there yet.
+//! order, and each must be readable without those before it that are not there yet. So an entry may name a
+//! column and have no value for it; where the insert that has one never arrives, the column is left out of the document.
 
 use std::ops::Range;
 

@@ -1,5 +1,6 @@
 //! The write path against a list of measurements kept beside it.
 
+mod arrival;
 mod concurrency;
 
 pub(super) use concurrency::on_disk;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
 use nilometer_storage::{Durability, Engine, MemoryEngine};
 
+use super::index_maintenance::Maintained;
+use super::insert::StagedInsert;
 use super::{BucketLimits, BucketRange, StoredBucket, Timeseries};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
 use crate::insertion::{InsertOptions, InsertOutcome};
@@ -98,6 +101,16 @@ impl Fixture {
             .unwrap()
     }
 
+    pub(super) fn stage(&self, documents: &[Document]) -> StagedInsert {
+        stage(&self.timeseries, &self.catalog, &self.collection, documents).unwrap()
+    }
+
+    /// The steps behind [`Fixture::stage`].
+    pub(super) fn arrive(&self, mut staged: StagedInsert) {
+        let committed = self.timeseries.commit_insert(&mut staged, Durability::Sync);
+        self.timeseries.finish_insert(staged, committed).unwrap();
+    }
+
     pub(super) fn buckets(&self, backward: bool) -> Vec<Arc<StoredBucket>> {
         let range = BucketRange {
             backward,
@@ -117,6 +130,32 @@ impl Fixture {
             .counters(self.collection.uuid)
             .append(&mut out);
         out.finish().get(name).as_exact_i64().unwrap()
+    }
+}
+
+/// The first step of an insert: its entries are made, and nobody sees them.
+pub(super) fn stage(
+    timeseries: &Timeseries,
+    catalog: &Catalog,
+    collection: &Arc<Collection>,
+    documents: &[Document],
+) -> crate::error::Result<StagedInsert> {
+    let options = InsertOptions {
+        ordered: true,
+        durability: Durability::Sync,
+        new_id: &ObjectId::default,
+    };
+    let documents = documents.iter().map(Document::as_ref);
+    // No index is added meanwhile, so the list need not be held to the end.
+    let indexes = Maintained::hold(collection)?;
+    let grouped = timeseries.group(catalog, collection, &indexes, documents, options)?;
+    let (staged, ready) = timeseries.stage_grouped(catalog, collection, &indexes, grouped, options);
+    match ready {
+        Ok(()) => Ok(staged),
+        Err(error) => {
+            timeseries.finish_insert(staged, Err(error.clone()))?;
+            Err(error)
+        }
     }
 }
 
@@ -510,6 +549,7 @@ fn whatever_is_inserted_is_read_back() {
                 0 => f = f.reopened(),
                 1 => f.timeseries.wait_for_chores().unwrap(),
                 2 => f.timeseries.seal_all(&f.collection).unwrap(),
+                3..6 => f.timeseries.open_fresh(),
                 _ => {}
             }
         }

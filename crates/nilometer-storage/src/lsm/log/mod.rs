@@ -105,6 +105,11 @@ pub(crate) struct LogState {
 }
 
 impl LogState {
+    /// The number of the segment that is written.
+    pub(crate) fn segment(&self) -> u64 {
+        self.active.id
+    }
+
     /// Index of the last batch written.
     pub(crate) fn written_index(&self) -> u64 {
         self.next_index - 1

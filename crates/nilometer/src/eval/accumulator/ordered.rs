@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use nilometer_bson::{Value, ValueRef, array};
+use smallvec::SmallVec;
 
 use super::or_null;
 use crate::eval::memory_bytes;
@@ -113,7 +114,7 @@ pub struct Ranked {
     /// True to give one value and not an array.
     single: bool,
     /// At most twice `n` and a few; the first `sorted` are what is kept so far, in order.
-    entries: Vec<(SortKey, Value)>,
+    entries: SmallVec<[(SortKey, Value); 1]>,
     sorted: usize,
     bytes: usize,
 }
@@ -127,7 +128,7 @@ impl Ranked {
             n: usize::try_from(n).unwrap_or(usize::MAX),
             last,
             single,
-            entries: Vec::new(),
+            entries: SmallVec::new(),
             sorted: 0,
             bytes: 0,
         }
@@ -177,13 +178,15 @@ impl Ranked {
         if self.wants(&key, sort) {
             self.bytes = entry_bytes(&key, &output);
             self.entries.clear();
-            self.entries.reserve_exact(1);
             self.entries.push((key, output));
             self.sorted = 1;
         }
     }
 
     fn settle(&mut self, sort: &SortPattern) {
+        if self.sorted == self.entries.len() && self.sorted <= self.n {
+            return;
+        }
         self.entries.sort_by(|(a, _), (b, _)| sort.compare(a, b));
         if self.last {
             let gone = self.entries.len().saturating_sub(self.n);
@@ -233,7 +236,11 @@ impl Ranked {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.bytes + (self.entries.capacity() - self.entries.len()) * size_of::<(SortKey, Value)>()
+        let beside = match self.entries.spilled() {
+            true => self.entries.capacity() - self.entries.len(),
+            false => 0,
+        };
+        self.bytes + beside * size_of::<(SortKey, Value)>()
     }
 }
 

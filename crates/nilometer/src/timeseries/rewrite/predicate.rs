@@ -345,6 +345,9 @@ enum Bounds<'a> {
 
 impl BoundTest {
     fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Truth {
+        if let Some(truth) = self.truth_of_times(header) {
+            return truth;
+        }
         match self.bounds(header) {
             Bounds::Absent => Truth::False,
             Bounds::Unknown => Truth::Unknown,
@@ -356,6 +359,23 @@ impl BoundTest {
                 let order = self.collation.compare(bound, self.operand.as_ref());
                 Truth::of(self.op.accepts(order))
             }
+        }
+    }
+
+    /// The same where times are compared, which nearly every query asks of every bucket: by the numbers they are.
+    fn truth_of_times(&self, header: &(impl BucketHeader + ?Sized)) -> Option<Truth> {
+        let (true, Value::DateTime(operand)) = (self.is_time, &self.operand) else {
+            return None;
+        };
+        let bound = match self.side {
+            Side::Min => header.min(&self.path),
+            Side::Max => header.max(&self.path),
+        };
+        match bound {
+            // Rounded towards 1970 from below.
+            ValueRef::DateTime(at) if at <= 0 && self.side == Side::Min => Some(Truth::Unknown),
+            ValueRef::DateTime(at) => Some(Truth::of(self.op.accepts(at.cmp(operand)))),
+            _ => None,
         }
     }
 

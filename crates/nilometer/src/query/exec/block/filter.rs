@@ -128,6 +128,10 @@ fn reads_only_meta(leaf: &MatchExpression, block: &MeasurementBlock) -> bool {
     let Some(meta) = block.shape.meta_field.as_deref() else {
         return false;
     };
+    // Asked of every block: nothing is gathered where one path tells.
+    if let Some(path) = leaf.leaf_path().filter(|path| !path.is_itself()) {
+        return path.first() == meta;
+    }
     let dependencies = leaf.dependencies();
     !dependencies.whole
         && !dependencies.random

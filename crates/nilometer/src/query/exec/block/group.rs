@@ -346,9 +346,17 @@ fn constant_parts(
     block: &MeasurementBlock,
     cx: &ExecContext<'_>,
 ) -> Result<Vec<Value>> {
-    let constants = block.constant_document();
+    // Made once some part is more than a path into the metadata.
+    let constants = OnceCell::new();
     let parts = plan.parts.iter().map(|part| match part {
-        Part::Constant(expression) => expression.evaluate(constants.as_ref(), &cx.eval),
+        Part::Constant(expression) => {
+            let path = expression.as_field_path();
+            if let Some(value) = path.and_then(|path| block.plain_meta(path)) {
+                return Ok(value.to_value());
+            }
+            let constants = constants.get_or_init(|| block.constant_document());
+            expression.evaluate(constants.as_ref(), &cx.eval)
+        }
         Part::Bin => Ok(Value::Missing),
     });
     parts.collect()
@@ -369,11 +377,15 @@ fn bin_key(
     table: &mut Table,
     cx: &ExecContext<'_>,
 ) -> Result<u32> {
-    let mut values = values.to_vec();
-    if let Some(slot) = values.get_mut(place) {
-        *slot = Value::DateTime(bin);
-    }
-    let key = table.normal_key(key_of(plan, &values));
+    let bin = ValueRef::DateTime(bin);
+    let values = values
+        .iter()
+        .enumerate()
+        .map(|(at, value)| match at == place {
+            true => bin,
+            false => value.as_ref(),
+        });
+    let key = table.normal_key(key_of(plan, values));
     table.number_of(key, cx)
 }
 
@@ -442,13 +454,13 @@ pub(super) fn selected(
     }))
 }
 
-fn key_of(plan: &Plan, values: &[Value]) -> Value {
+fn key_of<'v>(plan: &Plan, mut values: impl Iterator<Item = ValueRef<'v>>) -> Value {
     match &plan.names {
-        None => values.first().cloned().unwrap_or_default(),
+        None => values.next().map(ValueRef::to_value).unwrap_or_default(),
         Some(names) => {
             let mut out = DocumentBuilder::new();
             for (name, value) in names.iter().zip(values) {
-                out.append_ref(name, value.as_ref());
+                out.append_ref(name, value);
             }
             Value::Document(out.finish())
         }
@@ -669,7 +681,10 @@ impl Series {
             {
                 Value::Document(meta.to_document())
             }
-            _ => key_of(plan, &constant_parts(plan, block, cx)?),
+            _ => {
+                let parts = constant_parts(plan, block, cx)?;
+                key_of(plan, parts.iter().map(Value::as_ref))
+            }
         };
         let group = table.number_of(table.normal_key(key), cx)?;
         self.metas.remember(number, group as usize);

@@ -19,7 +19,7 @@ use super::filter::narrowed;
 use super::group::{Run, selected};
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
-use crate::eval::sort_key::{SortBy, SortKey, SortPattern};
+use crate::eval::sort_key::{SortBy, SortKey, SortPart, SortPattern};
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
@@ -120,10 +120,7 @@ impl SortPrefix {
         };
         let bound = self.sort.extract(bound.as_ref(), &cx.eval)?;
         let worst = worst.values().get(..self.parts).unwrap_or(&[]);
-        let worst = match worst {
-            [single] => SortKey::One(single.clone()),
-            several => SortKey::Many(several.into()),
-        };
+        let worst = SortKey::from_values(worst.iter().cloned());
         let order = self.sort.compare(&bound, &worst);
         Ok(order.is_gt() || (self.is_whole && order.is_eq()))
     }
@@ -307,7 +304,10 @@ impl Ranking {
                 (Some(_), None) => block.value(&block.shape.time_field, best.row)?,
                 (None, _) => Value::Missing,
             };
-            let key = self.key(block, time, cx)?;
+            let key = match self.members.len() {
+                1 => self.key(block, time, cx)?,
+                _ => self.key(block, time, cx)?.into_shared(),
+            };
             let mut document = None;
             for (member, spec) in members() {
                 table.change(run.group, member.at, spec, |state| {
@@ -350,10 +350,29 @@ impl Ranking {
     /// The sort key of a measurement at this time: it reads time and metadata alone.
     fn key(&self, block: &MeasurementBlock, time: Value, cx: &ExecContext<'_>) -> Result<SortKey> {
         let time_field = &block.shape.time_field;
-        if let ([part], Value::DateTime(_)) = (self.sort.parts(), &time)
-            && matches!(&part.by, SortBy::Field(path) if path.as_str() == &**time_field)
-        {
-            return Ok(SortKey::One(time));
+        // Without a document in between, where no array makes it more than a look at each path.
+        let value = |part: &SortPart| match &part.by {
+            SortBy::Field(path) if path.as_str() == &**time_field => {
+                matches!(time, Value::DateTime(_)).then(|| time.clone())
+            }
+            SortBy::Field(path) => match block.plain_meta(path)? {
+                ValueRef::Missing => Some(Value::Null),
+                value => Some(value.to_value()),
+            },
+            SortBy::Random => None,
+        };
+        match self.sort.parts() {
+            [single] => {
+                if let Some(value) = value(single) {
+                    return Ok(SortKey::One(value));
+                }
+            }
+            [first, second] => {
+                if let (Some(first), Some(second)) = (value(first), value(second)) {
+                    return Ok(SortKey::Two([first, second]));
+                }
+            }
+            _ => {}
         }
         let mut out = DocumentBuilder::new();
         out.append(time_field, time);
