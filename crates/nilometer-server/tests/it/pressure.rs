@@ -22,9 +22,9 @@ use crate::http::{free_port, get};
 use crate::random::Random;
 use crate::server::{Directory, Server};
 
-/// Room for a few segments of the log, and what is set aside to be given back.
-const DISK_MIB: u64 = 320;
-const FILLER_MIB: u64 = 100;
+/// Room for a few segments of the log, and what is set aside to be given back: a segment, and what waits to be flushed.
+const DISK_MIB: u64 = 420;
+const FILLER_MIB: u64 = 200;
 
 /// Bytes of a document that does not compress.
 const DOCUMENT_BYTES: usize = 1 << 20;
