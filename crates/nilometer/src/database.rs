@@ -132,7 +132,10 @@ impl Database {
         let query = QueryServices {
             collections: collections.clone(),
             cursors: cursors.clone(),
-            limits: ExecLimits::default(),
+            limits: ExecLimits {
+                batch_bytes_max: memory::batch_bytes_max(&services),
+                ..ExecLimits::default()
+            },
             memory,
             spill,
             ids: services.ids.clone(),

@@ -462,6 +462,44 @@ fn gather_everything(port: u16, threads: usize) -> Vec<Option<i64>> {
     })
 }
 
+/// Readers of whole collections, all at once, in as few answers as possible; how many documents each was given. One that is
+/// refused, as memory is short, comes again.
+fn read_everything(port: u16, readers: usize) -> Vec<i64> {
+    let read = move |at: usize| {
+        let mut client = Client::connect(port);
+        let find = doc! {"find": format!("c{}", at % 3), "batchSize": CROWD_DOCUMENTS};
+        let end = Instant::now() + PATIENCE;
+        let mut reply = client.run_on("test", &find);
+        while outcome(&reply) != 0 {
+            assert!(TOO_LITTLE_MEMORY.contains(&outcome(&reply)), "{reply:?}");
+            assert!(Instant::now() < end, "{reply:?}");
+            std::thread::sleep(Duration::from_millis(100));
+            reply = client.run_on("test", &find);
+        }
+        let mut given = 0;
+        loop {
+            let cursor = reply.get("cursor").as_document().expect("a cursor");
+            let batches = ["firstBatch", "nextBatch"].map(|name| cursor.get(name).as_array());
+            let batch = batches.into_iter().flatten().next().expect("a batch");
+            given += i64::try_from(batch.iter().count()).expect("some");
+            let id = cursor.get("id").as_exact_i64().expect("a number");
+            if id == 0 {
+                return given;
+            }
+            let more = doc! {"getMore": id, "collection": format!("c{}", at % 3), "batchSize": CROWD_DOCUMENTS};
+            reply = client.run_on("test", &more);
+            assert!(is_ok(&reply), "{reply:?}");
+        }
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..readers)
+            .map(|at| scope.spawn(move || read(at)))
+            .collect();
+        let given = readers.into_iter().map(|reader| reader.join());
+        given.map(|given| given.expect("no panic")).collect()
+    })
+}
+
 /// Peak of the memory of a process, in bytes.
 fn peak_bytes(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
@@ -493,6 +531,9 @@ fn with_little_memory_queries_are_refused_and_the_server_lives() {
     assert!(codes.contains(&Some(0)), "some are answered: {codes:?}");
     let refused = |code: &Option<i64>| code.is_some_and(|code| TOO_LITTLE_MEMORY.contains(&code));
     assert!(codes.iter().any(refused), "some are refused: {codes:?}");
+    // Answers of many documents at once: shorter where there is little memory, until their end.
+    let ids = read_everything(server.port, 24);
+    assert_eq!(ids, vec![CROWD_DOCUMENTS; 24]);
     let peak = peak_bytes(server.process());
     assert!(peak < MOST_BYTES, "{} MiB", peak >> 20);
     // Everything acknowledged is there, and the server goes on.

@@ -10,11 +10,13 @@
 //! | stages of queries | half (`nilometerQueryMemoryBytes`) |
 //!
 //! Not planned: what a command takes that is under way, its message, threads, what is small. Messages are
-//! whoever speaks to clients' to bound.
+//! whoever speaks to clients' to bound; but where there is little memory, answers of many documents are made smaller
+//! ([`batch_bytes_max`]): clients ask for the rest in any case.
 
 use nilometer_storage::LsmOptions;
 
 use super::Database;
+use crate::query::cursor::BATCH_BYTES_MAX;
 use crate::query::planner::access::cache::PLAN_CACHE_BYTES_MAX;
 use crate::services::Services;
 use crate::timeseries::{
@@ -32,6 +34,21 @@ const BUCKET_CACHE_SHARE: u64 = 16;
 
 /// The part of memory that each kind of what is merely remembered may take.
 const REMEMBERED_SHARE: u64 = 64;
+
+/// The part of memory that an answer of several documents may take.
+const BATCH_SHARE: u64 = 128;
+
+/// What an answer may take however little memory there is.
+const BATCH_BYTES_MIN: u64 = 1 << 20;
+
+/// What an answer of several documents may take, in bytes.
+pub(super) fn batch_bytes_max(services: &Services) -> usize {
+    let share = services.memory_limit().map(|limit| limit / BATCH_SHARE);
+    let bytes = share.map(|bytes| bytes.max(BATCH_BYTES_MIN));
+    bytes.map_or(BATCH_BYTES_MAX, |bytes| {
+        super::size(bytes).min(BATCH_BYTES_MAX)
+    })
+}
 
 /// What each part may take, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -83,6 +83,7 @@ use crate::eval::variables::SharedCollator;
 use crate::ids::IdSource;
 use crate::operation::OperationContext;
 use crate::query::batch::Batch;
+use crate::query::cursor;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::planner::rules::RuleSet;
 use crate::query::source::ScanCounters;
@@ -181,6 +182,8 @@ pub struct ExecLimits {
     pub gather_bytes_max: u64,
     /// Documents a `$densify` may make.
     pub densify_documents_max: u64,
+    /// What an answer may hold, if it is more than one document.
+    pub batch_bytes_max: usize,
 }
 
 /// 100 MB: MongoDB's limit for one stage.
@@ -193,6 +196,7 @@ impl Default for ExecLimits {
             sort_bytes_max: STAGE_MEMORY_MAX,
             gather_bytes_max: STAGE_MEMORY_MAX,
             densify_documents_max: densify::DENSIFY_DOCUMENTS_MAX,
+            batch_bytes_max: cursor::BATCH_BYTES_MAX,
         }
     }
 }
@@ -277,6 +281,11 @@ impl Executor {
     /// Makes it go on behind its end when more has come.
     pub fn tail(&mut self) {
         self.is_tail = true;
+    }
+
+    /// What an answer may hold, in bytes.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.settings.limits.batch_bytes_max
     }
 
     /// The next batch; `None` when there is nothing left.
