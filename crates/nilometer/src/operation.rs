@@ -227,6 +227,13 @@ impl<'a> Iterator for Documents<'a> {
             Self::Array(elements) => elements.next()?.value().as_document(),
         }
     }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match self {
+            Self::Sequence(documents) => documents.size_hint(),
+            Self::Array(_) => (0, None),
+        }
+    }
 }
 
 /// Ends an operation from outside: `killOp`, a session that is killed, a client that went away,

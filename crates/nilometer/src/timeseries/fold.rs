@@ -297,7 +297,7 @@ impl Folding<'_> {
         let document = image.into_document();
         let (to, from, columns) = match target {
             Target::Open => (keyspaces.open, keyspaces.sealed, Columns::AsTheyAre),
-            Target::Sealed => (keyspaces.sealed, keyspaces.open, Columns::Packed),
+            Target::Sealed => (keyspaces.sealed, keyspaces.open, Columns::PackedAsBuilt),
         };
         let stored = self.store(document.as_ref(), columns)?;
         let mut batch = WriteBatch::new();

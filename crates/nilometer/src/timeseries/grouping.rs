@@ -9,42 +9,62 @@
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use nilometer_bson::document::Elements;
-use nilometer_bson::{DocRef, Element, ValueRef, type_code};
+use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::Timeseries;
-use super::bucket_catalog::{BucketCatalog, Measurement, SeriesKey};
-use super::bucket_document::COLUMN_SUBTYPE;
+use super::bucket_catalog::{BucketCatalog, FieldHashes, Measurement, Plan, SeriesKey};
 use super::index_maintenance::Maintained;
 use super::insert::in_ordinary_range;
 use super::meta::SeriesMeta;
-use crate::catalog::{Catalog, Collection, TimeseriesOptions};
-use crate::error::{Error, ErrorCode, Result};
+use super::walker::{Walker, refuse_column};
+use crate::catalog::{Catalog, Collection};
+use crate::error::{Error, Result};
 use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
-
-/// The largest bucket document, in bytes: the largest BSON document.
-const BUCKET_BYTES_MAX: usize = 16 << 20;
-
-/// Fields of a measurement that are remembered for the next.
-const SHAPE_FIELDS_MAX: usize = 256;
 
 /// After so many looks at metadata as bytes it is decided whether that is worth while …
 const RAW_LOOKS_MIN: usize = 64;
 
-/// … which it is if one of so many finds something.
-const RAW_LOOKS_FOR_A_FIND: usize = 4;
+/// … which it is if of so many all but one find something.
+const RAW_LOOKS_FOR_A_MISS: usize = 4;
 
 /// The measurements of one series.
 pub(super) struct Group<'a> {
     pub(super) key: Arc<SeriesKey>,
     /// Why an index does not take the metadata.
     refused: Option<Error>,
+    /// Measurements it is to have.
+    count: usize,
     pub(super) measurements: Vec<Measurement<'a>>,
+}
+
+/// Series of a command that room is made for beforehand.
+const SERIES_EXPECTED_MAX: usize = 4096;
+
+/// Documents that are looked at together.
+const BLOCK: usize = 32;
+
+/// A document that was looked at.
+struct Examined<'a> {
+    meta: Option<Element<'a>>,
+    measurement: Measurement<'a>,
+    looked_for: LookedFor,
+}
+
+/// What metadata is looked for by.
+enum LookedFor {
+    /// A hash of its bytes.
+    Bytes(u64),
+    /// Those of its fields, where there are not too many.
+    Fields(Option<Box<FieldHashes>>),
+    /// It is no document.
+    Value,
 }
 
 /// The documents of an insert by series, and what became of those that are none.
 pub(super) struct Grouped<'a> {
     pub(super) groups: Vec<Group<'a>>,
+    /// The fields of their measurements.
+    pub(super) plan: Plan,
     pub(super) outcome: InsertOutcome,
 }
 
@@ -63,10 +83,11 @@ struct RawLooks {
 }
 
 impl RawLooks {
-    /// True if metadata comes as the same bytes again; clients that send its fields in another order
+    /// True if metadata mostly comes as the same bytes again; clients that send its fields in another order
     /// each time need no table of bytes.
     fn pay(&self) -> bool {
-        self.looks < RAW_LOOKS_MIN || self.finds * RAW_LOOKS_FOR_A_FIND >= self.looks
+        let misses = self.looks - self.finds;
+        self.looks < RAW_LOOKS_MIN || misses * RAW_LOOKS_FOR_A_MISS <= self.looks
     }
 }
 
@@ -76,6 +97,8 @@ struct Groups<'g, 'a> {
     collection: [u8; 16],
     indexes: &'g Maintained<'g>,
     groups: Vec<Group<'a>>,
+    /// Measurements, each with the place of its group, in the order given.
+    members: Vec<(usize, Measurement<'a>)>,
     raws: Vec<Raw<'a>>,
     /// Places in `raws`.
     by_raw: HashTable<usize>,
@@ -83,27 +106,69 @@ struct Groups<'g, 'a> {
     /// Places in `groups`.
     by_key: HashTable<usize>,
     without_meta: Option<usize>,
+    /// Some time is outside of what an ordinary collection holds.
+    extended: bool,
 }
 
 impl<'g, 'a> Groups<'g, 'a> {
-    fn new(catalog: &'g BucketCatalog, collection: [u8; 16], indexes: &'g Maintained<'g>) -> Self {
+    fn new(
+        catalog: &'g BucketCatalog,
+        collection: [u8; 16],
+        indexes: &'g Maintained<'g>,
+        documents: usize,
+    ) -> Self {
         Self {
             catalog,
             collection,
             indexes,
             groups: Vec::new(),
+            members: Vec::with_capacity(documents),
             raws: Vec::new(),
-            by_raw: HashTable::new(),
+            by_raw: HashTable::with_capacity(documents.min(SERIES_EXPECTED_MAX)),
             raw_looks: RawLooks::default(),
-            by_key: HashTable::new(),
+            by_key: HashTable::with_capacity(documents.min(SERIES_EXPECTED_MAX)),
             without_meta: None,
+            extended: false,
         }
     }
 
-    fn add(&mut self, meta: Option<Element<'a>>, measurement: Measurement<'a>) -> Result<()> {
+    /// Looks at a block of documents. What their metadata is looked for with is brought near first, for all of them: one
+    /// after the other each would wait for memory.
+    fn prepare(&self, block: &mut [Examined<'a>]) {
+        let aliases = self.catalog.aliases();
+        let pays = self.raw_looks.pay();
+        let mut wanted = [None; BLOCK];
+        for (examined, wanted) in block.iter_mut().zip(&mut wanted) {
+            let Some(ValueRef::Document(document)) = examined.meta.map(|meta| meta.value()) else {
+                continue;
+            };
+            examined.looked_for = if pays {
+                let hash = aliases.hash(self.collection, document.as_bytes());
+                *wanted = Some(hash);
+                LookedFor::Bytes(hash)
+            } else {
+                let hashes = aliases.hash_fields(self.collection, document);
+                *wanted = hashes.as_ref().map(|hashes| hashes.of_all());
+                LookedFor::Fields(hashes.map(Box::new))
+            };
+        }
+        aliases.bring_near(&wanted);
+    }
+
+    fn add(&mut self, examined: Examined<'a>) -> Result<()> {
+        let Examined {
+            meta,
+            measurement,
+            looked_for,
+        } = examined;
         let at = match meta {
-            Some(element) => match element.value() {
-                ValueRef::Document(document) => self.of_document(element, document)?,
+            Some(element) => match (element.value(), looked_for) {
+                (ValueRef::Document(document), LookedFor::Bytes(hash)) => {
+                    self.of_bytes(element, document, hash)?
+                }
+                (ValueRef::Document(document), LookedFor::Fields(hashes)) => {
+                    self.of_fields(element, document, hashes.as_deref())?
+                }
                 _ => {
                     refuse_column(element)?;
                     self.find(self.key(SeriesMeta::of_element(meta)))
@@ -121,24 +186,78 @@ impl<'g, 'a> Groups<'g, 'a> {
             if let Some(error) = &group.refused {
                 return Err(error.clone());
             }
-            group.measurements.push(measurement);
+            group.count += 1;
+            self.members.push((at, measurement));
         }
         Ok(())
+    }
+
+    /// Adds the documents of a block and empties it; where order matters, up to the first that is refused.
+    fn add_block(
+        &mut self,
+        block: &mut Vec<Examined<'a>>,
+        outcome: &mut InsertOutcome,
+        ordered: bool,
+    ) {
+        if block.is_empty() {
+            return;
+        }
+        self.prepare(block);
+        for examined in block.drain(..) {
+            let (index, time_ms) = (examined.measurement.index, examined.measurement.time_ms);
+            match self.add(examined) {
+                Ok(()) => {
+                    self.extended |= !in_ordinary_range(time_ms);
+                    outcome.inserted += 1;
+                }
+                Err(error) => {
+                    outcome.errors.push(WriteError { index, error });
+                    if ordered {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The groups with their measurements, in the order given.
+    fn finish(self) -> Vec<Group<'a>> {
+        let mut groups = self.groups;
+        for group in &mut groups {
+            group.measurements.reserve_exact(group.count);
+        }
+        for (at, measurement) in self.members {
+            if let Some(group) = groups.get_mut(at) {
+                group.measurements.push(measurement);
+            }
+        }
+        groups
     }
 
     fn key(&self, meta: SeriesMeta) -> Arc<SeriesKey> {
         self.catalog.series_key(self.collection, meta)
     }
 
-    /// The group of metadata that is a document: by its bytes, by its fields, by what it is when normalised.
-    fn of_document(&mut self, meta: Element<'a>, document: DocRef<'a>) -> Result<usize> {
-        if !self.raw_looks.pay() {
-            let key = self.key_by_fields(meta, document)?;
-            return Ok(self.find(key));
+    /// The group of metadata that is a document, by its fields.
+    fn of_fields(
+        &mut self,
+        meta: Element<'a>,
+        document: DocRef<'a>,
+        hashes: Option<&FieldHashes>,
+    ) -> Result<usize> {
+        self.raw_looks.looks += 1;
+        let (key, as_before) = self.key_by_fields(meta, document, hashes)?;
+        if as_before {
+            self.raw_looks.finds += 1;
+            let (aliases, bytes) = (self.catalog.aliases(), document.as_bytes());
+            aliases.put(aliases.hash(self.collection, bytes), bytes, key.clone());
         }
-        let bytes = document.as_bytes();
-        let aliases = self.catalog.aliases();
-        let hash = aliases.hash(self.collection, bytes);
+        Ok(self.find(key))
+    }
+
+    /// The same by its bytes, which have this hash; then by its fields, and at last by what it is when normalised.
+    fn of_bytes(&mut self, meta: Element<'a>, document: DocRef<'a>, hash: u64) -> Result<usize> {
+        let (aliases, bytes) = (self.catalog.aliases(), document.as_bytes());
         self.raw_looks.looks += 1;
         let is_it = |at: &usize| self.raws.get(*at).is_some_and(|raw| raw.bytes == bytes);
         if let Some(raw) = self
@@ -155,8 +274,12 @@ impl<'g, 'a> Groups<'g, 'a> {
                 key
             }
             None => {
-                let key = self.key_by_fields(meta, document)?;
-                aliases.put(hash, bytes, key.clone());
+                let hashes = aliases.hash_fields(self.collection, document);
+                let (key, as_before) = self.key_by_fields(meta, document, hashes.as_ref())?;
+                if as_before {
+                    self.raw_looks.finds += 1;
+                    aliases.put(hash, bytes, key.clone());
+                }
                 key
             }
         };
@@ -168,21 +291,25 @@ impl<'g, 'a> Groups<'g, 'a> {
         Ok(group)
     }
 
-    fn key_by_fields(&self, meta: Element<'a>, document: DocRef<'a>) -> Result<Arc<SeriesKey>> {
+    /// The series of metadata by its fields, and whether they came in the same order the last time.
+    fn key_by_fields(
+        &self,
+        meta: Element<'a>,
+        document: DocRef<'a>,
+        hashes: Option<&FieldHashes>,
+    ) -> Result<(Arc<SeriesKey>, bool)> {
         let aliases = self.catalog.aliases();
-        let hashes = aliases.hash_fields(self.collection, document);
-        let known = hashes
-            .as_ref()
-            .and_then(|hashes| aliases.get_by_fields(hashes, self.collection, document));
+        let known =
+            hashes.and_then(|hashes| aliases.get_by_fields(hashes, self.collection, document));
         if let Some(known) = known {
             return Ok(known);
         }
         refuse_column(meta)?;
         let key = self.key(SeriesMeta::of_element(Some(meta)));
         if let Some(hashes) = hashes {
-            aliases.put_fields(&hashes, key.clone());
+            aliases.put_fields(hashes, key.clone());
         }
-        Ok(key)
+        Ok((key, false))
     }
 
     fn find(&mut self, key: Arc<SeriesKey>) -> usize {
@@ -198,145 +325,10 @@ impl<'g, 'a> Groups<'g, 'a> {
         groups.push(Group {
             key,
             refused,
+            count: 0,
             measurements: Vec::new(),
         });
         next
-    }
-}
-
-/// Looks at one document: its time, and the element that names its series.
-pub(super) fn examine<'a>(
-    document: DocRef<'a>,
-    options: &TimeseriesOptions,
-) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
-    let (meta, measurement) = examine_fields(document, options, &mut Shape::default())?;
-    meta.map_or(Ok(()), refuse_column)?;
-    Ok((meta, measurement))
-}
-
-/// What a field of a measurement is.
-#[derive(Clone, Copy)]
-enum Role {
-    Time,
-    Meta,
-    Id,
-    Other,
-}
-
-impl Role {
-    fn of(name: &[u8], options: &TimeseriesOptions) -> Self {
-        let meta_field = options.meta_field.as_deref();
-        match name {
-            _ if name == options.time_field.as_bytes() => Self::Time,
-            _ if meta_field.is_some_and(|meta| meta.as_bytes() == name) => Self::Meta,
-            b"_id" => Self::Id,
-            _ => Self::Other,
-        }
-    }
-}
-
-/// The fields of the measurement before, in their order: mostly the next one has the same.
-#[derive(Default)]
-struct Shape<'a>(Vec<(&'a [u8], Role)>);
-
-impl<'a> Shape<'a> {
-    /// The next element, which is the one at `at`, and what it is.
-    #[inline]
-    fn next(
-        &mut self,
-        at: usize,
-        elements: &mut Elements<'a>,
-        options: &TimeseriesOptions,
-    ) -> Option<(Element<'a>, Role)> {
-        let known = self.0.get(at).copied();
-        let expected = known.and_then(|(name, role)| Some((elements.next_named(name)?, role)));
-        if expected.is_some() {
-            return expected;
-        }
-        let element = elements.next()?;
-        let name = element.name_bytes();
-        let role = Role::of(name, options);
-        match self.0.get_mut(at) {
-            Some(known) => *known = (name, role),
-            None if at < SHAPE_FIELDS_MAX => self.0.push((name, role)),
-            None => {}
-        }
-        Some((element, role))
-    }
-}
-
-/// The same; what the metadata holds is left for a look at the series.
-fn examine_fields<'a>(
-    document: DocRef<'a>,
-    options: &TimeseriesOptions,
-    shape: &mut Shape<'a>,
-) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
-    let (mut time, mut meta, mut has_id) = (None, None, false);
-    let mut elements = document.iter();
-    let mut at = 0;
-    while let Some((element, role)) = shape.next(at, &mut elements, options) {
-        at += 1;
-        match role {
-            Role::Time => time = time.or(Some(element)),
-            Role::Meta => {
-                meta = meta.or(Some(element));
-                continue;
-            }
-            Role::Id => has_id = true,
-            Role::Other => {}
-        }
-        refuse_column(element)?;
-    }
-    let Some(ValueRef::DateTime(time_ms)) = time.map(|element| element.value()) else {
-        return Err(Error::bad_value(format!(
-            "'{}' must be present and contain a valid BSON UTC datetime value",
-            options.time_field
-        )));
-    };
-    let meta_bytes = meta.map_or(0, |element| element.value_bytes().len());
-    // In a bucket of its own each value stands in data, control.min and control.max.
-    let bucket_bytes = (document.as_bytes().len() - meta_bytes) * 3 + meta_bytes;
-    if bucket_bytes > BUCKET_BYTES_MAX {
-        return Err(Error::new(
-            ErrorCode::BSONObjectTooLarge,
-            format!(
-                "the measurement needs a bucket of {bucket_bytes} bytes; at most {BUCKET_BYTES_MAX} fit"
-            ),
-        ));
-    }
-    let measurement = Measurement {
-        index: 0,
-        time_ms,
-        lacks_id: !has_id,
-        generated_id: None,
-        document,
-    };
-    Ok((meta, measurement))
-}
-
-/// Refuses a value with a compressed column anywhere in it: one cannot be compressed again.
-fn refuse_column(element: Element<'_>) -> Result<()> {
-    if holds_column(element) {
-        return Err(Error::bad_value(
-            "a measurement cannot hold binary data of subtype 7, which buckets are made of",
-        ));
-    }
-    Ok(())
-}
-
-fn holds_column(element: Element<'_>) -> bool {
-    // Most values need no decoding to be told apart.
-    match element.type_code() {
-        type_code::BINARY => matches!(
-            element.value(),
-            ValueRef::Binary { subtype, .. } if subtype == COLUMN_SUBTYPE
-        ),
-        type_code::DOCUMENT | type_code::ARRAY => match element.value() {
-            ValueRef::Document(inner) => inner.iter().any(holds_column),
-            ValueRef::Array(inner) => inner.as_document().iter().any(holds_column),
-            _ => false,
-        },
-        _ => false,
     }
 }
 
@@ -354,36 +346,52 @@ impl Timeseries {
             return Err(Error::bad_value("not a time-series collection"));
         };
         let mut outcome = InsertOutcome::default();
-        let mut groups = Groups::new(&self.bucket_catalog, collection.uuid, indexes);
-        let mut extended = false;
-        let mut shape = Shape::default();
+        let (expected, _) = documents.size_hint();
+        let (buckets, uuid) = (&self.bucket_catalog, collection.uuid);
+        let mut groups = Groups::new(buckets, uuid, indexes, expected);
+        let mut walker = Walker::new(timeseries, buckets.names(uuid));
+        let mut block = Vec::with_capacity(BLOCK);
         for (index, document) in documents.enumerate() {
-            let examined = examine_fields(document, timeseries, &mut shape);
-            let added = examined.and_then(|(meta, mut measurement)| {
-                measurement.index = index;
+            let examined = walker.examine(document);
+            if index == 0 {
+                walker.plan.reserve(expected);
+            }
+            let checked = examined.and_then(|examined| {
                 indexes.check_measurement(document)?;
-                let time_ms = measurement.time_ms;
-                groups.add(meta, measurement)?;
-                Ok(time_ms)
+                Ok(examined)
             });
-            match added {
-                Ok(time_ms) => {
-                    extended |= !in_ordinary_range(time_ms);
-                    outcome.inserted += 1;
+            match checked {
+                Ok((meta, mut measurement)) => {
+                    measurement.index = index;
+                    block.push(Examined {
+                        meta,
+                        measurement,
+                        looked_for: LookedFor::Value,
+                    });
                 }
                 Err(error) => {
-                    outcome.errors.push(WriteError { index, error });
-                    if options.ordered {
-                        break;
+                    // Those before it have their turn first.
+                    groups.add_block(&mut block, &mut outcome, options.ordered);
+                    if !options.ordered || outcome.errors.is_empty() {
+                        outcome.errors.push(WriteError { index, error });
                     }
                 }
             }
+            if block.len() == BLOCK {
+                groups.add_block(&mut block, &mut outcome, options.ordered);
+            }
+            if options.ordered && !outcome.errors.is_empty() {
+                break;
+            }
         }
+        groups.add_block(&mut block, &mut outcome, options.ordered);
+        let extended = groups.extended;
         if extended {
             catalog.mark_extended_range(collection)?;
         }
         Ok(Grouped {
-            groups: groups.groups,
+            groups: groups.finish(),
+            plan: walker.plan,
             outcome,
         })
     }

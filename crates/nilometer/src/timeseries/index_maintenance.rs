@@ -405,7 +405,14 @@ impl<'c> Maintained<'c> {
         if self.is_empty() {
             return Ok(());
         }
-        let (meta, has_arrays) = (series.meta.value(), series.has_arrays);
+        let has_arrays = series.has_arrays;
+        // Hardly ever is there reason to look closer.
+        let may_be_long = series.meta.len() * 2 + KEY_BYTES_RESERVED > KEY_BYTES_MAX;
+        let refusing = |index: &Arc<BucketIndex>| index.may_refuse_meta();
+        if !has_arrays && !may_be_long && !self.indexes.iter().any(refusing) {
+            return Ok(());
+        }
+        let meta = series.meta.value();
         let is_long = bytes_of(meta) * 2 + KEY_BYTES_RESERVED > KEY_BYTES_MAX;
         for index in &self.indexes {
             if has_arrays || is_long || index.may_refuse_meta() {

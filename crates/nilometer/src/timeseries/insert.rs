@@ -13,7 +13,7 @@ use nilometer_bson::{DocRef, Document};
 use nilometer_storage::{Durability, WriteBatch};
 
 use super::Timeseries;
-use super::bucket_catalog::{BucketStorage, InFlight, Measurement};
+use super::bucket_catalog::{BucketStorage, InFlight, Measurement, Plan};
 use super::fold::BucketKeyspaces;
 use super::grouping::{Group, Grouped};
 use super::index_maintenance::{Maintained, supports_reopening};
@@ -121,7 +121,12 @@ impl Timeseries {
             outcome: grouped.outcome,
         };
         let ready = self
-            .stage_groups(&mut staged, grouped.groups, indexes, options)
+            .stage_groups(
+                &mut staged,
+                (grouped.groups, grouped.plan),
+                indexes,
+                options,
+            )
             .and_then(|()| indexes.mark_multikey(catalog));
         (staged, ready)
     }
@@ -129,7 +134,7 @@ impl Timeseries {
     fn stage_groups(
         &self,
         staged: &mut StagedInsert,
-        groups: Vec<Group<'_>>,
+        (groups, plan): (Vec<Group<'_>>, Plan),
         indexes: &Maintained<'_>,
         options: InsertOptions<'_>,
     ) -> Result<()> {
@@ -138,7 +143,8 @@ impl Timeseries {
             collection: &staged.collection,
             indexes,
         };
-        let mut writer = self.bucket_catalog.writer(&staged.collection, &storage)?;
+        let catalog = &self.bucket_catalog;
+        let mut writer = catalog.writer(&staged.collection, &storage, plan)?;
         let added = groups.into_iter().try_for_each(|mut group| {
             // In order of time a batch fills one bucket after the other, however it was shuffled.
             let by_time = |measurement: &Measurement<'_>| measurement.time_ms;
@@ -151,6 +157,7 @@ impl Timeseries {
             }
             writer.add(&group.key, &group.measurements)
         });
+        writer.leave_names();
         staged.batch = writer.batch;
         staged.in_flight = writer.in_flight;
         added

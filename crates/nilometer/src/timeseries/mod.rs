@@ -59,6 +59,7 @@ mod tests;
 pub mod unpack;
 mod validate;
 mod walk;
+mod walker;
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};

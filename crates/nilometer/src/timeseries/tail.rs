@@ -231,8 +231,17 @@ fn id_behind(before: ObjectId, distance: i64) -> Option<ObjectId> {
 }
 
 fn put_small(out: &mut Vec<u8>, tag: u8, value: i64) {
-    out.push(tag);
-    varint::put(out, zigzag(value));
+    // Most take one byte or two, and are written with one look at the room there is.
+    match zigzag(value) {
+        small @ 0..0x80 => out.extend_from_slice(&[tag, small as u8]),
+        small @ 0x80..0x4000 => {
+            out.extend_from_slice(&[tag, small as u8 | 0x80, (small >> 7) as u8]);
+        }
+        more => {
+            out.push(tag);
+            varint::put(out, more);
+        }
+    }
 }
 
 fn zigzag(value: i64) -> u64 {

@@ -53,10 +53,16 @@ const SAVING_MIN: usize = 8;
 
 /// Packs a column; `None` if it is not of that form or would not shrink enough.
 pub fn pack(column: &[u8]) -> Option<Vec<u8>> {
-    let parts = Parts::of(column)?;
-    let packed = parts.pack(column.len() - column.len() / SAVING_MIN)?;
+    let (parts, packed) = Parts::packed(column)?;
     // Another builder may have cut its words elsewhere.
     (parts.unpack() == column).then_some(packed)
+}
+
+/// The same for a column that was just built here: where its words are cut needs no look.
+pub fn pack_built(column: &[u8]) -> Option<Vec<u8>> {
+    let (parts, packed) = Parts::packed(column)?;
+    debug_assert_eq!(parts.unpack(), column);
+    Some(packed)
 }
 
 /// The column that was packed, if these bytes are; else themselves. At most `max_values` values.
@@ -92,6 +98,13 @@ struct Parts {
 }
 
 impl Parts {
+    /// A column and its packed form.
+    fn packed(column: &[u8]) -> Option<(Self, Vec<u8>)> {
+        let parts = Self::of(column)?;
+        let packed = parts.pack(column.len() - column.len() / SAVING_MIN)?;
+        Some((parts, packed))
+    }
+
     fn of(column: &[u8]) -> Option<Self> {
         if column.len() < COLUMN_BYTES_MIN {
             return None;
@@ -335,16 +348,13 @@ fn read_word(word: u64, values: &mut Vec<u64>) -> Option<()> {
         return Some(());
     }
     let mask = u64::MAX >> (64 - u32::from(shape.bits));
-    let mut rest = word >> shape.start;
-    for _ in 0..shape.slots {
-        let value = rest & mask;
-        if value == mask {
-            return None;
-        }
-        values.push(value);
-        rest >>= shape.bits;
-    }
-    Some(())
+    let (word, mut missing) = (word >> shape.start, false);
+    values.extend((0..shape.slots).map(|slot| {
+        let value = word >> (u32::from(slot) * u32::from(shape.bits)) & mask;
+        missing |= value == mask;
+        value
+    }));
+    (!missing).then_some(())
 }
 
 #[cfg(test)]
@@ -387,6 +397,7 @@ mod tests {
 
     fn restored(column: &[u8]) -> Vec<u8> {
         let packed = pack(column).expect("it pays");
+        assert_eq!(pack_built(column).as_ref(), Some(&packed));
         assert!(packed.len() + column.len() / SAVING_MIN <= column.len() + 1);
         let back = unpack(&packed, 1 << 20).unwrap().into_owned();
         assert_eq!(back, column);

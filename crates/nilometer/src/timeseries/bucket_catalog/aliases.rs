@@ -7,7 +7,8 @@
 //! metadata takes one of two places its hash names, whoever had it before.
 
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use foldhash::quality::RandomState;
 use nilometer_bson::document::Elements;
@@ -15,11 +16,11 @@ use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::series::SeriesKey;
 
-/// Locks the places are spread over.
-const SHARDS: usize = 16;
+/// Places, in pairs.
+const PLACES: usize = 32_768;
 
-/// Places of one shard, in pairs.
-const PLACES: usize = 2048;
+/// Bytes of a line of the processor's cache.
+const LINE_BYTES: usize = 64;
 
 /// Longer metadata is not remembered, in bytes. With all places taken the table holds 32 MiB.
 const RAW_BYTES_MAX: usize = 1024;
@@ -39,8 +40,8 @@ struct Alias {
 enum Sent {
     /// As these bytes.
     Bytes(Box<[u8]>),
-    /// As these fields of the normalised metadata, in any order.
-    Fields(Box<[Part]>),
+    /// As these fields of the normalised metadata, in any order. Beside them a hash of the order in which they came last.
+    Fields(Box<[Part]>, AtomicU64),
 }
 
 /// A field of normalised metadata: a part of a hash of it, and where it is there, from its type to the end of its value.
@@ -74,30 +75,30 @@ impl<'a> Iterator for RawFields<'a> {
     }
 }
 
+impl FieldHashes {
+    /// The hash that no order changes.
+    pub(crate) fn of_all(&self) -> u64 {
+        self.of_all
+    }
+}
+
 /// A hash of metadata whatever the order of its fields, and those of the fields in the order sent.
 pub(crate) struct FieldHashes {
     of_all: u64,
+    /// Of all in the order sent.
+    in_order: u64,
     count: usize,
     /// With their lengths.
     of_each: [(u32, u16); FIELDS_MAX],
 }
 
 /// The table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Aliases {
-    /// Their places are made when one is first used.
-    shards: Vec<Mutex<Vec<Option<Alias>>>>,
+    /// Made when one is first used.
+    places: RwLock<Vec<Option<Alias>>>,
     /// Who finds metadata of equal hashes makes them take each other's place, no more.
     hasher: RandomState,
-}
-
-impl Default for Aliases {
-    fn default() -> Self {
-        Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::default(),
-        }
-    }
 }
 
 impl Aliases {
@@ -114,6 +115,7 @@ impl Aliases {
     ) -> Option<FieldHashes> {
         let mut hashes = FieldHashes {
             of_all: self.hasher.hash_one(collection),
+            in_order: 0,
             count: 0,
             of_each: [(0, 0); FIELDS_MAX],
         };
@@ -123,6 +125,7 @@ impl Aliases {
             *hashes.of_each.get_mut(hashes.count)? = (hash as u32, bytes);
             hashes.count += 1;
             hashes.of_all = hashes.of_all.wrapping_add(hash);
+            hashes.in_order = hashes.in_order.rotate_left(5) ^ hash;
         }
         Some(hashes)
     }
@@ -140,32 +143,68 @@ impl Aliases {
         })
     }
 
-    /// The series that metadata with these fields names, if it is remembered.
+    /// The series that metadata with these fields names, if it is remembered; and whether they came in the same order the
+    /// last time.
     pub(crate) fn get_by_fields(
         &self,
         hashes: &FieldHashes,
         collection: [u8; 16],
         meta: DocRef<'_>,
-    ) -> Option<Arc<SeriesKey>> {
-        self.find(hashes.of_all, |alias| {
-            let Sent::Fields(parts) = &alias.sent else {
+    ) -> Option<(Arc<SeriesKey>, bool)> {
+        let mut as_before = false;
+        let found = self.find(hashes.of_all, |alias| {
+            let Sent::Fields(parts, before) = &alias.sent else {
                 return false;
             };
-            alias.key.collection == collection
+            let is_it = alias.key.collection == collection
                 && parts.len() == hashes.count
-                && is_permutation(parts, alias.key.meta.as_bytes(), hashes, meta)
-        })
+                && is_permutation(parts, alias.key.meta.as_bytes(), hashes, meta);
+            if is_it {
+                as_before = before.load(Ordering::Relaxed) == hashes.in_order;
+                before.store(hashes.in_order, Ordering::Relaxed);
+            }
+            is_it
+        });
+        found.map(|key| (key, as_before))
     }
 
-    fn find(&self, hash: u64, is_it: impl Fn(&Alias) -> bool) -> Option<Arc<SeriesKey>> {
-        let (shard, place) = place(hash);
-        let places = self.shards.get(shard)?;
-        let places = places.lock().unwrap_or_else(PoisonError::into_inner);
+    fn find(&self, hash: u64, mut is_it: impl FnMut(&Alias) -> bool) -> Option<Arc<SeriesKey>> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let place = place(hash);
         let pair = [places.get(place)?, places.get(place ^ 1)?];
         let mut known = pair.into_iter().flatten();
         known
             .find(|alias| alias.hash == hash && is_it(alias))
             .map(|alias| alias.key.clone())
+    }
+
+    /// Reads what looks at these hashes will read, all of them side by side. It finds nothing: it has the processor wait
+    /// for its memory once instead of many times.
+    pub(crate) fn bring_near(&self, hashes: &[Option<u64>]) {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let of_hash = |hash: &u64| {
+            let place = place(*hash);
+            let pair = [places.get(place)?, places.get(place ^ 1)?];
+            pair.into_iter().flatten().find(|alias| alias.hash == *hash)
+        };
+        let known: Vec<&Alias> = hashes.iter().flatten().filter_map(of_hash).collect();
+        let mut read = 0u64;
+        for alias in &known {
+            read ^= alias.key.hash();
+            read ^= match &alias.sent {
+                Sent::Bytes(bytes) => bytes.first().map_or(0, |byte| u64::from(*byte)),
+                Sent::Fields(parts, _) => parts.iter().map(|part| u64::from(part.hash)).sum(),
+            };
+        }
+        for alias in &known {
+            let bytes = match &alias.sent {
+                Sent::Bytes(bytes) => bytes,
+                Sent::Fields(..) => alias.key.meta.as_bytes(),
+            };
+            let lines = bytes.iter().step_by(LINE_BYTES);
+            read ^= lines.map(|byte| u64::from(*byte)).sum::<u64>();
+        }
+        std::hint::black_box(read);
     }
 
     /// Remembers what series the bytes with this hash name.
@@ -182,7 +221,8 @@ impl Aliases {
             return;
         }
         if let Some(parts) = self.parts(&key) {
-            let (hash, sent) = (hashes.of_all, Sent::Fields(parts));
+            let before = AtomicU64::new(hashes.in_order);
+            let (hash, sent) = (hashes.of_all, Sent::Fields(parts, before));
             self.keep(Alias { hash, key, sent });
         }
     }
@@ -212,11 +252,8 @@ impl Aliases {
     }
 
     fn keep(&self, alias: Alias) {
-        let (shard, place) = place(alias.hash);
-        let Some(shard) = self.shards.get(shard) else {
-            return;
-        };
-        let mut places = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = place(alias.hash);
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         if places.is_empty() {
             places.resize_with(PLACES, || None);
         }
@@ -228,10 +265,9 @@ impl Aliases {
     }
 }
 
-/// The shard a hash falls to, and the first of its places there.
-fn place(hash: u64) -> (usize, usize) {
-    let hash = hash as usize;
-    (hash % SHARDS, hash / SHARDS % PLACES)
+/// The first of a hash's places.
+fn place(hash: u64) -> usize {
+    hash as usize % PLACES
 }
 
 /// True if the fields sent are the parts, each once.
@@ -282,7 +318,8 @@ mod tests {
 
     fn finds(aliases: &Aliases, collection: [u8; 16], meta: &Document) -> Option<Arc<SeriesKey>> {
         let hashes = aliases.hash_fields(collection, meta.as_ref())?;
-        aliases.get_by_fields(&hashes, collection, meta.as_ref())
+        let found = aliases.get_by_fields(&hashes, collection, meta.as_ref());
+        found.map(|(key, _)| key)
     }
 
     #[test]
@@ -295,6 +332,24 @@ mod tests {
         ] {
             assert_eq!(finds(&aliases, COLLECTION, &sent), Some(key.clone()));
             assert_eq!(finds(&aliases, [8; 16], &sent), None);
+        }
+    }
+
+    #[test]
+    fn fields_in_the_order_of_the_last_time_are_told_from_others() {
+        let sent = doc! { "b": 1, "a": "x" };
+        let other = doc! { "a": "x", "b": 1 };
+        let (aliases, _) = learned(&sent);
+        for (meta, as_before) in [
+            (&sent, true),
+            (&other, false),
+            (&other, true),
+            (&sent, false),
+        ] {
+            let hashes = aliases.hash_fields(COLLECTION, meta.as_ref()).unwrap();
+            aliases.bring_near(&[None, Some(hashes.of_all())]);
+            let found = aliases.get_by_fields(&hashes, COLLECTION, meta.as_ref());
+            assert_eq!(found.unwrap().1, as_before, "{meta:?}");
         }
     }
 

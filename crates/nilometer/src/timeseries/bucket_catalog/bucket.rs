@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nilometer_bson::{Element, ObjectId, ValueRef, type_code};
 
 use super::super::schema::Schema;
+use super::names::Names;
+use super::plan::Walked;
 use super::series::SERIES_MEMORY_BYTES;
 use super::staging::StagedEntry;
 use crate::catalog::TimeseriesOptions;
@@ -20,29 +22,6 @@ const BUCKET_MEMORY_BYTES: usize = size_of::<OpenBucket>() + SERIES_MEMORY_BYTES
 
 /// Memory a column of an open bucket takes; its name belongs to many.
 const COLUMN_MEMORY_BYTES: usize = size_of::<BucketColumn>();
-
-/// Names of fields that are remembered; a command with more makes some more than once.
-const NAMES_MAX: usize = 1024;
-
-/// Names of fields, which the buckets that one command opens share.
-#[derive(Debug, Default)]
-pub(crate) struct Names(Vec<Arc<str>>);
-
-impl Names {
-    /// The name, looked for first at `hint`: measurements repeat their fields.
-    fn get(&mut self, name: &[u8], hint: usize) -> Arc<str> {
-        let is_it = |known: &&Arc<str>| known.as_bytes() == name;
-        let known = self.0.get(hint).filter(is_it);
-        if let Some(known) = known.or_else(|| self.0.iter().find(is_it)) {
-            return known.clone();
-        }
-        let new: Arc<str> = String::from_utf8_lossy(name).into();
-        if self.0.len() < NAMES_MAX {
-            self.0.push(new.clone());
-        }
-        new
-    }
-}
 
 /// A measurement on its way into a bucket.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +36,8 @@ pub(crate) struct Measurement<'a> {
     pub(crate) generated_id: Option<ObjectId>,
     /// Its fields.
     pub(crate) document: nilometer_bson::DocRef<'a>,
+    /// The same in the plan of the command, if they fit into one.
+    pub(crate) walked: Option<Walked>,
 }
 
 impl<'a> Measurement<'a> {
@@ -243,7 +224,7 @@ impl OpenBucket {
         memory.add(BUCKET_MEMORY_BYTES + meta_bytes);
         let start_ms = options.round_down_ms(time_ms);
         let id = id_of(start_ms, id_suffix);
-        let name = names.get(options.time_field.as_bytes(), 0);
+        let name = names.get(options.time_field.as_bytes());
         let time = BucketColumn::new(name, Schema::Scalar(type_code::DATE_TIME));
         Self {
             id,
@@ -282,7 +263,7 @@ impl OpenBucket {
         }
         schema.learn(max);
         self.memory.add(COLUMN_MEMORY_BYTES);
-        let name = names.get(name.as_bytes(), self.columns.len());
+        let name = names.get(name.as_bytes());
         let mut column = BucketColumn::new(name, schema);
         column.committed = true;
         self.columns.push(column);
@@ -326,10 +307,29 @@ impl OpenBucket {
             .position(|c| c.mark == mark && c.name.as_bytes() == name)
     }
 
-    /// True when the column may hold scalars of this type without a closer look.
-    pub(crate) fn accepts_scalar(&self, column: usize, type_code: u8) -> bool {
-        let column = self.columns.get(column);
-        column.is_some_and(|known| known.schema.accepts_scalar(type_code))
+    /// The column of a name that may be shared, looked for first at `hint`, if it may hold scalars of this type without a
+    /// closer look. A name that is not shared yet is from then on.
+    #[inline]
+    pub(crate) fn find_scalar(
+        &mut self,
+        name: &Arc<str>,
+        hint: usize,
+        type_code: u8,
+    ) -> Option<usize> {
+        let is_it = |column: &BucketColumn| Arc::ptr_eq(&column.name, name);
+        let at = match self.columns.get(hint).is_some_and(is_it) {
+            true => hint,
+            false => match self.columns.iter().position(is_it) {
+                Some(at) => at,
+                None => {
+                    let at = self.find_column(name.as_bytes(), hint)?;
+                    self.columns.get_mut(at)?.name = name.clone();
+                    at
+                }
+            },
+        };
+        let known = self.columns.get(at)?;
+        known.schema.accepts_scalar(type_code).then_some(at)
     }
 
     /// True when the column may hold the field's value.
@@ -361,7 +361,7 @@ impl OpenBucket {
                 weight = 3;
                 self.memory.add(COLUMN_MEMORY_BYTES);
                 let at = self.columns.len();
-                let name = names.get(field.name, at);
+                let name = names.get(field.name);
                 self.columns
                     .push(BucketColumn::new(name, Schema::of(field.value())));
                 at

@@ -111,6 +111,9 @@ impl BucketCatalog {
             self.of_dropped.add(&gone);
         }
         drop(counters);
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.remove(&collection);
+        drop(names);
         let mut frozen = self.frozen.lock().unwrap_or_else(PoisonError::into_inner);
         frozen.retain(|(of, _)| *of != collection);
     }

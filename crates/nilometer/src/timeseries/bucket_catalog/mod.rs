@@ -18,6 +18,8 @@ mod aliases;
 mod bucket;
 mod eviction;
 mod memory;
+mod names;
+mod plan;
 mod reopening;
 mod rollover;
 mod series;
@@ -33,12 +35,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 pub(crate) use bucket::Measurement;
 pub(crate) use eviction::Evicted;
 pub use memory::Gauges;
+pub(crate) use names::{Beginning, Names};
+pub(crate) use plan::Plan;
 pub use rollover::BucketLimits;
 pub(crate) use series::SeriesKey;
 pub use stats::BucketCounters;
 pub(crate) use stats::increment;
 
-pub(crate) use aliases::Aliases;
+pub(crate) use aliases::{Aliases, FieldHashes};
 use bucket::Usage;
 pub(crate) use reopening::BucketStorage;
 use series::StripeLock;
@@ -99,6 +103,8 @@ pub struct BucketCatalog {
     /// The last eight bytes of the next bucket's id.
     next_suffix: AtomicU64,
     counters: RwLock<HashMap<[u8; 16], Arc<BucketCounters>>>,
+    /// Names of fields by collection.
+    names: Mutex<HashMap<[u8; 16], Names>>,
     /// What collections that were dropped have counted.
     of_dropped: BucketCounters,
     limits: BucketLimits,
@@ -123,6 +129,7 @@ impl BucketCatalog {
             aliases: Aliases::default(),
             next_suffix: AtomicU64::new(first_suffix),
             counters: RwLock::default(),
+            names: Mutex::default(),
             of_dropped: BucketCounters::default(),
             limits,
             usage: Arc::default(),
@@ -146,6 +153,21 @@ impl BucketCatalog {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         known.entry(collection).or_default().clone()
+    }
+
+    /// The names of a collection's fields as far as they are known.
+    pub(crate) fn names(&self, collection: [u8; 16]) -> Names {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.get(&collection).cloned().unwrap_or_default()
+    }
+
+    /// Keeps names, where they are more than are known.
+    fn keep_names(&self, collection: [u8; 16], found: &Names) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = names.entry(collection).or_default();
+        if known.len() < found.len() {
+            *known = found.clone();
+        }
     }
 
     /// The counters of all collections together, those dropped since included.

@@ -12,7 +12,7 @@ use nilometer_storage::WriteBatch;
 use super::super::bucket_document::{BucketDocument, Version};
 use super::super::meta::SeriesMeta;
 use super::BucketCatalog;
-use super::bucket::{Measurement, MemoryUse, Names, OpenBucket};
+use super::bucket::{Measurement, MemoryUse, OpenBucket};
 use super::rollover::{self, BucketLimits, Facts, Rollover};
 use super::series::Series;
 use super::staging::{Found, look_up};
@@ -342,7 +342,7 @@ fn take_up(
         return TakenUp::Unusable;
     };
     let memory = MemoryUse::new(check.catalog.usage.clone());
-    let mut names = Names::default();
+    let mut names = check.catalog.names(check.collection);
     let (options, meta_bytes) = (check.options, meta.len());
     let mut open = OpenBucket::new([0; 8], options, start_ms, meta_bytes, memory, &mut names);
     open.id = bucket.id;

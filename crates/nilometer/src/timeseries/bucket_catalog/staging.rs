@@ -10,7 +10,8 @@ use nilometer_bson::{Value, ValueRef, type_code};
 
 use super::super::meta::SeriesMeta;
 use super::super::tail::{self, ColumnChunk, Header};
-use super::bucket::{Field, Measurement, MemoryUse, Names, OpenBucket};
+use super::bucket::{Field, Measurement, MemoryUse, OpenBucket};
+use super::plan::Plan;
 use crate::catalog::TimeseriesOptions;
 use crate::error::Result;
 
@@ -30,15 +31,19 @@ pub(crate) struct StagedEntry {
 
 /// Rows collected for one bucket. It is used again for the next one: that spares making its columns
 /// anew for every few rows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Stage<'a> {
     times: Vec<i64>,
     /// Those of a bucket with more columns come behind the ones in use.
     columns: Vec<Vec<ValueRef<'a>>>,
-    names: Names,
+    /// The fields of all measurements, and the names of buckets.
+    pub(super) plan: Plan,
     /// Used again, too, for measurements that need a closer look.
     found: Found<'a>,
 }
+
+/// Bytes of an object id.
+const ID_BYTES: usize = 12;
 
 /// Fields of a measurement with the columns they were found at, and which columns those are.
 #[derive(Debug, Default)]
@@ -81,7 +86,33 @@ pub(super) fn look_up<'a>(
     true
 }
 
+#[inline]
+fn put<'a>(columns: &mut Vec<Vec<ValueRef<'a>>>, column: usize, row: usize, value: ValueRef<'a>) {
+    if columns.len() <= column {
+        columns.resize_with(column + 1, Vec::new);
+    }
+    if let Some(values) = columns.get_mut(column) {
+        // A field given twice in one document counts once: the first stays.
+        if values.len() == row {
+            values.push(value);
+        } else if values.len() < row {
+            values.resize(row, ValueRef::Missing);
+            values.push(value);
+        }
+    }
+}
+
 impl<'a> Stage<'a> {
+    /// One for measurements of this plan.
+    pub(super) fn new(plan: Plan) -> Self {
+        Self {
+            times: Vec::new(),
+            columns: Vec::new(),
+            plan,
+            found: Found::default(),
+        }
+    }
+
     /// Number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.times.len()
@@ -95,7 +126,7 @@ impl<'a> Stage<'a> {
         options: &TimeseriesOptions,
         measurement: &Measurement<'a>,
     ) -> bool {
-        if self.push_known(bucket, options, measurement) {
+        if self.push_known(bucket, measurement) {
             return true;
         }
         let mut found = std::mem::take(&mut self.found);
@@ -104,8 +135,8 @@ impl<'a> Stage<'a> {
             let row = self.times.len();
             self.times.push(measurement.time_ms);
             for (column, field) in &found.fields {
-                let at = bucket.learn(*column, field, &mut self.names);
-                self.put(at, row, field.value());
+                let at = bucket.learn(*column, field, &mut self.plan.names);
+                put(&mut self.columns, at, row, field.value());
             }
             bucket.count += 1;
         }
@@ -113,48 +144,35 @@ impl<'a> Stage<'a> {
         accepted
     }
 
-    /// The common case: the bucket knows all fields, mostly in this order, and their values are scalars of its types. It
-    /// walks the fields as [`Measurement::fields`] does, by hand: this is where an ingest spends most of its time.
-    fn push_known(
-        &mut self,
-        bucket: &mut OpenBucket,
-        options: &TimeseriesOptions,
-        measurement: &Measurement<'a>,
-    ) -> bool {
+    /// The common case: the bucket knows all fields, and their values are scalars of its types.
+    fn push_known(&mut self, bucket: &mut OpenBucket, measurement: &Measurement<'a>) -> bool {
+        let Some(walked) = measurement.walked else {
+            return false;
+        };
         let row = self.times.len();
-        let meta_field = options.meta_field.as_deref().map(str::as_bytes);
-        let (mut hint, mut bytes, mut fits) = (0, 0, true);
+        let (mut hint, mut bytes, mut fits) = (0, walked.bytes as usize, true);
+        let plan = &self.plan;
         if let Some(id) = measurement.generated_id {
-            let at = bucket.find_column(b"_id", hint);
-            match at.filter(|at| bucket.accepts_scalar(*at, type_code::OBJECT_ID)) {
+            match bucket.find_scalar(&plan.id_name, hint, type_code::OBJECT_ID) {
                 Some(at) => {
-                    self.put(at, row, ValueRef::ObjectId(id));
-                    (hint, bytes) = (at + 1, 12);
-                }
-                None => fits = false,
-            }
-        }
-        let mut elements = measurement.document.iter();
-        while fits {
-            let expected = bucket.columns.get(hint);
-            let expected = expected.and_then(|column| elements.next_named(column.name.as_bytes()));
-            let (at, element) = match expected {
-                Some(element) => (Some(hint), element),
-                None => match elements.next() {
-                    Some(element) if Some(element.name_bytes()) == meta_field => continue,
-                    Some(element) => (bucket.find_column(element.name_bytes(), hint), element),
-                    None => break,
-                },
-            };
-            match at.filter(|at| bucket.accepts_scalar(*at, element.type_code())) {
-                Some(at) => {
-                    self.put(at, row, element.value());
+                    put(&mut self.columns, at, row, ValueRef::ObjectId(id));
                     hint = at + 1;
-                    bytes += element.value_bytes().len();
+                    bytes += ID_BYTES;
                 }
                 None => fits = false,
             }
         }
+        fits = fits
+            && plan.fields(walked).iter().all(|field| {
+                let name = plan.names.name(field.name);
+                let at = name.and_then(|name| bucket.find_scalar(name, hint, field.type_code));
+                if let Some(at) = at {
+                    let value = field.value(measurement.document);
+                    put(&mut self.columns, at, row, value);
+                    hint = at + 1;
+                }
+                at.is_some()
+            });
         if !fits {
             for values in &mut self.columns {
                 values.truncate(row);
@@ -167,22 +185,6 @@ impl<'a> Stage<'a> {
         true
     }
 
-    #[inline]
-    fn put(&mut self, column: usize, row: usize, value: ValueRef<'a>) {
-        if self.columns.len() <= column {
-            self.columns.resize_with(column + 1, Vec::new);
-        }
-        if let Some(values) = self.columns.get_mut(column) {
-            // A field given twice in one document counts once: the first stays.
-            if values.len() == row {
-                values.push(value);
-            } else if values.len() < row {
-                values.resize(row, ValueRef::Missing);
-                values.push(value);
-            }
-        }
-    }
-
     /// A new bucket for a first measurement at `time_ms`.
     pub(super) fn open(
         &mut self,
@@ -192,7 +194,7 @@ impl<'a> Stage<'a> {
         meta_bytes: usize,
         memory: MemoryUse,
     ) -> OpenBucket {
-        let names = &mut self.names;
+        let names = &mut self.plan.names;
         OpenBucket::new(suffix, options, time_ms, meta_bytes, memory, names)
     }
 

@@ -14,6 +14,7 @@ use nilometer_storage::{KeyspaceId, WriteBatch};
 
 use super::super::series_index;
 use super::bucket::{Measurement, MemoryUse, OpenBucket};
+use super::plan::Plan;
 use super::reopening::{self, BucketStorage, Check, Room};
 use super::rollover::Rollover;
 use super::series::{Series, SeriesKey};
@@ -41,6 +42,7 @@ impl BucketCatalog {
         &'c self,
         collection: &'c Collection,
         storage: &'c dyn BucketStorage,
+        plan: Plan,
     ) -> Result<BucketWriter<'c, 'a>> {
         let (Some(options), Storage::Buckets { tail, series, .. }) =
             (&collection.timeseries, collection.storage)
@@ -60,7 +62,7 @@ impl BucketCatalog {
             check,
             tail,
             index: series,
-            stage: Stage::default(),
+            stage: Stage::new(plan),
             batch: WriteBatch::new(),
             in_flight: Vec::new(),
         })
@@ -68,6 +70,12 @@ impl BucketCatalog {
 }
 
 impl<'a> BucketWriter<'_, 'a> {
+    /// Leaves the names it has learnt to the next.
+    pub(crate) fn leave_names(&self) {
+        let names = &self.stage.plan.names;
+        self.check.catalog.keep_names(self.check.collection, names);
+    }
+
     /// Puts the tail entries for one series' measurements into the batch, in the order given.
     pub(crate) fn add(
         &mut self,

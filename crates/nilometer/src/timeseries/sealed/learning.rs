@@ -174,7 +174,7 @@ impl Dictionaries {
         };
         let in_use = self.held().get(&collection).and_then(Learnt::in_use);
         let stored = split.seal(&in_use.unwrap_or_else(Dictionary::built_in))?;
-        if how == Columns::Packed {
+        if how != Columns::AsTheyAre {
             let took = stored.len() - split.columns.len();
             self.learn(collection, split.skeleton.as_bytes(), took);
         }

@@ -75,6 +75,8 @@ pub(crate) enum Columns {
     AsTheyAre,
     /// In fewer bytes where that pays.
     Packed,
+    /// The same; the columns have just been built here.
+    PackedAsBuilt,
 }
 
 /// The stored form of a document that is not split.
@@ -133,6 +135,7 @@ impl Split {
                 };
                 let packed = match how {
                     Columns::Packed => column::pack(bytes),
+                    Columns::PackedAsBuilt => column::pack_built(bytes),
                     Columns::AsTheyAre => None,
                 };
                 match packed {

@@ -1,0 +1,117 @@
+//! The fields of one command's measurements, walked once.
+//!
+//! Whoever groups measurements walks their fields, and the bucket they go to needs the same fields again, long after they
+//! have left the processor's cache. The plan keeps them side by side: whose name, which type, and of numbers the value.
+
+use std::sync::Arc;
+
+use nilometer_bson::document::decode_value;
+use nilometer_bson::{DocRef, Element, ValueRef, type_code};
+
+use super::names::Names;
+
+/// Fields a plan holds; those of further measurements are walked again.
+const FIELDS_MAX: usize = 1 << 21;
+
+/// Fields it makes room for before it has seen them.
+const FIELDS_EXPECTED_MAX: usize = 1 << 18;
+
+/// A field of a measurement: a name of the plan, and a value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedField {
+    /// Of a number its bytes, which are looked at nowhere else.
+    bits: u64,
+    /// Where in its document the value begins.
+    at: u32,
+    /// The place of its name.
+    pub(crate) name: u16,
+    pub(super) type_code: u8,
+}
+
+impl PlannedField {
+    #[inline]
+    pub(crate) fn value<'a>(&self, document: DocRef<'a>) -> ValueRef<'a> {
+        match self.type_code {
+            type_code::DOUBLE => ValueRef::Double(f64::from_bits(self.bits)),
+            type_code::INT64 => ValueRef::Int64(self.bits.cast_signed()),
+            type_code::DATE_TIME => ValueRef::DateTime(self.bits.cast_signed()),
+            code => {
+                let value = document.as_bytes().get(self.at as usize..);
+                let value = value.and_then(|bytes| decode_value(code, bytes));
+                value.unwrap_or_default()
+            }
+        }
+    }
+}
+
+/// Which fields of a plan are those of a measurement, its metadata left out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Walked {
+    start: u32,
+    count: u32,
+    /// Bytes of their values.
+    pub(super) bytes: u32,
+}
+
+/// The fields of many measurements, and their names.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) names: Names,
+    /// What identities are called.
+    pub(super) id_name: Arc<str>,
+    fields: Vec<PlannedField>,
+}
+
+impl Plan {
+    /// One without fields.
+    pub(crate) fn new(mut names: Names) -> Self {
+        Self {
+            id_name: names.get(b"_id"),
+            names,
+            fields: Vec::new(),
+        }
+    }
+
+    /// Makes room for documents as the one whose fields were added.
+    pub(crate) fn reserve(&mut self, documents: usize) {
+        let expected = documents.saturating_mul(self.fields.len());
+        self.fields.reserve(expected.min(FIELDS_EXPECTED_MAX));
+    }
+
+    /// Where the fields of the next measurement begin.
+    pub(crate) fn next(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Adds a field whose value begins at `at` in its document; false if the plan is full.
+    #[inline]
+    pub(crate) fn add(&mut self, name: u16, element: &Element<'_>, at: usize) -> bool {
+        if self.fields.len() >= FIELDS_MAX {
+            return false;
+        }
+        let value = element.value_bytes().first_chunk();
+        self.fields.push(PlannedField {
+            bits: value.map_or(0, |bytes| u64::from_le_bytes(*bytes)),
+            at: at as u32,
+            name,
+            type_code: element.type_code(),
+        });
+        true
+    }
+
+    /// What was added from `start` on: the fields of one measurement.
+    pub(crate) fn walked(&self, start: usize, bytes: usize) -> Option<Walked> {
+        Some(Walked {
+            start: u32::try_from(start).ok()?,
+            count: u32::try_from(self.fields.len() - start).ok()?,
+            bytes: u32::try_from(bytes).ok()?,
+        })
+    }
+
+    /// The fields of a measurement.
+    pub(crate) fn fields(&self, walked: Walked) -> &[PlannedField] {
+        let fields = self.fields.get(walked.start as usize..);
+        let fields = fields.and_then(|fields| fields.get(..walked.count as usize));
+        fields.unwrap_or_default()
+    }
+}
