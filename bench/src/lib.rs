@@ -22,6 +22,7 @@ mod queries;
 mod reference;
 mod report;
 mod target;
+mod whole;
 
 pub use growth::growth;
 pub use options::Options;
@@ -60,6 +61,10 @@ pub fn measure(
     if options.queries {
         say("asking");
         report.queries = queries::run(target.first(), &data, options)?;
+    }
+    if options.whole {
+        say("reading everything");
+        report.whole = Some(whole::read(target.first(), &data, options)?);
     }
     Ok(report)
 }

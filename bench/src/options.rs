@@ -25,6 +25,7 @@ work
   --batch N                   documents in an insert              [10000]
   --connections N             loading at once; a host stays on one [1]
   --no-load | --no-queries    leave a part out
+  --whole                     read everything back in the end: `find` without a filter, six times
   --only NAME                 one query, or those whose names begin so
   --draws N                   parameters drawn for each query     [20]
   --granularity WORD          of the collection                   [seconds]
@@ -96,6 +97,8 @@ pub struct Options {
     pub load: bool,
     /// Queries are run.
     pub queries: bool,
+    /// Everything is read back in the end.
+    pub whole: bool,
     /// Only queries whose name begins so.
     pub only: String,
     /// Parameters drawn for each query.
@@ -136,6 +139,7 @@ impl Default for Options {
             connections: 1,
             load: true,
             queries: true,
+            whole: false,
             only: String::new(),
             draws: 20,
             granularity: "seconds".to_string(),
@@ -179,6 +183,7 @@ impl Options {
             "--no-id" => self.with_id = false,
             "--no-load" => self.load = false,
             "--no-queries" => self.queries = false,
+            "--whole" => self.whole = true,
             "--index" => self.index = true,
             _ => return false,
         }

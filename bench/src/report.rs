@@ -8,6 +8,7 @@ use crate::disk::Weight;
 use crate::load::Loaded;
 use crate::options::Options;
 use crate::queries::Measured;
+use crate::whole::WholeRead;
 
 /// The part of a data folder that holds the log.
 const LOG: &str = "wal";
@@ -23,6 +24,7 @@ pub struct Report {
     pub(crate) load: Option<Loaded>,
     pub(crate) disk: Option<Weight>,
     pub(crate) queries: Vec<Measured>,
+    pub(crate) whole: Option<WholeRead>,
 }
 
 impl Report {
@@ -46,12 +48,15 @@ impl Report {
             load: None,
             disk: None,
             queries: Vec::new(),
+            whole: None,
         }
     }
 
     /// False if a query failed or was answered wrongly.
     pub fn all_answers_right(&self) -> bool {
-        self.queries.iter().all(|q| q.wrong.is_none())
+        let of_queries = self.queries.iter().map(|q| &q.wrong);
+        let mut all = of_queries.chain(self.whole.iter().map(|w| &w.wrong));
+        all.all(Option::is_none)
     }
 
     /// The tables.
@@ -85,6 +90,18 @@ impl Report {
             for (name, bytes) in disk.parts.iter().take(8) {
                 line(&format!("… of it in `{name}`"), megabytes(*bytes));
             }
+        }
+        if let Some(whole) = &self.whole {
+            let all = quantile(&whole.all, 0.5);
+            let rate = whole.bytes as f64 / 1e6 / all.as_secs_f64().max(f64::EPSILON);
+            line("read back, BSON", megabytes(whole.bytes as u64));
+            line("… a second, median", format!("{rate:.0} MB"));
+            let first = millis(quantile(&whole.first, 0.5));
+            line("… first batch, median", format!("{first:.2} ms"));
+            line(
+                "… answers",
+                whole.wrong.clone().unwrap_or_else(|| "right".into()),
+            );
         }
         if !self.queries.is_empty() {
             let names = PARTS.map(|(name, _)| format!("{name}, ms")).join(" | ");
@@ -140,6 +157,16 @@ impl Report {
                     .find(|(name, _)| name == LOG)
                     .map_or(0, |(_, bytes)| *bytes),
                 quote(disk.source)
+            );
+        }
+        if let Some(whole) = &self.whole {
+            let _ = write!(
+                out,
+                ",\n  \"whole\": {{\"rows\": {}, \"bytes\": {}, \"median_ms\": {:.3}, \"first_batch_ms\": {:.3}}}",
+                whole.rows,
+                whole.bytes,
+                millis(quantile(&whole.all, 0.5)),
+                millis(quantile(&whole.first, 0.5))
             );
         }
         out.push_str(",\n  \"queries\": [");

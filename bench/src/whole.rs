@@ -1,0 +1,131 @@
+//! Reading everything back: `find` without a filter, all its batches, each let go before the next comes.
+
+use std::time::{Duration, Instant};
+
+use nilometer_bson::{Document, doc};
+
+use crate::data::DataSet;
+use crate::options::Options;
+use crate::target::{Connection, Outcome, run};
+
+/// Times it is asked, after one that is not counted.
+const ROUNDS: usize = 5;
+
+/// What reading everything took.
+#[derive(Clone, Debug)]
+pub(crate) struct WholeRead {
+    /// Documents of the last answer.
+    pub(crate) rows: usize,
+    /// Bytes of its batches.
+    pub(crate) bytes: usize,
+    /// Until the first batch was there, each time.
+    pub(crate) first: Vec<Duration>,
+    /// Until the last one was there.
+    pub(crate) all: Vec<Duration>,
+    /// What was wrong with an answer.
+    pub(crate) wrong: Option<String>,
+}
+
+/// Reads everything some times.
+pub(crate) fn read(
+    connection: &mut dyn Connection,
+    data: &DataSet,
+    options: &Options,
+) -> Outcome<WholeRead> {
+    let mut whole = WholeRead {
+        rows: 0,
+        bytes: 0,
+        first: Vec::new(),
+        all: Vec::new(),
+        wrong: None,
+    };
+    for round in 0..=ROUNDS {
+        let command = doc! { "find": &options.collection, "$db": &options.database };
+        let start = Instant::now();
+        let mut reply = run(connection, &command, None)?;
+        let first = start.elapsed();
+        (whole.rows, whole.bytes) = (0, 0);
+        loop {
+            let (id, rows) = batch(&reply);
+            whole.rows += rows;
+            whole.bytes += reply.as_bytes().len();
+            if id == 0 {
+                break;
+            }
+            let more = doc! {
+                "getMore": id,
+                "collection": &options.collection,
+                "$db": &options.database,
+            };
+            reply = run(connection, &more, None)?;
+        }
+        if round > 0 {
+            whole.first.push(first);
+            whole.all.push(start.elapsed());
+        }
+        if whole.rows != data.rows() {
+            whole.wrong = Some(format!("{} of {} documents", whole.rows, data.rows()));
+        }
+    }
+    Ok(whole)
+}
+
+/// The number of the cursor and how many documents a reply holds.
+fn batch(reply: &Document) -> (i64, usize) {
+    let Some(cursor) = reply.get("cursor").as_document() else {
+        return (0, 0);
+    };
+    let rows = ["firstBatch", "nextBatch"].map(|name| {
+        let documents = cursor.get(name).as_array();
+        documents.map_or(0, |array| array.as_document().iter().count())
+    });
+    let id = cursor.get("id").as_exact_i64();
+    (id.unwrap_or(0), rows.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nilometer_bson::array;
+
+    use super::*;
+
+    /// Answers in two batches, the second of which lacks documents if it is told so.
+    struct Twice {
+        rows: i32,
+    }
+
+    impl Connection for Twice {
+        fn call(&mut self, command: &Document, _: Option<Arc<Vec<u8>>>) -> Outcome<Document> {
+            let name = command.iter().next().map_or("", |e| e.name());
+            Ok(match name {
+                "find" => {
+                    let rows = array![doc! { "a": 1 }];
+                    doc! { "ok": 1, "cursor": doc! { "firstBatch": rows, "id": 7_i64 } }
+                }
+                _ => {
+                    let rows: Vec<_> = (1..self.rows).map(|a| doc! { "a": a }.into()).collect();
+                    let rows = nilometer_bson::Value::from(rows);
+                    doc! { "ok": 1, "cursor": doc! { "nextBatch": rows, "id": 0_i64 } }
+                }
+            })
+        }
+    }
+
+    #[test]
+    fn all_batches_are_read_and_what_is_missing_is_told() {
+        let options = Options {
+            scale: 2,
+            days: 0.001,
+            ..Options::default()
+        };
+        let data = DataSet::generate(&options);
+        let rows = i32::try_from(data.rows()).unwrap();
+        let whole = read(&mut Twice { rows }, &data, &options).unwrap();
+        assert_eq!((whole.rows, whole.wrong), (data.rows(), None));
+        assert_eq!((whole.first.len(), whole.all.len()), (ROUNDS, ROUNDS));
+        let whole = read(&mut Twice { rows: rows - 1 }, &data, &options).unwrap();
+        assert!(whole.wrong.is_some_and(|wrong| wrong.contains(" of ")));
+    }
+}
