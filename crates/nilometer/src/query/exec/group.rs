@@ -23,6 +23,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::block::group::BlockGroup;
 use super::first_groups::Frontier;
+use super::group_rows::RowMaker;
 use super::memory::MemoryGauge;
 use super::parallel_group::{Part, Shared};
 use super::sorter::{RowOrder, Sorted, Sorter};
@@ -53,12 +54,12 @@ enum Groups {
 impl Group {
     /// Gathers what `input` gives.
     pub fn new(input: BoxOperator, stage: GroupStage) -> Self {
-        let fields = Arc::clone(&stage.fields);
+        let rows = RowMaker::of(&stage);
         Self {
             input: Some(input),
             stage,
             finished: Groups::InMemory(Finished {
-                fields,
+                rows,
                 keys: Vec::new().into_iter(),
                 states: Vec::new().into_iter(),
             }),
@@ -109,10 +110,10 @@ impl Group {
                 break;
             }
         }
-        let fields = Arc::clone(&self.stage.fields);
+        let rows = RowMaker::of(&self.stage);
         let Some(mut spilled) = spilled else {
             return Ok(Groups::InMemory(Finished {
-                fields,
+                rows,
                 keys: table.keys.into_iter(),
                 states: table.states.into_iter(),
             }));
@@ -120,7 +121,7 @@ impl Group {
         table.spill(&mut spilled, cx)?;
         let mut sorted = spilled.finish(cx)?;
         Ok(Groups::OnDisk(Merged {
-            fields,
+            rows,
             waiting: sorted.next(cx)?,
             sorted,
         }))
@@ -150,7 +151,7 @@ impl Operator for Group {
 
 /// Groups that were never written out.
 struct Finished {
-    fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    rows: RowMaker,
     keys: std::vec::IntoIter<Key>,
     states: std::vec::IntoIter<State>,
 }
@@ -159,16 +160,8 @@ impl Iterator for Finished {
     type Item = Document;
 
     fn next(&mut self) -> Option<Document> {
-        /// Room for what accumulators give, beside the key.
-        const RESULT_BYTES: usize = 64;
         let key = self.keys.next()?;
-        let room = memory_bytes(&key.value) + RESULT_BYTES * (1 + self.fields.len());
-        let mut out = DocumentBuilder::with_capacity(room);
-        out.append("_id", key.value);
-        for ((name, spec), state) in self.fields.iter().zip(self.states.by_ref()) {
-            out.append(name, spec.finish(state));
-        }
-        Some(out.finish())
+        Some(self.rows.row(key.value, self.states.by_ref()))
     }
 }
 
@@ -198,7 +191,7 @@ impl RowOrder for ByKey {
 
 /// Groups that were written out in parts.
 struct Merged {
-    fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    rows: RowMaker,
     sorted: Sorted<ByKey>,
     /// The first part of the next group.
     waiting: Option<(Value, Document)>,
@@ -220,16 +213,12 @@ impl Merged {
                     break;
                 }
                 let later = self.restore(&key, part, cx)?;
-                for (((_, spec), state), later) in self.fields.iter().zip(&mut states).zip(later) {
+                let fields = self.rows.fields().iter();
+                for (((_, spec), state), later) in fields.zip(&mut states).zip(later) {
                     spec.merge(state, later)?;
                 }
             }
-            let mut row = DocumentBuilder::new();
-            row.append("_id", key);
-            for ((name, spec), state) in self.fields.iter().zip(states) {
-                row.append(name, spec.finish(state));
-            }
-            out.push(row.finish());
+            out.push(self.rows.row(key, states.into_iter()));
         }
         Ok(out)
     }
@@ -237,7 +226,7 @@ impl Merged {
     fn restore(&self, key: &Value, part: &Document, cx: &ExecContext<'_>) -> Result<Vec<State>> {
         let saved = part.get(SAVED_STATES).as_array();
         let saved = saved.iter().flat_map(|array| array.iter());
-        let fields = self.fields.iter().zip(saved);
+        let fields = self.rows.fields().iter().zip(saved);
         fields
             .map(|((_, spec), saved)| spec.restore(key, saved, &cx.eval))
             .collect()
