@@ -186,6 +186,12 @@ impl AccumulatorSpec {
         }
     }
 
+    /// The same with another argument.
+    #[must_use]
+    pub fn with_argument(self, argument: Expression) -> Self {
+        Self { argument, ..self }
+    }
+
     /// True when `$top` or one of its sisters keeps as many as it may: what comes must be better to be kept.
     pub fn has_all_ranked(&self, state: &State) -> bool {
         matches!(state, State::Ranked(ranked) if ranked.is_full())

@@ -24,6 +24,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::block::group::BlockGroup;
 use super::first_groups::Frontier;
+use super::group_rows::{RESULT_BYTES, RowMaker};
 use super::memory::MemoryGauge;
 use super::parallel_group::{Part, Shared};
 use super::sorter::{RowOrder, Sorted, Sorter};
@@ -57,12 +58,12 @@ enum Groups {
 impl Group {
     /// Gathers what `input` gives.
     pub fn new(input: BoxOperator, stage: GroupStage) -> Self {
-        let fields = Arc::clone(&stage.fields);
+        let rows = RowMaker::of(&stage);
         Self {
             input: Some(input),
             stage,
             finished: Groups::InMemory(Finished {
-                fields,
+                rows,
                 keys: Vec::new().into_iter(),
                 states: Vec::new().into_iter(),
                 memory: MemoryGauge::new(NAME, 0),
@@ -115,10 +116,10 @@ impl Group {
                 break;
             }
         }
-        let fields = Arc::clone(&self.stage.fields);
+        let rows = RowMaker::of(&self.stage);
         let Some(mut spilled) = spilled else {
             return Ok(Groups::InMemory(Finished {
-                fields,
+                rows,
                 keys: table.keys.into_iter(),
                 states: table.states.into_iter(),
                 memory: table.memory,
@@ -128,7 +129,7 @@ impl Group {
         table.spill(&mut spilled, cx)?;
         let mut sorted = spilled.finish(cx)?;
         Ok(Groups::OnDisk(Merged {
-            fields,
+            rows,
             waiting: sorted.next(cx)?,
             sorted,
             results: MemoryGauge::of_results(NAME, cx),
@@ -157,39 +158,14 @@ impl Operator for Group {
     }
 }
 
-/// Room for a field of a group's document, beside what is in it.
-const FIELD_BYTES: usize = 64;
-
 /// What a state holds elsewhere.
 fn heap_bytes(state: &State) -> usize {
     state.memory_bytes() - size_of::<State>()
 }
 
-/// The document of a group, made with as much room as it needs; `results` has counted it.
-fn document_of(
-    key: Value,
-    fields: &[(Arc<str>, AccumulatorSpec)],
-    states: impl Iterator<Item = State>,
-    results: &mut MemoryGauge,
-) -> Result<Document> {
-    let finished = fields.iter().zip(states);
-    let finished: Vec<Value> = finished
-        .map(|((_, spec), state)| spec.finish(state))
-        .collect();
-    let held: usize = finished.iter().map(memory_bytes).sum();
-    let room = memory_bytes(&key) + held + FIELD_BYTES * (1 + fields.len());
-    results.add(room)?;
-    let mut out = DocumentBuilder::with_capacity(room);
-    out.append("_id", key);
-    for ((name, _), value) in fields.iter().zip(finished) {
-        out.append(name, value);
-    }
-    Ok(out.finish())
-}
-
 /// Groups that were never written out.
 struct Finished {
-    fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    rows: RowMaker,
     keys: std::vec::IntoIter<Key>,
     states: std::vec::IntoIter<State>,
     /// What is left.
@@ -206,14 +182,9 @@ impl Finished {
             && let Some(key) = self.keys.next()
         {
             let mut held = memory_bytes(&key.value);
-            let states = self.states.by_ref().take(self.fields.len());
+            let states = self.states.by_ref();
             let states = states.inspect(|state| held += heap_bytes(state));
-            out.push(document_of(
-                key.value,
-                &self.fields,
-                states,
-                &mut self.results,
-            )?);
+            out.push(self.rows.row(key.value, states, &mut self.results)?);
             self.memory.release(held);
         }
         if self.keys.len() == 0 {
@@ -249,7 +220,7 @@ impl RowOrder for ByKey {
 
 /// Groups that were written out in parts.
 struct Merged {
-    fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    rows: RowMaker,
     sorted: Sorted<ByKey>,
     /// The first part of the next group.
     waiting: Option<(Value, Document)>,
@@ -264,7 +235,7 @@ impl Merged {
         while !out.is_full()
             && let Some((key, part)) = self.waiting.take()
         {
-            let fields = self.fields.iter();
+            let fields = self.rows.fields().iter();
             let states = fields.map(|(_, spec)| spec.new_state(&key, &cx.eval));
             let mut states = states.collect::<Result<Vec<State>>>()?;
             let mut held = 0;
@@ -285,7 +256,7 @@ impl Merged {
                 }
             }
             let states = states.into_iter();
-            out.push(document_of(key, &self.fields, states, &mut self.results)?);
+            out.push(self.rows.row(key, states, &mut self.results)?);
             self.results.release(held);
         }
         Ok(out)
@@ -302,7 +273,8 @@ impl Merged {
     ) -> Result<()> {
         let saved = part.get(SAVED_STATES).as_array();
         let saved = saved.iter().flat_map(|array| array.iter());
-        for (((_, spec), state), saved) in self.fields.iter().zip(states.iter_mut()).zip(saved) {
+        let fields = self.rows.fields().iter();
+        for (((_, spec), state), saved) in fields.zip(states.iter_mut()).zip(saved) {
             spec.merge_saved(state, key, saved, &cx.eval)?;
         }
         let now: usize = states.iter().map(heap_bytes).sum();
@@ -456,7 +428,7 @@ impl Table {
                 });
             let saved: Vec<Value> = saved.collect();
             let bytes: usize = saved.iter().map(memory_bytes).sum();
-            let room = memory_bytes(&key.value) + bytes + FIELD_BYTES * (1 + saved.len());
+            let room = memory_bytes(&key.value) + bytes + RESULT_BYTES * (1 + saved.len());
             let mut part = DocumentBuilder::with_capacity(room);
             part.append(SAVED_KEY, key.value);
             part.begin_array(SAVED_STATES);

@@ -31,6 +31,7 @@ pub mod geo_near;
 pub mod granularity;
 pub mod graph_lookup;
 pub mod group;
+mod group_rows;
 pub mod header_group;
 pub mod index_read;
 pub mod index_scan;

@@ -280,10 +280,22 @@ fn last_point(draw: &mut Draw) -> Vec<Value> {
     let sort = draw.pick(&[doc! {"t": 1}, doc! {"t": -1}, doc! {"m.host": 1, "t": -1}]);
     let mut group = DocumentBuilder::new();
     group.append("_id", draw.pick(&["$m", "$m.host", "$s"]));
-    for at in 0..1 + draw.below(3) {
-        let name = draw.pick(&["$first", "$last", "$first", "$last", "$sum", "$max"]);
+    for at in 0..1 + draw.below(5) {
+        let name = draw.pick(&[
+            "$first", "$last", "$first", "$last", "$first", "$sum", "$max",
+        ]);
         let mut spec = DocumentBuilder::new();
-        spec.append(name, draw.pick(&["$t", "$i", "$$ROOT", "$m.region"]));
+        let of = [
+            "$t",
+            "$i",
+            "$$ROOT",
+            "$m.region",
+            "$none",
+            "$d",
+            "$o.b",
+            "$m",
+        ];
+        spec.append(name, draw.pick(&of));
         group.append(&format!("f{at}"), spec.finish());
     }
     vec![

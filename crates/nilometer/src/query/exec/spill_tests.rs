@@ -195,6 +195,63 @@ fn what_must_write_to_disk_answers_the_same() {
 }
 
 #[test]
+fn rows_that_several_accumulators_show_go_to_disk_and_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let documents: Vec<Document> = (0..1500)
+        .map(|at| match at % 3 {
+            0 => doc! {"_id": at, "k": at % 70, "v": at, "w": "x"},
+            1 => doc! {"_id": at, "k": at % 70, "w": Value::Null},
+            _ => doc! {"_id": at, "k": at % 70, "v": at},
+        })
+        .collect();
+    let group = doc! {
+        "_id": "$k",
+        "v": doc! {"$first": "$v"},
+        "n": doc! {"$sum": 1},
+        "w": doc! {"$first": "$w"},
+        "lv": doc! {"$last": "$v"},
+        "lw": doc! {"$last": "$w"},
+    };
+    let stages = |sort: i32| {
+        let sort = doc! {"$sort": doc! {"_id": sort}};
+        array![
+            sort,
+            doc! {"$group": group.clone()},
+            doc! {"$sort": doc! {"_id": 1}}
+        ]
+    };
+    for direction in [1, -1] {
+        let edge = |key: i32, newest: bool| {
+            let of_key = (0..1500).filter(|at| at % 70 == key);
+            let at = if newest { of_key.max() } else { of_key.min() };
+            &documents[usize::try_from(at.unwrap()).unwrap()]
+        };
+        let limits = ExecLimits {
+            group_bytes_max: 2000,
+            ..ExecLimits::default()
+        };
+        let found = run_spilling(&stages(direction), documents.clone(), limits, folder.path());
+        let found = found.unwrap();
+        assert_eq!(found.len(), 70);
+        for (key, row) in (0..).zip(&found) {
+            let (first, last) = (edge(key, direction < 0), edge(key, direction > 0));
+            let mut expected = DocumentBuilder::new();
+            let show = |document: &Document, name: &str| match document.get(name).to_value() {
+                Value::Missing => Value::Null,
+                value => value,
+            };
+            expected.append("_id", key).append("v", show(first, "v"));
+            expected.append("n", row.get("n").to_value());
+            expected
+                .append("w", show(first, "w"))
+                .append("lv", show(last, "v"));
+            expected.append("lw", show(last, "w"));
+            assert_eq!(row, &expected.finish());
+        }
+    }
+}
+
+#[test]
 fn many_groups_of_many_parts() {
     let folder = tempfile::tempdir().unwrap();
     let documents: Vec<Document> = (0..1500)

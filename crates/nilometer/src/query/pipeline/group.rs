@@ -15,6 +15,18 @@ use crate::query::planner::needs::Needs;
 /// A part of a key with its name.
 pub type NamedPart = (Arc<str>, Expression);
 
+/// An output field of a `$group`, where accumulators and fields are not one for one.
+#[derive(Clone, Debug)]
+pub struct ShownField {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which accumulator it is from.
+    pub from: usize,
+    /// It is the field of its name in the object the accumulator gives, null if there is none, and not all of it. Such fields
+    /// of one accumulator are shown in the order in which the object has them.
+    pub is_part: bool,
+}
+
 /// `$group`, parsed.
 #[derive(Clone, Debug)]
 pub struct GroupStage {
@@ -22,6 +34,8 @@ pub struct GroupStage {
     pub key: Expression,
     /// Output fields besides the key, in order.
     pub fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    /// The output fields, where a rule has made one accumulator of several.
+    pub shown: Option<Arc<[ShownField]>>,
     /// The argument as written.
     pub source: Document,
     /// How whole buckets are answered from their headers, once a rule has found a way.
@@ -42,6 +56,7 @@ impl GroupStage {
         Self {
             key,
             fields,
+            shown: None,
             source,
             from_headers: None,
             in_order: None,

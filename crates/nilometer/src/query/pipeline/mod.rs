@@ -57,7 +57,7 @@ pub(crate) use documents::not_an_array as documents_not_an_array;
 pub(crate) use geo_near::not_first as geo_near_not_first;
 pub use geo_near::{GeoDistanceStage, GeoNearOutput, GeoNearStage, NearFrom};
 pub use graph_lookup::GraphLookupStage;
-pub use group::{GroupStage, NamedPart};
+pub use group::{GroupStage, NamedPart, ShownField};
 pub use lookup::{LookupEquality, LookupStage};
 pub use match_::MatchStage;
 pub use merge::{MergeStage, WhenMatched, WhenNotMatched};

@@ -126,6 +126,9 @@ impl SortPrefix {
     }
 }
 
+/// Room for a number and its name in an object that is kept of a row.
+const OBJECT_FIELD_BYTES: usize = 28;
+
 /// The best row of a run.
 struct Best {
     /// As the bucket counts them.
@@ -156,6 +159,15 @@ impl Best {
         }
         Ok(Value::Array(Array::from_document(out.finish())))
     }
+
+    /// Several as an object, in which what is missing is left out.
+    fn object(&self, block: &MeasurementBlock, all: &[(Arc<str>, Shown)]) -> Result<Value> {
+        let mut out = DocumentBuilder::with_capacity(OBJECT_FIELD_BYTES * all.len());
+        for (name, shown) in all {
+            out.append_ref(name, self.value(block, shown)?.as_ref());
+        }
+        Ok(Value::Document(out.finish()))
+    }
 }
 
 /// Accumulators of one stage that rank rows alike.
@@ -178,7 +190,10 @@ struct Member {
 /// What is kept of a row.
 enum Output {
     Field(Shown),
+    /// Several as an array.
     Fields(Vec<Shown>),
+    /// Several as an object.
+    Object(Vec<(Arc<str>, Shown)>),
     /// What an expression makes of it.
     Computed,
 }
@@ -222,6 +237,12 @@ impl Output {
             Expression::Array(parts) => {
                 let fields: Option<Vec<_>> = parts.iter().map(field).collect();
                 fields.map_or(Self::Computed, Self::Fields)
+            }
+            Expression::Object(members) => {
+                let member =
+                    |(name, part): &(Arc<str>, Expression)| Some((name.clone(), field(part)?));
+                let members: Option<Vec<_>> = members.iter().map(member).collect();
+                members.map_or(Self::Computed, Self::Object)
             }
             single => field(single).map_or(Self::Computed, Self::Field),
         }
@@ -314,6 +335,7 @@ impl Ranking {
                     spec.offer_ranked(state, &key, || match &member.output {
                         Output::Field(shown) => best.value(block, shown),
                         Output::Fields(all) => best.array(block, all),
+                        Output::Object(all) => best.object(block, all),
                         Output::Computed => {
                             let document = match &mut document {
                                 Some(document) => document,

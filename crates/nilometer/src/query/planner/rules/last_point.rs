@@ -1,17 +1,22 @@
 //! Rules for "the newest measurement of each series", in the ways users write it.
 
+use std::sync::Arc;
+
 use nilometer_bson::{Document, DocumentBuilder};
 
 use super::Rule;
-use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::sort_key::SortBy;
+use crate::eval::{Dependencies, Expression};
 use crate::query::batch::FieldSet;
 use crate::query::exec::ExecSettings;
 use crate::query::exec::block::rank::time_rank;
-use crate::query::pipeline::{BucketArrival, GroupStage, SortStage, Stage};
+use crate::query::pipeline::{BucketArrival, GroupStage, NamedPart, ShownField, SortStage, Stage};
 use crate::query::planner::logical::{BucketInput, Input, LogicalPlan};
 use crate::query::source::Direction;
+
+/// An output field and its accumulator.
+type Field = (Arc<str>, AccumulatorSpec);
 
 /// `$sort, $group {$first}` is `$group {$top}` with the order of the sort; `$last` is `$bottom`.
 ///
@@ -60,11 +65,52 @@ fn without_sort(sort: &SortStage, group: &GroupStage) -> Option<GroupStage> {
         let spec = spec.clone().ordered_by(ranked, sort.pattern.clone());
         Some((name.clone(), spec))
     });
-    let fields: Vec<_> = fields.collect::<Option<_>>()?;
+    let fields: Vec<Field> = fields.collect::<Option<_>>()?;
     any.then(|| {
         let source = ranked_source(sort, group);
-        GroupStage::new(group.key.clone(), fields.into(), source)
+        let (fields, shown) = gathered(fields);
+        GroupStage {
+            shown,
+            ..GroupStage::new(group.key.clone(), fields.into(), source)
+        }
     })
+}
+
+/// Accumulators that keep the same row are one, which keeps what all of them show of it as an object: it costs a group
+/// one state, one key and one look, and not one of each for every field. `None` if there are no two of them.
+fn gathered(fields: Vec<Field>) -> (Vec<Field>, Option<Arc<[ShownField]>>) {
+    let members = |kind| -> Vec<NamedPart> {
+        let alike = fields.iter().filter(|(_, spec)| spec.kind() == kind);
+        let member = |(name, spec): &Field| (name.clone(), spec.argument().clone());
+        alike.map(member).collect()
+    };
+    let kinds = [AccumulatorKind::Top, AccumulatorKind::Bottom];
+    let mut objects = kinds.map(|kind| (kind, members(kind), None));
+    if objects.iter().all(|(_, members, _)| members.len() < 2) {
+        return (fields, None);
+    }
+    let (mut kept, mut shown) = (Vec::new(), Vec::new());
+    for (name, spec) in fields {
+        let mut objects = objects.iter_mut();
+        let object = objects.find(|(kind, members, _)| spec.kind() == *kind && members.len() > 1);
+        let is_part = object.is_some();
+        let mut from = kept.len();
+        match object {
+            Some((_, _, Some(place))) => from = *place,
+            Some((_, members, place)) => {
+                *place = Some(from);
+                let object = Expression::Object(members.clone());
+                kept.push((name.clone(), spec.with_argument(object)));
+            }
+            None => kept.push((name.clone(), spec)),
+        }
+        shown.push(ShownField {
+            name,
+            from,
+            is_part,
+        });
+    }
+    (kept, Some(shown.into()))
 }
 
 /// The argument of the `$group` as it would be written without the sort.

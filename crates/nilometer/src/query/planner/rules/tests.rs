@@ -365,6 +365,39 @@ fn the_first_of_a_sorted_group_needs_no_sort() {
 }
 
 #[test]
+fn accumulators_that_keep_the_same_row_are_one() {
+    let first = |field: &str| doc! {"$first": field};
+    let sort = doc! {"$sort": doc! {"t": -1}};
+    let spec = doc! {
+        "_id": "$m.a",
+        "a": first("$v"),
+        "n": doc! {"$sum": "$v"},
+        "b": first("$w"),
+        "l": doc! {"$last": "$v"},
+        "c": first("$x.y"),
+    };
+    let plan = plan_over(series(&[T0]), array![sort.clone(), doc! {"$group": spec}]);
+    let Stage::Group(group) = &plan.stages[0] else {
+        panic!("a group")
+    };
+    let fields: Vec<_> = group.fields.iter().map(|(_, s)| s.name()).collect();
+    assert_eq!(fields, ["$top", "$sum", "$bottom"]);
+    let shown = group.shown.as_ref().unwrap().iter();
+    let shown: Vec<_> = shown.map(|f| (&*f.name, f.from, f.is_part)).collect();
+    let expected = [
+        ("a", 0, true),
+        ("n", 1, false),
+        ("b", 0, true),
+        ("l", 2, false),
+        ("c", 0, true),
+    ];
+    assert_eq!(shown, expected);
+    let single = doc! {"_id": "$m.a", "a": first("$v"), "l": doc! {"$last": "$v"}};
+    let plan = plan_over(series(&[T0]), array![sort, doc! {"$group": single}]);
+    assert!(matches!(&plan.stages[0], Stage::Group(group) if group.shown.is_none()));
+}
+
+#[test]
 fn only_the_newest_is_read_backwards() {
     let top = |name: &str, order: Document| {
         let mut spec = nilometer_bson::DocumentBuilder::new();
