@@ -514,6 +514,11 @@ impl DocumentBuilder {
         self.bytes.len()
     }
 
+    /// Bytes there is room for.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// True before the first element.
     pub fn is_empty(&self) -> bool {
         self.bytes.len() == 4

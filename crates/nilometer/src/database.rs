@@ -112,12 +112,12 @@ impl Database {
         let timeseries = Timeseries::new(engine.clone(), catalog.clone(), limits, seed)?;
         let timeseries = Arc::new(timeseries);
         let memory = Arc::<MemoryPool>::default();
-        obey_parameters(&services, &timeseries, &memory);
+        let plans = Arc::<PlanCache>::default();
+        obey_parameters(&services, &timeseries, &memory, &plans);
         let records = Arc::new(Records::new(engine.clone(), catalog.clone()));
         for collection in catalog.collections() {
             timeseries.seal_leftovers(&collection)?;
         }
-        let plans = Arc::<PlanCache>::default();
         let cursors = Arc::new(CursorRegistry::new(CursorLimits::default()));
         let collections = Arc::new(StoredCollections {
             services: services.clone(),
@@ -132,7 +132,10 @@ impl Database {
         let query = QueryServices {
             collections: collections.clone(),
             cursors: cursors.clone(),
-            limits: ExecLimits::default(),
+            limits: ExecLimits {
+                batch_bytes_max: memory::batch_bytes_max(&services),
+                ..ExecLimits::default()
+            },
             memory,
             spill,
             ids: services.ids.clone(),
@@ -176,7 +179,12 @@ impl Database {
 
     /// Makes the parts of the database follow parameters that were just set.
     pub(crate) fn obey_parameters(&self) {
-        obey_parameters(&self.services, &self.timeseries, &self.query.memory);
+        obey_parameters(
+            &self.services,
+            &self.timeseries,
+            &self.query.memory,
+            &self.query.plans,
+        );
     }
 
     /// What commands share besides data.
@@ -287,9 +295,16 @@ fn cache_bytes(memory_bytes: u64) -> u64 {
 }
 
 /// Tells queries and the bucket catalog what the parameters say that may change at any time.
-fn obey_parameters(services: &Services, timeseries: &Timeseries, memory: &MemoryPool) {
+fn obey_parameters(
+    services: &Services,
+    timeseries: &Timeseries,
+    memory: &MemoryPool,
+    plans: &PlanCache,
+) {
     let plan = MemoryPlan::of(services);
     memory.set_most(plan.queries);
+    plans.set_bytes_max(size(plan.plans));
+    timeseries.set_list_bytes_max(size(plan.bucket_lists), size(plan.meta_numbers));
     let bucket_catalog = &timeseries.bucket_catalog;
     let given = &services.parameters;
     if let Ok(bytes) = usize::try_from(given.timeseries_bucket_min_size()) {

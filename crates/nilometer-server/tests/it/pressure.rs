@@ -22,9 +22,9 @@ use crate::http::{free_port, get};
 use crate::random::Random;
 use crate::server::{Directory, Server};
 
-/// Room for a few segments of the log, and what is set aside to be given back.
-const DISK_MIB: u64 = 320;
-const FILLER_MIB: u64 = 100;
+/// Room for a few segments of the log, and what is set aside to be given back: a segment, and what waits to be flushed.
+const DISK_MIB: u64 = 420;
+const FILLER_MIB: u64 = 200;
 
 /// Bytes of a document that does not compress.
 const DOCUMENT_BYTES: usize = 1 << 20;
@@ -128,6 +128,11 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
     // Reads go on, and nothing of what was refused is there.
     assert_eq!(count(&mut client), stored);
     assert_eq!(count(&mut server.connect()), stored);
+    let line = server.wait_for_line("Writes are refused; reads go on");
+    assert!(
+        line.contains("\"reason\":") && line.contains("no space left"),
+        "{line}"
+    );
     let filler = inside(&server, &directory.0.join("filler"));
     std::fs::remove_file(filler).expect("the filler");
     let end = Instant::now() + PATIENCE;
@@ -136,6 +141,7 @@ fn a_full_disk_refuses_writes_until_there_is_room() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(count(&mut client), stored + 1);
+    server.wait_for_line("Writes are taken again");
 }
 
 /// What the server sees as `path`.
@@ -214,6 +220,8 @@ fn a_disk_that_turns_read_only_refuses_writes_and_serves_reads() {
     }
     assert_ne!(insert(&mut client, &mut random, 1), 0);
     assert_ne!(insert(&mut server.connect(), &mut random, 2), 0);
+    let line = server.wait_for_line("Writes are refused; reads go on");
+    assert!(line.contains("\"reason\":"), "{line}");
     assert_eq!(count(&mut client), 1);
     assert_eq!(count(&mut server.connect()), 1);
 }
@@ -454,6 +462,44 @@ fn gather_everything(port: u16, threads: usize) -> Vec<Option<i64>> {
     })
 }
 
+/// Readers of whole collections, all at once, in as few answers as possible; how many documents each was given. One that is
+/// refused, as memory is short, comes again.
+fn read_everything(port: u16, readers: usize) -> Vec<i64> {
+    let read = move |at: usize| {
+        let mut client = Client::connect(port);
+        let find = doc! {"find": format!("c{}", at % 3), "batchSize": CROWD_DOCUMENTS};
+        let end = Instant::now() + PATIENCE;
+        let mut reply = client.run_on("test", &find);
+        while outcome(&reply) != 0 {
+            assert!(TOO_LITTLE_MEMORY.contains(&outcome(&reply)), "{reply:?}");
+            assert!(Instant::now() < end, "{reply:?}");
+            std::thread::sleep(Duration::from_millis(100));
+            reply = client.run_on("test", &find);
+        }
+        let mut given = 0;
+        loop {
+            let cursor = reply.get("cursor").as_document().expect("a cursor");
+            let batches = ["firstBatch", "nextBatch"].map(|name| cursor.get(name).as_array());
+            let batch = batches.into_iter().flatten().next().expect("a batch");
+            given += i64::try_from(batch.iter().count()).expect("some");
+            let id = cursor.get("id").as_exact_i64().expect("a number");
+            if id == 0 {
+                return given;
+            }
+            let more = doc! {"getMore": id, "collection": format!("c{}", at % 3), "batchSize": CROWD_DOCUMENTS};
+            reply = client.run_on("test", &more);
+            assert!(is_ok(&reply), "{reply:?}");
+        }
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..readers)
+            .map(|at| scope.spawn(move || read(at)))
+            .collect();
+        let given = readers.into_iter().map(|reader| reader.join());
+        given.map(|given| given.expect("no panic")).collect()
+    })
+}
+
 /// Peak of the memory of a process, in bytes.
 fn peak_bytes(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
@@ -468,9 +514,9 @@ fn peak_bytes(process: u32) -> u64 {
 #[test]
 fn with_little_memory_queries_are_refused_and_the_server_lives() {
     const MEMORY_BYTES: u64 = 384 << 20;
-    // What 24 commands hold beside what is counted: blocks that their rows were read from, and freed pages that threads keep.
-    // Seen were 650 to 880 MiB in all.
-    const BESIDE_BYTES: u64 = 640 << 20;
+    // What the guide promises. Seen were 466 to 489 MiB in an unoptimised build, on a busy machine.
+    const MOST_BYTES: u64 = MEMORY_BYTES / 10 * 13 + BASE_BYTES;
+    const BASE_BYTES: u64 = 64 << 20;
     let set = format!("nilometerMemoryBytes={MEMORY_BYTES}");
     let server = Server::start_with(&["--setParameter", &set, "--quiet"]);
     let mut client = server.connect();
@@ -485,8 +531,11 @@ fn with_little_memory_queries_are_refused_and_the_server_lives() {
     assert!(codes.contains(&Some(0)), "some are answered: {codes:?}");
     let refused = |code: &Option<i64>| code.is_some_and(|code| TOO_LITTLE_MEMORY.contains(&code));
     assert!(codes.iter().any(refused), "some are refused: {codes:?}");
+    // Answers of many documents at once: shorter where there is little memory, until their end.
+    let ids = read_everything(server.port, 24);
+    assert_eq!(ids, vec![CROWD_DOCUMENTS; 24]);
     let peak = peak_bytes(server.process());
-    assert!(peak < MEMORY_BYTES + BESIDE_BYTES, "{} MiB", peak >> 20);
+    assert!(peak < MOST_BYTES, "{} MiB", peak >> 20);
     // Everything acknowledged is there, and the server goes on.
     let end = Instant::now() + PATIENCE;
     for (at, stored) in stored.iter().enumerate() {

@@ -186,6 +186,7 @@ fn keep(core: &Core) -> Result<()> {
     // Without a spare the next segment is made by the commit that needs it, which is refused if it cannot
     // be: a failure here is neither the log's nor anybody else's.
     let _ = core.log.prepare_spare();
+    core.health.retry_segment(|| core.log.try_spare());
     Ok(())
 }
 

@@ -204,14 +204,21 @@ impl Core {
         let sync = lead.group.iter().any(|request| request.sync);
         let records = batches.iter_mut().map(|batch| &mut batch.record);
         let mut records = records.collect::<Vec<_>>();
+        let segment = log.segment();
         let appended = self
             .log
             .append(&mut log, &mut records, &self.context.sequence, sync);
         if let Err(error) = appended {
             return Err(match error {
                 Error::LogFailed { .. } => self.health.fail(error),
-                other => other,
+                other => {
+                    self.health.note_no_segment(other.clone());
+                    other
+                }
             });
+        }
+        if log.segment() != segment {
+            self.health.note_segment();
         }
         let apply = self.lock_apply();
         drop(log);

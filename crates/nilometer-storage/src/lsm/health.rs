@@ -1,14 +1,19 @@
 //! Whether the engine still takes writes.
 //!
-//! Three states end a commit early: the engine was closed; something failed for good (reads go on,
+//! Four states end a commit early: the engine was closed; something failed for good (reads go on,
 //! writes are refused until the next opening); the disk is full (writes that would have to wait for
-//! a flush are refused, and go on by themselves once there is room).
+//! a flush are refused, and go on by themselves once there is room); the log's next segment cannot be made (writes
+//! that need it are refused). The last is noted for those who ask; the next commit tries again in any case.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::lock::lock;
+
+/// How often it is tried whether the log's next segment can be made again.
+const SEGMENT_RETRY_PERIOD: Duration = Duration::from_millis(500);
 
 /// The state of the engine as a whole.
 #[derive(Default)]
@@ -18,6 +23,8 @@ pub(crate) struct Health {
     failure: Mutex<Option<Error>>,
     /// Why flushing is held up for now, if it is.
     held_up: Mutex<Option<Error>>,
+    /// Why the log's next segment could not be made, and when that was last tried.
+    no_segment: Mutex<Option<(Error, Instant)>>,
 }
 
 impl Health {
@@ -65,6 +72,34 @@ impl Health {
     /// What holds up flushing.
     pub(crate) fn held_up(&self) -> Option<Error> {
         lock(&self.held_up).clone()
+    }
+
+    /// Notes that a commit was refused as the log's next segment could not be made.
+    pub(crate) fn note_no_segment(&self, reason: Error) {
+        *lock(&self.no_segment) = Some((reason, Instant::now()));
+    }
+
+    /// Notes that the log's next segment was made.
+    pub(crate) fn note_segment(&self) {
+        *lock(&self.no_segment) = None;
+    }
+
+    /// Why the log's next segment cannot be made.
+    pub(crate) fn no_segment(&self) -> Option<Error> {
+        lock(&self.no_segment)
+            .as_ref()
+            .map(|(reason, _)| reason.clone())
+    }
+
+    /// Tries, if it is time, whether the log's next segment can be made again. Waits for the disk.
+    pub(crate) fn retry_segment(&self, make: impl FnOnce() -> Result<()>) {
+        match &mut *lock(&self.no_segment) {
+            Some((_, tried)) if tried.elapsed() >= SEGMENT_RETRY_PERIOD => *tried = Instant::now(),
+            _ => return,
+        }
+        if make().is_ok() {
+            self.note_segment();
+        }
     }
 
     /// Closes; true the first time.

@@ -211,7 +211,11 @@ impl Engine for LsmEngine {
 
     fn check_writable(&self) -> Result<()> {
         self.core.health.check_writable()?;
-        self.core.health.held_up().map_or(Ok(()), Err)
+        let health = &self.core.health;
+        health
+            .held_up()
+            .or_else(|| health.no_segment())
+            .map_or(Ok(()), Err)
     }
 
     fn disk_waits(&self) -> DiskWaits {

@@ -114,11 +114,11 @@ impl DiskWatch {
         match (refusal, refused_before) {
             (Some(reason), false) => warn!(
                 c = "STORAGE",
-                id = 22_442,
+                id = 22_444,
                 reason = %reason,
                 "Writes are refused; reads go on"
             ),
-            (None, true) => info!(c = "STORAGE", id = 22_443, "Writes are taken again"),
+            (None, true) => info!(c = "STORAGE", id = 22_445, "Writes are taken again"),
             _ => {}
         }
     }

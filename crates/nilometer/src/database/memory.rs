@@ -6,16 +6,22 @@
 //! | blocks of tables for reading | 256 MiB, at most a sixteenth |
 //! | opened buckets for queries | 256 MiB, at most a sixteenth (`nilometerBucketCacheBytes`) |
 //! | buckets that take measurements | a fortieth (`timeseriesIdleBucketExpiryMemoryUsageThreshold`) |
+//! | lists of sealed buckets, numbers of metadata, plans | a sixty-fourth each; about 60, 32 and 32 MiB |
 //! | stages of queries | half (`nilometerQueryMemoryBytes`) |
 //!
 //! Not planned: what a command takes that is under way, its message, threads, what is small. Messages are
-//! whoever speaks to clients' to bound.
+//! whoever speaks to clients' to bound; but where there is little memory, answers of many documents are made smaller
+//! ([`batch_bytes_max`]): clients ask for the rest in any case.
 
 use nilometer_storage::LsmOptions;
 
 use super::Database;
+use crate::query::cursor::BATCH_BYTES_MAX;
+use crate::query::planner::access::cache::PLAN_CACHE_BYTES_MAX;
 use crate::services::Services;
-use crate::timeseries::{BUCKET_CACHE_BYTES_MAX, BUCKET_CATALOG_BYTES_MAX};
+use crate::timeseries::{
+    BUCKET_CACHE_BYTES_MAX, BUCKET_CATALOG_BYTES_MAX, BUCKET_LIST_BYTES_MAX, META_NUMBER_BYTES_MAX,
+};
 
 /// Memory queries may hold together where nobody knows how much there is.
 const QUERY_MEMORY_UNKNOWN: u64 = 1 << 30;
@@ -26,6 +32,24 @@ const OPEN_BUCKETS_SHARE: u64 = 40;
 /// The part of memory that opened buckets may take, unless somebody sets it.
 const BUCKET_CACHE_SHARE: u64 = 16;
 
+/// The part of memory that each kind of what is merely remembered may take.
+const REMEMBERED_SHARE: u64 = 64;
+
+/// The part of memory that an answer of several documents may take.
+const BATCH_SHARE: u64 = 128;
+
+/// What an answer may take however little memory there is.
+const BATCH_BYTES_MIN: u64 = 1 << 20;
+
+/// What an answer of several documents may take, in bytes.
+pub(super) fn batch_bytes_max(services: &Services) -> usize {
+    let share = services.memory_limit().map(|limit| limit / BATCH_SHARE);
+    let bytes = share.map(|bytes| bytes.max(BATCH_BYTES_MIN));
+    bytes.map_or(BATCH_BYTES_MAX, |bytes| {
+        super::size(bytes).min(BATCH_BYTES_MAX)
+    })
+}
+
 /// What each part may take, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryPlan {
@@ -33,6 +57,9 @@ pub(super) struct MemoryPlan {
     pub(super) blocks: u64,
     pub(super) bucket_cache: u64,
     pub(super) open_buckets: u64,
+    pub(super) bucket_lists: u64,
+    pub(super) meta_numbers: u64,
+    pub(super) plans: u64,
     pub(super) queries: u64,
 }
 
@@ -45,6 +72,10 @@ impl MemoryPlan {
         let engine = LsmOptions::within(limit);
         let cache = u64::try_from(given.nilometer_bucket_cache_bytes()).unwrap_or(0);
         let cache_unless_set = BUCKET_CACHE_BYTES_MAX as u64;
+        let remembered = |most: usize| match limit {
+            Some(limit) => (most as u64).min(limit / REMEMBERED_SHARE),
+            None => most as u64,
+        };
         Self {
             memtables: engine.memory_bytes_max / 10 * 13,
             blocks: engine.block_cache_bytes,
@@ -55,6 +86,9 @@ impl MemoryPlan {
             open_buckets: set(given.timeseries_idle_bucket_expiry_memory_usage_threshold())
                 .or(limit.map(|limit| limit / OPEN_BUCKETS_SHARE))
                 .unwrap_or(BUCKET_CATALOG_BYTES_MAX as u64),
+            bucket_lists: remembered(BUCKET_LIST_BYTES_MAX),
+            meta_numbers: remembered(META_NUMBER_BYTES_MAX),
+            plans: remembered(PLAN_CACHE_BYTES_MAX),
             queries: set(given.nilometer_query_memory_bytes())
                 .or(limit.map(|limit| limit / 2))
                 .unwrap_or(QUERY_MEMORY_UNKNOWN),
@@ -68,6 +102,9 @@ impl MemoryPlan {
             self.blocks,
             self.bucket_cache,
             self.open_buckets,
+            self.bucket_lists,
+            self.meta_numbers,
+            self.plans,
             self.queries,
         ];
         parts.into_iter().fold(0, u64::saturating_add)
@@ -84,7 +121,7 @@ pub(crate) struct MemoryPart {
 
 impl Database {
     /// The parts of the plan, as they are counted. The allocator needs more: what lies between them.
-    pub(crate) fn memory_parts(&self) -> [MemoryPart; 5] {
+    pub(crate) fn memory_parts(&self) -> [MemoryPart; 8] {
         let plan = MemoryPlan::of(&self.services);
         let engine = self.engine().statistics();
         let timeseries = self.timeseries();
@@ -96,11 +133,16 @@ impl Database {
         let memtables = engine.memory_bytes + engine.pinned_bytes;
         let opened = timeseries.bucket_cache.memory_bytes() as u64;
         let open = timeseries.bucket_catalog.memory_bytes() as u64;
+        let (lists, metas) = timeseries.list_bytes();
+        let plans = self.queries().plans.memory_bytes() as u64;
         [
             part("memtables", memtables, plan.memtables),
             part("blocks", engine.cache_bytes, plan.blocks),
             part("openedBuckets", opened, plan.bucket_cache),
             part("openBuckets", open, plan.open_buckets),
+            part("bucketLists", lists as u64, plan.bucket_lists),
+            part("metadataNumbers", metas as u64, plan.meta_numbers),
+            part("plans", plans, plan.plans),
             part("queries", self.queries().memory.used(), plan.queries),
         ]
     }

@@ -116,8 +116,8 @@ impl Cursor {
     /// Appends documents to the array open in `out` until the batch is full or nothing is left.
     /// Says whether more may follow.
     ///
-    /// A document that would take the batch over [`BATCH_BYTES_MAX`] waits for the next one, but a
-    /// batch is never empty for its sake.
+    /// A document that would take the batch over [`BATCH_BYTES_MAX`], or what memory allows
+    /// ([`crate::query::exec::ExecLimits`]), waits for the next one, but a batch is never empty for its sake.
     pub fn fill(
         &mut self,
         operation: &OperationContext,
@@ -126,6 +126,7 @@ impl Cursor {
     ) -> Result<bool> {
         let mut count = 0usize;
         let start = out.len();
+        let bytes_max = self.executor.batch_bytes_max();
         let most = request
             .documents
             .map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -138,7 +139,7 @@ impl Cursor {
                 continue;
             };
             let size = document.as_bytes().len() + ELEMENT_OVERHEAD_MAX;
-            if count > 0 && out.len() - start + size > BATCH_BYTES_MAX {
+            if count > 0 && out.len() - start + size > bytes_max {
                 break;
             }
             out.append_indexed(count, nilometer_bson::ValueRef::Document(document));

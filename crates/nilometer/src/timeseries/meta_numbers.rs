@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Different metadata known at a time.
-const KNOWN_MAX: usize = 1 << 17;
+/// Memory that metadata known at a time may take, if nothing else is said.
+pub(super) const META_NUMBER_BYTES_MAX: usize = 32 << 20;
 
-/// Bytes of metadata known at a time.
-const BYTES_MAX: usize = 32 << 20;
+/// What one takes beside its bytes, with its share of what is free in the table.
+const KNOWN_BYTES: usize = 2 * size_of::<(Box<[u8]>, NonZeroU64)>();
 
 /// One process, one row of numbers: those of two databases may meet in one query.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -24,21 +24,47 @@ struct Known {
 }
 
 /// The metadata met so far.
-#[derive(Default)]
-pub(super) struct MetaNumbers(Mutex<Known>);
+pub(super) struct MetaNumbers {
+    known: Mutex<Known>,
+    bytes_max: AtomicUsize,
+}
+
+impl Default for MetaNumbers {
+    fn default() -> Self {
+        Self {
+            known: Mutex::default(),
+            bytes_max: AtomicUsize::new(META_NUMBER_BYTES_MAX),
+        }
+    }
+}
 
 impl MetaNumbers {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the memory they may take; it shows when the next is met.
+    pub(super) fn set_bytes_max(&self, bytes: usize) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory they take.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
     /// The number of the metadata with these bytes.
     pub(super) fn of(&self, meta: &[u8]) -> Option<NonZeroU64> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         if let Some(number) = known.numbers.get(meta) {
             return Some(*number);
         }
-        if known.numbers.len() >= KNOWN_MAX || known.bytes + meta.len() > BYTES_MAX {
+        let bytes = meta.len() + KNOWN_BYTES;
+        if known.bytes + bytes > self.bytes_max.load(Ordering::Relaxed) {
             *known = Known::default();
         }
         let number = NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed))?;
-        known.bytes += meta.len();
+        known.bytes += bytes;
         known.numbers.insert(meta.into(), number);
         Some(number)
     }
@@ -54,8 +80,9 @@ mod tests {
         let one = numbers.of(b"one");
         assert!(one.is_some() && one == numbers.of(b"one") && one != numbers.of(b"other"));
         assert_ne!(MetaNumbers::default().of(b"other"), one);
-        let large = vec![7; BYTES_MAX - 4];
+        let large = vec![7; META_NUMBER_BYTES_MAX - KNOWN_BYTES];
         numbers.of(&large);
+        assert_eq!(numbers.memory_bytes(), META_NUMBER_BYTES_MAX);
         // Forgotten, and never given to others.
         assert_ne!(numbers.of(b"one"), one);
     }

@@ -116,7 +116,27 @@ pub struct Timeseries {
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
 }
 
+/// Memory that lists of buckets may take if nothing else is said, in bytes.
+pub const BUCKET_LIST_BYTES_MAX: usize = roster::ROSTER_BYTES_MAX + outermost::OUTERMOST_BYTES_MAX;
+
+/// Memory that numbers of metadata may take if nothing else is said, in bytes.
+pub const META_NUMBER_BYTES_MAX: usize = meta_numbers::META_NUMBER_BYTES_MAX;
+
 impl Timeseries {
+    /// Changes the memory that lists of buckets and numbers of metadata may take.
+    pub fn set_list_bytes_max(&self, bucket_lists: usize, meta_numbers: usize) {
+        let outermost = (bucket_lists / 4).min(outermost::OUTERMOST_BYTES_MAX);
+        self.outermost.set_bytes_max(outermost);
+        self.rosters.set_bytes_max(bucket_lists - outermost);
+        self.metas.set_bytes_max(meta_numbers);
+    }
+
+    /// Memory of the lists of buckets, and of the numbers of metadata.
+    pub fn list_bytes(&self) -> (usize, usize) {
+        let lists = self.rosters.memory_bytes() + self.outermost.memory_bytes();
+        (lists, self.metas.memory_bytes())
+    }
+
     /// Starts with no bucket open. `first_suffix` should be random: bucket ids count up from it.
     pub fn new(
         engine: Arc<dyn Engine>,

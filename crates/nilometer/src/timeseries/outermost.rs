@@ -9,7 +9,8 @@
 //! measurements come: what was found is remembered for as long as it does not.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
 use nilometer_bson::{Value, ValueRef};
@@ -21,11 +22,15 @@ use crate::catalog::Collection;
 use crate::error::Result;
 use crate::index::buckets::BucketIndex;
 
-/// Lists of buckets that are remembered: each may take twelve megabytes, most take a few kilobytes.
+/// Lists of buckets that are remembered; most take a few kilobytes.
 const LISTS_MAX: usize = 8;
 
 /// A longer list is not remembered.
 const REMEMBERED_IDS_MAX: usize = 1 << 17;
+
+/// Memory of all lists together, at most.
+pub(super) const OUTERMOST_BYTES_MAX: usize =
+    LISTS_MAX * REMEMBERED_IDS_MAX * size_of::<[u8; 12]>();
 
 /// Which index, how many of its values make a series, whether the newest are meant, and the span of buckets.
 type Which = (KeyspaceId, usize, bool, i64);
@@ -34,22 +39,52 @@ type Which = (KeyspaceId, usize, bool, i64);
 type Known = (u64, Arc<[[u8; 12]]>);
 
 /// What was found, by index, for one version of each.
-#[derive(Default)]
-pub(super) struct Outermost(Mutex<HashMap<Which, Known>>);
+pub(super) struct Outermost {
+    lists: Mutex<HashMap<Which, Known>>,
+    bytes_max: AtomicUsize,
+}
+
+impl Default for Outermost {
+    fn default() -> Self {
+        Self {
+            lists: Mutex::default(),
+            bytes_max: AtomicUsize::new(OUTERMOST_BYTES_MAX),
+        }
+    }
+}
+
+fn bytes_of(lists: &HashMap<Which, Known>) -> usize {
+    lists.values().map(|(_, ids)| size_of_val(&**ids)).sum()
+}
 
 impl Outermost {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Which, Known>> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the memory the lists may take; it shows when the next is made.
+    pub(super) fn set_bytes_max(&self, bytes: usize) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory the lists take.
+    pub(super) fn memory_bytes(&self) -> usize {
+        bytes_of(&self.lock())
+    }
+
     fn get(&self, which: Which, version: u64) -> Option<Arc<[[u8; 12]]>> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.lock();
         let (of, ids) = known.get(&which)?;
         (*of == version).then(|| Arc::clone(ids))
     }
 
     fn put(&self, which: Which, version: u64, ids: &[[u8; 12]]) {
-        if ids.len() > REMEMBERED_IDS_MAX {
+        let most = self.bytes_max.load(Ordering::Relaxed);
+        if ids.len() > REMEMBERED_IDS_MAX || size_of_val(ids) > most {
             return;
         }
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= LISTS_MAX {
+        let mut known = self.lock();
+        if known.len() >= LISTS_MAX || bytes_of(&known) + size_of_val(ids) > most {
             known.clear();
         }
         known.insert(which, (version, ids.into()));

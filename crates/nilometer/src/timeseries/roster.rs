@@ -16,6 +16,7 @@
 //! Buckets are held weakly: memory is the cache's to give out ([`super::bucket_cache`]).
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nilometer_storage::{Direction, KeyspaceId, Snapshot};
@@ -24,9 +25,12 @@ use super::fold::BucketKeyspaces;
 use super::read::StoredBucket;
 use super::walk::{Span, behind};
 
-/// Buckets listed, of all collections together: twenty bytes each, and what stays of a bucket that the cache has
-/// let go.
-const LISTED_MAX: usize = 1 << 17;
+/// What a listed bucket takes: its place, and what stays of a bucket that the cache has let go.
+const LISTED_BYTES: usize =
+    size_of::<Listed>() + size_of::<StoredBucket>() + 2 * size_of::<usize>();
+
+/// Memory of the buckets listed, of all collections together, if nothing else is said.
+pub(super) const ROSTER_BYTES_MAX: usize = (1 << 17) * LISTED_BYTES;
 
 /// What a snapshot shows of the buckets of a collection: equal versions show the same buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,12 +81,39 @@ pub(super) struct Part {
 }
 
 /// What is known of the collections of one database.
-#[derive(Default)]
-pub(super) struct Rosters(Mutex<HashMap<KeyspaceId, Roster>>);
+pub(super) struct Rosters {
+    known: Mutex<HashMap<KeyspaceId, Roster>>,
+    bytes_max: AtomicUsize,
+}
+
+impl Default for Rosters {
+    fn default() -> Self {
+        Self {
+            known: Mutex::default(),
+            bytes_max: AtomicUsize::new(ROSTER_BYTES_MAX),
+        }
+    }
+}
+
+/// Memory of all lists together.
+fn listed_bytes(rosters: &HashMap<KeyspaceId, Roster>) -> usize {
+    let listed = rosters.values().map(|roster| roster.buckets.capacity());
+    listed.sum::<usize>() * LISTED_BYTES
+}
 
 impl Rosters {
     fn lock(&self) -> MutexGuard<'_, HashMap<KeyspaceId, Roster>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the memory the lists may take; it shows when the next is made.
+    pub(super) fn set_bytes_max(&self, bytes: usize) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory they take.
+    pub(super) fn memory_bytes(&self) -> usize {
+        listed_bytes(&self.lock())
     }
 
     /// The first buckets of a span, `most` at most; none if the store has to be asked.
@@ -126,13 +157,11 @@ impl Rosters {
                 rosters.insert(versions.of, roster);
             }
         }
-        let listed = |rosters: &HashMap<KeyspaceId, Roster>| -> usize {
-            rosters.values().map(|roster| roster.buckets.len()).sum()
-        };
-        if listed(&rosters) > LISTED_MAX {
+        let most = self.bytes_max.load(Ordering::Relaxed);
+        if listed_bytes(&rosters) > most {
             rosters.retain(|of, _| *of == versions.of);
         }
-        if listed(&rosters) > LISTED_MAX {
+        if listed_bytes(&rosters) > most {
             rosters.clear();
         }
     }
@@ -361,6 +390,32 @@ mod tests {
         assert!(!quiet(versions(1, 2), 3, 4));
         rosters.note_quiet(versions(1, 2), span(3, Some(4)));
         assert!(quiet(versions(1, 2), 3, 4) && !quiet(versions(1, 1), 3, 4));
+    }
+
+    #[test]
+    fn lists_that_take_too_much_are_forgotten() {
+        let rosters = Rosters::default();
+        let held: Vec<_> = (0..10).map(bucket).collect();
+        let note = |of: u64| {
+            let listed = held.iter().map(|b| (b.id().0, Arc::downgrade(b))).collect();
+            let versions = Versions {
+                of: KeyspaceId(of),
+                ..versions(1, 1)
+            };
+            rosters.note(versions, span(0, None), listed);
+        };
+        rosters.set_bytes_max(15 * LISTED_BYTES);
+        note(1);
+        let one = rosters.memory_bytes();
+        assert!(
+            (10 * LISTED_BYTES..=15 * LISTED_BYTES).contains(&one),
+            "{one}"
+        );
+        note(2);
+        assert_eq!(rosters.memory_bytes(), one, "the other one is gone");
+        rosters.set_bytes_max(5 * LISTED_BYTES);
+        note(3);
+        assert_eq!(rosters.memory_bytes(), 0);
     }
 
     #[test]

@@ -105,6 +105,11 @@ pub(crate) struct LogState {
 }
 
 impl LogState {
+    /// The number of the segment that is written.
+    pub(crate) fn segment(&self) -> u64 {
+        self.active.id
+    }
+
     /// Index of the last batch written.
     pub(crate) fn written_index(&self) -> u64 {
         self.next_index - 1
@@ -325,6 +330,12 @@ impl Log {
         };
         let segments = segments.zip(ends);
         segments.map(|((path, id), end)| (path, id, end)).collect()
+    }
+
+    /// Prepares the file of the next segment if there is none, as a commit could not make it. A background task.
+    pub(crate) fn try_spare(&self) -> Result<()> {
+        self.spares.ask();
+        self.prepare_spare()
     }
 
     /// Prepares the file of the next segment, if it will be needed soon. A background task.

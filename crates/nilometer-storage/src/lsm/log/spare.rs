@@ -105,6 +105,11 @@ impl Spares {
         }
     }
 
+    /// Says that one is needed, whatever is written.
+    pub(super) fn ask(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
     /// Bytes of all of them.
     pub(super) fn bytes(&self) -> u64 {
         lock(&self.files).len() as u64 * self.segment_bytes

@@ -23,8 +23,8 @@ impl Pushed {
         }
     }
 
-    pub(super) fn merge(&mut self, later: &Self) {
-        if let Value::Array(array) = later.clone().finish() {
+    pub(super) fn merge(&mut self, later: Self) {
+        if let Value::Array(array) = later.finish() {
             for value in array.as_ref().iter() {
                 self.add(value);
             }
@@ -35,8 +35,14 @@ impl Pushed {
         Value::Array(Array::from_document(self.out.finish()))
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    /// Bytes of the array.
+    pub(super) fn bytes(&self) -> usize {
         self.out.len()
+    }
+
+    /// Bytes it holds: there is room for what comes next.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.out.capacity()
     }
 }
 

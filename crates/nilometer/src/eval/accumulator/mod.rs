@@ -302,7 +302,7 @@ impl AccumulatorSpec {
             State::Last(last) => *last = Some(value.to_value()),
             State::Push(pushed) => {
                 pushed.add(value);
-                return self.check_bytes(pushed.memory_bytes());
+                return self.check_bytes(pushed.bytes());
             }
             State::AddToSet(set) => {
                 set.add(value);
@@ -501,7 +501,7 @@ impl AccumulatorSpec {
     pub fn merge(&self, state: &mut State, later: State) -> Result<()> {
         self.merge_unchecked(state, later);
         match state {
-            State::Push(pushed) => self.check_bytes(pushed.memory_bytes()),
+            State::Push(pushed) => self.check_bytes(pushed.bytes()),
             State::AddToSet(set) => self.check_bytes(set.memory_bytes()),
             _ => Ok(()),
         }
@@ -530,7 +530,7 @@ impl AccumulatorSpec {
                     *last = other;
                 }
             }
-            (State::Push(pushed), State::Push(other)) => pushed.merge(&other),
+            (State::Push(pushed), State::Push(other)) => pushed.merge(*other),
             (State::AddToSet(set), State::AddToSet(other)) => set.merge(*other),
             (State::Count(count), State::Count(other)) => *count += other,
             (State::MergeObjects(merged), State::MergeObjects(other)) => merged.merge(*other),

@@ -11,29 +11,46 @@ use crate::eval::EvalContext;
 
 impl AccumulatorSpec {
     /// The state as a value that can be laid aside.
-    pub fn save(&self, state: &State) -> Value {
+    pub fn save(&self, state: State) -> Value {
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         match state {
             State::Sum(total) => total.save(),
-            State::Avg(total, numbers) => array![total.save(), count(*numbers)],
+            State::Avg(total, numbers) => array![total.save(), count(numbers)],
             State::Min(extreme) | State::Max(extreme) => match extreme.value() {
                 ValueRef::Missing => array![],
                 value => array![value.to_value()],
             },
             State::First(value) | State::Last(value) => match value {
                 None => array![],
-                Some(value) => array![or_null(value.clone())],
+                Some(value) => array![or_null(value)],
             },
-            State::Push(pushed) => pushed.as_ref().clone().finish(),
+            State::Push(pushed) => pushed.finish(),
             State::AddToSet(set) => set.save(),
-            State::Count(number) => count(*number).into(),
-            State::MergeObjects(merged) => merged.as_ref().clone().finish(),
+            State::Count(number) => count(number).into(),
+            State::MergeObjects(merged) => merged.finish(),
             State::StdDevPop(deviation) | State::StdDevSamp(deviation) => deviation.save(),
             State::FirstN(first) => first.save(),
             State::LastN(last) => last.save(),
             State::Bounded(bounded) => bounded.save(),
             State::Ranked(ranked) => ranked.save(),
             State::Percentile(percentile) => percentile.save(),
+        }
+    }
+
+    /// Adds what another part of the input came to, which was laid aside as `saved`: as [`AccumulatorSpec::merge`]
+    /// of what [`AccumulatorSpec::restore`] gives, without a copy of what is large.
+    pub fn merge_saved(
+        &self,
+        state: &mut State,
+        group: &Value,
+        saved: ValueRef<'_>,
+        ctx: &EvalContext<'_>,
+    ) -> Result<()> {
+        match (&state, saved.as_array()) {
+            (State::Push(_) | State::AddToSet(_), Some(values)) => values
+                .iter()
+                .try_for_each(|value| self.add_value(state, value)),
+            _ => self.merge(state, self.restore(group, saved, ctx)?),
         }
     }
 
@@ -189,14 +206,17 @@ mod tests {
                 let mut away = stayed.clone();
                 for (at, document) in documents.iter().enumerate() {
                     if at == cut {
-                        let saved = spec.save(&away);
+                        let saved = spec.save(away);
                         away = spec.restore(&Value::Null, saved.as_ref(), &ctx).unwrap();
                     }
                     spec.add(&mut stayed, document.as_ref(), &ctx).unwrap();
                     spec.add(&mut away, document.as_ref(), &ctx).unwrap();
                 }
-                let saved = spec.save(&away);
-                let away = spec.restore(&Value::Null, saved.as_ref(), &ctx).unwrap();
+                let saved = spec.save(away);
+                let mut away = spec.new_state(&Value::Null, &ctx).unwrap();
+                let group = Value::Null;
+                spec.merge_saved(&mut away, &group, saved.as_ref(), &ctx)
+                    .unwrap();
                 let (stayed, away) = (spec.finish(stayed), spec.finish(away));
                 assert_eq!(
                     doc! {"v": stayed},

@@ -16,11 +16,14 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 use super::granularity::Granularity;
 use super::memory::MemoryGauge;
 use super::sorter::{RowOrder, Sorted, Sorter};
-use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled};
 use crate::error::Result;
 use crate::eval::{Expression, memory_bytes};
 use crate::query::batch::Batch;
 use crate::query::pipeline::BucketAutoStage;
+
+/// Whose memory it is.
+const NAME: &str = "$bucketAuto";
 
 /// Cuts documents into ranges.
 pub struct BucketAuto {
@@ -41,7 +44,7 @@ impl BucketAuto {
 
     fn sort(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Ranges> {
         let order = ByValue(self.stage.group_by.clone());
-        let mut sorter = Sorter::new(order, MemoryGauge::gather("$bucketAuto", cx));
+        let mut sorter = Sorter::new(order, MemoryGauge::gather(NAME, cx));
         let mut count = 0;
         while let Some(batch) = next_filled(&mut input, cx)? {
             for row in batch.into_rows()? {
@@ -56,6 +59,7 @@ impl BucketAuto {
             sorted,
             given: 0,
             last_bound: None,
+            results: MemoryGauge::of_results(NAME, cx),
         })
     }
 }
@@ -70,15 +74,16 @@ impl Operator for BucketAuto {
         if let Some(input) = self.input.take() {
             self.ranges = Some(self.sort(input, cx)?);
         }
-        let mut rows = Vec::new();
+        let mut rows = RowsInMaking::default();
         if let Some(ranges) = &mut self.ranges {
-            while rows.len() < ROWS_PER_BATCH
+            ranges.results.clear();
+            while !rows.is_full()
                 && let Some(range) = ranges.next(&self.stage, cx)?
             {
                 rows.push(range);
             }
         }
-        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+        Ok(rows.into_batch())
     }
 
     fn is_exhausted(&self) -> bool {
@@ -97,6 +102,8 @@ struct Ranges {
     given: usize,
     /// The upper bound of the last range, if bounds are rounded.
     last_bound: Option<Value>,
+    /// The ranges at hand.
+    results: MemoryGauge,
 }
 
 impl Ranges {
@@ -137,7 +144,10 @@ impl Ranges {
                 break;
             };
             for ((_, spec), state) in stage.fields.iter().zip(&mut states) {
+                let before = state.memory_bytes();
                 spec.add(state, row.as_ref(), &cx.eval)?;
+                let grown = state.memory_bytes().saturating_sub(before);
+                self.results.add(grown)?;
             }
             greatest = key;
             taken += 1;

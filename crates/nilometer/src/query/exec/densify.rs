@@ -32,7 +32,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 use super::memory::MemoryGauge;
 use super::sorter::{RowOrder, Sorted, Sorter};
 use super::unwind::{value_at, with_value_at};
-use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use super::{BoxOperator, ExecContext, Operator, RowsInMaking, next_filled};
 use crate::error::{Error, Result};
 use crate::eval::date::{self, TimeZone};
 use crate::eval::memory_bytes;
@@ -170,14 +170,14 @@ impl Operator for Densify {
         let Some(running) = &mut self.running else {
             return Ok(None);
         };
-        let mut rows = Vec::with_capacity(ROWS_PER_BATCH);
-        while rows.len() < ROWS_PER_BATCH {
+        let mut rows = RowsInMaking::default();
+        while !rows.is_full() {
             match running.next(&self.stage, cx)? {
                 Some(row) => rows.push(row),
                 None => break,
             }
         }
-        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+        Ok(rows.into_batch())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use nilometer_bson::{DocRef, Document};
 
-use super::{ExecContext, Operator, ROWS_PER_BATCH};
+use super::{ExecContext, Operator, RowsInMaking};
 use crate::error::Result;
 use crate::eval::Expression;
 use crate::query::batch::Batch;
@@ -24,8 +24,13 @@ impl GivenDocuments {
 
 impl Operator for GivenDocuments {
     fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
-        let rows: Vec<Document> = self.documents.by_ref().take(ROWS_PER_BATCH).collect();
-        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+        let mut rows = RowsInMaking::default();
+        while !rows.is_full()
+            && let Some(row) = self.documents.next()
+        {
+            rows.push(row);
+        }
+        Ok(rows.into_batch())
     }
 
     fn is_exhausted(&self) -> bool {

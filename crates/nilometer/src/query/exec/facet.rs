@@ -7,7 +7,7 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
 use super::memory::MemoryGauge;
 use super::spill::{Run, RunWriter};
-use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled};
 use crate::error::{Error, ErrorCode, Result};
 use crate::query::batch::Batch;
 use crate::query::pipeline::Stage;
@@ -30,6 +30,8 @@ type Shared = Arc<Mutex<Gathered>>;
 #[derive(Default)]
 struct Gathered {
     rows: Vec<Document>,
+    /// What the rows are counted with.
+    memory: Option<MemoryGauge>,
     /// How many of the rows have been read.
     at: usize,
     /// All of it instead, if it was too much.
@@ -54,15 +56,17 @@ impl Gathered {
                     (Err(exceeded), None) => return Err(exceeded),
                     (Err(_), Some(folder)) => {
                         let mut writer = RunWriter::new(folder)?;
-                        for row in gathered.rows.drain(..) {
+                        for row in std::mem::take(&mut gathered.rows) {
                             writer.push(&row)?;
                         }
+                        memory.clear();
                         file = Some(writer);
                     }
                 }
             }
         }
         gathered.file = file.map(RunWriter::finish).transpose()?;
+        gathered.memory = Some(memory);
         Ok(gathered)
     }
 
@@ -74,20 +78,21 @@ impl Gathered {
         }
     }
 
-    fn take(&mut self, most: usize) -> Result<Vec<Document>> {
+    /// The next rows. Those in memory are shared; those of a file are read.
+    fn take(&mut self) -> Result<Vec<Document>> {
         let Some(file) = &mut self.file else {
             let rest = self.rows.get(self.at..).unwrap_or_default();
-            let rows: Vec<Document> = rest.iter().take(most).cloned().collect();
+            let rows: Vec<Document> = rest.iter().take(ROWS_PER_BATCH).cloned().collect();
             self.at += rows.len();
             return Ok(rows);
         };
-        let mut rows = Vec::with_capacity(most);
-        while rows.len() < most
+        let mut rows = RowsInMaking::default();
+        while !rows.is_full()
             && let Some(row) = file.next()?
         {
             rows.push(row);
         }
-        Ok(rows)
+        Ok(rows.into_rows())
     }
 }
 
@@ -121,7 +126,7 @@ struct Reader(Shared);
 
 impl Operator for Reader {
     fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
-        let rows = lock(&self.0).take(ROWS_PER_BATCH)?;
+        let rows = lock(&self.0).take()?;
         Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
     }
 }
@@ -134,6 +139,7 @@ impl Operator for Facet {
         *lock(&self.gathered) = Gathered::read(&mut input, cx)?;
         drop(input);
         let mut out = DocumentBuilder::new();
+        let mut memory = MemoryGauge::of_results("$facet", cx);
         for (name, pipeline) in &mut self.facets {
             lock(&self.gathered).rewind()?;
             out.begin_array(name);
@@ -151,10 +157,12 @@ impl Operator for Facet {
                             ),
                         ));
                     }
+                    memory.set(out.capacity())?;
                 }
             }
             out.end();
         }
+        *lock(&self.gathered) = Gathered::default();
         Ok(Some(Batch::Rows(vec![out.finish()])))
     }
 

@@ -11,11 +11,11 @@ use nilometer_bson::{Document, Value, ValueRef};
 
 use super::memory::MemoryGauge;
 use super::unwind::with_value_at;
-use super::{BoxOperator, ExecContext, next_filled};
+use super::{BoxOperator, ExecContext, RowsInMaking, next_filled};
 use crate::error::Result;
-use crate::eval::Collation;
 use crate::eval::collation::CollatedValue;
 use crate::eval::matcher::{LeafArrays, MatchPath};
+use crate::eval::{Collation, memory_bytes};
 use crate::query::batch::Batch;
 
 /// Documents of the other collection, in memory.
@@ -126,16 +126,54 @@ pub(super) fn foreign_values(path: &MatchPath, document: &Document) -> Result<Ve
     Ok(values)
 }
 
-/// The rows of a batch, each with what `find` finds for it at `target`.
-pub(super) fn with_found(
-    batch: Batch,
-    target: &FieldPath,
-    mut find: impl FnMut(&Document) -> Result<Value>,
-) -> Result<Batch> {
-    let mut out = Vec::new();
-    for row in batch.into_rows()? {
-        let found = find(&row)?;
-        out.push(with_value_at(row.as_ref(), target, found.as_ref()));
+/// Documents something is to be found for.
+#[derive(Default)]
+pub(super) struct Waiting {
+    rows: std::vec::IntoIter<Document>,
+    /// The rows given last.
+    memory: Option<MemoryGauge>,
+}
+
+impl Waiting {
+    /// True if there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.len() == 0
     }
-    Ok(Batch::Rows(out))
+
+    /// Takes more documents if there is none; false if there are no more.
+    pub(super) fn fill(&mut self, input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<bool> {
+        if self.is_empty() {
+            match next_filled(input, cx)? {
+                Some(batch) => self.rows = batch.into_rows()?.into_iter(),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// As many rows as make a batch, each with what `find` finds for it at `target`; `stage` says whose memory it is.
+    pub(super) fn with_found(
+        &mut self,
+        stage: &'static str,
+        target: &FieldPath,
+        cx: &ExecContext<'_>,
+        mut find: impl FnMut(&Document) -> Result<Value>,
+    ) -> Result<Batch> {
+        let mut out = RowsInMaking::default();
+        let memory = self
+            .memory
+            .get_or_insert_with(|| MemoryGauge::of_results(stage, cx));
+        memory.clear();
+        while !out.is_full()
+            && let Some(row) = self.rows.next()
+        {
+            let found = find(&row)?;
+            let bytes = memory_bytes(&found);
+            // Both are there for a moment.
+            memory.add(2 * bytes + row.as_bytes().len())?;
+            out.push(with_value_at(row.as_ref(), target, found.as_ref()));
+            memory.release(bytes);
+        }
+        Ok(Batch::Rows(out.into_rows()))
+    }
 }

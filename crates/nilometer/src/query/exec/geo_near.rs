@@ -5,7 +5,7 @@ use std::vec::IntoIter;
 use nilometer_bson::{Document, Value, ValueRef};
 
 use super::memory::MemoryGauge;
-use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use super::{BoxOperator, ExecContext, Operator, RowsInMaking, next_filled};
 use crate::error::Result;
 use crate::eval::matcher::geo::near_distance;
 use crate::eval::projection::FieldWriter;
@@ -19,7 +19,7 @@ pub struct GeoDistance {
     /// Writes the distance and, if asked for, the place; none if neither is.
     writer: Option<FieldWriter>,
     /// Where the operator orders: what is left to give, once everything has been read.
-    ordered: Option<IntoIter<Document>>,
+    ordered: Option<(IntoIter<Document>, MemoryGauge)>,
 }
 
 impl GeoDistance {
@@ -76,7 +76,7 @@ impl GeoDistance {
         Ok(Some(rows))
     }
 
-    fn in_order(&mut self, cx: &ExecContext<'_>) -> Result<IntoIter<Document>> {
+    fn in_order(&mut self, cx: &ExecContext<'_>) -> Result<(IntoIter<Document>, MemoryGauge)> {
         let mut memory = MemoryGauge::gather("$geoNear", cx);
         let mut all = Vec::new();
         while let Some(rows) = self.next_measured(cx)? {
@@ -87,20 +87,26 @@ impl GeoDistance {
         }
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
         let documents: Vec<Document> = all.into_iter().map(|(_, document)| document).collect();
-        Ok(documents.into_iter())
+        Ok((documents.into_iter(), memory))
     }
 }
 
 impl Operator for GeoDistance {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         if self.stage.output.is_ordered {
-            let mut rest = match self.ordered.take() {
+            let (mut rest, mut memory) = match self.ordered.take() {
                 Some(rest) => rest,
                 None => self.in_order(cx)?,
             };
-            let rows: Vec<Document> = rest.by_ref().take(ROWS_PER_BATCH).collect();
-            self.ordered = Some(rest);
-            return Ok((!rows.is_empty()).then_some(Batch::Rows(rows)));
+            let mut rows = RowsInMaking::default();
+            while !rows.is_full()
+                && let Some(row) = rest.next()
+            {
+                memory.release(row.as_bytes().len());
+                rows.push(row);
+            }
+            self.ordered = Some((rest, memory));
+            return Ok(rows.into_batch());
         }
         let measured = self.next_measured(cx)?;
         let rows = measured.map(|rows| rows.into_iter().map(|(_, document)| document));
@@ -109,7 +115,7 @@ impl Operator for GeoDistance {
 
     fn is_exhausted(&self) -> bool {
         match &self.ordered {
-            Some(rest) => rest.len() == 0,
+            Some((rest, _)) => rest.len() == 0,
             None => self.input.is_exhausted(),
         }
     }

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
 
-use super::foreign::{Kept, values_at, with_found};
+use super::foreign::{Kept, Waiting, values_at};
 use super::memory::MemoryGauge;
 use super::unwind::with_value_at;
 use super::{BoxOperator, ExecContext, Operator, next_filled};
@@ -41,6 +41,7 @@ pub struct GraphLookup {
     stage: GraphLookupStage,
     builder: Builder,
     others: Others,
+    waiting: Waiting,
     /// How strings compare.
     collation: Collation,
 }
@@ -64,6 +65,7 @@ impl GraphLookup {
             stage,
             builder,
             others: Others::Unread,
+            waiting: Waiting::default(),
             collation,
         }
     }
@@ -207,17 +209,21 @@ fn one_of(
 
 impl Operator for GraphLookup {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
-        let Some(batch) = next_filled(&mut self.input, cx)? else {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        if !waiting.fill(&mut self.input, cx)? {
             return Ok(None);
-        };
+        }
         if matches!(self.others, Others::Unread) {
             self.others = self.read(cx)?;
         }
-        with_found(batch, &self.stage.target, |row| self.walk(row, cx)).map(Some)
+        let target = &self.stage.target;
+        let rows = waiting.with_found("$graphLookup", target, cx, |row| self.walk(row, cx))?;
+        self.waiting = waiting;
+        Ok(Some(rows))
     }
 
     fn is_exhausted(&self) -> bool {
-        self.input.is_exhausted()
+        self.waiting.is_empty() && self.input.is_exhausted()
     }
 }
 

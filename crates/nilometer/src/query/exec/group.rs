@@ -7,7 +7,8 @@
 //! Keys that compare equal are one group, shown as first met; null and missing are one. Groups come
 //! out in the order in which they were first met. A table above its limit is written to disk in the order
 //! of its keys, groups as values ([`crate::eval::accumulator`]), and begun anew; in the end all are merged,
-//! and groups come out in the order of their keys. Rows are added one by one ([`Table::add_row`]);
+//! and groups come out in the order of their keys. One group must fit: what it is merged to, and the document it
+//! becomes, is counted against what other queries leave. Rows are added one by one ([`Table::add_row`]);
 //! blocks whose key is constant or follows time go through [`super::block::group`], and add to the
 //! same states by the same steps. Where there are many, several threads gather tables of parts of the input
 //! ([`super::parallel_group`]), which are added to the one table in the order of the input.
@@ -23,17 +24,20 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::block::group::BlockGroup;
 use super::first_groups::Frontier;
-use super::group_rows::RowMaker;
+use super::group_rows::{RESULT_BYTES, RowMaker};
 use super::memory::MemoryGauge;
 use super::parallel_group::{Part, Shared};
 use super::sorter::{RowOrder, Sorted, Sorter};
-use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use super::{BoxOperator, ExecContext, Operator, RowsInMaking, next_filled};
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, State};
 use crate::eval::expression::Expression;
 use crate::eval::{EvalContext, memory_bytes};
 use crate::query::batch::{Batch, MeasurementBlock};
 use crate::query::pipeline::GroupStage;
+
+/// Whose memory it is.
+const NAME: &str = "$group";
 
 /// Bytes counted for a group beside key and states.
 const GROUP_OVERHEAD: usize = 64;
@@ -62,6 +66,8 @@ impl Group {
                 rows,
                 keys: Vec::new().into_iter(),
                 states: Vec::new().into_iter(),
+                memory: MemoryGauge::new(NAME, 0),
+                results: MemoryGauge::new(NAME, 0),
             }),
         }
     }
@@ -116,6 +122,8 @@ impl Group {
                 rows,
                 keys: table.keys.into_iter(),
                 states: table.states.into_iter(),
+                memory: table.memory,
+                results: MemoryGauge::of_results(NAME, cx),
             }));
         };
         table.spill(&mut spilled, cx)?;
@@ -124,6 +132,7 @@ impl Group {
             rows,
             waiting: sorted.next(cx)?,
             sorted,
+            results: MemoryGauge::of_results(NAME, cx),
         }))
     }
 }
@@ -134,10 +143,10 @@ impl Operator for Group {
             self.finished = self.gather(input, cx)?;
         }
         let rows = match &mut self.finished {
-            Groups::InMemory(groups) => groups.by_ref().take(ROWS_PER_BATCH).collect(),
-            Groups::OnDisk(groups) => groups.take(ROWS_PER_BATCH, cx)?,
+            Groups::InMemory(groups) => groups.take()?,
+            Groups::OnDisk(groups) => groups.take(cx)?,
         };
-        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+        Ok(rows.into_batch())
     }
 
     fn is_exhausted(&self) -> bool {
@@ -149,19 +158,39 @@ impl Operator for Group {
     }
 }
 
+/// What a state holds elsewhere.
+fn heap_bytes(state: &State) -> usize {
+    state.memory_bytes() - size_of::<State>()
+}
+
 /// Groups that were never written out.
 struct Finished {
     rows: RowMaker,
     keys: std::vec::IntoIter<Key>,
     states: std::vec::IntoIter<State>,
+    /// What is left.
+    memory: MemoryGauge,
+    /// The documents given last.
+    results: MemoryGauge,
 }
 
-impl Iterator for Finished {
-    type Item = Document;
-
-    fn next(&mut self) -> Option<Document> {
-        let key = self.keys.next()?;
-        Some(self.rows.row(key.value, self.states.by_ref()))
+impl Finished {
+    fn take(&mut self) -> Result<RowsInMaking> {
+        let mut out = RowsInMaking::default();
+        self.results.clear();
+        while !out.is_full()
+            && let Some(key) = self.keys.next()
+        {
+            let mut held = memory_bytes(&key.value);
+            let states = self.states.by_ref();
+            let states = states.inspect(|state| held += heap_bytes(state));
+            out.push(self.rows.row(key.value, states, &mut self.results)?);
+            self.memory.release(held);
+        }
+        if self.keys.len() == 0 {
+            self.memory.clear();
+        }
+        Ok(out)
     }
 }
 
@@ -184,8 +213,8 @@ impl RowOrder for ByKey {
         compare_with(a.as_ref(), b.as_ref(), cx.eval.collator)
     }
 
-    fn key_bytes(&self, _: &Value) -> usize {
-        size_of::<Value>()
+    fn key_bytes(&self, key: &Value) -> usize {
+        memory_bytes(key)
     }
 }
 
@@ -195,41 +224,63 @@ struct Merged {
     sorted: Sorted<ByKey>,
     /// The first part of the next group.
     waiting: Option<(Value, Document)>,
+    /// The group being merged, and the documents given last.
+    results: MemoryGauge,
 }
 
 impl Merged {
-    fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
-        let mut out = Vec::with_capacity(rows);
-        while out.len() < rows
+    fn take(&mut self, cx: &ExecContext<'_>) -> Result<RowsInMaking> {
+        let mut out = RowsInMaking::default();
+        self.results.clear();
+        while !out.is_full()
             && let Some((key, part)) = self.waiting.take()
         {
-            let mut states = self.restore(&key, &part, cx)?;
+            let fields = self.rows.fields().iter();
+            let states = fields.map(|(_, spec)| spec.new_state(&key, &cx.eval));
+            let mut states = states.collect::<Result<Vec<State>>>()?;
+            let mut held = 0;
+            self.add_part(&key, &part, &mut states, &mut held, cx)?;
+            drop(part);
             loop {
                 self.waiting = self.sorted.next(cx)?;
-                let Some((next, part)) = &self.waiting else {
-                    break;
-                };
-                if compare_with(next.as_ref(), key.as_ref(), cx.eval.collator).is_ne() {
-                    break;
-                }
-                let later = self.restore(&key, part, cx)?;
-                let fields = self.rows.fields().iter();
-                for (((_, spec), state), later) in fields.zip(&mut states).zip(later) {
-                    spec.merge(state, later)?;
+                match self.waiting.take() {
+                    Some((next, part))
+                        if compare_with(next.as_ref(), key.as_ref(), cx.eval.collator).is_eq() =>
+                    {
+                        self.add_part(&key, &part, &mut states, &mut held, cx)?;
+                    }
+                    other => {
+                        self.waiting = other;
+                        break;
+                    }
                 }
             }
-            out.push(self.rows.row(key, states.into_iter()));
+            let states = states.into_iter();
+            out.push(self.rows.row(key, states, &mut self.results)?);
+            self.results.release(held);
         }
         Ok(out)
     }
 
-    fn restore(&self, key: &Value, part: &Document, cx: &ExecContext<'_>) -> Result<Vec<State>> {
+    /// Adds what a part of a group has seen to its states, of which `held` bytes are counted.
+    fn add_part(
+        &mut self,
+        key: &Value,
+        part: &Document,
+        states: &mut [State],
+        held: &mut usize,
+        cx: &ExecContext<'_>,
+    ) -> Result<()> {
         let saved = part.get(SAVED_STATES).as_array();
         let saved = saved.iter().flat_map(|array| array.iter());
-        let fields = self.rows.fields().iter().zip(saved);
-        fields
-            .map(|((_, spec), saved)| spec.restore(key, saved, &cx.eval))
-            .collect()
+        let fields = self.rows.fields().iter();
+        for (((_, spec), state), saved) in fields.zip(states.iter_mut()).zip(saved) {
+            spec.merge_saved(state, key, saved, &cx.eval)?;
+        }
+        let now: usize = states.iter().map(heap_bytes).sum();
+        self.results.release(*held);
+        *held = now;
+        self.results.add(now)
     }
 }
 
@@ -264,7 +315,7 @@ impl Table {
             numbers: HashTable::new(),
             keys: Vec::new(),
             states: Vec::new(),
-            memory: MemoryGauge::of_query("$group", cx.settings.limits.group_bytes_max, cx),
+            memory: MemoryGauge::of_query(NAME, cx.settings.limits.group_bytes_max, cx),
             may_spill: cx.settings.spill.is_some(),
         }
     }
@@ -356,7 +407,7 @@ impl Table {
         if !self.memory.is_exceeded() {
             return Ok(false);
         }
-        let gauge = MemoryGauge::of_query("$group", cx.settings.limits.group_bytes_max, cx);
+        let gauge = MemoryGauge::of_query(NAME, cx.settings.limits.group_bytes_max, cx);
         let sorter = spilled.get_or_insert_with(|| Sorter::new(ByKey, gauge));
         self.spill(sorter, cx)?;
         Ok(true)
@@ -367,13 +418,26 @@ impl Table {
         let mut states = std::mem::take(&mut self.states).into_iter();
         let fields = Arc::clone(&self.fields);
         for key in std::mem::take(&mut self.keys) {
-            let mut part = DocumentBuilder::new();
+            let mut held = memory_bytes(&key.value);
+            let saved = fields
+                .iter()
+                .zip(states.by_ref())
+                .map(|((_, spec), state)| {
+                    held += heap_bytes(&state);
+                    spec.save(state)
+                });
+            let saved: Vec<Value> = saved.collect();
+            let bytes: usize = saved.iter().map(memory_bytes).sum();
+            let room = memory_bytes(&key.value) + bytes + RESULT_BYTES * (1 + saved.len());
+            let mut part = DocumentBuilder::with_capacity(room);
             part.append(SAVED_KEY, key.value);
             part.begin_array(SAVED_STATES);
-            for (at, ((_, spec), state)) in fields.iter().zip(states.by_ref()).enumerate() {
-                part.append_indexed(at, spec.save(&state).as_ref());
+            for (at, value) in saved.into_iter().enumerate() {
+                part.append_indexed(at, value.as_ref());
             }
             part.end();
+            // From now on it is the sorter that holds the group.
+            self.memory.release(held);
             spilled.add(part.finish(), cx)?;
         }
         spilled.flush(cx)?;

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
 
+use super::memory::MemoryGauge;
+use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorSpec, State};
 use crate::eval::memory_bytes;
 use crate::query::pipeline::{GroupStage, ShownField};
 
-/// Room for what an accumulator gives.
-const RESULT_BYTES: usize = 64;
+/// Room for a field of a group's document, beside what is in it.
+pub(super) const RESULT_BYTES: usize = 64;
 
 /// Makes rows of groups.
 pub(super) struct RowMaker {
@@ -34,24 +36,33 @@ impl RowMaker {
         &self.fields
     }
 
-    /// The row of a group. Of `states` as many are taken as there are accumulators.
-    pub(super) fn row(&self, key: Value, states: impl Iterator<Item = State>) -> Document {
+    /// The row of a group, made with as much room as it needs, which `results` counts. Of `states` as many are taken as
+    /// there are accumulators.
+    pub(super) fn row(
+        &self,
+        key: Value,
+        states: impl Iterator<Item = State>,
+        results: &mut MemoryGauge,
+    ) -> Result<Document> {
+        let values = self.fields.iter().zip(states);
+        let values: Vec<Value> = values
+            .map(|((_, spec), state)| spec.finish(state))
+            .collect();
+        let held: usize = values.iter().map(memory_bytes).sum();
         let count = self.shown.as_ref().map_or(self.fields.len(), |s| s.len());
-        let room = memory_bytes(&key) + RESULT_BYTES * (1 + count);
+        let room = memory_bytes(&key) + held + RESULT_BYTES * (1 + count);
+        results.add(room)?;
         let mut out = DocumentBuilder::with_capacity(room);
         out.append("_id", key);
-        let values = self.fields.iter().zip(states);
-        let values = values.map(|((name, spec), state)| (name, spec.finish(state)));
         match &self.shown {
-            None => values.for_each(|(name, value)| {
-                out.append(name, value);
-            }),
-            Some(shown) => {
-                let values: Vec<Value> = values.map(|(_, value)| value).collect();
-                append_shown(&mut out, shown, &values);
+            None => {
+                for ((name, _), value) in self.fields.iter().zip(values) {
+                    out.append(name, value);
+                }
             }
+            Some(shown) => append_shown(&mut out, shown, &values),
         }
-        out.finish()
+        Ok(out.finish())
     }
 }
 

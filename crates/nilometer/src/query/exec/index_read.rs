@@ -20,7 +20,7 @@ use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt, unreadable
 use super::index_union::IndexUnion;
 use super::scan::with_record_id;
 use super::sort_merge::SortMerge;
-use super::{ExecContext, Operator, ROWS_PER_BATCH};
+use super::{ExecContext, Operator, RowsInMaking};
 use crate::error::Result;
 use crate::query::batch::Batch;
 use crate::query::planner::RecordInput;
@@ -249,12 +249,12 @@ impl Operator for IndexRead {
                 scan.index.stored.count_use();
             }
         }
-        let mut rows = Vec::new();
+        let mut rows = RowsInMaking::default();
         for _ in 0..STEPS_PER_VIEW {
             if self.left == 0 {
                 self.done = true;
             }
-            if self.done || rows.len() >= ROWS_PER_BATCH {
+            if self.done || rows.is_full() {
                 break;
             }
             match self.step(at, cx)? {
@@ -271,7 +271,7 @@ impl Operator for IndexRead {
             }
         }
         self.done |= self.left == 0;
-        Ok(Some(Batch::Rows(rows)))
+        Ok(Some(Batch::Rows(rows.into_rows())))
     }
 
     fn is_exhausted(&self) -> bool {

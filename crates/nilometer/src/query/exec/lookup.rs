@@ -16,7 +16,7 @@ use std::sync::Arc;
 use nilometer_bson::{Document, Value};
 
 use super::documents::GivenDocuments;
-use super::foreign::{Kept, foreign_values, local_values, with_found};
+use super::foreign::{Kept, Waiting, foreign_values, local_values};
 use super::memory::MemoryGauge;
 use super::{BoxOperator, ExecContext, ExecSettings, Operator, next_filled};
 use crate::error::Result;
@@ -33,6 +33,7 @@ pub struct Lookup {
     stage: LookupStage,
     builder: Builder,
     others: Others,
+    waiting: Waiting,
 }
 
 /// The other collection's documents.
@@ -58,6 +59,7 @@ impl Lookup {
             stage,
             builder,
             others: Others::Unread,
+            waiting: Waiting::default(),
         }
     }
 
@@ -236,21 +238,23 @@ fn drain(pipeline: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Vec<Documen
 
 impl Operator for Lookup {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
-        let Some(batch) = next_filled(&mut self.input, cx)? else {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        if !waiting.fill(&mut self.input, cx)? {
             return Ok(None);
-        };
+        }
         let target = self.stage.target.clone();
-        let rows = with_found(batch, &target, |row| {
+        let rows = waiting.with_found("$lookup", &target, cx, |row| {
             cx.operation.check_interrupt()?;
             let joined = self.joined(row, cx)?;
             let joined: Vec<Value> = joined.into_iter().map(Value::Document).collect();
             Ok(Value::from(joined))
         })?;
+        self.waiting = waiting;
         Ok(Some(rows))
     }
 
     fn is_exhausted(&self) -> bool {
-        self.input.is_exhausted()
+        self.waiting.is_empty() && self.input.is_exhausted()
     }
 }
 

@@ -1,14 +1,15 @@
 //! The memory a stage holds, against its limit, and the memory all queries hold together, against theirs.
 //!
 //! What is counted is an honest estimate (bytes of documents and keys, plus a fixed overhead per
-//! entry), enough to refuse a query long before it endangers the process.
+//! entry), enough to refuse a query long before it endangers the process. A gauge lives as long as what it counts:
+//! until the last row was given on, not until the last was gathered.
 //!
 //! ```text
 //!   stage ── gauge: at most 100 MiB ── takes in chunks ──> pool: nilometerQueryMemoryBytes for all
 //! ```
 //!
 //! A stage that finds the pool empty is above its limit: it writes to disk if it may, else its query fails. The
-//! first chunk of each stage is its own, so that small queries go on beside large ones.
+//! first half of a chunk of each stage is its own, so that small queries go on beside large ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +17,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::ExecContext;
 use crate::error::{Error, ErrorCode, Result};
 
-/// What a stage takes from the pool at a time, and has without asking.
+/// What a stage takes from the pool at a time.
 const CHUNK_BYTES: u64 = 1024 * 1024;
+
+/// What it has without asking.
+const OWN_BYTES: u64 = 512 * 1024;
+
+/// What a stage may take that is not there, to merge what it has on disk: a buffer and a document of some
+/// KiB of each of the largest number of files.
+const OVERDRAFT_BYTES_MAX: u64 = 4 << 20;
 
 /// The stage whose error has words of its own.
 pub(super) const SORT: &str = "sort";
@@ -64,6 +72,11 @@ impl MemoryPool {
         taken.is_ok()
     }
 
+    /// Takes `bytes` whether they are there or not.
+    fn overdraw(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -78,22 +91,10 @@ pub struct MemoryGauge {
     pool: Arc<MemoryPool>,
     /// Bytes taken from the pool.
     held: u64,
+    /// Bytes of them that were not there.
+    overdrawn: u64,
     /// The pool had no more.
     is_starved: bool,
-}
-
-impl Clone for MemoryGauge {
-    /// The same count; what it stands for is held by the other.
-    fn clone(&self) -> Self {
-        Self {
-            stage: self.stage,
-            used: self.used,
-            most: self.most,
-            pool: Arc::default(),
-            held: 0,
-            is_starved: false,
-        }
-    }
 }
 
 impl Drop for MemoryGauge {
@@ -111,6 +112,7 @@ impl MemoryGauge {
             most,
             pool: Arc::default(),
             held: 0,
+            overdrawn: 0,
             is_starved: false,
         }
     }
@@ -128,6 +130,11 @@ impl MemoryGauge {
         Self::of_query(stage, cx.settings.limits.gather_bytes_max, cx)
     }
 
+    /// A gauge for what is made of what a stage holds and given on: it has no limit but what other queries leave.
+    pub fn of_results(stage: &'static str, cx: &ExecContext<'_>) -> Self {
+        Self::of_query(stage, u64::MAX, cx)
+    }
+
     /// Counts `bytes` more; error 292 above the limit.
     pub fn add(&mut self, bytes: usize) -> Result<()> {
         self.used = self.used.saturating_add(bytes as u64);
@@ -140,14 +147,46 @@ impl MemoryGauge {
         Ok(())
     }
 
-    fn take_from_pool(&mut self) {
-        let wanted = self.used.saturating_sub(CHUNK_BYTES);
-        if wanted <= self.held {
-            self.is_starved = false;
-            return;
+    /// Counts `bytes` and nothing else; error 292 above the limit.
+    pub fn set(&mut self, bytes: usize) -> Result<()> {
+        match (bytes as u64).checked_sub(self.used) {
+            Some(more) => self.add(usize::try_from(more).unwrap_or(usize::MAX)),
+            None => {
+                self.release(usize::try_from(self.used - bytes as u64).unwrap_or(usize::MAX));
+                Ok(())
+            }
         }
-        let more = (wanted - self.held).next_multiple_of(CHUNK_BYTES);
-        self.is_starved = !self.pool.take(more);
+    }
+
+    /// Counts `bytes` more without which nothing that was gathered comes out again: some, even if there is nothing left,
+    /// so that others have less then; error 292 above that.
+    pub fn hold(&mut self, bytes: usize) -> Result<()> {
+        self.used = self.used.saturating_add(bytes as u64);
+        self.take_from_pool();
+        if self.is_starved {
+            let more = self.wanted_from_pool();
+            if self.overdrawn + more > OVERDRAFT_BYTES_MAX {
+                return Err(self.exceeded());
+            }
+            self.pool.overdraw(more);
+            self.overdrawn += more;
+            self.held += more;
+            self.is_starved = false;
+        }
+        Ok(())
+    }
+
+    /// What the pool is to give yet.
+    fn wanted_from_pool(&self) -> u64 {
+        let wanted = self.used.saturating_sub(OWN_BYTES);
+        wanted
+            .saturating_sub(self.held)
+            .next_multiple_of(CHUNK_BYTES)
+    }
+
+    fn take_from_pool(&mut self) {
+        let more = self.wanted_from_pool();
+        self.is_starved = more > 0 && !self.pool.take(more);
         if !self.is_starved {
             self.held += more;
         }
@@ -158,6 +197,7 @@ impl MemoryGauge {
         self.used = self.used.saturating_sub(bytes as u64);
         let free = self.held.saturating_sub(self.used) / CHUNK_BYTES * CHUNK_BYTES;
         self.held -= free;
+        self.overdrawn = self.overdrawn.saturating_sub(free);
         self.pool.give_back(free);
         if self.is_starved {
             self.take_from_pool();
@@ -168,6 +208,7 @@ impl MemoryGauge {
     pub fn clear(&mut self) {
         self.used = 0;
         self.is_starved = false;
+        self.overdrawn = 0;
         self.pool.give_back(std::mem::take(&mut self.held));
     }
 
@@ -234,8 +275,8 @@ mod tests {
         let mut large = gauge(&pool);
         large.add(9 * MIB).expect("there is room");
         let mut small = gauge(&pool);
-        small.add(MIB).expect("each has a chunk of its own");
-        small.add(MIB).expect("and there are two left");
+        small.add(MIB / 2).expect("each has some of its own");
+        small.add(MIB).expect("and there is a chunk left");
         let error = small.add(2 * MIB).expect_err("but no more");
         assert_eq!(
             error.code,
@@ -249,11 +290,34 @@ mod tests {
         small.clear();
         assert!(!small.is_exceeded(), "what it held is on disk");
         drop(large);
-        small.add(11 * MIB).expect("the other has ended");
+        small.add(10 * MIB).expect("the other has ended");
         assert_eq!(pool.used(), 10 * MIB as u64);
         small.release(5 * MIB);
         assert!(pool.used() < 7 * MIB as u64);
         drop(small);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn what_must_be_held_is_taken_from_others() {
+        let pool = Arc::new(MemoryPool::default());
+        pool.set_most(10 * MIB as u64);
+        let mut merging = gauge(&pool);
+        for _ in 0..14 {
+            merging.hold(MIB).expect("a part is not there");
+        }
+        assert!(!merging.is_exceeded());
+        assert_eq!(pool.used(), 14 * MIB as u64);
+        assert!(merging.hold(20 * MIB).is_err(), "too large a part");
+        merging.release(20 * MIB);
+        let mut other = gauge(&pool);
+        assert!(other.add(2 * MIB).is_err());
+        merging.set(4 * MIB).expect("less is never refused");
+        assert_eq!(merging.used(), 4 * MIB as u64);
+        other.add(0).expect("there is room again");
+        assert!(merging.set(20 * MIB).is_err());
+        drop(merging);
+        drop(other);
         assert_eq!(pool.used(), 0);
     }
 

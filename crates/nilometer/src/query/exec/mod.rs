@@ -84,6 +84,7 @@ use crate::eval::variables::SharedCollator;
 use crate::ids::IdSource;
 use crate::operation::OperationContext;
 use crate::query::batch::Batch;
+use crate::query::cursor;
 use crate::query::planner::access::cache::PlanCache;
 use crate::query::planner::rules::RuleSet;
 use crate::query::source::ScanCounters;
@@ -91,6 +92,44 @@ use crate::session::UserName;
 
 /// Rows in a batch made of rows.
 pub const ROWS_PER_BATCH: usize = 128;
+
+/// Bytes of a batch after which no row is added to it: what is on its way from stage to stage is not counted.
+pub const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// Rows of a batch in the making.
+#[derive(Default)]
+pub(crate) struct RowsInMaking {
+    rows: Vec<Document>,
+    bytes: usize,
+}
+
+impl RowsInMaking {
+    /// Adds a row.
+    pub(crate) fn push(&mut self, row: Document) {
+        self.bytes += row.as_bytes().len();
+        self.rows.push(row);
+    }
+
+    /// True when it is a batch.
+    pub(crate) fn is_full(&self) -> bool {
+        self.rows.len() >= ROWS_PER_BATCH || self.bytes >= BATCH_BYTES_MAX
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The rows.
+    pub(crate) fn into_rows(self) -> Vec<Document> {
+        self.rows
+    }
+
+    /// The batch; none without a row.
+    pub(crate) fn into_batch(self) -> Option<Batch> {
+        (!self.rows.is_empty()).then_some(Batch::Rows(self.rows))
+    }
+}
 
 /// One step of a running query.
 pub trait Operator: Send {
@@ -144,6 +183,8 @@ pub struct ExecLimits {
     pub gather_bytes_max: u64,
     /// Documents a `$densify` may make.
     pub densify_documents_max: u64,
+    /// What an answer may hold, if it is more than one document.
+    pub batch_bytes_max: usize,
 }
 
 /// 100 MB: MongoDB's limit for one stage.
@@ -156,6 +197,7 @@ impl Default for ExecLimits {
             sort_bytes_max: STAGE_MEMORY_MAX,
             gather_bytes_max: STAGE_MEMORY_MAX,
             densify_documents_max: densify::DENSIFY_DOCUMENTS_MAX,
+            batch_bytes_max: cursor::BATCH_BYTES_MAX,
         }
     }
 }
@@ -240,6 +282,11 @@ impl Executor {
     /// Makes it go on behind its end when more has come.
     pub fn tail(&mut self) {
         self.is_tail = true;
+    }
+
+    /// What an answer may hold, in bytes.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.settings.limits.batch_bytes_max
     }
 
     /// The next batch; `None` when there is nothing left.

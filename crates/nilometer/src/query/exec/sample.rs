@@ -9,6 +9,7 @@ use nilometer_bson::Document;
 use super::documents::GivenDocuments;
 use super::memory::MemoryGauge;
 use super::sort::{LATE_ROWS_MAX, Row};
+use super::sorter::ENTRY_OVERHEAD;
 use super::{BoxOperator, ExecContext, Operator};
 use crate::error::Result;
 use crate::query::batch::Batch;
@@ -18,6 +19,8 @@ pub struct Sample {
     input: Option<BoxOperator>,
     size: u64,
     drawn: GivenDocuments,
+    /// What was drawn, until all of it is given on.
+    memory: Option<MemoryGauge>,
 }
 
 impl Sample {
@@ -27,6 +30,7 @@ impl Sample {
             input: Some(input),
             size,
             drawn: GivenDocuments::new(Vec::new()),
+            memory: None,
         }
     }
 }
@@ -34,10 +38,15 @@ impl Sample {
 impl Operator for Sample {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
         if let Some(mut input) = self.input.take() {
-            let drawn = draw(&mut input, self.size, cx)?;
+            let (drawn, memory) = draw(&mut input, self.size, cx)?;
             self.drawn = GivenDocuments::new(drawn);
+            self.memory = Some(memory);
         }
-        self.drawn.next(cx)
+        let batch = self.drawn.next(cx)?;
+        if self.drawn.is_exhausted() {
+            self.memory = None;
+        }
+        Ok(batch)
     }
 
     fn is_exhausted(&self) -> bool {
@@ -45,7 +54,12 @@ impl Operator for Sample {
     }
 }
 
-fn draw(input: &mut BoxOperator, size: u64, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
+/// What is drawn, and what it is counted with.
+fn draw(
+    input: &mut BoxOperator,
+    size: u64,
+    cx: &ExecContext<'_>,
+) -> Result<(Vec<Document>, MemoryGauge)> {
     let mut draw = Draw {
         size,
         seen: 0,
@@ -73,7 +87,17 @@ fn draw(input: &mut BoxOperator, size: u64, cx: &ExecContext<'_>) -> Result<Vec<
         let other = usize::try_from(below(at as u64 + 1, cx)).unwrap_or(at);
         drawn.swap(at, other);
     }
-    drawn.into_iter().map(Row::into_document).collect()
+    let mut memory = draw.memory;
+    let mut documents = Vec::with_capacity(drawn.len());
+    for row in drawn {
+        let before = row.memory_bytes();
+        let document = row.into_document()?;
+        let after = document.as_bytes().len() + ENTRY_OVERHEAD;
+        memory.add(after)?;
+        memory.release(before);
+        documents.push(document);
+    }
+    Ok((documents, memory))
 }
 
 fn below(n: u64, cx: &ExecContext<'_>) -> u64 {

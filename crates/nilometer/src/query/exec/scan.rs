@@ -14,7 +14,7 @@ use nilometer_bson::{Document, DocumentBuilder, Value};
 use super::block::filter::select;
 use super::filter::matching;
 use super::project::project;
-use super::{ExecContext, Operator, ROWS_PER_BATCH};
+use super::{ExecContext, Operator, RowsInMaking};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
@@ -147,8 +147,13 @@ impl Operator for RecordScan {
             return Ok(None);
         };
         let mut last = None;
-        let mut rows = Vec::with_capacity(ROWS_PER_BATCH);
-        for record in records.by_ref().take(ROWS_PER_BATCH) {
+        let mut rows = RowsInMaking::default();
+        let mut is_end = false;
+        while !rows.is_full() {
+            let Some(record) = records.next() else {
+                is_end = true;
+                break;
+            };
             let (key, document) = record?;
             rows.push(if self.input.show_record_id {
                 with_record_id(&document, self.input.source.record_id(&key))
@@ -160,11 +165,12 @@ impl Operator for RecordScan {
             }
         }
         self.last = last.or(self.last.take());
+        let mut rows = rows.into_rows();
         let read = rows.len();
         self.counters
             .documents
             .fetch_add(read as u64, Ordering::Relaxed);
-        if read < ROWS_PER_BATCH {
+        if is_end {
             // A tail that has begun goes on with what comes later.
             self.state = match self.last {
                 Some(_) => RecordState::Unopened,

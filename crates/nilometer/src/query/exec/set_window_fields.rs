@@ -14,12 +14,15 @@ use nilometer_bson::{Document, Value};
 use super::memory::MemoryGauge;
 use super::sorter::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
 use super::spill::{Run, RunWriter};
-use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled};
 use crate::error::Result;
 use crate::eval::memory_bytes;
 use crate::eval::sort_key::SortKey;
 use crate::eval::window::{PartitionColumns, PartitionResults, SetWindowFields};
 use crate::query::batch::Batch;
+
+/// Whose memory it is.
+const NAME: &str = "$setWindowFields";
 
 /// Computes fields over windows.
 pub struct WindowFields {
@@ -39,6 +42,8 @@ struct Given {
     results: PartitionResults,
     documents: Documents,
     at: usize,
+    /// What functions took and documents in memory are counted with.
+    _memory: [MemoryGauge; 2],
 }
 
 impl WindowFields {
@@ -67,7 +72,7 @@ impl WindowFields {
         if self.is_in_order {
             return Ok(Rows::AsTheyCome(order, input, VecDeque::new()));
         }
-        let mut sorter = Sorter::new(order, MemoryGauge::gather("$setWindowFields", cx));
+        let mut sorter = Sorter::new(order, MemoryGauge::gather(NAME, cx));
         while let Some(batch) = next_filled(&mut input, cx)? {
             for row in batch.into_rows()? {
                 sorter.add(row, cx)?;
@@ -86,12 +91,17 @@ impl WindowFields {
         };
         let mut documents = Gathered::default();
         let mut columns = PartitionColumns::default();
-        let limit = MemoryGauge::gather("$setWindowFields", cx);
+        let mut taken = MemoryGauge::gather(NAME, cx);
+        let mut shown = MemoryGauge::gather(NAME, cx);
         loop {
             columns.add(&self.spec, &row, &cx.eval)?;
             // Counted anew each time: columns know what they hold.
-            limit.clone().add(columns.memory_bytes())?;
-            documents.add(row, &limit, cx)?;
+            if taken.set(columns.memory_bytes()).is_err() {
+                // Where there is not enough for both, documents can go.
+                documents.write_out(&mut shown, cx)?;
+                taken.add(0)?;
+            }
+            documents.add(row, &mut shown, cx)?;
             if columns.len() % ROWS_PER_BATCH == 0 {
                 cx.operation.check_interrupt()?;
             }
@@ -109,6 +119,7 @@ impl WindowFields {
             results,
             documents: documents.finish()?,
             at: 0,
+            _memory: [taken, shown],
         }))
     }
 }
@@ -120,8 +131,8 @@ impl Operator for WindowFields {
             self.waiting = sorted.next(cx)?;
             self.sorted = Some(sorted);
         }
-        let mut rows = Vec::with_capacity(ROWS_PER_BATCH);
-        while rows.len() < ROWS_PER_BATCH {
+        let mut rows = RowsInMaking::default();
+        while !rows.is_full() {
             let Some(given) = &mut self.given else {
                 self.given = self.next_partition(cx)?;
                 if self.given.is_none() {
@@ -138,7 +149,7 @@ impl Operator for WindowFields {
                 None => self.given = None,
             }
         }
-        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+        Ok(rows.into_batch())
     }
 
     fn is_exhausted(&self) -> bool {
@@ -174,27 +185,36 @@ impl Rows {
 #[derive(Default)]
 struct Gathered {
     documents: Vec<Document>,
-    bytes: usize,
     file: Option<RunWriter>,
 }
 
 impl Gathered {
-    fn add(&mut self, row: Document, limit: &MemoryGauge, cx: &ExecContext<'_>) -> Result<()> {
+    fn add(&mut self, row: Document, memory: &mut MemoryGauge, cx: &ExecContext<'_>) -> Result<()> {
         if let Some(file) = &mut self.file {
             return file.push(&row);
         }
-        self.bytes += row.as_bytes().len() + ENTRY_OVERHEAD;
+        let counted = memory.add(row.as_bytes().len() + ENTRY_OVERHEAD);
         self.documents.push(row);
-        if let Err(exceeded) = limit.clone().add(self.bytes) {
-            let Some(folder) = &cx.settings.spill else {
-                return Err(exceeded);
-            };
-            let mut file = RunWriter::new(folder)?;
-            for row in self.documents.drain(..) {
-                file.push(&row)?;
-            }
-            self.file = Some(file);
+        match counted {
+            Err(_) => self.write_out(memory, cx),
+            Ok(()) => Ok(()),
         }
+    }
+
+    /// From now on all are on disk; the error of memory where they may not be.
+    fn write_out(&mut self, memory: &mut MemoryGauge, cx: &ExecContext<'_>) -> Result<()> {
+        if self.file.is_some() {
+            return Ok(());
+        }
+        let Some(folder) = &cx.settings.spill else {
+            return memory.add(0);
+        };
+        let mut file = RunWriter::new(folder)?;
+        for row in std::mem::take(&mut self.documents) {
+            file.push(&row)?;
+        }
+        self.file = Some(file);
+        memory.clear();
         Ok(())
     }
 

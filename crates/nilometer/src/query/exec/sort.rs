@@ -17,7 +17,7 @@ use super::block::filter::narrowed;
 use super::block::rank::SortPrefix;
 use super::memory::{self, MemoryGauge};
 use super::sorter::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
-use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled};
 use crate::error::Result;
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
@@ -39,7 +39,8 @@ pub struct Sort {
 
 /// What is given on.
 enum Given {
-    Rows(std::vec::IntoIter<Row>),
+    /// With what they are counted.
+    Rows(std::vec::IntoIter<Row>, MemoryGauge),
     Everything(Everything),
 }
 
@@ -78,7 +79,7 @@ impl Sort {
         Self {
             input: Some(input),
             stage,
-            given: Given::Rows(Vec::new().into_iter()),
+            given: Given::Rows(Vec::new().into_iter(), MemoryGauge::new(memory::SORT, 0)),
         }
     }
 }
@@ -96,19 +97,29 @@ impl Operator for Sort {
                 }
             };
         }
-        let rows: Vec<Document> = match &mut self.given {
-            Given::Rows(rows) => {
-                let rows = rows.by_ref().take(ROWS_PER_BATCH);
-                rows.map(Row::into_document).collect::<Result<_>>()?
+        let (rows, memory) = match &mut self.given {
+            Given::Rows(rows, memory) => (rows, memory),
+            Given::Everything(all) => {
+                let rows = all.take(ROWS_PER_BATCH, cx)?;
+                return Ok((!rows.is_empty()).then_some(Batch::Rows(rows)));
             }
-            Given::Everything(all) => all.take(ROWS_PER_BATCH, cx)?,
         };
-        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+        let mut out = RowsInMaking::default();
+        while !out.is_full()
+            && let Some(row) = rows.next()
+        {
+            memory.release(row.memory_bytes());
+            out.push(row.into_document()?);
+        }
+        if rows.len() == 0 {
+            memory.clear();
+        }
+        Ok(out.into_batch())
     }
 
     fn is_exhausted(&self) -> bool {
         let is_empty = match &self.given {
-            Given::Rows(rows) => rows.len() == 0,
+            Given::Rows(rows, _) => rows.len() == 0,
             Given::Everything(all) => all.is_exhausted(),
         };
         self.input.is_none() && is_empty
@@ -160,17 +171,17 @@ impl Everything {
         self.left == 0 || self.sorted.is_exhausted()
     }
 
-    /// The next rows, at most so many.
+    /// The next rows, at most so many; none only at the end.
     pub(super) fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
-        let mut out = Vec::with_capacity(rows);
-        while out.len() < rows && self.left > 0 {
+        let mut out = RowsInMaking::default();
+        while out.len() < rows && !out.is_full() && self.left > 0 {
             let Some((_, row)) = self.sorted.next(cx)? else {
                 break;
             };
             out.push(row);
             self.left -= 1;
         }
-        Ok(out)
+        Ok(out.into_rows())
     }
 }
 
@@ -289,7 +300,7 @@ fn first_few(
     }
     let sorted = best.heap.into_sorted_vec();
     let rows: Vec<Row> = sorted.into_iter().map(|entry| entry.row).collect();
-    Ok(Given::Rows(rows.into_iter()))
+    Ok(Given::Rows(rows.into_iter(), best.memory))
 }
 
 /// The best rows so far.

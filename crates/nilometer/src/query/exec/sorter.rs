@@ -5,6 +5,9 @@
 //! next ◄── merge of the runs and what is left in memory
 //! ```
 //!
+//! A merge holds a document and a buffer of each run. That is counted, and refused only where documents are very
+//! large: without it nothing would come out.
+//!
 //! Documents that compare equal come out in the order in which they came in. Keys are not written out:
 //! they are taken from a document anew when it is read back, so what a key is made of must not change
 //! from one look to the next. Where a query may not write to disk, the limit is error 292.
@@ -18,7 +21,7 @@ use nilometer_bson::Document;
 
 use super::ExecContext;
 use super::memory::MemoryGauge;
-use super::spill::{RUNS_MAX, Run, RunWriter};
+use super::spill::{BUFFER_BYTES, RUNS_MAX, Run, RunWriter};
 use crate::error::Result;
 
 /// Bytes counted for an entry beside its key and document.
@@ -61,8 +64,9 @@ impl<O: RowOrder> Sorter<O> {
     /// Takes a document.
     pub(crate) fn add(&mut self, row: Document, cx: &ExecContext<'_>) -> Result<()> {
         let key = self.order.key(&row, cx)?;
-        let bytes = self.order.key_bytes(&key) + row.as_bytes().len() + ENTRY_OVERHEAD;
-        self.entries.push((key, row));
+        let entry = (key, row);
+        let bytes = heap_bytes(&self.order, &entry) + ENTRY_OVERHEAD;
+        self.entries.push(entry);
         match self.memory.add(bytes) {
             Ok(()) => Ok(()),
             Err(_) if cx.settings.spill.is_some() => self.spill(cx),
@@ -86,9 +90,10 @@ impl<O: RowOrder> Sorter<O> {
         };
         if self.runs.len() >= RUNS_MAX {
             let runs = std::mem::take(&mut self.runs);
-            let mut merge = Merge::new(&self.order, runs, Vec::new(), cx)?;
+            let memory = &mut self.memory;
+            let mut merge = Merge::new(&self.order, runs, Vec::new(), memory, cx)?;
             let mut writer = RunWriter::new(folder)?;
-            while let Some((_, row)) = merge.next(&self.order, cx)? {
+            while let Some((_, row)) = merge.next(&self.order, memory, cx)? {
                 writer.push(&row)?;
             }
             self.runs.push(writer.finish()?);
@@ -114,12 +119,14 @@ impl<O: RowOrder> Sorter<O> {
         let source = if self.runs.is_empty() {
             Source::Memory(self.entries.into_iter())
         } else {
-            Source::Merge(Merge::new(&self.order, self.runs, self.entries, cx)?)
+            let memory = &mut self.memory;
+            let merge = Merge::new(&self.order, self.runs, self.entries, memory, cx)?;
+            Source::Merge(merge)
         };
         Ok(Sorted {
             order: self.order,
             source,
-            _memory: self.memory,
+            memory: self.memory,
         })
     }
 }
@@ -128,8 +135,8 @@ impl<O: RowOrder> Sorter<O> {
 pub(crate) struct Sorted<O: RowOrder> {
     order: O,
     source: Source<O>,
-    /// Held until the last is given.
-    _memory: MemoryGauge,
+    /// What is left.
+    memory: MemoryGauge,
 }
 
 enum Source<O: RowOrder> {
@@ -141,8 +148,15 @@ impl<O: RowOrder> Sorted<O> {
     /// The next document with its key.
     pub(crate) fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<(O::Key, Document)>> {
         match &mut self.source {
-            Source::Memory(entries) => Ok(entries.next()),
-            Source::Merge(merge) => merge.next(&self.order, cx),
+            Source::Memory(entries) => {
+                let next = entries.next();
+                match &next {
+                    Some(entry) => self.memory.release(heap_bytes(&self.order, entry)),
+                    None => self.memory.clear(),
+                }
+                Ok(next)
+            }
+            Source::Merge(merge) => merge.next(&self.order, &mut self.memory, cx),
         }
     }
 
@@ -163,13 +177,31 @@ enum RunSource<O: RowOrder> {
 /// A document with its key.
 type Entry<O> = (<O as RowOrder>::Key, Document);
 
+/// Bytes an entry holds elsewhere.
+fn heap_bytes<O: RowOrder>(order: &O, (key, row): &Entry<O>) -> usize {
+    order.key_bytes(key) + row.as_bytes().len()
+}
+
 impl<O: RowOrder> RunSource<O> {
-    fn next(&mut self, order: &O, cx: &ExecContext<'_>) -> Result<Option<Entry<O>>> {
+    /// The next entry. What comes from a file is counted; what was in memory is.
+    fn next(
+        &mut self,
+        order: &O,
+        memory: &mut MemoryGauge,
+        cx: &ExecContext<'_>,
+    ) -> Result<Option<Entry<O>>> {
         match self {
             Self::Memory(entries) => Ok(entries.next()),
             Self::File(run) => match run.next()? {
-                Some(row) => Ok(Some((order.key(&row, cx)?, row))),
-                None => Ok(None),
+                Some(row) => {
+                    let entry = (order.key(&row, cx)?, row);
+                    memory.hold(heap_bytes(order, &entry))?;
+                    Ok(Some(entry))
+                }
+                None => {
+                    memory.release(BUFFER_BYTES);
+                    Ok(None)
+                }
             },
         }
     }
@@ -183,19 +215,31 @@ struct Merge<O: RowOrder> {
 }
 
 impl<O: RowOrder> Merge<O> {
-    fn new(order: &O, runs: Vec<Run>, rest: Vec<Entry<O>>, cx: &ExecContext<'_>) -> Result<Self> {
+    fn new(
+        order: &O,
+        runs: Vec<Run>,
+        rest: Vec<Entry<O>>,
+        memory: &mut MemoryGauge,
+        cx: &ExecContext<'_>,
+    ) -> Result<Self> {
+        memory.hold(runs.len() * BUFFER_BYTES)?;
         let sources = runs.into_iter().map(RunSource::File);
         let sources = sources.chain([RunSource::Memory(rest.into_iter())]);
         let mut runs = Vec::new();
         for mut source in sources {
-            if let Some(first) = source.next(order, cx)? {
+            if let Some(first) = source.next(order, memory, cx)? {
                 runs.push((first, source));
             }
         }
         Ok(Self { runs })
     }
 
-    fn next(&mut self, order: &O, cx: &ExecContext<'_>) -> Result<Option<Entry<O>>> {
+    fn next(
+        &mut self,
+        order: &O,
+        memory: &mut MemoryGauge,
+        cx: &ExecContext<'_>,
+    ) -> Result<Option<Entry<O>>> {
         let least = self.runs.iter().enumerate().reduce(|best, candidate| {
             match order.compare(&candidate.1.0.0, &best.1.0.0, cx) {
                 Ordering::Less => candidate,
@@ -208,10 +252,12 @@ impl<O: RowOrder> Merge<O> {
         let Some((entry, source)) = self.runs.get_mut(at) else {
             return Ok(None);
         };
-        match source.next(order, cx)? {
-            Some(next) => Ok(Some(std::mem::replace(entry, next))),
-            None => Ok(Some(self.runs.remove(at).0)),
-        }
+        let given = match source.next(order, memory, cx)? {
+            Some(next) => std::mem::replace(entry, next),
+            None => self.runs.remove(at).0,
+        };
+        memory.release(heap_bytes(order, &given));
+        Ok(Some(given))
     }
 }
 

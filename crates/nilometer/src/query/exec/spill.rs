@@ -11,8 +11,8 @@ use nilometer_bson::Document;
 
 use crate::error::{Error, ErrorCode, Result};
 
-/// Bytes read or written at a time.
-const BUFFER_BYTES: usize = 128 << 10;
+/// Bytes read or written at a time. A merge holds as much of each file.
+pub(crate) const BUFFER_BYTES: usize = 16 << 10;
 
 /// The largest document a run may hold, in bytes: far above what a stage can make.
 const DOCUMENT_BYTES_MAX: u32 = 1 << 30;

@@ -1,12 +1,19 @@
 //! Random pipelines that have room, and the same ones that must write to disk: always the same answer.
 
+use std::sync::Arc;
+
 use nilometer_bson::order::compare;
 use nilometer_bson::testing::awkward_values;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
 
-use super::ExecLimits;
-use super::testing::{run_spilling, run_stages};
+use super::testing::{
+    MemoryCollections, MemoryRecords, executor_with, operation, run_spilling, run_stages, run_with,
+    settings,
+};
+use super::{BATCH_BYTES_MAX, ExecLimits, ExecOptions};
+use crate::error::ErrorCode;
 use crate::eval::memory_bytes;
+use crate::query::source::Resolved;
 
 /// A small generator of numbers: the same on every machine, for every seed.
 struct Draw(u64);
@@ -261,5 +268,103 @@ fn many_groups_of_many_parts() {
         };
         let found = run_spilling(&stages, documents.clone(), limits, folder.path()).unwrap();
         assert!(found == expected, "{group_bytes_max}");
+    }
+}
+
+/// Documents of four kilobytes, eight megabytes of them.
+fn large_documents() -> Vec<Document> {
+    let one = |at: i32| doc! {"_id": at, "text": format!("{at:4000}")};
+    (0..2000).map(one).collect()
+}
+
+#[test]
+fn what_is_held_is_counted_until_it_is_given_on() {
+    let push = doc! {"$push": "$$ROOT"};
+    let windows = doc! {"sortBy": doc! {"text": 1}, "output": doc! {"n": doc! {"$sum": 1}}};
+    let facet = doc! {"$facet": doc! {"none": array![doc! {"$match": doc! {"_id": -1}}]}};
+    for (stage, least) in [
+        (doc! {"$sort": doc! {"text": 1}}, 7),
+        (doc! {"$group": doc! {"_id": "$text"}}, 7),
+        (doc! {"$group": doc! {"_id": "$_id", "all": push}}, 7),
+        (doc! {"$sample": doc! {"size": 1900}}, 6),
+        (doc! {"$setWindowFields": windows}, 7),
+        (facet, 0),
+    ] {
+        let source = Resolved::Ordinary(Arc::new(MemoryRecords(large_documents())));
+        let collections = MemoryCollections::of(source);
+        let settings = settings(ExecOptions::default(), ExecLimits::default());
+        let pool = Arc::clone(&settings.memory);
+        let stages = array![stage.clone()];
+        let mut executor = executor_with(&collections, &stages, settings).unwrap();
+        let operation = operation();
+        executor.next(&operation).unwrap().expect("a batch");
+        let used = pool.used() >> 20;
+        assert!((least..=18).contains(&used), "{used} MiB: {stage:?}");
+        executor.drain(&operation).unwrap();
+        assert!(pool.used() < 1 << 20, "{} bytes: {stage:?}", pool.used());
+        drop(executor);
+        assert_eq!(pool.used(), 0, "{stage:?}");
+    }
+    // The same with a limit, for which the best are kept.
+    let stages = array![doc! {"$sort": doc! {"text": 1}}, doc! {"$limit": 1900}];
+    let source = Resolved::Ordinary(Arc::new(MemoryRecords(large_documents())));
+    let settings = settings(ExecOptions::default(), ExecLimits::default());
+    let pool = Arc::clone(&settings.memory);
+    let mut executor = executor_with(&MemoryCollections::of(source), &stages, settings).unwrap();
+    executor.next(&operation()).unwrap().expect("a batch");
+    assert!(pool.used() > 6 << 20, "{}", pool.used());
+}
+
+#[test]
+fn one_group_must_fit_what_others_leave_even_if_the_rest_is_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = doc! {"$push": "$text"};
+    let stages = array![doc! {"$group": doc! {"_id": Value::Null, "all": all}}];
+    for (most, fits) in [(u64::MAX, true), (40 << 20, true), (4 << 20, false)] {
+        let source = Resolved::Ordinary(Arc::new(MemoryRecords(large_documents())));
+        let limits = ExecLimits {
+            group_bytes_max: 1 << 20,
+            ..ExecLimits::default()
+        };
+        let mut settings = settings(ExecOptions::default(), limits);
+        settings.spill = Some(folder.path().into());
+        settings.memory.set_most(most);
+        let found = run_with(&MemoryCollections::of(source), &stages, settings);
+        match found {
+            Ok(rows) => {
+                assert!(fits);
+                let all = rows[0].get("all").as_array().unwrap().len();
+                assert_eq!(all, 2000);
+            }
+            Err(error) => {
+                assert!(!fits, "{most}: {error:?}");
+                let refused = ErrorCode::QueryExceededMemoryLimitNoDiskUseAllowed;
+                assert_eq!(error.code, refused);
+            }
+        }
+    }
+}
+
+#[test]
+fn batches_are_bounded_in_bytes_too() {
+    let unwound = array![
+        doc! {"$sort": doc! {"text": 1}},
+        doc! {"$lookup": doc! {"from": "c", "localField": "_id", "foreignField": "_id", "as": "same"}},
+    ];
+    for stages in [array![], unwound] {
+        let documents: Vec<Document> = (0..30)
+            .map(|at| doc! {"_id": at, "text": "x".repeat(300_000)})
+            .collect();
+        let source = Resolved::Ordinary(Arc::new(MemoryRecords(documents)));
+        let collections = MemoryCollections::of(source);
+        let settings = settings(ExecOptions::default(), ExecLimits::default());
+        let mut executor = executor_with(&collections, &stages, settings).unwrap();
+        let mut rows = 0;
+        while let Some(batch) = executor.next_rows(&operation()).unwrap() {
+            let bytes: usize = batch.iter().map(|row| row.as_bytes().len()).sum();
+            assert!(bytes < BATCH_BYTES_MAX + 700_000, "{bytes}");
+            rows += batch.len();
+        }
+        assert_eq!(rows, 30);
     }
 }

@@ -415,7 +415,8 @@ pub(crate) fn run_with(
     executor_with(collections, stages, settings)?.drain(&operation())
 }
 
-fn executor_with(
+/// The same with settings.
+pub(crate) fn executor_with(
     collections: &Arc<dyn Collections>,
     stages: &Value,
     settings: ExecSettings,

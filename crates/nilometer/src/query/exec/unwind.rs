@@ -12,7 +12,7 @@
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
-use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use super::{BATCH_BYTES_MAX, BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
 use crate::error::Result;
 use crate::query::batch::Batch;
 use crate::query::pipeline::UnwindStage;
@@ -29,9 +29,6 @@ pub struct Unwind {
 
 /// Larger documents are taken apart a few elements at a time: each element comes with all the rest of its document.
 const AT_ONCE_BYTES_MAX: usize = 4 << 10;
-
-/// Bytes of a batch after which no more is added to it.
-const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// A large document, and the elements that are left of its array.
 struct Large {

@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nilometer_bson::order::canonical_type;
@@ -24,19 +25,42 @@ use crate::index::Index;
 /// Entries kept; the one unused for longest makes room.
 const ENTRIES_MAX: usize = 5000;
 
+/// Memory the entries may take, if nothing else is said.
+pub const PLAN_CACHE_BYTES_MAX: usize = 32 << 20;
+
+/// What an entry takes beside its words and the query it came from: places in the table, lengths.
+const ENTRY_BYTES: usize = 2 * size_of::<((Arc<str>, u32), Entry)>();
+
 /// Times the work of an entry after which its plan is no longer believed in.
 pub const WORSE_BEFORE_TRIAL: u64 = 10;
 
 /// Plans by namespace and shape.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PlanCache {
     state: Mutex<State>,
+    bytes_max: AtomicUsize,
+}
+
+impl Default for PlanCache {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            bytes_max: AtomicUsize::new(PLAN_CACHE_BYTES_MAX),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
     entries: HashMap<(Arc<str>, u32), Entry>,
     clock: u64,
+}
+
+impl State {
+    fn memory_bytes(&self) -> usize {
+        let entries = self.entries.iter();
+        entries.map(|(key, entry)| entry.memory_bytes(key)).sum()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -48,6 +72,13 @@ struct Entry {
     used: u64,
     query_hash: u32,
     created_from: Document,
+}
+
+impl Entry {
+    fn memory_bytes(&self, (namespace, _): &(Arc<str>, u32)) -> usize {
+        let query = self.created_from.as_bytes().len();
+        ENTRY_BYTES + namespace.len() + self.signature.len() + query
+    }
 }
 
 /// A plan the cache believes in.
@@ -107,12 +138,6 @@ impl PlanCache {
             }
             return;
         }
-        if state.entries.len() >= ENTRIES_MAX {
-            let oldest = state.entries.iter().min_by_key(|(_, entry)| entry.used);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                state.entries.remove(&oldest);
-            }
-        }
         let entry = Entry {
             signature,
             works,
@@ -121,7 +146,29 @@ impl PlanCache {
             query_hash: hashes.query_hash,
             created_from,
         };
+        let mut bytes = state.memory_bytes() + entry.memory_bytes(&key);
+        let most = self.bytes_max.load(Ordering::Relaxed);
+        while state.entries.len() >= ENTRIES_MAX || bytes > most {
+            let oldest = state.entries.iter().min_by_key(|(_, entry)| entry.used);
+            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
+                // A single one that is too large.
+                return;
+            };
+            let gone = state.entries.remove(&oldest);
+            bytes -= gone.map_or(0, |gone| gone.memory_bytes(&oldest));
+        }
         state.entries.insert(key, entry);
+    }
+
+    /// Changes the memory the entries may take; it shows when the next is made.
+    pub fn set_bytes_max(&self, bytes: usize) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory they take.
+    pub fn memory_bytes(&self) -> usize {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.memory_bytes()
     }
 
     /// A plan took far more work than it did: it is tried again.
@@ -325,6 +372,47 @@ mod tests {
         assert!(cache.get("d.other", SHAPE).is_none());
         cache.deactivate("d.c", SHAPE);
         assert!(cache.get("d.c", SHAPE).is_none());
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_makes_room() {
+        let cache = PlanCache::default();
+        let put = |key: u32, bytes: usize| {
+            let hashes = ShapeHashes {
+                plan_cache_key: key,
+                ..SHAPE
+            };
+            cache.put(
+                "d.c",
+                hashes,
+                String::new(),
+                1,
+                doc! {"f": "x".repeat(bytes)},
+            );
+        };
+        let keys = || -> Vec<String> {
+            let shown = cache.stats("d.c", "h");
+            let keys = shown
+                .iter()
+                .map(|entry| entry.get("planCacheKey").as_str().map(str::to_owned));
+            keys.collect::<Option<_>>().expect("names")
+        };
+        cache.set_bytes_max(3 * (1000 + ENTRY_BYTES + 30));
+        for key in 0..3 {
+            put(key, 1000);
+        }
+        let full = cache.memory_bytes();
+        assert!(
+            (3000..=3 * (1000 + ENTRY_BYTES + 30)).contains(&full),
+            "{full}"
+        );
+        put(0, 1000);
+        put(3, 1000);
+        assert_eq!(keys(), [hex(0), hex(2), hex(3)]);
+        put(4, 2000);
+        assert_eq!(keys(), [hex(3), hex(4)]);
+        put(5, 1 << 20);
+        assert!(cache.memory_bytes() <= full);
     }
 
     #[test]
