@@ -6,8 +6,9 @@
 //!
 //! Readers ask most for what was measured last, and opening a bucket is most of what a short answer costs the first time.
 //! While buckets are being sealed nothing is done: writers need the processor, and what is sealed next is newer. Columns are
-//! decoded when they are asked for. A bucket is opened as any reader opens it ([`super::scan`]), so the cache
-//! answers for that state of it and no other; nothing here is needed for a right answer, and nothing survives a restart.
+//! decoded when they are asked for. Buckets are read as any reader reads them ([`super::scan`]), from the newest of the collection to the
+//! oldest that waits, so the cache answers for that state of them and no other, and which buckets there are is known
+//! too ([`super::roster`]). Nothing here is needed for a right answer, and nothing survives a restart.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,9 @@ const FRESH_MAX: usize = 1 << 14;
 
 /// Buckets opened in one tick.
 const OPENED_MAX: usize = 4096;
+
+/// So many buckets are passed for each that waits: late measurements seal buckets far apart.
+const PASSED_MAX: usize = 2;
 
 /// Of the cache this part is filled so, the rest is left to what readers asked for.
 const CACHE_SHARE: usize = 2;
@@ -76,22 +80,29 @@ impl Timeseries {
         if !self.bucket_cache.has_room(CACHE_SHARE) {
             return self.fresh.clear();
         }
-        let mut by_collection: HashMap<[u8; 16], Vec<[u8; 12]>> = HashMap::new();
+        let mut oldest: HashMap<[u8; 16], ([u8; 12], usize)> = HashMap::new();
         for (collection, id) in self.fresh.take() {
-            by_collection.entry(collection).or_default().push(id);
+            let (oldest, count) = oldest.entry(collection).or_insert((id, 0));
+            *oldest = id.min(*oldest);
+            *count += 1;
         }
-        for (collection, mut ids) in by_collection {
+        for (collection, (oldest, count)) in oldest {
             // One that was dropped has nothing to open.
             let Some(collection) = self.collection_at_hand(collection) else {
                 continue;
             };
-            ids.sort_unstable();
-            let Ok(scan) = self.scan_listed(&collection, ids, BucketRange::default()) else {
+            let range = BucketRange {
+                min: Some(oldest),
+                max: None,
+                backward: true,
+            };
+            let Ok(scan) = self.scan(&collection, range) else {
                 continue;
             };
             // What cannot be opened is told to who reads it.
             let room = || self.bucket_cache.has_room(CACHE_SHARE);
-            let opened = scan.take_while(|bucket| bucket.is_ok() && room());
+            let opened = scan.take(count * PASSED_MAX);
+            let opened = opened.take_while(|bucket| bucket.is_ok() && room());
             opened.for_each(drop);
         }
     }
@@ -116,12 +127,11 @@ mod tests {
         f.timeseries.open_fresh();
         assert_eq!(opened(), 0, "some were sealed since the last tick");
         f.timeseries.open_fresh();
-        let four = opened();
-        assert!(four > 0);
+        let before = opened();
+        assert!(before > 0);
         let read: Vec<_> = f.buckets(false);
         assert_eq!(read.len(), 5);
-        let fifth = read.last().map_or(0, |bucket| bucket.memory_bytes());
-        assert_eq!(opened(), four + fifth, "the others were there");
+        assert_eq!(opened(), before, "all were there");
         let values: Vec<_> = read.iter().flat_map(|b| measurements(b)).collect();
         assert_eq!(
             values,
