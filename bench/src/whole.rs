@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use nilometer_bson::{Document, doc};
+use nilometer_bson::doc;
 
 use crate::data::DataSet;
 use crate::options::Options;
-use crate::target::{Connection, Outcome, run};
+use crate::target::{Connection, Outcome, each_batch};
 
 /// Times it is asked, after one that is not counted.
 const ROUNDS: usize = 5;
@@ -42,25 +42,15 @@ pub(crate) fn read(
     for round in 0..=ROUNDS {
         let command = doc! { "find": &options.collection, "$db": &options.database };
         let start = Instant::now();
-        let mut reply = run(connection, &command, None)?;
-        let first = start.elapsed();
+        let mut first = None;
         (whole.rows, whole.bytes) = (0, 0);
-        loop {
-            let (id, rows) = batch(&reply);
-            whole.rows += rows;
-            whole.bytes += reply.as_bytes().len();
-            if id == 0 {
-                break;
-            }
-            let more = doc! {
-                "getMore": id,
-                "collection": &options.collection,
-                "$db": &options.database,
-            };
-            reply = run(connection, &more, None)?;
-        }
+        each_batch(connection, &command, options, |batch| {
+            first.get_or_insert_with(|| start.elapsed());
+            whole.rows += batch.documents().count();
+            whole.bytes += batch.bytes();
+        })?;
         if round > 0 {
-            whole.first.push(first);
+            whole.first.extend(first);
             whole.all.push(start.elapsed());
         }
         if whole.rows != data.rows() {
@@ -70,24 +60,11 @@ pub(crate) fn read(
     Ok(whole)
 }
 
-/// The number of the cursor and how many documents a reply holds.
-fn batch(reply: &Document) -> (i64, usize) {
-    let Some(cursor) = reply.get("cursor").as_document() else {
-        return (0, 0);
-    };
-    let rows = ["firstBatch", "nextBatch"].map(|name| {
-        let documents = cursor.get(name).as_array();
-        documents.map_or(0, |array| array.as_document().iter().count())
-    });
-    let id = cursor.get("id").as_exact_i64();
-    (id.unwrap_or(0), rows.iter().sum())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use nilometer_bson::array;
+    use nilometer_bson::{Document, array};
 
     use super::*;
 

@@ -129,29 +129,40 @@ impl Batch {
     }
 }
 
+/// Runs a command that answers with a cursor, and hands on each batch as it comes.
+pub(crate) fn each_batch(
+    connection: &mut dyn Connection,
+    command: &Document,
+    options: &Options,
+    mut take: impl FnMut(Batch),
+) -> Outcome {
+    let mut reply = run(connection, command, None)?;
+    let mut field = "firstBatch";
+    loop {
+        let batch = Batch { reply, field };
+        let id = batch.cursor();
+        take(batch);
+        if id == 0 {
+            return Ok(());
+        }
+        let more = nilometer_bson::doc! {
+            "getMore": id,
+            "collection": &options.collection,
+            "$db": &options.database,
+        };
+        reply = run(connection, &more, None)?;
+        field = "nextBatch";
+    }
+}
+
 /// Runs a command that answers with a cursor, and drains it.
 pub(crate) fn drain(
     connection: &mut dyn Connection,
     command: &Document,
     options: &Options,
 ) -> Outcome<Vec<Batch>> {
-    let reply = run(connection, command, None)?;
-    let mut batches = vec![Batch {
-        reply,
-        field: "firstBatch",
-    }];
-    while let Some(id) = batches.last().map(Batch::cursor).filter(|id| *id != 0) {
-        let more = nilometer_bson::doc! {
-            "getMore": id,
-            "collection": &options.collection,
-            "$db": &options.database,
-        };
-        let reply = run(connection, &more, None)?;
-        batches.push(Batch {
-            reply,
-            field: "nextBatch",
-        });
-    }
+    let mut batches = Vec::new();
+    each_batch(connection, command, options, |batch| batches.push(batch))?;
     Ok(batches)
 }
 

@@ -5,6 +5,7 @@
 
 pub mod auth;
 mod background;
+mod budget;
 pub mod catalog;
 pub mod client;
 pub mod commands;

@@ -17,7 +17,7 @@ pub(crate) struct Rule {
 }
 
 /// Rooms everybody may name: they hold no behaviour, only what is passed around.
-const COMMON: [&str; 4] = ["error", "insertion", "limits", "validation"];
+const COMMON: [&str; 5] = ["budget", "error", "insertion", "limits", "validation"];
 
 /// Names that `nilometer`'s root re-exports, and the room each belongs to.
 const REEXPORTS: [(&str, &str); 3] = [

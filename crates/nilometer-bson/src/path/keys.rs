@@ -82,18 +82,23 @@ pub fn sort_value<'a>(
 /// The value of a path without arrays in its way, [`ValueRef::Missing`] if there is none; `None` if an
 /// array stands there, or is the value. Does not allocate.
 pub fn plain_value<'a>(path: &FieldPath, document: DocRef<'a>) -> Option<ValueRef<'a>> {
-    match path.descend(document, 0).value {
-        ValueRef::Array(_) => None,
-        value => Some(value),
-    }
+    plain_value_from(path, 0, document)
 }
 
 /// [`plain_value`] of a path whose first component led to `document`. A path of one component has none.
 pub fn plain_value_below<'a>(path: &FieldPath, document: DocRef<'a>) -> Option<ValueRef<'a>> {
-    if path.len() < 2 {
+    plain_value_from(path, 1, document)
+}
+
+fn plain_value_from<'a>(
+    path: &FieldPath,
+    from: usize,
+    document: DocRef<'a>,
+) -> Option<ValueRef<'a>> {
+    if from >= path.len() {
         return None;
     }
-    match path.descend(document, 1).value {
+    match path.descend(document, from).value {
         ValueRef::Array(_) => None,
         value => Some(value),
     }

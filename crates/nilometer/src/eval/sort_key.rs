@@ -77,7 +77,7 @@ pub enum SortKey {
     One(Value),
     /// Of a pattern with two, as most are that have several.
     Two([Value; 2]),
-    /// Of a pattern with more; keys that are kept in many places are kept once.
+    /// Of a pattern with more.
     Many(Arc<[Value]>),
 }
 
@@ -101,14 +101,6 @@ impl SortKey {
                 let front = [first, second, third].into_iter().flatten();
                 Self::Many(front.chain(values).collect())
             }
-        }
-    }
-
-    /// The same for one that is kept in many places.
-    pub(crate) fn into_shared(self) -> Self {
-        match self {
-            Self::Two(values) => Self::Many(Arc::new(values)),
-            other => other,
         }
     }
 
@@ -248,20 +240,22 @@ impl SortPattern {
 
     /// The key if no path meets an array.
     fn plain_key(&self, doc: DocRef<'_>, ctx: &EvalContext<'_>) -> Option<SortKey> {
-        let value = |part: &SortPart| {
+        self.key_of(|part| {
             Some(match &part.by {
-                SortBy::Field(path) => match plain_value(path, doc)? {
-                    ValueRef::Missing => Value::Null,
-                    value => value.to_value(),
-                },
+                SortBy::Field(path) => null_if_missing(plain_value(path, doc)?),
                 SortBy::Random => random(ctx),
             })
-        };
-        if let [first, second] = &*self.parts {
-            return Some(SortKey::Two([value(first)?, value(second)?]));
-        }
-        let values: Option<_> = self.parts.iter().map(value).collect();
-        values.map(SortKey::Many)
+        })
+    }
+
+    /// The key whose values `value` tells; none if it does not tell one of them.
+    pub(crate) fn key_of(&self, value: impl FnMut(&SortPart) -> Option<Value>) -> Option<SortKey> {
+        let mut value = value;
+        Some(match &*self.parts {
+            [single] => SortKey::One(value(single)?),
+            [first, second] => SortKey::Two([value(first)?, value(second)?]),
+            parts => SortKey::Many(parts.iter().map(value).collect::<Option<_>>()?),
+        })
     }
 
     /// The first, in the pattern's order, of the keys a document with arrays has.
@@ -328,6 +322,14 @@ impl SortPattern {
 
 fn directed(order: Ordering, descending: bool) -> Ordering {
     if descending { order.reverse() } else { order }
+}
+
+/// A value as a sort sees it.
+pub(crate) fn null_if_missing(value: ValueRef<'_>) -> Value {
+    match value {
+        ValueRef::Missing => Value::Null,
+        value => value.to_value(),
+    }
 }
 
 fn random(ctx: &EvalContext<'_>) -> Value {

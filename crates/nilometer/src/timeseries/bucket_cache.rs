@@ -7,13 +7,13 @@
 //! a snapshot shows what another did ([`Versions`]), there is nothing to read.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use nilometer_storage::Bytes;
 
 use super::read::StoredBucket;
 use super::roster::Versions;
+use crate::budget::Budgeted;
 
 /// Memory the cache may take if nothing else is said, as if every column of its buckets were decoded, in bytes.
 pub const BUCKET_CACHE_BYTES_MAX: usize = 256 << 20;
@@ -78,49 +78,39 @@ impl Kept {
 }
 
 /// The cache of one database.
-pub struct BucketCache {
-    kept: Mutex<Kept>,
-    bytes_max: AtomicUsize,
-}
+pub struct BucketCache(Budgeted<Kept>);
 
 impl Default for BucketCache {
     fn default() -> Self {
-        Self {
-            kept: Mutex::default(),
-            bytes_max: AtomicUsize::new(BUCKET_CACHE_BYTES_MAX),
-        }
+        Self(Budgeted::new(BUCKET_CACHE_BYTES_MAX))
     }
 }
 
 impl BucketCache {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the memory it may take; with 0 it keeps nothing.
     pub fn set_bytes_max(&self, bytes: usize) {
-        self.bytes_max.store(bytes, Ordering::Relaxed);
-        self.lock().shrink_to(bytes);
+        self.0.set_bytes_max(bytes);
+        self.0.lock().shrink_to(bytes);
     }
 
     /// Lets everything go; what comes is kept again.
     pub fn clear(&self) {
-        self.lock().shrink_to(0);
+        self.0.lock().shrink_to(0);
     }
 
     /// Memory it takes, as if every column were decoded.
     pub fn memory_bytes(&self) -> usize {
-        self.lock().bytes
+        self.0.lock().bytes
     }
 
     /// True if it is filled by less than one part of so many.
     pub(super) fn has_room(&self, parts: usize) -> bool {
-        self.memory_bytes() < self.bytes_max.load(Ordering::Relaxed) / parts
+        self.memory_bytes() < self.0.bytes_max() / parts
     }
 
     /// True if it keeps anything.
     pub(super) fn keeps(&self) -> bool {
-        self.bytes_max.load(Ordering::Relaxed) > 0
+        self.0.bytes_max() > 0
     }
 
     /// The buckets of these ids that were found when a snapshot showed the same, each in its place.
@@ -132,7 +122,7 @@ impl BucketCache {
         if versions.is_none() {
             return vec![None; ids.len()];
         }
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let seen = ids.iter().map(|id| {
             let entry = kept.buckets.get_mut(id)?;
             (entry.seen == versions).then(|| entry.give(versions))
@@ -147,7 +137,7 @@ impl BucketCache {
         state: u64,
         versions: Option<Versions>,
     ) -> Option<Arc<StoredBucket>> {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let entry = kept.buckets.get_mut(&id)?;
         (entry.state == state).then(|| entry.give(versions))
     }
@@ -159,7 +149,7 @@ impl BucketCache {
         stored: &[u8],
         versions: Option<Versions>,
     ) -> Option<Arc<StoredBucket>> {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let entry = kept.buckets.get_mut(&id)?;
         let is_it = entry.bucket.is_opened_from(stored);
         is_it.then(|| entry.give(versions))
@@ -173,7 +163,7 @@ impl BucketCache {
         bucket: Arc<StoredBucket>,
         versions: Option<Versions>,
     ) {
-        let most = self.bytes_max.load(Ordering::Relaxed);
+        let most = self.0.bytes_max();
         let bytes = bucket.memory_bytes();
         if bytes > most / SHARE_MAX {
             return;
@@ -183,7 +173,7 @@ impl BucketCache {
             bucket,
             seen: versions,
         };
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         if kept.bytes + bytes > most {
             kept.shrink_to(most - most / FREED);
         }
@@ -245,7 +235,7 @@ mod tests {
     }
 
     fn check(cache: &BucketCache) -> usize {
-        let kept = cache.lock();
+        let kept = cache.0.lock();
         let all = kept.buckets.values();
         let bytes: usize = all.map(|entry| entry.bucket.memory_bytes()).sum();
         assert_eq!(bytes, kept.bytes);

@@ -1,7 +1,7 @@
 //! Buckets that were sealed a moment ago, opened before a reader asks.
 //!
 //! ```text
-//! a chore seals a bucket ─► its id waits here ─► nothing sealed for a tick ─► newest first, opened into the cache
+//! a chore seals a bucket ─► it is noted here ─► nothing sealed for a tick ─► newest first, opened into the cache
 //! ```
 //!
 //! Readers ask most for what was measured last, and opening a bucket is most of what a short answer costs the first time.
@@ -16,20 +16,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Timeseries;
 use super::scan::BucketRange;
 
-/// Ids that wait: the newest of them.
-const FRESH_MAX: usize = 1 << 14;
+/// Buckets that are opened for those of one collection that wait, at most: late measurements seal buckets far apart, so
+/// there are others between them.
+const OPENED_MAX: usize = 8192;
 
-/// Buckets opened in one tick.
-const OPENED_MAX: usize = 4096;
-
-/// So many buckets are passed for each that waits: late measurements seal buckets far apart.
+/// So many buckets are passed for each that waits.
 const PASSED_MAX: usize = 2;
 
 /// Of the cache this part is filled so, the rest is left to what readers asked for.
 const CACHE_SHARE: usize = 2;
-
-/// Sealed buckets: their collection, and their id.
-type Sealed = ([u8; 16], [u8; 12]);
 
 /// Those that wait.
 #[derive(Default)]
@@ -37,10 +32,17 @@ pub(super) struct Fresh(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    /// The newest last.
-    ids: Vec<Sealed>,
+    /// By collection.
+    sealed: HashMap<[u8; 16], Stretch>,
     /// Some came since the last tick.
     is_moving: bool,
+}
+
+/// The buckets of one collection that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stretch {
+    oldest: [u8; 12],
+    count: usize,
 }
 
 impl Fresh {
@@ -51,25 +53,27 @@ impl Fresh {
     /// A bucket was sealed.
     pub(super) fn add(&self, collection: [u8; 16], id: [u8; 12]) {
         let mut waiting = self.lock();
-        if waiting.ids.len() >= FRESH_MAX {
-            waiting.ids.drain(..FRESH_MAX / 2);
-        }
-        waiting.ids.push((collection, id));
+        let new = Stretch {
+            oldest: id,
+            count: 0,
+        };
+        let stretch = waiting.sealed.entry(collection).or_insert(new);
+        stretch.oldest = id.min(stretch.oldest);
+        stretch.count += 1;
         waiting.is_moving = true;
     }
 
-    /// The newest, if none came since this was last asked.
-    fn take(&self) -> Vec<Sealed> {
+    /// All of them, if none came since this was last asked.
+    fn take(&self) -> HashMap<[u8; 16], Stretch> {
         let mut waiting = self.lock();
         if std::mem::take(&mut waiting.is_moving) {
-            return Vec::new();
+            return HashMap::new();
         }
-        let from = waiting.ids.len().saturating_sub(OPENED_MAX);
-        waiting.ids.split_off(from)
+        std::mem::take(&mut waiting.sealed)
     }
 
     fn clear(&self) {
-        self.lock().ids = Vec::new();
+        self.lock().sealed.clear();
     }
 }
 
@@ -80,13 +84,7 @@ impl Timeseries {
         if !self.bucket_cache.has_room(CACHE_SHARE) {
             return self.fresh.clear();
         }
-        let mut oldest: HashMap<[u8; 16], ([u8; 12], usize)> = HashMap::new();
-        for (collection, id) in self.fresh.take() {
-            let (oldest, count) = oldest.entry(collection).or_insert((id, 0));
-            *oldest = id.min(*oldest);
-            *count += 1;
-        }
-        for (collection, (oldest, count)) in oldest {
+        for (collection, Stretch { oldest, count }) in self.fresh.take() {
             // One that was dropped has nothing to open.
             let Some(collection) = self.collection_at_hand(collection) else {
                 continue;
@@ -101,7 +99,7 @@ impl Timeseries {
             };
             // What cannot be opened is told to who reads it.
             let room = || self.bucket_cache.has_room(CACHE_SHARE);
-            let opened = scan.take(count * PASSED_MAX);
+            let opened = scan.take((count * PASSED_MAX).min(OPENED_MAX));
             let opened = opened.take_while(|bucket| bucket.is_ok() && room());
             opened.for_each(drop);
         }
@@ -153,29 +151,26 @@ mod tests {
             f.timeseries.open_fresh();
         }
         assert_eq!(f.timeseries.bucket_cache.memory_bytes(), 0);
-        assert!(f.timeseries.fresh.lock().ids.is_empty());
+        assert!(f.timeseries.fresh.lock().sealed.is_empty());
     }
 
     #[test]
-    fn the_newest_come_first_and_only_once_nothing_moves() {
+    fn what_waits_is_taken_once_nothing_moves() {
         let fresh = Fresh::default();
-        let id = |number: usize| {
-            let mut id = [0; 12];
-            id[8..].copy_from_slice(&u32::try_from(number).unwrap().to_be_bytes());
-            id
-        };
-        for number in 0..OPENED_MAX + 10 {
-            fresh.add([1; 16], id(number));
+        for id in [7, 3, 9] {
+            fresh.add([1; 16], [id; 12]);
         }
+        fresh.add([2; 16], [5; 12]);
         assert!(fresh.take().is_empty(), "some came since");
-        let first = fresh.take();
-        assert_eq!(first.len(), OPENED_MAX);
-        assert_eq!(first.first(), Some(&([1; 16], id(10))));
-        assert_eq!(fresh.take().len(), 10);
-        for number in 0..2 * FRESH_MAX {
-            fresh.add([1; 16], id(number));
-            assert!(fresh.lock().ids.len() <= FRESH_MAX);
-        }
+        let taken = fresh.take();
+        let stretch = |id, count| Stretch {
+            oldest: [id; 12],
+            count,
+        };
+        assert_eq!(taken.get(&[1; 16]), Some(&stretch(3, 3)));
+        assert_eq!(taken.get(&[2; 16]), Some(&stretch(5, 1)));
+        assert!(fresh.take().is_empty());
+        fresh.add([1; 16], [1; 12]);
         fresh.clear();
         assert!(fresh.take().is_empty() && fresh.take().is_empty());
     }

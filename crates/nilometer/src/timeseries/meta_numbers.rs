@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::budget::Budgeted;
 
 /// Memory that metadata known at a time may take, if nothing else is said.
 pub(super) const META_NUMBER_BYTES_MAX: usize = 32 << 20;
@@ -24,43 +25,33 @@ struct Known {
 }
 
 /// The metadata met so far.
-pub(super) struct MetaNumbers {
-    known: Mutex<Known>,
-    bytes_max: AtomicUsize,
-}
+pub(super) struct MetaNumbers(Budgeted<Known>);
 
 impl Default for MetaNumbers {
     fn default() -> Self {
-        Self {
-            known: Mutex::default(),
-            bytes_max: AtomicUsize::new(META_NUMBER_BYTES_MAX),
-        }
+        Self(Budgeted::new(META_NUMBER_BYTES_MAX))
     }
 }
 
 impl MetaNumbers {
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the memory they may take; it shows when the next is met.
     pub(super) fn set_bytes_max(&self, bytes: usize) {
-        self.bytes_max.store(bytes, Ordering::Relaxed);
+        self.0.set_bytes_max(bytes);
     }
 
     /// Memory they take.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.lock().bytes
+        self.0.lock().bytes
     }
 
     /// The number of the metadata with these bytes.
     pub(super) fn of(&self, meta: &[u8]) -> Option<NonZeroU64> {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if let Some(number) = known.numbers.get(meta) {
             return Some(*number);
         }
         let bytes = meta.len() + KNOWN_BYTES;
-        if known.bytes + bytes > self.bytes_max.load(Ordering::Relaxed) {
+        if known.bytes + bytes > self.0.bytes_max() {
             *known = Known::default();
         }
         let number = NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed))?;

@@ -9,8 +9,7 @@
 //! measurements come: what was found is remembered for as long as it does not.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder};
 use nilometer_bson::{Value, ValueRef};
@@ -18,6 +17,7 @@ use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
 use super::Timeseries;
 use super::index_scan::{CANDIDATES_MAX, ENTRIES_WALKED_MAX, Found, prefix, split};
+use crate::budget::Budgeted;
 use crate::catalog::Collection;
 use crate::error::Result;
 use crate::index::buckets::BucketIndex;
@@ -39,17 +39,11 @@ type Which = (KeyspaceId, usize, bool, i64);
 type Known = (u64, Arc<[[u8; 12]]>);
 
 /// What was found, by index, for one version of each.
-pub(super) struct Outermost {
-    lists: Mutex<HashMap<Which, Known>>,
-    bytes_max: AtomicUsize,
-}
+pub(super) struct Outermost(Budgeted<HashMap<Which, Known>>);
 
 impl Default for Outermost {
     fn default() -> Self {
-        Self {
-            lists: Mutex::default(),
-            bytes_max: AtomicUsize::new(OUTERMOST_BYTES_MAX),
-        }
+        Self(Budgeted::new(OUTERMOST_BYTES_MAX))
     }
 }
 
@@ -58,32 +52,28 @@ fn bytes_of(lists: &HashMap<Which, Known>) -> usize {
 }
 
 impl Outermost {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Which, Known>> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the memory the lists may take; it shows when the next is made.
     pub(super) fn set_bytes_max(&self, bytes: usize) {
-        self.bytes_max.store(bytes, Ordering::Relaxed);
+        self.0.set_bytes_max(bytes);
     }
 
     /// Memory the lists take.
     pub(super) fn memory_bytes(&self) -> usize {
-        bytes_of(&self.lock())
+        bytes_of(&self.0.lock())
     }
 
     fn get(&self, which: Which, version: u64) -> Option<Arc<[[u8; 12]]>> {
-        let known = self.lock();
+        let known = self.0.lock();
         let (of, ids) = known.get(&which)?;
         (*of == version).then(|| Arc::clone(ids))
     }
 
     fn put(&self, which: Which, version: u64, ids: &[[u8; 12]]) {
-        let most = self.bytes_max.load(Ordering::Relaxed);
+        let most = self.0.bytes_max();
         if ids.len() > REMEMBERED_IDS_MAX || size_of_val(ids) > most {
             return;
         }
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if known.len() >= LISTS_MAX || bytes_of(&known) + size_of_val(ids) > most {
             known.clear();
         }

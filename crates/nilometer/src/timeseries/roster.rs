@@ -16,14 +16,14 @@
 //! Buckets are held weakly: memory is the cache's to give out ([`super::bucket_cache`]).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use nilometer_storage::{Direction, KeyspaceId, Snapshot};
 
 use super::fold::BucketKeyspaces;
 use super::read::StoredBucket;
 use super::walk::{Span, behind};
+use crate::budget::Budgeted;
 
 /// What a listed bucket takes: its place, and what stays of a bucket that the cache has let go.
 const LISTED_BYTES: usize =
@@ -81,17 +81,11 @@ pub(super) struct Part {
 }
 
 /// What is known of the collections of one database.
-pub(super) struct Rosters {
-    known: Mutex<HashMap<KeyspaceId, Roster>>,
-    bytes_max: AtomicUsize,
-}
+pub(super) struct Rosters(Budgeted<HashMap<KeyspaceId, Roster>>);
 
 impl Default for Rosters {
     fn default() -> Self {
-        Self {
-            known: Mutex::default(),
-            bytes_max: AtomicUsize::new(ROSTER_BYTES_MAX),
-        }
+        Self(Budgeted::new(ROSTER_BYTES_MAX))
     }
 }
 
@@ -102,18 +96,14 @@ fn listed_bytes(rosters: &HashMap<KeyspaceId, Roster>) -> usize {
 }
 
 impl Rosters {
-    fn lock(&self) -> MutexGuard<'_, HashMap<KeyspaceId, Roster>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the memory the lists may take; it shows when the next is made.
     pub(super) fn set_bytes_max(&self, bytes: usize) {
-        self.bytes_max.store(bytes, Ordering::Relaxed);
+        self.0.set_bytes_max(bytes);
     }
 
     /// Memory they take.
     pub(super) fn memory_bytes(&self) -> usize {
-        listed_bytes(&self.lock())
+        listed_bytes(&self.0.lock())
     }
 
     /// The first buckets of a span, `most` at most; none if the store has to be asked.
@@ -124,7 +114,7 @@ impl Rosters {
         direction: Direction,
         most: usize,
     ) -> Option<Part> {
-        let rosters = self.lock();
+        let rosters = self.0.lock();
         let roster = rosters.get(&versions.of)?;
         if roster.sealed != versions.sealed {
             return None;
@@ -141,7 +131,7 @@ impl Rosters {
 
     /// Takes note of all sealed documents there are in a span, ascending.
     pub(super) fn note(&self, versions: Versions, span: Span, found: Vec<Listed>) {
-        let mut rosters = self.lock();
+        let mut rosters = self.0.lock();
         match rosters.get_mut(&versions.of) {
             Some(roster) if roster.sealed == versions.sealed && roster.covered.touches(&span) => {
                 roster.add(&span, found);
@@ -157,7 +147,7 @@ impl Rosters {
                 rosters.insert(versions.of, roster);
             }
         }
-        let most = self.bytes_max.load(Ordering::Relaxed);
+        let most = self.0.bytes_max();
         if listed_bytes(&rosters) > most {
             rosters.retain(|of, _| *of == versions.of);
         }
@@ -168,12 +158,12 @@ impl Rosters {
 
     /// Forgets a collection that was dropped, by the keyspace of its sealed documents.
     pub(super) fn forget(&self, of: KeyspaceId) {
-        self.lock().remove(&of);
+        self.0.lock().remove(&of);
     }
 
     /// Takes note that there is neither an open document nor a tail in a span.
     pub(super) fn note_quiet(&self, versions: Versions, span: Span) {
-        let mut rosters = self.lock();
+        let mut rosters = self.0.lock();
         let Some(roster) = rosters.get_mut(&versions.of) else {
             return;
         };

@@ -90,10 +90,14 @@ impl<O: RowOrder> Sorter<O> {
         };
         if self.runs.len() >= RUNS_MAX {
             let runs = std::mem::take(&mut self.runs);
-            let memory = &mut self.memory;
-            let mut merge = Merge::new(&self.order, runs, Vec::new(), memory, cx)?;
+            let mut reading = Reading {
+                order: &self.order,
+                memory: &mut self.memory,
+                cx,
+            };
+            let mut merge = Merge::new(runs, Vec::new(), &mut reading)?;
             let mut writer = RunWriter::new(folder)?;
-            while let Some((_, row)) = merge.next(&self.order, memory, cx)? {
+            while let Some((_, row)) = merge.next(&mut reading)? {
                 writer.push(&row)?;
             }
             self.runs.push(writer.finish()?);
@@ -119,9 +123,12 @@ impl<O: RowOrder> Sorter<O> {
         let source = if self.runs.is_empty() {
             Source::Memory(self.entries.into_iter())
         } else {
-            let memory = &mut self.memory;
-            let merge = Merge::new(&self.order, self.runs, self.entries, memory, cx)?;
-            Source::Merge(merge)
+            let mut reading = Reading {
+                order: &self.order,
+                memory: &mut self.memory,
+                cx,
+            };
+            Source::Merge(Merge::new(self.runs, self.entries, &mut reading)?)
         };
         Ok(Sorted {
             order: self.order,
@@ -156,7 +163,11 @@ impl<O: RowOrder> Sorted<O> {
                 }
                 Ok(next)
             }
-            Source::Merge(merge) => merge.next(&self.order, &mut self.memory, cx),
+            Source::Merge(merge) => merge.next(&mut Reading {
+                order: &self.order,
+                memory: &mut self.memory,
+                cx,
+            }),
         }
     }
 
@@ -182,24 +193,27 @@ fn heap_bytes<O: RowOrder>(order: &O, (key, row): &Entry<O>) -> usize {
     order.key_bytes(key) + row.as_bytes().len()
 }
 
+/// What reading runs takes.
+struct Reading<'r, 'c, O> {
+    order: &'r O,
+    /// Counts what was read and not given.
+    memory: &'r mut MemoryGauge,
+    cx: &'r ExecContext<'c>,
+}
+
 impl<O: RowOrder> RunSource<O> {
     /// The next entry. What comes from a file is counted; what was in memory is.
-    fn next(
-        &mut self,
-        order: &O,
-        memory: &mut MemoryGauge,
-        cx: &ExecContext<'_>,
-    ) -> Result<Option<Entry<O>>> {
+    fn next(&mut self, with: &mut Reading<'_, '_, O>) -> Result<Option<Entry<O>>> {
         match self {
             Self::Memory(entries) => Ok(entries.next()),
             Self::File(run) => match run.next()? {
                 Some(row) => {
-                    let entry = (order.key(&row, cx)?, row);
-                    memory.hold(heap_bytes(order, &entry))?;
+                    let entry = (with.order.key(&row, with.cx)?, row);
+                    with.memory.hold(heap_bytes(with.order, &entry))?;
                     Ok(Some(entry))
                 }
                 None => {
-                    memory.release(BUFFER_BYTES);
+                    with.memory.release(BUFFER_BYTES);
                     Ok(None)
                 }
             },
@@ -215,33 +229,22 @@ struct Merge<O: RowOrder> {
 }
 
 impl<O: RowOrder> Merge<O> {
-    fn new(
-        order: &O,
-        runs: Vec<Run>,
-        rest: Vec<Entry<O>>,
-        memory: &mut MemoryGauge,
-        cx: &ExecContext<'_>,
-    ) -> Result<Self> {
-        memory.hold(runs.len() * BUFFER_BYTES)?;
+    fn new(runs: Vec<Run>, rest: Vec<Entry<O>>, with: &mut Reading<'_, '_, O>) -> Result<Self> {
+        with.memory.hold(runs.len() * BUFFER_BYTES)?;
         let sources = runs.into_iter().map(RunSource::File);
         let sources = sources.chain([RunSource::Memory(rest.into_iter())]);
         let mut runs = Vec::new();
         for mut source in sources {
-            if let Some(first) = source.next(order, memory, cx)? {
+            if let Some(first) = source.next(with)? {
                 runs.push((first, source));
             }
         }
         Ok(Self { runs })
     }
 
-    fn next(
-        &mut self,
-        order: &O,
-        memory: &mut MemoryGauge,
-        cx: &ExecContext<'_>,
-    ) -> Result<Option<Entry<O>>> {
+    fn next(&mut self, with: &mut Reading<'_, '_, O>) -> Result<Option<Entry<O>>> {
         let least = self.runs.iter().enumerate().reduce(|best, candidate| {
-            match order.compare(&candidate.1.0.0, &best.1.0.0, cx) {
+            match with.order.compare(&candidate.1.0.0, &best.1.0.0, with.cx) {
                 Ordering::Less => candidate,
                 _ => best,
             }
@@ -252,11 +255,11 @@ impl<O: RowOrder> Merge<O> {
         let Some((entry, source)) = self.runs.get_mut(at) else {
             return Ok(None);
         };
-        let given = match source.next(order, memory, cx)? {
+        let given = match source.next(with)? {
             Some(next) => std::mem::replace(entry, next),
             None => self.runs.remove(at).0,
         };
-        memory.release(heap_bytes(order, &given));
+        with.memory.release(heap_bytes(with.order, &given));
         Ok(Some(given))
     }
 }

@@ -372,11 +372,15 @@ impl BoundTest {
             Side::Max => header.max(&self.path),
         };
         match bound {
-            // Rounded towards 1970 from below.
-            ValueRef::DateTime(at) if at <= 0 && self.side == Side::Min => Some(Truth::Unknown),
+            ValueRef::DateTime(at) if self.is_rounded_up(at) => Some(Truth::Unknown),
             ValueRef::DateTime(at) => Some(Truth::of(self.op.accepts(at.cmp(operand)))),
             _ => None,
         }
+    }
+
+    /// Whether measurements may lie below the lower bound `at`: that of times is rounded towards 1970.
+    fn is_rounded_up(&self, at: i64) -> bool {
+        self.is_time && self.side == Side::Min && at <= 0
     }
 
     fn bounds<'a>(&self, header: &'a (impl BucketHeader + ?Sized)) -> Bounds<'a> {
@@ -395,9 +399,7 @@ impl BoundTest {
             {
                 Bounds::Unknown
             }
-            (ValueRef::DateTime(at), _) if self.is_time && self.side == Side::Min && at <= 0 => {
-                Bounds::Unknown
-            }
+            (ValueRef::DateTime(at), _) if self.is_rounded_up(at) => Bounds::Unknown,
             (min, max) => Bounds::Between(min, max),
         }
     }

@@ -19,7 +19,7 @@ use super::filter::narrowed;
 use super::group::{Run, selected};
 use crate::error::Result;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
-use crate::eval::sort_key::{SortBy, SortKey, SortPart, SortPattern};
+use crate::eval::sort_key::{SortBy, SortKey, SortPattern, null_if_missing};
 use crate::eval::variables::SharedCollator;
 use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
@@ -325,10 +325,7 @@ impl Ranking {
                 (Some(_), None) => block.value(&block.shape.time_field, best.row)?,
                 (None, _) => Value::Missing,
             };
-            let key = match self.members.len() {
-                1 => self.key(block, time, cx)?,
-                _ => self.key(block, time, cx)?.into_shared(),
-            };
+            let key = self.key(block, time, cx)?;
             let mut document = None;
             for (member, spec) in members() {
                 table.change(run.group, member.at, spec, |state| {
@@ -373,28 +370,15 @@ impl Ranking {
     fn key(&self, block: &MeasurementBlock, time: Value, cx: &ExecContext<'_>) -> Result<SortKey> {
         let time_field = &block.shape.time_field;
         // Without a document in between, where no array makes it more than a look at each path.
-        let value = |part: &SortPart| match &part.by {
+        let plain = self.sort.key_of(|part| match &part.by {
             SortBy::Field(path) if path.as_str() == &**time_field => {
                 matches!(time, Value::DateTime(_)).then(|| time.clone())
             }
-            SortBy::Field(path) => match block.plain_meta(path)? {
-                ValueRef::Missing => Some(Value::Null),
-                value => Some(value.to_value()),
-            },
+            SortBy::Field(path) => block.plain_meta(path).map(null_if_missing),
             SortBy::Random => None,
-        };
-        match self.sort.parts() {
-            [single] => {
-                if let Some(value) = value(single) {
-                    return Ok(SortKey::One(value));
-                }
-            }
-            [first, second] => {
-                if let (Some(first), Some(second)) = (value(first), value(second)) {
-                    return Ok(SortKey::Two([first, second]));
-                }
-            }
-            _ => {}
+        });
+        if let Some(key) = plain {
+            return Ok(key);
         }
         let mut out = DocumentBuilder::new();
         out.append(time_field, time);

@@ -12,13 +12,13 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nilometer_bson::order::canonical_type;
 use nilometer_bson::{Document, Value, doc};
 
 use super::{Candidate, KeyPlan};
+use crate::budget::Budgeted;
 use crate::eval::matcher::MatchExpression;
 use crate::index::Index;
 
@@ -36,17 +36,11 @@ pub const WORSE_BEFORE_TRIAL: u64 = 10;
 
 /// Plans by namespace and shape.
 #[derive(Debug)]
-pub struct PlanCache {
-    state: Mutex<State>,
-    bytes_max: AtomicUsize,
-}
+pub struct PlanCache(Budgeted<State>);
 
 impl Default for PlanCache {
     fn default() -> Self {
-        Self {
-            state: Mutex::default(),
-            bytes_max: AtomicUsize::new(PLAN_CACHE_BYTES_MAX),
-        }
+        Self(Budgeted::new(PLAN_CACHE_BYTES_MAX))
     }
 }
 
@@ -102,7 +96,7 @@ pub struct ShapeHashes {
 impl PlanCache {
     /// The plan to take for a shape, if one is known and active.
     pub fn get(&self, namespace: &str, hashes: ShapeHashes) -> Option<Known> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.clock += 1;
         let now = state.clock;
         let key = (Arc::from(namespace), hashes.plan_cache_key);
@@ -123,7 +117,7 @@ impl PlanCache {
         works: u64,
         created_from: Document,
     ) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.clock += 1;
         let now = state.clock;
         let key = (Arc::from(namespace), hashes.plan_cache_key);
@@ -147,7 +141,7 @@ impl PlanCache {
             created_from,
         };
         let mut bytes = state.memory_bytes() + entry.memory_bytes(&key);
-        let most = self.bytes_max.load(Ordering::Relaxed);
+        let most = self.0.bytes_max();
         while state.entries.len() >= ENTRIES_MAX || bytes > most {
             let oldest = state.entries.iter().min_by_key(|(_, entry)| entry.used);
             let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
@@ -162,25 +156,25 @@ impl PlanCache {
 
     /// Changes the memory the entries may take; it shows when the next is made.
     pub fn set_bytes_max(&self, bytes: usize) {
-        self.bytes_max.store(bytes, Ordering::Relaxed);
+        self.0.set_bytes_max(bytes);
     }
 
     /// Memory they take.
     pub fn memory_bytes(&self) -> usize {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.0.lock();
         state.memory_bytes()
     }
 
     /// A plan took far more work than it did: it is tried again.
     pub fn deactivate(&self, namespace: &str, hashes: ShapeHashes) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let key = (Arc::from(namespace), hashes.plan_cache_key);
         state.entries.remove(&key);
     }
 
     /// Forgets the plans of a collection, or those of one shape.
     pub fn clear(&self, namespace: &str, query_hash: Option<u32>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.entries.retain(|(own, _), entry| {
             **own != *namespace || query_hash.is_some_and(|hash| entry.query_hash != hash)
         });
@@ -188,7 +182,7 @@ impl PlanCache {
 
     /// The entries of a collection, as `$planCacheStats` shows them.
     pub fn stats(&self, namespace: &str, host: &str) -> Vec<Document> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.0.lock();
         let mut found: Vec<_> = state.entries.iter().collect();
         found.retain(|((own, _), _)| **own == *namespace);
         found.sort_by_key(|((_, key), _)| *key);
