@@ -415,19 +415,19 @@ impl Bucket for StoredBucket {
         self.columns()
     }
 
-    fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
-        self.column(name)
+    fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
+        self.column_at(at)
     }
 
-    fn has_column(&self, name: &str) -> bool {
-        self.has_column(name)
+    fn has_column_at(&self, at: usize) -> bool {
+        self.has_column_at(at)
     }
 
-    fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
-        self.total(name)
+    fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
+        self.total_at(at)
     }
 
-    fn has_total(&self, name: &str) -> bool {
-        self.has_total(name)
+    fn has_total_at(&self, at: usize) -> bool {
+        self.has_total_at(at)
     }
 }

@@ -23,7 +23,7 @@ use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 use super::row_writer::RowWriter;
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
-use crate::query::source::Bucket;
+use crate::query::source::{Bucket, ColumnName};
 
 /// Part of an answer on its way.
 #[derive(Clone)]
@@ -310,6 +310,13 @@ pub struct MeasurementShape {
     pub fields: FieldSet,
 }
 
+impl MeasurementShape {
+    /// Whether measurements may show a column of this name (the metadata field hides one).
+    pub(crate) fn shows_column(&self, name: &str) -> bool {
+        self.meta_field.as_deref() != Some(name) && self.fields.contains(name)
+    }
+}
+
 /// Measurements of one bucket.
 #[derive(Clone)]
 pub struct MeasurementBlock {
@@ -362,11 +369,6 @@ impl MeasurementBlock {
         shown.and_then(|_| self.bucket.meta_number())
     }
 
-    /// Whether nothing has to be decoded for what measurements show under `name`.
-    pub(crate) fn has_column(&self, name: &str) -> bool {
-        !self.is_column(name) || self.bucket.has_column(name)
-    }
-
     /// What measurement `row` of the bucket shows under `name`.
     pub(crate) fn value(&self, name: &str, row: u32) -> Result<Value> {
         if self.shape.meta_field.as_deref() == Some(name) {
@@ -379,17 +381,18 @@ impl MeasurementBlock {
         Ok(value.unwrap_or_default())
     }
 
-    /// The total of the column measurements show under `name`, if all of them are meant and it has one.
-    pub(crate) fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
-        match self.is_whole() && self.is_column(name) {
-            true => self.bucket.total(name),
-            false => Ok(None),
+    /// The total of a column that measurements show, if all of them are meant and it has one.
+    pub(crate) fn total(&self, name: &ColumnName) -> Result<Option<ColumnTotal>> {
+        match name.place_in(&*self.bucket) {
+            Some(at) if self.is_whole() => self.bucket.total_at(at),
+            _ => Ok(None),
         }
     }
 
     /// Whether that total is known without decoding the column.
-    pub(crate) fn has_total(&self, name: &str) -> bool {
-        self.is_whole() && self.is_column(name) && self.bucket.has_total(name)
+    pub(crate) fn has_total(&self, name: &ColumnName) -> bool {
+        let place = name.place_in(&*self.bucket);
+        self.is_whole() && place.is_some_and(|at| self.bucket.has_total_at(at))
     }
 
     /// A document of what is the same in all measurements: the metadata, under its name.
@@ -402,17 +405,11 @@ impl MeasurementBlock {
     }
 
     /// The column measurements show under `name`; `None` if there is none.
-    pub fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
-        if self.is_column(name) {
-            self.bucket.column(name)
-        } else {
-            Ok(None)
+    pub fn column(&self, name: &str) -> Result<Option<&Arc<ColumnBlock>>> {
+        match self.shape.shows_column(name) {
+            true => self.bucket.column(name),
+            false => Ok(None),
         }
-    }
-
-    /// Whether measurements may show a column of this name (the metadata field hides one).
-    fn is_column(&self, name: &str) -> bool {
-        self.shape.meta_field.as_deref() != Some(name) && self.shape.fields.contains(name)
     }
 
     /// The measurements as documents.

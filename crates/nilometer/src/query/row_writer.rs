@@ -58,19 +58,19 @@ impl RowWriter {
         let mut columns = Vec::new();
         let shape = &block.shape;
         if let Some(time) = block.column(&shape.time_field)? {
-            columns.push(Column::of(&shape.time_field, time));
+            columns.push(Column::of(&shape.time_field, Arc::clone(time)));
         }
         if let Some(name) = &shape.meta_field {
             let mut bytes = Vec::new();
             write_element(&mut bytes, name, block.meta());
             columns.push(Column::Constant(bytes));
         }
-        for name in block.bucket.columns() {
-            if *name == shape.time_field {
+        for (at, name) in block.bucket.columns().iter().enumerate() {
+            if *name == shape.time_field || !shape.shows_column(name) {
                 continue;
             }
-            if let Some(column) = block.column(name)? {
-                columns.push(Column::of(name, column));
+            if let Some(column) = block.bucket.column_at(at)? {
+                columns.push(Column::of(name, Arc::clone(column)));
             }
         }
         let mut writer = Self {

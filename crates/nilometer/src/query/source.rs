@@ -15,6 +15,7 @@
 //! Indexes are read through a [`RecordView`], one snapshot, so that entry and document agree.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::path::FieldPath;
@@ -510,33 +511,87 @@ pub trait Bucket: BucketHeader + Send + Sync {
     /// True when measurements are known to ascend in time.
     fn is_sorted(&self) -> bool;
 
-    /// The columns, in the order in which measurements show them. The time field may stand anywhere.
+    /// The names of its columns, in the order in which measurements show them. The time field may stand anywhere.
     fn columns(&self) -> &[Arc<str>];
 
-    /// One column; `None` if the bucket has no such field.
-    fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>>;
+    /// The column at a place among them; `None` if there is no such place. It may have to be decoded for it.
+    fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>>;
 
-    /// Whether the column is decoded, or none is there.
-    fn has_column(&self, name: &str) -> bool {
-        let _ = name;
+    /// Whether that column is decoded, or none is there.
+    fn has_column_at(&self, at: usize) -> bool {
+        let _ = at;
         false
     }
 
-    /// The total of a column; `None` if it has none, or none that is kept. It may have to be decoded for it.
-    fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
-        let _ = name;
+    /// The total of that column; `None` if it has none, or none that is kept. The column may have to be decoded for it.
+    fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
+        let _ = at;
         Ok(None)
     }
 
-    /// Whether the total of a column is known without decoding it.
-    fn has_total(&self, name: &str) -> bool {
-        let _ = name;
+    /// Whether that total is known without decoding the column.
+    fn has_total_at(&self, at: usize) -> bool {
+        let _ = at;
         false
+    }
+
+    /// One column by its name; `None` if the bucket has no such field.
+    fn column(&self, name: &str) -> Result<Option<&Arc<ColumnBlock>>> {
+        match place_of(self.columns(), name) {
+            Some(at) => self.column_at(at),
+            None => Ok(None),
+        }
     }
 
     /// The metadata, owned.
     fn meta_value(&self) -> Value {
         self.meta().to_value()
+    }
+}
+
+/// Where among names of columns one is.
+pub fn place_of(names: &[Arc<str>], name: &str) -> Option<usize> {
+    names.iter().position(|known| **known == *name)
+}
+
+/// The name of a column that is asked for in bucket after bucket. It remembers where it was found last: neighbours have
+/// theirs at the same place.
+#[derive(Debug)]
+pub(crate) struct ColumnName {
+    name: Arc<str>,
+    place: AtomicUsize,
+}
+
+impl ColumnName {
+    /// Not found yet.
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            place: AtomicUsize::new(0),
+        }
+    }
+
+    /// The bucket's column of this name.
+    pub(crate) fn column_of<'b>(
+        &self,
+        bucket: &'b dyn Bucket,
+    ) -> Result<Option<&'b Arc<ColumnBlock>>> {
+        match self.place_in(bucket) {
+            Some(at) => bucket.column_at(at),
+            None => Ok(None),
+        }
+    }
+
+    /// Where the bucket has it.
+    pub(crate) fn place_in(&self, bucket: &dyn Bucket) -> Option<usize> {
+        let names = bucket.columns();
+        let guess = self.place.load(Ordering::Relaxed);
+        if names.get(guess).is_some_and(|known| *known == self.name) {
+            return Some(guess);
+        }
+        let place = place_of(names, &self.name)?;
+        self.place.store(place, Ordering::Relaxed);
+        Some(place)
     }
 }
 

@@ -290,48 +290,53 @@ impl StoredBucket {
     }
 
     /// One column, decoded now if it was not before; `None` if there is no such field.
-    pub fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
-        let column = self.place_of(name).and_then(|at| self.columns.get(at));
-        let Some(Column { place, decoded }) = column else {
+    pub fn column(&self, name: &str) -> Result<Option<&Arc<ColumnBlock>>> {
+        match self.place_of(name) {
+            Some(at) => self.column_at(at),
+            None => Ok(None),
+        }
+    }
+
+    /// The same by its place among [`StoredBucket::columns`].
+    pub fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
+        let (Some(Column { place, decoded }), Some(name)) =
+            (self.columns.get(at), self.names.get(at))
+        else {
             return Ok(None);
         };
         if let Some(block) = decoded.get() {
-            return Ok(Some(block.clone()));
+            return Ok(Some(block));
         }
         let block = Arc::new(self.decode(place.as_ref(), name)?);
-        Ok(Some(decoded.get_or_init(|| block).clone()))
+        Ok(Some(decoded.get_or_init(|| block)))
     }
 
-    /// Whether a column is decoded, or there is none.
-    pub fn has_column(&self, name: &str) -> bool {
-        let column = self.place_of(name).and_then(|at| self.columns.get(at));
+    /// Whether the column at a place is decoded, or there is none.
+    pub fn has_column_at(&self, at: usize) -> bool {
+        let column = self.columns.get(at);
         column.is_none_or(|column| column.decoded.get().is_some())
     }
 
-    /// The total of a column, kept once it was added up; `None` if it has none ([`ColumnTotal::of`]).
-    pub fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
+    /// The total of the column at a place, kept once it was added up; `None` if it has none ([`ColumnTotal::of`]).
+    pub fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
         let totals = || self.names.iter().map(|_| Total::new()).collect();
         let totals = self.totals.get_or_init(totals);
-        let at = self.place_of(name);
-        let Some(total) = at.and_then(|at| totals.get(at)) else {
+        let Some(total) = totals.get(at) else {
             return Ok(None);
         };
         if let Some(known) = total.get() {
             return Ok(*known);
         }
-        let column = self.column(name)?;
-        let found = column.and_then(|column| ColumnTotal::of(&column));
+        let column = self.column_at(at)?;
+        let found = column.and_then(|column| ColumnTotal::of(column));
         Ok(*total.get_or_init(|| found))
     }
 
-    /// Whether the total of a column is known.
-    pub fn has_total(&self, name: &str) -> bool {
-        let Some(totals) = self.totals.get() else {
-            return false;
-        };
-        let at = self.place_of(name);
-        let total = at.and_then(|at| totals.get(at)).and_then(Total::get);
-        matches!(total, Some(Some(_)))
+    /// Whether that total is known.
+    pub fn has_total_at(&self, at: usize) -> bool {
+        let totals = self.totals.get();
+        let total = totals.and_then(|totals| totals.get(at));
+        matches!(total.and_then(Total::get), Some(Some(_)))
     }
 
     /// Where among its columns one is.

@@ -21,7 +21,7 @@ use super::parse::{Parser, missing};
 use super::registry::{NamedArguments, OperatorSpec, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result};
-use crate::eval::date::{TimeZone, Unit, Weekday, date_trunc_ms};
+use crate::eval::date::{DAY_MS, TimeZone, Unit, Weekday, date_trunc_ms};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     not_object: 5_439_007,
@@ -75,6 +75,61 @@ impl DateBins {
             &self.timezone,
             self.start_of_week,
         )
+    }
+
+    /// The bin that holds an instant.
+    pub fn bin_of(&self, ms: i64) -> Result<Bin> {
+        let start = self.trunc(ms)?;
+        let length = self.clock_ms();
+        let end = length.and_then(|length| start.checked_add(length));
+        Ok(Bin { start, end })
+    }
+
+    /// The bin that holds an instant, which becomes `last`: the bin of the instant asked for before.
+    #[inline]
+    pub fn bin_after(&self, last: &mut Option<Bin>, ms: i64) -> Result<Bin> {
+        if let Some(bin) = last
+            && bin.is_sure_of(ms)
+        {
+            return Ok(*bin);
+        }
+        Ok(*last.insert(self.bin_of(ms)?))
+    }
+
+    /// The length of bins that are all alike, in milliseconds.
+    fn clock_ms(&self) -> Option<i64> {
+        let unit_ms = match (self.unit.clock_ms(), &self.timezone) {
+            (Some(unit_ms), _) => Some(unit_ms),
+            (None, TimeZone::Utc | TimeZone::Fixed(_)) => self.unit.days().map(|n| n * DAY_MS),
+            (None, TimeZone::Named { .. }) => None,
+        };
+        unit_ms?.checked_mul(self.bin_size)
+    }
+}
+
+/// A bin of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bin {
+    /// Its first instant.
+    pub start: i64,
+    /// The first instant behind it, where bins are alike.
+    end: Option<i64>,
+}
+
+impl Bin {
+    /// True of an instant it holds, where bins are alike.
+    #[inline]
+    fn is_sure_of(self, ms: i64) -> bool {
+        self.start <= ms && self.end.is_some_and(|end| ms < end)
+    }
+
+    /// Whether it holds an instant; `bins` are those it is one of.
+    #[inline]
+    pub fn holds(self, ms: i64, bins: &DateBins) -> Result<bool> {
+        match self.end {
+            Some(_) => Ok(self.is_sure_of(ms)),
+            None => Ok(bins.trunc(ms)? == self.start),
+        }
     }
 }
 
@@ -401,5 +456,48 @@ mod tests {
             panic!("a shape of its own");
         };
         assert!(trunc.constant_bins().is_none());
+    }
+
+    #[test]
+    fn a_bin_holds_what_is_truncated_to_its_start() {
+        let zones = ["UTC", "+0530", "America/New_York"];
+        let units = [
+            (Unit::Millisecond, 1),
+            (Unit::Second, 7),
+            (Unit::Minute, 1),
+            (Unit::Hour, 5),
+            (Unit::Day, 1),
+            (Unit::Week, 2),
+            (Unit::Month, 1),
+            (Unit::Hour, i64::MAX),
+        ];
+        for (zone, (unit, bin_size)) in zones.iter().flat_map(|z| units.map(|u| (z, u))) {
+            let bins = DateBins {
+                unit,
+                bin_size,
+                timezone: TimeZone::parse(zone).unwrap(),
+                start_of_week: Weekday::Monday,
+            };
+            let mut last = None;
+            for at in (-40_000_000_000..40_000_000_000).step_by(997_654_321) {
+                for ms in [at, at + 1, at + 60_000, at - 3_600_000, at + 90_000_000] {
+                    let Ok(start) = bins.trunc(ms) else {
+                        assert!(bins.bin_of(ms).is_err());
+                        continue;
+                    };
+                    let bin = bins.bin_after(&mut last, ms).unwrap();
+                    assert_eq!((bin, bin.start), (bins.bin_of(ms).unwrap(), start));
+                    for other in [ms, start, start - 1, at, at + 3_600_000, at + 604_800_000] {
+                        let truncated = bins.trunc(other);
+                        let held = truncated.is_ok_and(|other| other == start);
+                        assert_eq!(
+                            bin.holds(other, &bins).unwrap_or(false),
+                            held,
+                            "{zone} {unit:?} {bin_size} {other} in {bin:?}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }

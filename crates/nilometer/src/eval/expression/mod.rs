@@ -82,7 +82,7 @@ use nilometer_bson::{DocRef, DocumentBuilder, Value, ValueRef};
 pub use arithmetic::{Arithmetic, ArithmeticOperator};
 pub use comparison::{Comparison, ComparisonOperator};
 pub use conditional::Conditional;
-pub use date_trunc::{DateBins, DateTrunc};
+pub use date_trunc::{Bin, DateBins, DateTrunc};
 pub use evaluated::{Evaluated, is_true};
 pub(crate) use field_path::parse_path;
 pub use nilometer_bson::path::FieldPath;

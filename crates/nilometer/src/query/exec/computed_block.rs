@@ -27,7 +27,7 @@ use crate::eval::accumulator::ColumnTotal;
 use crate::eval::{Dependencies, Expression};
 use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape};
 use crate::query::pipeline::ProjectStage;
-use crate::query::source::{Bucket, BucketHeader};
+use crate::query::source::{Bucket, BucketHeader, place_of};
 
 /// The block as the stage leaves it; none if its rows must be changed one by one.
 pub(super) fn over_block(
@@ -116,31 +116,42 @@ fn column_of(
 /// A bucket with columns that were computed.
 struct ComputedBucket {
     bucket: Arc<dyn Bucket>,
-    computed: Vec<(Arc<str>, Arc<ColumnBlock>)>,
     /// The bucket's columns, and behind them those that are new.
     names: Vec<Arc<str>>,
+    /// Of each of them what was computed; none of those that are the bucket's.
+    computed: Vec<Option<Arc<ColumnBlock>>>,
 }
 
 impl ComputedBucket {
-    fn new(bucket: Arc<dyn Bucket>, computed: Vec<(Arc<str>, Arc<ColumnBlock>)>) -> Self {
+    fn new(bucket: Arc<dyn Bucket>, columns: Vec<(Arc<str>, Arc<ColumnBlock>)>) -> Self {
         let mut names = bucket.columns().to_vec();
-        for (name, _) in &computed {
-            if !names.contains(name) {
-                names.push(Arc::clone(name));
+        let mut computed = vec![None; names.len()];
+        for (name, column) in columns {
+            match place_of(&names, &name) {
+                Some(at) => {
+                    if let Some(slot) = computed.get_mut(at) {
+                        *slot = Some(column);
+                    }
+                }
+                None => {
+                    names.push(name);
+                    computed.push(Some(column));
+                }
             }
         }
         Self {
             bucket,
-            computed,
             names,
+            computed,
         }
     }
 
+    fn computed_at(&self, at: usize) -> Option<&Arc<ColumnBlock>> {
+        self.computed.get(at).and_then(Option::as_ref)
+    }
+
     fn computed(&self, name: &str) -> Option<&Arc<ColumnBlock>> {
-        let mut computed = self.computed.iter();
-        computed
-            .find(|(known, _)| **known == *name)
-            .map(|(_, column)| column)
+        place_of(&self.names, name).and_then(|at| self.computed_at(at))
     }
 
     /// The bound of a computed column: its value where all are the same, and null, which tells nothing, elsewhere.
@@ -198,26 +209,26 @@ impl Bucket for ComputedBucket {
         &self.names
     }
 
-    fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
-        match self.computed(name) {
-            Some(column) => Ok(Some(Arc::clone(column))),
-            None => self.bucket.column(name),
+    fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
+        match self.computed_at(at) {
+            Some(column) => Ok(Some(column)),
+            None => self.bucket.column_at(at),
         }
     }
 
-    fn has_column(&self, name: &str) -> bool {
-        self.computed(name).is_some() || self.bucket.has_column(name)
+    fn has_column_at(&self, at: usize) -> bool {
+        self.computed_at(at).is_some() || self.bucket.has_column_at(at)
     }
 
-    fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
-        match self.computed(name) {
+    fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
+        match self.computed_at(at) {
             Some(_) => Ok(None),
-            None => self.bucket.total(name),
+            None => self.bucket.total_at(at),
         }
     }
 
-    fn has_total(&self, name: &str) -> bool {
-        self.computed(name).is_none() && self.bucket.has_total(name)
+    fn has_total_at(&self, at: usize) -> bool {
+        self.computed_at(at).is_none() && self.bucket.has_total_at(at)
     }
 }
 

@@ -149,15 +149,19 @@ impl<'s> Frontier<'s> {
         let newest_first = self.newest_first();
         let count = block.selection.len();
         let mut rows = Vec::new();
+        let mut last = None;
         for at in 0..count {
             let at = if newest_first { count - 1 - at } else { at };
             let Some(row) = block.selection.get(at) else {
                 break;
             };
-            let bin = bins.trunc(time_of(row))?;
-            self.note(bin);
-            if self.is_behind(bin) {
-                break;
+            let before = last;
+            let bin = bins.bin_after(&mut last, time_of(row))?;
+            if before != Some(bin) {
+                self.note(bin.start);
+                if self.is_behind(bin.start) {
+                    break;
+                }
             }
             rows.push(row);
         }

@@ -69,7 +69,7 @@ impl RowMaker {
 fn append_shown(out: &mut DocumentBuilder, shown: &[ShownField], values: &[Value]) {
     let parts = values.iter().map(|value| {
         let object = value.as_ref().as_document().unwrap_or(DocRef::EMPTY);
-        object.iter().peekable()
+        object.iter()
     });
     let mut parts: Vec<_> = parts.collect();
     for field in shown {
@@ -80,7 +80,7 @@ fn append_shown(out: &mut DocumentBuilder, shown: &[ShownField], values: &[Value
             continue;
         }
         let part = parts.get_mut(field.from);
-        let part = part.and_then(|rest| rest.next_if(|e| e.name_bytes() == field.name.as_bytes()));
+        let part = part.and_then(|rest| rest.next_named(field.name.as_bytes()));
         match part {
             Some(part) => out.append_element(part),
             None => out.append(&field.name, Value::Null),

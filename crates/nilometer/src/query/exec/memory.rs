@@ -77,8 +77,11 @@ impl MemoryPool {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Nothing is said of nothing: others would have to wait for the counter.
     fn give_back(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        if bytes > 0 {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -196,9 +199,11 @@ impl MemoryGauge {
     pub fn release(&mut self, bytes: usize) {
         self.used = self.used.saturating_sub(bytes as u64);
         let free = self.held.saturating_sub(self.used) / CHUNK_BYTES * CHUNK_BYTES;
-        self.held -= free;
-        self.overdrawn = self.overdrawn.saturating_sub(free);
-        self.pool.give_back(free);
+        if free > 0 {
+            self.held -= free;
+            self.overdrawn = self.overdrawn.saturating_sub(free);
+            self.pool.give_back(free);
+        }
         if self.is_starved {
             self.take_from_pool();
         }

@@ -98,24 +98,25 @@ impl Bucket for MemoryBucket {
         &self.names
     }
 
-    fn column(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+    fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
         self.read.fetch_add(1, Ordering::Relaxed);
-        Ok(self.columns.get(name).cloned())
+        let name = self.names.get(at);
+        Ok(name.and_then(|name| self.columns.get(name)))
     }
 
-    fn has_column(&self, _: &str) -> bool {
+    fn has_column_at(&self, _: usize) -> bool {
         true
     }
 
-    fn total(&self, name: &str) -> Result<Option<ColumnTotal>> {
-        let column = self.column(name)?;
-        Ok(column.and_then(|column| ColumnTotal::of(&column)))
+    fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
+        let column = self.column_at(at)?;
+        Ok(column.and_then(|column| ColumnTotal::of(column)))
     }
 
-    fn has_total(&self, name: &str) -> bool {
+    fn has_total_at(&self, at: usize) -> bool {
         // Of some buckets it is not known yet.
         let is_known = !self.count.is_multiple_of(3);
-        is_known && matches!(self.total(name), Ok(Some(_)))
+        is_known && matches!(self.total_at(at), Ok(Some(_)))
     }
 }
 

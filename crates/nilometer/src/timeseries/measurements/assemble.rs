@@ -73,7 +73,7 @@ impl Parts<'_> {
         let time = self.block(self.layout.time_field)?;
         let mut last = i64::MIN;
         for row in self.rows {
-            if let ValueRef::DateTime(at) = value(*row, time.as_deref(), self.layout.time_field) {
+            if let ValueRef::DateTime(at) = value(*row, time, self.layout.time_field) {
                 sorted &= at >= last;
                 last = at;
             }
@@ -116,9 +116,9 @@ impl Parts<'_> {
         names
     }
 
-    fn block(&self, name: &str) -> Result<Option<Arc<ColumnBlock>>> {
+    fn block(&self, name: &str) -> Result<Option<&ColumnBlock>> {
         match self.bucket {
-            Some((_, bucket)) => bucket.column(name),
+            Some((_, bucket)) => Ok(bucket.column(name)?.map(|column| &**column)),
             None => Ok(None),
         }
     }
@@ -161,7 +161,7 @@ impl Parts<'_> {
         let mut builder = ColumnBuilder::new();
         let (mut min, mut max) = (Extreme::none(), Extreme::none());
         for row in self.rows {
-            let value = value(*row, block.as_deref(), &name);
+            let value = value(*row, block, &name);
             tail::append_value(&mut builder, value)?;
             min.update(value, Side::Min, &self.layout.collation);
             max.update(value, Side::Max, &self.layout.collation);

@@ -171,10 +171,10 @@ fn id_at(seconds: u32, rest: u8) -> [u8; 12] {
 
 /// The measurements of a bucket as documents: `_id` first, then time and metadata, then the others.
 pub(super) struct Rows<'b> {
-    id: Option<Arc<ColumnBlock>>,
-    time: (&'b str, Option<Arc<ColumnBlock>>),
+    id: Option<&'b Arc<ColumnBlock>>,
+    time: (&'b str, Option<&'b Arc<ColumnBlock>>),
     meta: (&'b str, ValueRef<'b>),
-    columns: Vec<(&'b str, Arc<ColumnBlock>)>,
+    columns: Vec<(&'b str, &'b Arc<ColumnBlock>)>,
 }
 
 impl<'b> Rows<'b> {

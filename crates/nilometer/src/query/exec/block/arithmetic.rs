@@ -199,8 +199,10 @@ impl Rows<'_, '_> {
                 let Vector::Date(mut dates) = self.vector(&trunc.date)? else {
                     return None;
                 };
+                // Most lie in the bin of the one before.
+                let mut bin = None;
                 for date in &mut dates {
-                    *date = bins.trunc(*date).ok()?;
+                    *date = bins.bin_after(&mut bin, *date).ok()?.start;
                 }
                 Some(Vector::Date(dates))
             }

@@ -113,11 +113,15 @@ fn select_leaf(
         && !path.as_str().contains('.')
         && block.shape.meta_field.as_deref() != Some(path.as_str())
     {
+        let missing;
         let column = match block.column(path.as_str())? {
             Some(column) => column,
-            None => Arc::new(ColumnBlock::missing(block.bucket.count() as usize)),
+            None => {
+                missing = ColumnBlock::missing(block.bucket.count() as usize);
+                &missing
+            }
         };
-        if let Some(selected) = select_on_column(leaf, path, &column, block, selection, cx)? {
+        if let Some(selected) = select_on_column(leaf, path, column, block, selection, cx)? {
             return Ok(selected);
         }
     }

@@ -16,6 +16,7 @@
 //! or evaluated on rows that hold only what it reads. States see values in row order either way, so nothing
 //! depends on the path taken.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher};
@@ -34,11 +35,12 @@ use super::rank::{Ranking, time_rank};
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Dependencies;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
-use crate::eval::expression::{DateBins, Expression};
+use crate::eval::expression::{Bin, DateBins, Expression};
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
 use crate::query::pipeline::GroupStage;
+use crate::query::source::ColumnName;
 
 /// Adds blocks to a [`Table`].
 pub(crate) struct BlockGroup {
@@ -78,8 +80,8 @@ enum Input {
     Count,
     /// The same in the whole block.
     Constant(Expression),
-    /// A column.
-    Column(Arc<str>),
+    /// A column that measurements may show.
+    Column(ColumnName),
     /// The one row of each run that an order by time puts first or last: see [`Plan::rankings`].
     Ranked,
     /// Rows.
@@ -268,7 +270,10 @@ fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {
         return Input::Constant(argument.clone());
     }
     match argument.as_field_path() {
-        Some(path) if path.len() == 1 => Input::Column(path.as_str().into()),
+        Some(path) if path.len() == 1 => match shape.shows_column(path.as_str()) {
+            true => Input::Column(ColumnName::new(path.as_str())),
+            false => Input::Constant(Expression::Constant(Value::Missing)),
+        },
         _ => Input::Rows,
     }
 }
@@ -302,7 +307,8 @@ fn find_runs(
         });
         return Ok(());
     }
-    let times = selected(block, &block.shape.time_field)?;
+    let times = block.column(&block.shape.time_field)?;
+    let times = times.map(|times| selected(block, times));
     let constant;
     let times: &[i64] = match times.as_ref().map(|(times, from)| (times.data(), *from)) {
         Some((BlockData::DateTime(times), from)) => cut(times, from..from + count),
@@ -321,15 +327,15 @@ fn find_runs(
     let is_sorted = block.bucket.is_sorted();
     let mut from = 0;
     while let Some(first) = times.get(from) {
-        let bin = bins.trunc(*first)?;
+        let bin = bins.bin_of(*first)?;
         let rest = times.get(from..).unwrap_or(&[]);
         let length = if is_sorted {
             run_length_sorted(rest, bin, bins)?
         } else {
             run_length(rest, bin, bins)?
         };
-        let group = series.bin_group(at, bin, |values| {
-            bin_key(plan, *place, bin, values, table, cx)
+        let group = series.bin_group(at, bin.start, |values| {
+            bin_key(plan, *place, bin.start, values, table, cx)
         })?;
         runs.push(Run {
             group,
@@ -400,15 +406,15 @@ pub(crate) fn whole_bin(bins: &DateBins, block: &MeasurementBlock) -> Result<Opt
     if min <= 0 || !block.is_whole() {
         return Ok(None);
     }
-    let start = bins.trunc(min)?;
-    Ok((start == bins.trunc(max)?).then_some(start))
+    let bin = bins.bin_of(min)?;
+    Ok(bin.holds(max, bins)?.then_some(bin.start))
 }
 
 /// How many of ascending times lie in the bin of the first: doubling steps, then halving.
-fn run_length_sorted(times: &[i64], bin: i64, bins: &DateBins) -> Result<usize> {
+fn run_length_sorted(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
     let inside = |at: usize| -> Result<bool> {
         match times.get(at) {
-            Some(time) => Ok(bins.trunc(*time)? == bin),
+            Some(time) => bin.holds(*time, bins),
             None => Ok(false),
         }
     };
@@ -430,28 +436,24 @@ fn run_length_sorted(times: &[i64], bin: i64, bins: &DateBins) -> Result<usize> 
     Ok(low + 1)
 }
 
-fn run_length(times: &[i64], bin: i64, bins: &DateBins) -> Result<usize> {
+fn run_length(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
     for (at, time) in times.iter().enumerate() {
-        if bins.trunc(*time)? != bin {
+        if !bin.holds(*time, bins)? {
             return Ok(at);
         }
     }
     Ok(times.len())
 }
 
-/// A column and where in it the selection begins, which is all in one piece from there; `None` if measurements
-/// show no such column.
-pub(super) fn selected(
+/// Of a column what the selection takes, all in one piece, and where that begins.
+pub(super) fn selected<'b>(
     block: &MeasurementBlock,
-    name: &str,
-) -> Result<Option<(Arc<ColumnBlock>, usize)>> {
-    let Some(column) = block.column(name)? else {
-        return Ok(None);
-    };
-    Ok(Some(match &block.selection {
-        Selection::Range(range) => (column, range.start as usize),
-        Selection::Rows(rows) => (Arc::new(column.select(rows)), 0),
-    }))
+    column: &'b ColumnBlock,
+) -> (Cow<'b, ColumnBlock>, usize) {
+    match &block.selection {
+        Selection::Range(range) => (Cow::Borrowed(column), range.start as usize),
+        Selection::Rows(rows) => (Cow::Owned(column.select(rows)), 0),
+    }
 }
 
 fn key_of<'v>(plan: &Plan, mut values: impl Iterator<Item = ValueRef<'v>>) -> Value {
@@ -495,8 +497,11 @@ fn accumulate(
                 add_constant(spec, at, &value, runs, table)?;
             }
             Input::Column(name) if add_total(spec, at, name, block, runs, table)? => {}
-            Input::Column(name) => match selected(block, name)? {
-                Some((column, from)) => add_column(spec, at, (&column, from), runs, table)?,
+            Input::Column(name) => match name.column_of(&*block.bucket)? {
+                Some(column) => {
+                    let (column, from) = selected(block, column);
+                    add_column(spec, at, (&column, from), runs, table)?;
+                }
                 None => add_constant(spec, at, &Value::Missing, runs, table)?,
             },
             Input::Ranked => {}
@@ -526,7 +531,7 @@ fn accumulate(
 fn add_total(
     spec: &AccumulatorSpec,
     at: usize,
-    name: &str,
+    name: &ColumnName,
     block: &MeasurementBlock,
     runs: &[Run],
     table: &mut Table,

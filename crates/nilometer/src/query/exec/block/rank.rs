@@ -25,6 +25,7 @@ use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
 use crate::query::exec::group::Table;
+use crate::query::source::ColumnName;
 
 /// Which row of a run an accumulator ordered by time and metadata keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,9 +141,7 @@ struct Best {
 impl Best {
     fn value(&self, block: &MeasurementBlock, shown: &Shown) -> Result<Value> {
         match (shown, self.time) {
-            (Shown::Column(name), Some(at)) if *name == block.shape.time_field => {
-                Ok(Value::DateTime(at))
-            }
+            (Shown::Time(_), Some(at)) => Ok(Value::DateTime(at)),
             _ => shown.value(block, self.row),
         }
     }
@@ -178,6 +177,8 @@ pub(super) struct Ranking {
     members: Vec<Member>,
     /// What they read.
     dependencies: Dependencies,
+    /// Of that the columns, unless it is whole documents.
+    columns: Vec<ColumnName>,
 }
 
 /// One of the accumulators.
@@ -201,25 +202,28 @@ enum Output {
 /// What measurements show under a name.
 enum Shown {
     Meta,
-    Column(Arc<str>),
+    /// The time, which may be known before its column is looked at.
+    Time(ColumnName),
+    Column(ColumnName),
     Nothing,
 }
 
 impl Shown {
     fn of(name: &str, shape: &MeasurementShape) -> Self {
-        let is_meta = shape.meta_field.as_deref() == Some(name);
-        match (shape.fields.contains(name), is_meta) {
-            (false, _) => Self::Nothing,
-            (true, true) => Self::Meta,
-            (true, false) => Self::Column(name.into()),
+        let column = || ColumnName::new(name);
+        match shape.fields.contains(name) {
+            false => Self::Nothing,
+            true if shape.meta_field.as_deref() == Some(name) => Self::Meta,
+            true if *shape.time_field == *name => Self::Time(column()),
+            true => Self::Column(column()),
         }
     }
 
     fn value(&self, block: &MeasurementBlock, row: u32) -> Result<Value> {
         Ok(match self {
             Self::Meta => block.meta().to_value(),
-            Self::Column(name) => {
-                let column = block.bucket.column(name)?;
+            Self::Time(name) | Self::Column(name) => {
+                let column = name.column_of(&*block.bucket)?;
                 column.map_or(Value::Missing, |c| c.value(row as usize).to_value())
             }
             Self::Nothing => Value::Missing,
@@ -266,18 +270,26 @@ impl Ranking {
         let output = Output::of(spec, shape);
         let member = Member { at, output };
         if let Some(known) = rankings.iter_mut().find(alike) {
-            known.members.push(member);
-            spec.dependencies(&mut known.dependencies);
+            known.push(member, spec, shape);
             return;
         }
-        let mut dependencies = Dependencies::default();
-        spec.dependencies(&mut dependencies);
-        rankings.push(Self {
+        let mut ranking = Self {
             rank,
             sort: sort.clone(),
-            members: vec![member],
-            dependencies,
-        });
+            members: Vec::new(),
+            dependencies: Dependencies::default(),
+            columns: Vec::new(),
+        };
+        ranking.push(member, spec, shape);
+        rankings.push(ranking);
+    }
+
+    fn push(&mut self, member: Member, spec: &AccumulatorSpec, shape: &MeasurementShape) {
+        self.members.push(member);
+        spec.dependencies(&mut self.dependencies);
+        let names = self.dependencies.top_level_fields().into_iter();
+        let columns = names.filter(|name| shape.shows_column(name));
+        self.columns = columns.map(ColumnName::new).collect();
     }
 
     /// Offers each run's best row to the members.
@@ -349,12 +361,12 @@ impl Ranking {
 
     /// Whether a block has all that is read of it decoded.
     pub(super) fn is_at_hand(&self, block: &MeasurementBlock) -> bool {
+        let bucket = &*block.bucket;
         if self.dependencies.whole {
-            let mut names = block.bucket.columns().iter();
-            return names.all(|name| block.has_column(name));
+            return (0..bucket.columns().len()).all(|at| bucket.has_column_at(at));
         }
-        let fields = self.dependencies.top_level_fields();
-        fields.iter().all(|name| block.has_column(name))
+        let mut places = self.columns.iter().map(|name| name.place_in(bucket));
+        places.all(|place| place.is_none_or(|at| bucket.has_column_at(at)))
     }
 
     /// The best row of a run.
@@ -447,9 +459,10 @@ impl TimeRank {
         let Some(newest) = self.newest else {
             return Ok(edge);
         };
-        let Some((times, from)) = selected(block, &block.shape.time_field)? else {
+        let Some(times) = block.column(&block.shape.time_field)? else {
             return Ok(edge);
         };
+        let (times, from) = selected(block, times);
         let BlockData::DateTime(times) = times.data() else {
             return Ok(edge);
         };
