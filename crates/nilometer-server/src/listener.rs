@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use crate::connection::{Pause, Reader, Resting};
 use crate::limits;
 use crate::log;
+use crate::lounge::Work;
 use crate::server::Shared;
 
 /// Why the server cannot listen.
@@ -119,59 +120,63 @@ fn open(shared: &Arc<Shared>, stream: TcpStream, remote: SocketAddr) -> io::Resu
             "Connection accepted"
         );
     }
-    let spawned = in_thread(shared, id, move |shared| {
-        match Resting::open(shared, entry) {
-            Ok(connection) => serve(shared, connection),
-            Err(problem) => {
-                warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
-                close(shared, id);
-            }
-        }
-    });
-    if spawned.is_err() {
+    let assigned = assign(shared, Work::Open(entry));
+    if assigned.is_err() {
         close(shared, id);
     }
-    spawned
+    assigned
 }
 
 /// Has a connection that rested served again: its client has said something.
 pub(crate) fn resume(shared: &Arc<Shared>, connection: Resting) {
     let id = connection.entry().id;
-    let spawned = in_thread(shared, id, move |shared| serve(shared, connection));
-    if let Err(problem) = spawned {
-        warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
-        close(shared, id);
+    if let Err(problem) = assign(shared, Work::Serve(connection)) {
+        could_not_serve(shared, id, &problem);
     }
 }
 
-/// Runs `work` on a thread of connection `id`.
-fn in_thread(
-    shared: &Arc<Shared>,
-    id: i64,
-    work: impl FnOnce(&Arc<Shared>) + Send + 'static,
-) -> io::Result<()> {
+/// Gives `work` to a thread that waits for some, else to a new one.
+fn assign(shared: &Arc<Shared>, work: Work) -> io::Result<()> {
+    let Some(work) = shared.lounge.give(work) else {
+        return Ok(());
+    };
     let shared = shared.clone();
     thread::Builder::new()
-        .name(format!("conn{id}"))
+        .name(format!("conn{}", work.id()))
         .stack_size(limits::CONNECTION_STACK_BYTES)
-        .spawn(move || work(&shared))
+        .spawn(move || serve(&shared, work))
         .map(drop)
 }
 
+fn could_not_serve(shared: &Shared, id: i64, problem: &io::Error) {
+    warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
+    close(shared, id);
+}
+
 /// Serves a connection until it ends or rests; where connections share threads, then the next, as long as there is one.
-fn serve(shared: &Arc<Shared>, connection: Resting) {
-    let (mut next, mut reader) = (Some(connection), Reader::new());
-    while let Some(connection) = next.take() {
-        if serve_turn(shared, connection, &mut reader) == Some(Pause::Turn) {
-            next = shared.lounge.next();
+fn serve(shared: &Shared, work: Work) {
+    let (mut next, mut reader) = (Some(work), Reader::new());
+    while let Some(work) = next.take() {
+        let id = work.id();
+        log::enter_connection(id);
+        let opened = match work {
+            Work::Open(entry) => Resting::open(shared, entry),
+            Work::Serve(connection) => Ok(connection),
+        };
+        match opened {
+            Ok(connection) => {
+                if serve_turn(shared, connection, &mut reader) == Some(Pause::Turn) {
+                    next = shared.lounge.next();
+                }
+            }
+            Err(problem) => could_not_serve(shared, id, &problem),
         }
     }
 }
 
 /// Serves one connection until it ends, rests or gives way to others. Tells which of the last two.
-fn serve_turn(shared: &Arc<Shared>, connection: Resting, reader: &mut Reader) -> Option<Pause> {
+fn serve_turn(shared: &Shared, connection: Resting, reader: &mut Reader) -> Option<Pause> {
     let id = connection.entry().id;
-    log::enter_connection(id);
     let serving = shared.lounge.serving();
     let paused = connection.serve(shared, reader);
     drop(serving);
@@ -180,8 +185,7 @@ fn serve_turn(shared: &Arc<Shared>, connection: Resting, reader: &mut Reader) ->
         return None;
     };
     if let Err(problem) = shared.lounge.enter(connection, pause == Pause::Turn) {
-        warn!(c = "NETWORK", id = 22_994, error = %problem, "Connection could not be served");
-        close(shared, id);
+        could_not_serve(shared, id, &problem);
     }
     Some(pause)
 }

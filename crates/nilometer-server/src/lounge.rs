@@ -30,6 +30,7 @@ use tracing::warn;
 use crate::connection::Resting;
 use crate::limits;
 use crate::listener;
+use crate::registry::Entry;
 use crate::server::Shared;
 
 /// Stands for the descriptor that wakes who waits; connections count from 1.
@@ -62,6 +63,24 @@ struct Waiting {
     active_since: Option<Instant>,
 }
 
+/// What a thread is given.
+pub(crate) enum Work {
+    /// A connection that was accepted.
+    Open(Arc<Entry>),
+    /// One that has something to say.
+    Serve(Resting),
+}
+
+impl Work {
+    /// The number of the connection.
+    pub(crate) fn id(&self) -> i64 {
+        match self {
+            Self::Open(entry) => entry.id,
+            Self::Serve(connection) => connection.entry().id,
+        }
+    }
+}
+
 /// A thread that has a connection, while this lives.
 pub(crate) struct Serving<'a>(&'a Lounge);
 
@@ -81,7 +100,7 @@ struct Spare {
 #[derive(Default)]
 struct SpareState {
     threads: usize,
-    connections: Vec<Resting>,
+    work: Vec<Work>,
     is_closed: bool,
 }
 
@@ -90,26 +109,26 @@ impl Spare {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits to be given a connection, for [`limits::REST_AFTER`] at most.
-    fn wait(&self) -> Option<Resting> {
+    /// Waits to be given work, for [`limits::REST_AFTER`] at most.
+    fn wait(&self) -> Option<Work> {
         let mut state = self.lock();
         state.threads += 1;
-        let is_idle = |state: &mut SpareState| state.connections.is_empty() && !state.is_closed;
+        let is_idle = |state: &mut SpareState| state.work.is_empty() && !state.is_closed;
         let waited = self
             .changed
             .wait_timeout_while(state, limits::REST_AFTER, is_idle);
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.threads -= 1;
-        state.connections.pop()
+        state.work.pop()
     }
 
-    /// Gives a connection to a thread that waits; gives it back if there is none.
-    fn take(&self, connection: Resting) -> Option<Resting> {
+    /// Gives work to a thread that waits; gives it back if there is none.
+    fn take(&self, work: Work) -> Option<Work> {
         let mut state = self.lock();
-        if state.threads <= state.connections.len() {
-            return Some(connection);
+        if state.threads <= state.work.len() {
+            return Some(work);
         }
-        state.connections.push(connection);
+        state.work.push(work);
         drop(state);
         self.changed.notify_one();
         None
@@ -195,13 +214,21 @@ impl Lounge {
         Some(connection)
     }
 
+    /// Gives work to a thread that is not needed elsewhere; gives it back if there is none.
+    pub(crate) fn give(&self, work: Work) -> Option<Work> {
+        self.spare.take(work)
+    }
+
     /// The next connection that has something to say, for a thread that has given up its own. None if nothing comes for
     /// [`limits::REST_AFTER`], or the lounge closes: then the thread ends.
-    pub(crate) fn next(&self) -> Option<Resting> {
+    pub(crate) fn next(&self) -> Option<Work> {
         let is_one_of_few = self.idle.fetch_add(1, Ordering::Relaxed) < limits::OWN_THREADS_MAX;
         let next = is_one_of_few.then(|| self.wait_for_one());
         self.idle.fetch_sub(1, Ordering::Relaxed);
-        next.unwrap_or_else(|| self.spare.wait())
+        match next {
+            Some(next) => next.map(Work::Serve),
+            None => self.spare.wait(),
+        }
     }
 
     fn wait_for_one(&self) -> Option<Resting> {
@@ -307,8 +334,7 @@ pub(crate) fn watch(shared: &Arc<Shared>) {
             if id == WAKER {
                 return;
             }
-            let connection = lounge.leave(id);
-            if let Some(connection) = connection.and_then(|c| lounge.spare.take(c)) {
+            if let Some(connection) = lounge.leave(id) {
                 listener::resume(shared, connection);
             }
         }

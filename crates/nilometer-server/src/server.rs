@@ -336,6 +336,11 @@ mod tests {
             stream
         };
         let mut streams: Vec<TcpStream> = (0..count).map(greeted).collect();
+        let threads = server.shared.lounge.threads();
+        assert!(
+            threads < count * 3 / 4,
+            "new connections are given threads that wait: {threads}"
+        );
         let began = Instant::now();
         // On a busy machine it takes longer until all of them have been active for long enough.
         let patience = |few_threads: bool| if few_threads { 3 } else { 30 };
