@@ -67,6 +67,14 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// A copy would become part of what is copied.
+    #[error("{} lies within {}, which is to be copied", path.display(), database.display())]
+    Within {
+        /// Where the copy was to be.
+        path: PathBuf,
+        /// The database.
+        database: PathBuf,
+    },
     /// The directory was written by a version this one cannot read.
     #[error("database format {found} is not supported (this version reads {supported})")]
     UnsupportedFormat {

@@ -149,10 +149,35 @@ fn a_backup_of_a_running_server_verifies_and_is_served_as_what_it_was() {
     let again = client.run(&doc! {"nilometerBackup": text(&copy)});
     assert_eq!(code(&again), 2, "it is not empty: {again:?}");
     assert_eq!(code(&client.run(&doc! {"nilometerBackup": "here"})), 2);
+    // What the system says against the directory is no fault of the program.
+    let impossible = client.run(&doc! {"nilometerBackup": "/proc/nowhere"});
+    assert_eq!(code(&impossible), 96, "{impossible:?}");
     assert_eq!(
         code(&client.run_on("shop", &doc! {"nilometerBackup": "/x"})),
         13
     );
+}
+
+#[test]
+fn nothing_is_copied_into_itself() {
+    let directory = Directory::new();
+    let (data, _) = at_rest(&directory);
+    let inside = data.join("some/where");
+    for arguments in [
+        vec!["restore", text(&data), text(&inside)],
+        vec!["salvage", text(&data), text(&inside)],
+        vec!["backup", "--dbpath", text(&data), text(&inside)],
+    ] {
+        let (code, told) = run(&arguments);
+        assert_eq!(code, Some(100), "{arguments:?}: {told}");
+        assert!(told.contains("lies within"), "{told}");
+        assert!(!data.join("some").exists(), "{arguments:?}");
+    }
+    let server = directory.serve();
+    let reply = server
+        .connect()
+        .run(&doc! {"nilometerBackup": text(&inside)});
+    assert_eq!(code(&reply), 2, "{reply:?}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl Core {
     /// Copies the database as it is now into the empty or absent directory `target`.
     pub(crate) fn checkpoint(&self, target: &Path) -> Result<()> {
         self.health.check_writable()?;
-        make_empty(target)?;
+        make_empty(target, self.context.directory.path())?;
         let list = lock(&self.list);
         let pinned = Pinned::new(self);
         create(&trees_path(target))?;
@@ -82,8 +82,14 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// Makes `target` a directory with nothing in it, or refuses one that holds anything.
-pub(super) fn make_empty(target: &Path) -> Result<()> {
+/// Makes `target` a directory with nothing in it, or refuses one that holds anything or lies within `source`.
+pub(super) fn make_empty(target: &Path, source: &Path) -> Result<()> {
+    if lies_within(target, source) {
+        return Err(Error::Within {
+            path: target.to_path_buf(),
+            database: source.to_path_buf(),
+        });
+    }
     create(target)?;
     let mut entries = fs::read_dir(target).map_err(|source| Error::io("list", target, source))?;
     if entries.next().is_some() {
@@ -92,6 +98,18 @@ pub(super) fn make_empty(target: &Path) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// True if `target`, which need not be there yet, is the folder `source` or one in it.
+fn lies_within(target: &Path, source: &Path) -> bool {
+    let named = |path: &Path| match path.as_os_str().is_empty() {
+        true => fs::canonicalize("."),
+        false => fs::canonicalize(path),
+    };
+    let nearest = target.ancestors().find_map(|path| named(path).ok());
+    nearest
+        .zip(named(source).ok())
+        .is_some_and(|(target, source)| target.starts_with(source))
 }
 
 fn create(path: &Path) -> Result<()> {

@@ -22,7 +22,7 @@ pub fn copy_database(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u
         });
     }
     let _lock = lock_existing(source)?;
-    make_empty(target)?;
+    make_empty(target, source)?;
     copy_folder(source, target, each)?;
     copy_file(&format, target, each)?;
     sync(target)?;

@@ -77,6 +77,14 @@ fn directories_of_others_are_refused() {
     assert!(matches!(second, Some(Error::Locked { .. })));
     let onto = engine.checkpoint(path).err();
     assert!(matches!(onto, Some(Error::NotEmpty { .. })));
+    for inside in [db.clone(), db.join("copy"), db.join("x/../y")] {
+        let inside = engine.checkpoint(&inside).err();
+        assert!(matches!(inside, Some(Error::Within { .. })), "{inside:?}");
+    }
+    assert!(!db.join("copy").exists());
+    engine
+        .checkpoint(&db.join("../beside"))
+        .expect("beside it is not within");
     engine.close().expect("close");
     LsmEngine::open(&db, LsmOptions::tiny()).expect("open again");
     std::fs::write(db.join("FORMAT"), "nilometer storage format 9\n").expect("write");

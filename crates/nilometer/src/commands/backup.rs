@@ -11,7 +11,7 @@ use super::args::Args;
 use super::{Authorization, CommandContext, CommandSpec, Fields};
 use crate::auth::Action;
 use crate::database::Database;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
 
 pub(super) const SPEC: CommandSpec = CommandSpec {
@@ -36,7 +36,12 @@ fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Re
     }
     let clock = &database.services().clock;
     let started = clock.monotonic();
-    database.checkpoint(directory)?;
+    // Whatever the system says against the directory is no fault of the program.
+    let copied = database.checkpoint(directory).map_err(|e| match e.code {
+        ErrorCode::InternalError => Error::new(ErrorCode::OperationFailed, e.message),
+        _ => e,
+    });
+    copied?;
     let took = clock.monotonic().saturating_sub(started);
     Ok(doc! {
         "directory": directory.display().to_string(),

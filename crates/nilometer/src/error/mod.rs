@@ -93,7 +93,9 @@ impl From<nilometer_storage::Error> for Error {
             Storage::InvalidKey { .. } => ErrorCode::KeyTooLong,
             Storage::Full { .. } => ErrorCode::OutOfDiskSpace,
             Storage::Closed => ErrorCode::InterruptedAtShutdown,
-            Storage::NotEmpty { .. } | Storage::ForeignDirectory { .. } => ErrorCode::BadValue,
+            Storage::NotEmpty { .. }
+            | Storage::Within { .. }
+            | Storage::ForeignDirectory { .. } => ErrorCode::BadValue,
             // Whoever still held the collection that was kept there.
             Storage::UnknownKeyspace { .. } => {
                 return Self::new(
