@@ -27,6 +27,17 @@ pub enum Kind {
     Rules,
 }
 
+impl Kind {
+    /// What a value of this type must be.
+    fn takes(self) -> &'static str {
+        match self {
+            Self::Bool => "true or false",
+            Self::Int | Self::Long => "a whole number",
+            Self::Rules => "a list of names",
+        }
+    }
+}
+
 /// When a parameter may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetAt {
@@ -286,14 +297,16 @@ fn parse_value(spec: &ParameterSpec, value: ValueRef<'_>) -> Result<i64> {
         (Kind::Int | Kind::Long, value) if value.is_number() => {
             value.as_exact_i64().ok_or_else(|| {
                 Error::bad_value(format!(
-                    "Failed to set parameter {}: the value is no whole number",
-                    spec.name
+                    "Failed to set parameter {}: it takes {}",
+                    spec.name,
+                    spec.kind.takes()
                 ))
             })
         }
         (_, other) => Err(Error::type_mismatch(format!(
-            "Failed to set parameter {}: it takes no value of type '{}'",
+            "Failed to set parameter {}: it takes {}, not a value of type '{}'",
             spec.name,
+            spec.kind.takes(),
             other.type_name()
         ))),
     }
@@ -317,8 +330,9 @@ fn parse_text(spec: &ParameterSpec, text: &str) -> Result<i64> {
     };
     parsed.ok_or_else(|| {
         Error::bad_value(format!(
-            "Failed to set parameter {}: cannot read the value '{text}'",
-            spec.name
+            "Failed to set parameter {}: it takes {}, not '{text}'",
+            spec.name,
+            spec.kind.takes()
         ))
     })
 }

@@ -211,7 +211,7 @@ impl ActionSet {
             let action = Action::from_name(name).ok_or_else(|| {
                 Error::new(
                     ErrorCode::FailedToParse,
-                    format!("there is no action called '{name}'"),
+                    format!("Unrecognized action privilege strings: {name}"),
                 )
             })?;
             set = match action {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::{Binary, Document, Value, ValueRef, doc};
 
 use super::builtin;
@@ -346,14 +347,15 @@ impl Authority {
         if db != "admin" {
             if let Some(other) = role.roles.iter().find(|r| r.db != db) {
                 return refused(format!(
-                    "a role of the database '{db}' cannot inherit {other}, which belongs to another database"
+                    "Roles on the '{db}' database cannot be granted roles from other databases, as {other}"
                 ));
             }
             let mut privileges = role.privileges.iter();
             if let Some(other) = privileges.find(|p| !p.resource.is_within(db)) {
+                let resource = other.resource.to_document();
                 return refused(format!(
-                    "a role of the database '{db}' cannot have privileges beyond it, as on {:?}",
-                    other.resource
+                    "Roles on the '{db}' database cannot be granted privileges that target other databases or the cluster, as {}",
+                    value_to_relaxed(ValueRef::Document(resource.as_ref()))
                 ));
             }
         }

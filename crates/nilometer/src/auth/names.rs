@@ -61,7 +61,7 @@ impl RoleName {
                 check(role, path)?;
                 Ok(Self::new(role, db))
             }
-            other => Err(Error::wrong_field_type(path, other, "object")),
+            other => Err(Error::wrong_field_types(path, other, "string, object")),
         }
     }
 
@@ -92,7 +92,7 @@ impl UserName {
                 check(user, path)?;
                 Ok(Self::new(user, db))
             }
-            other => Err(Error::wrong_field_type(path, other, "object")),
+            other => Err(Error::wrong_field_types(path, other, "string, object")),
         }
     }
 

@@ -21,7 +21,9 @@ impl Privilege {
         let (mut resource, mut actions) = (None, None);
         for element in document {
             match (element.name(), element.value()) {
-                ("resource", ValueRef::Document(given)) => resource = Some(Resource::parse(given)?),
+                ("resource", ValueRef::Document(given)) => {
+                    resource = Some(Resource::parse(given, &format!("{path}.resource"))?);
+                }
                 ("resource", other) => {
                     let path = format_args!("{path}.resource");
                     return Err(Error::wrong_field_type(path, other, "object"));

@@ -13,6 +13,7 @@
 //! Empty names in the form with `system_buckets` mean any, and `db` may be left out. Who may read a
 //! time-series collection need not be allowed to read its buckets by their own name.
 
+use nilometer_bson::extjson::value_to_relaxed;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
 
 use crate::catalog::BUCKETS_PREFIX;
@@ -115,13 +116,13 @@ impl Resource {
         }
     }
 
-    /// Reads a resource document.
-    pub fn parse(document: DocRef<'_>) -> Result<Self> {
+    /// Reads a resource document. `path` names it in errors.
+    pub fn parse(document: DocRef<'_>, path: &str) -> Result<Self> {
         let text = |name: &str| match document.get(name) {
             ValueRef::Missing => Ok(None),
             ValueRef::String(text) => Ok(Some(text.to_owned())),
             other => Err(Error::wrong_field_type(
-                format_args!("resource.{name}"),
+                format_args!("{path}.{name}"),
                 other,
                 "string",
             )),
@@ -129,10 +130,14 @@ impl Resource {
         let flag = |name: &str| match document.get(name) {
             ValueRef::Missing => Ok(false),
             ValueRef::Bool(true) => Ok(true),
-            other => Err(Error::bad_value(format!(
-                "'resource.{name}' can only be true, not {} {other:?}",
-                other.type_name()
+            ValueRef::Bool(false) => Err(Error::bad_value(format!(
+                "'{path}.{name}' can only be true"
             ))),
+            other => Err(Error::wrong_field_type(
+                format_args!("{path}.{name}"),
+                other,
+                "bool",
+            )),
         };
         let known = [
             "anyResource",
@@ -143,7 +148,7 @@ impl Resource {
         ];
         if let Some(other) = document.iter().find(|e| !known.contains(&e.name())) {
             return Err(Error::unknown_field(format_args!(
-                "resource.{}",
+                "{path}.{}",
                 other.name()
             )));
         }
@@ -158,9 +163,10 @@ impl Resource {
                 db: db.unwrap_or_default(),
                 collection,
             }),
-            _ => Err(Error::bad_value(
-                "a resource is one of {db, collection}, {db, system_buckets}, {cluster: true} and {anyResource: true}",
-            )),
+            _ => Err(Error::bad_value(format!(
+                "'{path}' must be one of {{db, collection}}, {{db, system_buckets}}, {{cluster: true}} and {{anyResource: true}}, not {}",
+                value_to_relaxed(ValueRef::Document(document))
+            ))),
         }
     }
 
@@ -243,7 +249,7 @@ mod tests {
             Resource::buckets("d"),
         ] {
             let document = resource.to_document();
-            assert_eq!(Resource::parse(document.as_ref()).unwrap(), resource);
+            assert_eq!(Resource::parse(document.as_ref(), "r").unwrap(), resource);
         }
         for bad in [
             doc! {},
@@ -253,7 +259,7 @@ mod tests {
             doc! {"db": 1, "collection": "c"},
             doc! {"what": 1},
         ] {
-            assert!(Resource::parse(bad.as_ref()).is_err(), "{bad:?}");
+            assert!(Resource::parse(bad.as_ref(), "r").is_err(), "{bad:?}");
         }
     }
 }

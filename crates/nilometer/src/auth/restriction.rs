@@ -53,27 +53,26 @@ struct Restriction {
 pub struct Restrictions(Vec<Restriction>);
 
 impl Restrictions {
-    /// Reads the array; missing is no restriction.
-    pub fn parse(value: ValueRef<'_>) -> Result<Self> {
-        const PATH: &str = "authenticationRestrictions";
+    /// Reads the array; missing is no restriction. `path` names it in errors.
+    pub fn parse(value: ValueRef<'_>, path: &str) -> Result<Self> {
         let array = match value {
             ValueRef::Missing | ValueRef::Null => return Ok(Self::default()),
             ValueRef::Array(array) => array,
-            other => return Err(Error::wrong_field_type(PATH, other, "array")),
+            other => return Err(Error::wrong_field_type(path, other, "array")),
         };
         let mut all = Vec::new();
         for value in array.iter() {
             let ValueRef::Document(document) = value else {
-                return Err(Error::wrong_field_type(PATH, value, "object"));
+                return Err(Error::wrong_field_type(path, value, "object"));
             };
             let mut one = Restriction::default();
             for element in document {
                 let slot = match element.name() {
                     "clientSource" => &mut one.client,
                     "serverAddress" => &mut one.server,
-                    other => return Err(Error::unknown_field(format_args!("{PATH}.{other}"))),
+                    other => return Err(Error::unknown_field(format_args!("{path}.{other}"))),
                 };
-                let path = format!("{PATH}.{}", element.name());
+                let path = format!("{path}.{}", element.name());
                 *slot = Some(ranges(element.value(), &path)?);
             }
             all.push(one);
@@ -139,7 +138,7 @@ mod tests {
             doc! {"clientSource": array!["10.0.0.0/8", "::1"]},
             doc! {"serverAddress": array!["192.168.1.1"]},
         ]};
-        let read = Restrictions::parse(given.get("r")).unwrap();
+        let read = Restrictions::parse(given.get("r"), "r").unwrap();
         assert_eq!(doc! {"r": read.to_value()}.as_bytes(), given.as_bytes());
         let at = |text: &str| Some(text.parse().unwrap());
         let here = at("127.0.0.1");
@@ -157,7 +156,7 @@ mod tests {
             doc! {"r": array![doc! {"clientSource": array!["10.0.0.0/33"]}]},
             doc! {"r": array![doc! {"clientSource": array!["here"]}]},
         ] {
-            assert!(Restrictions::parse(bad.get("r")).is_err(), "{bad:?}");
+            assert!(Restrictions::parse(bad.get("r"), "r").is_err(), "{bad:?}");
         }
     }
 }

@@ -41,7 +41,10 @@ impl Role {
         Ok(Self {
             privileges: Privileges::parse(&array(document, "privileges"), "privileges")?,
             roles,
-            restrictions: Restrictions::parse(document.get("authenticationRestrictions"))?,
+            restrictions: Restrictions::parse(
+                document.get("authenticationRestrictions"),
+                "authenticationRestrictions",
+            )?,
             name,
         })
     }

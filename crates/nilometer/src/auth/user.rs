@@ -106,7 +106,10 @@ impl User {
             credentials,
             roles: stored_roles(document, &name.db)?,
             custom_data: custom_data.map(DocRef::to_document),
-            restrictions: Restrictions::parse(document.get("authenticationRestrictions"))?,
+            restrictions: Restrictions::parse(
+                document.get("authenticationRestrictions"),
+                "authenticationRestrictions",
+            )?,
             name,
         })
     }

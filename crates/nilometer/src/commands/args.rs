@@ -108,11 +108,7 @@ impl<'a> Args<'a> {
     /// Error 14 where several types would do. (The quotation mark before the bracket is how
     /// MongoDB writes it, and clients compare the text.)
     fn wrong_types(&self, name: &str, found: ValueRef<'_>, expected: &str) -> Error {
-        Error::type_mismatch(format!(
-            "BSON field '{}.{name}' is the wrong type '{}', expected types '[{expected}']",
-            self.path,
-            found.type_name()
-        ))
+        Error::wrong_field_types(format_args!("{}.{name}", self.path), found, expected)
     }
 
     /// The field as it is; missing if it is not there.

@@ -7,12 +7,15 @@ use super::authorization::{Asked, Needed};
 use super::users::changing;
 use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
 use crate::auth::{
-    Action, Authority, Privilege, Privileges, Resource, Restrictions, Role, RoleName, Target,
-    is_builtin,
+    Action, Authority, EXTERNAL, Privilege, Privileges, Resource, Restrictions, Role, RoleName,
+    Target, is_builtin,
 };
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::Request;
+
+/// The database of what belongs to this server alone: nobody is known there.
+pub(super) const LOCAL: &str = "local";
 
 const FIELDS: &[&str] = &["privileges", "roles", "authenticationRestrictions"];
 
@@ -141,6 +144,12 @@ pub(super) fn role_names(args: &Args<'_>, field: &str, db: &str) -> Result<Vec<R
     Ok(names)
 }
 
+/// From where somebody may log in, if the command says so.
+pub(super) fn restrictions(args: &Args<'_>) -> Result<Restrictions> {
+    const FIELD: &str = "authenticationRestrictions";
+    Restrictions::parse(args.value(FIELD), &format!("{}.{FIELD}", args.path()))
+}
+
 /// The privileges the field `privileges` lists; it must be there.
 fn privileges(args: &Args<'_>) -> Result<Privileges> {
     let array = args.required_array("privileges")?;
@@ -226,11 +235,15 @@ fn create(
 ) -> Result<Document> {
     let args = Args::new("createRole", request.body.as_ref());
     let db = context.database_name();
+    if db == EXTERNAL || db == LOCAL {
+        let text = format!("Cannot create roles in the {db} database");
+        return Err(Error::bad_value(text));
+    }
     database.authority().create_role(Role {
         name: name("createRole", db, request)?,
         privileges: privileges(&args)?,
         roles: role_names(&args, "roles", db)?,
-        restrictions: Restrictions::parse(args.value("authenticationRestrictions"))?,
+        restrictions: restrictions(&args)?,
     })?;
     Ok(Document::new())
 }
@@ -252,7 +265,7 @@ fn update(
     let roles = given("roles")
         .then(|| role_names(&args, "roles", db))
         .transpose()?;
-    let restrictions = Restrictions::parse(args.value("authenticationRestrictions"))?;
+    let restrictions = restrictions(&args)?;
     let name = name("updateRole", db, request)?;
     database.authority().change_role(&name, |role| {
         if let Some(fresh) = fresh {
@@ -349,7 +362,7 @@ fn revoke_privileges(
                 return Err(Error::new(
                     ErrorCode::PrivilegeNotFound,
                     format!(
-                        "the role has no privilege on {}",
+                        "Role: {name} does not contain any privileges on {}",
                         nilometer_bson::extjson::value_to_relaxed(ValueRef::Document(
                             resource.to_document().as_ref()
                         ))

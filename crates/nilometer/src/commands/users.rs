@@ -4,11 +4,9 @@ use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
 
 use super::args::Args;
 use super::authorization::{Asked, Needed};
-use super::roles::{add_missing, role_names};
+use super::roles::{LOCAL, add_missing, restrictions, role_names};
 use super::{Access, Authorization, CommandContext, CommandSpec, Fields};
-use crate::auth::{
-    self, Action, Credentials, EXTERNAL, Mechanism, Restrictions, Target, User, UserName,
-};
+use crate::auth::{self, Action, Credentials, EXTERNAL, Mechanism, Target, User, UserName};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::eval::matcher::MatchExpression;
@@ -178,6 +176,11 @@ fn create(
 ) -> Result<Document> {
     let args = Args::new("createUser", request.body.as_ref());
     let db = context.database_name();
+    if db == LOCAL {
+        return Err(Error::bad_value(
+            "Cannot create users in the local database",
+        ));
+    }
     let name = name("createUser", db, request)?;
     let roles = role_names(&args, "roles", db)?;
     let password = args.string("pwd")?;
@@ -212,7 +215,7 @@ fn create(
         credentials,
         roles,
         custom_data: args.document("customData")?.map(|d| d.to_document()),
-        restrictions: Restrictions::parse(args.value("authenticationRestrictions"))?,
+        restrictions: restrictions(&args)?,
     })?;
     Ok(Document::new())
 }
@@ -295,7 +298,8 @@ fn update(
     let db = context.database_name();
     let name = name("updateUser", db, request)?;
     let given = |field: &str| args.document_ref().contains(field);
-    if !FIELDS.iter().any(|field| given(field)) {
+    let changes = |field: &&str| *field != "digestPassword" && given(field);
+    if !FIELDS.iter().any(changes) {
         return Err(Error::bad_value(
             "Must specify at least one field to update in updateUser",
         ));
@@ -321,7 +325,7 @@ fn update(
     };
     let kept = mechanisms(&args)?.filter(|_| fresh.is_none());
     let custom_data = args.document("customData")?.map(|d| d.to_document());
-    let restrictions = Restrictions::parse(args.value("authenticationRestrictions"))?;
+    let restrictions = restrictions(&args)?;
     database.authority().change_user(&name, |user| {
         if let Some(fresh) = fresh {
             user.credentials = fresh;
@@ -415,7 +419,15 @@ impl Wanted {
         let args = Args::new("usersInfo", body);
         let value = args.value("usersInfo");
         match value {
-            ValueRef::Document(d) if d.contains("forAllDBs") => Ok(Self::All(None)),
+            ValueRef::Document(d) if d.contains("forAllDBs") => {
+                let nested = args.nested("usersInfo", &["forAllDBs"])?;
+                match nested.map(|n| n.boolean("forAllDBs")).transpose()? {
+                    Some(Some(true)) => Ok(Self::All(None)),
+                    _ => Err(Error::bad_value(
+                        "'usersInfo.usersInfo.forAllDBs' can only be true",
+                    )),
+                }
+            }
             ValueRef::Array(array) => {
                 let names = array.iter().map(|v| UserName::parse(v, db, PATH));
                 Ok(Self::Named(names.collect::<Result<_>>()?))

@@ -100,6 +100,10 @@ impl Collections for StoredCollections {
                 )?])
             }
             ("$planCacheStats", Some(coll)) => {
+                // All hosts are this one.
+                let args = Args::new("$planCacheStats", argument);
+                args.check_names(&["allHosts"])?;
+                args.boolean("allHosts")?;
                 let host = &self.services.host;
                 let host_port = format!("{}:{}", host.hostname, host.port);
                 Ok(self.plans.stats(&format!("{db}.{coll}"), &host_port))
@@ -111,10 +115,18 @@ impl Collections for StoredCollections {
                 ErrorCode::InvalidNamespace,
                 "$currentOp must be run against the 'admin' database with {aggregate: 1}",
             )),
-            ("$indexStats", Some(coll)) => self.index_stats(&Namespace {
-                database: db.to_owned(),
-                collection: coll.to_owned(),
-            }),
+            ("$indexStats", Some(coll)) => {
+                if !argument.is_empty() {
+                    return Err(Error::location(
+                        28_803,
+                        "The $indexStats stage specification must be an empty object",
+                    ));
+                }
+                self.index_stats(&Namespace {
+                    database: db.to_owned(),
+                    collection: coll.to_owned(),
+                })
+            }
             ("$listCatalog", coll) => self.list_catalog(db, coll, argument),
             ("$listLocalSessions", None) => sessions(&self.services, stage, argument, user),
             ("$listSessions", Some("system.sessions")) if db == "config" => {

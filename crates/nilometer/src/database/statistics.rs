@@ -1,10 +1,11 @@
 //! Sizes and counts of collections and databases, as `collStats`, `dbStats` and `$collStats` show them.
 
-use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef, doc};
+use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 
 use super::Database;
 use super::collections::StoredCollections;
 use crate::catalog::{CatalogEntry, Collection, Namespace, Storage};
+use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
 use crate::services::{LatencyClass, TopEntry};
 use crate::write::CappedLimits;
@@ -171,58 +172,48 @@ impl StoredCollections {
         out.append("ns", namespace.to_string());
         out.append("host", host);
         out.append("localTime", Value::DateTime(now_ms));
+        let stage = Args::new("$collStats", argument);
+        let known = ["storageStats", "count", "latencyStats", "queryExecStats"];
+        stage.check_names(&known)?;
         for element in argument {
-            let Some(options) = element.value().as_document() else {
-                return Err(Error::type_mismatch(format!(
-                    "$collStats.{} must be an object",
-                    element.name()
-                )));
-            };
             match element.name() {
                 "storageStats" => {
-                    let scale =
-                        match options.get("scale") {
-                            ValueRef::Missing => 1,
-                            value => value.as_exact_i64().filter(|scale| *scale > 0).ok_or_else(
-                                || Error::bad_value("scale has to be a number greater than 0"),
-                            )?,
-                        };
+                    // The last three say how MongoDB goes about it, not what it answers.
+                    let known = ["scale", "verbose", "waitForLock", "numericOnly"];
+                    let options = stage.nested("storageStats", &known)?;
+                    for flag in known.iter().skip(1) {
+                        options.as_ref().map(|o| o.boolean(flag)).transpose()?;
+                    }
+                    let scale = options
+                        .map(|o| o.integer_at_least("scale", 1))
+                        .transpose()?;
+                    if self.catalog.get(namespace).is_none() {
+                        return Err(nothing_to_tell("storageStats", namespace));
+                    }
+                    let scale = scale.flatten().unwrap_or(1);
                     out.append("storageStats", self.storage_stats(namespace, scale)?);
                 }
                 "count" => {
-                    let collection = self.catalog.collection(namespace).ok_or_else(|| {
-                        Error::new(
-                            ErrorCode::NamespaceNotFound,
-                            format!(
-                                "Unable to retrieve count in $collStats stage :: caused by :: Collection [{namespace}] not found."
-                            ),
-                        )
-                    })?;
+                    stage.nested("count", &[])?;
+                    // Views, and time series as such, have none, as in MongoDB.
+                    let collection = self.catalog.collection(namespace);
+                    let collection =
+                        collection.ok_or_else(|| nothing_to_tell("count", namespace))?;
                     let sizes = self.sizes(&collection)?;
                     out.append("count", i64::try_from(sizes.count).unwrap_or(i64::MAX));
                 }
                 "latencyStats" => {
-                    let histograms = match options.get("histograms") {
-                        ValueRef::Missing => false,
-                        ValueRef::Bool(asked) => asked,
-                        other => {
-                            return Err(Error::type_mismatch(format!(
-                                "$collStats.latencyStats.histograms must be a bool, not {}",
-                                other.type_name()
-                            )));
-                        }
-                    };
+                    let options = stage.nested("latencyStats", &["histograms"])?;
+                    let asked = options.map(|o| o.boolean("histograms")).transpose()?;
                     let top = self.services.top.entry(&namespace.to_string());
+                    let histograms = asked.flatten().unwrap_or(false);
                     out.append("latencyStats", latency_stats(&top, histograms));
                 }
-                "queryExecStats" => {
+                other => {
                     return Err(Error::new(
                         ErrorCode::CommandNotSupported,
-                        format!("$collStats.{} is not supported yet", element.name()),
+                        format!("$collStats.{other} is not supported: scans are not counted"),
                     ));
-                }
-                other => {
-                    return Err(Error::unknown_field(format_args!("$collStats.{other}")));
                 }
             }
         }
@@ -267,6 +258,16 @@ impl StoredCollections {
             "scaleFactor": scale,
         })
     }
+}
+
+/// There is no collection to which the field `asked` of `$collStats` applies.
+fn nothing_to_tell(asked: &str, namespace: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::NamespaceNotFound,
+        format!(
+            "Unable to retrieve {asked} in $collStats stage :: caused by :: Collection [{namespace}] not found."
+        ),
+    )
 }
 
 /// `indexDetails`, and the names of those that are still being built.

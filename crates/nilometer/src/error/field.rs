@@ -45,4 +45,12 @@ impl Error {
             found.type_name()
         ))
     }
+
+    /// The same where values of several types would do.
+    pub fn wrong_field_types(path: impl Display, found: ValueRef<'_>, expected: &str) -> Self {
+        Self::type_mismatch(format!(
+            "BSON field '{path}' is the wrong type '{}', expected types '[{expected}']",
+            found.type_name()
+        ))
+    }
 }
