@@ -10,7 +10,7 @@ use super::transfer::CollectionGiven;
 
 /// A time-series document database that speaks the MongoDB wire protocol.
 #[derive(Debug, Parser)]
-#[command(name = "nilometer", version = crate::VERSION, about, arg_required_else_help = true)]
+#[command(name = "nilometer", version = crate::VERSION, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -260,6 +260,10 @@ pub(crate) struct Given {
     #[arg(long, value_name = "FILE", help_heading = "Logging")]
     pub(crate) logpath: Option<PathBuf>,
 
+    /// The configuration file asks for a log file
+    #[arg(skip)]
+    pub(crate) logs_to_file: bool,
+
     /// Append to the log file instead of starting it anew
     #[arg(long, help_heading = "Logging")]
     pub(crate) logappend: bool,
@@ -298,6 +302,7 @@ impl Given {
             quiet: self.quiet || file.quiet,
             verbose: self.verbose.max(file.verbose),
             logpath: self.logpath.or(file.logpath),
+            logs_to_file: self.logs_to_file || file.logs_to_file,
             logappend: self.logappend || file.logappend,
         }
     }

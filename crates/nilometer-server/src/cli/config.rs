@@ -12,7 +12,7 @@
 //!   ttlMonitorSleepSecs: 30
 //! ```
 //!
-//! Keys may also be written with dots. A key that is not known is an error, not ignored.
+//! Keys may also be written with dots. A key that is not known is an error, not ignored; so is one without a value.
 
 use std::path::{Path, PathBuf};
 
@@ -49,10 +49,27 @@ pub(crate) fn parse(text: &str) -> Result<Given, Failure> {
     Ok(given)
 }
 
+/// Keys that hold keys. They may be empty.
+const SECTIONS: [&str; 11] = [
+    "",
+    "auditLog",
+    "net",
+    "net.compression",
+    "net.tls",
+    "operationProfiling",
+    "processManagement",
+    "security",
+    "setParameter",
+    "storage",
+    "systemLog",
+];
+
 /// Sets what `value` at `path` says; goes into sections.
 fn walk(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
+    let is_section = SECTIONS.contains(&path);
+    let refused = |text: String| Err(Failure::Options(text));
     match value {
-        Yaml::Hash(section) => {
+        Yaml::Hash(section) if is_section || !section.is_empty() => {
             for (key, value) in section {
                 let key = scalar(path, key)?;
                 let path = if path.is_empty() {
@@ -64,7 +81,12 @@ fn walk(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Yaml::Null => Ok(()),
+        Yaml::Null if is_section => Ok(()),
+        Yaml::Hash(_) | Yaml::Null => refused(format!("{path} has no value")),
+        _ if path.is_empty() => refused("the configuration file holds no keys".into()),
+        _ if is_section => refused(format!(
+            "{path} is a section with keys of its own, and takes no value"
+        )),
         _ => set(path, value, given),
     }
 }
@@ -90,7 +112,7 @@ fn set(path: &str, value: &Yaml, given: &mut Given) -> Result<(), Failure> {
         "systemLog.verbosity" => given.verbose = number(path, &text)?,
         "systemLog.path" => given.logpath = Some(PathBuf::from(text)),
         "systemLog.logAppend" => given.logappend = boolean(path, &text)?,
-        "systemLog.destination" if text == "file" => {}
+        "systemLog.destination" if text == "file" => given.logs_to_file = true,
         "systemLog.destination" => {
             return Err(Failure::Options(format!(
                 "systemLog.destination can only be file, not {text}"
@@ -115,9 +137,10 @@ fn scalar(path: &str, value: &Yaml) -> Result<String, Failure> {
     }
 }
 
-fn number<T: std::str::FromStr>(path: &str, text: &str) -> Result<T, Failure> {
-    text.parse()
-        .map_err(|_| Failure::Options(format!("{path} is no number in its range: {text}")))
+fn number<T: TryFrom<i64>>(path: &str, text: &str) -> Result<T, Failure> {
+    let refused = |what: &str| Failure::Options(format!("{path} must be {what}, not {text}"));
+    let number: i64 = text.parse().map_err(|_| refused("a whole number"))?;
+    T::try_from(number).map_err(|_| refused("a number within its range"))
 }
 
 fn boolean(path: &str, text: &str) -> Result<bool, Failure> {
@@ -150,6 +173,34 @@ mod tests {
         assert_eq!(parse("net.port: 7").unwrap().port, Some(7));
         assert_eq!(parse("").unwrap().port, None);
         assert_eq!(parse("# nothing\n").unwrap().port, None);
+        assert_eq!(parse("net:\n  # port: 5\n").unwrap().port, None);
+    }
+
+    #[test]
+    fn errors_name_the_key_and_what_it_takes() {
+        let complaint = |text: &str| parse(text).unwrap_err().to_string();
+        for (text, expected) in [
+            ("net:\n  port: x", "net.port must be a whole number, not x"),
+            (
+                "net:\n  port: 70000",
+                "net.port must be a number within its range, not 70000",
+            ),
+            ("net:\n  port:", "net.port has no value"),
+            (
+                "net: 5",
+                "net is a section with keys of its own, and takes no value",
+            ),
+            (
+                "storage:\n  engine: x",
+                "Unrecognized option: storage.engine",
+            ),
+        ] {
+            assert_eq!(complaint(text), expected);
+        }
+        let settled =
+            crate::cli::Settings::resolve(&parse("systemLog:\n  destination: file\n").unwrap());
+        let text = settled.unwrap_err().to_string();
+        assert_eq!(text, "systemLog.destination: file needs systemLog.path");
     }
 
     #[test]
@@ -160,8 +211,14 @@ mod tests {
             "net:\n  port: [1]\n",
             "systemLog:\n  destination: syslog\n",
             "systemLog:\n  quiet: perhaps\n",
+            "systemLog:\n  verbosity: x\n",
             "a: b: c",
             "just text",
+            "foo:\n",
+            "foo: {}\n",
+            "storage:\n  journal:\n",
+            "net:\n  port:\n",
+            "net: 5\n",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }

@@ -9,10 +9,14 @@ use clap_complete::Shell;
 
 use super::args::Cli;
 use super::{Failure, Settings, config};
+use crate::tls::Tls;
 
-/// Says whether a configuration file can be used.
+/// Says whether a configuration file can be used. The certificates it names are read.
 pub(super) fn check_config(file: &Path) -> Result<(), Failure> {
-    Settings::resolve(&config::read(file)?)?;
+    let settings = Settings::resolve(&config::read(file)?)?;
+    if let Some(options) = settings.security.tls {
+        Tls::new(options).map_err(|e| Failure::Options(format!("TLS: {e}")))?;
+    }
     let mut out = std::io::stdout().lock();
     writeln!(
         out,

@@ -20,6 +20,7 @@ use super::greeting::Greeting;
 use super::{Failure, Security, Settings, config};
 use crate::audit::AuditLog;
 use crate::http::{Http, HttpOptions};
+use crate::log::Sink;
 use crate::server::{Options, Server};
 use crate::shutdown::{Reason, ShutdownSignal};
 use crate::tls::Tls;
@@ -36,8 +37,13 @@ pub(crate) fn run(given: Given, argv: Vec<String>) -> Result<(), Failure> {
     };
     let settings = Settings::resolve(&given)?;
     let ring = Arc::new(LogRing::default());
-    log::start(&settings.sink, settings.verbosity, ring.clone())
-        .map_err(|e| Failure::Options(format!("cannot start the log: {e}")))?;
+    log::start(&settings.sink, settings.verbosity, ring.clone()).map_err(|e| {
+        let file = match &settings.sink {
+            Sink::File { path, .. } => format!(" {}", path.display()),
+            Sink::StandardOutput | Sink::None => String::new(),
+        };
+        Failure::Options(format!("cannot start the log{file}: {e}"))
+    })?;
     let outcome = serve(settings, argv, ring);
     if let Err(failure) = &outcome {
         error!(c = "CONTROL", id = 20_557, error = %failure, "Exiting");

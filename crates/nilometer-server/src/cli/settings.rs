@@ -68,6 +68,11 @@ impl Settings {
         if given.logappend && given.logpath.is_none() {
             return Err(Failure::Options("--logappend needs --logpath".into()));
         }
+        if given.logs_to_file && given.logpath.is_none() {
+            return Err(Failure::Options(
+                "systemLog.destination: file needs systemLog.path".into(),
+            ));
+        }
         let web_hosts = web_hosts(given, &hosts)?;
         Ok(Self {
             data_directory: given

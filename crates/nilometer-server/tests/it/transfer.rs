@@ -149,6 +149,41 @@ fn an_import_that_is_cut_short_says_where_to_go_on() {
 }
 
 #[test]
+fn a_file_that_is_not_what_it_should_be_is_told_of() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let csv = ["import", "--collection", "c", "--format", "csv"];
+    // The second line would take all others for its value.
+    let open = "_id,text\n1,a\n2,\"b\n3,c\n4,d\n";
+    let (code, told) = run(&server, &csv, open);
+    assert_eq!(code, Some(100), "{told}");
+    assert!(told.contains("line 3: a quote is opened"), "{told}");
+    assert_eq!(all(&mut client, "c").len(), 1);
+    for (text, expected) in [
+        ("a,a\n1,2\n", "two columns 'a'"),
+        ("a,a.b\n1,2\n", "exclude each other"),
+    ] {
+        let (code, told) = run(&server, &csv, text);
+        assert_eq!(code, Some(2), "{told}");
+        assert!(
+            told.contains(expected) && !told.contains("go on with"),
+            "{told}"
+        );
+    }
+    let skipped = ["import", "--collection", "c", "--skip", "3"];
+    let (code, told) = run(&server, &skipped, "{}\n{}\n");
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("--skip 3 leaves out more"), "{told}");
+    let (code, told) = run(&server, &["import", "/", "--collection", "c"], "");
+    assert_eq!(code, Some(100), "{told}");
+    assert!(told.contains("cannot read /: "), "{told}");
+    let full = ["export", "/dev/full", "--collection", "c"];
+    let (code, told) = run(&server, &full, "");
+    assert_eq!(code, Some(100), "{told}");
+    assert!(told.contains("cannot write /dev/full: "), "{told}");
+}
+
+#[test]
 fn csv_has_types_and_goes_both_ways() {
     let server = Server::start();
     let directory = Directory::new();
@@ -308,7 +343,7 @@ const PARQUET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/garden.parq
 fn a_program_without_parquet_says_so() {
     let server = Server::start();
     let (code, told) = run(&server, &["import", PARQUET, "--collection", "c"], "");
-    assert_eq!(code, Some(100), "{told}");
+    assert_eq!(code, Some(2), "{told}");
     assert!(told.contains("--features parquet"), "{told}");
     let export = [
         "export",

@@ -8,6 +8,11 @@
 //! A name may say its type: `auto()`, `string()`, `int32()`, `int64()`, `double()`, `decimal()`, `boolean()`,
 //! `date()`. Without one, `auto()` holds: a whole number, a number, `true` or `false`, a date of the form above, else
 //! text. Dots in names make documents in documents. An empty value is no field.
+//!
+//! A quote that nobody closes would take the rest of a file for one value. [`Quotes`] notices it.
+
+use std::collections::HashSet;
+use std::io::{self, Read};
 
 use nilometer_bson::extjson::{parse_date, parse_value};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
@@ -129,6 +134,19 @@ impl Columns {
             let (path, kind) = split_type(name)?;
             columns.push((path.to_owned(), kind));
         }
+        let mut seen = HashSet::new();
+        if let Some((twice, _)) = columns.iter().find(|(path, _)| !seen.insert(path)) {
+            return Err(format!("there are two columns '{twice}'"));
+        }
+        for (path, _) in &columns {
+            let ends = path.match_indices('.').map(|(at, _)| at);
+            let mut outer = ends.filter_map(|at| path.get(..at));
+            if let Some(outer) = outer.find(|outer| seen.contains(&(*outer).to_owned())) {
+                return Err(format!(
+                    "the columns '{outer}' and '{path}' exclude each other: one is a value, the other lies in a document"
+                ));
+            }
+        }
         Ok(Self(columns))
     }
 
@@ -161,6 +179,78 @@ impl Columns {
             ));
         }
         Ok(nested(fields))
+    }
+}
+
+/// Where a reader of such a file stands in a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Begin,
+    Open,
+    Quoted,
+    /// Behind a quote in quotes: the end of the value, or the first of two that stand for one.
+    Closed,
+}
+
+/// Bytes of a value in quotes: what no document can hold.
+const QUOTED_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Hands on what it reads, and knows whether a quote is open at the end.
+pub(super) struct Quotes<R> {
+    inner: R,
+    place: Place,
+    /// Bytes since a quote was opened.
+    quoted: usize,
+    has_ended: bool,
+}
+
+impl<R> Quotes<R> {
+    pub(super) fn new(inner: R) -> Self {
+        Self {
+            inner,
+            place: Place::Begin,
+            quoted: 0,
+            has_ended: false,
+        }
+    }
+
+    /// True if everything was read, and the last value has no end.
+    pub(super) fn is_left_open(&self) -> bool {
+        self.has_ended && self.place == Place::Quoted
+    }
+
+    fn step(&mut self, byte: u8) {
+        self.place = match (self.place, byte) {
+            (Place::Quoted, b'"') => Place::Closed,
+            (Place::Quoted, _) => {
+                self.quoted += 1;
+                Place::Quoted
+            }
+            (Place::Begin, b'"') => {
+                self.quoted = 0;
+                Place::Quoted
+            }
+            (Place::Closed, b'"') => Place::Quoted,
+            (_, b',' | b'\n' | b'\r') => Place::Begin,
+            _ => Place::Open,
+        };
+    }
+}
+
+impl<R: Read> Read for Quotes<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        for byte in buffer.iter().take(read) {
+            self.step(*byte);
+        }
+        self.has_ended = read == 0 && !buffer.is_empty();
+        if self.place == Place::Quoted && self.quoted > QUOTED_BYTES_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a quote is opened and not closed",
+            ));
+        }
+        Ok(read)
     }
 }
 
@@ -213,6 +303,48 @@ mod tests {
         );
         let decimal = read("a.decimal()", "1.10").unwrap();
         assert!(matches!(decimal.get("a").to_value(), Value::Decimal128(_)));
+    }
+
+    #[test]
+    fn columns_do_not_get_in_each_others_way() {
+        for (names, told) in [
+            ("a,b,a", "two columns 'a'"),
+            ("a.int32(),a.string()", "two columns 'a'"),
+            ("a.b.c,x,a.b", "'a.b' and 'a.b.c' exclude"),
+            ("a,a.b", "'a' and 'a.b' exclude"),
+        ] {
+            let error = Columns::parse(names.split(',')).unwrap_err();
+            assert!(error.contains(told), "{names}: {error}");
+        }
+        assert!(Columns::parse("a.b,a.c,ab,b.a".split(',')).is_ok());
+    }
+
+    #[test]
+    fn open_quotes_are_noticed() {
+        for (text, is_open) in [
+            ("a,b\n1,\"x\n", true),
+            ("\"", true),
+            ("a\n\"x\"\"", true),
+            ("a,b\n1,\"x\"\n", false),
+            ("a\nx\"y\n", false),
+            ("a\n\"x\"y\"\n", false),
+            ("a\n\"x\"\"y\",\"\"", false),
+            ("", false),
+        ] {
+            // The reader of the values sees the same end.
+            let mut reader = csv::ReaderBuilder::new()
+                .flexible(true)
+                .has_headers(false)
+                .buffer_capacity(3)
+                .from_reader(Quotes::new(text.as_bytes()));
+            let mut record = csv::StringRecord::new();
+            while reader.read_record(&mut record).unwrap() {}
+            assert_eq!(reader.get_ref().is_left_open(), is_open, "{text:?}");
+        }
+        let long = format!("a\n\"{}", "x".repeat(QUOTED_BYTES_MAX + 10));
+        let mut read = Vec::new();
+        let error = Quotes::new(long.as_bytes()).read_to_end(&mut read);
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

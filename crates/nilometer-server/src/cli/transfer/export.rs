@@ -44,7 +44,7 @@ pub(crate) fn run(given: &Export) -> Result<(), Failure> {
     };
     lines.begin()?;
     read_all(&mut from, &command, &mut |document| lines.write(document))?;
-    lines.out.flush()?;
+    lines.out.flush().map_err(|e| unwritable(given, &e))?;
     if let Some(path) = &given.file {
         tell(lines.count, path)?;
     }
@@ -132,6 +132,12 @@ fn find(given: &Export) -> Result<Document, Failure> {
     Ok(command.finish())
 }
 
+fn unwritable(given: &Export, error: &std::io::Error) -> Failure {
+    let file = given.file.as_ref().map(|path| path.display().to_string());
+    let file = file.unwrap_or_else(|| "the standard output".to_owned());
+    Failure::Other(format!("cannot write {file}: {error}"))
+}
+
 struct Lines<'g> {
     out: BufWriter<Box<dyn Write>>,
     given: &'g Export,
@@ -152,13 +158,9 @@ impl Lines<'_> {
         self.count += 1;
         match self.format {
             Format::Json if self.given.canonical => {
-                writeln!(self.out, "{}", to_canonical(document))?;
-                Ok(())
+                self.put(format!("{}\n", to_canonical(document)).as_bytes())
             }
-            Format::Json => {
-                writeln!(self.out, "{}", to_relaxed(document))?;
-                Ok(())
-            }
+            Format::Json => self.put(format!("{}\n", to_relaxed(document)).as_bytes()),
             Format::Csv | Format::Parquet => {
                 let fields = self.given.fields.iter();
                 let paths =
@@ -170,11 +172,18 @@ impl Lines<'_> {
     }
 
     fn csv_line<'a>(&mut self, values: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
-        let mut writer = csv::Writer::from_writer(&mut self.out);
+        // Not straight to the file: it would be flushed with each line.
+        let mut writer = csv::Writer::from_writer(Vec::new());
         let written = writer.write_record(values);
         written.map_err(|e| Failure::Other(e.to_string()))?;
-        writer.flush()?;
-        Ok(())
+        let line = writer.into_inner();
+        let line = line.map_err(|e| Failure::Other(e.to_string()))?;
+        self.put(&line)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = self.out.write_all(bytes);
+        written.map_err(|e| unwritable(self.given, &e))
     }
 }
 

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nilometer_bson::extjson::parse_document;
 use nilometer_bson::{Document, Value, doc};
 
-use super::csv::Columns;
+use super::csv::{Columns, Quotes};
 use super::{Collection, Format, no_file};
 use crate::cli::Failure;
 use crate::cli::args::Import;
@@ -78,6 +78,7 @@ pub(crate) fn run(given: &Import) -> Result<(), Failure> {
         progress.inserted, progress.wrong, progress.done, progress.unit
     )?;
     match outcome {
+        Err(refused @ Failure::Options(_)) => Err(refused),
         Err(error) => Err(Failure::Other(format!(
             "{error}\nThe {1}s up to {0} are done: go on with  --skip {0}",
             progress.done, progress.unit
@@ -104,8 +105,10 @@ fn read_all(
             let mut line = Vec::new();
             for number in 1u64.. {
                 line.clear();
-                let read = input.read_until(b'\n', &mut line)?;
+                let read = input.read_until(b'\n', &mut line);
+                let read = read.map_err(|e| unreadable(given, &e.to_string()))?;
                 if read == 0 {
+                    check_skip(given, number - 1)?;
                     break;
                 }
                 progress.bar.inc(read as u64);
@@ -120,42 +123,71 @@ fn read_all(
                 batch.send_if_full(into, progress)?;
             }
         }
-        Format::Csv => {
-            let mut reader = csv_reader(input);
-            let mut record = csv::StringRecord::new();
-            let mut columns = None;
-            let mut before = 0;
-            loop {
-                let read = reader.read_record(&mut record);
-                let at = reader.position();
-                let (number, length) = (record.position().map_or(0, |p| p.line()), at.byte());
-                progress.bar.set_position(length);
-                let bytes = usize::try_from(length - before).unwrap_or(usize::MAX);
-                before = length;
-                let document = match (read, &columns) {
-                    (Ok(false), _) => break,
-                    (Ok(true), None) => {
-                        let names = Columns::parse(record.iter());
-                        columns = Some(names.map_err(Failure::Options)?);
-                        continue;
-                    }
-                    (Ok(true), Some(_)) if number <= given.skip => continue,
-                    (Ok(true), Some(columns)) => columns.document(record.iter()),
-                    (Err(error), Some(_)) if !error.is_io_error() => Err(error.to_string()),
-                    (Err(error), _) => return Err(Failure::Other(error.to_string())),
-                };
-                batch.add(number, bytes, document, progress);
-                batch.send_if_full(into, progress)?;
-            }
-        }
+        Format::Csv => read_values(given, input, &mut batch, into, progress)?,
     }
     batch.send(into, progress)
 }
 
-fn csv_reader<R: std::io::Read>(input: R) -> csv::Reader<R> {
+/// Reads lines of values.
+fn read_values(
+    given: &Import,
+    input: &mut dyn BufRead,
+    batch: &mut Batch,
+    into: &mut Collection,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let mut reader = csv_reader(input);
+    let mut record = csv::StringRecord::new();
+    let mut columns = None;
+    let mut before = 0;
+    loop {
+        let read = reader.read_record(&mut record);
+        let at = reader.position();
+        let (number, length) = (record.position().map_or(0, |p| p.line()), at.byte());
+        progress.bar.set_position(length);
+        let bytes = usize::try_from(length - before).unwrap_or(usize::MAX);
+        before = length;
+        let document = match (read, &columns) {
+            (Ok(false), _) => return check_skip(given, at.line()),
+            (Ok(true), None) => {
+                let names = Columns::parse(record.iter());
+                columns = Some(names.map_err(Failure::Options)?);
+                continue;
+            }
+            (Ok(true), Some(_)) if number <= given.skip => continue,
+            (Ok(true), Some(_)) if reader.get_ref().is_left_open() => {
+                Err("a quote is opened here, or below, and not closed".to_owned())
+            }
+            (Ok(true), Some(columns)) => columns.document(record.iter()),
+            (Err(error), Some(_)) if !error.is_io_error() => Err(error.to_string()),
+            (Err(error), _) => return Err(unreadable(given, &error.to_string())),
+        };
+        batch.add(number, bytes, document, progress);
+        batch.send_if_full(into, progress)?;
+    }
+}
+
+fn unreadable(given: &Import, what: &str) -> Failure {
+    let file = given.file.as_ref().map(|path| path.display().to_string());
+    let file = file.unwrap_or_else(|| "the standard input".to_owned());
+    Failure::Other(format!("cannot read {file}: {what}"))
+}
+
+/// Whoever leaves out more lines than there are has the wrong file, or the wrong number.
+fn check_skip(given: &Import, lines: u64) -> Result<(), Failure> {
+    match given.skip > lines {
+        true => Err(Failure::Options(format!(
+            "--skip {} leaves out more than there is: {lines} lines",
+            given.skip
+        ))),
+        false => Ok(()),
+    }
+}
+
+fn csv_reader<R: std::io::Read>(input: R) -> csv::Reader<Quotes<R>> {
     let mut builder = csv::ReaderBuilder::new();
     builder.flexible(true).has_headers(false);
-    builder.from_reader(input)
+    builder.from_reader(Quotes::new(input))
 }
 
 /// Reads text that may be anything as a file between commas; true if every line of it is a document.
