@@ -412,7 +412,7 @@ fn parquet_comes_in() {
         &["import", "--collection", "c", "--format", "parquet"],
         "",
     );
-    assert_eq!(code, Some(100), "{told}");
+    assert_eq!(code, Some(2), "{told}");
     assert!(told.contains("needs the name of a file"), "{told}");
     let directory = Directory::new();
     let mut bytes = std::fs::read(PARQUET).expect("a file");
