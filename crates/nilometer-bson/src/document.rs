@@ -275,6 +275,20 @@ impl<'a> DocRef<'a> {
         }
     }
 
+    /// The elements from a place on where a walk has met one ([`DocRef::place_of`]).
+    #[inline]
+    pub fn iter_from(self, place: usize) -> Elements<'a> {
+        Elements {
+            rest: self.0.get(place..).unwrap_or(&[]),
+        }
+    }
+
+    /// Where a walk that has this left to walk is.
+    #[inline]
+    pub fn place_of(self, walk: &Elements<'_>) -> usize {
+        self.0.len().saturating_sub(walk.rest.len())
+    }
+
     /// True when it has no element.
     pub fn is_empty(self) -> bool {
         self.0.len() <= 5

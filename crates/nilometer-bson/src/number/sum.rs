@@ -37,6 +37,7 @@ impl DoubleSum {
 }
 
 /// `a + b` as the rounded sum and its error, exactly.
+#[inline]
 fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let b_part = sum - a;
@@ -62,10 +63,12 @@ fn whole_sum(values: &[f64]) -> Option<f64> {
     let mut others = [0u64; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
-        for ((sum, other), value) in sums.iter_mut().zip(&mut others).zip(chunk) {
-            let is_whole = ((*value + ROUND) - ROUND == *value) & (value.abs() < WHOLE_MAX);
-            *other |= u64::from(!is_whole);
-            *sum += value;
+        // Arrays of one length by their places: iterators side by side are not always seen through.
+        for at in 0..LANES {
+            let value = chunk[at];
+            let is_whole = ((value + ROUND) - ROUND == value) & (value.abs() < WHOLE_MAX);
+            others[at] |= u64::from(!is_whole);
+            sums[at] += value;
         }
     }
     let is_whole = |value: &f64| value.abs() < WHOLE_MAX && value.trunc() == *value;
@@ -87,9 +90,9 @@ fn lane_sums(values: &[f64]) -> Option<[(f64, f64); LANES]> {
     let mut rests = [0.0; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
-        for ((sum, rest), value) in sums.iter_mut().zip(&mut rests).zip(chunk) {
-            let (high, error) = two_sum(*sum, *value);
-            (*sum, *rest) = two_sum(high, *rest + error);
+        for at in 0..LANES {
+            let (high, error) = two_sum(sums[at], chunk[at]);
+            (sums[at], rests[at]) = two_sum(high, rests[at] + error);
         }
     }
     for ((sum, low), value) in sums.iter_mut().zip(&mut rests).zip(rest) {

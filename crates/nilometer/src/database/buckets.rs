@@ -419,6 +419,10 @@ impl Bucket for StoredBucket {
         self.column_at(at)
     }
 
+    fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
+        self.bounds_at(at)
+    }
+
     fn has_column_at(&self, at: usize) -> bool {
         self.has_column_at(at)
     }

@@ -517,6 +517,14 @@ pub trait Bucket: BucketHeader + Send + Sync {
     /// The column at a place among them; `None` if there is no such place. It may have to be decoded for it.
     fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>>;
 
+    /// Its bounds, as [`BucketHeader::min`] and [`BucketHeader::max`] tell them.
+    fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
+        match self.columns().get(at) {
+            Some(name) => (self.min(name), self.max(name)),
+            None => (ValueRef::Missing, ValueRef::Missing),
+        }
+    }
+
     /// Whether that column is decoded, or none is there.
     fn has_column_at(&self, at: usize) -> bool {
         let _ = at;
@@ -571,6 +579,10 @@ impl ColumnName {
         }
     }
 
+    pub(crate) fn as_str(&self) -> &str {
+        &self.name
+    }
+
     /// The bucket's column of this name.
     pub(crate) fn column_of<'b>(
         &self,
@@ -579,6 +591,14 @@ impl ColumnName {
         match self.place_in(bucket) {
             Some(at) => bucket.column_at(at),
             None => Ok(None),
+        }
+    }
+
+    /// The bounds of the field, as the header tells them.
+    pub(crate) fn bounds_of<'b>(&self, bucket: &'b dyn Bucket) -> (ValueRef<'b>, ValueRef<'b>) {
+        match self.place_in(bucket) {
+            Some(at) => bucket.bounds_at(at),
+            None => (bucket.min(&self.name), bucket.max(&self.name)),
         }
     }
 

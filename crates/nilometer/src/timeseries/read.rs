@@ -30,6 +30,8 @@ pub struct StoredBucket {
     names: Arc<[Arc<str>]>,
     header: HeaderPlaces,
     columns: Box<[Column]>,
+    /// Where the bounds of columns lie, once one was asked for.
+    bounds: OnceLock<Box<[BoundPlaces]>>,
     /// Totals of columns, once one was asked for.
     totals: OnceLock<Box<[Total]>>,
     /// Who gives numbers to metadata, and the number of this one's once it was asked for.
@@ -47,6 +49,47 @@ struct Column {
 
 /// The total of a column, once it was asked for; none of a column that has none.
 type Total = OnceLock<Option<ColumnTotal>>;
+
+/// Where in `control.min` and `control.max` a column's elements lie; 0, where none can, if there is none.
+#[derive(Clone, Copy)]
+struct BoundPlaces {
+    min: u32,
+    max: u32,
+}
+
+/// The places of the first elements called so, each 0 if there is none.
+fn places_in(document: DocRef<'_>, names: &[Arc<str>]) -> impl Iterator<Item = u32> {
+    // Most are in the order of the columns: those in front of it have other names.
+    let mut in_order = document.iter();
+    names.iter().map(move |name| {
+        let place = document.place_of(&in_order);
+        if in_order.next_named(name.as_bytes()).is_some() {
+            return u32::try_from(place).unwrap_or(0);
+        }
+        let mut walk = document.iter();
+        loop {
+            let place = document.place_of(&walk);
+            match walk.next() {
+                Some(element) if element.name_bytes() == name.as_bytes() => {
+                    return u32::try_from(place).unwrap_or(0);
+                }
+                Some(_) => {}
+                None => return 0,
+            }
+        }
+    })
+}
+
+/// The value of the element called `name` at such a place.
+fn value_at<'d>(document: DocRef<'d>, place: u32, name: &str) -> ValueRef<'d> {
+    if place == 0 {
+        return ValueRef::Missing;
+    }
+    let found = document
+        .iter_from(place as usize)
+        .next_named(name.as_bytes());
+    found.map_or(ValueRef::Missing, |element| element.value())
+}
 
 /// Where in a bucket document lies what every query asks for.
 struct HeaderPlaces {
@@ -141,6 +184,7 @@ impl StoredBucket {
             names,
             header,
             columns,
+            bounds: OnceLock::new(),
             totals: OnceLock::new(),
             metas: None,
             meta_number: OnceLock::new(),
@@ -197,6 +241,7 @@ impl StoredBucket {
         const COLUMN_BYTES: usize = size_of::<Option<ColumnPlace>>()
             + size_of::<OnceLock<Arc<ColumnBlock>>>()
             + size_of::<ColumnBlock>()
+            + size_of::<BoundPlaces>()
             + size_of::<Total>();
         let columns = self.names.len() * (self.count * VALUE_BYTES + COLUMN_BYTES);
         size_of::<Self>() + self.document.as_bytes().len() + self.stored.len() + columns
@@ -245,18 +290,36 @@ impl StoredBucket {
 
     /// `control.min.<field>`.
     pub fn min(&self, field: &str) -> ValueRef<'_> {
-        match self.times_of(field) {
-            Some((min, _)) => ValueRef::DateTime(min),
-            None => self.part(&self.header.min).get(field),
+        match (self.times_of(field), self.place_of(field)) {
+            (Some((min, _)), _) => ValueRef::DateTime(min),
+            (None, Some(at)) => self.bounds_at(at).0,
+            (None, None) => self.part(&self.header.min).get(field),
         }
     }
 
     /// `control.max.<field>`.
     pub fn max(&self, field: &str) -> ValueRef<'_> {
-        match self.times_of(field) {
-            Some((_, max)) => ValueRef::DateTime(max),
-            None => self.part(&self.header.max).get(field),
+        match (self.times_of(field), self.place_of(field)) {
+            (Some((_, max)), _) => ValueRef::DateTime(max),
+            (None, Some(at)) => self.bounds_at(at).1,
+            (None, None) => self.part(&self.header.max).get(field),
         }
+    }
+
+    /// Both, of the column at a place.
+    pub fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
+        let (min, max) = (self.part(&self.header.min), self.part(&self.header.max));
+        let places = self.bounds.get_or_init(|| {
+            let both = places_in(min, &self.names).zip(places_in(max, &self.names));
+            both.map(|(min, max)| BoundPlaces { min, max }).collect()
+        });
+        let (Some(places), Some(name)) = (places.get(at), self.names.get(at)) else {
+            return (ValueRef::Missing, ValueRef::Missing);
+        };
+        (
+            value_at(min, places.min, name),
+            value_at(max, places.max, name),
+        )
     }
 
     /// `control.min` or `control.max`.

@@ -57,8 +57,8 @@ fn extreme_of<T: Copy>(values: &[T], better: impl Fn(T, T) -> T) -> Option<T> {
     let mut lanes = [first; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = better(*lane, *value);
+        for at in 0..LANES {
+            lanes[at] = better(lanes[at], chunk[at]);
         }
     }
     let rest = rest.iter().copied().fold(first, &better);
@@ -87,11 +87,14 @@ pub(super) fn greatest_f64(values: &[f64]) -> Option<ValueRef<'static>> {
     extreme_f64(values, best, Ordering::Greater)
 }
 
-/// `best` as it stands first (zeros of both signs are equal); with NaNs among the values they are
+/// `best` as it stands first (zeros of both signs are equal, and look different); with NaNs among the values they are
 /// compared one by one.
 fn extreme_f64(values: &[f64], best: f64, better: Ordering) -> Option<ValueRef<'static>> {
     let nans = values.iter().fold(false, |any, value| any | value.is_nan());
     if !nans {
+        if best != 0.0 {
+            return Some(ValueRef::Double(best));
+        }
         let first = values.iter().find(|value| **value == best)?;
         return Some(ValueRef::Double(*first));
     }

@@ -216,6 +216,13 @@ impl Bucket for ComputedBucket {
         }
     }
 
+    fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
+        match self.computed_at(at) {
+            Some(column) => (Self::bound(column), Self::bound(column)),
+            None => self.bucket.bounds_at(at),
+        }
+    }
+
     fn has_column_at(&self, at: usize) -> bool {
         self.computed_at(at).is_some() || self.bucket.has_column_at(at)
     }

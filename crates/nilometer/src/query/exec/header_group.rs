@@ -27,6 +27,7 @@ use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
 use crate::eval::expression::{DateBins, Expression};
 use crate::query::batch::{MeasurementBlock, MeasurementShape};
 use crate::query::pipeline::GroupStage;
+use crate::query::source::ColumnName;
 
 /// How a `$group` is answered from headers.
 #[derive(Clone, Debug)]
@@ -56,9 +57,9 @@ enum Input {
     /// The same in the whole bucket.
     Constant(Expression),
     /// The least value of a field.
-    Min(Arc<str>),
+    Min(Arc<ColumnName>),
     /// The greatest.
-    Max(Arc<str>),
+    Max(Arc<ColumnName>),
 }
 
 impl FromHeaders {
@@ -170,14 +171,14 @@ impl FromHeaders {
     /// tell.
     fn bounds<'b>(
         &self,
-        name: &str,
+        name: &ColumnName,
         block: &'b MeasurementBlock,
         cx: &ExecContext<'_>,
     ) -> Option<(ValueRef<'b>, ValueRef<'b>)> {
-        if !block.shape.fields.contains(name) {
+        if !block.shape.fields.contains(name.as_str()) {
             return Some((ValueRef::Missing, ValueRef::Missing));
         }
-        let (min, max) = (block.bucket.min(name), block.bucket.max(name));
+        let (min, max) = name.bounds_of(&*block.bucket);
         let is_value = |bound| {
             !matches!(
                 bound,
@@ -203,8 +204,8 @@ impl FromHeaders {
             let bound = |side: &str, path: &str| format!("$control.{side}.{path}");
             let (operator, argument) = match input {
                 Input::Count => ("$sum", Value::from("$control.count")),
-                Input::Min(name) => ("$min", bound("min", name).into()),
-                Input::Max(name) => ("$max", bound("max", name).into()),
+                Input::Min(name) => ("$min", bound("min", name.as_str()).into()),
+                Input::Max(name) => ("$max", bound("max", name.as_str()).into()),
                 Input::Constant(expression) => {
                     let written = field.value().as_document();
                     let Some(written) = written.and_then(|spec| spec.iter().next()) else {
@@ -277,10 +278,11 @@ fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Option<Input> {
         return Some(Input::Constant(argument.clone()));
     }
     let path = argument.as_field_path().filter(|path| path.len() == 1)?;
+    let name = || Arc::new(ColumnName::new(path.as_str()));
     match spec.kind() {
         // The start of a bucket is rounded.
-        K::Min if path.as_str() != &*shape.time_field => Some(Input::Min(path.as_str().into())),
-        K::Max => Some(Input::Max(path.as_str().into())),
+        K::Min if path.as_str() != &*shape.time_field => Some(Input::Min(name())),
+        K::Max => Some(Input::Max(name())),
         _ => None,
     }
 }

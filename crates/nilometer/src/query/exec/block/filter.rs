@@ -164,10 +164,18 @@ fn select_on_column(
         }
     }
     // The same test of a value by itself. It does not walk into arrays, so those go to the rows.
-    let Some(test) = leaf.at_path(MatchPath::itself()) else {
-        return Ok(None);
+    let test = match leaf {
+        MatchExpression::Compare(_) => None,
+        leaf => match leaf.at_path(MatchPath::itself()) {
+            None => return Ok(None),
+            test => test,
+        },
     };
-    let passes = |value: ValueRef<'_>| test.matches_value(value, &cx.eval);
+    let passes = |value: ValueRef<'_>| match (leaf, &test) {
+        (MatchExpression::Compare(comparison), _) => Ok(comparison.test(value)),
+        (_, Some(test)) => test.matches_value(value, &cx.eval),
+        (_, None) => Ok(false),
+    };
     match column.data() {
         BlockData::Missing => Ok(Some(if passes(ValueRef::Missing)? {
             selection.clone()
@@ -219,6 +227,14 @@ fn select_coded(
         .collect::<Result<_>>()?;
     let gaps = !column.is_all_present();
     let missing = gaps && passes(ValueRef::Missing)?;
+    let all_are =
+        |verdict: bool| verdicts.iter().all(|own| *own == verdict) && (!gaps || missing == verdict);
+    if all_are(true) {
+        return Ok(Some(selection.clone()));
+    }
+    if all_are(false) {
+        return Ok(Some(Selection::none()));
+    }
     Ok(Some(selection.filter(|row| {
         if gaps && column.is_missing(row as usize) {
             missing

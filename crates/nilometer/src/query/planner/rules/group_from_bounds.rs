@@ -13,9 +13,9 @@ use crate::query::planner::logical::{Input, LogicalPlan};
 ///
 /// Conditions: the key is made of constants, metadata and `$dateTrunc` of the time with constant bins;
 /// accumulators are counts, functions of metadata, `$min` and `$max` of a field, but not `$min` of the time,
-/// whose lower bound is rounded; no field of the key or of an accumulator was computed before; measurements
-/// are not filtered, or by time alone, so that whole buckets pass. Each bucket whose header does not tell
-/// is grouped by its columns ([`FromHeaders`]), so nothing is asked of bucket widths.
+/// whose lower bound is rounded; no field of the key or of an accumulator was computed before. Each bucket whose
+/// header does not tell, or of which a filter has left a part, is grouped by its columns ([`FromHeaders`]), so
+/// nothing is asked of bucket widths or filters.
 pub struct GroupFromBounds;
 
 impl Rule for GroupFromBounds {
@@ -30,9 +30,7 @@ impl Rule for GroupFromBounds {
             return false;
         };
         let options = input.source.options();
-        let by_measurement =
-            input.unpack.event_filter.is_some() && input.unpack.whole_bucket_filter.is_none();
-        if by_measurement || options.mixed_schema {
+        if options.mixed_schema {
             return false;
         }
         let found = FromHeaders::of(group, &input.shape(), options.collation.clone());

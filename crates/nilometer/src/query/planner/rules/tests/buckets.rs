@@ -142,7 +142,7 @@ fn groups_from_bounds() {
         loose(),
         behind(stage("$project", doc! {"v": 1})),
     );
-    check(rule, false, loose(), behind(stage("$match", doc! {"v": 1})));
+    check(rule, true, loose(), behind(stage("$match", doc! {"v": 1})));
     // What is computed is a column whose bounds are known if it is the same in the whole bucket.
     check(rule, true, loose(), behind(stage("$set", doc! {"v": 1})));
     let computed = stage("$set", doc! {"v": "$w"});
