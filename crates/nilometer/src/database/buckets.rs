@@ -397,6 +397,10 @@ impl BucketHeader for StoredBucket {
         self.max(field)
     }
 
+    fn bounds(&self, field: &str) -> (ValueRef<'_>, ValueRef<'_>) {
+        self.bounds(field)
+    }
+
     fn count(&self) -> u32 {
         u32::try_from(self.count()).unwrap_or(u32::MAX)
     }

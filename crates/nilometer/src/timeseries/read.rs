@@ -80,17 +80,6 @@ fn places_in(document: DocRef<'_>, names: &[Arc<str>]) -> impl Iterator<Item = u
     })
 }
 
-/// The value of the element called `name` at such a place.
-fn value_at<'d>(document: DocRef<'d>, place: u32, name: &str) -> ValueRef<'d> {
-    if place == 0 {
-        return ValueRef::Missing;
-    }
-    let found = document
-        .iter_from(place as usize)
-        .next_named(name.as_bytes());
-    found.map_or(ValueRef::Missing, |element| element.value())
-}
-
 /// Where in a bucket document lies what every query asks for.
 struct HeaderPlaces {
     min: Range<usize>,
@@ -292,7 +281,7 @@ impl StoredBucket {
     pub fn min(&self, field: &str) -> ValueRef<'_> {
         match (self.times_of(field), self.place_of(field)) {
             (Some((min, _)), _) => ValueRef::DateTime(min),
-            (None, Some(at)) => self.bounds_at(at).0,
+            (None, Some(at)) => self.min_at(at),
             (None, None) => self.part(&self.header.min).get(field),
         }
     }
@@ -301,25 +290,50 @@ impl StoredBucket {
     pub fn max(&self, field: &str) -> ValueRef<'_> {
         match (self.times_of(field), self.place_of(field)) {
             (Some((_, max)), _) => ValueRef::DateTime(max),
-            (None, Some(at)) => self.bounds_at(at).1,
+            (None, Some(at)) => self.max_at(at),
             (None, None) => self.part(&self.header.max).get(field),
+        }
+    }
+
+    /// Both.
+    pub fn bounds(&self, field: &str) -> (ValueRef<'_>, ValueRef<'_>) {
+        match (self.times_of(field), self.place_of(field)) {
+            (None, Some(at)) => self.bounds_at(at),
+            _ => (self.min(field), self.max(field)),
         }
     }
 
     /// Both, of the column at a place.
     pub fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
-        let (min, max) = (self.part(&self.header.min), self.part(&self.header.max));
-        let places = self.bounds.get_or_init(|| {
-            let both = places_in(min, &self.names).zip(places_in(max, &self.names));
+        (self.min_at(at), self.max_at(at))
+    }
+
+    fn min_at(&self, at: usize) -> ValueRef<'_> {
+        let place = self.bound_places().get(at).map_or(0, |places| places.min);
+        self.bound(&self.header.min, at, place)
+    }
+
+    fn max_at(&self, at: usize) -> ValueRef<'_> {
+        let place = self.bound_places().get(at).map_or(0, |places| places.max);
+        self.bound(&self.header.max, at, place)
+    }
+
+    fn bound_places(&self) -> &[BoundPlaces] {
+        self.bounds.get_or_init(|| {
+            let min = places_in(self.part(&self.header.min), &self.names);
+            let both = min.zip(places_in(self.part(&self.header.max), &self.names));
             both.map(|(min, max)| BoundPlaces { min, max }).collect()
-        });
-        let (Some(places), Some(name)) = (places.get(at), self.names.get(at)) else {
-            return (ValueRef::Missing, ValueRef::Missing);
+        })
+    }
+
+    /// What the element of a column at such a place holds.
+    fn bound(&self, part: &Range<usize>, at: usize, place: u32) -> ValueRef<'_> {
+        let (Some(name), true) = (self.names.get(at), place > 0) else {
+            return ValueRef::Missing;
         };
-        (
-            value_at(min, places.min, name),
-            value_at(max, places.max, name),
-        )
+        let mut from_there = self.part(part).iter_from(place as usize);
+        let found = from_there.next_named(name.as_bytes());
+        found.map_or(ValueRef::Missing, |element| element.value())
     }
 
     /// `control.min` or `control.max`.

@@ -39,6 +39,11 @@ pub trait BucketHeader {
     /// `control.max.<field>`; missing if no measurement has the field.
     fn max(&self, field: &str) -> ValueRef<'_>;
 
+    /// Both.
+    fn bounds(&self, field: &str) -> (ValueRef<'_>, ValueRef<'_>) {
+        (self.min(field), self.max(field))
+    }
+
     /// Number of measurements.
     fn count(&self) -> u32;
 }
@@ -170,13 +175,22 @@ pub struct BoundTest {
 impl BucketPredicate {
     /// What the predicate says of a bucket.
     pub fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Result<Truth> {
+        self.truth_behind(header, &mut None)
+    }
+
+    /// The same, where `last` are the bounds that were asked for last.
+    fn truth_behind<'p, 'h>(
+        &'p self,
+        header: &'h (impl BucketHeader + ?Sized),
+        last: &mut Option<AskedBounds<'p, 'h>>,
+    ) -> Result<Truth> {
         Ok(match self {
             Self::Always => Truth::True,
             Self::Never => Truth::False,
             Self::All(parts) => {
                 let mut result = Truth::True;
                 for part in parts {
-                    match part.truth(header)? {
+                    match part.truth_behind(header, last)? {
                         Truth::True => {}
                         Truth::False => return Ok(Truth::False),
                         Truth::Unknown => result = Truth::Unknown,
@@ -187,7 +201,7 @@ impl BucketPredicate {
             Self::Any(parts) => {
                 let mut result = Truth::False;
                 for part in parts {
-                    match part.truth(header)? {
+                    match part.truth_behind(header, last)? {
                         Truth::True => return Ok(Truth::True),
                         Truth::False => {}
                         Truth::Unknown => result = Truth::Unknown,
@@ -196,7 +210,7 @@ impl BucketPredicate {
                 result
             }
             Self::Meta(test) => Truth::of(test.test_header(header)?),
-            Self::Bound(test) => test.truth(header),
+            Self::Bound(test) => test.truth(header, last),
             Self::Geo(test) => test.truth(header),
         })
     }
@@ -333,6 +347,13 @@ impl MetaTest {
     }
 }
 
+/// The bounds of a path, if they say anything ([`bounds_at`]): a value has to lie between them, so both are asked for one
+/// after the other.
+struct AskedBounds<'p, 'h> {
+    path: &'p str,
+    bounds: Option<(ValueRef<'h>, ValueRef<'h>)>,
+}
+
 /// What the bounds say about one field.
 enum Bounds<'a> {
     /// No measurement has it.
@@ -344,11 +365,22 @@ enum Bounds<'a> {
 }
 
 impl BoundTest {
-    fn truth(&self, header: &(impl BucketHeader + ?Sized)) -> Truth {
+    fn truth<'p, 'h>(
+        &'p self,
+        header: &'h (impl BucketHeader + ?Sized),
+        last: &mut Option<AskedBounds<'p, 'h>>,
+    ) -> Truth {
         if let Some(truth) = self.truth_of_times(header) {
             return truth;
         }
-        match self.bounds(header) {
+        let asked = match last {
+            Some(asked) if *asked.path == *self.path => asked,
+            last => last.insert(AskedBounds {
+                path: &self.path,
+                bounds: bounds_at(&self.path, header),
+            }),
+        };
+        match self.bounds(asked.bounds) {
             Bounds::Absent => Truth::False,
             Bounds::Unknown => Truth::Unknown,
             Bounds::Between(min, max) => {
@@ -383,8 +415,8 @@ impl BoundTest {
         self.is_time && self.side == Side::Min && at <= 0
     }
 
-    fn bounds<'a>(&self, header: &'a (impl BucketHeader + ?Sized)) -> Bounds<'a> {
-        let Some((min, max)) = bounds_at(&self.path, header) else {
+    fn bounds<'a>(&self, found: Option<(ValueRef<'a>, ValueRef<'a>)>) -> Bounds<'a> {
+        let Some((min, max)) = found else {
             return Bounds::Unknown;
         };
         let composite = |v: ValueRef<'_>| matches!(v, ValueRef::Document(_) | ValueRef::Array(_));
@@ -422,7 +454,7 @@ fn bounds_at<'a>(
 ) -> Option<(ValueRef<'a>, ValueRef<'a>)> {
     let mut parts = path.split('.');
     let first = parts.next().unwrap_or("");
-    let (mut min, mut max) = (header.min(first), header.max(first));
+    let (mut min, mut max) = header.bounds(first);
     for part in parts {
         match (min, max) {
             // Objects at both ends: every value present is an object, as its type's place in the

@@ -20,7 +20,7 @@ use nilometer_bson::{Value, ValueRef};
 use super::arithmetic::select_computed;
 use super::compare::{select_compare, sorted_range};
 use crate::error::Result;
-use crate::eval::matcher::{MatchExpression, MatchPath};
+use crate::eval::matcher::{CompareOp, Comparison, MatchExpression, MatchPath};
 use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
 
@@ -108,6 +108,14 @@ fn select_leaf(
     {
         return Ok(selected);
     }
+    if let MatchExpression::Compare(comparison) = leaf
+        && let Some(verdict) = verdict_of_bounds(comparison, block)
+    {
+        return Ok(match verdict {
+            true => selection.clone(),
+            false => Selection::none(),
+        });
+    }
     if let Some(path) = leaf.leaf_path()
         && !path.is_itself()
         && !path.as_str().contains('.')
@@ -126,6 +134,34 @@ fn select_leaf(
         }
     }
     select_on_rows(leaf, block, selection, cx)
+}
+
+/// What a comparison of the time says of all measurements alike, if the bucket's bounds tell: its column need not be looked
+/// at then. The lower bound is rounded towards 1970, so before it there is none.
+fn verdict_of_bounds(comparison: &Comparison, block: &MeasurementBlock) -> Option<bool> {
+    let time_field = &block.shape.time_field;
+    let is_time = comparison.path.as_str() == &**time_field;
+    let Value::DateTime(operand) = comparison.value else {
+        return None;
+    };
+    if !is_time || !block.shape.fields.contains(time_field) {
+        return None;
+    }
+    let min = match block.bucket.min(time_field) {
+        ValueRef::DateTime(min) if min > 0 => min,
+        _ => i64::MIN,
+    };
+    let ValueRef::DateTime(max) = block.bucket.max(time_field) else {
+        return None;
+    };
+    let (all, none) = match comparison.op {
+        CompareOp::Gte => (min >= operand, max < operand),
+        CompareOp::Gt => (min > operand, max <= operand),
+        CompareOp::Lte => (max <= operand, min > operand),
+        CompareOp::Lt => (max < operand, min >= operand),
+        CompareOp::Eq => (false, operand < min || max < operand),
+    };
+    (all || none).then_some(all)
 }
 
 fn reads_only_meta(leaf: &MatchExpression, block: &MeasurementBlock) -> bool {
