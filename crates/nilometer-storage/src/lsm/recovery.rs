@@ -29,8 +29,8 @@ use super::batch::memtable_entry;
 use super::core::Core;
 use super::directory::{Directory, tree_path};
 use super::instants::Instants;
-use super::log::replay::{LogCut, LogEnd, Replayed, replay, segment_ids};
-use super::log::{Highest, Log, LogStart, SealedSegment, payload, segment_id, segment_path};
+use super::log::replay::{LogCut, LogEnd, Replayed, read_remains, replay, segment_ids};
+use super::log::{Highest, Log, LogStart, SealedSegment, payload, segment_path};
 use super::manifest;
 use super::options::LsmOptions;
 use super::tree::{NO_READERS, Tree, TreeContext};
@@ -80,24 +80,7 @@ pub(super) fn open_damaged(
         trees.insert(keyspace.id, Arc::new(tree));
     }
     let mut replayer = Replayer::new(&context, &trees, list.next_id);
-    let log_directory = context.directory.log();
-    let end = loop {
-        match replay(&log_directory, &mut |batch| replayer.batch(batch)) {
-            Ok(end) => break end,
-            Err(Error::Corruption { file, .. }) if file.starts_with(&log_directory) => {
-                let (removed, kept) = remove_log_through(&log_directory, &file)?;
-                report(
-                    None,
-                    format!(
-                        "the log is damaged in {}: what it holds from there to the end of that file \
-                         is lost ({removed} files up to it were read, {kept} follow)",
-                        file.display()
-                    ),
-                );
-            }
-            Err(error) => return Err(error),
-        }
-    };
+    let end = read_damaged_log(&context.directory.log(), &mut replayer, report)?;
     replayer.insert_gathered()?;
     let mut end = end.unwrap_or(NO_LOG);
     if let Some(cut) = &end.cut {
@@ -152,30 +135,51 @@ fn open_damaged_tree(
     Tree::create(context, keyspace.clone())
 }
 
-/// Removes the segments up to and with the one `damaged` names. How many were removed, and are left.
-fn remove_log_through(directory: &Path, damaged: &Path) -> Result<(usize, usize)> {
-    let name = damaged.file_name().and_then(|name| name.to_str());
-    let through = name.and_then(segment_id).unwrap_or(u64::MAX);
-    let (gone, kept): (Vec<u64>, Vec<u64>) = segment_ids(directory)?
-        .into_iter()
-        .partition(|id| *id <= through);
-    for id in &gone {
-        let path = segment_path(directory, *id);
+/// Reads a log. If it is damaged, every batch of it that is whole; its files are removed then.
+fn read_damaged_log(
+    directory: &Path,
+    replayer: &mut Replayer<'_>,
+    report: &mut Report<'_>,
+) -> Result<Option<LogEnd>> {
+    let mut read_before = 0;
+    let whole = replay(directory, &mut |batch| {
+        read_before = batch.sequence;
+        replayer.batch(batch)
+    });
+    let damage = match whole {
+        Err(Error::Corruption { ref file, .. }) if !file.starts_with(directory) => return whole,
+        Err(damage @ Error::Corruption { .. }) => damage,
+        other => return other,
+    };
+    let mut end = NO_LOG;
+    let (mut lost, mut senseless) = (0, 0);
+    let segments = segment_ids(directory)?;
+    for id in &segments {
+        lost += read_remains(directory, *id, &mut end, &mut |batch| {
+            if batch.sequence <= read_before {
+                return Ok(());
+            }
+            match replayer.batch(batch) {
+                Err(Error::Corruption { .. }) => {
+                    senseless += 1;
+                    Ok(())
+                }
+                other => other,
+            }
+        })?;
+    }
+    lost += senseless;
+    let lost = match lost {
+        0 => "what is lost cannot be counted".to_owned(),
+        lost => format!("at least {lost} batches are lost"),
+    };
+    let kept = end.batches - senseless;
+    report(None, format!("{damage}; {lost}, {kept} were read"));
+    for id in segments {
+        let path = segment_path(directory, id);
         fs::remove_file(&path).map_err(|source| Error::io("remove", &path, source))?;
     }
-    // A file that is missing among others leaves nothing to remove.
-    let removed = if gone.is_empty() && !kept.is_empty() {
-        return Err(Error::corruption(
-            "log",
-            damaged,
-            0,
-            "a segment",
-            "one that cannot be left out",
-        ));
-    } else {
-        gone.len()
-    };
-    Ok((removed, kept.len()))
+    Ok(Some(end))
 }
 
 /// The end of a log that is not there.

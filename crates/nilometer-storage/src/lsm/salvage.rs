@@ -1,7 +1,7 @@
 //! Reading what can be read of a damaged database.
 //!
 //! A [`SalvageEngine`] opens a **copy** of a directory and shows whatever of it is whole: trees without the
-//! files that do not open, the log without the rest of a damaged segment, and scans that go on behind
+//! files that do not open, the log without its damaged batches, and scans that go on behind
 //! blocks whose checksum is wrong. What is passed over is told in [`SalvageEngine::losses`], each with the
 //! keyspace it belonged to.
 //!

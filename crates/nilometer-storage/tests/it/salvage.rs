@@ -4,7 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use nilometer_storage::testing::random::Random;
-use nilometer_storage::{Direction, Engine, Error, KeyspaceId, SalvageEngine};
+use nilometer_storage::{
+    Direction, Durability, Engine, Error, KeyspaceId, KeyspaceOptions, LsmEngine, LsmOptions,
+    SalvageEngine, WriteBatch,
+};
 
 use crate::damage::{BATCHES, build, copy, damage, files, options, value};
 use crate::support::{Scratch, soak};
@@ -77,6 +80,70 @@ fn flip(path: &Path) {
     let middle = bytes.len() / 3;
     bytes[middle] ^= 1;
     fs::write(path, bytes).expect("write");
+}
+
+/// The offset of the record that follows the one at `offset` of a segment: behind header and payload, aligned to 8.
+fn next_record(bytes: &[u8], offset: usize) -> usize {
+    let length = bytes[offset + 4..offset + 8].try_into().expect("4 bytes");
+    (offset + 48 + u32::from_le_bytes(length) as usize).next_multiple_of(8)
+}
+
+#[test]
+fn a_damaged_log_costs_the_batches_that_are_damaged() {
+    const EACH: u64 = 400;
+    let directory = Scratch::new("log");
+    let data = directory.path().join("data");
+    let options = LsmOptions {
+        segment_bytes: 16 * 1024,
+        ..LsmOptions::default()
+    };
+    let engine = LsmEngine::open(&data, options.clone()).expect("open");
+    let id = engine
+        .create_keyspace("k", KeyspaceOptions::default())
+        .expect("create");
+    for number in 0..EACH {
+        let mut batch = WriteBatch::new();
+        batch.put(id, number.to_be_bytes().to_vec(), value(number, id));
+        engine.commit(batch, Durability::Sync).expect("commit");
+    }
+    engine.close().expect("close");
+    drop(engine);
+    let log = files(&data.join("wal"));
+    assert!(log.len() > 4, "several segments");
+    let second = |bytes: &[u8]| next_record(bytes, 64);
+    type Place<'p> = &'p dyn Fn(&[u8]) -> usize;
+    let places: [(&str, Place<'_>, u64); 4] = [
+        ("a payload", &|bytes| second(bytes) + 60, 1),
+        ("a header", &|bytes| second(bytes) + 10, 1),
+        ("the first record", &|_| 64 + 10, 1),
+        ("the head of a segment", &|_| 20, 0),
+    ];
+    for (what, place, lost) in places {
+        for segments in [vec![1], vec![0, 2]] {
+            let copied = directory.path().join("copy");
+            let _ = fs::remove_dir_all(&copied);
+            copy(&data, &copied);
+            for at in &segments {
+                let path = copied.join(log[*at].strip_prefix(&data).expect("below"));
+                let mut bytes = fs::read(&path).expect("read");
+                let place = place(&bytes);
+                bytes[place] ^= 1;
+                fs::write(&path, bytes).expect("write");
+            }
+            let engine = SalvageEngine::open(&copied, options.clone()).expect("open");
+            let view = engine.snapshot().expect("snapshot");
+            let found = view.scan(id, &[], None, Direction::Forward).expect("scan");
+            let lost = lost * segments.len() as u64;
+            assert_eq!(found.count() as u64, EACH - lost, "{what} of {segments:?}");
+            let told = &engine.losses()[0].what;
+            assert!(told.contains("damaged log"), "{told}");
+            let counted = told.contains(&format!("at least {lost} batches are lost"));
+            assert!(
+                counted || lost == 0 || what == "the first record",
+                "{what}: {told}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -249,6 +249,56 @@ fn parse<'a>(
     (fits && whole).then_some((record, payload))
 }
 
+/// Hands on whatever is whole in segment `id` of a damaged log, and lies behind what `end` says was read: only for
+/// what is to be saved, as batches may be missing in between. How many are is told, as far as later ones show it.
+pub(crate) fn read_remains(
+    directory: &Path,
+    id: u64,
+    end: &mut LogEnd,
+    each: &mut EachBatch<'_>,
+) -> Result<u64> {
+    let path = segment_path(directory, id);
+    let bytes = fs::read(&path).map_err(|source| Error::io("read", &path, source))?;
+    // What a write that was cut short left behind the last batch is none of the log.
+    let next = segment_path(directory, id + 1);
+    let fixed_end = read_header(&next, id + 1).map_or(u64::MAX, |header| header.first_index);
+    let mut lost = 0;
+    let mut offset = SEGMENT_HEADER_BYTES;
+    while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
+        let record = RecordHeader::decode(rest, id).filter(|record| {
+            record.kind == RecordKind::Batch
+                && record.durable < record.index
+                && record.sequence > end.last_sequence
+        });
+        let Some(record) = record else {
+            offset += ALIGNMENT;
+            continue;
+        };
+        if record.index >= fixed_end {
+            break;
+        }
+        let payload = rest.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + record.length as usize);
+        if let Some(payload) = payload.filter(|p| checksum(p, 0) == record.payload_checksum) {
+            // The first that is read may be the first there is.
+            if end.batches > 0 {
+                lost += record.index.saturating_sub(end.next_index);
+            }
+            each(&Replayed {
+                segment: id,
+                path: &path,
+                offset: offset as u64,
+                sequence: record.sequence,
+                payload,
+            })?;
+            end.next_index = record.index + 1;
+            end.last_sequence = record.sequence;
+            end.batches += 1;
+        }
+        offset += record.record_bytes();
+    }
+    Ok(lost)
+}
+
 /// Decides what stands at `offset` of the last segment, where the batches end.
 fn find_end(
     path: &Path,
