@@ -52,7 +52,7 @@ pub use blocks::{count, decode_block, decode_values, last, validate};
 pub use decoder::{MEMORY_MAX, RawValue, decode_raw};
 pub use encoder::{ColumnBuilder, ColumnDiff};
 pub use error::{BsonCause, ColumnError};
-pub use packed::{decode_packed, pack, pack_built, unpack};
+pub use packed::{decode_packed, pack, pack_built, pack_numbers, unpack};
 
 /// Simple-8b words by themselves, for tests.
 #[doc(hidden)]

@@ -127,6 +127,14 @@ impl Group {
         (bytes, ends)
     }
 
+    /// Reads the beginning of every value. Taking a value counts who has it, and waits for its memory each time; read like
+    /// this, the processor waits for all of them at once.
+    fn bring_near(&self) {
+        let first = |item: &Item| item.value.as_ref()?.first().copied();
+        let read = self.0.iter().filter_map(first);
+        std::hint::black_box(read.fold(0, |all, byte| all ^ byte));
+    }
+
     /// What a reader at `at` sees: keys with their values, or without where they are deleted.
     fn visible(&self, at: u64) -> impl DoubleEndedIterator<Item = (&Slice, Option<&Slice>)> {
         let keys = self.0.chunk_by(|a, b| a.key == b.key);
@@ -446,6 +454,7 @@ impl FrontScan {
             };
             self.last = Some(*name);
             let (start, end) = (&self.start, self.end.as_deref());
+            group.bring_near();
             let visible = group.visible(self.at);
             let within = visible
                 .filter(|(key, _)| key[..] >= start[..] && end.is_none_or(|end| key[..] < *end))

@@ -19,6 +19,7 @@ use nilometer_bson::column::{self, ColumnBuilder};
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef, type_code};
 
 use super::min_max::{Extreme, Side};
+use super::sealed::{Split, SplitColumns};
 use super::tail::{self, EntrySink, Header};
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, ErrorCode, Result};
@@ -293,12 +294,26 @@ impl ImageColumn {
 
     #[inline]
     fn hold(&mut self, type_code: u8, number: i64, collation: &Collation) {
-        if self.held.type_code != type_code || self.held.numbers.len() == HELD_MAX {
+        self.make_ready(type_code, 1, collation);
+        self.held.numbers.push(number);
+    }
+
+    /// Appends numbers of a plain type.
+    #[inline]
+    fn append_numbers(&mut self, type_code: u8, numbers: &[i64], collation: &Collation) {
+        self.rows += numbers.len();
+        self.make_ready(type_code, numbers.len(), collation);
+        self.held.numbers.extend_from_slice(numbers);
+    }
+
+    /// Sees to it that so many numbers of a type can be held.
+    #[inline]
+    fn make_ready(&mut self, type_code: u8, count: usize, collation: &Collation) {
+        if self.held.type_code != type_code || self.held.numbers.len() + count > HELD_MAX {
             self.settle(collation);
             self.held.type_code = type_code;
             self.held.numbers.reserve(HELD_MIN);
         }
-        self.held.numbers.push(number);
     }
 
     fn learn(&mut self, value: ValueRef<'_>, collation: &Collation) {
@@ -312,22 +327,30 @@ impl ImageColumn {
         if numbers.is_empty() {
             return;
         }
+        self.learn_numbers(type_code, &numbers, collation);
+        let builder = &mut self.builder;
+        match type_code {
+            type_code::INT32 => numbers.iter().for_each(|n| builder.append_i32(narrow(*n))),
+            type_code::INT64 => numbers.iter().for_each(|n| builder.append_i64(*n)),
+            type_code::DATE_TIME => numbers.iter().for_each(|n| builder.append_datetime(*n)),
+            _ => {
+                let doubles = numbers.iter().map(|n| f64::from_bits(n.cast_unsigned()));
+                doubles.for_each(|v| builder.append_f64(v));
+            }
+        }
+        self.held.numbers = numbers;
+        self.held.numbers.clear();
+    }
+
+    /// Takes note of the extremes of numbers, and of the order of times.
+    fn learn_numbers(&mut self, type_code: u8, numbers: &[i64], collation: &Collation) {
         let least = numbers.iter().copied().fold(i64::MAX, i64::min);
         let greatest = numbers.iter().copied().fold(i64::MIN, i64::max);
-        let builder = &mut self.builder;
         // Equal integers are the same, so that it does not matter which of them comes first.
-        let learnt = match type_code {
-            type_code::INT32 => {
-                let narrow = |number: i64| i32::try_from(number).unwrap_or_default();
-                numbers.iter().for_each(|n| builder.append_i32(narrow(*n)));
-                [least, greatest].map(|n| ValueRef::Int32(narrow(n)))
-            }
-            type_code::INT64 => {
-                numbers.iter().for_each(|n| builder.append_i64(*n));
-                [least, greatest].map(ValueRef::Int64)
-            }
+        let [least, greatest] = match type_code {
+            type_code::INT32 => [least, greatest].map(|n| ValueRef::Int32(narrow(n))),
+            type_code::INT64 => [least, greatest].map(ValueRef::Int64),
             type_code::DATE_TIME => {
-                numbers.iter().for_each(|n| builder.append_datetime(*n));
                 let first = numbers.first().is_none_or(|first| *first >= self.last);
                 self.ascending &= first && numbers.is_sorted();
                 self.last = numbers.last().copied().unwrap_or(self.last);
@@ -335,7 +358,6 @@ impl ImageColumn {
             }
             _ => {
                 let doubles = numbers.iter().map(|n| f64::from_bits(n.cast_unsigned()));
-                doubles.clone().for_each(|v| builder.append_f64(v));
                 match first_extremes(doubles.clone()) {
                     Some(extremes) => extremes.map(ValueRef::Double),
                     None => {
@@ -345,11 +367,8 @@ impl ImageColumn {
                 }
             }
         };
-        let [least, greatest] = learnt;
         self.min.update(least, Side::Min, collation);
         self.max.update(greatest, Side::Max, collation);
-        self.held.numbers = numbers;
-        self.held.numbers.clear();
     }
 
     /// False if it holds nothing but missing values.
@@ -357,14 +376,41 @@ impl ImageColumn {
         !self.held.numbers.is_empty() || !matches!(self.min, Extreme::Scalar(Value::Missing))
     }
 
-    fn finish(&self) -> WrittenColumn {
+    fn finish(&mut self, collation: &Collation) -> WrittenColumn {
+        self.settle(collation);
+        self.with_bytes(self.builder.to_bytes())
+    }
+
+    /// The same with packed bytes where that pays, and whether it does.
+    fn finish_packed(&mut self, collation: &Collation) -> (WrittenColumn, bool) {
+        if self.builder.count() == 0 {
+            // All values are numbers of one type.
+            let Held { type_code, numbers } = &self.held;
+            if let Some(packed) = column::pack_numbers(*type_code, numbers) {
+                let Held { type_code, numbers } = std::mem::take(&mut self.held);
+                self.learn_numbers(type_code, &numbers, collation);
+                return (self.with_bytes(packed), true);
+            }
+        }
+        let mut written = self.finish(collation);
+        let packed = column::pack_built(&written.bytes);
+        let is_packed = packed.is_some();
+        written.bytes = packed.unwrap_or(written.bytes);
+        (written, is_packed)
+    }
+
+    fn with_bytes(&self, bytes: Vec<u8>) -> WrittenColumn {
         WrittenColumn {
             name: self.name.clone(),
             min: self.min.to_value(),
             max: self.max.to_value(),
-            bytes: self.builder.to_bytes(),
+            bytes,
         }
     }
+}
+
+fn narrow(number: i64) -> i32 {
+    i32::try_from(number).unwrap_or_default()
 }
 
 /// The least and the greatest, of equals the first; `None` if one is no number.
@@ -461,33 +507,66 @@ impl BucketImage {
 
     /// The bucket document. A column without values is not in it.
     pub(crate) fn into_document(mut self) -> Document {
+        self.drop_empty_columns();
+        self.into_document_by_place()
+    }
+
+    /// The same as it lies among those that no longer grow, its columns packed where that pays.
+    pub(crate) fn into_split(mut self) -> Split {
+        self.drop_empty_columns();
+        let (columns, packed): (Vec<_>, Vec<_>) = self
+            .finish_columns(ImageColumn::finish_packed)
+            .into_iter()
+            .unzip();
+        let mut split = SplitColumns::default();
+        let mut packed = packed.into_iter();
+        let skeleton = self.written().write(&columns, |out, column| {
+            split.put(
+                out,
+                &column.name,
+                &column.bytes,
+                packed.next() == Some(true),
+            );
+        });
+        split.under(skeleton)
+    }
+
+    fn drop_empty_columns(&mut self) {
         let mut at = 0;
         self.columns.retain(|column| {
             at += 1;
             at == 1 || column.has_values()
         });
-        self.into_document_by_place()
     }
 
     /// The bucket document with every column at its place, those without values too: entries speak of columns by place.
     pub(crate) fn into_document_by_place(mut self) -> Document {
-        let rows = self.rows;
-        for column in &mut self.columns {
-            column.pad(rows, &self.collation);
-            column.settle(&self.collation);
-        }
+        let columns = self.finish_columns(ImageColumn::finish);
+        self.written().to_document(&columns)
+    }
+
+    fn finish_columns<W>(&mut self, finish: fn(&mut ImageColumn, &Collation) -> W) -> Vec<W> {
+        let (rows, collation) = (self.rows, &self.collation);
+        let columns = self.columns.iter_mut().map(|column| {
+            column.pad(rows, collation);
+            finish(column, collation)
+        });
+        let written = columns.collect();
         // Another field may hold dates in any order.
         self.sorted &= self.columns.first().is_none_or(|times| times.ascending);
-        let written = WrittenBucket {
+        written
+    }
+
+    /// The bucket beside its columns, which are finished.
+    fn written(&self) -> WrittenBucket<'_> {
+        WrittenBucket {
             id: self.id,
             start_ms: self.start_ms,
             meta: self.meta.as_ref(),
-            rows,
+            rows: self.rows,
             sorted: self.sorted,
             closed: self.closed,
-        };
-        let columns: Vec<WrittenColumn> = self.columns.iter().map(ImageColumn::finish).collect();
-        written.to_document(&columns)
+        }
     }
 }
 
@@ -510,6 +589,13 @@ impl EntrySink for BucketImage {
 
     fn value(&mut self, id: usize, value: ValueRef<'_>) -> Result<()> {
         self.append(id, value)
+    }
+
+    fn numbers(&mut self, id: usize, type_code: u8, numbers: &[i64]) -> Result<()> {
+        if let Some(column) = self.columns.get_mut(id) {
+            column.append_numbers(type_code, numbers, &self.collation);
+        }
+        Ok(())
     }
 }
 
@@ -546,6 +632,21 @@ pub(crate) struct WrittenBucket<'a> {
 impl WrittenBucket<'_> {
     /// The bucket document. The first column is the time field.
     pub(crate) fn to_document(self, columns: &[WrittenColumn]) -> Document {
+        self.write(columns, |out, column| {
+            let bytes = ValueRef::Binary {
+                subtype: COLUMN_SUBTYPE,
+                bytes: &column.bytes,
+            };
+            out.append_ref(&column.name, bytes);
+        })
+    }
+
+    /// The same with what `add` puts into `data` for each column.
+    fn write(
+        self,
+        columns: &[WrittenColumn],
+        mut add: impl FnMut(&mut DocumentBuilder, &WrittenColumn),
+    ) -> Document {
         let mut out = DocumentBuilder::with_capacity(1024);
         out.append_ref("_id", ValueRef::ObjectId(nilometer_bson::ObjectId(self.id)));
         out.begin_document("control");
@@ -576,11 +677,7 @@ impl WrittenBucket<'_> {
         out.append_ref("meta", self.meta);
         out.begin_document("data");
         for column in columns {
-            let bytes = ValueRef::Binary {
-                subtype: COLUMN_SUBTYPE,
-                bytes: &column.bytes,
-            };
-            out.append_ref(&column.name, bytes);
+            add(&mut out, column);
         }
         out.finish()
     }
@@ -642,8 +739,7 @@ mod tests {
                 }
             }
             column.pad(values.len(), &Collation::SIMPLE);
-            column.settle(&Collation::SIMPLE);
-            let found = column.finish();
+            let found = column.finish(&Collation::SIMPLE);
             let (expected, min, max) = one_by_one(&values);
             assert_eq!(found.bytes, expected, "{values:?}");
             assert_eq!(bytes(&found.min), bytes(&min), "{values:?}");
@@ -653,6 +749,52 @@ mod tests {
                 _ => None,
             });
             assert_eq!(column.ascending, dates.is_sorted());
+        }
+    }
+    #[test]
+    fn what_is_split_without_being_made_is_the_document() {
+        let layout = Layout {
+            time_field: "t",
+            collation: Collation::SIMPLE,
+        };
+        let header = Header {
+            start_ms: 0,
+            meta: Value::from("m"),
+        };
+        // What column `at` has in a row.
+        let value = |at: usize, row: i64| match (at, row % 50) {
+            (0, _) => Value::DateTime(row * 1000 + row % 3),
+            (1, _) => Value::from(row * row % 40),
+            (2, _) => Value::from((row % 7) as i32),
+            (3, _) => Value::from((row % 5) as f64),
+            (4, _) => Value::from(row as f64 / 10.0),
+            (5, 17) => Value::Missing,
+            (6, _) => Value::from("the same"),
+            (7, 13) => Value::from("another type"),
+            (8, _) => Value::from(-0.0),
+            (9, _) => Value::Missing,
+            _ => Value::from(row),
+        };
+        for rows in [1, 2, 9, 100, 360, 1000, 2500] {
+            let image = || {
+                let mut image = BucketImage::new([7; 12], &header, &layout);
+                for at in 0..11 {
+                    let name = if at == 0 {
+                        "t".to_owned()
+                    } else {
+                        format!("f{at}")
+                    };
+                    let column = image.column(&name);
+                    for row in 0..rows {
+                        image.append(column, value(at, row).as_ref()).unwrap();
+                    }
+                }
+                image.rows = rows as usize;
+                image
+            };
+            let stored = super::super::sealed::seal_split(&image().into_split());
+            let document = super::super::sealed::load(&stored).unwrap();
+            assert_eq!(document, image().into_document(), "{rows}");
         }
     }
 }

@@ -215,7 +215,8 @@ pub(crate) enum Target {
 /// What came of folding a bucket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Folded {
-    /// Its measurements and the bytes of its document; `None` if there was nothing to write.
+    /// Its measurements and the bytes of its document, or of its stored form if that is done; `None` if there was nothing
+    /// to write.
     pub(crate) written: Option<(usize, usize)>,
     /// Entries that were removed from the keyspaces of tails and open buckets.
     pub(crate) removed: usize,
@@ -294,19 +295,33 @@ impl Folding<'_> {
     ) -> Result<Folded> {
         let keyspaces = self.keyspaces;
         let rows = image.rows();
-        let document = image.into_document();
-        let (to, from, columns) = match target {
-            Target::Open => (keyspaces.open, keyspaces.sealed, Columns::AsTheyAre),
-            Target::Sealed => (keyspaces.sealed, keyspaces.open, Columns::PackedAsBuilt),
+        let (to, from) = match target {
+            Target::Open => (keyspaces.open, keyspaces.sealed),
+            Target::Sealed => (keyspaces.sealed, keyspaces.open),
         };
-        let stored = self.store(document.as_ref(), columns)?;
         let mut batch = WriteBatch::new();
-        if self.indexes.needs_documents() {
-            let before = parts.stored_document()?;
-            let before = before.as_ref().map(Document::as_ref);
-            self.indexes
-                .document_folded(&mut batch, id, before, document.as_ref())?;
-        }
+        let (stored, bytes) = if target == Target::Sealed && !self.indexes.needs_documents() {
+            // Nobody looks at the document: its columns need not be built to be packed.
+            let stored =
+                self.dictionaries
+                    .store_split(self.collection, &image.into_split(), true)?;
+            let bytes = stored.len();
+            (stored, bytes)
+        } else {
+            let document = image.into_document();
+            if self.indexes.needs_documents() {
+                let before = parts.stored_document()?;
+                let before = before.as_ref().map(Document::as_ref);
+                self.indexes
+                    .document_folded(&mut batch, id, before, document.as_ref())?;
+            }
+            let columns = match target {
+                Target::Open => Columns::AsTheyAre,
+                Target::Sealed => Columns::PackedAsBuilt,
+            };
+            let stored = self.store(document.as_ref(), columns)?;
+            (stored, document.as_bytes().len())
+        };
         batch.put(to, id.to_vec(), stored);
         if parts.stored.is_some() && parts.in_open == (target == Target::Sealed) {
             batch.delete(from, id.to_vec());
@@ -317,7 +332,7 @@ impl Folding<'_> {
         }
         self.engine.commit(batch, Durability::Buffered)?;
         Ok(Folded {
-            written: Some((rows, document.as_bytes().len())),
+            written: Some((rows, bytes)),
             removed,
         })
     }

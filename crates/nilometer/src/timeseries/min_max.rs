@@ -38,6 +38,8 @@ fn order_of_alike(value: ValueRef<'_>, known: &Value) -> Option<Ordering> {
         (ValueRef::Double(a), Value::Double(b)) => a.partial_cmp(b),
         (ValueRef::DateTime(a), Value::DateTime(b)) => Some(a.cmp(b)),
         (ValueRef::ObjectId(a), Value::ObjectId(b)) => Some(a.cmp(b)),
+        // No collation tells a text from itself.
+        (ValueRef::String(a), Value::String(b)) if *a == **b => Some(Ordering::Equal),
         _ => None,
     }
 }

@@ -30,7 +30,7 @@ use std::ops::Range;
 
 use nilometer_bson::column::{self, ColumnBuilder};
 use nilometer_bson::document::{decode_value, value_length, write_value};
-use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef, varint};
+use nilometer_bson::{DocRef, Document, ObjectId, Value, ValueRef, type_code, varint};
 use nilometer_storage::Bytes;
 
 use super::sealed::sum;
@@ -149,10 +149,10 @@ fn encode_chunk(out: &mut Vec<u8>, rows: usize, values: &[ValueRef<'_>]) -> Resu
     debug_assert_eq!(rows, values.len());
     if rows <= PLAIN_ROWS_MAX {
         varint::put(out, 0);
-        let mut before = ValueRef::Missing;
+        let mut before = &ValueRef::Missing;
         for value in values {
-            put_plain(out, *value, before);
-            before = *value;
+            put_plain(out, value, before);
+            before = value;
         }
         return Ok(());
     }
@@ -177,32 +177,34 @@ pub(crate) fn append_value(builder: &mut ColumnBuilder, value: ValueRef<'_>) -> 
         .map_err(|e| Error::bad_value(format!("a value cannot be stored in a column: {e}")))
 }
 
-/// Writes one value; `before` is the one written before it.
-fn put_plain(out: &mut Vec<u8>, value: ValueRef<'_>, before: ValueRef<'_>) {
+/// Writes one value; `before` is the one written before it. They stay where they are: copies of them cost more than what
+/// is done with them.
+#[inline]
+fn put_plain(out: &mut Vec<u8>, value: &ValueRef<'_>, before: &ValueRef<'_>) {
     let integral = |v: f64| (v as i64 as f64).to_bits() == v.to_bits() && v.abs() < 1e9;
     match value {
-        ValueRef::Int32(v) => put_small(out, SMALL_INT32, i64::from(v)),
-        ValueRef::Int64(v) if v.unsigned_abs() < 1 << 40 => put_small(out, SMALL_INT64, v),
-        ValueRef::Double(v) if integral(v) => put_small(out, SMALL_DOUBLE, v as i64),
+        ValueRef::Int32(v) => put_small(out, SMALL_INT32, i64::from(*v)),
+        ValueRef::Int64(v) if v.unsigned_abs() < 1 << 40 => put_small(out, SMALL_INT64, *v),
+        ValueRef::Double(v) if integral(*v) => put_small(out, SMALL_DOUBLE, *v as i64),
         ValueRef::DateTime(v) => {
             let before = if let ValueRef::DateTime(ms) = before {
-                ms
+                *ms
             } else {
                 0
             };
             put_small(out, NEXT_DATE, v.wrapping_sub(before));
         }
         ValueRef::ObjectId(id) => match before {
-            ValueRef::ObjectId(before) if split_id(id).0 == split_id(before).0 => {
-                let distance = i64::from(split_id(id).1) - i64::from(split_id(before).1);
+            ValueRef::ObjectId(before) if split_id(*id).0 == split_id(*before).0 => {
+                let distance = i64::from(split_id(*id).1) - i64::from(split_id(*before).1);
                 put_small(out, NEXT_OBJECT_ID, distance);
             }
-            _ => put_whole(out, value),
+            _ => put_whole(out, *value),
         },
         ValueRef::String(text) if matches!(before, ValueRef::String(known) if known == text) => {
             out.push(REPEATED);
         }
-        other => put_whole(out, other),
+        other => put_whole(out, *other),
     }
 }
 
@@ -271,24 +273,52 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// A value written behind `before`.
+    /// Numbers of one plain type, doubles as their bits, until a value is none or `into` is full: their type, and how
+    /// many. None if they are malformed.
+    #[inline]
+    fn numbers(&mut self, before: ValueRef<'a>, into: &mut [i64]) -> Option<(u8, usize)> {
+        let mut last_ms = match before {
+            ValueRef::DateTime(ms) => ms,
+            _ => 0,
+        };
+        let (mut of_all, mut count) = (0, 0);
+        for number in into {
+            let Some((&tag, rest)) = self.0.split_first() else {
+                break;
+            };
+            let type_code = match tag {
+                SMALL_INT64 => type_code::INT64,
+                SMALL_DOUBLE => type_code::DOUBLE,
+                SMALL_INT32 => type_code::INT32,
+                NEXT_DATE => type_code::DATE_TIME,
+                _ => break,
+            };
+            if count > 0 && type_code != of_all {
+                break;
+            }
+            self.0 = rest;
+            let small = unzigzag(self.varint()?);
+            *number = match tag {
+                SMALL_INT32 => i64::from(i32::try_from(small).ok()?),
+                SMALL_INT64 => small,
+                SMALL_DOUBLE => (small as f64).to_bits().cast_signed(),
+                _ => {
+                    last_ms = last_ms.wrapping_add(small);
+                    last_ms
+                }
+            };
+            (of_all, count) = (type_code, count + 1);
+        }
+        Some((of_all, count))
+    }
+
+    /// Any other value, written behind `before`.
     fn plain(&mut self, before: ValueRef<'a>) -> Option<ValueRef<'a>> {
         let (&tag, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(match tag {
             0 => ValueRef::Missing,
-            SMALL_INT32 => ValueRef::Int32(i32::try_from(unzigzag(self.varint()?)).ok()?),
-            SMALL_INT64 => ValueRef::Int64(unzigzag(self.varint()?)),
-            SMALL_DOUBLE => ValueRef::Double(unzigzag(self.varint()?) as f64),
             REPEATED => before,
-            NEXT_DATE => {
-                let before = if let ValueRef::DateTime(ms) = before {
-                    ms
-                } else {
-                    0
-                };
-                ValueRef::DateTime(before.wrapping_add(unzigzag(self.varint()?)))
-            }
             NEXT_OBJECT_ID => {
                 let ValueRef::ObjectId(before) = before else {
                     return None;
@@ -310,6 +340,22 @@ pub(crate) trait EntrySink {
 
     /// Its next value, missing ones included.
     fn value(&mut self, id: usize, value: ValueRef<'_>) -> Result<()>;
+
+    /// Its next values, where they are integers, dates or doubles of one type; doubles as their bits.
+    fn numbers(&mut self, id: usize, type_code: u8, numbers: &[i64]) -> Result<()> {
+        let mut numbers = numbers.iter();
+        numbers.try_for_each(|number| self.value(id, number_value(type_code, *number)))
+    }
+}
+
+/// A number as a value of its type.
+fn number_value(type_code: u8, number: i64) -> ValueRef<'static> {
+    match type_code {
+        type_code::INT32 => ValueRef::Int32(number as i32),
+        type_code::INT64 => ValueRef::Int64(number),
+        type_code::DATE_TIME => ValueRef::DateTime(number),
+        _ => ValueRef::Double(f64::from_bits(number.cast_unsigned())),
+    }
 }
 
 /// An entry as read; its columns are read when they are asked for.
@@ -369,10 +415,21 @@ impl Entry {
                 .iter()
                 .try_for_each(|value| sink.value(id, value.as_ref()));
         }
-        let mut before = ValueRef::Missing;
-        for _ in 0..self.rows {
-            before = reader.plain(before).ok_or_else(malformed)?;
-            sink.value(id, before)?;
+        let (mut before, mut left) = (ValueRef::Missing, self.rows);
+        while left > 0 {
+            let mut numbers = [0; PLAIN_ROWS_MAX];
+            let (into, _) = numbers.split_at_mut(left.min(PLAIN_ROWS_MAX));
+            let read = reader.numbers(before, into);
+            let (type_code, count) = read.ok_or_else(malformed)?;
+            let numbers = numbers.get(..count).unwrap_or_default();
+            if let Some(last) = numbers.last() {
+                sink.numbers(id, type_code, numbers)?;
+                before = number_value(type_code, *last);
+            } else {
+                before = reader.plain(before).ok_or_else(malformed)?;
+                sink.value(id, before)?;
+            }
+            left -= count.max(1);
         }
         Ok(())
     }

@@ -14,6 +14,7 @@
 //!
 //! The first byte begins no column, so both forms may stand in the same place.
 
+mod direct;
 mod rice;
 mod sparse;
 
@@ -32,6 +33,8 @@ use super::words::WordBuilder;
 use crate::block::{BlockData, ColumnBlock};
 use crate::value::ObjectId;
 use crate::varint;
+
+pub use direct::pack_numbers;
 
 /// First byte of a packed column, with parameter 0.
 const PACKED: u8 = 0x60;

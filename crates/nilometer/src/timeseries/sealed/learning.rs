@@ -169,12 +169,22 @@ impl Dictionaries {
         document: DocRef<'_>,
         how: Columns,
     ) -> Result<Vec<u8>> {
-        let Some(split) = Split::of(document, how) else {
-            return Ok(seal_whole(document));
-        };
+        match Split::of(document, how) {
+            Some(split) => self.store_split(collection, &split, how != Columns::AsTheyAre),
+            None => Ok(seal_whole(document)),
+        }
+    }
+
+    /// The stored form of a document in two parts; if it is done, something is learnt from it.
+    pub(crate) fn store_split(
+        &self,
+        collection: [u8; 16],
+        split: &Split,
+        is_done: bool,
+    ) -> Result<Vec<u8>> {
         let in_use = self.held().get(&collection).and_then(Learnt::in_use);
         let stored = split.seal(&in_use.unwrap_or_else(Dictionary::built_in))?;
-        if how != Columns::AsTheyAre {
+        if is_done {
             let took = stored.len() - split.columns.len();
             self.learn(collection, split.skeleton.as_bytes(), took);
         }

@@ -88,9 +88,39 @@ fn seal_whole(document: DocRef<'_>) -> Vec<u8> {
 }
 
 /// A document in two parts.
-struct Split {
+pub(crate) struct Split {
     skeleton: Document,
     columns: Vec<u8>,
+}
+
+/// The columns of a document that is being split.
+#[derive(Default)]
+pub(crate) struct SplitColumns(Vec<u8>);
+
+impl SplitColumns {
+    /// Adds a column; the skeleton has its length.
+    pub(crate) fn put(
+        &mut self,
+        skeleton: &mut DocumentBuilder,
+        name: &str,
+        bytes: &[u8],
+        is_packed: bool,
+    ) {
+        // A document of such a length could not be made.
+        let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
+        if is_packed {
+            skeleton.append(name, i64::from(length));
+        } else {
+            skeleton.append(name, length);
+        }
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// The two parts.
+    pub(crate) fn under(self, skeleton: Document) -> Split {
+        let columns = self.0;
+        Split { skeleton, columns }
+    }
 }
 
 impl Split {
@@ -117,7 +147,7 @@ impl Split {
             .as_document()?
             .get("count")
             .as_exact_i64()?;
-        let mut columns = Vec::with_capacity(document.as_bytes().len());
+        let mut columns = SplitColumns(Vec::with_capacity(document.as_bytes().len()));
         let mut out = DocumentBuilder::with_capacity(1024);
         for element in document {
             if element.name() != "data" {
@@ -138,21 +168,12 @@ impl Split {
                     Columns::PackedAsBuilt => column::pack_built(bytes),
                     Columns::AsTheyAre => None,
                 };
-                match packed {
-                    Some(packed) => {
-                        out.append(column.name(), i64::try_from(packed.len()).ok()?);
-                        columns.extend_from_slice(&packed);
-                    }
-                    None => {
-                        out.append(column.name(), i32::try_from(bytes.len()).ok()?);
-                        columns.extend_from_slice(bytes);
-                    }
-                }
+                let stored = packed.as_deref().unwrap_or(bytes);
+                columns.put(&mut out, column.name(), stored, packed.is_some());
             }
             out.end();
         }
-        let skeleton = out.finish();
-        Some(Self { skeleton, columns })
+        Some(columns.under(out.finish()))
     }
 }
 
@@ -305,6 +326,12 @@ impl Stored {
         }
         Ok(out.finish())
     }
+}
+
+/// The stored form of a document in two parts, with the built-in dictionary.
+#[cfg(test)]
+pub(crate) fn seal_split(split: &Split) -> Vec<u8> {
+    split.seal(&Dictionary::built_in()).unwrap()
 }
 
 /// Reads the bucket document out of its stored form.

@@ -1,0 +1,223 @@
+//! Packing numbers that are not in a column yet.
+//!
+//! Making a column to take it apart again costs more than all the rest of packing it. Where all values are of one plain type
+//! and none is missing, the differences its words would hold are known without them, and so are the packed bytes. Left is
+//! whether that pays, which is told from about how many words there would be; where it is not sure to, nothing is packed here.
+
+use super::super::delta::{Scale, zigzag};
+use super::super::element::tag;
+use super::super::simple8b::{REPEAT_STEPS_MAX, REPEAT_UNIT};
+use super::{COLUMN_BYTES_MIN, Parts, Run, SAVING_MIN, VALUES_MAX};
+
+/// From this on a difference may be too wide for a word.
+const STEP_MAX: u64 = 1 << 59;
+
+/// Bits of a word for its slots.
+const WORD_BITS: u32 = 60;
+
+/// Bits a slot has at least for saying how many zeros it leaves out, and how many those are at most.
+const ZEROS_COUNT_BITS: u32 = 4;
+const ZEROS_MAX: u32 = 15;
+
+/// The packed form of the column that [`ColumnBuilder`](super::super::ColumnBuilder) would make of integers, dates or doubles,
+/// the latter given as their bits. `None` if they have to be built first: for want of a simple form, or as it is not sure that
+/// packing pays.
+pub fn pack_numbers(type_code: u8, numbers: &[i64]) -> Option<Vec<u8>> {
+    let (&first, rest) = numbers.split_first()?;
+    if rest.is_empty() || numbers.len() >= VALUES_MAX {
+        return None;
+    }
+    let (scale, values) = match type_code {
+        tag::INT32 | tag::INT64 => (Scale::Memory, steps(numbers).map(zigzag).collect()),
+        tag::DATE => (Scale::Memory, second_steps(numbers)),
+        tag::DOUBLE => (Scale::One, whole_steps(numbers)?),
+        _ => return None,
+    };
+    let all = values.iter().fold(0, |all, value| all | value);
+    if all >= STEP_MAX {
+        return None;
+    }
+    let bytes = first.to_le_bytes();
+    let (literal, _) = bytes.split_at_checked(if type_code == tag::INT32 { 4 } else { 8 })?;
+    let words = words_at_least(&values);
+    let column_bytes = 2 + literal.len() + 8 * words + words.div_ceil(16) + 1;
+    if column_bytes < COLUMN_BYTES_MIN {
+        return None;
+    }
+    let parts = Parts {
+        tag: type_code,
+        literal: literal.to_vec(),
+        runs: vec![Run {
+            nibble: scale.nibble(),
+            count: values.len(),
+        }],
+        values,
+    };
+    parts.pack(column_bytes - column_bytes / SAVING_MIN)
+}
+
+fn steps(numbers: &[i64]) -> impl Iterator<Item = i64> {
+    let behind = numbers.iter().skip(1);
+    numbers.iter().zip(behind).map(|(a, b)| b.wrapping_sub(*a))
+}
+
+fn second_steps(numbers: &[i64]) -> Vec<u64> {
+    let mut before = 0;
+    let second =
+        steps(numbers).map(|step| zigzag(step.wrapping_sub(std::mem::replace(&mut before, step))));
+    second.collect()
+}
+
+/// The steps of doubles that are all whole: words of other doubles may be of different scales.
+fn whole_steps(bits: &[i64]) -> Option<Vec<u64>> {
+    let whole = |bits: &i64| Scale::One.encode(f64::from_bits(bits.cast_unsigned()));
+    let numbers: Vec<i64> = bits.iter().map(whole).collect::<Option<_>>()?;
+    Some(steps(&numbers).map(zigzag).collect())
+}
+
+/// About how many words a builder makes of values: rather fewer than more, as it is asked whether that is too many.
+fn words_at_least(values: &[u64]) -> usize {
+    let repeats_max = REPEAT_UNIT * REPEAT_STEPS_MAX;
+    let (mut words, mut width, mut slots) = (0, 0, 0);
+    for same in values.chunk_by(|a, b| a == b) {
+        let mut count = same.len();
+        if count >= REPEAT_UNIT {
+            words += count.div_ceil(repeats_max);
+            count %= REPEAT_UNIT;
+        }
+        let bits = same.first().map_or(1, |value| slot_bits(*value));
+        for _ in 0..count {
+            let wider = bits.max(width);
+            if wider * (slots + 1) > WORD_BITS {
+                words += 1;
+                (width, slots) = (bits, 1);
+            } else {
+                (width, slots) = (wider, slots + 1);
+            }
+        }
+    }
+    words + usize::from(slots > 0)
+}
+
+/// The bits of the smallest slot that may hold a value below [`STEP_MAX`].
+fn slot_bits(value: u64) -> u32 {
+    let plain = u64::BITS - (value + 1).leading_zeros();
+    let zeros = value.trailing_zeros().min(ZEROS_MAX);
+    plain.min(plain.saturating_sub(zeros) + ZEROS_COUNT_BITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::ColumnBuilder;
+    use super::super::{pack_built, unpack};
+    use super::*;
+    use crate::value::ValueRef;
+
+    struct Draw(u64);
+
+    impl Draw {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (self.0 >> 33) % end
+        }
+    }
+
+    fn built(type_code: u8, numbers: &[i64]) -> Vec<u8> {
+        let mut builder = ColumnBuilder::new();
+        for &number in numbers {
+            let value = match type_code {
+                tag::INT32 => ValueRef::Int32(number as i32),
+                tag::INT64 => ValueRef::Int64(number),
+                tag::DATE => ValueRef::DateTime(number),
+                _ => ValueRef::Double(f64::from_bits(number.cast_unsigned())),
+            };
+            builder.append(value).unwrap();
+        }
+        builder.finish()
+    }
+
+    /// True if they were packed; then as the column that is built of them would have been.
+    fn packs(type_code: u8, numbers: &[i64]) -> bool {
+        let column = built(type_code, numbers);
+        let packed = pack_numbers(type_code, numbers);
+        if let Some(packed) = &packed {
+            assert_eq!(unpack(packed, 1 << 20).unwrap(), column, "{numbers:?}");
+            if let Some(expected) = pack_built(&column) {
+                assert_eq!(*packed, expected, "{numbers:?}");
+            }
+        }
+        packed.is_some()
+    }
+
+    /// What values do from one to the next.
+    fn numbers(draw: &mut Draw, kind: u64) -> Vec<i64> {
+        let length = 1 + draw.below(700);
+        let width = draw.below(31);
+        let spread = 1 + draw.below(1 << width);
+        let mut at = draw.below(1 << 20).cast_signed();
+        let mut number = || {
+            let step = draw.below(spread).cast_signed() - draw.below(spread).cast_signed();
+            at = match kind {
+                0 => at.wrapping_add(step),
+                1 => at + 1000,
+                2 if draw.below(20) > 0 => at,
+                3 => at + step * 1024,
+                4 if draw.below(50) == 0 => at.wrapping_add(i64::MAX / 2 + step),
+                _ => at.wrapping_add(step % 4),
+            };
+            at
+        };
+        (0..length).map(|_| number()).collect()
+    }
+
+    #[test]
+    fn numbers_are_packed_as_the_column_built_of_them() {
+        let mut draw = Draw(3);
+        let mut packed = [0; 4];
+        for round in 0..1500 {
+            let numbers = numbers(&mut draw, round % 6);
+            let narrow: Vec<i64> = numbers.iter().map(|&n| i64::from(n as i32)).collect();
+            let doubles = |by: f64| -> Vec<i64> {
+                let bits = |n: &i64| (*n as i32 as f64 / by).to_bits().cast_signed();
+                numbers.iter().map(bits).collect()
+            };
+            packed[0] += usize::from(packs(tag::INT64, &numbers));
+            packed[1] += usize::from(packs(tag::INT32, &narrow));
+            packed[2] += usize::from(packs(tag::DATE, &numbers));
+            packed[3] += usize::from(packs(tag::DOUBLE, &doubles(1.0)));
+            packs(tag::DOUBLE, &doubles(10.0));
+        }
+        assert!(packed.iter().all(|&count| count > 300), "{packed:?}");
+    }
+
+    #[test]
+    fn what_has_no_simple_form_is_left() {
+        let bits = |values: [f64; 40]| values.map(|value| value.to_bits().cast_signed());
+        let mut values = [3.0; 40];
+        values[20] = 4.0;
+        assert!(packs(tag::DOUBLE, &bits(values)));
+        for strange in [-0.0, 0.5, f64::NAN, 1e300, f64::INFINITY] {
+            values[7] = strange;
+            assert!(!packs(tag::DOUBLE, &bits(values)), "{strange}");
+        }
+        assert!(!packs(
+            tag::INT64,
+            &[i64::MIN, i64::MAX, 0, i64::MIN, i64::MAX, 1, 2, 3]
+        ));
+        for few in [&[][..], &[1]] {
+            assert!(!packs(tag::INT64, few));
+        }
+        assert_eq!(pack_numbers(tag::STRING, &[1; 100]), None);
+    }
+
+    #[test]
+    fn repeats_that_a_word_holds_are_left_to_it() {
+        let counter: Vec<i64> = (0..1000).map(|n| n * 12_345).collect();
+        assert!(!packs(tag::INT64, &counter));
+        let still = vec![12_345; 1000];
+        assert!(packs(tag::INT64, &still));
+    }
+}
