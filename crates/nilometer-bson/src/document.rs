@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use crate::known_name::KnownName;
 use crate::validate::find_nul;
 use crate::value::{Decimal128, ObjectId, Timestamp, Value, ValueRef, type_code as t};
 
@@ -38,7 +39,9 @@ impl Default for Document {
 /// One element of a document: its value is decoded only when asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Element<'a> {
-    type_code: u8,
+    /// A whole word: what is moved around often should have no bytes that mean nothing. They are moved, too, in parts that
+    /// overlap, and the processor waits for each.
+    type_code: usize,
     name: &'a [u8],
     value: &'a [u8],
 }
@@ -47,7 +50,7 @@ impl<'a> Element<'a> {
     /// The BSON type byte.
     #[inline]
     pub fn type_code(&self) -> u8 {
-        self.type_code
+        self.type_code as u8
     }
 
     /// The field name; empty if it is no UTF-8, which validated documents never have.
@@ -71,10 +74,10 @@ impl<'a> Element<'a> {
     #[inline]
     pub fn value(&self) -> ValueRef<'a> {
         // What measurements are made of, without a call.
-        match (self.type_code, self.value.first_chunk::<8>()) {
+        match (self.type_code(), self.value.first_chunk::<8>()) {
             (t::INT64, Some(bytes)) => ValueRef::Int64(i64::from_le_bytes(*bytes)),
             (t::DOUBLE, Some(bytes)) => ValueRef::Double(f64::from_le_bytes(*bytes)),
-            _ => decode_value(self.type_code, self.value).unwrap_or(ValueRef::Missing),
+            _ => decode_value(self.type_code(), self.value).unwrap_or(ValueRef::Missing),
         }
     }
 }
@@ -210,18 +213,37 @@ impl<'a> Elements<'a> {
     /// for the end of the name.
     #[inline]
     pub fn next_named(&mut self, name: &[u8]) -> Option<Element<'a>> {
+        self.next_called(name.len(), |bytes| {
+            // A name that goes on is another one, and one that ends before holds a zero.
+            let found = bytes.split_at_checked(name.len());
+            found.is_some_and(|(found, rest)| rest.first() == Some(&0) && are_same(found, name))
+        })
+    }
+
+    /// The same for a name that was made ready for it.
+    #[inline]
+    pub fn next_known(&mut self, name: &KnownName) -> Option<Element<'a>> {
+        self.next_called(name.len(), |bytes| name.begins(bytes))
+    }
+
+    /// The next element if what follows its type begins with a name of this length, as `is_it` tells.
+    #[inline]
+    fn next_called(
+        &mut self,
+        length: usize,
+        is_it: impl FnOnce(&[u8]) -> bool,
+    ) -> Option<Element<'a>> {
         let (&type_code, after) = self.rest.split_first()?;
-        let (found, after) = after.split_at_checked(name.len())?;
-        let (&end, after) = after.split_first()?;
-        // A name that goes on is another one, and one that ends before holds a zero.
-        if type_code == 0 || end != 0 || !are_same(found, name) {
+        if type_code == 0 || !is_it(after) {
             return None;
         }
+        let (name, after) = after.split_at_checked(length)?;
+        let after = after.get(1..)?;
         let (value, rest) = after.split_at_checked(value_length(type_code, after)?)?;
         self.rest = rest;
         Some(Element {
-            type_code,
-            name: found,
+            type_code: usize::from(type_code),
+            name,
             value,
         })
     }
@@ -242,7 +264,7 @@ impl<'a> Iterator for Elements<'a> {
         let (value, rest) = after.split_at_checked(length)?;
         self.rest = rest;
         Some(Element {
-            type_code,
+            type_code: usize::from(type_code),
             name,
             value,
         })
@@ -458,14 +480,14 @@ impl DocumentBuilder {
 
     /// Appends an element as it stands in another document.
     pub fn append_element(&mut self, element: Element<'_>) -> &mut Self {
-        self.header(element.type_code, element.name);
+        self.header(element.type_code(), element.name);
         self.bytes.extend_from_slice(element.value);
         self
     }
 
     /// Appends the value of an element under another name.
     pub fn append_renamed(&mut self, name: &str, element: Element<'_>) -> &mut Self {
-        self.header(element.type_code, name.as_bytes());
+        self.header(element.type_code(), name.as_bytes());
         self.bytes.extend_from_slice(element.value);
         self
     }
@@ -676,17 +698,25 @@ mod tests {
             "b",
             "a much longer name than all that is left of this document",
         ] {
-            assert!(elements.next_named(other.as_bytes()).is_none(), "{other}");
+            assert!(
+                elements
+                    .next_known(&KnownName::new(other.as_bytes()))
+                    .is_none(),
+                "{other}"
+            );
         }
         for name in ["a", "ab", ""] {
             let plain = elements.clone().next().unwrap();
-            let found = elements.next_named(name.as_bytes()).unwrap();
+            let known = KnownName::new(name.as_bytes());
+            let named = elements.clone().next_named(name.as_bytes()).unwrap();
+            let found = elements.next_known(&known).unwrap();
             let parts =
                 |e: Element<'_>| (e.type_code(), e.name().to_owned(), e.value_bytes().to_vec());
             assert_eq!(found.name(), name);
             assert_eq!(parts(found), parts(plain));
+            assert_eq!(parts(named), parts(plain));
         }
-        assert!(elements.next_named(b"").is_none() && elements.next().is_none());
+        assert!(elements.next_known(&KnownName::new(b"")).is_none() && elements.next().is_none());
     }
 
     #[test]

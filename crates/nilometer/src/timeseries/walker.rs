@@ -55,7 +55,15 @@ pub(super) struct Walker<'o> {
     roles: Vec<Role>,
     /// The names that came behind them, with that of the first field in front.
     behind: Vec<Option<u16>>,
+    /// What expecting a name is worth: it pays as long as documents repeat the order of their fields.
+    trust: u32,
 }
+
+/// The most that expecting a name is worth, in names that were not those expected.
+const TRUST_MAX: u32 = 256;
+
+/// What a name adds that was.
+const TRUST_STEP: u32 = 2;
 
 impl<'o> Walker<'o> {
     pub(super) fn new(options: &'o TimeseriesOptions, names: Names) -> Self {
@@ -64,6 +72,7 @@ impl<'o> Walker<'o> {
             plan: Plan::new(names),
             roles: Vec::new(),
             behind: Vec::new(),
+            trust: TRUST_MAX,
         }
     }
 
@@ -78,13 +87,17 @@ impl<'o> Walker<'o> {
         // Behind the type comes the name.
         let name = elements.rest().get(1..);
         let mut take = |place: u16| {
-            let element = elements.next_named(names.name(place)?.as_bytes())?;
+            let element = elements.next_known(names.known(place)?)?;
             Some((element, Some(place)))
         };
         let link = before.map_or(0, |before| usize::from(before) + 1);
-        let expected = self.behind.get(link).copied().flatten();
-        if let Some(found) = expected.and_then(&mut take) {
-            return Some(found);
+        if self.trust > 0 {
+            let expected = self.behind.get(link).copied().flatten();
+            if let Some(found) = expected.and_then(&mut take) {
+                self.trust = TRUST_MAX.min(self.trust + TRUST_STEP);
+                return Some(found);
+            }
+            self.trust -= 1;
         }
         let beginning = name.and_then(Beginning::at);
         let alike = beginning.and_then(|beginning| names.alike(beginning).find_map(&mut take));
@@ -95,7 +108,7 @@ impl<'o> Walker<'o> {
                 (element, self.plan.names.place(element.name_bytes()))
             }
         };
-        if place.is_some() {
+        if place.is_some() && self.trust > 0 {
             if self.behind.len() <= link {
                 self.behind.resize(link + 1, None);
             }
@@ -252,6 +265,27 @@ mod tests {
             let found = planned(&mut walker, document);
             assert_eq!(format!("{found:?}"), format!("{expected:?}"));
         }
+    }
+
+    #[test]
+    fn where_fields_come_in_any_order_none_is_expected_any_more() {
+        let options = options();
+        let mut walker = Walker::new(&options, Names::default());
+        let time = Value::DateTime(7);
+        let one = doc! { "t": time.clone(), "a": 1, "b": 2, "c": 3 };
+        let other = doc! { "c": 3, "b": 2, "a": 1, "t": time.clone() };
+        let names = |found: Vec<(String, Value)>| found.into_iter().map(|(name, _)| name);
+        for _ in 0..TRUST_MAX {
+            assert!(names(planned(&mut walker, &one)).eq(["t", "a", "b", "c"]));
+            assert!(names(planned(&mut walker, &other)).eq(["c", "b", "a", "t"]));
+        }
+        assert_eq!(walker.trust, 0);
+        let mut walker = Walker::new(&options, Names::default());
+        for _ in 0..TRUST_MAX {
+            assert!(names(planned(&mut walker, &one)).eq(["t", "a", "b", "c"]));
+        }
+        // The end of a document is never expected.
+        assert!(walker.trust >= TRUST_MAX - 1);
     }
 
     #[test]

@@ -56,7 +56,21 @@ struct Part {
 impl Part {
     fn is(&self, field: &[u8], normalised: &[u8]) -> bool {
         let here = normalised.get(usize::from(self.start)..);
-        here.and_then(|here| here.get(..usize::from(self.bytes))) == Some(field)
+        let here = here.and_then(|here| here.get(..usize::from(self.bytes)));
+        here.is_some_and(|here| are_same(here, field))
+    }
+}
+
+/// True if the bytes are the same. Most fields have 16 to 32 bytes, which two comparisons cover.
+#[inline]
+fn are_same(a: &[u8], b: &[u8]) -> bool {
+    let ends = |bytes: &[u8]| {
+        let (first, last) = (bytes.first_chunk::<16>()?, bytes.last_chunk::<16>()?);
+        Some((u128::from_le_bytes(*first), u128::from_le_bytes(*last)))
+    };
+    match (ends(a), ends(b)) {
+        (Some(of_a), Some(of_b)) if a.len() == b.len() && a.len() <= 32 => of_a == of_b,
+        _ => a == b,
     }
 }
 
@@ -288,9 +302,13 @@ fn is_permutation(
                 return false;
             };
             rest = behind;
-            let mut known = parts.iter().enumerate();
-            let found = known.find(|(_, part)| part.hash == *hash);
-            found.is_some_and(|(at, part)| {
+            // All are looked at: where the right one is cannot be foreseen.
+            let known = parts.iter().enumerate();
+            let at = known.fold(parts.len(), |found, (at, part)| match part.hash == *hash {
+                true => at,
+                false => found,
+            });
+            parts.get(at).is_some_and(|part| {
                 met |= 1 << at;
                 part.is(field, normalised)
             })
@@ -389,6 +407,21 @@ mod tests {
         for other in others {
             let found = aliases.get_by_fields(&hashes, COLLECTION, other.as_ref());
             assert_eq!(found, None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_compared_whatever_their_length() {
+        let bytes: Vec<u8> = (0..70).collect();
+        for length in 0..=bytes.len() {
+            let one = &bytes[..length];
+            assert!(are_same(one, one));
+            assert!(!are_same(one, &bytes[..length.saturating_sub(1)]) || length == 0);
+            for at in 0..length {
+                let mut other = one.to_vec();
+                other[at] ^= 1;
+                assert!(!are_same(one, &other), "{length} {at}");
+            }
         }
     }
 

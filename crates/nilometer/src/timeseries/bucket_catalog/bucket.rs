@@ -199,8 +199,13 @@ pub(crate) struct OpenBucket {
     pub(crate) kept_open: bool,
     /// The clear operations before it was opened.
     pub(crate) era: u64,
+    /// By the places of names: where their columns were found last.
+    found_at: [u8; PLACES_KEPT],
     memory: MemoryUse,
 }
+
+/// Places of names for which a bucket remembers where their columns are.
+const PLACES_KEPT: usize = 32;
 
 /// The id of a bucket: the low 32 bits of the seconds of its start, and a suffix of its own.
 pub(super) fn id_of(start_ms: i64, suffix: [u8; 8]) -> [u8; 12] {
@@ -243,6 +248,7 @@ impl OpenBucket {
             closing: false,
             kept_open: false,
             era: 0,
+            found_at: [0; PLACES_KEPT],
             memory,
         }
     }
@@ -307,29 +313,42 @@ impl OpenBucket {
             .position(|c| c.mark == mark && c.name.as_bytes() == name)
     }
 
-    /// The column of a name that may be shared, looked for first at `hint`, if it may hold scalars of this type without a
+    /// The column of a name that may be shared and has this place, if the column may hold scalars of this type without a
     /// closer look. A name that is not shared yet is from then on.
     #[inline]
     pub(crate) fn find_scalar(
         &mut self,
         name: &Arc<str>,
-        hint: usize,
+        place: u16,
         type_code: u8,
     ) -> Option<usize> {
+        let kept = self.found_at.get(usize::from(place));
+        let mut at = kept.map_or(0, |at| usize::from(*at));
+        // Others may give the place to another name.
         let is_it = |column: &BucketColumn| Arc::ptr_eq(&column.name, name);
-        let at = match self.columns.get(hint).is_some_and(is_it) {
-            true => hint,
-            false => match self.columns.iter().position(is_it) {
-                Some(at) => at,
-                None => {
-                    let at = self.find_column(name.as_bytes(), hint)?;
-                    self.columns.get_mut(at)?.name = name.clone();
-                    at
-                }
-            },
-        };
+        if !self.columns.get(at).is_some_and(is_it) {
+            at = self.find_by_name(name, place)?;
+        }
         let known = self.columns.get(at)?;
         known.schema.accepts_scalar(type_code).then_some(at)
+    }
+
+    #[inline(never)]
+    fn find_by_name(&mut self, name: &Arc<str>, place: u16) -> Option<usize> {
+        let shared = |column: &BucketColumn| Arc::ptr_eq(&column.name, name);
+        let at = match self.columns.iter().position(shared) {
+            Some(at) => at,
+            None => {
+                let at = self.find_column(name.as_bytes(), usize::from(place))?;
+                self.columns.get_mut(at)?.name = name.clone();
+                at
+            }
+        };
+        if let (Some(kept), Ok(at)) = (self.found_at.get_mut(usize::from(place)), u8::try_from(at))
+        {
+            *kept = at;
+        }
+        Some(at)
     }
 
     /// True when the column may hold the field's value.

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use nilometer_bson::KnownName;
+
 /// Names of one collection that are kept.
 const NAMES_MAX: usize = 1024;
 
@@ -51,6 +53,7 @@ impl Beginning {
 #[derive(Clone, Debug)]
 struct Known {
     name: Arc<str>,
+    known: KnownName,
     beginning: Beginning,
     /// The one before it in its chain.
     next: Option<u16>,
@@ -90,6 +93,13 @@ impl Names {
             .map(|known| &known.name)
     }
 
+    /// The same, made ready to be looked for.
+    #[inline]
+    pub(crate) fn known(&self, place: u16) -> Option<&KnownName> {
+        let known = self.0.known.get(usize::from(place));
+        known.map(|known| &known.known)
+    }
+
     /// The places of names that begin so.
     #[inline]
     pub(crate) fn alike(&self, beginning: Beginning) -> impl Iterator<Item = u16> {
@@ -117,11 +127,12 @@ impl Names {
         if self.len() >= NAMES_MAX {
             return None;
         }
-        let name = std::str::from_utf8(name).ok()?.into();
+        let name: Arc<str> = std::str::from_utf8(name).ok()?.into();
         let table = Arc::make_mut(&mut self.0);
         let chain = table.chains.get_mut(beginning.chain())?;
         let next = chain.replace(place);
         table.known.push(Known {
+            known: KnownName::new(name.as_bytes()),
             name,
             beginning,
             next,

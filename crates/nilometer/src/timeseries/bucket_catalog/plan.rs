@@ -59,6 +59,8 @@ pub(crate) struct Plan {
     pub(crate) names: Names,
     /// What identities are called.
     pub(super) id_name: Arc<str>,
+    /// The place of that name.
+    pub(super) id_place: u16,
     fields: Vec<PlannedField>,
 }
 
@@ -67,6 +69,8 @@ impl Plan {
     pub(crate) fn new(mut names: Names) -> Self {
         Self {
             id_name: names.get(b"_id"),
+            // Without a place it is looked for among the columns each time.
+            id_place: names.place(b"_id").unwrap_or(u16::MAX),
             names,
             fields: Vec::new(),
         }

@@ -150,13 +150,12 @@ impl<'a> Stage<'a> {
             return false;
         };
         let row = self.times.len();
-        let (mut hint, mut bytes, mut fits) = (0, walked.bytes as usize, true);
+        let (mut bytes, mut fits) = (walked.bytes as usize, true);
         let plan = &self.plan;
         if let Some(id) = measurement.generated_id {
-            match bucket.find_scalar(&plan.id_name, hint, type_code::OBJECT_ID) {
+            match bucket.find_scalar(&plan.id_name, plan.id_place, type_code::OBJECT_ID) {
                 Some(at) => {
                     put(&mut self.columns, at, row, ValueRef::ObjectId(id));
-                    hint = at + 1;
                     bytes += ID_BYTES;
                 }
                 None => fits = false,
@@ -165,11 +164,11 @@ impl<'a> Stage<'a> {
         fits = fits
             && plan.fields(walked).iter().all(|field| {
                 let name = plan.names.name(field.name);
-                let at = name.and_then(|name| bucket.find_scalar(name, hint, field.type_code));
+                let at =
+                    name.and_then(|name| bucket.find_scalar(name, field.name, field.type_code));
                 if let Some(at) = at {
                     let value = field.value(measurement.document);
                     put(&mut self.columns, at, row, value);
-                    hint = at + 1;
                 }
                 at.is_some()
             });

@@ -1,0 +1,96 @@
+//! Names that are looked for again and again.
+//!
+//! Names of fields are short: three words cover most of them with the zero behind them, and comparing those takes no loop
+//! and no branch that depends on which name it is.
+
+/// The longest name that three words cover.
+const SHORT_MAX: usize = 23;
+
+/// Bytes of a word.
+const WORD: usize = 8;
+
+/// Eight bytes of a name, from `at` on; of them those of `mask` count.
+#[derive(Clone, Copy, Debug)]
+struct Word {
+    at: usize,
+    mask: u64,
+    bytes: u64,
+}
+
+/// A name of a field, made ready to be compared with bytes of documents. See the module.
+#[derive(Clone, Debug)]
+pub struct KnownName {
+    name: Box<[u8]>,
+    words: [Word; 3],
+}
+
+impl KnownName {
+    /// The name with these bytes, none of which is zero.
+    pub fn new(name: &[u8]) -> Self {
+        let last = (name.len() + 1).saturating_sub(WORD);
+        let middle = if last > WORD { WORD } else { 0 };
+        let word = |at: usize| {
+            let (mut mask, mut bytes) = ([0; WORD], [0; WORD]);
+            let here = name.iter().copied().chain([0]).skip(at);
+            for ((mask, byte), here) in mask.iter_mut().zip(&mut bytes).zip(here) {
+                (*mask, *byte) = (u8::MAX, here);
+            }
+            Word {
+                at,
+                mask: u64::from_le_bytes(mask),
+                bytes: u64::from_le_bytes(bytes),
+            }
+        };
+        Self {
+            name: name.into(),
+            words: [word(0), word(middle), word(last)],
+        }
+    }
+
+    /// Its length without the zero behind it.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.name.len()
+    }
+
+    /// True if these bytes begin with the name and a zero.
+    #[inline]
+    pub(crate) fn begins(&self, bytes: &[u8]) -> bool {
+        if self.name.len() > SHORT_MAX || bytes.len() <= self.name.len().max(WORD) {
+            return bytes
+                .strip_prefix(&*self.name)
+                .is_some_and(|rest| rest.first() == Some(&0));
+        }
+        let differences = self.words.iter().map(|word| {
+            let here = bytes.get(word.at..).and_then(<[u8]>::first_chunk::<WORD>);
+            here.map_or(u64::MAX, |here| {
+                (u64::from_le_bytes(*here) ^ word.bytes) & word.mask
+            })
+        });
+        differences.fold(0, |all, some| all | some) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_whatever_its_length_and_no_other() {
+        let letters: Vec<u8> = (0..40).map(|n| b'a' + n % 26).collect();
+        for length in 0..=letters.len() {
+            let name = &letters[..length];
+            let known = KnownName::new(name);
+            for behind in [0, 1, 7, 8, 30] {
+                let bytes = [name, &[0], &vec![b'x'; behind][..]].concat();
+                assert!(known.begins(&bytes), "{length} {behind}");
+                for at in 0..=length {
+                    let mut other = bytes.clone();
+                    other[at] ^= 0x20;
+                    assert!(!known.begins(&other), "{length} {behind} {at}");
+                    assert!(!known.begins(&bytes[..at]), "{length} {behind} {at}");
+                }
+            }
+        }
+    }
+}
