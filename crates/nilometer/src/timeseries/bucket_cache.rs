@@ -103,9 +103,10 @@ impl BucketCache {
         self.0.lock().bytes
     }
 
-    /// True if it is filled by less than one part of so many.
+    /// True if more than one part of so many is empty.
     pub(super) fn has_room(&self, parts: usize) -> bool {
-        self.memory_bytes() < self.0.bytes_max() / parts
+        let most = self.0.bytes_max();
+        self.memory_bytes() < most - most / parts
     }
 
     /// True if it keeps anything.

@@ -23,8 +23,8 @@ const OPENED_MAX: usize = 8192;
 /// So many buckets are passed for each that waits.
 const PASSED_MAX: usize = 2;
 
-/// Of the cache this part is filled so, the rest is left to what readers asked for.
-const CACHE_SHARE: usize = 2;
+/// One part in so many of the cache is left to what readers ask for. What nobody asked for goes first, so it need not be much.
+const CACHE_LEFT: usize = 8;
 
 /// Those that wait.
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Timeseries {
     /// Opens some of the buckets that were sealed lately, if no more are being sealed and the cache has room. To be called
     /// again and again.
     pub(crate) fn open_fresh(self: &Arc<Self>) {
-        if !self.bucket_cache.has_room(CACHE_SHARE) {
+        if !self.bucket_cache.has_room(CACHE_LEFT) {
             return self.fresh.clear();
         }
         for (collection, Stretch { oldest, count }) in self.fresh.take() {
@@ -98,7 +98,7 @@ impl Timeseries {
                 continue;
             };
             // What cannot be opened is told to who reads it.
-            let room = || self.bucket_cache.has_room(CACHE_SHARE);
+            let room = || self.bucket_cache.has_room(CACHE_LEFT);
             let opened = scan.take((count * PASSED_MAX).min(OPENED_MAX));
             let opened = opened.take_while(|bucket| bucket.is_ok() && room());
             opened.for_each(drop);
