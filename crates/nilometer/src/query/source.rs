@@ -15,7 +15,7 @@
 //! Indexes are read through a [`RecordView`], one snapshot, so that entry and document agree.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::path::FieldPath;
@@ -562,12 +562,24 @@ pub fn place_of(names: &[Arc<str>], name: &str) -> Option<usize> {
     names.iter().position(|known| **known == *name)
 }
 
-/// The name of a column that is asked for in bucket after bucket. It remembers where it was found last: neighbours have
-/// theirs at the same place.
+/// The name of a column that is asked for in bucket after bucket. It remembers where it was found last, in a few lists of
+/// names: those of neighbours are few.
 #[derive(Debug)]
 pub(crate) struct ColumnName {
     name: Arc<str>,
-    place: AtomicUsize,
+    /// By where a list lies. It may be another one's, so what is remembered is looked at first.
+    places: [AtomicU16; 1 << PLACES_BITS],
+}
+
+/// Lists of names a name remembers its place in, as a power of two.
+const PLACES_BITS: u32 = 5;
+
+/// Which of them a list is.
+fn list_number(names: &[Arc<str>]) -> usize {
+    /// Spreads what differs in a few bits (2^64 by the golden ratio).
+    const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+    let place = names.as_ptr() as u64;
+    (place.wrapping_mul(SPREAD) >> (u64::BITS - PLACES_BITS)) as usize
 }
 
 impl ColumnName {
@@ -575,7 +587,7 @@ impl ColumnName {
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.into(),
-            place: AtomicUsize::new(0),
+            places: std::array::from_fn(|_| AtomicU16::new(0)),
         }
     }
 
@@ -605,12 +617,15 @@ impl ColumnName {
     /// Where the bucket has it.
     pub(crate) fn place_in(&self, bucket: &dyn Bucket) -> Option<usize> {
         let names = bucket.columns();
-        let guess = self.place.load(Ordering::Relaxed);
-        if names.get(guess).is_some_and(|known| *known == self.name) {
+        let known = self.places.get(list_number(names))?;
+        let guess = usize::from(known.load(Ordering::Relaxed));
+        if names.get(guess).is_some_and(|name| *name == self.name) {
             return Some(guess);
         }
         let place = place_of(names, &self.name)?;
-        self.place.store(place, Ordering::Relaxed);
+        if let Ok(place) = u16::try_from(place) {
+            known.store(place, Ordering::Relaxed);
+        }
         Some(place)
     }
 }

@@ -22,6 +22,7 @@ mod bucket_catalog;
 mod bucket_document;
 mod change;
 mod chores;
+mod column_names;
 mod distinct_metas;
 mod duplicates;
 mod expire;
@@ -112,6 +113,7 @@ pub struct Timeseries {
     rosters: roster::Rosters,
     /// Numbers that stand for metadata.
     metas: Arc<meta_numbers::MetaNumbers>,
+    column_names: column_names::ColumnNames,
     /// Collections that were inserted into, for the chores of their buckets.
     collections: RwLock<HashMap<[u8; 16], Arc<Collection>>>,
 }
@@ -176,6 +178,7 @@ impl Timeseries {
             outermost: outermost::Outermost::default(),
             rosters: roster::Rosters::default(),
             metas: Arc::default(),
+            column_names: column_names::ColumnNames::default(),
             collections: RwLock::default(),
         }
     }

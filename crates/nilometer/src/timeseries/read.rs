@@ -14,6 +14,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
 use nilometer_storage::Bytes;
 
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Version, damaged};
+use super::column_names::{ColumnNames, NameList};
 use super::meta_numbers::MetaNumbers;
 use super::sealed::{self, ColumnPlace, Stored};
 use crate::error::Result;
@@ -27,7 +28,7 @@ pub struct StoredBucket {
     /// The document, with lengths in place of columns if `stored` holds those.
     document: Document,
     stored: Bytes,
-    names: Arc<[Arc<str>]>,
+    names: NameList,
     header: HeaderPlaces,
     columns: Box<[Column]>,
     /// Where the bounds of columns lie, once one was asked for.
@@ -117,22 +118,27 @@ impl HeaderPlaces {
 }
 
 impl StoredBucket {
-    /// Opens the stored form of a bucket; `like` lends its column names if they are the same.
-    pub(super) fn open(
-        stored: Bytes,
-        time_field: &str,
-        like: Option<&StoredBucket>,
-    ) -> Result<Self> {
+    /// Opens the stored form of a bucket.
+    pub(super) fn open(stored: Bytes, time_field: &str, names: &ColumnNames) -> Result<Self> {
         let (document, places) = match sealed::open(&stored)? {
             Stored::Whole(document) => (document, Vec::new()),
             Stored::Split { skeleton, columns } => (skeleton, columns),
         };
-        Self::new(document, stored, places, time_field, like)
+        Self::new(document, stored, places, time_field, names)
     }
 
     /// A bucket document that lies nowhere in this form.
     pub(crate) fn from_document(document: Document, time_field: &str) -> Result<Self> {
-        Self::new(document, Bytes::default(), Vec::new(), time_field, None)
+        Self::put_together(document, time_field, &ColumnNames::default())
+    }
+
+    /// The same of one that is read again and again.
+    pub(super) fn put_together(
+        document: Document,
+        time_field: &str,
+        names: &ColumnNames,
+    ) -> Result<Self> {
+        Self::new(document, Bytes::default(), Vec::new(), time_field, names)
     }
 
     fn new(
@@ -140,23 +146,12 @@ impl StoredBucket {
         stored: Bytes,
         places: Vec<ColumnPlace>,
         time_field: &str,
-        like: Option<&StoredBucket>,
+        names: &ColumnNames,
     ) -> Result<Self> {
         let parsed = BucketDocument::parse(document.as_ref(), time_field)?;
         let (id, version, count) = (parsed.id, parsed.version, parsed.count);
         let header = HeaderPlaces::of(&parsed, &document);
-        let names = match like {
-            Some(other)
-                if parsed
-                    .data
-                    .iter()
-                    .map(|e| e.name())
-                    .eq(other.names.iter().map(|n| &**n)) =>
-            {
-                other.names.clone()
-            }
-            _ => parsed.data.iter().map(|e| Arc::from(e.name())).collect(),
-        };
+        let names = names.list(parsed.data.iter().map(|e| e.name()));
         let header = header.with_times(&parsed, &names, time_field);
         let mut places = places.into_iter();
         let columns = names.iter().map(|_| Column {

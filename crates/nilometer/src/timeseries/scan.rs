@@ -77,7 +77,6 @@ pub struct BucketScan {
     after: Option<[u8; 12]>,
     ready: VecDeque<Result<Arc<StoredBucket>>>,
     done: bool,
-    last: Option<Arc<StoredBucket>>,
 }
 
 impl Timeseries {
@@ -99,7 +98,6 @@ impl Timeseries {
             after: None,
             ready: VecDeque::new(),
             done: false,
-            last: None,
         })
     }
 
@@ -223,13 +221,6 @@ impl BucketScan {
         Span { start, end }
     }
 
-    fn give(&mut self, bucket: Result<Arc<StoredBucket>>) {
-        if let Ok(bucket) = &bucket {
-            self.last = Some(bucket.clone());
-        }
-        self.ready.push_back(bucket);
-    }
-
     /// Reads the next of the buckets an index has found. Those that were removed since are left out.
     fn refill_from_index(&mut self) -> Result<()> {
         let snapshot = self.timeseries.engine.snapshot()?;
@@ -258,7 +249,7 @@ impl BucketScan {
                     None => continue,
                 },
             };
-            self.give(bucket);
+            self.ready.push_back(bucket);
         }
         Ok(())
     }
@@ -293,8 +284,7 @@ impl BucketScan {
         let known = versions.and_then(|v| rosters.part(v, &span, direction, most));
         if let Some(part) = known.as_ref().filter(|part| part.is_quiet) {
             self.done = part.all;
-            self.last = part.buckets.last().cloned();
-            self.after = self.last.as_ref().map(|bucket| bucket.id().0);
+            self.after = part.buckets.last().map(|bucket| bucket.id().0);
             self.ready.extend(part.buckets.iter().cloned().map(Ok));
             return Ok(());
         }
@@ -320,7 +310,7 @@ impl BucketScan {
                 let held = bucket.as_ref().ok().filter(|_| is_alone);
                 listed.push((id, held.map_or_else(Weak::new, Arc::downgrade)));
             }
-            self.give(bucket);
+            self.ready.push_back(bucket);
         }
         if let Some(versions) = versions.filter(|_| self.timeseries.bucket_cache.keeps()) {
             if !was_known {
@@ -370,7 +360,7 @@ impl BucketScan {
         let time_field = options.map_or("", |options| &*options.time_field);
         let bucket = match stored {
             Some(stored) if tail.is_empty() => {
-                StoredBucket::open(stored, time_field, self.last.as_deref())?
+                StoredBucket::open(stored, time_field, &self.timeseries.column_names)?
             }
             stored => {
                 let document = stored.map(|bytes| sealed::load(&bytes)).transpose()?;
@@ -387,7 +377,8 @@ impl BucketScan {
                 let image = image.ok_or_else(|| {
                     damaged(ValueRef::ObjectId(ObjectId(id)), "there is nothing of it")
                 })?;
-                StoredBucket::from_document(image.into_document(), time_field)?
+                let names = &self.timeseries.column_names;
+                StoredBucket::put_together(image.into_document(), time_field, names)?
             }
         };
         let bucket = Arc::new(bucket.numbered(&self.timeseries.metas));
