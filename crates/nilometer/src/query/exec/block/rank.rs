@@ -139,9 +139,9 @@ struct Best {
 }
 
 impl Best {
-    fn value(&self, block: &MeasurementBlock, shown: &Shown) -> Result<Value> {
+    fn value<'b>(&self, block: &'b MeasurementBlock, shown: &Shown) -> Result<ValueRef<'b>> {
         match (shown, self.time) {
-            (Shown::Time(_), Some(at)) => Ok(Value::DateTime(at)),
+            (Shown::Time(_), Some(at)) => Ok(ValueRef::DateTime(at)),
             _ => shown.value(block, self.row),
         }
     }
@@ -151,10 +151,10 @@ impl Best {
         let mut out = DocumentBuilder::new();
         for (at, shown) in all.iter().enumerate() {
             let value = match self.value(block, shown)? {
-                Value::Undefined => Value::Null,
+                ValueRef::Undefined => ValueRef::Null,
                 value => value,
             };
-            out.append_indexed(at, value.as_ref());
+            out.append_indexed(at, value);
         }
         Ok(Value::Array(Array::from_document(out.finish())))
     }
@@ -163,7 +163,7 @@ impl Best {
     fn object(&self, block: &MeasurementBlock, all: &[(Arc<str>, Shown)]) -> Result<Value> {
         let mut out = DocumentBuilder::with_capacity(OBJECT_FIELD_BYTES * all.len());
         for (name, shown) in all {
-            out.append_ref(name, self.value(block, shown)?.as_ref());
+            out.append_ref(name, self.value(block, shown)?);
         }
         Ok(Value::Document(out.finish()))
     }
@@ -219,14 +219,14 @@ impl Shown {
         }
     }
 
-    fn value(&self, block: &MeasurementBlock, row: u32) -> Result<Value> {
+    fn value<'b>(&self, block: &'b MeasurementBlock, row: u32) -> Result<ValueRef<'b>> {
         Ok(match self {
-            Self::Meta => block.meta().to_value(),
+            Self::Meta => block.meta(),
             Self::Time(name) | Self::Column(name) => {
                 let column = name.column_of(&*block.bucket)?;
-                column.map_or(Value::Missing, |c| c.value(row as usize).to_value())
+                column.map_or(ValueRef::Missing, |column| column.value(row as usize))
             }
-            Self::Nothing => Value::Missing,
+            Self::Nothing => ValueRef::Missing,
         })
     }
 }
@@ -342,7 +342,7 @@ impl Ranking {
             for (member, spec) in members() {
                 table.change(run.group, member.at, spec, |state| {
                     spec.offer_ranked(state, &key, || match &member.output {
-                        Output::Field(shown) => best.value(block, shown),
+                        Output::Field(shown) => Ok(best.value(block, shown)?.to_value()),
                         Output::Fields(all) => best.array(block, all),
                         Output::Object(all) => best.object(block, all),
                         Output::Computed => {
