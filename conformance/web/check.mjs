@@ -185,6 +185,8 @@ const checks = {
     await tab("Chart").click();
     assert.equal(await page.getByLabel("a line for each").inputValue(), "_id.sensor");
     assert.deepEqual(await page.locator(".legend .key").allTextContents(), SENSORS);
+    // Lines are drawn once the page knows how wide it is.
+    await page.locator(".result path.line").first().waitFor();
     assert.equal(await page.locator(".result path.line").count(), 3);
     await page.locator(".result svg.plot").focus();
     await page.keyboard.press("End");
