@@ -347,6 +347,18 @@ impl MeasurementBlock {
         }
     }
 
+    /// Times of the bucket's measurements lie between these, as far as its header tells: the lower bound is rounded towards
+    /// 1970, so before it there is none.
+    pub(crate) fn time_bounds(&self) -> (Option<i64>, Option<i64>) {
+        let time_field = &self.shape.time_field;
+        let at = |bound: ValueRef<'_>| match bound {
+            ValueRef::DateTime(at) => Some(at),
+            _ => None,
+        };
+        let min = at(self.bucket.min(time_field)).filter(|min| *min > 0);
+        (min, at(self.bucket.max(time_field)))
+    }
+
     /// What measurements show at a path below the metadata, missing if nothing; `None` where that takes more than a look:
     /// the path leads elsewhere, the metadata is no document, or an array stands in the way.
     pub(crate) fn plain_meta(&self, path: &FieldPath) -> Option<ValueRef<'_>> {

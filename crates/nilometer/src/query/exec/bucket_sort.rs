@@ -21,7 +21,7 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+use nilometer_bson::{Document, DocumentBuilder, Value};
 
 use super::memory::MemoryGauge;
 use super::sort::{ByPattern, Everything, add_all, everything, gauge};
@@ -246,19 +246,12 @@ fn prefix(
     SortPattern::parse(out.finish().as_ref(), &context).map(Some)
 }
 
-/// A time that none of the block's is before (or, of the greatest, behind). Before 1970 starts are
-/// rounded up: there is none.
+/// A time that none of the block's is before (or, of the greatest, behind).
 fn bound(block: &MeasurementBlock, greatest: bool) -> i64 {
-    let time_field = &block.shape.time_field;
-    if greatest {
-        return match block.bucket.max(time_field) {
-            ValueRef::DateTime(at) => at,
-            _ => i64::MAX,
-        };
-    }
-    match block.bucket.min(time_field) {
-        ValueRef::DateTime(at) if at > 0 => at,
-        _ => i64::MIN,
+    let (min, max) = block.time_bounds();
+    match greatest {
+        true => max.unwrap_or(i64::MAX),
+        false => min.unwrap_or(i64::MIN),
     }
 }
 

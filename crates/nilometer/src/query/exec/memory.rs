@@ -199,11 +199,9 @@ impl MemoryGauge {
     pub fn release(&mut self, bytes: usize) {
         self.used = self.used.saturating_sub(bytes as u64);
         let free = self.held.saturating_sub(self.used) / CHUNK_BYTES * CHUNK_BYTES;
-        if free > 0 {
-            self.held -= free;
-            self.overdrawn = self.overdrawn.saturating_sub(free);
-            self.pool.give_back(free);
-        }
+        self.held -= free;
+        self.overdrawn = self.overdrawn.saturating_sub(free);
+        self.pool.give_back(free);
         if self.is_starved {
             self.take_from_pool();
         }

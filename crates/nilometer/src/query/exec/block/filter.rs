@@ -137,7 +137,7 @@ fn select_leaf(
 }
 
 /// What a comparison of the time says of all measurements alike, if the bucket's bounds tell: its column need not be looked
-/// at then. The lower bound is rounded towards 1970, so before it there is none.
+/// at then.
 fn verdict_of_bounds(comparison: &Comparison, block: &MeasurementBlock) -> Option<bool> {
     let time_field = &block.shape.time_field;
     let is_time = comparison.path.as_str() == &**time_field;
@@ -147,13 +147,8 @@ fn verdict_of_bounds(comparison: &Comparison, block: &MeasurementBlock) -> Optio
     if !is_time || !block.shape.fields.contains(time_field) {
         return None;
     }
-    let min = match block.bucket.min(time_field) {
-        ValueRef::DateTime(min) if min > 0 => min,
-        _ => i64::MIN,
-    };
-    let ValueRef::DateTime(max) = block.bucket.max(time_field) else {
-        return None;
-    };
+    let (min, max) = block.time_bounds();
+    let (min, max) = (min.unwrap_or(i64::MIN), max?);
     let (all, none) = match comparison.op {
         CompareOp::Gte => (min >= operand, max < operand),
         CompareOp::Gt => (min > operand, max <= operand),

@@ -201,6 +201,9 @@ fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
         }
         inputs.push(input);
     }
+    for ranking in &mut rankings {
+        ranking.settle(shape);
+    }
     let all_fields = || shape_fields(shape);
     let row_fields = any_rows.then(|| {
         if row_dependencies.whole {
@@ -395,15 +398,12 @@ fn bin_key(
     table.number_of(key, cx)
 }
 
-/// The bin all measurements of a bucket lie in, if all of them are meant and its bounds tell. The lower one is
-/// rounded towards 1970, so before it there is none.
+/// The bin all measurements of a bucket lie in, if all of them are meant and its bounds tell.
 pub(crate) fn whole_bin(bins: &DateBins, block: &MeasurementBlock) -> Result<Option<i64>> {
-    let time_field = &block.shape.time_field;
-    let bounds = (block.bucket.min(time_field), block.bucket.max(time_field));
-    let (ValueRef::DateTime(min), ValueRef::DateTime(max)) = bounds else {
+    let (Some(min), Some(max)) = block.time_bounds() else {
         return Ok(None);
     };
-    if min <= 0 || !block.is_whole() {
+    if !block.is_whole() {
         return Ok(None);
     }
     let bin = bins.bin_of(min)?;

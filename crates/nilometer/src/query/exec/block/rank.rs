@@ -254,7 +254,7 @@ impl Output {
 }
 
 impl Ranking {
-    /// Puts the accumulator at place `at` beside those that rank as it does.
+    /// Puts the accumulator at place `at` beside those that rank as it does; to be settled when all are there.
     pub(super) fn add(
         rankings: &mut Vec<Self>,
         rank: TimeRank,
@@ -270,7 +270,7 @@ impl Ranking {
         let output = Output::of(spec, shape);
         let member = Member { at, output };
         if let Some(known) = rankings.iter_mut().find(alike) {
-            known.push(member, spec, shape);
+            known.push(member, spec);
             return;
         }
         let mut ranking = Self {
@@ -280,13 +280,17 @@ impl Ranking {
             dependencies: Dependencies::default(),
             columns: Vec::new(),
         };
-        ranking.push(member, spec, shape);
+        ranking.push(member, spec);
         rankings.push(ranking);
     }
 
-    fn push(&mut self, member: Member, spec: &AccumulatorSpec, shape: &MeasurementShape) {
+    fn push(&mut self, member: Member, spec: &AccumulatorSpec) {
         self.members.push(member);
         spec.dependencies(&mut self.dependencies);
+    }
+
+    /// All members are there.
+    pub(super) fn settle(&mut self, shape: &MeasurementShape) {
         let names = self.dependencies.top_level_fields().into_iter();
         let columns = names.filter(|name| shape.shows_column(name));
         self.columns = columns.map(ColumnName::new).collect();
@@ -425,23 +429,17 @@ impl TimeRank {
     }
 
     /// A time at least as good as any of the block, by its header: missing if none shows or it is not in the order.
-    /// `None` if the header does not tell: the lower bound of times is rounded towards 1970, so before it there
-    /// is none.
+    /// `None` if the header does not tell.
     fn best_time(self, block: &MeasurementBlock) -> Option<Value> {
         let time_field = &block.shape.time_field;
         if !block.shape.fields.contains(time_field) {
             return Some(Value::Missing);
         }
+        let (oldest, newest) = block.time_bounds();
         match self.newest {
             None => Some(Value::Missing),
-            Some(true) => match block.bucket.max(time_field) {
-                ValueRef::DateTime(at) => Some(Value::DateTime(at)),
-                _ => None,
-            },
-            Some(false) => match block.bucket.min(time_field) {
-                ValueRef::DateTime(at) if at > 0 => Some(Value::DateTime(at)),
-                _ => None,
-            },
+            Some(true) => newest.map(Value::DateTime),
+            Some(false) => oldest.map(Value::DateTime),
         }
     }
 
