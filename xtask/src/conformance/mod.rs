@@ -88,6 +88,8 @@ pub(crate) fn run(names: &[&str]) -> Outcome {
 
 /// Follows the operator's guide, with the shell that conformance has installed.
 pub(crate) fn guide() -> Outcome {
+    // What the README types first: without a name, `cargo run` has to find the one program.
+    run_command(&mut cargo(["run", "--quiet", "--", "--version"]))?;
     let shell = CLIENTS.iter().find(|client| client.name == "mongosh");
     let shell = shell.ok_or("no client `mongosh`")?;
     let ready = match shell.missing_runtime() {
