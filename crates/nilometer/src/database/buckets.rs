@@ -389,6 +389,14 @@ impl BucketHeader for StoredBucket {
         self.meta_number()
     }
 
+    fn known_constants(&self) -> Option<NonZeroU64> {
+        self.known_constants()
+    }
+
+    fn constants(&self) -> Result<Document> {
+        self.constants()
+    }
+
     fn min(&self, field: &str) -> ValueRef<'_> {
         self.min(field)
     }
@@ -437,5 +445,9 @@ impl Bucket for StoredBucket {
 
     fn has_total_at(&self, at: usize) -> bool {
         self.has_total_at(at)
+    }
+
+    fn constants_number(&self) -> Result<Option<NonZeroU64>> {
+        self.constants_number()
     }
 }

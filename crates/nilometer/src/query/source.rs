@@ -14,6 +14,7 @@
 //!
 //! Indexes are read through a [`RecordView`], one snapshot, so that entry and document agree.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -31,7 +32,7 @@ use crate::index::Index;
 use crate::index::buckets::{BucketIndex, KeyCount, Walked, WantedKeys};
 use crate::operation::OperationContext;
 use crate::session::UserName;
-pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate};
+pub use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, ConstantAnswer};
 use crate::write::Arrivals;
 use crate::write::update::Update;
 
@@ -549,6 +550,11 @@ pub trait Bucket: BucketHeader + Send + Sync {
             Some(at) => self.column_at(at),
             None => Ok(None),
         }
+    }
+
+    /// [`BucketHeader::known_constants`], found out now; columns may have to be decoded for it.
+    fn constants_number(&self) -> Result<Option<NonZeroU64>> {
+        Ok(None)
     }
 
     /// The metadata, owned.

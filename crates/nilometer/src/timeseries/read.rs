@@ -3,6 +3,7 @@
 //! What was opened is kept for the next reader with the columns that were decoded
 //! ([`bucket_cache`](super::bucket_cache)); [`scan`](super::scan) finds buckets and opens them.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::column::{self, ColumnError};
-use nilometer_bson::{DocRef, Document, ObjectId, ValueRef};
+use nilometer_bson::order::compare;
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef};
 use nilometer_storage::Bytes;
 
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Version, damaged};
@@ -38,6 +40,8 @@ pub struct StoredBucket {
     /// Who gives numbers to metadata, and the number of this one's once it was asked for.
     metas: Option<Arc<MetaNumbers>>,
     meta_number: OnceLock<Option<NonZeroU64>>,
+    /// The number of the fields that are one value, once it was asked for.
+    constants_number: OnceLock<Option<NonZeroU64>>,
     /// Somebody has read it again since the cache last asked.
     is_wanted: AtomicBool,
 }
@@ -172,6 +176,7 @@ impl StoredBucket {
             totals: OnceLock::new(),
             metas: None,
             meta_number: OnceLock::new(),
+            constants_number: OnceLock::new(),
             is_wanted: AtomicBool::new(false),
         })
     }
@@ -192,6 +197,46 @@ impl StoredBucket {
                 (Some(metas), ValueRef::Document(meta)) => metas.of(meta.as_bytes()),
                 _ => None,
             })
+    }
+
+    /// Stands for [`StoredBucket::constants`]: equal numbers are equal fields and values. Found out now if it was not before.
+    pub fn constants_number(&self) -> Result<Option<NonZeroU64>> {
+        if let Some(known) = self.constants_number.get() {
+            return Ok(*known);
+        }
+        let constants = self.constants()?;
+        let number = match &self.metas {
+            Some(numbers) if !constants.is_empty() => numbers.of(constants.as_bytes()),
+            _ => None,
+        };
+        Ok(*self.constants_number.get_or_init(|| number))
+    }
+
+    /// The same if it was found out before.
+    pub fn known_constants(&self) -> Option<NonZeroU64> {
+        self.constants_number.get().copied().flatten()
+    }
+
+    /// The fields that all measurements have with one value, in the order of their names. Columns with two bounds alike
+    /// are decoded for it.
+    pub fn constants(&self) -> Result<Document> {
+        let mut found = BTreeMap::new();
+        for (at, name) in self.names.iter().enumerate() {
+            let (min, max) = self.bounds_at(at);
+            if min.is_missing() || compare(min, max).is_ne() {
+                continue;
+            }
+            if let Some(column) = self.column_at(at)?
+                && let Some(value) = column.as_constant().filter(|_| column.is_all_present())
+            {
+                found.insert(name, value.as_ref());
+            }
+        }
+        let mut out = DocumentBuilder::new();
+        for (name, value) in found {
+            out.append_ref(name, value);
+        }
+        Ok(out.finish())
     }
 
     /// Somebody reads it again.

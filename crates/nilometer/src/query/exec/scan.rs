@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
-use super::block::filter::select;
+use super::block::filter::BucketFilter;
 use super::filter::matching;
 use super::project::project;
 use super::{ExecContext, Operator, RowsInMaking};
@@ -208,6 +208,8 @@ pub struct BucketScan {
     full: Arc<MeasurementShape>,
     /// How they look to what follows.
     shown: Arc<MeasurementShape>,
+    /// What is asked of measurements, if they are asked by columns.
+    filter: Option<BucketFilter>,
     buckets: Option<BucketIter>,
     /// Measurements still asked for, if a limit is known.
     left: Option<u64>,
@@ -227,7 +229,9 @@ impl BucketScan {
         };
         let full = shape(FieldSet::All);
         let shown = shape(input.unpack.fields.clone());
+        let filter = input.unpack.event_filter.as_ref();
         Self {
+            filter: filter.map(|filter| BucketFilter::new(filter, &full)),
             left: input.limit,
             input,
             counters,
@@ -255,13 +259,13 @@ impl BucketScan {
     /// The measurements of a bucket that are given on.
     fn unpack(&self, bucket: Arc<dyn Bucket>, cx: &ExecContext<'_>) -> Result<Batch> {
         let mut block = MeasurementBlock::all(bucket, Arc::clone(&self.full));
-        if let Some(filter) = &self.input.unpack.event_filter
+        if let (Some(filter), Some(by_columns)) = (&self.input.unpack.event_filter, &self.filter)
             && !self.passes_whole(&block)?
         {
             block.selection = if cx.settings.options.force_rows {
                 select_by_rows(&block, filter, cx)?
             } else {
-                select(filter, &block, cx)?
+                by_columns.select(&block, cx)?
             };
         }
         block.shape = Arc::clone(&self.shown);

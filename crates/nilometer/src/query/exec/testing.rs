@@ -68,6 +68,22 @@ impl BucketHeader for MemoryBucket {
         NonZeroU64::new(xxhash_rust::xxh3::xxh3_64(meta.as_bytes()))
     }
 
+    fn known_constants(&self) -> Option<NonZeroU64> {
+        // Of some buckets nobody has asked yet.
+        let number = (!self.count.is_multiple_of(2)).then(|| self.constants_number());
+        number.and_then(|number| number.ok().flatten())
+    }
+
+    fn constants(&self) -> Result<Document> {
+        let mut out = DocumentBuilder::new();
+        for (name, column) in &self.columns {
+            if let Some(value) = column.as_constant().filter(|_| column.is_all_present()) {
+                out.append_ref(name, value.as_ref());
+            }
+        }
+        Ok(out.finish())
+    }
+
     fn min(&self, field: &str) -> ValueRef<'_> {
         self.bounds
             .get(field)
@@ -117,6 +133,12 @@ impl Bucket for MemoryBucket {
         // Of some buckets it is not known yet.
         let is_known = !self.count.is_multiple_of(3);
         is_known && matches!(self.total_at(at), Ok(Some(_)))
+    }
+
+    fn constants_number(&self) -> Result<Option<NonZeroU64>> {
+        let constants = self.constants()?;
+        let hash = xxhash_rust::xxh3::xxh3_64(constants.as_bytes());
+        Ok(NonZeroU64::new(hash).filter(|_| !constants.is_empty()))
     }
 }
 

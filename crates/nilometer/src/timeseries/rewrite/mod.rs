@@ -24,6 +24,7 @@
 //! miss a bucket that matches entirely, never claim one that does not. Nothing is derived from what
 //! is not listed here.
 
+mod constant_answer;
 mod predicate;
 mod time_range;
 
@@ -32,6 +33,7 @@ use std::sync::Arc;
 use nilometer_bson::order::{CanonicalType, canonical_type};
 use nilometer_bson::{DocRef, Value};
 
+pub use constant_answer::ConstantAnswer;
 pub use predicate::{
     BoundTest, BucketHeader, BucketPredicate, FilterContext, GeoBoundTest, MetaTest, Side, Truth,
 };
@@ -164,6 +166,7 @@ impl BucketRewriter {
                 operand: operand.clone(),
                 is_time,
                 collation: self.bounds_collation.clone(),
+                answer: ConstantAnswer::default(),
             })
         };
         match op {
@@ -199,6 +202,7 @@ impl BucketRewriter {
             operand: Value::MinKey,
             is_time: false,
             collation: Collation::SIMPLE,
+            answer: ConstantAnswer::default(),
         })
     }
 
@@ -276,6 +280,7 @@ impl BucketRewriter {
                 operand: operand.clone(),
                 is_time: true,
                 collation: Collation::SIMPLE,
+                answer: ConstantAnswer::default(),
             })
         };
         Some(match op {

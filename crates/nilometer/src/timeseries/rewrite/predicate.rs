@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nilometer_bson::order::{CanonicalType, Collator, canonical_type};
 use nilometer_bson::{Document, DocumentBuilder, ObjectId, Value, ValueRef};
 
+use super::constant_answer::ConstantAnswer;
 use crate::error::Result;
 use crate::eval::matcher::geo::bucket_document;
 use crate::eval::matcher::{CompareOp, MatchExpression};
@@ -42,6 +43,17 @@ pub trait BucketHeader {
     /// Both.
     fn bounds(&self, field: &str) -> (ValueRef<'_>, ValueRef<'_>) {
         (self.min(field), self.max(field))
+    }
+
+    /// A number that stands for [`BucketHeader::constants`], if they were found out before: headers with the same number have
+    /// the same. None if there are none.
+    fn known_constants(&self) -> Option<NonZeroU64> {
+        None
+    }
+
+    /// The fields that all measurements have with one value.
+    fn constants(&self) -> Result<Document> {
+        Ok(Document::default())
     }
 
     /// Number of measurements.
@@ -170,6 +182,8 @@ pub struct BoundTest {
     pub is_time: bool,
     /// How bounds that are strings compare.
     pub collation: Collation,
+    /// What was found where the field is one value.
+    pub answer: ConstantAnswer,
 }
 
 impl BucketPredicate {
@@ -210,7 +224,7 @@ impl BucketPredicate {
                 result
             }
             Self::Meta(test) => Truth::of(test.test_header(header)?),
-            Self::Bound(test) => test.truth(header, last),
+            Self::Bound(test) => test.truth(header, last)?,
             Self::Geo(test) => test.truth(header),
         })
     }
@@ -369,10 +383,38 @@ impl BoundTest {
         &'p self,
         header: &'h (impl BucketHeader + ?Sized),
         last: &mut Option<AskedBounds<'p, 'h>>,
-    ) -> Truth {
+    ) -> Result<Truth> {
         if let Some(truth) = self.truth_of_times(header) {
-            return truth;
+            return Ok(truth);
         }
+        if let Some(number) = header.known_constants()
+            && let Some(answer) = self
+                .answer
+                .of(number, || self.answer_of_constants(header))?
+        {
+            return Ok(Truth::of(answer));
+        }
+        Ok(self.truth_of_bounds(header, last))
+    }
+
+    /// The same if the field is one value; none if it is not, or that does not tell.
+    fn answer_of_constants(&self, header: &(impl BucketHeader + ?Sized)) -> Result<Option<bool>> {
+        let first = self.path.split('.').next().unwrap_or("");
+        if self.is_time || header.constants()?.get(first).is_missing() {
+            return Ok(None);
+        }
+        Ok(match self.truth_of_bounds(header, &mut None) {
+            Truth::True => Some(true),
+            Truth::False => Some(false),
+            Truth::Unknown => None,
+        })
+    }
+
+    fn truth_of_bounds<'p, 'h>(
+        &'p self,
+        header: &'h (impl BucketHeader + ?Sized),
+        last: &mut Option<AskedBounds<'p, 'h>>,
+    ) -> Truth {
         let asked = match last {
             Some(asked) if *asked.path == *self.path => asked,
             last => last.insert(AskedBounds {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! $and              one arm after the other, each on what the last one left
+//! fields of one value in the whole bucket   asked once for all buckets with the same ([`BucketFilter`])
 //! $or               each arm on what no arm has taken yet
 //! metadata only     asked once, decides for all rows
 //! time comparison   two binary searches when the bucket is sorted
@@ -23,6 +24,91 @@ use crate::error::Result;
 use crate::eval::matcher::{CompareOp, Comparison, MatchExpression, MatchPath};
 use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape, Selection};
 use crate::query::exec::ExecContext;
+use crate::query::source::ConstantAnswer;
+
+/// A filter that bucket after bucket is asked, of measurements that show all fields.
+pub(crate) struct BucketFilter {
+    arms: Vec<Arm>,
+}
+
+/// What all matches must pass.
+struct Arm {
+    test: MatchExpression,
+    /// The fields it reads, if they may be one value in a bucket.
+    fields: Option<Vec<Arc<str>>>,
+    answer: ConstantAnswer,
+}
+
+impl Arm {
+    fn new(test: MatchExpression, shape: &MeasurementShape) -> Self {
+        let reads = test.dependencies();
+        let differs =
+            |field: &str| *field == *shape.time_field || shape.meta_field.as_deref() == Some(field);
+        let fields = reads.top_level_fields();
+        let may = !reads.whole
+            && !reads.random
+            && !fields.is_empty()
+            && !fields.iter().any(|field| differs(field));
+        let fields = may.then(|| fields.into_iter().map(Arc::from).collect());
+        Self {
+            test,
+            fields,
+            answer: ConstantAnswer::default(),
+        }
+    }
+
+    /// What it says of all measurements alike; none if it reads more than what is one value in all.
+    fn answer(&self, block: &MeasurementBlock, cx: &ExecContext<'_>) -> Result<Option<bool>> {
+        let Some(fields) = &self.fields else {
+            return Ok(None);
+        };
+        let Some(number) = block.bucket.constants_number()? else {
+            return Ok(None);
+        };
+        self.answer.of(number, || {
+            let constants = block.bucket.constants()?;
+            let is_constant = |field: &Arc<str>| !constants.get(field).is_missing();
+            match fields.iter().all(is_constant) {
+                true => self.test.matches(constants.as_ref(), &cx.eval).map(Some),
+                false => Ok(None),
+            }
+        })
+    }
+}
+
+impl BucketFilter {
+    /// The filter over measurements that look like `shape`, with all their fields.
+    pub(crate) fn new(filter: &MatchExpression, shape: &MeasurementShape) -> Self {
+        let arms = match filter {
+            MatchExpression::And(arms) => arms.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        let arms = arms.iter().map(|arm| Arm::new(arm.clone(), shape));
+        Self {
+            arms: arms.collect(),
+        }
+    }
+
+    /// The rows of the block's selection that match.
+    pub(crate) fn select(
+        &self,
+        block: &MeasurementBlock,
+        cx: &ExecContext<'_>,
+    ) -> Result<Selection> {
+        let mut left = block.selection.clone();
+        for arm in &self.arms {
+            left = match arm.answer(block, cx)? {
+                Some(true) => continue,
+                Some(false) => return Ok(Selection::none()),
+                None => select_within(&arm.test, block, &left, cx)?,
+            };
+            if left.is_empty() {
+                break;
+            }
+        }
+        Ok(left)
+    }
+}
 
 /// The rows of the block's selection that match.
 pub(crate) fn select(

@@ -1,0 +1,98 @@
+//! What a test says of buckets where the fields it reads have one value in all measurements.
+//!
+//! Such fields, a name of what is measured or a unit, have the same few values in bucket after bucket. A bucket
+//! gives one number for all of them ([`BucketHeader::known_constants`](super::BucketHeader::known_constants)), so that
+//! a test which has seen them need not look at the bucket again.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::error::Result;
+
+/// After so many others a test stops remembering: where each bucket has values of its own it does not pay.
+const MISSES_MAX: u32 = 256;
+
+/// The answer to the constants met last, which a test remembers.
+#[derive(Debug, Default)]
+pub struct ConstantAnswer {
+    /// Their number and, in the lowest two bits, the answer; 0 at first.
+    last: AtomicU64,
+    misses: AtomicU32,
+}
+
+/// Another test may come from this one, so its answers are its own.
+impl Clone for ConstantAnswer {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+fn to_bits(answer: Option<bool>) -> u64 {
+    match answer {
+        Some(true) => 1,
+        Some(false) => 2,
+        None => 3,
+    }
+}
+
+impl ConstantAnswer {
+    /// The answer to the constants of this number; `find` gives it, none if it depends on more than them.
+    pub fn of(
+        &self,
+        number: NonZeroU64,
+        find: impl FnOnce() -> Result<Option<bool>>,
+    ) -> Result<Option<bool>> {
+        let last = self.last.load(Ordering::Relaxed);
+        if last >> 2 == number.get() {
+            return Ok(match last & 3 {
+                1 => Some(true),
+                2 => Some(false),
+                _ => None,
+            });
+        }
+        if self.misses.fetch_add(1, Ordering::Relaxed) >= MISSES_MAX {
+            self.misses.store(MISSES_MAX, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let answer = find()?;
+        if number.leading_zeros() >= 2 {
+            let new = number.get() << 2 | to_bits(answer);
+            self.last.store(new, Ordering::Relaxed);
+        }
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_constants_are_asked_once() {
+        let answer = ConstantAnswer::default();
+        let number = |at| NonZeroU64::new(at).unwrap();
+        for (at, expected) in [(7, Some(true)), (8, Some(false)), (u64::MAX >> 2, None)] {
+            assert_eq!(answer.of(number(at), || Ok(expected)).unwrap(), expected);
+            let again = answer.of(number(at), || panic!("asked again"));
+            assert_eq!(again.unwrap(), expected);
+        }
+        // A test made from this one has not been asked yet.
+        let other = answer.clone();
+        assert_eq!(other.of(number(8), || Ok(Some(true))).unwrap(), Some(true));
+        // A number that leaves no room for the answer is asked each time.
+        for expected in [Some(true), Some(false)] {
+            let found = answer.of(number(u64::MAX), || Ok(expected));
+            assert_eq!(found.unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn where_each_bucket_has_its_own_nothing_is_remembered() {
+        let answer = ConstantAnswer::default();
+        let asked = (1..=2 * u64::from(MISSES_MAX)).filter(|at| {
+            let number = NonZeroU64::new(*at).unwrap();
+            answer.of(number, || Ok(Some(true))).unwrap().is_some()
+        });
+        assert_eq!(asked.count(), MISSES_MAX as usize);
+    }
+}
