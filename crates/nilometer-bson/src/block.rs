@@ -357,6 +357,28 @@ impl ColumnBlock {
         }
     }
 
+    /// The one value all measurements have, if they do and that is easily seen; numbers alike to the bit.
+    pub fn common_value(&self) -> Option<Value> {
+        fn same<T: Copy + PartialEq>(values: &[T]) -> Option<T> {
+            let first = *values.first()?;
+            values.iter().all(|value| *value == first).then_some(first)
+        }
+        if !self.is_all_present() {
+            return None;
+        }
+        match &self.data {
+            BlockData::Constant(value) => Some(value.clone()),
+            BlockData::Int32(values) => same(values).map(Value::Int32),
+            BlockData::Int64(values) => same(values).map(Value::Int64),
+            BlockData::Double(values) => {
+                let first = *values.first()?;
+                let is_first = |value: &f64| value.to_bits() == first.to_bits();
+                values.iter().all(is_first).then_some(Value::Double(first))
+            }
+            _ => None,
+        }
+    }
+
     /// Codes and the values they stand for, if the block has them.
     pub fn as_dictionary(&self) -> Option<(&[u32], &[Value])> {
         match &self.data {

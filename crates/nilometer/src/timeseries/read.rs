@@ -227,14 +227,14 @@ impl StoredBucket {
                 continue;
             }
             if let Some(column) = self.column_at(at)?
-                && let Some(value) = column.as_constant().filter(|_| column.is_all_present())
+                && let Some(value) = column.common_value()
             {
-                found.insert(name, value.as_ref());
+                found.insert(name, value);
             }
         }
         let mut out = DocumentBuilder::new();
         for (name, value) in found {
-            out.append_ref(name, value);
+            out.append(name, value);
         }
         Ok(out.finish())
     }
@@ -499,5 +499,59 @@ impl StoredBucket {
         let mut values = block.to_values();
         values.resize(self.count, nilometer_bson::Value::Missing);
         Ok(ColumnBlock::from_values(&values))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{Value, doc};
+
+    use super::*;
+
+    #[test]
+    fn constants_are_what_all_measurements_have_with_one_value() {
+        let time = Value::DateTime;
+        let constants = |count: i32, data: Document, min: Document, max: Document| {
+            let bucket = doc! {
+                "_id": ObjectId([7; 12]),
+                "control": doc! {"version": 1, "min": min, "max": max, "count": count},
+                "data": data,
+            };
+            let metas = Arc::default();
+            let bucket = StoredBucket::from_document(bucket, "t").unwrap();
+            let bucket = bucket.numbered(&metas);
+            assert_eq!(bucket.known_constants(), None);
+            let number = bucket.constants_number().unwrap();
+            assert_eq!(bucket.known_constants(), number);
+            let found = bucket.constants().unwrap();
+            assert_eq!(number.is_some(), !found.is_empty());
+            assert_eq!(
+                number,
+                metas.of(found.as_bytes()).filter(|_| !found.is_empty())
+            );
+            found
+        };
+        let times = doc! {"0": time(60_000), "1": time(61_000)};
+        let data = doc! {
+            "t": times.clone(),
+            "unit": doc! {"0": "C", "1": "C"},
+            "differs": doc! {"0": 1, "1": 2},
+            "gap": doc! {"1": 1},
+            "types": doc! {"0": 1, "1": 1.0},
+            "list": doc! {"0": vec![Value::from(1)], "1": vec![Value::from(1)]},
+            "a": doc! {"0": 5, "1": 5},
+        };
+        let min = doc! {
+            "t": time(60_000), "unit": "C", "differs": 1, "gap": 1, "types": 1, "list": vec![Value::from(1)], "a": 5,
+        };
+        let max = doc! {
+            "t": time(61_000), "unit": "C", "differs": 2, "gap": 1, "types": 1, "list": vec![Value::from(1)], "a": 5,
+        };
+        let expected = doc! {"a": 5, "unit": "C"};
+        assert_eq!(constants(2, data, min, max), expected);
+        let bounds = |end: i64| doc! {"t": time(end), "v": 1};
+        let data = doc! {"t": times, "v": doc! {"0": 1, "1": 2}};
+        let max = doc! {"t": time(61_000), "v": 2};
+        assert_eq!(constants(2, data, bounds(60_000), max), doc! {});
     }
 }

@@ -87,6 +87,8 @@ fn measurements(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) ->
     let is_sorted = draw.chance(50);
     // Some sets are tame: columns of one type without gaps, as kernels like them.
     let tame = draw.chance(40);
+    // In some a field keeps its value for some buckets.
+    let slow = draw.chance(50);
     let mut times: Vec<Value> = (0..count)
         .map(|at| match time(draw, epoch) {
             // Times are whole seconds; fewer than a thousand measurements differ in milliseconds.
@@ -116,7 +118,9 @@ fn measurements(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) ->
             if draw.chance(80) {
                 out.append("d", anything(draw, awkward));
             }
-            if draw.chance(90) {
+            if slow {
+                out.append("s", if at < count / 2 { "cpu" } else { "disk" });
+            } else if draw.chance(90) {
                 out.append("s", draw.pick(&["cpu", "disk"]));
             }
         }

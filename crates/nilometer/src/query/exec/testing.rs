@@ -77,8 +77,8 @@ impl BucketHeader for MemoryBucket {
     fn constants(&self) -> Result<Document> {
         let mut out = DocumentBuilder::new();
         for (name, column) in &self.columns {
-            if let Some(value) = column.as_constant().filter(|_| column.is_all_present()) {
-                out.append_ref(name, value.as_ref());
+            if let Some(value) = column.common_value() {
+                out.append(name, value);
             }
         }
         Ok(out.finish())
