@@ -152,6 +152,20 @@ pub enum BlockData {
     Mixed(Vec<Value>),
 }
 
+impl BlockData {
+    /// Bytes of one place, without what its value has elsewhere.
+    fn place_bytes(&self) -> usize {
+        match self {
+            Self::Missing | Self::Constant(_) => 0,
+            Self::Bool(_) => 1,
+            Self::Int32(_) | Self::Dictionary { .. } => 4,
+            Self::ObjectId(_) => 12,
+            Self::Mixed(_) => size_of::<Value>(),
+            _ => 8,
+        }
+    }
+}
+
 /// The values of one field for a run of measurements. See the module.
 #[derive(Debug, Clone)]
 pub struct ColumnBlock {
@@ -453,14 +467,7 @@ impl ColumnBlock {
 
     /// About how much memory it takes, in bytes. Shared values count in full.
     pub fn size_bytes(&self) -> usize {
-        let each = match &self.data {
-            BlockData::Missing | BlockData::Constant(_) => 0,
-            BlockData::Bool(_) => 1,
-            BlockData::Int32(_) | BlockData::Dictionary { .. } => 4,
-            BlockData::ObjectId(_) => 12,
-            BlockData::Mixed(_) => size_of::<Value>(),
-            _ => 8,
-        };
+        let each = self.data.place_bytes();
         let presence = self
             .presence
             .as_ref()
@@ -588,6 +595,41 @@ mod tests {
         let strings = block(&["a".into(), Value::Null, "a".into()]);
         let (codes, values) = strings.as_dictionary().unwrap();
         assert_eq!((codes, values.len()), (&[0, 1, 0][..], 2));
+    }
+
+    #[test]
+    fn blocks_behind_each_other_are_their_values() {
+        let parts = [
+            vec![],
+            vec![Value::Missing],
+            vec![7.into(), 8.into(), 9.into()],
+            vec![7i64.into(), 9i64.into()],
+            vec![0.5.into(), f64::NAN.into()],
+            vec![Value::DateTime(4), Value::DateTime(5)],
+            vec!["a".into(), "b".into(), "a".into()],
+            vec![7.into(), Value::Missing, 8.into()],
+            vec![1.into(), 2.5.into(), Value::Null],
+        ];
+        for first in &parts {
+            for second in &parts {
+                for third in &parts {
+                    let mut builder = ColumnBlockBuilder::new();
+                    let mut expected = Vec::new();
+                    for part in [first, second, third] {
+                        // Not the first, and one beyond the end.
+                        let from = part.len().min(1);
+                        builder.append(&block(part), from..part.len() + 1);
+                        expected.extend(part.iter().skip(1).cloned());
+                        expected.push(Value::Missing);
+                        builder.append(&block(part), 0..part.len());
+                        expected.extend(part.iter().cloned());
+                    }
+                    let shown = |values: &[Value]| format!("{values:?}");
+                    let found = builder.finish().to_values();
+                    assert_eq!(shown(&found), shown(&expected));
+                }
+            }
+        }
     }
 
     #[test]

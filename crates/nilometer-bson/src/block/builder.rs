@@ -3,6 +3,7 @@
 //! The first value that is there decides the form. A value that does not fit it turns the block into a mixed one.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::{BlockData, ColumnBlock, Presence};
 use crate::document::write_value;
@@ -84,6 +85,51 @@ impl ColumnBlockBuilder {
             self.data = BlockData::Mixed(values);
         }
         self.len += 1;
+    }
+
+    /// Adds the values of a block at `places`; numbers without gaps in one go.
+    pub fn append(&mut self, block: &ColumnBlock, places: Range<usize>) {
+        if !self.append_slices(block, &places) {
+            places.for_each(|at| self.push(block.value(at)));
+        }
+    }
+
+    /// Adds numbers that lie side by side in both; false, and nothing added, where they do not.
+    fn append_slices(&mut self, block: &ColumnBlock, places: &Range<usize>) -> bool {
+        fn extend<T: Copy>(all: &mut Vec<T>, values: &[T], places: &Range<usize>) -> bool {
+            let values = values.get(places.clone());
+            values.map(|values| all.extend_from_slice(values)).is_some()
+        }
+        if block.presence().is_some() || places.is_empty() {
+            return false;
+        }
+        if matches!(self.data, BlockData::Missing) {
+            self.data = match block.data() {
+                BlockData::Int32(_) => BlockData::Int32(vec![0; self.len]),
+                BlockData::Int64(_) => BlockData::Int64(vec![0; self.len]),
+                BlockData::Double(_) => BlockData::Double(vec![0.0; self.len]),
+                BlockData::DateTime(_) => BlockData::DateTime(vec![0; self.len]),
+                _ => return false,
+            };
+        }
+        let appended = match (&mut self.data, block.data()) {
+            (BlockData::Int32(all), BlockData::Int32(values)) => extend(all, values, places),
+            (BlockData::Int64(all), BlockData::Int64(values))
+            | (BlockData::DateTime(all), BlockData::DateTime(values)) => {
+                extend(all, values, places)
+            }
+            (BlockData::Double(all), BlockData::Double(values)) => extend(all, values, places),
+            _ => false,
+        };
+        if appended {
+            self.len += places.len();
+        }
+        appended
+    }
+
+    /// Bytes that all places take, without what values have elsewhere.
+    pub fn place_bytes(&self) -> usize {
+        self.data.place_bytes() * self.len + self.gaps.len() * size_of::<usize>()
     }
 
     /// Adds a missing value.

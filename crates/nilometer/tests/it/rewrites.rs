@@ -458,6 +458,11 @@ fn sorts_limits_and_last_points() {
         [{"$setWindowFields": {"partitionBy": "$m.h", "sortBy": {"t": 1, "_id": 1}, "output": {"s": {"$sum": "$v", "window": {"documents": [-2, 0]}}}}}]
         [{"$setWindowFields": {"partitionBy": "$m", "sortBy": {"t": 1, "_id": 1}, "output": {"s": {"$shift": {"output": "$v", "by": 1}}}}}]
         [{"$setWindowFields": {"sortBy": {"t": 1, "_id": 1}, "output": {"s": {"$documentNumber": {}}}}}]
+        [{"$setWindowFields": {"partitionBy": "$m.h", "sortBy": {"t": 1}, "output": {"s": {"$sum": "$v", "window": {"range": [-90, 0], "unit": "minute"}}}}}, {"$sort": {"_id": 1}}]
+        [{"$match": {"v": {"$gt": 1}}}, {"$setWindowFields": {"partitionBy": "$m", "sortBy": {"t": -1}, "output": {"s": {"$max": "$v", "window": {"range": ["unbounded", 0], "unit": "hour"}}, "r": {"$rank": {}}}}}, {"$sort": {"_id": 1}}]
+        [{"$setWindowFields": {"partitionBy": "$m.h", "sortBy": {"t": 1}, "output": {"s": {"$avg": "$w", "window": {"range": [-2, 2], "unit": "hour"}}}}}, {"$match": {"s": {"$gt": 1}}}, {"$project": {"s": 1}}, {"$sort": {"_id": 1}}]
+        [{"$setWindowFields": {"sortBy": {"t": 1}, "output": {"s": {"$sum": "$v", "window": {"range": [-15, 0], "unit": "minute"}}}}}, {"$group": {"_id": "$s", "n": {"$sum": 1}}}]
+        [{"$setWindowFields": {"partitionBy": "$m", "sortBy": {"t": 1}, "output": {"s": {"$denseRank": {}}, "n": {"$count": {}}}}}, {"$sort": {"_id": 1}}]
         [{"$densify": {"field": "t", "range": {"step": 1, "unit": "hour", "bounds": [@2, @4]}}}, {"$match": {"v": {"$exists": false}}}]
         [{"$densify": {"field": "t", "range": {"step": 7, "unit": "minute", "bounds": [@1, @3]}}}, {"$group": {"_id": null, "n": {"$sum": 1}}}]
         [{"$match": {"t": {"$gte": @4, "$lt": @7}}}, {"$densify": {"field": "t", "range": {"step": 4, "unit": "minute", "bounds": "full"}}}]
@@ -484,6 +489,7 @@ fn sorts_limits_and_last_points() {
             "NewestFirst",
             "PointByIndex",
             "WindowsInOrder",
+            "WindowsOverBlocks",
         ],
     );
 }

@@ -28,6 +28,15 @@ pub struct Total {
 }
 
 impl Total {
+    /// The total of ints, or with longs among them.
+    pub(crate) fn of_whole(whole: i128, has_long: bool) -> Self {
+        Self {
+            whole,
+            has_long,
+            ..Self::default()
+        }
+    }
+
     /// Adds a value; false if it is no number.
     #[inline]
     pub fn add(&mut self, value: ValueRef<'_>) -> bool {

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
-use nilometer_bson::Value;
+use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::number::Number;
+use nilometer_bson::{Value, ValueRef};
 
+use super::numbers;
 use super::sliding::{Aggregate, slide};
 use crate::error::{Error, Result};
 use crate::eval::accumulator::Total;
@@ -36,10 +38,10 @@ const INTEGRAL: Codes = Codes {
 };
 
 /// A place on the horizontal axis, in units.
-fn place(value: &Value, unit: Option<Unit>, codes: &Codes) -> Result<Number> {
+fn place(value: ValueRef<'_>, unit: Option<Unit>, codes: &Codes) -> Result<Number> {
     match (value, unit) {
-        (Value::DateTime(ms), Some(_)) => Ok(Number::Long(*ms)),
-        (Value::DateTime(_), None) => Err(Error::location(
+        (ValueRef::DateTime(ms), Some(_)) => Ok(Number::Long(ms)),
+        (ValueRef::DateTime(_), None) => Err(Error::location(
             codes.date_no_unit,
             format!(
                 "{} where the sortBy is a Date requires a 'unit'",
@@ -53,7 +55,7 @@ fn place(value: &Value, unit: Option<Unit>, codes: &Codes) -> Result<Number> {
                 codes.name
             ),
         )),
-        (number, None) => Number::of(number.as_ref()).ok_or_else(|| {
+        (number, None) => Number::of(number).ok_or_else(|| {
             Error::location(
                 codes.date_no_unit,
                 format!("{} requires the sortBy field to be numeric", codes.name),
@@ -72,36 +74,32 @@ fn distance(from: Number, to: Number, unit: Option<Unit>) -> Number {
 }
 
 /// A value as a number: dates count as their milliseconds.
-fn height(value: &Value) -> Option<Number> {
+fn height(value: ValueRef<'_>) -> Option<Number> {
     match value {
-        Value::DateTime(ms) => Some(Number::Long(*ms)),
-        other => Number::of(other.as_ref()),
+        ValueRef::DateTime(ms) => Some(Number::Long(ms)),
+        other => Number::of(other),
     }
 }
 
 /// The slope between the two ends of each window.
 pub(super) fn derivative(
-    column: &[Value],
-    sort_values: &[Value],
+    column: &ColumnBlock,
+    sort_values: &ColumnBlock,
     frames: &[Range<usize>],
     unit: Option<Unit>,
 ) -> Result<Vec<Value>> {
-    let missing = Value::Missing;
     let slope = |frame: &Range<usize>| -> Result<Value> {
         if frame.len() < 2 {
             return Ok(Value::Null);
         }
         let (first, last) = (frame.start, frame.end - 1);
-        let at = |list: &[Value], position: usize| -> Value {
-            list.get(position).unwrap_or(&missing).clone()
-        };
-        let from = place(&at(sort_values, first), unit, &DERIVATIVE)?;
-        let to = place(&at(sort_values, last), unit, &DERIVATIVE)?;
-        let (low, high) = (at(column, first), at(column, last));
+        let from = place(sort_values.value(first), unit, &DERIVATIVE)?;
+        let to = place(sort_values.value(last), unit, &DERIVATIVE)?;
+        let (low, high) = (column.value(first), column.value(last));
         if low.is_nullish() || high.is_nullish() {
             return Ok(Value::Null);
         }
-        let (Some(low), Some(high)) = (height(&low), height(&high)) else {
+        let (Some(low), Some(high)) = (height(low), height(high)) else {
             return Err(Error::location(
                 DERIVATIVE_NO_NUMBER,
                 "$derivative expects its input to be numeric",
@@ -118,8 +116,8 @@ pub(super) fn derivative(
 
 /// The area under each window, by trapezoids. Documents whose input is no number are passed over.
 pub(super) fn integral(
-    column: &[Value],
-    sort_values: &[Value],
+    column: &ColumnBlock,
+    sort_values: &ColumnBlock,
     frames: &[Range<usize>],
     unit: Option<Unit>,
 ) -> Result<Vec<Value>> {
@@ -127,9 +125,8 @@ pub(super) fn integral(
     let mut positions = Vec::new();
     let mut points: Vec<(Number, Number)> = Vec::new();
     for (at, value) in column.iter().enumerate() {
-        let missing = Value::Missing;
-        let place = place(sort_values.get(at).unwrap_or(&missing), unit, &INTEGRAL)?;
-        if let Some(height) = Number::of(value.as_ref()) {
+        let place = place(sort_values.value(at), unit, &INTEGRAL)?;
+        if let Some(height) = Number::of(value) {
             positions.push(at);
             points.push((place, height));
         }
@@ -145,11 +142,16 @@ pub(super) fn integral(
             _ => Value::Null,
         })
         .collect();
+    // Neither end of a frame ever moves back.
+    let (mut start, mut end) = (0, 0);
     let narrowed: Vec<Range<usize>> = frames
         .iter()
         .map(|frame| {
-            let start = positions.partition_point(|at| *at < frame.start);
-            let end = positions.partition_point(|at| *at < frame.end);
+            let moved = |from: usize, to: usize| {
+                let behind = positions.iter().skip(from);
+                from + behind.take_while(|at| **at < to).count()
+            };
+            (start, end) = (moved(start, frame.start), moved(end, frame.end));
             start..end
         })
         .collect();
@@ -157,7 +159,10 @@ pub(super) fn integral(
         .iter()
         .map(|points| points.start..points.end.saturating_sub(1).max(points.start))
         .collect();
-    let sums = slide(Areas(&areas), &spans, |total| total.total().into())?;
+    let sums = match numbers::sums(&ColumnBlock::from_values(&areas), &spans)? {
+        Some(sums) => sums.to_values(),
+        None => slide(Areas(&areas), &spans, |total| total.total().into())?,
+    };
     let answers = narrowed.iter().zip(sums).map(
         |(points, sum)| {
             if points.is_empty() { Value::Null } else { sum }
@@ -191,13 +196,13 @@ impl Aggregate for Areas<'_> {
 
 /// Each value weighs `alpha`, the average before it the rest. What is no number leaves the average
 /// as it is.
-pub(super) fn exp_moving_avg(column: &[Value], alpha: Number) -> Vec<Value> {
+pub(super) fn exp_moving_avg(column: &ColumnBlock, alpha: Number) -> Vec<Value> {
     let rest = Number::Int(1).subtract(alpha);
     let mut average: Option<Number> = None;
     column
         .iter()
         .map(|value| {
-            if let Some(number) = Number::of(value.as_ref()) {
+            if let Some(number) = Number::of(value) {
                 average = Some(match average {
                     None => number,
                     Some(before) => number.multiply(alpha).add(before.multiply(rest)),
@@ -209,11 +214,15 @@ pub(super) fn exp_moving_avg(column: &[Value], alpha: Number) -> Vec<Value> {
 }
 
 /// The covariance of the pairs in each window; pairs with something that is no number do not count.
-pub(super) fn covariance(column: &[Value], frames: &[Range<usize>], sample: bool) -> Vec<Value> {
+pub(super) fn covariance(
+    column: &ColumnBlock,
+    frames: &[Range<usize>],
+    sample: bool,
+) -> Vec<Value> {
     let pairs: Vec<Option<(f64, f64)>> = column
         .iter()
         .map(|value| {
-            let array = value.as_ref().as_array().filter(|array| array.len() == 2)?;
+            let array = value.as_array().filter(|array| array.len() == 2)?;
             let x = Number::of(array.get(0))?.to_f64();
             let y = Number::of(array.get(1))?.to_f64();
             Some((x, y))

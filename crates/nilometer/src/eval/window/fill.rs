@@ -1,7 +1,8 @@
 //! `$shift`, `$locf`, `$linearFill`: values from other documents.
 
-use nilometer_bson::Value;
+use nilometer_bson::block::{ColumnBlock, ColumnBlockBuilder};
 use nilometer_bson::number::Number;
+use nilometer_bson::{Value, ValueRef};
 
 use crate::error::{Error, Result};
 
@@ -9,34 +10,33 @@ use crate::error::{Error, Result};
 const REPEATED_SORT_VALUE: i32 = 6_050_106;
 
 /// The value `by` positions away; `default` beyond the partition and where the value is missing.
-pub(super) fn shift(column: &[Value], by: i64, default: &Value) -> Vec<Value> {
-    (0..column.len())
-        .map(|at| {
-            let other = i64::try_from(at)
-                .ok()
-                .and_then(|at| at.checked_add(by))
-                .and_then(|at| usize::try_from(at).ok())
-                .and_then(|at| column.get(at));
-            match other {
-                Some(value) if !value.is_missing() => value.clone(),
-                _ => default.clone(),
-            }
-        })
-        .collect()
+pub(super) fn shift(column: &ColumnBlock, by: i64, default: &Value) -> ColumnBlock {
+    let mut shifted = ColumnBlockBuilder::new();
+    for at in 0..column.len() {
+        let other = i64::try_from(at)
+            .ok()
+            .and_then(|at| at.checked_add(by))
+            .and_then(|at| usize::try_from(at).ok());
+        let other = other.map_or(ValueRef::Missing, |at| column.value(at));
+        shifted.push(match other.is_missing() {
+            true => default.as_ref(),
+            false => other,
+        });
+    }
+    shifted.finish()
 }
 
 /// The last value so far that is neither null nor missing; null before the first.
-pub(super) fn last_carried_forward(column: Vec<Value>) -> Vec<Value> {
-    let mut last = Value::Null;
-    column
-        .into_iter()
-        .map(|value| {
-            if !value.is_nullish() {
-                last = value;
-            }
-            last.clone()
-        })
-        .collect()
+pub(super) fn last_carried_forward(column: &ColumnBlock) -> ColumnBlock {
+    let mut filled = ColumnBlockBuilder::new();
+    let mut last = ValueRef::Null;
+    for value in column.iter() {
+        if !value.is_nullish() {
+            last = value;
+        }
+        filled.push(last);
+    }
+    filled.finish()
 }
 
 /// A place on the axis of the sort field.
@@ -47,9 +47,9 @@ enum Place {
 }
 
 impl Place {
-    fn of(value: &Value) -> Result<Self> {
-        match (value, Number::of(value.as_ref())) {
-            (Value::DateTime(ms), _) => Ok(Self::Date(*ms)),
+    fn of(value: ValueRef<'_>) -> Result<Self> {
+        match (value, Number::of(value)) {
+            (ValueRef::DateTime(ms), _) => Ok(Self::Date(ms)),
             (_, Some(number)) => Ok(Self::Number(number)),
             _ => Err(Error::type_mismatch(format!(
                 "$linearFill expects the sortBy field to be numeric or a date, found {}",
@@ -71,7 +71,7 @@ impl Place {
 }
 
 /// Null and missing values between two numbers lie on the line between them; outside they are null.
-pub(super) fn linear(column: &[Value], sort_values: &[Value]) -> Result<Vec<Value>> {
+pub(super) fn linear(column: &ColumnBlock, sort_values: &ColumnBlock) -> Result<Vec<Value>> {
     let places = sort_values
         .iter()
         .map(Place::of)
@@ -92,14 +92,14 @@ pub(super) fn linear(column: &[Value], sort_values: &[Value]) -> Result<Vec<Valu
         if value.is_nullish() {
             continue;
         }
-        let number = Number::of(value.as_ref()).ok_or_else(|| {
+        let number = Number::of(value).ok_or_else(|| {
             Error::type_mismatch(format!(
                 "Value to be filled must be numeric or nullish, found {}",
                 value.type_name()
             ))
         })?;
         if let Some(slot) = filled.get_mut(at) {
-            *slot = value.clone();
+            *slot = value.to_value();
         }
         if let Some((from, low)) = known {
             fill_between(&mut filled, &places, (from, low), (at, number))?;

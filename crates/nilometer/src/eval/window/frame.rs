@@ -9,9 +9,10 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use nilometer_bson::Value;
+use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::number::Number;
 use nilometer_bson::order::compare;
+use nilometer_bson::{Value, ValueRef};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::date::{self, TimeZone, Unit};
@@ -62,7 +63,11 @@ impl Bounds {
     }
 
     /// The positions each of `count` documents sees. Neither end ever moves back.
-    pub(super) fn frames(&self, count: usize, sort_values: &[Value]) -> Result<Vec<Range<usize>>> {
+    pub(super) fn frames(
+        &self,
+        count: usize,
+        sort_values: &ColumnBlock,
+    ) -> Result<Vec<Range<usize>>> {
         match self {
             Self::Documents(lower, upper) => Ok((0..count)
                 .map(|at| {
@@ -96,26 +101,52 @@ fn range_frames(
     upper: Bound<Number>,
     unit: Option<Unit>,
     count: usize,
-    sort_values: &[Value],
+    sort_values: &ColumnBlock,
+) -> Result<Vec<Range<usize>>> {
+    let is_measured = matches!(lower, Bound::At(_)) || matches!(upper, Bound::At(_));
+    if let (Some(dates), Some(unit), true) = (
+        sort_values.as_datetime(),
+        unit,
+        sort_values.is_all_present(),
+    ) {
+        return ends_of_frames(
+            (lower, upper),
+            count,
+            |at, offset| match dates.get(at) {
+                Some(ms) => shifted_date(*ms, offset, unit).map(Some),
+                None => Ok(None),
+            },
+            |position, limit| dates.get(position).copied().cmp(limit),
+        );
+    }
+    if is_measured {
+        for at in 0..count {
+            check(sort_values.value(at), unit)?;
+        }
+    }
+    ends_of_frames(
+        (lower, upper),
+        count,
+        |at, offset| shifted(sort_values.value(at), offset, unit),
+        |position, limit| compare(sort_values.value(position), limit.as_ref()),
+    )
+}
+
+/// The frames, where `shifted` gives the place that lies so far from a position's, and `order` compares a position's place with it.
+fn ends_of_frames<P>(
+    (lower, upper): (Bound<Number>, Bound<Number>),
+    count: usize,
+    shifted: impl Fn(usize, Number) -> Result<P>,
+    order: impl Fn(usize, &P) -> Ordering,
 ) -> Result<Vec<Range<usize>>> {
     let mut frames = Vec::with_capacity(count);
     let (mut start, mut end) = (0, 0);
-    if matches!(lower, Bound::At(_)) || matches!(upper, Bound::At(_)) {
-        for value in sort_values {
-            check(value, unit)?;
-        }
-    }
     for at in 0..count {
-        let here = sort_values.get(at).unwrap_or(&Value::Missing);
-        let order = |position: usize, limit: &Value| {
-            let value = sort_values.get(position).unwrap_or(&Value::Missing);
-            compare(value.as_ref(), limit.as_ref())
-        };
         match lower {
             Bound::Unbounded => start = 0,
             Bound::Current => start = at,
             Bound::At(offset) => {
-                let limit = shifted(here, offset, unit)?;
+                let limit = shifted(at, offset)?;
                 while start < count && order(start, &limit) == Ordering::Less {
                     start += 1;
                 }
@@ -125,7 +156,7 @@ fn range_frames(
             Bound::Unbounded => end = count,
             Bound::Current => end = at + 1,
             Bound::At(offset) => {
-                let limit = shifted(here, offset, unit)?;
+                let limit = shifted(at, offset)?;
                 while end < count && order(end, &limit) != Ordering::Greater {
                     end += 1;
                 }
@@ -136,9 +167,9 @@ fn range_frames(
     Ok(frames)
 }
 
-fn check(value: &Value, unit: Option<Unit>) -> Result<()> {
+fn check(value: ValueRef<'_>, unit: Option<Unit>) -> Result<()> {
     match (unit, value) {
-        (Some(_), Value::DateTime(_)) => Ok(()),
+        (Some(_), ValueRef::DateTime(_)) => Ok(()),
         (Some(_), other) => Err(Error::location(
             SORT_VALUE_NOT_DATE,
             format!(
@@ -158,22 +189,22 @@ fn check(value: &Value, unit: Option<Unit>) -> Result<()> {
 }
 
 /// The sort value so far away.
-fn shifted(value: &Value, offset: Number, unit: Option<Unit>) -> Result<Value> {
+fn shifted(value: ValueRef<'_>, offset: Number, unit: Option<Unit>) -> Result<Value> {
     match (value, unit) {
-        (Value::DateTime(ms), Some(unit)) => {
-            let amount = offset.to_i64_exact().unwrap_or(0);
-            date::add(*ms, unit, amount, &TimeZone::Utc)
-                .map(Value::DateTime)
-                .map_err(|_| {
-                    Error::new(
-                        ErrorCode::Overflow,
-                        "a bound of the window lies beyond the range of dates",
-                    )
-                })
-        }
-        (value, _) => match Number::of(value.as_ref()) {
+        (ValueRef::DateTime(ms), Some(unit)) => shifted_date(ms, offset, unit).map(Value::DateTime),
+        (value, _) => match Number::of(value) {
             Some(number) => Ok(number.add(offset).into()),
             None => Ok(Value::Missing),
         },
     }
+}
+
+fn shifted_date(ms: i64, offset: Number, unit: Unit) -> Result<i64> {
+    let amount = offset.to_i64_exact().unwrap_or(0);
+    date::add(ms, unit, amount, &TimeZone::Utc).map_err(|_| {
+        Error::new(
+            ErrorCode::Overflow,
+            "a bound of the window lies beyond the range of dates",
+        )
+    })
 }

@@ -5,7 +5,7 @@
 //!        │ one partition at a time
 //!        ▼
 //! frames   for each document the range of positions its window covers; both ends only move on
-//! columns  the function's argument for every document, evaluated once
+//! columns  the function's argument for every document, evaluated once, or a column of a bucket as it lies there
 //! slide    an answer for every frame, at amortised constant or logarithmic cost for each step
 //!        ▼
 //! documents with the new fields
@@ -25,6 +25,7 @@
 mod calculus;
 mod fill;
 mod frame;
+mod numbers;
 mod parse;
 mod partition;
 mod rank;
@@ -33,18 +34,20 @@ mod sliding;
 #[cfg(test)]
 mod tests;
 
+use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::number::Number;
 use nilometer_bson::{Document, Value};
 
 pub use frame::{Bound, Bounds};
 pub use parse::WINDOW_FUNCTION_NAMES;
-pub use partition::{PartitionColumns, PartitionResults};
+use partition::{Argument, Partition};
+pub use partition::{BlockColumns, PartitionColumns, PartitionResults};
 
 use crate::error::{Error, Result};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::date::Unit;
 use crate::eval::projection::FieldWriter;
-use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::eval::sort_key::SortPattern;
 use crate::eval::{Dependencies, EvalContext, Expression};
 
 /// A parsed `$setWindowFields`.
@@ -124,7 +127,7 @@ pub enum WindowFunction {
 
 impl WindowFunction {
     /// The expression evaluated for each document, if there is one.
-    fn argument(&self) -> Option<&Expression> {
+    pub fn argument(&self) -> Option<&Expression> {
         match self {
             Self::Accumulator(spec) => Some(spec.argument()),
             Self::Covariance { input, .. }
@@ -197,15 +200,15 @@ impl SetWindowFields {
     /// The results for the documents of one partition, which were taken in order.
     pub fn compute(
         &self,
-        mut columns: PartitionColumns,
+        columns: PartitionColumns,
         ctx: &EvalContext<'_>,
     ) -> Result<PartitionResults> {
+        let (partition, arguments) = columns.finish();
+        let mut arguments = arguments.into_iter();
         let mut results = Vec::with_capacity(self.outputs.len());
-        for (at, output) in self.outputs.iter().enumerate() {
-            let argument = columns.arguments.get_mut(at).map(std::mem::take);
-            let keys = columns.keys.get_mut(at).map(std::mem::take);
-            let own = (argument.unwrap_or_default(), keys.unwrap_or_default());
-            results.push(evaluate_output(output, own, &columns, ctx)?);
+        for output in &self.outputs {
+            let own = arguments.next().unwrap_or_default();
+            results.push(evaluate_output(output, &own, &partition, ctx)?);
         }
         Ok(PartitionResults(results))
     }
@@ -231,31 +234,33 @@ impl SetWindowFields {
 /// One value for every document of the partition.
 fn evaluate_output(
     output: &WindowOutput,
-    (column, keys): (Vec<Value>, Vec<SortKey>),
-    partition: &PartitionColumns,
+    argument: &Argument,
+    partition: &Partition,
     ctx: &EvalContext<'_>,
-) -> Result<Vec<Value>> {
+) -> Result<ColumnBlock> {
     let places = &partition.sort_values;
+    let column = &argument.values;
     let frames = || output.bounds.frames(partition.length, places);
-    match &output.function {
+    let values = match &output.function {
         WindowFunction::Accumulator(spec) => {
-            sliding::accumulate(spec, &column, &keys, &frames()?, ctx)
+            return sliding::accumulate(spec, argument, &frames()?, ctx);
         }
         WindowFunction::Covariance { sample, .. } => {
-            Ok(calculus::covariance(&column, &frames()?, *sample))
+            calculus::covariance(column, &frames()?, *sample)
         }
         WindowFunction::Derivative { unit, .. } => {
-            calculus::derivative(&column, places, &frames()?, *unit)
+            calculus::derivative(column, places, &frames()?, *unit)?
         }
         WindowFunction::Integral { unit, .. } => {
-            calculus::integral(&column, places, &frames()?, *unit)
+            calculus::integral(column, places, &frames()?, *unit)?
         }
-        WindowFunction::ExpMovingAvg { alpha, .. } => Ok(calculus::exp_moving_avg(&column, *alpha)),
-        WindowFunction::Shift { by, default, .. } => Ok(fill::shift(&column, *by, default)),
-        WindowFunction::LastCarriedForward(_) => Ok(fill::last_carried_forward(column)),
-        WindowFunction::LinearFill(_) => fill::linear(&column, places),
-        WindowFunction::Rank => Ok(rank::rank(&partition.ties)),
-        WindowFunction::DenseRank => Ok(rank::dense_rank(&partition.ties)),
-        WindowFunction::DocumentNumber => Ok(rank::document_number(partition.length)),
-    }
+        WindowFunction::ExpMovingAvg { alpha, .. } => calculus::exp_moving_avg(column, *alpha),
+        WindowFunction::Shift { by, default, .. } => return Ok(fill::shift(column, *by, default)),
+        WindowFunction::LastCarriedForward(_) => return Ok(fill::last_carried_forward(column)),
+        WindowFunction::LinearFill(_) => fill::linear(column, places)?,
+        WindowFunction::Rank => rank::rank(&partition.ties),
+        WindowFunction::DenseRank => rank::dense_rank(&partition.ties),
+        WindowFunction::DocumentNumber => rank::document_number(partition.length),
+    };
+    Ok(ColumnBlock::from_values(&values))
 }

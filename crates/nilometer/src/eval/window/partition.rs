@@ -1,14 +1,20 @@
 //! What the functions of a stage read of the documents of one partition.
 //!
 //! Taken document by document, so that the documents themselves may be elsewhere (on disk, say) while the
-//! functions work:
+//! functions work, or column by column where documents lie in buckets:
 //!
 //! ```text
 //! add(document) …      arguments, sort values, ties      one column each
-//! compute              one result for each document and output
+//! add_columns(…) …     the same, as they lie in a bucket
+//! compute              one column of results for each output
 //! with_fields          document + its results
 //! ```
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use nilometer_bson::block::{BlockData, ColumnBlock, ColumnBlockBuilder};
+use nilometer_bson::order::compare;
 use nilometer_bson::path::FieldPath;
 use nilometer_bson::{Document, Value};
 
@@ -17,26 +23,62 @@ use crate::error::Result;
 use crate::eval::sort_key::{SortKey, SortPattern};
 use crate::eval::{EvalContext, memory_bytes};
 
-/// The columns of a partition.
+/// The columns of a partition that is not complete.
 #[derive(Debug, Default)]
 pub struct PartitionColumns {
+    length: usize,
+    sort_values: ColumnBlockBuilder,
+    ties: Vec<bool>,
+    last_key: Option<SortKey>,
+    /// For every output the function's argument for every document; empty where there is none.
+    arguments: Vec<ColumnBlockBuilder>,
+    /// For every output the key of its own order for every document; empty where there is none.
+    keys: Vec<Vec<SortKey>>,
+    /// What values and keys have elsewhere.
+    bytes: usize,
+}
+
+/// What all outputs read of a partition.
+pub(super) struct Partition {
     pub(super) length: usize,
     /// The value of the single sort field for every document; empty where nothing reads it.
-    pub(super) sort_values: Vec<Value>,
+    pub(super) sort_values: ColumnBlock,
     /// For every document, whether its sort key equals that of the one before; empty where nothing
     /// reads it.
     pub(super) ties: Vec<bool>,
-    last_key: Option<SortKey>,
-    /// For every output the function's argument for every document; empty where there is none.
-    pub(super) arguments: Vec<Vec<Value>>,
-    /// For every output the key of its own order for every document; empty where there is none.
-    pub(super) keys: Vec<Vec<SortKey>>,
-    bytes: usize,
+}
+
+/// What one output reads of a partition.
+pub(super) struct Argument {
+    /// For every document; empty where there is none.
+    pub(super) values: ColumnBlock,
+    /// The key of its own order for every document, of `$top` and its sisters.
+    pub(super) keys: Vec<SortKey>,
+}
+
+impl Default for Argument {
+    fn default() -> Self {
+        Self {
+            values: ColumnBlock::missing(0),
+            keys: Vec::new(),
+        }
+    }
+}
+
+/// Documents as columns, in the order of the partition: row `i` of each is document `i`.
+#[derive(Debug)]
+pub struct BlockColumns<'a> {
+    /// The rows that are meant, as runs.
+    pub rows: &'a [Range<usize>],
+    /// The single sort field: dates, all there.
+    pub times: &'a ColumnBlock,
+    /// For every output its argument, if it has one.
+    pub arguments: &'a [Option<Arc<ColumnBlock>>],
 }
 
 /// What has been computed for a partition: for every output a value for every document.
 #[derive(Debug)]
-pub struct PartitionResults(pub(super) Vec<Vec<Value>>);
+pub struct PartitionResults(pub(super) Vec<ColumnBlock>);
 
 impl PartitionColumns {
     /// Takes the next document of the partition.
@@ -49,25 +91,20 @@ impl PartitionColumns {
         let doc = doc.as_ref();
         if let Some(path) = spec.sort_value_path() {
             let value = path.get(doc).into_value();
-            self.bytes += memory_bytes(&value) + size_of::<Value>();
-            self.sort_values.push(value);
+            self.bytes += memory_bytes(&value);
+            self.sort_values.push(value.as_ref());
         }
         if let Some(sort) = spec.sort_by().filter(|_| spec.has_ranks()) {
             let key = sort.extract(doc, ctx)?;
-            let before = self.last_key.as_ref();
-            let is_tied = before.is_some_and(|before| sort.compare(before, &key).is_eq());
-            self.ties.push(is_tied);
-            self.last_key = Some(key);
-            self.bytes += size_of::<bool>();
+            self.tie(sort, key);
         }
-        self.arguments.resize_with(spec.outputs().len(), Vec::new);
-        self.keys.resize_with(spec.outputs().len(), Vec::new);
+        self.make_room(spec);
         let columns = self.arguments.iter_mut().zip(&mut self.keys);
         for (output, (arguments, keys)) in spec.outputs().iter().zip(columns) {
             if let Some(argument) = output.function.argument() {
                 let value = argument.evaluate(doc, ctx)?;
-                self.bytes += memory_bytes(&value) + size_of::<Value>();
-                arguments.push(value);
+                self.bytes += memory_bytes(&value);
+                arguments.push(value.as_ref());
             }
             if let WindowFunction::Accumulator(accumulator) = &output.function
                 && let Some(sort) = accumulator.sort()
@@ -79,6 +116,72 @@ impl PartitionColumns {
         }
         self.length += 1;
         Ok(())
+    }
+
+    /// Takes the next documents of the partition as columns. Only where [`SetWindowFields::reads_columns`] says so.
+    pub fn add_columns(&mut self, spec: &SetWindowFields, block: &BlockColumns<'_>) {
+        self.make_room(spec);
+        for rows in block.rows {
+            if spec.sort_value_path().is_some() {
+                self.sort_values.append(block.times, rows.clone());
+            }
+            if let Some(sort) = spec.sort_by().filter(|_| spec.has_ranks()) {
+                self.add_ties(sort, block.times, rows);
+            }
+            for (taken, argument) in self.arguments.iter_mut().zip(block.arguments) {
+                let Some(argument) = argument else {
+                    continue;
+                };
+                if !has_short_values(argument) {
+                    let values = rows.clone().map(|at| argument.to_value(at));
+                    self.bytes += values.map(|value| memory_bytes(&value)).sum::<usize>();
+                }
+                taken.append(argument, rows.clone());
+            }
+            self.length += rows.len();
+        }
+    }
+
+    fn make_room(&mut self, spec: &SetWindowFields) {
+        let outputs = spec.outputs().len();
+        self.arguments.resize_with(outputs, Default::default);
+        self.keys.resize_with(outputs, Vec::new);
+    }
+
+    fn add_ties(&mut self, sort: &SortPattern, times: &ColumnBlock, rows: &Range<usize>) {
+        let key_at = |at: usize| SortKey::from_values([times.to_value(at)]);
+        let Some(last) = rows.clone().next_back() else {
+            return;
+        };
+        self.tie(sort, key_at(rows.start));
+        for at in rows.clone().skip(1) {
+            let is_tied = compare(times.value(at), times.value(at - 1)).is_eq();
+            self.ties.push(is_tied);
+        }
+        self.last_key = Some(key_at(last));
+    }
+
+    /// Notes whether the next document has the key of the one before.
+    fn tie(&mut self, sort: &SortPattern, key: SortKey) {
+        let before = self.last_key.as_ref();
+        let is_tied = before.is_some_and(|before| sort.compare(before, &key).is_eq());
+        self.ties.push(is_tied);
+        self.last_key = Some(key);
+    }
+
+    /// All of it, once the partition is complete.
+    pub(super) fn finish(self) -> (Partition, Vec<Argument>) {
+        let partition = Partition {
+            length: self.length,
+            sort_values: self.sort_values.finish(),
+            ties: self.ties,
+        };
+        let columns = self.arguments.into_iter().zip(self.keys);
+        let arguments = columns.map(|(values, keys)| Argument {
+            values: values.finish(),
+            keys,
+        });
+        (partition, arguments.collect())
     }
 
     /// Documents taken.
@@ -93,7 +196,23 @@ impl PartitionColumns {
 
     /// Bytes held, for the memory limit of the stage.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes
+        let arguments = self.arguments.iter();
+        let places = arguments
+            .map(ColumnBlockBuilder::place_bytes)
+            .sum::<usize>();
+        self.bytes + places + self.sort_values.place_bytes() + self.ties.len()
+    }
+}
+
+/// Whether no value of a column has anything elsewhere.
+fn has_short_values(column: &ColumnBlock) -> bool {
+    let is_short = |value: &Value| memory_bytes(value) == 0;
+    match column.data() {
+        BlockData::Constant(value) => is_short(value),
+        BlockData::Dictionary { values, .. } | BlockData::Mixed(values) => {
+            values.iter().all(is_short)
+        }
+        _ => true,
     }
 }
 
@@ -123,6 +242,17 @@ impl SetWindowFields {
         })
     }
 
+    /// Whether all that is read of a document that is sorted by the time alone are its time and the arguments of the
+    /// functions.
+    pub fn reads_columns(&self, time_field: &str) -> bool {
+        let sort_by = self.sort_by().and_then(SortPattern::single_field);
+        sort_by.is_some_and(|(path, _)| path.as_str() == time_field)
+            && self.outputs().iter().all(|output| match &output.function {
+                WindowFunction::Accumulator(spec) => spec.sort().is_none(),
+                _ => true,
+            })
+    }
+
     /// A document of the partition with the output fields; it is the one with the number `at`.
     pub fn with_fields(
         &self,
@@ -131,8 +261,20 @@ impl SetWindowFields {
         results: &PartitionResults,
         ctx: &EvalContext<'_>,
     ) -> Result<Document> {
-        let of_column = |column: &Vec<Value>| column.get(at).cloned().unwrap_or(Value::Null);
+        let of_column = |column: &ColumnBlock| match at < column.len() {
+            true => column.to_value(at),
+            false => Value::Null,
+        };
         let row: Vec<Value> = results.0.iter().map(of_column).collect();
         self.writer.apply(doc.as_ref(), &row, ctx)
+    }
+}
+
+impl PartitionResults {
+    /// The results of the documents with these numbers, a column for each output.
+    pub fn columns(&self, numbers: Range<usize>) -> impl Iterator<Item = ColumnBlock> {
+        self.0
+            .iter()
+            .map(move |column| column.slice(numbers.clone()))
     }
 }

@@ -14,13 +14,15 @@
 use std::ops::Range;
 
 use nilometer_bson::Value;
+use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::number::Number;
 
+use super::numbers;
+use super::partition::Argument;
 use crate::error::Result;
 use crate::eval::accumulator::{
     AccumulatorKind as Kind, AccumulatorSpec, State, ValueSet, percentile,
 };
-use crate::eval::sort_key::SortKey;
 use crate::eval::{Collation, EvalContext};
 
 /// What a window can be built of: added in order, merged with what follows.
@@ -90,13 +92,13 @@ impl<A: Aggregate> TwoStacks<A> {
 }
 
 /// The state of every frame, turned into a value. Frames' ends never move back.
-pub(super) fn slide<A: Aggregate>(
+pub(super) fn slide<A: Aggregate, V: Clone>(
     aggregate: A,
     frames: &[Range<usize>],
-    finish: impl Fn(A::State) -> Value,
-) -> Result<Vec<Value>> {
+    finish: impl Fn(A::State) -> V,
+) -> Result<Vec<V>> {
     let mut window = TwoStacks::new(aggregate);
-    let mut values: Vec<Value> = Vec::with_capacity(frames.len());
+    let mut values: Vec<V> = Vec::with_capacity(frames.len());
     let (mut start, mut end) = (0, 0);
     let mut last: Option<&Range<usize>> = None;
     for frame in frames {
@@ -131,9 +133,7 @@ pub(super) fn slide<A: Aggregate>(
 struct Accumulated<'a> {
     spec: &'a AccumulatorSpec,
     empty: State,
-    column: &'a [Value],
-    /// Of `$top` and its sisters.
-    keys: &'a [SortKey],
+    argument: &'a Argument,
 }
 
 impl Aggregate for Accumulated<'_> {
@@ -144,13 +144,14 @@ impl Aggregate for Accumulated<'_> {
     }
 
     fn add(&self, state: &mut State, at: usize) -> Result<()> {
-        let value = self.column.get(at).unwrap_or(&Value::Missing);
-        match self.keys.get(at) {
+        // Of `$top` and its sisters.
+        match self.argument.keys.get(at) {
             Some(key) => {
-                self.spec.add_ranked(state, key.clone(), value.clone());
+                let value = self.argument.values.to_value(at);
+                self.spec.add_ranked(state, key.clone(), value);
                 Ok(())
             }
-            None => self.spec.add_value(state, value.as_ref()),
+            None => self.spec.add_value(state, self.argument.values.value(at)),
         }
     }
 
@@ -162,50 +163,67 @@ impl Aggregate for Accumulated<'_> {
 /// The accumulator's answer for every frame.
 pub(super) fn accumulate(
     spec: &AccumulatorSpec,
-    column: &[Value],
-    keys: &[SortKey],
+    argument: &Argument,
     frames: &[Range<usize>],
     ctx: &EvalContext<'_>,
-) -> Result<Vec<Value>> {
+) -> Result<ColumnBlock> {
+    match numbers::accumulate(spec, &argument.values, frames)? {
+        Some(answers) => Ok(answers),
+        None => accumulate_any(spec, argument, frames, ctx),
+    }
+}
+
+/// The same of values of any type.
+pub(super) fn accumulate_any(
+    spec: &AccumulatorSpec,
+    argument: &Argument,
+    frames: &[Range<usize>],
+    ctx: &EvalContext<'_>,
+) -> Result<ColumnBlock> {
+    let column = &argument.values;
     let empty = spec.new_state(&Value::Null, ctx)?;
-    let each = |answer: &dyn Fn(&[Value]) -> Value| {
-        let of_frame = |frame: &Range<usize>| answer(column.get(frame.clone()).unwrap_or_default());
-        by_frame(frames, of_frame)
+    let each = |answer: &dyn Fn(Range<usize>) -> Value| {
+        let end = column.len();
+        by_frame(frames, |frame| {
+            answer(frame.start.min(end)..frame.end.min(end))
+        })
     };
     let n = spec
         .constant_n()
         .and_then(|n| usize::try_from(n).ok())
         .unwrap_or(usize::MAX);
-    let or_null = |value: &Value| crate::eval::accumulator::or_null(value.clone());
-    Ok(match spec.kind() {
-        Kind::Push => each(&|values| {
-            let present = values.iter().filter(|value| !value.is_missing());
-            Value::Array(present.cloned().collect())
+    let or_null = |at: usize| crate::eval::accumulator::or_null(column.to_value(at));
+    let values = match spec.kind() {
+        Kind::Push => each(&|rows| {
+            let present = rows.filter(|at| !column.is_missing(*at));
+            Value::Array(present.map(|at| column.to_value(at)).collect())
         }),
-        Kind::AddToSet => each(&|values| {
+        Kind::AddToSet => each(&|rows| {
             let mut set = ValueSet::new(Collation::clone(spec.collation()));
-            values.iter().for_each(|value| set.add(value.as_ref()));
+            rows.for_each(|at| set.add(column.value(at)));
             set.finish()
         }),
-        Kind::First => each(&|values| values.first().map_or(Value::Null, or_null)),
-        Kind::Last => each(&|values| values.last().map_or(Value::Null, or_null)),
-        Kind::FirstN => each(&|values| Value::Array(values.iter().take(n).map(or_null).collect())),
-        Kind::LastN => each(&|values| {
-            let skipped = values.len().saturating_sub(n);
-            Value::Array(values.iter().skip(skipped).map(or_null).collect())
+        Kind::First => each(&|mut rows| rows.next().map_or(Value::Null, or_null)),
+        Kind::Last => each(&|mut rows| rows.next_back().map_or(Value::Null, or_null)),
+        Kind::FirstN => each(&|rows| Value::Array(rows.take(n).map(or_null).collect())),
+        Kind::LastN => each(&|rows| {
+            let skipped = rows.len().saturating_sub(n);
+            Value::Array(rows.skip(skipped).map(or_null).collect())
         }),
-        Kind::Count => each(&|values| crate::eval::accumulator::count_value(values.len() as u64)),
+        Kind::Count => by_frame(frames, |frame| {
+            crate::eval::accumulator::count_value(frame.len() as u64)
+        }),
         Kind::Percentile | Kind::Median => percentiles(spec, column, frames, ctx)?,
         _ => {
             let aggregate = Accumulated {
                 spec,
                 empty,
-                column,
-                keys,
+                argument,
             };
             slide(aggregate, frames, |state| spec.finish(state))?
         }
-    })
+    };
+    Ok(ColumnBlock::from_values(&values))
 }
 
 /// An answer for every frame; equal frames in a row share it.
@@ -226,7 +244,7 @@ fn by_frame(frames: &[Range<usize>], answer: impl Fn(&Range<usize>) -> Value) ->
 /// Percentiles from a sorted list that numbers enter and leave by binary search.
 fn percentiles(
     spec: &AccumulatorSpec,
-    column: &[Value],
+    column: &ColumnBlock,
     frames: &[Range<usize>],
     ctx: &EvalContext<'_>,
 ) -> Result<Vec<Value>> {
@@ -235,7 +253,7 @@ fn percentiles(
     let numbers: Vec<Option<f64>> = column
         .iter()
         .map(|value| {
-            let number = Number::of(value.as_ref())?;
+            let number = Number::of(value)?;
             (!number.is_nan()).then(|| number.to_f64())
         })
         .collect();

@@ -1,5 +1,6 @@
 //! Window functions by table, then random windows against accumulating each anew.
 
+use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::{Document, DocumentBuilder, Value, array, doc, order};
 
 use super::*;
@@ -572,6 +573,7 @@ fn sliding_agrees_with_starting_anew() {
                 .unwrap();
             let found = run(output.clone(), &docs).unwrap();
             let sort_values: Vec<Value> = docs.iter().map(|d| d.get("t").to_value()).collect();
+            let sort_values = ColumnBlock::from_values(&sort_values);
             let accumulator =
                 AccumulatorSpec::parse(name, argument.as_ref(), &ParseContext::new()).unwrap();
             let expected: Vec<Value> = spec.outputs()[0]
@@ -600,7 +602,8 @@ fn sliding_agrees_with_starting_anew() {
 #[test]
 fn frames_agree_with_their_definition() {
     let values = [1, 1, 2, 4, 4, 4, 7, 9];
-    let sort_values = ints(&values);
+    let sort_values = ColumnBlock::from_values(&ints(&values));
+    let none = ColumnBlock::missing(0);
     for lower in -4i32..4 {
         for upper in lower..5 {
             let by_range = Bounds::Range(
@@ -610,7 +613,7 @@ fn frames_agree_with_their_definition() {
             );
             let by_position = Bounds::Documents(Bound::At(lower.into()), Bound::At(upper.into()));
             let ranges = by_range.frames(values.len(), &sort_values).unwrap();
-            let positions = by_position.frames(values.len(), &[]).unwrap();
+            let positions = by_position.frames(values.len(), &none).unwrap();
             for at in 0..values.len() {
                 let expected: Vec<usize> = (0..values.len())
                     .filter(|other| {

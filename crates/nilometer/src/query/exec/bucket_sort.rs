@@ -12,6 +12,9 @@
 //! buckets in order of the bounds in their headers, too. A bucket that is wider than the collection's may be fails a
 //! sort by falling starts, which relies on that.
 //!
+//! Where the stage behind it has no need of rows ([`SortStage::as_blocks`]), buckets are given on as they are as long as
+//! they do not overlap ([`super::block_pool`]).
+//!
 //! So the answer begins before all is read, or decoded, and memory holds the rows of buckets that overlap.
 //! Equal rows come in the order in which the input gave them, as from any sort. Whatever a header does not
 //! tell (rows instead of blocks, dates before 1970, whose bucket starts lie behind them), and more buckets or
@@ -23,6 +26,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
+use super::block_pool::{self as pool, Pool};
 use super::memory::MemoryGauge;
 use super::sort::{ByPattern, Everything, add_all, everything, gauge};
 use super::sorter::{ENTRY_OVERHEAD, Sorter};
@@ -86,9 +90,8 @@ impl BucketSort {
                 prefix: prefix(&pattern, parts, cx)?,
                 span_ms,
             });
-            return Ok(State::Overlapping(Box::new(Overlapping::new(
-                pattern, parts, buckets, cx,
-            ))));
+            let overlapping = Overlapping::new(pattern, (parts, self.stage.as_blocks), buckets, cx);
+            return Ok(State::Overlapping(Box::new(overlapping)));
         }
         let mut input = input;
         let gathered = gather(&mut input, &self.stage, self.order, cx)?;
@@ -99,6 +102,7 @@ impl BucketSort {
             }
             (Gathered::Blocks(blocks), BucketOrder::Bounds { parts }) => {
                 let buckets = Buckets::Gathered(blocks.into());
+                let parts = (parts, self.stage.as_blocks);
                 State::Overlapping(Box::new(Overlapping::new(pattern, parts, buckets, cx)))
             }
             (Gathered::Blocks(_), BucketOrder::Arrival(_) | BucketOrder::Indexed { .. }) => {
@@ -124,7 +128,12 @@ impl Operator for BucketSort {
                 batch.truncate(at_most);
                 batch
             }),
-            State::Overlapping(rows) => match rows.take(at_most.min(ROWS_PER_BATCH), cx)? {
+            State::Overlapping(rows) => match rows.next(at_most.min(ROWS_PER_BATCH), cx)? {
+                Taken::Block(block) => {
+                    let mut batch = Batch::Block(block);
+                    batch.truncate(at_most);
+                    Some(batch)
+                }
                 Taken::Rows(rows) => (!rows.is_empty()).then_some(Batch::Rows(rows)),
                 Taken::TooMany(all) => {
                     self.state = State::Rows(all);
@@ -256,7 +265,7 @@ fn bound(block: &MeasurementBlock, greatest: bool) -> i64 {
 }
 
 /// Bytes a block that is not decoded is counted with.
-fn held_bytes(block: &MeasurementBlock) -> usize {
+pub(super) fn held_bytes(block: &MeasurementBlock) -> usize {
     let values = block.bucket.columns().len() * block.bucket.count() as usize;
     BUCKET_OVERHEAD + values * COMPRESSED_VALUE_BYTES
 }
@@ -324,6 +333,8 @@ struct Overlapping {
     time_at: usize,
     buckets: Buckets,
     heap: BinaryHeap<Waiting>,
+    /// Buckets whose rows nobody needs yet; none where rows are wanted. While rows wait, it is empty.
+    pool: Option<Pool>,
     /// What comes before the time in the rows at hand.
     partition: Option<SortKey>,
     arrivals: u64,
@@ -331,6 +342,7 @@ struct Overlapping {
 }
 
 enum Taken {
+    Block(MeasurementBlock),
     Rows(Vec<Document>),
     /// Memory has no room for what overlaps: all that is left, from the sorter.
     TooMany(Box<Everything>),
@@ -384,15 +396,17 @@ impl Waiting {
 impl Overlapping {
     fn new(
         pattern: Arc<SortPattern>,
-        time_at: usize,
+        (time_at, as_blocks): (usize, bool),
         buckets: Buckets,
         cx: &ExecContext<'_>,
     ) -> Self {
+        let is_descending = falls(&pattern, time_at);
         Self {
             pattern,
             time_at,
             buckets,
             heap: BinaryHeap::new(),
+            pool: as_blocks.then(|| Pool::new(is_descending)),
             partition: None,
             arrivals: 0,
             memory: gauge(cx),
@@ -404,7 +418,66 @@ impl Overlapping {
             Buckets::Arriving(arriving) => arriving.next.is_none() && arriving.input.is_exhausted(),
             Buckets::Gathered(blocks) => blocks.is_empty(),
         };
-        no_more && self.heap.is_empty()
+        no_more && self.heap.is_empty() && self.pool.as_ref().is_none_or(Pool::is_empty)
+    }
+
+    /// A block, where there can be one, or the next rows.
+    fn next(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Taken> {
+        if self.heap.is_empty()
+            && let Some(block) = self.take_block(cx)?
+        {
+            return Ok(Taken::Block(block));
+        }
+        self.take(rows, cx)
+    }
+
+    /// The next block; none where rows must be put in order, or nothing is left.
+    fn take_block(&mut self, cx: &ExecContext<'_>) -> Result<Option<MeasurementBlock>> {
+        loop {
+            let follows = self.follows(cx)?;
+            let Some(pool) = &mut self.pool else {
+                return Ok(None);
+            };
+            let bound = match follows {
+                Follows::Later => None,
+                Follows::From(bound) => Some(bound),
+                Follows::Unknown => return self.unpool(cx).map(|()| None),
+            };
+            match pool.take(bound)? {
+                pool::Taken::Block(block, bytes) => {
+                    self.memory.release(bytes);
+                    return Ok(Some(block));
+                }
+                pool::Taken::Rows => return self.unpool(cx).map(|()| None),
+                pool::Taken::Nothing => {}
+            }
+            let Some(Batch::Block(block)) = self.next_bucket(cx)? else {
+                return Ok(None);
+            };
+            let arrival = self.arrivals;
+            self.arrivals += u64::from(block.bucket.count());
+            let bytes = held_bytes(&block);
+            if let Some(pool) = &mut self.pool {
+                let bytes = pool.add(block, arrival, bytes)?;
+                if self.memory.add(bytes).is_err() {
+                    return self.unpool(cx).map(|()| None);
+                }
+            }
+        }
+    }
+
+    /// Leaves what is in the pool to the rows.
+    fn unpool(&mut self, cx: &ExecContext<'_>) -> Result<()> {
+        let anew = Pool::new(self.is_descending());
+        let Some(pool) = self.pool.replace(anew) else {
+            self.pool = None;
+            return Ok(());
+        };
+        self.memory.clear();
+        for (arrival, row) in pool.into_rows()? {
+            self.push(arrival, row, cx)?;
+        }
+        Ok(())
     }
 
     /// The next rows, fewer than asked for only at the end.
@@ -419,6 +492,10 @@ impl Overlapping {
                 self.memory.release(first.memory_bytes());
                 out.push(first.row);
                 continue;
+            }
+            if self.pool.is_some() && self.heap.is_empty() && !out.is_empty() {
+                // What follows may be a block again.
+                break;
             }
             if !self.load(cx)? {
                 break;
@@ -459,8 +536,7 @@ impl Overlapping {
     }
 
     fn is_descending(&self) -> bool {
-        let part = self.pattern.parts().get(self.time_at);
-        part.is_some_and(|part| part.descending)
+        falls(&self.pattern, self.time_at)
     }
 
     fn follows(&mut self, cx: &ExecContext<'_>) -> Result<Follows> {
@@ -506,9 +582,9 @@ impl Overlapping {
         }
     }
 
-    /// Takes the rows of the next bucket; false if there is none.
-    fn load(&mut self, cx: &ExecContext<'_>) -> Result<bool> {
-        let next = match &mut self.buckets {
+    /// The next bucket, which is part of what is at hand from now on.
+    fn next_bucket(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        Ok(match &mut self.buckets {
             Buckets::Arriving(arriving) => {
                 let next = arriving.next.take();
                 if let Some(Batch::Block(block)) = &next {
@@ -522,27 +598,37 @@ impl Overlapping {
                 self.arrivals = held.arrival << u32::BITS;
                 Batch::Block(held.block)
             }),
-        };
-        let Some(batch) = next else {
+        })
+    }
+
+    /// Takes the rows of the next bucket; false if there is none.
+    fn load(&mut self, cx: &ExecContext<'_>) -> Result<bool> {
+        let Some(batch) = self.next_bucket(cx)? else {
             return Ok(false);
         };
         for row in batch.into_rows()? {
             self.arrivals += 1;
-            let waiting = Waiting {
-                pattern: Arc::clone(&self.pattern),
-                key: self.pattern.extract(row.as_ref(), &cx.eval)?,
-                arrival: self.arrivals,
-                row,
-            };
-            let counted = self.memory.add(waiting.memory_bytes());
-            if let Err(exceeded) = counted
-                && cx.settings.spill.is_none()
-            {
-                return Err(exceeded);
-            }
-            self.heap.push(waiting);
+            self.push(self.arrivals, row, cx)?;
         }
         Ok(true)
+    }
+
+    /// Has a row wait.
+    fn push(&mut self, arrival: u64, row: Document, cx: &ExecContext<'_>) -> Result<()> {
+        let waiting = Waiting {
+            pattern: Arc::clone(&self.pattern),
+            key: self.pattern.extract(row.as_ref(), &cx.eval)?,
+            arrival,
+            row,
+        };
+        let counted = self.memory.add(waiting.memory_bytes());
+        if let Err(exceeded) = counted
+            && cx.settings.spill.is_none()
+        {
+            return Err(exceeded);
+        }
+        self.heap.push(waiting);
+        Ok(())
     }
 
     /// Hands what is left to the sorter.
@@ -558,6 +644,12 @@ impl Overlapping {
         let all = everything(sorter, &mut input, None, cx)?;
         Ok(Taken::TooMany(Box::new(all)))
     }
+}
+
+/// Whether a part of a pattern is descending.
+fn falls(pattern: &SortPattern, part: usize) -> bool {
+    let part = pattern.parts().get(part);
+    part.is_some_and(|part| part.descending)
 }
 
 /// The buckets that were not loaded, as an input.

@@ -42,7 +42,7 @@ pub(super) fn over_block(
     let mut columns = Vec::new();
     for (name, expression) in stage.computed() {
         let name: Arc<str> = name.into();
-        if !may_take_place(stage, block, &name)? {
+        if !may_take_place(stage.keeps_places(), block, &name)? {
             return Ok(None);
         }
         let Some(column) = column_of(expression, block, cx)? else {
@@ -50,23 +50,70 @@ pub(super) fn over_block(
         };
         columns.push((name, column));
     }
-    Ok(Some(MeasurementBlock {
+    Ok(Some(with_columns(block, columns, fields)))
+}
+
+/// The block with columns more, showing `fields`.
+fn with_columns(
+    block: &MeasurementBlock,
+    columns: Vec<(Arc<str>, Arc<ColumnBlock>)>,
+    fields: FieldSet,
+) -> MeasurementBlock {
+    MeasurementBlock {
         bucket: Arc::new(ComputedBucket::new(Arc::clone(&block.bucket), columns)),
         selection: block.selection.clone(),
         shape: Arc::new(MeasurementShape {
             fields,
-            ..(**shape).clone()
+            ..(*block.shape).clone()
         }),
-    }))
+    }
+}
+
+/// The block with fields that were computed elsewhere for the rows of its selection: each a path and its values; none if the
+/// rows must be changed one by one.
+pub(super) fn with_results<'p>(
+    block: &MeasurementBlock,
+    results: impl Iterator<Item = (&'p str, ColumnBlock)>,
+) -> Result<Option<MeasurementBlock>> {
+    let mut columns = Vec::new();
+    for (path, values) in results {
+        if !is_field(path, &block.shape) || !may_take_place(true, block, path)? {
+            return Ok(None);
+        }
+        columns.push((Arc::from(path), Arc::new(in_places(block, values))));
+    }
+    let names = columns.iter().map(|(name, _): &(Arc<str>, _)| &**name);
+    let fields = with_names(block.shape.fields.clone(), names);
+    Ok(Some(with_columns(block, columns, fields)))
+}
+
+/// Values for the rows of a selection as a column of the bucket.
+fn in_places(block: &MeasurementBlock, values: ColumnBlock) -> ColumnBlock {
+    if block.is_whole() {
+        return values;
+    }
+    // Rows that are not selected have none: their places lie beyond the end.
+    let mut places = vec![u32::MAX; block.bucket.count() as usize];
+    for (at, row) in (0..).zip(block.selection.to_vec()) {
+        if let Some(place) = places.get_mut(row as usize) {
+            *place = at;
+        }
+    }
+    values.select(&places)
+}
+
+/// Whether a path is a top-level field that is neither time nor metadata.
+pub(crate) fn is_field(path: &str, shape: &MeasurementShape) -> bool {
+    !path.contains('.') && path != &*shape.time_field && shape.meta_field.as_deref() != Some(path)
 }
 
 /// Whether a computed field stands in every measurement where its column stands among the columns: in the place of
 /// one that all have, or behind all others.
-fn may_take_place(stage: &ProjectStage, block: &MeasurementBlock, name: &str) -> Result<bool> {
+fn may_take_place(keeps_places: bool, block: &MeasurementBlock, name: &str) -> Result<bool> {
     if !block.bucket.columns().iter().any(|known| **known == *name) {
         return Ok(true);
     }
-    if !stage.keeps_places() || !block.shape.fields.contains(name) {
+    if !keeps_places || !block.shape.fields.contains(name) {
         return Ok(false);
     }
     let column = block.column(name)?;
@@ -74,7 +121,7 @@ fn may_take_place(stage: &ProjectStage, block: &MeasurementBlock, name: &str) ->
 }
 
 /// What an expression is in each measurement; none if it would read whole documents.
-fn column_of(
+pub(super) fn column_of(
     expression: &Expression,
     block: &MeasurementBlock,
     cx: &ExecContext<'_>,
@@ -86,6 +133,12 @@ fn column_of(
             Value::Missing => ColumnBlock::missing(count),
             value => ColumnBlock::constant(count, value),
         })));
+    }
+    if let Some(path) = expression.as_field_path().filter(|path| path.len() == 1) {
+        let column = block.column(path.as_str())?.map(Arc::clone);
+        return Ok(Some(
+            column.unwrap_or_else(|| Arc::new(ColumnBlock::missing(count))),
+        ));
     }
     let mut reads = Dependencies::default();
     expression.dependencies(&mut reads);

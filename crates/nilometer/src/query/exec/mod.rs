@@ -17,6 +17,7 @@
 //! [`Batch`]: crate::query::batch::Batch
 
 pub mod block;
+mod block_pool;
 pub mod bucket_auto;
 pub mod bucket_sample;
 pub mod bucket_sort;
@@ -40,6 +41,7 @@ pub mod limit;
 pub mod lookup;
 pub mod memory;
 pub mod merge;
+mod merged_bucket;
 pub mod nearest;
 mod one_by_one;
 pub mod out;
@@ -69,6 +71,8 @@ mod index_tests;
 mod random_tests;
 #[cfg(test)]
 mod spill_tests;
+#[cfg(test)]
+mod window_tests;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -19,33 +19,33 @@ const SEEDS: u64 = 150;
 const SEEDS_LONG: u64 = 3000;
 
 /// A small generator of numbers: the same on every machine, for every seed.
-struct Draw(u64);
+pub(super) struct Draw(pub(super) u64);
 
 impl Draw {
-    fn below(&mut self, n: usize) -> usize {
+    pub(super) fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 % n as u64) as usize
     }
 
-    fn chance(&mut self, percent: usize) -> bool {
+    pub(super) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+    pub(super) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }
 }
 
 /// Where times start; before 1970 and beyond 2038 too.
-const EPOCHS: [i64; 4] = [1_600_000_000_000, -7_200_000, 0, 2_147_483_000_000];
+pub(super) const EPOCHS: [i64; 4] = [1_600_000_000_000, -7_200_000, 0, 2_147_483_000_000];
 
 fn time(draw: &mut Draw, epoch: i64) -> Value {
     Value::DateTime(epoch + draw.below(14_400) as i64 * 1000)
 }
 
-fn number(draw: &mut Draw) -> Value {
+pub(super) fn number(draw: &mut Draw) -> Value {
     match draw.below(8) {
         0 => Value::Int64(draw.below(10) as i64),
         1 => Value::Double(draw.below(40) as f64 / 4.0),
@@ -81,7 +81,12 @@ fn metadata(draw: &mut Draw) -> Value {
     }
 }
 
-fn measurements(draw: &mut Draw, epoch: i64, unique: bool, awkward: &[Value]) -> Vec<Document> {
+pub(super) fn measurements(
+    draw: &mut Draw,
+    epoch: i64,
+    unique: bool,
+    awkward: &[Value],
+) -> Vec<Document> {
     let series: Vec<Value> = (0..1 + draw.below(4)).map(|_| metadata(draw)).collect();
     let count = draw.below(120);
     let is_sorted = draw.chance(50);
@@ -194,7 +199,7 @@ fn condition(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Document {
     out.finish()
 }
 
-fn filter(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Document {
+pub(super) fn filter(draw: &mut Draw, epoch: i64, awkward: &[Value]) -> Document {
     let parts: Vec<Value> = (0..1 + draw.below(3))
         .map(|_| condition(draw, epoch, awkward).into())
         .collect();
@@ -309,7 +314,7 @@ fn last_point(draw: &mut Draw) -> Vec<Value> {
 }
 
 /// Arithmetic that is no error on anything: which errors are met depends on what is filtered before.
-fn doubled() -> Document {
+pub(super) fn doubled() -> Document {
     let twice = doc! {"$multiply": array!["$i", 2]};
     doc! {"$cond": array![doc! {"$isNumber": "$i"}, twice, "$m.region"]}
 }
@@ -453,7 +458,10 @@ fn is_same(
 }
 
 /// The first place where two answers differ.
-fn difference(found: &Result<Vec<Document>, i32>, expected: &Result<Vec<Document>, i32>) -> String {
+pub(super) fn difference(
+    found: &Result<Vec<Document>, i32>,
+    expected: &Result<Vec<Document>, i32>,
+) -> String {
     let (Ok(found), Ok(expected)) = (found, expected) else {
         let code = |r: &Result<Vec<Document>, i32>| r.as_ref().map(Vec::len).map_err(|e| *e);
         return format!("found {:?}, expected {:?}", code(found), code(expected));
@@ -474,7 +482,7 @@ fn difference(found: &Result<Vec<Document>, i32>, expected: &Result<Vec<Document
     )
 }
 
-fn show(value: ValueRef<'_>) -> String {
+pub(super) fn show(value: ValueRef<'_>) -> String {
     let list = |parts: Vec<String>| parts.join(", ");
     match value {
         ValueRef::Document(d) => {

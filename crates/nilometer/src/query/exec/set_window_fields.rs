@@ -1,6 +1,15 @@
 //! `$setWindowFields`: sorts its input by partition and then as asked, and computes partition by
 //! partition. Where a rule has put a sort in front that gives this order, partitions are computed as they come.
 //!
+//! ```text
+//! in    block   block   rows …     of one partition, in order
+//!         │ times, arguments          columns as they lie in the bucket, or a value of each row
+//!         ▼
+//! compute                             one column for each output
+//!         ▼
+//! out   block+x block+x rows+x …   each as it came in, with its part of the results
+//! ```
+//!
 //! What has no room in memory is written to disk: while sorting by the sorter, and of a partition at work
 //! its documents, of which the functions have taken what they read ([`PartitionColumns`]). That must fit.
 
@@ -8,9 +17,13 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::order::compare_with;
 use nilometer_bson::{Document, Value};
 
+use super::block::group::is_constant;
+use super::bucket_sort::held_bytes;
+use super::computed_block::{column_of, with_results};
 use super::memory::MemoryGauge;
 use super::sorter::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
 use super::spill::{Run, RunWriter};
@@ -18,11 +31,14 @@ use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, ne
 use crate::error::Result;
 use crate::eval::memory_bytes;
 use crate::eval::sort_key::SortKey;
-use crate::eval::window::{PartitionColumns, PartitionResults, SetWindowFields};
-use crate::query::batch::Batch;
+use crate::eval::window::{BlockColumns, PartitionColumns, PartitionResults, SetWindowFields};
+use crate::query::batch::{Batch, MeasurementBlock, Selection};
 
 /// Whose memory it is.
 const NAME: &str = "$setWindowFields";
+
+/// Bytes counted for a value of a column that was decoded.
+const DECODED_VALUE_BYTES: usize = 8;
 
 /// Computes fields over windows.
 pub struct WindowFields {
@@ -31,8 +47,8 @@ pub struct WindowFields {
     /// The input is in order already.
     is_in_order: bool,
     sorted: Option<Rows>,
-    /// The first document of the next partition.
-    waiting: Option<(PartitionKey, Document)>,
+    /// What the next partition begins with.
+    waiting: Option<(PartitionKey, Piece)>,
     /// The partition whose documents are being given.
     given: Option<Given>,
 }
@@ -86,7 +102,7 @@ impl WindowFields {
         let Some(sorted) = &mut self.sorted else {
             return Ok(None);
         };
-        let Some((first, mut row)) = self.waiting.take() else {
+        let Some((first, mut piece)) = self.waiting.take() else {
             return Ok(None);
         };
         let mut documents = Gathered::default();
@@ -94,14 +110,17 @@ impl WindowFields {
         let mut taken = MemoryGauge::gather(NAME, cx);
         let mut shown = MemoryGauge::gather(NAME, cx);
         loop {
-            columns.add(&self.spec, &row, &cx.eval)?;
+            match &piece {
+                Piece::Row(row) => columns.add(&self.spec, row, &cx.eval)?,
+                Piece::Block(block) => columns.add_columns(&self.spec, &block.columns()),
+            }
             // Counted anew each time: columns know what they hold.
             if taken.set(columns.memory_bytes()).is_err() {
                 // Where there is not enough for both, documents can go.
                 documents.write_out(&mut shown, cx)?;
                 taken.add(0)?;
             }
-            documents.add(row, &mut shown, cx)?;
+            documents.add(piece, &mut shown, cx)?;
             if columns.len() % ROWS_PER_BATCH == 0 {
                 cx.operation.check_interrupt()?;
             }
@@ -112,7 +131,7 @@ impl WindowFields {
                 self.waiting = Some((key, next));
                 break;
             }
-            row = next;
+            piece = next;
         }
         let results = self.spec.compute(columns, &cx.eval)?;
         Ok(Some(Given {
@@ -141,10 +160,27 @@ impl Operator for WindowFields {
                 continue;
             };
             match given.documents.next()? {
-                Some(row) => {
+                Some(Shown::Row(row)) => {
                     let results = &given.results;
                     rows.push(self.spec.with_fields(&row, given.at, results, &cx.eval)?);
                     given.at += 1;
+                }
+                Some(Shown::Block(block)) if rows.len() == 0 => {
+                    let count = block.selection.len();
+                    let results = given.results.columns(given.at..given.at + count);
+                    let paths = self.spec.outputs().iter().map(|o| &*o.path);
+                    match with_results(&block, paths.zip(results))? {
+                        Some(block) => {
+                            given.at += count;
+                            return Ok(Some(Batch::Block(block)));
+                        }
+                        None => given.documents.put_back(Shown::Rows(block.to_rows()?)),
+                    }
+                }
+                // What waits goes first.
+                Some(block) => {
+                    given.documents.put_back(block);
+                    break;
                 }
                 None => self.given = None,
             }
@@ -157,6 +193,91 @@ impl Operator for WindowFields {
     }
 }
 
+/// What comes in.
+enum Piece {
+    Row(Document),
+    Block(Box<Columns>),
+}
+
+/// A block whose rows need not be looked at one by one.
+struct Columns {
+    block: MeasurementBlock,
+    rows: Vec<std::ops::Range<usize>>,
+    times: Arc<ColumnBlock>,
+    arguments: Vec<Option<Arc<ColumnBlock>>>,
+}
+
+impl Columns {
+    /// The block's partition, and its columns; none if it must be read row by row.
+    fn of(
+        spec: &SetWindowFields,
+        block: &MeasurementBlock,
+        cx: &ExecContext<'_>,
+    ) -> Result<Option<(Value, Self)>> {
+        let shape = &block.shape;
+        let partition = spec.partition_by();
+        if !spec.reads_columns(&shape.time_field)
+            || !partition.is_none_or(|partition| is_constant(partition, shape))
+        {
+            return Ok(None);
+        }
+        let Some(times) = block.column(&shape.time_field)? else {
+            return Ok(None);
+        };
+        let times = Arc::clone(times);
+        let mut arguments = Vec::with_capacity(spec.outputs().len());
+        for output in spec.outputs() {
+            arguments.push(match output.function.argument() {
+                None => None,
+                Some(argument) => match column_of(argument, block, cx)? {
+                    Some(column) => Some(column),
+                    None => return Ok(None),
+                },
+            });
+        }
+        let partition = spec.partition_key(&block.constant_document(), &cx.eval)?;
+        let columns = Self {
+            block: block.clone(),
+            rows: runs(&block.selection),
+            times,
+            arguments,
+        };
+        Ok(Some((partition, columns)))
+    }
+
+    fn columns(&self) -> BlockColumns<'_> {
+        BlockColumns {
+            rows: &self.rows,
+            times: &self.times,
+            arguments: &self.arguments,
+        }
+    }
+
+    /// Bytes that are held with the block.
+    fn memory_bytes(&self) -> usize {
+        let decoded = 1 + self.arguments.iter().flatten().count();
+        let values = decoded * self.block.bucket.count() as usize;
+        held_bytes(&self.block) + values * DECODED_VALUE_BYTES
+    }
+}
+
+/// The rows of a selection as runs.
+fn runs(selection: &Selection) -> Vec<std::ops::Range<usize>> {
+    let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
+    match selection {
+        Selection::Range(rows) => runs.push(rows.start as usize..rows.end as usize),
+        Selection::Rows(rows) => {
+            for row in rows.iter().map(|row| *row as usize) {
+                match runs.last_mut() {
+                    Some(run) if run.end == row => run.end += 1,
+                    _ => runs.push(row..row + 1),
+                }
+            }
+        }
+    }
+    runs
+}
+
 /// The input in order.
 enum Rows {
     Sorted(Sorted<ByPartition>),
@@ -164,37 +285,73 @@ enum Rows {
 }
 
 impl Rows {
-    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<(PartitionKey, Document)>> {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<(PartitionKey, Piece)>> {
         let (order, input, rows) = match self {
-            Self::Sorted(sorted) => return sorted.next(cx),
+            Self::Sorted(sorted) => {
+                let next = sorted.next(cx)?;
+                return Ok(next.map(|(key, row)| (key, Piece::Row(row))));
+            }
             Self::AsTheyCome(order, input, rows) => (order, input, rows),
         };
-        if rows.is_empty()
-            && let Some(batch) = next_filled(input, cx)?
-        {
-            rows.extend(batch.into_rows()?);
+        if rows.is_empty() {
+            match next_filled(input, cx)? {
+                Some(Batch::Block(block)) => match Columns::of(&order.0, &block, cx)? {
+                    Some((partition, columns)) => {
+                        let key = PartitionKey {
+                            partition,
+                            key: None,
+                        };
+                        return Ok(Some((key, Piece::Block(Box::new(columns)))));
+                    }
+                    None => rows.extend(block.to_rows()?),
+                },
+                Some(Batch::Rows(more)) => rows.extend(more),
+                None => {}
+            }
         }
-        match rows.pop_front() {
-            Some(row) => Ok(Some((order.key(&row, cx)?, row))),
-            None => Ok(None),
-        }
+        let Some(row) = rows.pop_front() else {
+            return Ok(None);
+        };
+        // They are in order: their sort keys need not be known.
+        let key = PartitionKey {
+            partition: order.0.partition_key(&row, &cx.eval)?,
+            key: None,
+        };
+        Ok(Some((key, Piece::Row(row))))
     }
 }
 
 /// The documents of a partition, on disk as soon as there are too many.
 #[derive(Default)]
 struct Gathered {
-    documents: Vec<Document>,
+    documents: VecDeque<Shown>,
     file: Option<RunWriter>,
 }
 
+/// Documents as they came.
+enum Shown {
+    Row(Document),
+    Rows(Vec<Document>),
+    Block(MeasurementBlock),
+}
+
 impl Gathered {
-    fn add(&mut self, row: Document, memory: &mut MemoryGauge, cx: &ExecContext<'_>) -> Result<()> {
+    fn add(&mut self, piece: Piece, memory: &mut MemoryGauge, cx: &ExecContext<'_>) -> Result<()> {
         if let Some(file) = &mut self.file {
-            return file.push(&row);
+            return match piece {
+                Piece::Row(row) => file.push(&row),
+                Piece::Block(columns) => {
+                    let mut rows = columns.block.to_rows()?.into_iter();
+                    rows.try_for_each(|row| file.push(&row))
+                }
+            };
         }
-        let counted = memory.add(row.as_bytes().len() + ENTRY_OVERHEAD);
-        self.documents.push(row);
+        let (bytes, shown) = match piece {
+            Piece::Row(row) => (row.as_bytes().len() + ENTRY_OVERHEAD, Shown::Row(row)),
+            Piece::Block(columns) => (columns.memory_bytes(), Shown::Block(columns.block)),
+        };
+        let counted = memory.add(bytes);
+        self.documents.push_back(shown);
         match counted {
             Err(_) => self.write_out(memory, cx),
             Ok(()) => Ok(()),
@@ -210,7 +367,8 @@ impl Gathered {
             return memory.add(0);
         };
         let mut file = RunWriter::new(folder)?;
-        for row in std::mem::take(&mut self.documents) {
+        let mut rows = Documents::InMemory(std::mem::take(&mut self.documents));
+        while let Some(row) = rows.next_row()? {
             file.push(&row)?;
         }
         self.file = Some(file);
@@ -221,21 +379,51 @@ impl Gathered {
     fn finish(self) -> Result<Documents> {
         Ok(match self.file {
             Some(file) => Documents::OnDisk(file.finish()?),
-            None => Documents::InMemory(self.documents.into_iter()),
+            None => Documents::InMemory(self.documents),
         })
     }
 }
 
 enum Documents {
-    InMemory(std::vec::IntoIter<Document>),
+    InMemory(VecDeque<Shown>),
     OnDisk(Run),
 }
 
 impl Documents {
-    fn next(&mut self) -> Result<Option<Document>> {
-        match self {
-            Self::InMemory(rows) => Ok(rows.next()),
-            Self::OnDisk(run) => run.next(),
+    /// The next row, or block.
+    fn next(&mut self) -> Result<Option<Shown>> {
+        loop {
+            let shown = match self {
+                Self::InMemory(shown) => shown,
+                Self::OnDisk(run) => return Ok(run.next()?.map(Shown::Row)),
+            };
+            match shown.pop_front() {
+                Some(Shown::Rows(rows)) => {
+                    for row in rows.into_iter().rev() {
+                        shown.push_front(Shown::Row(row));
+                    }
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// The next row.
+    fn next_row(&mut self) -> Result<Option<Document>> {
+        loop {
+            match self.next()? {
+                Some(Shown::Row(row)) => return Ok(Some(row)),
+                Some(Shown::Block(block)) => self.put_back(Shown::Rows(block.to_rows()?)),
+                Some(rows) => self.put_back(rows),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// This comes next.
+    fn put_back(&mut self, next: Shown) {
+        if let Self::InMemory(shown) = self {
+            shown.push_front(next);
         }
     }
 }

@@ -415,6 +415,7 @@ mod tests {
             limit,
             arrival: None,
             buckets: None,
+            as_blocks: false,
         };
         let mut sort = Sort::new(Box::new(GivenDocuments::new(documents)), stage);
         let limits = ExecLimits {

@@ -217,6 +217,12 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether it reads nothing of measurements in the order it wants but whole columns.
+    fn reads_columns(&self, time_field: &str) -> bool {
+        let _ = time_field;
+        false
+    }
+
     /// The path it writes, if each output document is one input document with nothing else changed.
     fn adds(&self) -> Option<&str> {
         None

@@ -11,7 +11,7 @@ use crate::eval::projection::{AddFields, MetaField, Mode, Projection};
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::batch::{FieldSet, MeasurementShape};
-use crate::query::exec::computed_block::with_names;
+use crate::query::exec::computed_block::{is_field, with_names};
 use crate::query::planner::needs::Needs;
 
 /// A stage that changes fields.
@@ -181,12 +181,7 @@ impl ProjectStage {
     pub fn shown_behind(&self, shape: &MeasurementShape) -> Option<FieldSet> {
         let computed = self.computed();
         let names = || computed.iter().map(|(name, _)| name.as_str());
-        let is_field = |name: &str| {
-            !name.contains('.')
-                && name != &*shape.time_field
-                && shape.meta_field.as_deref() != Some(name)
-        };
-        if computed.is_empty() || !names().all(is_field) {
+        if computed.is_empty() || !names().all(|name| is_field(name, shape)) {
             return None;
         }
         let fields = match &*self.kind {

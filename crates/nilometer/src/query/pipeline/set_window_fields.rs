@@ -59,6 +59,10 @@ impl OtherStage for SetWindowFieldsStage {
         }))
     }
 
+    fn reads_columns(&self, time_field: &str) -> bool {
+        self.is_in_order && self.spec.reads_columns(time_field)
+    }
+
     fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
         let spec = Arc::clone(&self.spec);
         Ok(Box::new(match self.is_in_order {

@@ -20,6 +20,8 @@ pub struct SortStage {
     pub arrival: Option<BucketArrival>,
     /// Buckets are put in order before their measurements are.
     pub buckets: Option<BucketOrder>,
+    /// Blocks are as good as rows to the stage behind it.
+    pub as_blocks: bool,
 }
 
 /// The order of buckets that a sort of measurements is made from.
@@ -87,6 +89,7 @@ impl SortStage {
             limit: None,
             arrival: None,
             buckets: None,
+            as_blocks: false,
         }
     }
 
@@ -163,6 +166,9 @@ impl SortStage {
         out.append("bound", bound);
         if let Some(limit) = self.limit {
             out.append("limit", i64::try_from(limit).unwrap_or(i64::MAX));
+        }
+        if self.as_blocks {
+            out.append("blocks", true);
         }
         out.end();
     }

@@ -158,11 +158,49 @@ pub(crate) fn group(random: &mut Random) -> Document {
     doc! {"$group": group.finish()}
 }
 
+/// Windows whose answer does not depend on the order of measurements of one moment.
+pub(crate) fn windows(random: &mut Random) -> Document {
+    let unit = *random.pick(&["second", "minute", "hour", "day"]);
+    let low: Value = match random.below(3) {
+        0 => "unbounded".into(),
+        _ => (-random.int(40)).into(),
+    };
+    let window = doc! {"range": array![low, random.int(3)], "unit": unit};
+    let mut output = DocumentBuilder::new();
+    for at in 0..1 + random.below(3) {
+        let mut function = DocumentBuilder::new();
+        match *random.pick(&["$sum", "$avg", "$min", "$max", "$count", "$rank"]) {
+            "$rank" => function.append("$rank", doc! {}),
+            "$count" => function
+                .append("$count", doc! {})
+                .append("window", window.clone()),
+            name => function
+                .append(name, format!("${}", path(random)))
+                .append("window", window.clone()),
+        };
+        output.append(&format!("w{at}"), function.finish());
+    }
+    let mut spec = DocumentBuilder::new();
+    match random.below(4) {
+        0 => &mut spec,
+        1 => spec.append("partitionBy", format!("${}", path(random))),
+        _ => spec.append("partitionBy", *random.pick(&["$m", "$m.x"])),
+    };
+    spec.append("sortBy", doc! {"t": *random.pick(&[1, 1, -1])});
+    spec.append("output", output.finish());
+    doc! {"$setWindowFields": spec.finish()}
+}
+
 pub(crate) fn stages(random: &mut Random) -> (Compare, Vec<Value>) {
     let matched: Value = doc! {"$match": filter(random)}.into();
     let by_id: Value = doc! {"$sort": sort(random)}.into();
     let first = path(random);
-    match random.below(12) {
+    match random.below(14) {
+        12 => (Compare::Values, vec![windows(random).into()]),
+        13 => (
+            Compare::Values,
+            vec![matched, windows(random).into(), group(random).into()],
+        ),
         0..=2 => (Compare::Values, vec![group(random).into()]),
         3 | 4 => (Compare::Values, vec![matched, group(random).into()]),
         5 => {

@@ -28,6 +28,7 @@
 //! | [`FirstGroupsFirst`] | a `$group` by bins of time of which a sort takes the first few stops once these are complete |
 //! | [`GroupInOrder`] | behind a sort by time, groups are given on when the part of the key that follows it changes |
 //! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time, and `$densify` of the time, get their input from such a sort |
+//! | [`WindowsOverBlocks`] | `$setWindowFields` behind such a sort computes on columns of buckets |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
 //! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
 //!
@@ -72,7 +73,7 @@ pub use matches::{
     MatchBeforeLookup, MatchBeforeProject, MatchBeforeSort, MatchOnRenamed, MergeMatches,
 };
 pub use sample::SampleFromBuckets;
-pub use sort_by_buckets::{SortByBuckets, WindowsInOrder};
+pub use sort_by_buckets::{SortByBuckets, WindowsInOrder, WindowsOverBlocks};
 pub use streaming_group::GroupInOrder;
 pub use times::{DatesOutOfRange, FixedBuckets};
 
@@ -119,6 +120,7 @@ pub static LAST_RULES: &[&dyn Rule] = &[
     &SortInOrderOfBuckets,
     &SortByBuckets,
     &WindowsInOrder,
+    &WindowsOverBlocks,
     &FirstGroupsFirst,
     &GroupFromBounds,
     &GroupInOrder,

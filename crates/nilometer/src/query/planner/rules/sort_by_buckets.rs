@@ -94,6 +94,37 @@ impl Rule for WindowsInOrder {
     }
 }
 
+/// Windows that need nothing but columns get blocks from such a sort: buckets as they are, with columns for what is computed.
+///
+/// Conditions: the sort ends with the time, so that a row's time and its place in the order of arrival say where it stands; the
+/// stage reads whole columns.
+pub struct WindowsOverBlocks;
+
+impl Rule for WindowsOverBlocks {
+    fn name(&self) -> &'static str {
+        "WindowsOverBlocks"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let Input::Buckets(input) = &plan.input else {
+            return false;
+        };
+        let [Stage::Sort(sort), Stage::Other(stage), ..] = &mut *plan.stages else {
+            return false;
+        };
+        let time_field = &*input.source.options().time_field;
+        let parts = match sort.buckets {
+            Some(BucketOrder::Arrival(_)) => 0,
+            Some(BucketOrder::Indexed { parts, .. } | BucketOrder::Bounds { parts }) => parts,
+            Some(BucketOrder::Metadata) | None => return false,
+        };
+        sort.as_blocks = parts + 1 == sort.pattern.parts().len()
+            && sort.limit.is_none()
+            && stage.reads_columns(time_field);
+        sort.as_blocks
+    }
+}
+
 /// More buckets than this are not gathered if an index gives them in order.
 const GATHERED_BUCKETS_MAX: u64 = 4096;
 

@@ -616,6 +616,26 @@ fn windows_by_metadata_and_time_come_in_order() {
     check(rule, false, plain(), alone(doc! {"t": 1}));
     let plan = plan_over(loose(), of("$m".into(), doc! {"t": 1}).into());
     assert_eq!(names(&plan), ["$sort", "$_internalSetWindowFields"]);
+    let rule = "WindowsOverBlocks";
+    check(rule, true, loose(), of("$m".into(), doc! {"t": 1}));
+    check(rule, true, loose(), of("$m.a".into(), doc! {"t": -1}));
+    check(rule, true, loose(), alone(doc! {"t": 1}));
+    // What is beside the time must be looked at row by row; so must rows that functions rank.
+    check(
+        rule,
+        false,
+        loose(),
+        of("$m.a".into(), doc! {"t": 1, "v": 1}),
+    );
+    check(rule, false, loose(), of("$m.a".into(), doc! {"m.b": 1}));
+    let top = doc! {"$top": doc! {"sortBy": doc! {"v": 1}, "output": "$v"}};
+    let ranked = doc! {"sortBy": doc! {"t": 1}, "output": doc! {"top": top}};
+    check(
+        rule,
+        false,
+        loose(),
+        vec![stage("$setWindowFields", ranked)],
+    );
 }
 
 #[test]
