@@ -7,7 +7,8 @@
 //! len 5        data      Int32 [7, 7, 0, 9, 9]          one vector per type; a missing place holds anything
 //!              presence  0b11011  (bit i: value i is there; no bitmap when nothing is missing)
 //!
-//! other forms  Constant     one value, len times           tags, and columns that never changed
+//! other forms  ShortInt64   two bytes each                longs of a packed column that are all small
+//!              Constant     one value, len times           tags, and columns that never changed
 //!              Dictionary   codes [0, 1, 0, …] of values   strings and whatever else is not a number
 //!              Mixed        one Value each                 fields that changed type; objects and arrays
 //!              Missing      nothing there at all
@@ -131,6 +132,8 @@ pub enum BlockData {
     Int32(Vec<i32>),
     /// 64-bit integers.
     Int64(Vec<i64>),
+    /// The same where all of them fit into 16 bits.
+    ShortInt64(Vec<i16>),
     /// Doubles.
     Double(Vec<f64>),
     /// Dates, in milliseconds since 1970.
@@ -158,6 +161,7 @@ impl BlockData {
         match self {
             Self::Missing | Self::Constant(_) => 0,
             Self::Bool(_) => 1,
+            Self::ShortInt64(_) => 2,
             Self::Int32(_) | Self::Dictionary { .. } => 4,
             Self::ObjectId(_) => 12,
             Self::Mixed(_) => size_of::<Value>(),
@@ -291,6 +295,10 @@ impl ColumnBlock {
             BlockData::Constant(value) => Some(value.as_ref()),
             BlockData::Int32(values) => values.get(at).map(|value| ValueRef::Int32(*value)),
             BlockData::Int64(values) => values.get(at).map(|value| ValueRef::Int64(*value)),
+            BlockData::ShortInt64(values) => {
+                let value = values.get(at).copied();
+                value.map(|value| ValueRef::Int64(value.into()))
+            }
             BlockData::Double(values) => values.get(at).map(|value| ValueRef::Double(*value)),
             BlockData::DateTime(values) => values.get(at).map(|value| ValueRef::DateTime(*value)),
             BlockData::Bool(values) => values.get(at).map(|value| ValueRef::Bool(*value)),
@@ -339,7 +347,7 @@ impl ColumnBlock {
         }
     }
 
-    /// 64-bit integers, if that is what the block holds.
+    /// 64-bit integers, if the block holds them as such.
     pub fn as_i64(&self) -> Option<&[i64]> {
         match &self.data {
             BlockData::Int64(values) => Some(values),
@@ -384,6 +392,7 @@ impl ColumnBlock {
             BlockData::Constant(value) => Some(value.clone()),
             BlockData::Int32(values) => same(values).map(Value::Int32),
             BlockData::Int64(values) => same(values).map(Value::Int64),
+            BlockData::ShortInt64(values) => same(values).map(|value| Value::Int64(value.into())),
             BlockData::Double(values) => {
                 let first = *values.first()?;
                 let is_first = |value: &f64| value.to_bits() == first.to_bits();
@@ -412,6 +421,9 @@ impl ColumnBlock {
             BlockData::Int64(values) => {
                 range(values).map(|(min, max)| (Value::Int64(min), Value::Int64(max)))
             }
+            BlockData::ShortInt64(values) => self
+                .range(values, i16::cmp)
+                .map(|(min, max)| (Value::Int64(min.into()), Value::Int64(max.into()))),
             BlockData::DateTime(values) => {
                 range(values).map(|(min, max)| (Value::DateTime(min), Value::DateTime(max)))
             }
@@ -497,6 +509,7 @@ impl ColumnBlock {
         let data = match &self.data {
             BlockData::Int32(values) => BlockData::Int32(cut(values, range)?),
             BlockData::Int64(values) => BlockData::Int64(cut(values, range)?),
+            BlockData::ShortInt64(values) => BlockData::ShortInt64(cut(values, range)?),
             BlockData::Double(values) => BlockData::Double(cut(values, range)?),
             BlockData::DateTime(values) => BlockData::DateTime(cut(values, range)?),
             _ => return None,
@@ -526,6 +539,7 @@ impl ColumnBlock {
             BlockData::Constant(value) => BlockData::Constant(value.clone()),
             BlockData::Int32(values) => BlockData::Int32(pick(values, places)),
             BlockData::Int64(values) => BlockData::Int64(pick(values, places)),
+            BlockData::ShortInt64(values) => BlockData::ShortInt64(pick(values, places)),
             BlockData::Double(values) => BlockData::Double(pick(values, places)),
             BlockData::DateTime(values) => BlockData::DateTime(pick(values, places)),
             BlockData::Bool(values) => BlockData::Bool(pick(values, places)),
@@ -538,6 +552,17 @@ impl ColumnBlock {
             BlockData::Mixed(values) => BlockData::Mixed(pick(values, places)),
         };
         ColumnBlock::from_parts(len, data, presence.finish())
+    }
+
+    /// The same values, longs in 16 bits if all of them fit.
+    pub fn shortened(mut self) -> ColumnBlock {
+        if let BlockData::Int64(values) = &self.data {
+            let shorts: Result<Vec<i16>, _> = values.iter().map(|v| i16::try_from(*v)).collect();
+            if let Ok(shorts) = shorts {
+                self.data = BlockData::ShortInt64(shorts);
+            }
+        }
+        self
     }
 
     /// The same values with a constant written out: a vector for the types that have one, else codes.
@@ -604,6 +629,7 @@ mod tests {
             vec![Value::Missing],
             vec![7.into(), 8.into(), 9.into()],
             vec![7i64.into(), 9i64.into()],
+            vec![7i64.into(), (1i64 << 40).into()],
             vec![0.5.into(), f64::NAN.into()],
             vec![Value::DateTime(4), Value::DateTime(5)],
             vec!["a".into(), "b".into(), "a".into()],
@@ -618,10 +644,10 @@ mod tests {
                     for part in [first, second, third] {
                         // Not the first, and one beyond the end.
                         let from = part.len().min(1);
-                        builder.append(&block(part), from..part.len() + 1);
+                        builder.append(&block(part).shortened(), from..part.len() + 1);
                         expected.extend(part.iter().skip(1).cloned());
                         expected.push(Value::Missing);
-                        builder.append(&block(part), 0..part.len());
+                        builder.append(&block(part).shortened(), 0..part.len());
                         expected.extend(part.iter().cloned());
                     }
                     let shown = |values: &[Value]| format!("{values:?}");
@@ -650,6 +676,27 @@ mod tests {
         assert_eq!(there, expected.collect::<Vec<_>>());
         assert_eq!(presence.count(), 128);
         assert_eq!(presence.words()[3] >> 8, 0, "nothing behind the last value");
+    }
+
+    #[test]
+    fn small_longs_take_two_bytes() {
+        let longs = |values: &[i64]| {
+            let values = values.iter().map(|value| Value::Int64(*value));
+            block(&values.collect::<Vec<_>>()).shortened()
+        };
+        let shorts = longs(&[-32_768, 0, 32_767]);
+        assert!(matches!(shorts.data(), BlockData::ShortInt64(_)));
+        assert!(matches!(shorts.value(0), ValueRef::Int64(-32_768)));
+        assert!(matches!(
+            shorts.min_max(),
+            Some((Value::Int64(-32_768), Value::Int64(32_767)))
+        ));
+        assert_eq!(shorts.size_bytes(), size_of::<ColumnBlock>() + 6);
+        for wide in [32_768, -32_769, i64::MAX] {
+            assert_eq!(longs(&[1, wide]).as_i64(), Some(&[1, wide][..]));
+        }
+        let gap = block(&[Value::Int64(7), Value::Missing]).shortened();
+        assert!(matches!(gap.value(0), ValueRef::Int64(7)) && gap.is_missing(1));
     }
 
     #[test]

@@ -106,7 +106,9 @@ impl ColumnBlockBuilder {
         if matches!(self.data, BlockData::Missing) {
             self.data = match block.data() {
                 BlockData::Int32(_) => BlockData::Int32(vec![0; self.len]),
-                BlockData::Int64(_) => BlockData::Int64(vec![0; self.len]),
+                BlockData::Int64(_) | BlockData::ShortInt64(_) => {
+                    BlockData::Int64(vec![0; self.len])
+                }
                 BlockData::Double(_) => BlockData::Double(vec![0.0; self.len]),
                 BlockData::DateTime(_) => BlockData::DateTime(vec![0; self.len]),
                 _ => return false,
@@ -117,6 +119,11 @@ impl ColumnBlockBuilder {
             (BlockData::Int64(all), BlockData::Int64(values))
             | (BlockData::DateTime(all), BlockData::DateTime(values)) => {
                 extend(all, values, places)
+            }
+            (BlockData::Int64(all), BlockData::ShortInt64(values)) => {
+                let values = values.get(places.clone());
+                let values = values.map(|values| values.iter().map(|value| i64::from(*value)));
+                values.map(|values| all.extend(values)).is_some()
             }
             (BlockData::Double(all), BlockData::Double(values)) => extend(all, values, places),
             _ => false,
@@ -140,6 +147,7 @@ impl ColumnBlockBuilder {
             BlockData::Missing | BlockData::Constant(_) => {}
             BlockData::Int32(values) => values.push(0),
             BlockData::Int64(values) | BlockData::DateTime(values) => values.push(0),
+            BlockData::ShortInt64(values) => values.push(0),
             BlockData::Double(values) => values.push(0.0),
             BlockData::Bool(values) => values.push(false),
             BlockData::Timestamp(values) => values.push(Timestamp::default()),

@@ -185,8 +185,9 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
         !SECOND || self.step.is_zero()
     }
 
+    /// The number behind one more difference.
     #[inline(always)]
-    fn add(&mut self, delta: T) -> T {
+    pub(crate) fn add(&mut self, delta: T) -> T {
         if SECOND {
             self.step = self.step.plus(delta);
             self.number = self.number.plus(self.step);
@@ -346,7 +347,7 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
 
     /// Writes numbers as if each slot were zero.
     #[inline(always)]
-    fn again(&mut self, values: &mut [T]) {
+    pub(crate) fn again(&mut self, values: &mut [T]) {
         if SECOND {
             series(&mut self.number, self.step, values);
         } else {

@@ -3,6 +3,8 @@
 //! Integers and dates are their own running sums ([`direct`]). Doubles, bools, timestamps and ObjectIds are made from the sums
 //! of one word at a time ([`mapped`]), while those are in the first-level cache.
 
+use std::cell::Cell;
+
 use super::blocks::Placed;
 use super::delta::{Scale, object_id_from_int};
 use super::error::ColumnError;
@@ -179,6 +181,46 @@ impl Map for Int64Map {
     #[inline]
     fn value(&self, number: i64) -> i64 {
         number
+    }
+}
+
+/// Integers of 64 bits, as long as they fit into 16.
+#[derive(Debug, Default)]
+pub(crate) struct ShortMap {
+    /// Not 0 once one did not fit.
+    lost: Cell<i64>,
+}
+
+impl ShortMap {
+    /// Whether all did.
+    pub(crate) fn fits(&self) -> bool {
+        self.lost.get() == 0
+    }
+}
+
+impl Map for ShortMap {
+    type Value = i16;
+
+    fn literal(&mut self, literal: Raw<'_>) -> (i16, i64) {
+        let number = literal.to_int();
+        (self.value(number), number)
+    }
+
+    #[inline]
+    fn value(&self, number: i64) -> i16 {
+        let short = number as i16;
+        self.lost.set(self.lost.get() | number ^ i64::from(short));
+        short
+    }
+
+    #[inline]
+    fn values(&self, numbers: &[i64], values: &mut [i16]) {
+        let mut lost = 0;
+        for (value, number) in values.iter_mut().zip(numbers) {
+            *value = *number as i16;
+            lost |= number ^ i64::from(*value);
+        }
+        self.lost.set(self.lost.get() | lost);
     }
 }
 

@@ -221,13 +221,16 @@ proptest! {
         let read = column::decode_block(&column, values.len()).unwrap();
         prop_assert_eq!(read.present_count(), block.present_count());
         prop_assert!(raw_values(&read.clone().flatten()) == values);
+        let short = read.clone().shortened();
+        prop_assert!(raw_values(&short) == values);
+        prop_assert_eq!(format!("{:?}", short.min_max()), format!("{:?}", read.min_max()));
         let indices: Vec<u32> = (0..len as u32).map(|at| at * 7 % (values.len() as u32 + 3)).collect();
         let picked: Vec<RawValue> = indices
             .iter()
             .map(|at| values.get(*at as usize).cloned().unwrap_or_default())
             .collect();
         let sliced: Vec<RawValue> = values.iter().skip(from).take(len).cloned().collect();
-        for block in [read, block] {
+        for block in [read, block, short] {
             prop_assert!(raw_values(&block.select(&indices)) == picked);
             prop_assert!(raw_values(&block.slice(from..from + len)) == sliced);
         }

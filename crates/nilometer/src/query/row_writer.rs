@@ -134,6 +134,9 @@ impl RowWriter {
                 BlockData::Int64(values) | BlockData::DateTime(values) => {
                     put(slot, values.get(at).map(|v| v.to_le_bytes()));
                 }
+                BlockData::ShortInt64(values) => {
+                    put(slot, values.get(at).map(|v| i64::from(*v).to_le_bytes()));
+                }
                 BlockData::Double(values) => put(slot, values.get(at).map(|v| v.to_le_bytes())),
                 BlockData::Bool(values) => put(slot, values.get(at).map(|v| [u8::from(*v)])),
                 BlockData::ObjectId(values) => put(slot, values.get(at).map(|v| v.0)),
@@ -192,7 +195,7 @@ fn fixed(block: &ColumnBlock) -> Option<(u8, usize)> {
     }
     Some(match block.data() {
         BlockData::Int32(_) => (type_code::INT32, 4),
-        BlockData::Int64(_) => (type_code::INT64, 8),
+        BlockData::Int64(_) | BlockData::ShortInt64(_) => (type_code::INT64, 8),
         BlockData::DateTime(_) => (type_code::DATE_TIME, 8),
         BlockData::Double(_) => (type_code::DOUBLE, 8),
         BlockData::Timestamp(_) => (type_code::TIMESTAMP, 8),
@@ -289,6 +292,7 @@ mod tests {
             &measurements(|at, out| {
                 out.append("int", at * 7 % 5);
                 out.append("long", i64::from(at) << 40);
+                out.append("short", i64::from(at % 7) - 3);
                 out.append("double", f64::from(at) / 3.0);
                 out.append("bool", at % 3 == 0);
                 out.append("id", ObjectId([at as u8; 12]));

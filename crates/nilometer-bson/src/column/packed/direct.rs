@@ -7,7 +7,7 @@
 use super::super::delta::{Scale, zigzag};
 use super::super::element::tag;
 use super::super::simple8b::{REPEAT_STEPS_MAX, REPEAT_UNIT};
-use super::{COLUMN_BYTES_MIN, Parts, Run, SAVING_MIN, VALUES_MAX};
+use super::{COLUMN_BYTES_MIN, Head, Parts, Run, SAVING_MIN, VALUES_MAX};
 
 /// From this on a difference may be too wide for a word.
 const STEP_MAX: u64 = 1 << 59;
@@ -44,16 +44,16 @@ pub fn pack_numbers(type_code: u8, numbers: &[i64]) -> Option<Vec<u8>> {
     if column_bytes < COLUMN_BYTES_MIN {
         return None;
     }
-    let parts = Parts {
+    let run = Run {
+        nibble: scale.nibble(),
+        count: values.len(),
+    };
+    let head = Head {
         tag: type_code,
         literal: literal.to_vec(),
-        runs: vec![Run {
-            nibble: scale.nibble(),
-            count: values.len(),
-        }],
-        values,
+        runs: vec![run],
     };
-    parts.pack(column_bytes - column_bytes / SAVING_MIN)
+    Parts { head, values }.pack(column_bytes - column_bytes / SAVING_MIN)
 }
 
 fn steps(numbers: &[i64]) -> impl Iterator<Item = i64> {

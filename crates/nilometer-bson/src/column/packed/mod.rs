@@ -14,26 +14,24 @@
 //!
 //! The first byte begins no column, so both forms may stand in the same place.
 
+mod decode;
 mod direct;
 mod rice;
+mod rice_reader;
 mod sparse;
 
 use std::borrow::Cow;
 
-use super::blocks::to_value;
 use super::delta::{Scale, unzigzag, zigzag};
 use super::element::tag;
 use super::error::ColumnError;
-use super::kernels::{Out, SLOTS_MAX, Sums};
-use super::numbers::{BoolMap, DoubleMap, IdMap, Int32Map, Int64Map, Map, TimestampMap};
 use super::pieces::{self, Piece, Pieces};
 use super::simple8b;
 use super::stream::{Blocks, Raw};
 use super::words::WordBuilder;
-use crate::block::{BlockData, ColumnBlock};
-use crate::value::ObjectId;
 use crate::varint;
 
+pub use decode::decode_packed;
 pub use direct::pack_numbers;
 
 /// First byte of a packed column, with parameter 0.
@@ -76,14 +74,6 @@ pub fn unpack(bytes: &[u8], max_values: usize) -> Result<Cow<'_, [u8]>, ColumnEr
     }
 }
 
-/// Decodes a column of at most `max_values` values, packed or not.
-pub fn decode_packed(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, ColumnError> {
-    match Parts::read(bytes, max_values)? {
-        Some(parts) => parts.decode(),
-        None => super::decode_block(bytes, max_values),
-    }
-}
-
 /// Values in blocks of one scale.
 #[derive(Clone, Copy)]
 struct Run {
@@ -91,12 +81,27 @@ struct Run {
     count: usize,
 }
 
-/// A column of one literal and blocks: the differences in these, coded as their words code them.
-struct Parts {
+/// What a packed column says before its codes.
+struct Head {
     tag: u8,
     /// The value's bytes.
     literal: Vec<u8>,
     runs: Vec<Run>,
+}
+
+/// A packed column, its codes not read yet.
+struct Packed<'a> {
+    head: Head,
+    /// How many codes there are: values behind the literal.
+    count: usize,
+    /// The parameter of Rice codes; `None` if they are sparse.
+    parameter: Option<u32>,
+    codes: &'a [u8],
+}
+
+/// A column of one literal and blocks: the differences in these, coded as their words code them.
+struct Parts {
+    head: Head,
     values: Vec<u64>,
 }
 
@@ -135,23 +140,27 @@ impl Parts {
             }
         }
         pieces.finish().ok()?;
-        (!runs.is_empty()).then(|| Self {
+        let head = Head {
             tag,
             literal: bytes.to_vec(),
             runs,
-            values,
-        })
+        };
+        (!head.runs.is_empty()).then_some(Self { head, values })
     }
 
     /// The packed form; `None` if it would be longer than `bytes_max`.
     fn pack(&self, bytes_max: usize) -> Option<Vec<u8>> {
         let (parameter, bits) = rice::best_parameter(&self.values);
         let codes_max = bits.div_ceil(8);
-        let mut out = Vec::with_capacity(32 + self.literal.len() + codes_max.min(bytes_max));
+        let mut out = Vec::with_capacity(32 + self.head.literal.len() + codes_max.min(bytes_max));
         out.push(SPARSE);
-        put_literal(&mut out, self.tag, &self.literal);
-        for (at, run) in self.runs.iter().enumerate() {
-            let more = if at + 1 < self.runs.len() { MORE } else { 0 };
+        put_literal(&mut out, self.head.tag, &self.head.literal);
+        for (at, run) in self.head.runs.iter().enumerate() {
+            let more = if at + 1 < self.head.runs.len() {
+                MORE
+            } else {
+                0
+            };
             out.push(run.nibble | more);
             varint::put(&mut out, run.count as u64);
         }
@@ -170,32 +179,77 @@ impl Parts {
 
     /// Reads the packed form, if `bytes` are that.
     fn read(bytes: &[u8], max_values: usize) -> Result<Option<Self>, ColumnError> {
+        let Some(packed) = Packed::of(bytes, max_values)? else {
+            return Ok(None);
+        };
+        let Packed {
+            head, count, codes, ..
+        } = packed;
+        let values = match packed.parameter {
+            Some(parameter) => rice::read(codes, count, parameter),
+            None => sparse::read(codes, count),
+        };
+        let values = values.ok_or(ColumnError::Truncated {
+            offset: bytes.len(),
+        })?;
+        Ok(Some(Self { head, values }))
+    }
+
+    /// The column. A value that no word holds, which only damage brings, ends it.
+    fn unpack(&self) -> Vec<u8> {
+        let mut head = Vec::with_capacity(32 + self.values.len());
+        head.extend_from_slice(&[self.head.tag, 0]);
+        head.extend_from_slice(&self.head.literal);
+        let mut blocks = Blocks::behind(head);
+        let mut words = WordBuilder::<u64>::default();
+        let mut values = self.values.iter();
+        for run in &self.head.runs {
+            blocks.go_on_with(run.nibble);
+            for &value in values.by_ref().take(run.count) {
+                if words.append(value, &mut blocks).is_err() {
+                    break;
+                }
+            }
+            words.flush(&mut blocks);
+            words.reset();
+        }
+        blocks.bytes.push(0);
+        blocks.bytes
+    }
+}
+
+impl<'a> Packed<'a> {
+    /// The parts of the packed form, if `bytes` are that.
+    fn of(bytes: &'a [u8], max_values: usize) -> Result<Option<Self>, ColumnError> {
         let Some((&first, rest)) = bytes.split_first() else {
             return Ok(None);
         };
         if !(PACKED..=SPARSE).contains(&first) {
             return Ok(None);
         }
-        let damaged = || ColumnError::Truncated {
+        let head = Head::read(rest).ok_or(ColumnError::Truncated {
             offset: bytes.len(),
-        };
-        let (mut parts, codes) = Self::read_head(rest).ok_or_else(damaged)?;
+        });
+        let (head, codes) = head?;
         // The literal is a value too.
-        let counts = parts.runs.iter().map(|run| run.count);
+        let counts = head.runs.iter().map(|run| run.count);
         let count = counts.fold(0, usize::saturating_add);
         if count >= max_values.min(VALUES_MAX) {
             return Err(ColumnError::TooManyValues { limit: max_values });
         }
-        let values = match first {
-            SPARSE => sparse::read(codes, count),
-            _ => rice::read(codes, count, u32::from(first - PACKED)),
-        };
-        parts.values = values.ok_or_else(damaged)?;
-        Ok(Some(parts))
+        let parameter = (first != SPARSE).then(|| u32::from(first - PACKED));
+        Ok(Some(Self {
+            head,
+            count,
+            parameter,
+            codes,
+        }))
     }
+}
 
+impl Head {
     /// What stands before the codes, and these.
-    fn read_head(mut bytes: &[u8]) -> Option<(Self, &[u8])> {
+    fn read(mut bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (&tag, rest) = bytes.split_first()?;
         bytes = rest;
         let literal = take_literal(&mut bytes, tag)?;
@@ -216,54 +270,8 @@ impl Parts {
                 break;
             }
         }
-        let parts = Self {
-            tag,
-            literal,
-            runs,
-            values: Vec::new(),
-        };
-        Some((parts, bytes))
-    }
-
-    /// The column. A value that no word holds, which only damage brings, ends it.
-    fn unpack(&self) -> Vec<u8> {
-        let mut head = Vec::with_capacity(32 + self.values.len());
-        head.extend_from_slice(&[self.tag, 0]);
-        head.extend_from_slice(&self.literal);
-        let mut blocks = Blocks::behind(head);
-        let mut words = WordBuilder::<u64>::default();
-        let mut values = self.values.iter();
-        for run in &self.runs {
-            blocks.go_on_with(run.nibble);
-            for &value in values.by_ref().take(run.count) {
-                if words.append(value, &mut blocks).is_err() {
-                    break;
-                }
-            }
-            words.flush(&mut blocks);
-            words.reset();
-        }
-        blocks.bytes.push(0);
-        blocks.bytes
-    }
-
-    fn decode(&self) -> Result<ColumnBlock, ColumnError> {
-        let length = self.values.len() + 1;
-        if self.values.iter().all(|&value| value == 0) {
-            return Ok(ColumnBlock::constant(length, to_value(self.literal(), 0)?));
-        }
-        let data = match self.tag {
-            tag::INT32 => BlockData::Int32(self.sums::<_, false>(Int32Map)?),
-            tag::INT64 => BlockData::Int64(self.sums::<_, false>(Int64Map)?),
-            tag::DATE => BlockData::DateTime(self.sums::<_, true>(Int64Map)?),
-            tag::TIMESTAMP => BlockData::Timestamp(self.sums::<_, true>(TimestampMap)?),
-            tag::BOOL => BlockData::Bool(self.sums::<_, false>(BoolMap)?),
-            tag::OBJECT_ID => {
-                BlockData::ObjectId(self.sums::<_, true>(IdMap(ObjectId::default()))?)
-            }
-            _ => BlockData::Double(self.sums::<_, false>(DoubleMap(Scale::Memory))?),
-        };
-        Ok(ColumnBlock::from_parts(length, data, None))
+        let head = Self { tag, literal, runs };
+        Some((head, bytes))
     }
 
     fn literal(&self) -> Raw<'_> {
@@ -271,29 +279,6 @@ impl Parts {
             tag: self.tag,
             bytes: &self.literal,
         }
-    }
-
-    /// The values, made from running sums.
-    fn sums<M: Map, const SECOND: bool>(&self, mut map: M) -> Result<Vec<M::Value>, ColumnError> {
-        let mut made = vec![M::Value::default(); self.values.len() + 1];
-        let mut out = Out::new(&mut made, 0);
-        let (first, number) = map.literal(self.literal());
-        out.push(first);
-        let mut sums = Sums::<i64, SECOND>::after(number);
-        let mut rest = self.values.as_slice();
-        for run in &self.runs {
-            sums.number = map.block(run.nibble, sums.number, 0)?;
-            let (codes, behind) = rest.split_at(run.count.min(rest.len()));
-            rest = behind;
-            for some in codes.chunks(SLOTS_MAX) {
-                let mut numbers = [0; SLOTS_MAX];
-                for (number, &code) in numbers.iter_mut().zip(some) {
-                    *number = sums.next(code);
-                }
-                map.values(&numbers, out.take(some.len()));
-            }
-        }
-        Ok(made)
     }
 }
 
@@ -452,6 +437,28 @@ mod tests {
         let packed = restored(&written((0..360).map(|_| Value::Int64(7))));
         let block = decode_packed(&packed, 360).unwrap();
         assert!(block.as_constant().is_some());
+    }
+
+    #[test]
+    fn longs_that_are_small_are_decoded_as_such() {
+        let form = |numbers: &[i64]| {
+            let packed = restored(&written(numbers.iter().map(|&n| Value::Int64(n))));
+            decode_packed(&packed, 1 << 20).unwrap().as_i64().is_some()
+        };
+        let numbers = walk(400);
+        assert!(!form(&numbers), "in two bytes");
+        // The first, one in the middle, the last do not fit.
+        for at in [0, 200, 399] {
+            for wide in [32_768, -32_769] {
+                let mut numbers = numbers.clone();
+                numbers[at] = wide;
+                assert!(form(&numbers), "{wide} at {at}");
+                numbers[at] -= wide.signum();
+                assert!(!form(&numbers), "{wide} at {at}");
+            }
+        }
+        let far: Vec<i64> = numbers.iter().map(|n| n + (1 << 40)).collect();
+        assert!(form(&far));
     }
 
     #[test]

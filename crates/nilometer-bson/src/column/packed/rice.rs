@@ -6,10 +6,12 @@
 //! outliers     each value with a quotient of QUOTIENT_MAX: 8 bytes
 //! ```
 //!
-//! Each part begins with a new byte and fills bytes from the lowest bit.
+//! Each part begins with a new byte and fills bytes from the lowest bit. They are read in [`rice_reader`](super::rice_reader).
+
+use super::rice_reader::{Chunk, RiceReader};
 
 /// Values with a greater quotient are outliers, and so are those with this one.
-const QUOTIENT_MAX: u64 = 24;
+pub(super) const QUOTIENT_MAX: u8 = 24;
 
 /// Greatest parameter.
 pub(super) const PARAMETER_MAX: u32 = 29;
@@ -23,8 +25,12 @@ const WINDOW_BITS: u32 = 57;
 /// Bits of a value's code.
 fn code_bits(value: u64, parameter: u32) -> u64 {
     let quotient = value >> parameter;
-    let outlier = if quotient < QUOTIENT_MAX { 0 } else { 64 };
-    quotient.min(QUOTIENT_MAX) + 1 + u64::from(parameter) + outlier
+    let outlier = if quotient < u64::from(QUOTIENT_MAX) {
+        0
+    } else {
+        64
+    };
+    quotient.min(u64::from(QUOTIENT_MAX)) + 1 + u64::from(parameter) + outlier
 }
 
 /// The parameter that makes the codes shortest, of those around the length of half of the values, and
@@ -63,11 +69,13 @@ pub(super) fn write(out: &mut Vec<u8>, values: &[u64], parameter: u32) {
     bits.finish();
     let mut bits = BitWriter::new(out);
     for &value in values {
-        let quotient = (value >> parameter).min(QUOTIENT_MAX) as u32;
+        let quotient = (value >> parameter).min(u64::from(QUOTIENT_MAX)) as u32;
         bits.put(1 << quotient, quotient + 1);
     }
     bits.finish();
-    let outliers = values.iter().filter(|&v| v >> parameter >= QUOTIENT_MAX);
+    let outliers = values
+        .iter()
+        .filter(|&v| v >> parameter >= u64::from(QUOTIENT_MAX));
     for outlier in outliers {
         out.extend_from_slice(&outlier.to_le_bytes());
     }
@@ -75,26 +83,22 @@ pub(super) fn write(out: &mut Vec<u8>, values: &[u64], parameter: u32) {
 
 /// Reads the codes of `count` values, which are all of `bytes`.
 pub(super) fn read(bytes: &[u8], count: usize, parameter: u32) -> Option<Vec<u64>> {
-    let remainders = (count.checked_mul(parameter as usize)?).div_ceil(8);
-    let (remainders, rest) = bytes.split_at_checked(remainders)?;
-    let mut values = vec![0; count];
-    if parameter > 0 {
-        read_remainders(remainders, parameter, &mut values);
+    let mut reader = RiceReader::new(bytes, count, parameter)?;
+    let mut values = Vec::with_capacity(count);
+    let mut chunk = Chunk::new();
+    while values.len() < count {
+        let read = reader.next(&mut chunk)?;
+        match chunk.narrow() {
+            Some(narrow) => values.extend(narrow.iter().take(read).map(|value| u64::from(*value))),
+            None => values.extend(chunk.wide().iter().take(read)),
+        }
     }
-    let mut outliers = Vec::new();
-    let end = add_quotients(rest, parameter, &mut values, &mut outliers)?;
-    let (_, mut rest) = rest.split_at_checked(end)?;
-    for at in outliers {
-        let (outlier, behind) = rest.split_first_chunk()?;
-        *values.get_mut(at)? = u64::from_le_bytes(*outlier);
-        rest = behind;
-    }
-    rest.is_empty().then_some(values)
+    Some(values)
 }
 
 /// The 8 bytes from `at` on, zeros behind the end.
 #[inline(always)]
-fn window(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn window(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or(&[]);
     if let Some(eight) = rest.first_chunk() {
         return u64::from_le_bytes(*eight);
@@ -106,7 +110,8 @@ fn window(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(eight)
 }
 
-fn read_remainders(bytes: &[u8], parameter: u32, values: &mut [u64]) {
+/// Reads the remainders of values.
+pub(super) fn read_remainders(bytes: &[u8], parameter: u32, values: &mut [u64]) {
     let mask = !(u64::MAX << parameter);
     let width = parameter as usize;
     if parameter * GROUP as u32 > WINDOW_BITS {
@@ -131,45 +136,6 @@ fn read_remainders(bytes: &[u8], parameter: u32, values: &mut [u64]) {
         *value = bits & mask;
         bits >>= parameter;
     }
-}
-
-/// Puts the quotients above the remainders; notes whose value is an outlier. Says how many bytes they took.
-fn add_quotients(
-    bytes: &[u8],
-    parameter: u32,
-    values: &mut [u64],
-    outliers: &mut Vec<usize>,
-) -> Option<usize> {
-    let count = values.len();
-    let mut values = values.iter_mut().enumerate();
-    // The bit that the next code begins with.
-    let mut next = 0;
-    let mut done = 0;
-    for (word, at) in (0..bytes.len()).step_by(8).enumerate() {
-        let mut bits = window(bytes, at);
-        while bits != 0 {
-            let end = word as u64 * 64 + u64::from(bits.trailing_zeros());
-            let quotient = end - next;
-            let Some((at, value)) = values.next() else {
-                // Outliers begin in this word.
-                return usize::try_from(next.div_ceil(8)).ok();
-            };
-            *value |= quotient << parameter;
-            if quotient >= QUOTIENT_MAX {
-                if quotient > QUOTIENT_MAX {
-                    return None;
-                }
-                outliers.push(at);
-            }
-            next = end + 1;
-            done = at + 1;
-            bits &= bits - 1;
-        }
-    }
-    if done < count {
-        return None;
-    }
-    usize::try_from(next.div_ceil(8)).ok()
 }
 
 /// Writes bits, the lowest of a byte first.

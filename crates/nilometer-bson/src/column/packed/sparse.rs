@@ -32,17 +32,87 @@ pub(super) fn write(out: &mut Vec<u8>, values: &[u64], bytes_max: usize) -> Opti
     None
 }
 
-/// Reads `count` values, which are all of `bytes`.
-pub(super) fn read(mut bytes: &[u8], count: usize) -> Option<Vec<u64>> {
-    let mut values = vec![0; count];
-    let mut rest = values.as_mut_slice();
-    for _ in 0..varint::take(&mut bytes)? {
-        let zeros = usize::try_from(varint::take(&mut bytes)?).ok()?;
-        let (value, behind) = rest.split_at_mut_checked(zeros)?.1.split_first_mut()?;
-        *value = varint::take(&mut bytes)?;
-        rest = behind;
+/// Codes that are being read.
+#[derive(Clone)]
+pub(super) struct SparseReader<'a> {
+    bytes: &'a [u8],
+    /// Values that are not zero and still to come, behind the next.
+    others: u64,
+    /// Zeros before the next that is not zero.
+    zeros: usize,
+    /// All the rest is zero.
+    rests: bool,
+    /// Values still to come.
+    left: usize,
+}
+
+impl<'a> SparseReader<'a> {
+    /// Of the codes of `count` values, which are all of `bytes`.
+    pub(super) fn new(mut bytes: &'a [u8], count: usize) -> Option<Self> {
+        let others = varint::take(&mut bytes)?;
+        let mut reader = Self {
+            bytes,
+            others,
+            zeros: count,
+            rests: true,
+            left: count,
+        };
+        reader.find_next()?;
+        Some(reader)
     }
-    bytes.is_empty().then_some(values)
+
+    /// Reads how many zeros come before the next.
+    fn find_next(&mut self) -> Option<()> {
+        let Some(others) = self.others.checked_sub(1) else {
+            (self.zeros, self.rests) = (self.left, true);
+            return self.bytes.is_empty().then_some(());
+        };
+        let zeros = usize::try_from(varint::take(&mut self.bytes)?).ok()?;
+        (self.zeros, self.rests, self.others) = (zeros, false, others);
+        (zeros < self.left).then_some(())
+    }
+
+    /// Takes the next zeros, at most so many, and says how many they are.
+    pub(super) fn zeros(&mut self, at_most: usize) -> usize {
+        let zeros = self.zeros.min(at_most);
+        self.zeros -= zeros;
+        self.left -= zeros;
+        zeros
+    }
+
+    /// Takes the value that comes behind the zeros.
+    pub(super) fn value(&mut self) -> Option<u64> {
+        if self.rests || self.zeros > 0 {
+            return None;
+        }
+        let value = varint::take(&mut self.bytes)?;
+        self.left -= 1;
+        self.find_next()?;
+        Some(value)
+    }
+
+    /// True if all that is left is zero.
+    pub(super) fn is_still(&self) -> bool {
+        self.rests
+    }
+
+    /// True if nothing is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// Reads `count` values, which are all of `bytes`.
+pub(super) fn read(bytes: &[u8], count: usize) -> Option<Vec<u64>> {
+    let mut reader = SparseReader::new(bytes, count)?;
+    let mut values = Vec::with_capacity(count);
+    while !reader.is_empty() {
+        values.resize(values.len() + reader.zeros(count), 0);
+        if !reader.is_empty() {
+            values.push(reader.value()?);
+        }
+    }
+    Some(values)
 }
 
 #[cfg(test)]

@@ -440,6 +440,11 @@ impl AccumulatorSpec {
         self.add_whole(state, values, ValueRef::Int64)
     }
 
+    /// Adds longs in order that fit into 16 bits.
+    pub fn add_short_i64s(&self, state: &mut State, values: &[i16]) -> Result<()> {
+        self.add_whole(state, values, |value| ValueRef::Int64(value.into()))
+    }
+
     /// Adds ints in order.
     pub fn add_i32s(&self, state: &mut State, values: &[i32]) -> Result<()> {
         self.add_whole(state, values, ValueRef::Int32)

@@ -497,6 +497,7 @@ fn kernels_give_the_answers_of_rows() {
             .collect();
         let longs: Vec<i64> = (0..count).map(|_| next() as i64).collect();
         let ints: Vec<i32> = longs.iter().map(|v| *v as i32).collect();
+        let shorts: Vec<i16> = longs.iter().map(|v| *v as i16).collect();
         for name in [
             "$sum",
             "$avg",
@@ -522,6 +523,10 @@ fn kernels_give_the_answers_of_rows() {
             for v in &longs {
                 spec.add_value(&mut rows, ValueRef::Int64(*v)).unwrap();
             }
+            for v in &shorts {
+                let v = ValueRef::Int64((*v).into());
+                spec.add_value(&mut rows, v).unwrap();
+            }
             for v in &longs {
                 spec.add_value(&mut rows, ValueRef::DateTime(*v)).unwrap();
             }
@@ -531,6 +536,7 @@ fn kernels_give_the_answers_of_rows() {
             spec.add_i32s(&mut slices, &ints).unwrap();
             spec.add_f64s(&mut slices, &doubles).unwrap();
             spec.add_i64s(&mut slices, &longs).unwrap();
+            spec.add_short_i64s(&mut slices, &shorts).unwrap();
             spec.add_dates(&mut slices, &longs).unwrap();
             spec.add_repeated(&mut slices, ValueRef::Int32(7), 5)
                 .unwrap();
@@ -568,7 +574,7 @@ fn totals_stand_for_their_columns() {
                     (1, _) => ((next() >> 40) as i64).into(),
                     (2, _) => (next() as i64 as f64 / 1024.0).into(),
                     (3, _) => (next() as i64).into(),
-                    (4, _) => 7i64.into(),
+                    (4, _) => ((next() as i16) as i64).into(),
                     (5, _) => Value::DateTime(5),
                     _ => 0.25.into(),
                 }
@@ -582,7 +588,7 @@ fn totals_stand_for_their_columns() {
             let empty = || spec.new_state(&Value::Null, &ctx).unwrap();
             let (mut rows, mut totals) = (empty(), empty());
             for column in &columns {
-                let block = ColumnBlock::from_values(column);
+                let block = ColumnBlock::from_values(column).shortened();
                 let total = ColumnTotal::of(&block);
                 if total.is_some_and(|total| spec.add_total(&mut totals, &total)) {
                     stood += 1;

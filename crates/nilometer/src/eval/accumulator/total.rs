@@ -244,6 +244,9 @@ impl ColumnTotal {
         match column.data() {
             BlockData::Int32(values) => total.add_whole(values, ValueRef::Int32),
             BlockData::Int64(values) => total.add_whole(values, ValueRef::Int64),
+            BlockData::ShortInt64(values) => {
+                total.add_whole(values, |value| ValueRef::Int64(value.into()));
+            }
             BlockData::Double(values) => total.add_f64s(values),
             BlockData::Constant(value) => {
                 if !total.add_whole_repeated(value.as_ref(), u64::from(count)) {

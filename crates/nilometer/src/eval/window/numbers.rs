@@ -34,6 +34,14 @@ pub(super) fn accumulate(
             let best = extremes(values, kind, i64::cmp, frames)?;
             Some(of_answers(best, ColumnBlock::from_i64s, ValueRef::Int64))
         }
+        (Kind::Min | Kind::Max, BlockData::ShortInt64(values)) => {
+            let best = extremes(values, kind, i16::cmp, frames)?;
+            let longs = |values: Vec<i16>| {
+                ColumnBlock::from_i64s(values.into_iter().map(i64::from).collect())
+            };
+            let wrap = |value: i16| ValueRef::Int64(value.into());
+            Some(of_answers(best, longs, wrap))
+        }
         (Kind::Min | Kind::Max, BlockData::DateTime(values)) => {
             let best = extremes(values, kind, i64::cmp, frames)?;
             Some(of_answers(
@@ -50,6 +58,9 @@ pub(super) fn accumulate(
             let values: Vec<f64> = match data {
                 BlockData::Int32(values) => values.iter().map(|value| f64::from(*value)).collect(),
                 BlockData::Int64(values) => values.iter().map(|value| *value as f64).collect(),
+                BlockData::ShortInt64(values) => {
+                    values.iter().map(|value| f64::from(*value)).collect()
+                }
                 BlockData::Double(values) => values.clone(),
                 _ => return Ok(None),
             };
@@ -81,6 +92,7 @@ fn totals(
     Ok(match column.data() {
         BlockData::Int32(values) => Some(whole(values, false, kind, frames)),
         BlockData::Int64(values) => Some(whole(values, true, kind, frames)),
+        BlockData::ShortInt64(values) => Some(whole(values, true, kind, frames)),
         BlockData::Double(values) => Some(doubles(values, kind, frames)?),
         _ => None,
     })
@@ -274,6 +286,7 @@ mod tests {
         vec![
             of(&mut |n| Value::Int32((n as i32 - 4) * 500_000_000)),
             of(&mut |n| Value::Int64((n as i64 - 4) * 2_000_000_000_000_000_000)),
+            of(&mut |n| Value::Int64(n as i64 * 9000 - 32_000)),
             of(&mut |n| Value::Double(n as f64 / 8.0)),
             of(&mut |n| Value::Double(awkward[n])),
             of(&mut |n| Value::DateTime(n as i64)),
@@ -307,7 +320,7 @@ mod tests {
             };
             let bounds = Bounds::Documents(end(), end());
             for values in columns(&mut below) {
-                let column = ColumnBlock::from_values(&values);
+                let column = ColumnBlock::from_values(&values).shortened();
                 let frames = bounds.frames(values.len(), &column).unwrap();
                 for name in names {
                     let context = ParseContext::new();

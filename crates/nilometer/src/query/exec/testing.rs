@@ -241,10 +241,12 @@ fn bucket(at: usize, meta: Value, list: &[Document], read: &Arc<AtomicU64>) -> M
     for name in &names {
         let values: Vec<Value> = list.iter().map(|d| d.get(name).to_value()).collect();
         bounds.extend(bounds_of(&values).map(|bounds| (Arc::clone(name), bounds)));
-        columns.insert(
-            Arc::clone(name),
-            Arc::new(ColumnBlock::from_values(&values)),
-        );
+        // Longs in 16 bits and longs that are not are met alike.
+        let column = match ColumnBlock::from_values(&values) {
+            column if at.is_multiple_of(2) => column.shortened(),
+            column => column,
+        };
+        columns.insert(Arc::clone(name), Arc::new(column));
     }
     let times: Vec<i64> = list
         .iter()

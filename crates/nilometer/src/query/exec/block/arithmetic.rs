@@ -232,6 +232,10 @@ impl Rows<'_, '_> {
         Some(match column.data() {
             BlockData::Int32(values) => Vector::Int(taken(values, selection)?),
             BlockData::Int64(values) => Vector::Long(taken(values, selection)?),
+            BlockData::ShortInt64(values) => {
+                let values = taken(values, selection)?;
+                Vector::Long(values.into_iter().map(i64::from).collect())
+            }
             BlockData::Double(values) => Vector::Double(taken(values, selection)?),
             BlockData::DateTime(values) => Vector::Date(taken(values, selection)?),
             BlockData::Bool(values) => Vector::Bool(taken(values, selection)?),

@@ -40,6 +40,10 @@ pub(crate) fn select_compare(
             let (op, bound) = integer_bound(op, operand)?;
             select_integers(values, |v| *v, op, bound, selection)
         }
+        (BlockData::ShortInt64(values), _) => {
+            let (op, bound) = integer_bound(op, operand)?;
+            select_integers(values, |v| i64::from(*v), op, bound, selection)
+        }
         (BlockData::Double(values), _) => {
             select_doubles(values, op, double_operand(operand)?, selection)
         }
@@ -255,6 +259,7 @@ mod tests {
             (1 << 53) + 1,
             i64::MAX,
         ];
+        let shorts = [i64::from(i16::MIN), -2, -1, 0, 1, 2, 3, i64::from(i16::MAX)];
         let doubles = [
             f64::NAN,
             f64::NEG_INFINITY,
@@ -292,9 +297,19 @@ mod tests {
                 .chain([gap.clone()])
                 .collect(),
             numbers.iter().map(|v| Value::DateTime(*v)).collect(),
+            shorts
+                .iter()
+                .map(|v| Value::Int64(*v))
+                .chain([gap.clone()])
+                .collect(),
         ];
         for values in &columns {
-            let column = ColumnBlock::from_values(values);
+            let column = ColumnBlock::from_values(values).shortened();
+            let is_short = matches!(column.data(), BlockData::ShortInt64(_));
+            assert_eq!(
+                is_short,
+                values[0].as_ref().as_exact_i64() == Some(shorts[0])
+            );
             let count = u32::try_from(values.len()).unwrap();
             for operand in &operands {
                 for op in OPS {

@@ -597,6 +597,9 @@ fn add_column(
                     BlockData::Double(values) => return spec.add_f64s(state, cut(values, rows)),
                     BlockData::Int32(values) => return spec.add_i32s(state, cut(values, rows)),
                     BlockData::Int64(values) => return spec.add_i64s(state, cut(values, rows)),
+                    BlockData::ShortInt64(values) => {
+                        return spec.add_short_i64s(state, cut(values, rows));
+                    }
                     BlockData::DateTime(values) => return spec.add_dates(state, cut(values, rows)),
                     _ => {}
                 }

@@ -1,0 +1,231 @@
+//! The values of a packed column, made while its codes are read: no list of codes lies between.
+
+use super::super::blocks::to_value;
+use super::super::delta::Scale;
+use super::super::element::tag;
+use super::super::error::ColumnError;
+use super::super::kernels::{Out, Sums};
+use super::super::numbers::{
+    BoolMap, DoubleMap, IdMap, Int32Map, Int64Map, Map, ShortMap, TimestampMap,
+};
+use super::rice_reader::{CHUNK, Chunk, RiceReader};
+use super::sparse::SparseReader;
+use super::{Head, Packed};
+use crate::block::{BlockData, ColumnBlock};
+use crate::value::ObjectId;
+
+/// Decodes a column of at most `max_values` values, packed or not.
+pub fn decode_packed(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, ColumnError> {
+    let Some(packed) = Packed::of(bytes, max_values)? else {
+        return super::super::decode_block(bytes, max_values);
+    };
+    let damaged = || ColumnError::Truncated {
+        offset: bytes.len(),
+    };
+    let (head, length) = (&packed.head, packed.count + 1);
+    match packed.parameter {
+        Some(parameter) => {
+            let codes = RiceReader::new(packed.codes, packed.count, parameter);
+            let codes = RiceCodes::of(codes.ok_or_else(damaged)?);
+            values(head, length, codes, damaged)
+        }
+        None => {
+            let codes = SparseReader::new(packed.codes, packed.count).ok_or_else(damaged)?;
+            if codes.is_still() {
+                return Ok(ColumnBlock::constant(length, to_value(head.literal(), 0)?));
+            }
+            values(head, length, codes, damaged)
+        }
+    }
+}
+
+/// Differences as they are read, made into sums at once.
+trait Codes: Clone {
+    /// Puts the next sums into `numbers`, which are [`CHUNK`] at most; `None` where the codes are damaged.
+    fn sums<const SECOND: bool>(
+        &mut self,
+        sums: &mut Sums<i64, SECOND>,
+        numbers: &mut [i64],
+    ) -> Option<()>;
+
+    /// Whether nothing is left.
+    fn ends(&self) -> bool;
+}
+
+/// Rice codes, of which some are read and not used yet: another run may begin anywhere.
+#[derive(Clone)]
+struct RiceCodes<'a> {
+    reader: RiceReader<'a>,
+    chunk: Chunk,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> RiceCodes<'a> {
+    fn of(reader: RiceReader<'a>) -> Self {
+        Self {
+            reader,
+            chunk: Chunk::new(),
+            from: 0,
+            to: 0,
+        }
+    }
+}
+
+impl Codes for RiceCodes<'_> {
+    #[inline]
+    fn sums<const SECOND: bool>(
+        &mut self,
+        sums: &mut Sums<i64, SECOND>,
+        mut numbers: &mut [i64],
+    ) -> Option<()> {
+        while !numbers.is_empty() {
+            if self.from == self.to {
+                (self.from, self.to) = (0, self.reader.next(&mut self.chunk)?);
+            }
+            let count = (self.to - self.from).min(numbers.len());
+            let (now, behind) = std::mem::take(&mut numbers).split_at_mut(count);
+            match self.chunk.narrow() {
+                Some(narrow) => {
+                    // The processor does many bytes at a time.
+                    let mut steps = [0_i8; CHUNK];
+                    for (step, code) in steps.iter_mut().zip(narrow) {
+                        *step = (code >> 1) as i8 ^ -((code & 1) as i8);
+                    }
+                    for (number, step) in now.iter_mut().zip(steps.get(self.from..)?) {
+                        *number = sums.add(i64::from(*step));
+                    }
+                }
+                None => {
+                    for (number, code) in now.iter_mut().zip(self.chunk.wide().get(self.from..)?) {
+                        *number = sums.next(*code);
+                    }
+                }
+            }
+            self.from += count;
+            numbers = behind;
+        }
+        Some(())
+    }
+
+    fn ends(&self) -> bool {
+        self.from == self.to
+    }
+}
+
+impl Codes for SparseReader<'_> {
+    fn sums<const SECOND: bool>(
+        &mut self,
+        sums: &mut Sums<i64, SECOND>,
+        mut numbers: &mut [i64],
+    ) -> Option<()> {
+        while !numbers.is_empty() {
+            let zeros = self.zeros(numbers.len());
+            let (still, behind) = std::mem::take(&mut numbers).split_at_mut(zeros);
+            sums.again(still);
+            numbers = behind;
+            if let Some((number, behind)) = std::mem::take(&mut numbers).split_first_mut() {
+                *number = sums.next(self.value()?);
+                numbers = behind;
+            }
+        }
+        Some(())
+    }
+
+    fn ends(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+fn values(
+    head: &Head,
+    length: usize,
+    codes: impl Codes,
+    damaged: impl Fn() -> ColumnError,
+) -> Result<ColumnBlock, ColumnError> {
+    use BlockData::{Bool, DateTime, Double, Int32, Int64, ShortInt64, Timestamp};
+    let damaged = &damaged;
+    if head.tag == tag::INT64 && i16::try_from(head.literal().to_int()).is_ok() {
+        let mut map = ShortMap::default();
+        let values = made::<_, false>(head, length, &mut map, codes.clone(), damaged)?;
+        if map.fits() {
+            return Ok(ColumnBlock::from_parts(length, ShortInt64(values), None));
+        }
+    }
+    let data = match head.tag {
+        tag::INT32 => Int32(made::<_, false>(
+            head,
+            length,
+            &mut Int32Map,
+            codes,
+            damaged,
+        )?),
+        tag::INT64 => Int64(made::<_, false>(
+            head,
+            length,
+            &mut Int64Map,
+            codes,
+            damaged,
+        )?),
+        tag::DATE => DateTime(made::<_, true>(
+            head,
+            length,
+            &mut Int64Map,
+            codes,
+            damaged,
+        )?),
+        tag::TIMESTAMP => Timestamp(made::<_, true>(
+            head,
+            length,
+            &mut TimestampMap,
+            codes,
+            damaged,
+        )?),
+        tag::BOOL => Bool(made::<_, false>(
+            head,
+            length,
+            &mut BoolMap,
+            codes,
+            damaged,
+        )?),
+        tag::OBJECT_ID => {
+            let mut map = IdMap(ObjectId::default());
+            BlockData::ObjectId(made::<_, true>(head, length, &mut map, codes, damaged)?)
+        }
+        _ => {
+            let mut map = DoubleMap(Scale::Memory);
+            Double(made::<_, false>(head, length, &mut map, codes, damaged)?)
+        }
+    };
+    Ok(ColumnBlock::from_parts(length, data, None))
+}
+
+/// The values, made from running sums.
+fn made<M: Map, const SECOND: bool>(
+    head: &Head,
+    length: usize,
+    map: &mut M,
+    mut codes: impl Codes,
+    damaged: &impl Fn() -> ColumnError,
+) -> Result<Vec<M::Value>, ColumnError> {
+    let mut made = vec![M::Value::default(); length];
+    let mut out = Out::new(&mut made, 0);
+    let (first, number) = map.literal(head.literal());
+    out.push(first);
+    let mut sums = Sums::<i64, SECOND>::after(number);
+    let mut numbers = [0; CHUNK];
+    for run in &head.runs {
+        sums.number = map.block(run.nibble, sums.number, 0)?;
+        let mut left = run.count;
+        while left > 0 {
+            let (now, _) = numbers.split_at_mut(left.min(CHUNK));
+            codes.sums(&mut sums, now).ok_or_else(damaged)?;
+            map.values(now, out.take(now.len()));
+            left -= now.len();
+        }
+    }
+    if !codes.ends() {
+        return Err(damaged());
+    }
+    Ok(made)
+}

@@ -1,0 +1,223 @@
+//! Reading Rice codes, a chunk of them at a time.
+//!
+//! A byte of unary codes is looked up whole: which quotients end in it, and how many zeros are left for the next. Where outliers
+//! begin is told by counting the ones that come before them.
+
+use super::rice::{QUOTIENT_MAX, read_remainders, window};
+
+/// Values that are read at a time: a multiple of 8, so that the remainders of each chunk begin with a byte.
+pub(super) const CHUNK: usize = 64;
+
+/// Quotients that end in one byte at most.
+const AHEAD: usize = 8;
+
+/// With this parameter or a smaller one, values that are no outliers fit into a byte.
+const PARAMETER_NARROW: u32 = 3;
+
+/// Values that were read together.
+#[derive(Clone)]
+pub(super) struct Chunk {
+    narrow: [u8; CHUNK],
+    wide: [u64; CHUNK],
+    is_narrow: bool,
+}
+
+impl Chunk {
+    pub(super) fn new() -> Self {
+        Self {
+            narrow: [0; CHUNK],
+            wide: [0; CHUNK],
+            is_narrow: false,
+        }
+    }
+
+    /// The values, if all of them fit into a byte; else they are [`Chunk::wide`].
+    #[inline]
+    pub(super) fn narrow(&self) -> Option<&[u8; CHUNK]> {
+        self.is_narrow.then_some(&self.narrow)
+    }
+
+    pub(super) fn wide(&self) -> &[u64; CHUNK] {
+        &self.wide
+    }
+
+    /// Moves values up and puts remainders under them.
+    #[inline]
+    fn put_under(&mut self, parameter: u32, remainders: &[u64; CHUNK]) {
+        if self.is_narrow {
+            for (value, remainder) in self.narrow.iter_mut().zip(remainders) {
+                *value = *value << parameter | *remainder as u8;
+            }
+            return;
+        }
+        for (value, remainder) in self.wide.iter_mut().zip(remainders) {
+            *value = *value << parameter | *remainder;
+        }
+    }
+}
+
+/// What a byte of unary codes says.
+#[derive(Clone, Copy)]
+struct Unary {
+    /// Zeros before each of its ones, a byte for each, the first lowest.
+    zeros: u64,
+    ones: u8,
+    /// Zeros behind its last one.
+    rest: u8,
+}
+
+static UNARY: [Unary; 256] = unary_table();
+
+#[expect(clippy::indexing_slicing, reason = "made when this is compiled")]
+const fn unary_table() -> [Unary; 256] {
+    let none = Unary {
+        zeros: 0,
+        ones: 0,
+        rest: 8,
+    };
+    let mut table = [none; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        let mut entry = Unary { rest: 0, ..none };
+        let mut bit = 0;
+        while bit < 8 {
+            if byte >> bit & 1 == 1 {
+                entry.zeros |= (entry.rest as u64) << (8 * entry.ones);
+                entry.ones += 1;
+                entry.rest = 0;
+            } else {
+                entry.rest += 1;
+            }
+            bit += 1;
+        }
+        table[byte] = entry;
+        byte += 1;
+    }
+    table
+}
+
+/// Codes that are being read.
+#[derive(Clone)]
+pub(super) struct RiceReader<'a> {
+    remainders: &'a [u8],
+    quotients: &'a [u8],
+    outliers: &'a [u8],
+    parameter: u32,
+    /// Values still to come.
+    left: usize,
+    /// Quotients that were read ahead, and how many they are.
+    ahead: [u8; CHUNK + AHEAD],
+    ready: usize,
+    /// Zeros since the last one.
+    zeros: u64,
+}
+
+impl<'a> RiceReader<'a> {
+    /// Of the codes of `count` values, which are all of `bytes`.
+    pub(super) fn new(bytes: &'a [u8], count: usize, parameter: u32) -> Option<Self> {
+        let remainders = (count.checked_mul(parameter as usize)?).div_ceil(8);
+        let (remainders, rest) = bytes.split_at_checked(remainders)?;
+        let (quotients, outliers) = rest.split_at_checked(bytes_of_ones(rest, count)?)?;
+        (count > 0 || outliers.is_empty()).then_some(Self {
+            remainders,
+            quotients,
+            outliers,
+            parameter,
+            left: count,
+            ahead: [0; CHUNK + AHEAD],
+            ready: 0,
+            zeros: 0,
+        })
+    }
+
+    /// The next values, and how many they are: as many as fit unless they are the last.
+    #[inline]
+    pub(super) fn next(&mut self, chunk: &mut Chunk) -> Option<usize> {
+        let count = self.left.min(CHUNK);
+        self.read_ahead(count)?;
+        let (read, ahead) = self.ahead.split_first_chunk::<CHUNK>()?;
+        let greatest = read.iter().take(count).fold(0, |a, b| a.max(*b));
+        chunk.is_narrow = greatest < QUOTIENT_MAX && self.parameter <= PARAMETER_NARROW;
+        if chunk.is_narrow {
+            chunk.narrow = *read;
+        } else {
+            for (value, quotient) in chunk.wide.iter_mut().zip(read) {
+                *value = u64::from(*quotient);
+            }
+        }
+        let outliers = read.iter().take(count).enumerate();
+        let outliers = outliers.filter(|(_, quotient)| **quotient == QUOTIENT_MAX);
+        if self.parameter > 0 {
+            let mut remainders = [0; CHUNK];
+            read_remainders(
+                self.remainders,
+                self.parameter,
+                remainders.get_mut(..count)?,
+            );
+            chunk.put_under(self.parameter, &remainders);
+            let read = CHUNK / 8 * self.parameter as usize;
+            self.remainders = self.remainders.get(read..).unwrap_or(&[]);
+        }
+        if greatest > QUOTIENT_MAX {
+            return None;
+        }
+        if greatest == QUOTIENT_MAX {
+            for (at, _) in outliers {
+                let (outlier, rest) = self.outliers.split_first_chunk()?;
+                *chunk.wide.get_mut(at)? = u64::from_le_bytes(*outlier);
+                self.outliers = rest;
+            }
+        }
+        let (behind, _) = ahead.split_first_chunk::<AHEAD>()?;
+        let behind = *behind;
+        *self.ahead.first_chunk_mut()? = behind;
+        self.ready -= count;
+        self.left -= count;
+        (self.left > 0 || self.outliers.is_empty()).then_some(count)
+    }
+
+    /// Reads quotients until so many are ready.
+    #[inline(always)]
+    fn read_ahead(&mut self, count: usize) -> Option<()> {
+        let (mut ready, mut zeros) = (self.ready, self.zeros);
+        let mut bytes = self.quotients.iter();
+        while ready < count {
+            let entry = UNARY.get(usize::from(*bytes.next()?))?;
+            if zeros > u64::from(QUOTIENT_MAX) {
+                return None;
+            }
+            // The first has what is left of the bytes before; behind the last is anything.
+            let found = (entry.zeros + zeros).to_le_bytes();
+            *self.ahead.get_mut(ready..)?.first_chunk_mut()? = found;
+            ready += usize::from(entry.ones);
+            zeros = u64::from(entry.rest) + if entry.ones == 0 { zeros } else { 0 };
+        }
+        self.quotients = bytes.as_slice();
+        (self.ready, self.zeros) = (ready, zeros);
+        Some(())
+    }
+}
+
+/// How many bytes `count` ones need, from the beginning.
+fn bytes_of_ones(bytes: &[u8], count: usize) -> Option<usize> {
+    let mut left = count;
+    for at in (0..bytes.len()).step_by(8) {
+        if left == 0 {
+            return Some(at);
+        }
+        let mut bits = window(bytes, at);
+        let ones = bits.count_ones() as usize;
+        if ones < left {
+            left -= ones;
+            continue;
+        }
+        let mut end = at;
+        while left > 0 {
+            left = left.saturating_sub((bits & 0xFF).count_ones() as usize);
+            bits >>= 8;
+            end += 1;
+        }
+        return Some(end);
+    }
+    (left == 0).then_some(bytes.len())
+}
