@@ -5,6 +5,8 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::HashTable;
@@ -12,8 +14,50 @@ use hashbrown::HashTable;
 /// Names in all lists together that are known at a time, 16 bytes each; what was known before is forgotten then.
 const LISTED_MAX: usize = 1 << 16;
 
-/// Names in order.
-pub(super) type NameList = Arc<[Arc<str>]>;
+/// Columns of a list of which it is known whether readers ask for them: the first so many.
+const ASKED_MAX: usize = u64::BITS as usize;
+
+/// Names in order, and which of them readers asked for.
+pub(super) struct Names {
+    names: Box<[Arc<str>]>,
+    /// A bit for each of the first.
+    asked: AtomicU64,
+}
+
+pub(super) type NameList = Arc<Names>;
+
+impl Deref for Names {
+    type Target = [Arc<str>];
+
+    fn deref(&self) -> &[Arc<str>] {
+        &self.names
+    }
+}
+
+impl Names {
+    /// Somebody reads the column at a place.
+    pub(super) fn is_asked(&self, at: usize) {
+        if at >= ASKED_MAX {
+            return;
+        }
+        // Most were asked for before, and what is written to is slow to read for others.
+        if self.asked.load(Ordering::Relaxed) >> at & 1 == 0 {
+            self.asked.fetch_or(1 << at, Ordering::Relaxed);
+        }
+    }
+
+    /// The columns that readers asked for, of any bucket with these; if nobody read one yet, all but the identities, which few
+    /// ask for. Of many, the first.
+    pub(super) fn asked(&self) -> impl Iterator<Item = usize> + '_ {
+        let asked = self.asked.load(Ordering::Relaxed);
+        let names = self.names.iter().take(ASKED_MAX).enumerate();
+        let asked = names.filter(move |(at, name)| match asked {
+            0 => &***name != "_id",
+            some => some >> at & 1 == 1,
+        });
+        asked.map(|(at, _)| at)
+    }
+}
 
 /// The lists met so far.
 #[derive(Default)]
@@ -46,7 +90,10 @@ impl ColumnNames {
         if known.listed > LISTED_MAX {
             *known = Known::default();
         }
-        let list: NameList = names.map(|name| known.name(name)).collect();
+        let list = Arc::new(Names {
+            names: names.map(|name| known.name(name)).collect(),
+            asked: AtomicU64::new(0),
+        });
         known.listed += list.len();
         known.insert(&list);
         list
@@ -91,6 +138,27 @@ mod tests {
         // Where one ends and the next begins matters.
         assert_eq!(names.list(["tv", "w"].into_iter()).len(), 2);
         assert_eq!(names.list(std::iter::empty()).len(), 0);
+    }
+
+    #[test]
+    fn what_was_asked_for_is_known() {
+        let names = ColumnNames::default();
+        let list = names.list(["t", "v", "w"].into_iter());
+        let asked = || list.asked().collect::<Vec<_>>();
+        assert_eq!(asked(), [0, 1, 2], "nobody asked");
+        list.is_asked(2);
+        list.is_asked(2);
+        assert_eq!(asked(), [2]);
+        list.is_asked(0);
+        list.is_asked(ASKED_MAX);
+        assert_eq!(asked(), [0, 2]);
+        let with_id = names.list(["t", "_id", "v"].into_iter());
+        assert_eq!(with_id.asked().collect::<Vec<_>>(), [0, 2]);
+        with_id.is_asked(1);
+        assert_eq!(with_id.asked().collect::<Vec<_>>(), [1]);
+        let many: Vec<String> = (0..100).map(|at| at.to_string()).collect();
+        let many = names.list(many.iter().map(String::as_str));
+        assert_eq!(many.asked().count(), ASKED_MAX);
     }
 
     #[test]

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! a chore seals a bucket ─► it is noted here ─► nothing sealed for a tick ─► newest first, opened into the cache
+//!                                                                        then newest first, columns decoded
 //! ```
 //!
 //! Readers ask most for what was measured last, and opening a bucket is most of what a short answer costs the first time.
-//! While buckets are being sealed nothing is done: writers need the processor, and what is sealed next is newer. Columns are
-//! decoded when they are asked for. Buckets are read as any reader reads them ([`super::scan`]), from the newest of the collection to the
+//! While buckets are being sealed nothing is done: writers need the processor, and what is sealed next is newer. Decoded are
+//! the columns that readers asked for of other buckets with the same columns ([`super::column_names`]), or all but the identities as
+//! long as nobody asked for any; decision 0015 says why. Buckets are read as any reader reads them ([`super::scan`]), from the newest of the collection to the
 //! oldest that waits, so the cache answers for that state of them and no other, and which buckets there are is known
 //! too ([`super::roster`]). Nothing here is needed for a right answer, and nothing survives a restart.
 
@@ -14,6 +16,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Timeseries;
+use super::read::StoredBucket;
 use super::scan::BucketRange;
 
 /// Buckets that are opened for those of one collection that wait, at most: late measurements seal buckets far apart, so
@@ -78,8 +81,8 @@ impl Fresh {
 }
 
 impl Timeseries {
-    /// Opens some of the buckets that were sealed lately, if no more are being sealed and the cache has room. To be called
-    /// again and again.
+    /// Opens some of the buckets that were sealed lately, if no more are being sealed and the cache has room, and decodes
+    /// columns of theirs. To be called again and again.
     pub(crate) fn open_fresh(self: &Arc<Self>) {
         if !self.bucket_cache.has_room(CACHE_LEFT) {
             return self.fresh.clear();
@@ -100,8 +103,10 @@ impl Timeseries {
             // What cannot be opened is told to who reads it.
             let room = || self.bucket_cache.has_room(CACHE_LEFT);
             let opened = scan.take((count * PASSED_MAX).min(OPENED_MAX));
-            let opened = opened.take_while(|bucket| bucket.is_ok() && room());
-            opened.for_each(drop);
+            let opened = opened.map_while(|bucket| bucket.ok().filter(|_| room()));
+            let opened: Vec<Arc<StoredBucket>> = opened.collect();
+            let decoded = opened.iter().map(|bucket| bucket.decode_asked(room));
+            decoded.take_while(|done| done.is_ok() && room()).count();
         }
     }
 }
@@ -138,6 +143,41 @@ mod tests {
                 .iter()
                 .flat_map(|b| measurements(b))
                 .collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn columns_that_readers_asked_for_are_decoded_before_they_are_read() {
+        let f = Fixture::new();
+        let seal = |hour: i64| {
+            f.insert(
+                &[at(hour * 3600, "a", 1), at(hour * 3600 + 1, "a", 2)],
+                true,
+            );
+            f.timeseries.wait_for_chores().unwrap();
+            f.timeseries.open_fresh();
+            f.timeseries.open_fresh();
+        };
+        let is_decoded = |hour: usize| {
+            let read = f.buckets(false);
+            let places = 0..read[hour].columns().len();
+            places
+                .map(|at| read[hour].has_column_at(at))
+                .collect::<Vec<_>>()
+        };
+        (0..3).for_each(seal);
+        let without_id: Vec<_> = f.buckets(false)[1]
+            .columns()
+            .iter()
+            .map(|name| **name != *"_id")
+            .collect();
+        assert_eq!(is_decoded(1), without_id, "nobody asked");
+        f.buckets(false)[0].column_at(0).unwrap();
+        (3..5).for_each(seal);
+        assert_eq!(
+            is_decoded(3),
+            [true, false, false],
+            "the times were asked for"
         );
     }
 

@@ -9,18 +9,20 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::block::{BlockData, ColumnBlock};
 use nilometer_bson::column::{self, ColumnError};
 use nilometer_bson::order::compare;
-use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, ValueRef};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef};
 use nilometer_storage::Bytes;
 
+use super::bucket_cache::Held;
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Version, damaged};
 use super::column_names::{ColumnNames, NameList};
 use super::meta_numbers::MetaNumbers;
 use super::sealed::{self, ColumnPlace, Stored};
 use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
+use crate::eval::memory_bytes;
 
 /// A bucket as read: its header at hand, its columns decoded when asked for.
 pub struct StoredBucket {
@@ -44,12 +46,31 @@ pub struct StoredBucket {
     constants_number: OnceLock<Option<NonZeroU64>>,
     /// Somebody has read it again since the cache last asked.
     is_wanted: AtomicBool,
+    held: Held,
 }
 
 /// A column: where it is stored, if by itself, and its values once they were asked for.
 struct Column {
     place: Option<ColumnPlace>,
     decoded: OnceLock<Arc<ColumnBlock>>,
+}
+
+/// A column that is not decoded: where it lies, its bounds and its total.
+const COLUMN_BYTES: usize = size_of::<Column>() + size_of::<BoundPlaces>() + size_of::<Total>();
+
+/// What a decoded column takes.
+fn decoded_bytes(block: &ColumnBlock) -> usize {
+    let values = match block.data() {
+        BlockData::Dictionary { values, .. } | BlockData::Mixed(values) => values.as_slice(),
+        BlockData::Constant(value) => std::slice::from_ref(value),
+        _ => &[],
+    };
+    let each = match block.data() {
+        BlockData::Dictionary { .. } => size_of::<Value>(),
+        _ => 0,
+    };
+    let values = values.iter().map(|value| each + memory_bytes(value));
+    block.size_bytes() + values.sum::<usize>()
 }
 
 /// The total of a column, once it was asked for; none of a column that has none.
@@ -162,7 +183,9 @@ impl StoredBucket {
             place: places.next(),
             decoded: OnceLock::new(),
         });
-        let columns = columns.collect();
+        let columns: Box<[Column]> = columns.collect();
+        let bytes = size_of::<Self>() + document.as_bytes().len() + stored.len();
+        let held = Held::new(bytes + columns.len() * COLUMN_BYTES);
         Ok(Self {
             id,
             version,
@@ -178,6 +201,7 @@ impl StoredBucket {
             meta_number: OnceLock::new(),
             constants_number: OnceLock::new(),
             is_wanted: AtomicBool::new(false),
+            held,
         })
     }
 
@@ -262,18 +286,9 @@ impl StoredBucket {
         ObjectId(self.id)
     }
 
-    /// Bytes it may take in memory with every column decoded.
-    pub(super) fn memory_bytes(&self) -> usize {
-        /// A decoded value, or its place in a dictionary.
-        const VALUE_BYTES: usize = 8;
-        /// A column, whatever it holds: where it lies, what it decodes into, its total.
-        const COLUMN_BYTES: usize = size_of::<Option<ColumnPlace>>()
-            + size_of::<OnceLock<Arc<ColumnBlock>>>()
-            + size_of::<ColumnBlock>()
-            + size_of::<BoundPlaces>()
-            + size_of::<Total>();
-        let columns = self.names.len() * (self.count * VALUE_BYTES + COLUMN_BYTES);
-        size_of::<Self>() + self.document.as_bytes().len() + self.stored.len() + columns
+    /// What it takes in memory, with the columns decoded so far.
+    pub(super) fn held(&self) -> &Held {
+        &self.held
     }
 
     /// True if these are the very bytes it was opened from, which it holds on to: nothing else can lie there.
@@ -416,6 +431,11 @@ impl StoredBucket {
 
     /// The same by its place among [`StoredBucket::columns`].
     pub fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
+        self.names.is_asked(at);
+        self.decoded_at(at)
+    }
+
+    fn decoded_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
         let (Some(Column { place, decoded }), Some(name)) =
             (self.columns.get(at), self.names.get(at))
         else {
@@ -424,8 +444,24 @@ impl StoredBucket {
         if let Some(block) = decoded.get() {
             return Ok(Some(block));
         }
-        let block = Arc::new(self.decode(place.as_ref(), name)?);
-        Ok(Some(decoded.get_or_init(|| block)))
+        let block = Arc::new(self.decode(place.as_ref(), name)?.shortened());
+        let bytes = decoded_bytes(&block);
+        // Another thread may have been faster.
+        if decoded.set(block).is_ok() {
+            self.held.grow(bytes);
+        }
+        Ok(decoded.get())
+    }
+
+    /// Decodes the columns that readers ask for of such buckets, and adds up their totals, as long as there is room for more.
+    pub(super) fn decode_asked(&self, mut has_room: impl FnMut() -> bool) -> Result<()> {
+        for at in self.names.asked() {
+            if !has_room() {
+                break;
+            }
+            self.known_total_at(at)?;
+        }
+        Ok(())
     }
 
     /// Whether the column at a place is decoded, or there is none.
@@ -436,6 +472,11 @@ impl StoredBucket {
 
     /// The total of the column at a place, kept once it was added up; `None` if it has none ([`ColumnTotal::of`]).
     pub fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
+        self.names.is_asked(at);
+        self.known_total_at(at)
+    }
+
+    fn known_total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
         let totals = || self.names.iter().map(|_| Total::new()).collect();
         let totals = self.totals.get_or_init(totals);
         let Some(total) = totals.get(at) else {
@@ -444,7 +485,7 @@ impl StoredBucket {
         if let Some(known) = total.get() {
             return Ok(*known);
         }
-        let column = self.column_at(at)?;
+        let column = self.decoded_at(at)?;
         let found = column.and_then(|column| ColumnTotal::of(column));
         Ok(*total.get_or_init(|| found))
     }
@@ -504,7 +545,7 @@ impl StoredBucket {
 
 #[cfg(test)]
 mod tests {
-    use nilometer_bson::{Value, doc};
+    use nilometer_bson::doc;
 
     use super::*;
 
