@@ -427,6 +427,10 @@ impl Bucket for StoredBucket {
         self.columns()
     }
 
+    fn place_shown(&self, nth: usize) -> Option<usize> {
+        self.place_shown(nth)
+    }
+
     fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
         self.column_at(at)
     }

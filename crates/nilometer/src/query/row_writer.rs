@@ -19,6 +19,7 @@ use nilometer_bson::{DocRef, Document, ValueRef, type_code};
 
 use super::batch::MeasurementBlock;
 use crate::error::Result;
+use crate::query::source::shown_columns;
 
 /// Bytes of a document around its elements: the length in front, the zero behind.
 const FRAME: (usize, usize) = (4, 1);
@@ -65,7 +66,7 @@ impl RowWriter {
             write_element(&mut bytes, name, block.meta());
             columns.push(Column::Constant(bytes));
         }
-        for (at, name) in block.bucket.columns().iter().enumerate() {
+        for (at, name) in shown_columns(&*block.bucket) {
             if *name == shape.time_field || !shape.shows_column(name) {
                 continue;
             }

@@ -512,8 +512,13 @@ pub trait Bucket: BucketHeader + Send + Sync {
     /// True when measurements are known to ascend in time.
     fn is_sorted(&self) -> bool;
 
-    /// The names of its columns, in the order in which measurements show them. The time field may stand anywhere.
+    /// The names of its columns by their places.
     fn columns(&self) -> &[Arc<str>];
+
+    /// The place of the column that measurements show as their `nth`, the first being 0; the time field may stand anywhere.
+    fn place_shown(&self, nth: usize) -> Option<usize> {
+        Some(nth).filter(|nth| *nth < self.columns().len())
+    }
 
     /// The column at a place among them; `None` if there is no such place. It may have to be decoded for it.
     fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>>;
@@ -561,6 +566,12 @@ pub trait Bucket: BucketHeader + Send + Sync {
     fn meta_value(&self) -> Value {
         self.meta().to_value()
     }
+}
+
+/// Places and names of a bucket's columns in the order in which measurements show them.
+pub fn shown_columns(bucket: &dyn Bucket) -> impl Iterator<Item = (usize, &Arc<str>)> {
+    let places = (0..).map_while(|nth| bucket.place_shown(nth));
+    places.filter_map(|at| Some((at, bucket.columns().get(at)?)))
 }
 
 /// Where among names of columns one is.

@@ -1,6 +1,11 @@
 //! Names of columns, held once however many buckets are open.
 //!
-//! Most buckets of a collection have the same columns, in few orders. Whoever looks for a column in one bucket after
+//! ```text
+//! measurements show   t w v   |   t v w         orders: one for each bucket, if writers have none
+//! places              t v w   |   t v w         one list for both: a column is at the same place in each
+//! ```
+//!
+//! Most buckets of a collection have the same columns. Whoever looks for a column in one bucket after
 //! another compares names: of each list there is one, and of each name, so that they are at hand.
 
 use std::collections::HashSet;
@@ -11,13 +16,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::HashTable;
 
-/// Names in all lists together that are known at a time, 16 bytes each; what was known before is forgotten then.
+/// Names in all lists together that are known at a time, 16 bytes each, and places in all orders; what was known before is
+/// forgotten then.
 const LISTED_MAX: usize = 1 << 16;
 
 /// Columns of a list of which it is known whether readers ask for them: the first so many.
 const ASKED_MAX: usize = u64::BITS as usize;
 
-/// Names in order, and which of them readers asked for.
+/// Different names by the places of their columns, ascending, and which of them readers asked for.
 pub(super) struct Names {
     names: Box<[Arc<str>]>,
     /// A bit for each of the first.
@@ -25,6 +31,21 @@ pub(super) struct Names {
 }
 
 pub(super) type NameList = Arc<Names>;
+
+/// The names of a bucket's columns in the order in which its measurements show them.
+pub(super) struct ColumnOrder {
+    /// Those names by place.
+    pub(super) names: NameList,
+    /// Their places as they are shown.
+    pub(super) shown: Box<[u32]>,
+}
+
+impl ColumnOrder {
+    fn iter(&self) -> impl Iterator<Item = &str> {
+        let places = self.shown.iter();
+        places.filter_map(|at| self.names.get(*at as usize).map(|name| &**name))
+    }
+}
 
 impl Deref for Names {
     type Target = [Arc<str>];
@@ -70,6 +91,9 @@ struct Known {
     names: HashSet<Arc<str>, foldhash::fast::RandomState>,
     /// Names in the lists.
     listed: usize,
+    orders: HashTable<Arc<ColumnOrder>>,
+    /// Places in the orders.
+    ordered: usize,
 }
 
 fn hash_of<'n>(hasher: &foldhash::fast::RandomState, names: impl Iterator<Item = &'n str>) -> u64 {
@@ -79,24 +103,29 @@ fn hash_of<'n>(hasher: &foldhash::fast::RandomState, names: impl Iterator<Item =
 }
 
 impl ColumnNames {
-    /// The list of these names.
-    pub(super) fn list<'n>(&self, names: impl Iterator<Item = &'n str> + Clone) -> NameList {
+    /// The order of columns with these names, which measurements show one after the other.
+    pub(super) fn order<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str> + Clone,
+    ) -> Arc<ColumnOrder> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let hash = hash_of(&known.hasher, names.clone());
-        let is_it = |list: &NameList| list.iter().map(|name| &**name).eq(names.clone());
-        if let Some(list) = known.lists.find(hash, is_it) {
-            return Arc::clone(list);
+        let is_it = |order: &Arc<ColumnOrder>| order.iter().eq(names.clone());
+        if let Some(order) = known.orders.find(hash, is_it) {
+            return Arc::clone(order);
         }
-        if known.listed > LISTED_MAX {
-            *known = Known::default();
+        let mut sorted: Vec<(&str, usize)> = names.zip(0..).collect();
+        sorted.sort_unstable();
+        let mut shown = vec![0; sorted.len()].into_boxed_slice();
+        for (place, (_, nth)) in (0..).zip(&sorted) {
+            if let Some(slot) = shown.get_mut(*nth) {
+                *slot = place;
+            }
         }
-        let list = Arc::new(Names {
-            names: names.map(|name| known.name(name)).collect(),
-            asked: AtomicU64::new(0),
-        });
-        known.listed += list.len();
-        known.insert(&list);
-        list
+        let names = known.list(sorted.iter().map(|(name, _)| *name));
+        let order = Arc::new(ColumnOrder { names, shown });
+        known.remember(&order);
+        order
     }
 }
 
@@ -110,10 +139,39 @@ impl Known {
         name
     }
 
-    fn insert(&mut self, list: &NameList) {
+    /// The list of these names, which ascend.
+    fn list<'n>(&mut self, names: impl Iterator<Item = &'n str> + Clone) -> NameList {
+        let hash = hash_of(&self.hasher, names.clone());
+        let is_it = |list: &NameList| list.iter().map(|name| &**name).eq(names.clone());
+        if let Some(list) = self.lists.find(hash, is_it) {
+            return Arc::clone(list);
+        }
+        if self.listed > LISTED_MAX {
+            *self = Self::default();
+        }
+        let list = Arc::new(Names {
+            names: names.map(|name| self.name(name)).collect(),
+            asked: AtomicU64::new(0),
+        });
+        self.listed += list.len();
         let hasher = &self.hasher;
         let hash = |list: &NameList| hash_of(hasher, list.iter().map(|name| &**name));
-        self.lists.insert_unique(hash(list), Arc::clone(list), hash);
+        self.lists
+            .insert_unique(hash(&list), Arc::clone(&list), hash);
+        list
+    }
+
+    fn remember(&mut self, order: &Arc<ColumnOrder>) {
+        // Where each bucket has an order of its own the lists, which are few, stay.
+        if self.ordered > LISTED_MAX {
+            self.orders.clear();
+            self.ordered = 0;
+        }
+        self.ordered += order.shown.len();
+        let hasher = &self.hasher;
+        let hash = |order: &Arc<ColumnOrder>| hash_of(hasher, order.iter());
+        self.orders
+            .insert_unique(hash(order), Arc::clone(order), hash);
     }
 }
 
@@ -124,26 +182,25 @@ mod tests {
     #[test]
     fn equal_lists_and_names_are_one() {
         let names = ColumnNames::default();
-        let first = names.list(["t", "v", "w"].into_iter());
-        assert!(Arc::ptr_eq(
-            &first,
-            &names.list(["t", "v", "w"].into_iter())
-        ));
-        let turned = names.list(["w", "t", "v"].into_iter());
-        assert_eq!(
-            turned.iter().map(|n| &**n).collect::<Vec<_>>(),
-            ["w", "t", "v"]
-        );
-        assert!(Arc::ptr_eq(&turned[0], &first[2]));
+        let first = names.order(["t", "w", "v"].into_iter());
+        assert_eq!(*first.shown, [0, 2, 1]);
+        let again = names.order(["t", "w", "v"].into_iter());
+        assert!(Arc::ptr_eq(&first, &again));
+        let turned = names.order(["w", "t", "v"].into_iter());
+        assert!(Arc::ptr_eq(&turned.names, &first.names));
+        assert_eq!(turned.iter().collect::<Vec<_>>(), ["w", "t", "v"]);
+        let fewer = names.order(["w", "a"].into_iter());
+        assert_eq!(fewer.iter().collect::<Vec<_>>(), ["w", "a"]);
+        assert!(Arc::ptr_eq(&fewer.names[1], &first.names[2]));
         // Where one ends and the next begins matters.
-        assert_eq!(names.list(["tv", "w"].into_iter()).len(), 2);
-        assert_eq!(names.list(std::iter::empty()).len(), 0);
+        assert_eq!(names.order(["tv", "w"].into_iter()).names.len(), 2);
+        assert_eq!(names.order(std::iter::empty()).names.len(), 0);
     }
 
     #[test]
     fn what_was_asked_for_is_known() {
         let names = ColumnNames::default();
-        let list = names.list(["t", "v", "w"].into_iter());
+        let list = &names.order(["t", "v", "w"].into_iter()).names;
         let asked = || list.asked().collect::<Vec<_>>();
         assert_eq!(asked(), [0, 1, 2], "nobody asked");
         list.is_asked(2);
@@ -152,24 +209,39 @@ mod tests {
         list.is_asked(0);
         list.is_asked(ASKED_MAX);
         assert_eq!(asked(), [0, 2]);
-        let with_id = names.list(["t", "_id", "v"].into_iter());
-        assert_eq!(with_id.asked().collect::<Vec<_>>(), [0, 2]);
-        with_id.is_asked(1);
-        assert_eq!(with_id.asked().collect::<Vec<_>>(), [1]);
+        let with_id = &names.order(["t", "_id", "v"].into_iter()).names;
+        assert_eq!(with_id.asked().collect::<Vec<_>>(), [1, 2]);
+        with_id.is_asked(0);
+        assert_eq!(with_id.asked().collect::<Vec<_>>(), [0]);
         let many: Vec<String> = (0..100).map(|at| at.to_string()).collect();
-        let many = names.list(many.iter().map(String::as_str));
-        assert_eq!(many.asked().count(), ASKED_MAX);
+        let many = names.order(many.iter().map(String::as_str));
+        assert_eq!(many.names.asked().count(), ASKED_MAX);
     }
 
     #[test]
     fn what_is_too_much_is_forgotten() {
         let names = ColumnNames::default();
-        let first = names.list(["t", "v"].into_iter());
+        let ordered = |list: &[&str]| names.order(list.iter().copied());
+        let first = ordered(&["t", "v"]);
         for at in 0..LISTED_MAX / 2 + 2 {
-            let name = at.to_string();
-            assert_eq!(names.list(["t", &name].into_iter()).len(), 2);
+            let order = ordered(&["t", &at.to_string()]);
+            assert_eq!(order.names.len(), 2);
         }
         assert!(names.0.lock().unwrap().listed < LISTED_MAX);
-        assert!(!Arc::ptr_eq(&first, &names.list(["t", "v"].into_iter())));
+        assert!(!Arc::ptr_eq(&first.names, &ordered(&["t", "v"]).names));
+    }
+
+    #[test]
+    fn orders_are_forgotten_and_the_list_stays() {
+        let names = ColumnNames::default();
+        let mut of_one_bucket: Vec<String> = (0..64).map(|at| format!("{at:02}")).collect();
+        let first = names.order(of_one_bucket.iter().map(String::as_str));
+        for at in 0..LISTED_MAX / 64 + 2 {
+            of_one_bucket.swap(at % 64, at * 7 % 64);
+            let order = names.order(of_one_bucket.iter().map(String::as_str));
+            assert!(Arc::ptr_eq(&first.names, &order.names));
+            assert!(order.iter().eq(of_one_bucket.iter().map(String::as_str)));
+        }
+        assert!(names.0.lock().unwrap().ordered < LISTED_MAX);
     }
 }

@@ -17,7 +17,7 @@ use nilometer_storage::Bytes;
 
 use super::bucket_cache::Held;
 use super::bucket_document::{BucketDocument, COLUMN_SUBTYPE, Version, damaged};
-use super::column_names::{ColumnNames, NameList};
+use super::column_names::{ColumnNames, ColumnOrder, NameList};
 use super::meta_numbers::MetaNumbers;
 use super::sealed::{self, ColumnPlace, Stored};
 use crate::error::Result;
@@ -32,7 +32,9 @@ pub struct StoredBucket {
     /// The document, with lengths in place of columns if `stored` holds those.
     document: Document,
     stored: Bytes,
+    /// Names of columns by place, and in which order they are shown.
     names: NameList,
+    order: Arc<ColumnOrder>,
     header: HeaderPlaces,
     columns: Box<[Column]>,
     /// Where the bounds of columns lie, once one was asked for.
@@ -50,6 +52,7 @@ pub struct StoredBucket {
 }
 
 /// A column: where it is stored, if by itself, and its values once they were asked for.
+#[derive(Default)]
 struct Column {
     place: Option<ColumnPlace>,
     decoded: OnceLock<Arc<ColumnBlock>>,
@@ -84,10 +87,13 @@ struct BoundPlaces {
 }
 
 /// The places of the first elements called so, each 0 if there is none.
-fn places_in(document: DocRef<'_>, names: &[Arc<str>]) -> impl Iterator<Item = u32> {
+fn places_in<'d>(
+    document: DocRef<'d>,
+    names: impl Iterator<Item = &'d Arc<str>>,
+) -> impl Iterator<Item = u32> {
     // Most are in the order of the columns: those in front of it have other names.
     let mut in_order = document.iter();
-    names.iter().map(move |name| {
+    names.map(move |name| {
         let place = document.place_of(&in_order);
         if in_order.next_named(name.as_bytes()).is_some() {
             return u32::try_from(place).unwrap_or(0);
@@ -176,14 +182,15 @@ impl StoredBucket {
         let parsed = BucketDocument::parse(document.as_ref(), time_field)?;
         let (id, version, count) = (parsed.id, parsed.version, parsed.count);
         let header = HeaderPlaces::of(&parsed, &document);
-        let names = names.list(parsed.data.iter().map(|e| e.name()));
+        let order = names.order(parsed.data.iter().map(|e| e.name()));
+        let names = Arc::clone(&order.names);
         let header = header.with_times(&parsed, &names, time_field);
-        let mut places = places.into_iter();
-        let columns = names.iter().map(|_| Column {
-            place: places.next(),
-            decoded: OnceLock::new(),
-        });
-        let columns: Box<[Column]> = columns.collect();
+        let mut columns: Box<[Column]> = names.iter().map(|_| Column::default()).collect();
+        for (at, place) in order.shown.iter().zip(places) {
+            if let Some(column) = columns.get_mut(*at as usize) {
+                column.place = Some(place);
+            }
+        }
         let bytes = size_of::<Self>() + document.as_bytes().len() + stored.len();
         let held = Held::new(bytes + columns.len() * COLUMN_BYTES);
         Ok(Self {
@@ -193,6 +200,7 @@ impl StoredBucket {
             document,
             stored,
             names,
+            order,
             header,
             columns,
             bounds: OnceLock::new(),
@@ -375,9 +383,16 @@ impl StoredBucket {
 
     fn bound_places(&self) -> &[BoundPlaces] {
         self.bounds.get_or_init(|| {
-            let min = places_in(self.part(&self.header.min), &self.names);
-            let both = min.zip(places_in(self.part(&self.header.max), &self.names));
-            both.map(|(min, max)| BoundPlaces { min, max }).collect()
+            let shown = || self.shown().map(|(_, name)| name);
+            let min = places_in(self.part(&self.header.min), shown());
+            let both = min.zip(places_in(self.part(&self.header.max), shown()));
+            let mut places = vec![BoundPlaces { min: 0, max: 0 }; self.names.len()];
+            for ((at, _), (min, max)) in self.shown().zip(both) {
+                if let Some(slot) = places.get_mut(at) {
+                    *slot = BoundPlaces { min, max };
+                }
+            }
+            places.into()
         })
     }
 
@@ -402,9 +417,20 @@ impl StoredBucket {
         bytes.and_then(DocRef::new).unwrap_or(DocRef::EMPTY)
     }
 
-    /// Its columns, in the order of `data`.
+    /// The names of its columns by their places, which are the same in all buckets with these names.
     pub fn columns(&self) -> &[Arc<str>] {
         &self.names
+    }
+
+    /// Places and names of its columns, in the order of `data`.
+    pub fn shown(&self) -> impl Iterator<Item = (usize, &Arc<str>)> + Clone {
+        let places = self.order.shown.iter().map(|at| *at as usize);
+        places.filter_map(|at| Some((at, self.names.get(at)?)))
+    }
+
+    /// The place of the column that `data` has at another.
+    pub fn place_shown(&self, nth: usize) -> Option<usize> {
+        self.order.shown.get(nth).map(|at| *at as usize)
     }
 
     /// Bytes of a column as it is stored; `None` if it is not stored by itself.

@@ -152,8 +152,8 @@ fn problems_of(
     collation: &Collation,
 ) -> Result<Vec<String>> {
     let mut problems = Vec::new();
-    for name in bucket.columns() {
-        let Some(column) = bucket.column(name)? else {
+    for (at, name) in bucket.shown() {
+        let Some(column) = bucket.column_at(at)? else {
             continue;
         };
         let (mut min, mut max) = (Extreme::none(), Extreme::none());

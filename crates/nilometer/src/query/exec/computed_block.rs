@@ -262,6 +262,11 @@ impl Bucket for ComputedBucket {
         &self.names
     }
 
+    fn place_shown(&self, nth: usize) -> Option<usize> {
+        let own = self.bucket.place_shown(nth);
+        own.or(Some(nth).filter(|nth| *nth < self.names.len()))
+    }
+
     fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
         match self.computed_at(at) {
             Some(column) => Ok(Some(column)),

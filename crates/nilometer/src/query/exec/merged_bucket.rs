@@ -18,7 +18,7 @@ use nilometer_bson::{ObjectId, ValueRef};
 
 use crate::error::Result;
 use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
-use crate::query::source::{Bucket, BucketHeader, place_of};
+use crate::query::source::{Bucket, BucketHeader, place_of, shown_columns};
 
 /// A measurement: which of the buckets, and which row there.
 pub(super) type Entry = (u32, u32);
@@ -73,7 +73,7 @@ pub(super) fn merged(
 /// stands does not matter: it is shown first.
 fn common_columns(blocks: &[&MeasurementBlock], shape: &MeasurementShape) -> Option<Vec<Arc<str>>> {
     let shown = |block: &&MeasurementBlock| -> Vec<Arc<str>> {
-        let names = block.bucket.columns().iter();
+        let names = shown_columns(&*block.bucket).map(|(_, name)| name);
         let names = names.filter(|name| **name != shape.time_field && shape.shows_column(name));
         names.cloned().collect()
     };

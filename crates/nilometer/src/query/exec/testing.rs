@@ -47,6 +47,8 @@ pub(crate) struct MemoryBucket {
     count: u32,
     version: i32,
     names: Vec<Arc<str>>,
+    /// Places of columns as they are shown.
+    shown: Vec<usize>,
     columns: BTreeMap<Arc<str>, Arc<ColumnBlock>>,
     bounds: BTreeMap<Arc<str>, (Value, Value)>,
     read: Arc<AtomicU64>,
@@ -112,6 +114,10 @@ impl Bucket for MemoryBucket {
 
     fn columns(&self) -> &[Arc<str>] {
         &self.names
+    }
+
+    fn place_shown(&self, nth: usize) -> Option<usize> {
+        self.shown.get(nth).copied()
     }
 
     fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
@@ -215,7 +221,8 @@ impl MemoryBuckets {
                 let mut out = DocumentBuilder::new();
                 out.append_ref("t", bucket.columns["t"].value(row));
                 out.append_ref("m", bucket.meta.as_ref());
-                for name in bucket.names.iter().filter(|n| &***n != "t") {
+                let names = shown_columns(&**bucket).map(|(_, name)| name);
+                for name in names.filter(|n| &***n != "t") {
                     out.append_ref(name, bucket.columns[name].value(row));
                 }
                 all.push(out.finish());
@@ -264,12 +271,16 @@ fn bucket(at: usize, meta: Value, list: &[Document], read: &Arc<AtomicU64>) -> M
     let mut id = [0; 12];
     id[..4].copy_from_slice(&((rounded.div_euclid(1000)) as u32).to_be_bytes());
     id[4..].copy_from_slice(&(at as u64).to_be_bytes());
+    let mut by_place = names.clone();
+    by_place.sort();
+    let shown = names.iter().map(|name| place_of(&by_place, name).unwrap());
     MemoryBucket {
+        shown: shown.collect(),
         id: ObjectId(id),
         meta,
         count: u32::try_from(list.len()).unwrap(),
         version: if times.is_sorted() { 2 } else { 3 },
-        names,
+        names: by_place,
         columns,
         bounds,
         read: Arc::clone(read),

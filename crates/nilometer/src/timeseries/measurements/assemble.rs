@@ -97,8 +97,8 @@ impl Parts<'_> {
         let mut names: Vec<Arc<str>> = vec![self.layout.time_field.into()];
         let mut known: HashSet<Arc<str>> = names.iter().cloned().collect();
         known.extend(self.meta_field.map(Arc::from));
-        let old = self.bucket.iter().flat_map(|(_, bucket)| bucket.columns());
-        for name in old {
+        let old = self.bucket.iter().flat_map(|(_, bucket)| bucket.shown());
+        for (_, name) in old {
             if known.insert(name.clone()) {
                 names.push(name.clone());
             }

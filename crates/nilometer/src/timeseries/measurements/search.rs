@@ -188,11 +188,11 @@ impl<'b> Rows<'b> {
         let time = &*options.time_field;
         let meta = options.meta_field.as_deref();
         let mut columns = Vec::new();
-        for name in bucket.columns() {
+        for (at, name) in bucket.shown() {
             let is_other = **name != *time && Some(&**name) != meta && **name != *"_id";
             if is_other
                 && wanted(name)
-                && let Some(column) = bucket.column(name)?
+                && let Some(column) = bucket.column_at(at)?
             {
                 columns.push((&**name, column));
             }
