@@ -468,6 +468,7 @@ fn sorts_limits_and_last_points() {
         [{"$match": {"t": {"$gte": @4, "$lt": @7}}}, {"$densify": {"field": "t", "range": {"step": 4, "unit": "minute", "bounds": "full"}}}]
         [{"$match": {"t": {"$gte": @4, "$lt": @7}}}, {"$densify": {"field": "t", "partitionByFields": ["m.h"], "range": {"step": 4, "unit": "minute", "bounds": "partition"}}}]
         [{"$match": {"t": {"$gte": @4, "$lt": @7}}}, {"$densify": {"field": "t", "partitionByFields": ["m"], "range": {"step": 9, "unit": "minute", "bounds": "full"}}}]
+        [{"$match": {"t": {"$gte": @4, "$lt": @7}}}, {"$densify": {"field": "t", "partitionByFields": ["m.h"], "range": {"step": 5, "unit": "minute", "bounds": "full"}}}, {"$setWindowFields": {"partitionBy": "$m.h", "sortBy": {"t": 1}, "output": {"s": {"$sum": "$v", "window": {"range": [-30, 0], "unit": "minute"}}}}}, {"$sort": {"m.h": 1, "t": 1, "_id": 1}}]
         [{"$match": {"v": 3, "t": {"$gte": @4, "$lt": @7}}}, {"$densify": {"field": "t", "range": {"step": 20, "unit": "minute", "bounds": "full"}}}, {"$fill": {"sortBy": {"t": 1}, "output": {"v": {"value": 0}}}}]
         [{"$match": {"t": {"$gt": @4000}}}, {"$densify": {"field": "t", "range": {"step": 1, "unit": "hour", "bounds": [@2, @4]}}}]
         [{"$densify": {"field": "t", "range": {"step": 5, "bounds": [1, 9]}}}]
@@ -490,6 +491,8 @@ fn sorts_limits_and_last_points() {
             "PointByIndex",
             "WindowsInOrder",
             "WindowsOverBlocks",
+            "DensifyOverBuckets",
+            "WindowsBehindDensify",
         ],
     );
 }

@@ -273,8 +273,14 @@ impl SetWindowFields {
 impl PartitionResults {
     /// The results of the documents with these numbers, a column for each output.
     pub fn columns(&self, numbers: Range<usize>) -> impl Iterator<Item = ColumnBlock> {
-        self.0
-            .iter()
-            .map(move |column| column.slice(numbers.clone()))
+        self.0.iter().map(move |column| match column.data() {
+            // A null where the partition begins mixes types in all of it, but not in every part.
+            BlockData::Mixed(_) => {
+                let mut part = ColumnBlockBuilder::new();
+                part.append(column, numbers.clone());
+                part.finish()
+            }
+            _ => column.slice(numbers.clone()),
+        })
     }
 }

@@ -11,7 +11,6 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::Document;
 use nilometer_bson::block::ColumnBlock;
 
 use super::merged_bucket::merged;
@@ -198,21 +197,22 @@ impl Pool {
         Ok(Taken::Block(block, bytes))
     }
 
-    /// All rows that were not given on, each with its number in the order of arrival.
-    pub(super) fn into_rows(self) -> Result<Vec<(u64, Document)>> {
-        let mut all = Vec::new();
-        for part in self.parts {
+    /// What was not given on, each block with what comes before its bucket's first row in the order of arrival.
+    pub(super) fn into_blocks(self) -> Vec<(u64, MeasurementBlock)> {
+        let parts = self.parts.into_iter();
+        let left = parts.map(|part| {
             let mut rows: Vec<u32> = (part.given..part.count()).map(|at| part.row(at)).collect();
             rows.sort_unstable();
             let selection = Selection::from_rows(rows);
-            let numbers: Vec<u32> = selection.to_vec();
-            let documents = part.block.rows_of(&selection)?;
-            let numbered = numbers.into_iter().zip(documents);
-            all.extend(
-                numbered.map(|(row, document)| (part.arrival + u64::from(row) + 1, document)),
-            );
-        }
-        Ok(all)
+            (
+                part.arrival,
+                MeasurementBlock {
+                    selection,
+                    ..part.block
+                },
+            )
+        });
+        left.collect()
     }
 }
 

@@ -474,8 +474,11 @@ impl Overlapping {
             return Ok(());
         };
         self.memory.clear();
-        for (arrival, row) in pool.into_rows()? {
-            self.push(arrival, row, cx)?;
+        for (arrival, block) in pool.into_blocks() {
+            let numbers = block.selection.to_vec().into_iter();
+            for (number, row) in numbers.zip(block.to_rows()?) {
+                self.push(arrival + u64::from(number) + 1, row, cx)?;
+            }
         }
         Ok(())
     }

@@ -18,17 +18,19 @@
 //! their partition. A document made here has the field and the partition's fields, nothing else.
 //!
 //! Without partitions, over an input that comes in the order of the field, nothing is gathered: documents are made as the
-//! axis goes by.
+//! axis goes by. Partitions by metadata of a time series are put in order as buckets ([`super::densify_buckets`]).
 //!
 //! How many may be made is limited for the whole stage; a step too small to change a value counts as
 //! one made, so that no input runs for ever.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use nilometer_bson::number::Number;
 use nilometer_bson::order::compare_with;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
+use super::densify_buckets::{self, PartitionedBuckets};
 use super::memory::MemoryGauge;
 use super::sorter::{RowOrder, Sorted, Sorter};
 use super::unwind::{value_at, with_value_at};
@@ -37,7 +39,10 @@ use crate::error::{Error, Result};
 use crate::eval::date::{self, TimeZone};
 use crate::eval::memory_bytes;
 use crate::query::batch::Batch;
-use crate::query::pipeline::{DensifyBounds, DensifyStage, DensifyStep};
+use crate::query::pipeline::{DensifyBounds, DensifyInput, DensifyStage, DensifyStep};
+
+/// Whose memory it is.
+pub(super) const NAME: &str = "$densify";
 
 /// A value of the wrong kind in a document.
 const WRONG_KIND: i32 = 6_053_600;
@@ -79,38 +84,31 @@ impl Point {
 pub struct Densify {
     input: Option<BoxOperator>,
     stage: DensifyStage,
-    /// The input comes in the order of the field, and there are no partitions.
-    is_in_order: bool,
     running: Option<Running>,
 }
 
 impl Densify {
-    /// Fills the axis of what `input` gives.
+    /// Fills the axis of what `input` gives, which comes as the stage says.
     pub fn new(input: BoxOperator, stage: DensifyStage) -> Self {
         Self {
             input: Some(input),
             stage,
-            is_in_order: false,
             running: None,
         }
     }
 
-    /// Fills the axis of what `input` gives in its order, where there are no partitions.
-    pub fn in_order(input: BoxOperator, stage: DensifyStage) -> Self {
-        Self {
-            is_in_order: true,
-            ..Self::new(input, stage)
-        }
-    }
-
-    fn start(&self, input: BoxOperator, cx: &ExecContext<'_>) -> Result<Running> {
+    fn start(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Running> {
         let order = DensifyOrder {
             stage: self.stage.clone(),
         };
         let has_partitions = !self.stage.partition_by.is_empty();
-        let (rows, ends) = match self.is_in_order {
-            true => (Rows::arriving(input, order), None),
-            false => self.gather(input, order, cx)?,
+        let (rows, ends) = match self.stage.input {
+            DensifyInput::InOrder => (Rows::arriving(input, order), None),
+            DensifyInput::Buckets => match densify_buckets::gather(&self.stage, &mut input, cx)? {
+                densify_buckets::Gathered::Buckets(buckets, ends) => (Rows::Buckets(buckets), ends),
+                densify_buckets::Gathered::Rows(first) => self.gather(first, input, order, cx)?,
+            },
+            DensifyInput::Any => self.gather(Vec::new(), input, order, cx)?,
         };
         let span = match self.stage.bounds {
             DensifyBounds::Between(low, high) => Span::Before(low, high),
@@ -130,21 +128,30 @@ impl Densify {
         running.waiting = running.rows.next(cx)?;
         if !has_partitions && running.waiting.is_none() {
             // Bounds are filled even where there is no document at all.
-            running.partition = Some(Partition::open(Vec::new(), span, self.stage.step));
+            running.partition = Some(Partition::open(Arc::new([]), span, &self.stage));
         }
         Ok(running)
     }
 
-    /// All rows in order, and the least and the greatest value of the axis.
+    /// All rows of some batches and of the rest of the input in order, and the least and the greatest value of the axis.
     fn gather(
         &self,
+        first: Vec<Batch>,
         mut input: BoxOperator,
         order: DensifyOrder,
         cx: &ExecContext<'_>,
     ) -> Result<(Rows, Option<(Point, Point)>)> {
-        let mut sorter = Sorter::new(order, MemoryGauge::gather("$densify", cx));
+        let mut sorter = Sorter::new(order, MemoryGauge::gather(NAME, cx));
         let mut ends: Option<(Point, Point)> = None;
-        while let Some(batch) = next_filled(&mut input, cx)? {
+        let mut first = first.into_iter();
+        loop {
+            let batch = match first.next() {
+                Some(batch) => batch,
+                None => match next_filled(&mut input, cx)? {
+                    Some(batch) => batch,
+                    None => break,
+                },
+            };
             for row in batch.into_rows()? {
                 if let Some(point) = point_of(&self.stage, row.as_ref())? {
                     let (low, high) = ends.get_or_insert((point, point));
@@ -200,6 +207,7 @@ enum Rows {
         order: DensifyOrder,
         waiting: std::vec::IntoIter<Document>,
     },
+    Buckets(Box<PartitionedBuckets>),
 }
 
 impl Rows {
@@ -214,6 +222,7 @@ impl Rows {
     fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<(DensifyKey, Document)>> {
         match self {
             Self::Sorted(sorted) => sorted.next(cx),
+            Self::Buckets(buckets) => buckets.next(cx),
             Self::Arriving {
                 input,
                 order,
@@ -268,7 +277,8 @@ impl Running {
             };
             if !goes_on {
                 let span = self.span;
-                self.partition = Some(Partition::open(key.partition.clone(), span, stage.step));
+                let values = Arc::clone(&key.partition);
+                self.partition = Some(Partition::open(values, span, stage));
                 self.waiting = Some((key, row));
                 continue;
             }
@@ -281,11 +291,12 @@ impl Running {
     }
 }
 
-fn is_same(a: &[Value], b: &[Value], cx: &ExecContext<'_>) -> bool {
-    compare_partitions(a, b, cx).is_eq()
+fn is_same(a: &Arc<[Value]>, b: &Arc<[Value]>, cx: &ExecContext<'_>) -> bool {
+    Arc::ptr_eq(a, b) || compare_partitions(a, b, cx).is_eq()
 }
 
-fn compare_partitions(a: &[Value], b: &[Value], cx: &ExecContext<'_>) -> Ordering {
+/// The order of partitions; equal ones are one.
+pub(super) fn compare_partitions(a: &[Value], b: &[Value], cx: &ExecContext<'_>) -> Ordering {
     a.iter()
         .zip(b)
         .map(|(a, b)| compare_with(a.as_ref(), b.as_ref(), cx.eval.collator))
@@ -303,18 +314,21 @@ enum Until {
 
 /// The partition at work.
 struct Partition {
-    values: Vec<Value>,
+    values: Arc<[Value]>,
+    /// What a document made here has but for the field.
+    stem: Document,
     series: Option<Series>,
     span: Span,
 }
 
 impl Partition {
-    fn open(values: Vec<Value>, span: Span, step: DensifyStep) -> Self {
+    fn open(values: Arc<[Value]>, span: Span, stage: &DensifyStage) -> Self {
         let series = match span {
             Span::Own => None,
-            Span::Before(low, _) | Span::Through(low, _) => Some(Series::new(low, step)),
+            Span::Before(low, _) | Span::Through(low, _) => Some(Series::new(low, stage.step)),
         };
         Self {
+            stem: stem(stage, &values),
             values,
             series,
             span,
@@ -349,7 +363,7 @@ impl Partition {
             return Ok(None);
         }
         take_one(left)?;
-        let made = document(stage, &self.values, series.typed(next));
+        let made = document(stage, &self.stem, series.typed(next));
         series.advance(stage.step, Some(left))?;
         Ok(Some(made))
     }
@@ -463,22 +477,33 @@ impl Series {
     }
 }
 
-fn document(stage: &DensifyStage, partition: &[Value], point: Point) -> Document {
+/// The fields of a partition as a document.
+fn stem(stage: &DensifyStage, partition: &[Value]) -> Document {
     let fields = stage.partition_by.iter().zip(partition);
-    let is_flat = stage.field.len() == 1 && stage.partition_by.iter().all(|path| path.len() == 1);
-    if is_flat {
+    if stage.field.len() == 1 && stage.partition_by.iter().all(|path| path.len() == 1) {
         let mut out = DocumentBuilder::with_capacity(64);
         for (path, value) in fields {
             out.append_ref(path.as_str(), value.as_ref());
         }
-        out.append_ref(stage.field.as_str(), point.to_ref());
         return out.finish();
     }
-    let mut made = Document::new();
-    for (path, value) in fields.filter(|(_, value)| !value.is_missing()) {
-        made = with_value_at(made.as_ref(), path, value.as_ref());
+    let present = fields.filter(|(_, value)| !value.is_missing());
+    present.fold(Document::new(), |made, (path, value)| {
+        with_value_at(made.as_ref(), path, value.as_ref())
+    })
+}
+
+fn document(stage: &DensifyStage, stem: &Document, point: Point) -> Document {
+    if stage.field.len() > 1 {
+        return with_value_at(stem.as_ref(), &stage.field, point.to_ref());
     }
-    with_value_at(made.as_ref(), &stage.field, point.to_ref())
+    // No partition field is the field, or lies in it.
+    let mut out = DocumentBuilder::with_capacity(stem.as_bytes().len() + 64);
+    for element in stem.iter() {
+        out.append_element(element);
+    }
+    out.append_ref(stage.field.as_str(), point.to_ref());
+    out.finish()
 }
 
 /// Where a document lies on the axis; `None` for null and missing.
@@ -505,13 +530,30 @@ fn point_of(stage: &DensifyStage, row: DocRef<'_>) -> Result<Option<Point>> {
     }
 }
 
-struct DensifyOrder {
-    stage: DensifyStage,
+/// By partition, then along the axis.
+pub(super) struct DensifyOrder {
+    /// What says which.
+    pub(super) stage: DensifyStage,
 }
 
-struct DensifyKey {
-    partition: Vec<Value>,
+/// Where a document stands in that order.
+pub(super) struct DensifyKey {
+    partition: Arc<[Value]>,
     point: Option<Point>,
+}
+
+impl DensifyKey {
+    /// The key of a document of a partition.
+    pub(super) fn within(
+        stage: &DensifyStage,
+        partition: &Arc<[Value]>,
+        row: DocRef<'_>,
+    ) -> Result<Self> {
+        Ok(Self {
+            partition: Arc::clone(partition),
+            point: point_of(stage, row)?,
+        })
+    }
 }
 
 impl RowOrder for DensifyOrder {
@@ -520,10 +562,7 @@ impl RowOrder for DensifyOrder {
     fn key(&self, row: &Document, _: &ExecContext<'_>) -> Result<DensifyKey> {
         let partition = self.stage.partition_by.iter();
         let partition = partition.map(|path| value_at(row.as_ref(), path).to_value());
-        Ok(DensifyKey {
-            partition: partition.collect(),
-            point: point_of(&self.stage, row.as_ref())?,
-        })
+        DensifyKey::within(&self.stage, &partition.collect(), row.as_ref())
     }
 
     fn compare(&self, a: &DensifyKey, b: &DensifyKey, cx: &ExecContext<'_>) -> Ordering {

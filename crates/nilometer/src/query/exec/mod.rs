@@ -23,6 +23,7 @@ pub mod bucket_sample;
 pub mod bucket_sort;
 pub(crate) mod computed_block;
 pub mod densify;
+mod densify_buckets;
 pub mod documents;
 pub mod facet;
 pub mod filter;

@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nilometer_bson::block::ColumnBlock;
-use nilometer_bson::order::compare_with;
-use nilometer_bson::{Document, Value};
+use nilometer_bson::order::{compare, compare_with};
+use nilometer_bson::{Document, Value, ValueRef};
 
 use super::block::group::is_constant;
 use super::bucket_sort::held_bytes;
@@ -44,13 +44,23 @@ const DECODED_VALUE_BYTES: usize = 8;
 pub struct WindowFields {
     input: Option<BoxOperator>,
     spec: Arc<SetWindowFields>,
-    /// The input is in order already.
-    is_in_order: bool,
+    order: WindowInput,
     sorted: Option<Rows>,
     /// What the next partition begins with.
     waiting: Option<(PartitionKey, Piece)>,
     /// The partition whose documents are being given.
     given: Option<Given>,
+}
+
+/// The order in which documents come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowInput {
+    /// Any.
+    Any,
+    /// By partition, and within each as asked.
+    InOrder,
+    /// As `$densify` gives them that separates the same partitions and goes by the same field.
+    Densified,
 }
 
 /// A partition that has been computed.
@@ -63,38 +73,54 @@ struct Given {
 }
 
 impl WindowFields {
-    /// Computes `spec` over what `input` gives.
-    pub fn new(input: BoxOperator, spec: Arc<SetWindowFields>) -> Self {
+    /// Computes `spec` over what `input` gives in such an order.
+    pub fn new(input: BoxOperator, spec: Arc<SetWindowFields>, order: WindowInput) -> Self {
         Self {
             input: Some(input),
             spec,
-            is_in_order: false,
+            order,
             sorted: None,
             waiting: None,
             given: None,
         }
     }
 
-    /// The same of an input that comes by partition, and within each as asked.
-    pub fn in_order(input: BoxOperator, spec: Arc<SetWindowFields>) -> Self {
-        Self {
-            is_in_order: true,
-            ..Self::new(input, spec)
-        }
-    }
-
     fn sort(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Rows> {
         let order = ByPartition(Arc::clone(&self.spec));
-        if self.is_in_order {
+        let mut first = Vec::new();
+        if self.order == WindowInput::Densified {
+            if let Some(batch) = next_filled(&mut input, cx)? {
+                first = batch.into_rows()?;
+            }
+            if !self.begins_before_null(&first, cx)? {
+                return Ok(Rows::AsTheyCome(order, input, first.into()));
+            }
+        }
+        if self.order == WindowInput::InOrder {
             return Ok(Rows::AsTheyCome(order, input, VecDeque::new()));
         }
         let mut sorter = Sorter::new(order, MemoryGauge::gather(NAME, cx));
+        for row in first {
+            sorter.add(row, cx)?;
+        }
         while let Some(batch) = next_filled(&mut input, cx)? {
             for row in batch.into_rows()? {
                 sorter.add(row, cx)?;
             }
         }
         sorter.finish(cx).map(Rows::Sorted)
+    }
+
+    /// Whether the first document lacks what separates partitions, or has what stands before that.
+    ///
+    /// Such documents `$densify` gives before those where it is null, which are of the same partition; others may lie between. Where
+    /// it begins behind them, there is none.
+    fn begins_before_null(&self, first: &[Document], cx: &ExecContext<'_>) -> Result<bool> {
+        let (Some(partition), Some(row)) = (self.spec.partition_by(), first.first()) else {
+            return Ok(false);
+        };
+        let value = partition.evaluate(row.as_ref(), &cx.eval)?;
+        Ok(compare(value.as_ref(), ValueRef::Null).is_lt())
     }
 
     /// Reads the next partition and computes it; `None` when there is none.

@@ -54,9 +54,20 @@ pub struct DensifyStage {
     pub step: DensifyStep,
     /// Where values begin and end.
     pub bounds: DensifyBounds,
-    /// The input comes in the order of the axis.
-    is_in_order: bool,
+    /// How the input comes.
+    pub input: DensifyInput,
     source: Value,
+}
+
+/// How the documents of the input come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DensifyInput {
+    /// In any order.
+    Any,
+    /// In that of the axis; there are no partitions.
+    InOrder,
+    /// As measurements of a time series, the axis being the time, partitions fields of the metadata.
+    Buckets,
 }
 
 /// How far apart values are.
@@ -81,9 +92,9 @@ pub enum DensifyBounds {
 
 impl OtherStage for DensifyStage {
     fn name(&self) -> &'static str {
-        match self.is_in_order {
-            true => "$_internalDensify",
-            false => "$densify",
+        match self.input {
+            DensifyInput::Any => "$densify",
+            DensifyInput::InOrder | DensifyInput::Buckets => "$_internalDensify",
         }
     }
 
@@ -103,7 +114,7 @@ impl OtherStage for DensifyStage {
     fn wants_order(&self) -> Option<Document> {
         // Below a path there may be arrays, which sort by their elements.
         let is_plain = self.partition_by.is_empty() && self.field.len() == 1;
-        (is_plain && !self.is_in_order).then(|| {
+        (is_plain && self.input == DensifyInput::Any).then(|| {
             let mut out = DocumentBuilder::new();
             out.append(self.field.as_str(), 1);
             out.finish()
@@ -112,16 +123,35 @@ impl OtherStage for DensifyStage {
 
     fn in_order(&self) -> Option<Arc<dyn OtherStage>> {
         Some(Arc::new(Self {
-            is_in_order: true,
+            input: DensifyInput::InOrder,
             ..self.clone()
         }))
     }
 
+    fn as_densify(&self) -> Option<&DensifyStage> {
+        Some(self)
+    }
+
+    fn over_buckets(
+        &self,
+        time_field: &str,
+        meta_field: Option<&str>,
+    ) -> Option<Arc<dyn OtherStage>> {
+        let is_meta = |path: &FieldPath| Some(path.first()) == meta_field;
+        let fits = self.input == DensifyInput::Any
+            && self.field.as_str() == time_field
+            && !self.partition_by.is_empty()
+            && self.partition_by.iter().all(is_meta);
+        fits.then(|| -> Arc<dyn OtherStage> {
+            Arc::new(Self {
+                input: DensifyInput::Buckets,
+                ..self.clone()
+            })
+        })
+    }
+
     fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
-        Ok(Box::new(match self.is_in_order {
-            true => Densify::in_order(input, self.clone()),
-            false => Densify::new(input, self.clone()),
-        }))
+        Ok(Box::new(Densify::new(input, self.clone())))
     }
 }
 
@@ -181,7 +211,7 @@ pub(super) fn parse(
         partition_by: partition_by.into(),
         step,
         bounds,
-        is_in_order: false,
+        input: DensifyInput::Any,
         source: value.to_value(),
     })));
     Ok(())

@@ -51,7 +51,7 @@ use crate::query::planner::needs::Needs;
 use crate::query::planner::physical::Builder;
 
 pub use bucket_auto::BucketAutoStage;
-pub use densify::{DensifyBounds, DensifyStage, DensifyStep};
+pub use densify::{DensifyBounds, DensifyInput, DensifyStage, DensifyStep};
 pub use documents::given as given_documents;
 pub(crate) use documents::not_an_array as documents_not_an_array;
 pub(crate) use geo_near::not_first as geo_near_not_first;
@@ -214,6 +214,27 @@ pub trait OtherStage: fmt::Debug + Send + Sync {
 
     /// The same stage over an input that comes in the order it wants.
     fn in_order(&self) -> Option<Arc<dyn OtherStage>> {
+        None
+    }
+
+    /// The same stage over measurements with these fields of the time and the metadata, if it puts their buckets in order.
+    fn over_buckets(
+        &self,
+        time_field: &str,
+        meta_field: Option<&str>,
+    ) -> Option<Arc<dyn OtherStage>> {
+        let _ = (time_field, meta_field);
+        None
+    }
+
+    /// The stage as a `$densify`.
+    fn as_densify(&self) -> Option<&DensifyStage> {
+        None
+    }
+
+    /// The same stage right behind a `$densify`, if its documents come in the order it wants.
+    fn behind_densify(&self, densify: &DensifyStage) -> Option<Arc<dyn OtherStage>> {
+        let _ = densify;
         None
     }
 

@@ -4,28 +4,28 @@ use std::sync::Arc;
 
 use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 
-use super::{OtherStage, PipelineContext, Stage};
+use super::{DensifyStage, OtherStage, PipelineContext, Stage};
 use crate::error::Result;
 use crate::eval::Dependencies;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::window::SetWindowFields;
 use crate::query::exec::BoxOperator;
-use crate::query::exec::set_window_fields::WindowFields;
+use crate::query::exec::set_window_fields::{WindowFields, WindowInput};
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 
 #[derive(Debug)]
 struct SetWindowFieldsStage {
     spec: Arc<SetWindowFields>,
-    /// The input comes by partition, and within each as asked.
-    is_in_order: bool,
+    /// How the input comes.
+    input: WindowInput,
 }
 
 impl OtherStage for SetWindowFieldsStage {
     fn name(&self) -> &'static str {
-        match self.is_in_order {
-            true => "$_internalSetWindowFields",
-            false => "$setWindowFields",
+        match self.input {
+            WindowInput::Any => "$setWindowFields",
+            WindowInput::InOrder | WindowInput::Densified => "$_internalSetWindowFields",
         }
     }
 
@@ -49,26 +49,44 @@ impl OtherStage for SetWindowFieldsStage {
         for part in sort_by.iter().flat_map(Document::iter) {
             out.append_element(part);
         }
-        (!self.is_in_order && !out.is_empty()).then(|| out.finish())
+        (self.input == WindowInput::Any && !out.is_empty()).then(|| out.finish())
     }
 
     fn in_order(&self) -> Option<Arc<dyn OtherStage>> {
         Some(Arc::new(Self {
             spec: Arc::clone(&self.spec),
-            is_in_order: true,
+            input: WindowInput::InOrder,
         }))
     }
 
     fn reads_columns(&self, time_field: &str) -> bool {
-        self.is_in_order && self.spec.reads_columns(time_field)
+        self.input == WindowInput::InOrder && self.spec.reads_columns(time_field)
+    }
+
+    fn behind_densify(&self, densify: &DensifyStage) -> Option<Arc<dyn OtherStage>> {
+        let partition = self.spec.partition_by();
+        let is_alike = match (&*densify.partition_by, partition) {
+            ([], None) => true,
+            ([path], Some(partition)) => partition.as_field_path() == Some(path),
+            _ => false,
+        };
+        let sort = self.spec.sort_by().and_then(SortPattern::single_field);
+        // Below a path there may be arrays, which sort by their elements.
+        let goes_along = sort.is_some_and(|(path, descending)| {
+            !descending && path.len() == 1 && *path == densify.field
+        });
+        let fits = self.input == WindowInput::Any && is_alike && goes_along;
+        fits.then(|| -> Arc<dyn OtherStage> {
+            Arc::new(Self {
+                spec: Arc::clone(&self.spec),
+                input: WindowInput::Densified,
+            })
+        })
     }
 
     fn build(&self, input: BoxOperator, _: &Builder) -> Result<BoxOperator> {
         let spec = Arc::clone(&self.spec);
-        Ok(Box::new(match self.is_in_order {
-            true => WindowFields::in_order(input, spec),
-            false => WindowFields::new(input, spec),
-        }))
+        Ok(Box::new(WindowFields::new(input, spec, self.input)))
     }
 }
 
@@ -82,7 +100,7 @@ pub(super) fn parse(
     let spec = SetWindowFields::parse(value, &cx.expressions)?;
     out.push(Stage::Other(Arc::new(SetWindowFieldsStage {
         spec: Arc::new(spec),
-        is_in_order: false,
+        input: WindowInput::Any,
     })));
     Ok(())
 }

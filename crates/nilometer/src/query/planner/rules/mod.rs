@@ -29,6 +29,8 @@
 //! | [`GroupInOrder`] | behind a sort by time, groups are given on when the part of the key that follows it changes |
 //! | [`WindowsInOrder`] | `$setWindowFields` by metadata and time, and `$densify` of the time, get their input from such a sort |
 //! | [`WindowsOverBlocks`] | `$setWindowFields` behind such a sort computes on columns of buckets |
+//! | [`DensifyOverBuckets`] | `$densify` of the time by metadata puts buckets in order, not rows |
+//! | [`WindowsBehindDensify`] | `$setWindowFields` and `$fill` behind a `$densify` of the same partitions do not sort |
 //! | [`SortLimit`] | a `$limit` behind a `$sort` bounds what the sort keeps |
 //! | [`MergeLimits`] | neighbouring `$limit` stages become the smaller, `$skip` stages the sum |
 //!
@@ -73,7 +75,9 @@ pub use matches::{
     MatchBeforeLookup, MatchBeforeProject, MatchBeforeSort, MatchOnRenamed, MergeMatches,
 };
 pub use sample::SampleFromBuckets;
-pub use sort_by_buckets::{SortByBuckets, WindowsInOrder, WindowsOverBlocks};
+pub use sort_by_buckets::{
+    DensifyOverBuckets, SortByBuckets, WindowsBehindDensify, WindowsInOrder, WindowsOverBlocks,
+};
 pub use streaming_group::GroupInOrder;
 pub use times::{DatesOutOfRange, FixedBuckets};
 
@@ -121,6 +125,8 @@ pub static LAST_RULES: &[&dyn Rule] = &[
     &SortByBuckets,
     &WindowsInOrder,
     &WindowsOverBlocks,
+    &DensifyOverBuckets,
+    &WindowsBehindDensify,
     &FirstGroupsFirst,
     &GroupFromBounds,
     &GroupInOrder,

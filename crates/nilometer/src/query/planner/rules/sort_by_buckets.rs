@@ -125,6 +125,66 @@ impl Rule for WindowsOverBlocks {
     }
 }
 
+/// `$densify` of the time by metadata puts buckets in order, and makes rows of one after the other.
+///
+/// Conditions: it stands first; partitions are metadata; the time looks as it is stored.
+pub struct DensifyOverBuckets;
+
+impl Rule for DensifyOverBuckets {
+    fn name(&self) -> &'static str {
+        "DensifyOverBuckets"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let (Input::Buckets(input), Some(Stage::Other(stage))) =
+            (&plan.input, plan.stages.first_mut())
+        else {
+            return false;
+        };
+        let options = input.source.options();
+        let time_field = &*options.time_field;
+        if !input.shown().contains(time_field) {
+            return false;
+        }
+        match stage.over_buckets(time_field, options.meta_field.as_deref()) {
+            Some(over_buckets) => {
+                *stage = over_buckets;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// `$setWindowFields`, and so `$fill`, right behind a `$densify` of the same partitions and the same field takes its documents as they
+/// come: in order.
+///
+/// Conditions: there are no partitions, or those of one path; both go by one field that is no path.
+pub struct WindowsBehindDensify;
+
+impl Rule for WindowsBehindDensify {
+    fn name(&self) -> &'static str {
+        "WindowsBehindDensify"
+    }
+
+    fn apply(&self, plan: &mut LogicalPlan, _: &ExecSettings) -> bool {
+        let mut fired = false;
+        for at in 1..plan.stages.len() {
+            let Some([Stage::Other(densify), Stage::Other(windows)]) =
+                plan.stages.get_mut(at - 1..=at)
+            else {
+                continue;
+            };
+            let behind = densify.as_densify();
+            if let Some(in_order) = behind.and_then(|densify| windows.behind_densify(densify)) {
+                *windows = in_order;
+                fired = true;
+            }
+        }
+        fired
+    }
+}
+
 /// More buckets than this are not gathered if an index gives them in order.
 const GATHERED_BUCKETS_MAX: u64 = 4096;
 

@@ -671,6 +671,41 @@ fn the_axis_of_time_is_filled_as_buckets_come() {
         check(rule, false, loose(), of(field, full(), partitions));
     }
     check(rule, false, plain(), of("t", full(), Value::Missing));
+    let partitioned = "DensifyOverBuckets";
+    for (field, partitions, fires) in [
+        ("t", array!["m.a"], true),
+        ("t", array!["m.a", "m"], true),
+        ("t", array!["m.a", "v"], false),
+        ("t", array![], false),
+        ("v", array!["m.a"], false),
+    ] {
+        check(partitioned, fires, loose(), of(field, full(), partitions));
+    }
+    let behind = |partitions: Value, by: Value, sort: Document| {
+        let mut stages = of("t", full(), partitions);
+        let mut spec = DocumentBuilder::new();
+        spec.append("partitionBy", by);
+        spec.append("sortBy", sort);
+        spec.append("output", doc! {"v": doc! {"method": "locf"}});
+        stages.push(stage("$fill", spec.finish()));
+        stages
+    };
+    for (partitions, by, sort, fires) in [
+        (array!["m.a"], "$m.a".into(), doc! {"t": 1}, true),
+        (array![], Value::Missing, doc! {"t": 1}, true),
+        (array!["v"], "$v".into(), doc! {"t": 1}, true),
+        (array!["m.a"], "$m".into(), doc! {"t": 1}, false),
+        (array!["m.a"], Value::Missing, doc! {"t": 1}, false),
+        (array!["m.a"], "$m.a".into(), doc! {"t": -1}, false),
+        (array!["m.a"], "$m.a".into(), doc! {"t": 1, "v": 1}, false),
+        (array!["m.a", "v"], "$m.a".into(), doc! {"t": 1}, false),
+    ] {
+        let stages = behind(partitions, by, sort);
+        check("WindowsBehindDensify", fires, loose(), stages);
+    }
+    let mut hidden = of("t", full(), array!["m"]);
+    hidden.insert(0, stage("$project", doc! {"m": 1}));
+    check(partitioned, false, loose(), hidden);
     let plan = plan_over(loose(), of("t", full(), Value::Missing).into());
     assert_eq!(names(&plan), ["$sort", "$_internalDensify"]);
     let mut computed = of("t", full(), Value::Missing);
