@@ -112,13 +112,16 @@ fn questions() -> Vec<(String, Value)> {
     let few = doc! {"$match": doc! {"x": doc! {"$gt": 99}, "usage_user": doc! {"$gt": 99}}};
     let shown = doc! {"$project": doc! {"_id": 0, "time": 1, "x": 1}};
     let pipeline = array![windows("$tags", average()), few, shown];
-    all.push(("… by all tags, `$match`, `$project`".to_owned(), pipeline));
+    all.push((
+        "average over 10 documents, by all tags, `$match`, `$project`".to_owned(),
+        pipeline,
+    ));
     let best = array![
         windows("$tags.hostname", average()),
         doc! {"$sort": doc! {"x": -1}},
         doc! {"$limit": 10},
     ];
-    all.push(("… ten highest".to_owned(), best));
+    all.push(("average over 10 documents, ten highest".to_owned(), best));
     for (name, bounds) in [("partition", "partition"), ("full", "full")] {
         let densify: Value = doc! {"$densify": doc! {
             "field": "time", "partitionByFields": array!["tags.hostname"],
