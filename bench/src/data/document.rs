@@ -2,7 +2,8 @@
 //!
 //! All documents of a host are equal but for `_id`, time and ten numbers, so each host has its bytes
 //! ready (16 times, in different orders, when fields are shuffled) and a document is one copy and
-//! twelve patches.
+//! twelve patches. The templates that follow each other in a batch lie side by side: there are too many for the processor's
+//! cache, and waiting for each would be measured with the database.
 
 use super::{Host, METRICS, Random, TAGS, stream};
 use crate::options::{NumberType, Options, Shape};
@@ -11,19 +12,30 @@ use nilometer_bson::{DocumentBuilder, ObjectId, Value};
 /// Field orders of a host when fields are shuffled.
 const ORDERS: usize = 16;
 
-/// A document with holes.
+/// A document with holes: where they are.
+#[derive(Clone, Copy, Default)]
 struct Template {
-    bytes: Vec<u8>,
-    id_at: Option<usize>,
-    time_at: usize,
+    /// Where the document is among those of its round.
+    start: u32,
+    length: u16,
+    id_at: Option<u16>,
+    time_at: u16,
     /// By metric.
-    values_at: [usize; 10],
+    values_at: [u16; 10],
+}
+
+/// Templates of all hosts, one behind the other.
+#[derive(Default)]
+struct Round {
+    bytes: Vec<u8>,
+    /// By host.
+    templates: Vec<Template>,
 }
 
 /// Makes documents.
 pub(crate) struct Encoder {
-    /// By host, then order.
-    templates: Vec<Vec<Template>>,
+    /// A tick takes one of them. In round `r` host `h` has the order `r + h` of its own.
+    rounds: Vec<Round>,
     number: NumberType,
 }
 
@@ -31,23 +43,25 @@ impl Encoder {
     pub(crate) fn new(hosts: &[Host], options: &Options) -> Self {
         let mut random = Random::new(options.seed, stream::ORDERS);
         let orders = if options.shuffle { ORDERS } else { 1 };
-        let templates = hosts
-            .iter()
-            .map(|host| {
-                (0..orders)
-                    .map(|_| template(host, options, &mut random))
-                    .collect()
-            })
-            .collect();
+        let mut rounds: Vec<Round> = (0..orders).map(|_| Round::default()).collect();
+        for (number, host) in hosts.iter().enumerate() {
+            for order in 0..orders {
+                let (bytes, mut template) = template(host, options, &mut random);
+                let round = &mut rounds[(order + orders - number % orders) % orders];
+                template.start = round.bytes.len() as u32;
+                round.bytes.extend_from_slice(&bytes);
+                round.templates.push(template);
+            }
+        }
         Self {
-            templates,
+            rounds,
             number: options.number,
         }
     }
 
     /// Length of the first host's documents; others differ by the length of their tags.
     pub(crate) fn document_length(&self) -> usize {
-        self.templates[0][0].bytes.len()
+        usize::from(self.rounds[0].templates[0].length)
     }
 
     /// Appends the document of a row to `out`.
@@ -58,18 +72,17 @@ impl Encoder {
         time_ms: i64,
         values: &[u8],
     ) {
-        let orders = &self.templates[host];
-        let template = &orders[(tick * 7 + host) % orders.len()];
-        let start = out.len();
-        out.extend_from_slice(&template.bytes);
+        let round = &self.rounds[tick * 7 % self.rounds.len()];
+        let template = &round.templates[host];
+        let (start, from) = (out.len(), template.start as usize);
+        out.extend_from_slice(&round.bytes[from..from + usize::from(template.length)]);
         let document = &mut out[start..];
         if let Some(at) = template.id_at {
-            let row = (tick * self.templates.len() + host) as u64;
-            document[at..at + 4].copy_from_slice(&((time_ms / 1000) as u32).to_be_bytes());
-            document[at + 4..at + 12].copy_from_slice(&row.to_be_bytes());
+            let row = (tick * round.templates.len() + host) as u64;
+            patch(document, at, &((time_ms / 1000) as u32).to_be_bytes());
+            patch(document, at + 4, &row.to_be_bytes());
         }
-        let at = template.time_at;
-        document[at..at + 8].copy_from_slice(&time_ms.to_le_bytes());
+        patch(document, template.time_at, &time_ms.to_le_bytes());
         for (at, value) in template.values_at.iter().zip(values) {
             match self.number {
                 NumberType::Int64 => patch(document, *at, &i64::from(*value).to_le_bytes()),
@@ -80,7 +93,8 @@ impl Encoder {
     }
 }
 
-fn patch(document: &mut [u8], at: usize, bytes: &[u8]) {
+fn patch(document: &mut [u8], at: u16, bytes: &[u8]) {
+    let at = usize::from(at);
     document[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
@@ -93,7 +107,7 @@ enum Field {
     Metric(usize),
 }
 
-fn template(host: &Host, options: &Options, random: &mut Random) -> Template {
+fn template(host: &Host, options: &Options, random: &mut Random) -> (Vec<u8>, Template) {
     let metrics = (0..METRICS.len()).map(Field::Metric);
     let mut fields: Vec<Field> = match options.shape {
         Shape::Plain => [Field::Time, Field::Tags]
@@ -145,12 +159,17 @@ fn template(host: &Host, options: &Options, random: &mut Random) -> Template {
             }
         }
     }
-    Template {
-        bytes: builder.finish_bytes(),
-        id_at,
-        time_at,
-        values_at,
-    }
+    let bytes = builder.finish_bytes();
+    // They are short.
+    let short = |at: usize| at as u16;
+    let template = Template {
+        start: 0,
+        length: short(bytes.len()),
+        id_at: id_at.map(short),
+        time_at: short(time_at),
+        values_at: values_at.map(short),
+    };
+    (bytes, template)
 }
 
 #[cfg(test)]

@@ -12,6 +12,9 @@ use super::{COLUMN_BYTES_MIN, Head, Parts, Run, SAVING_MIN, VALUES_MAX};
 /// From this on a difference may be too wide for a word.
 const STEP_MAX: u64 = 1 << 59;
 
+/// Whole doubles from here on are left to [`Scale::encode`].
+const WHOLE_MAX: u64 = 1 << 50;
+
 /// Bits of a word for its slots.
 const WORD_BITS: u32 = 60;
 
@@ -70,9 +73,16 @@ fn second_steps(numbers: &[i64]) -> Vec<u64> {
 
 /// The steps of doubles that are all whole: words of other doubles may be of different scales.
 fn whole_steps(bits: &[i64]) -> Option<Vec<u64>> {
-    let whole = |bits: &i64| Scale::One.encode(f64::from_bits(bits.cast_unsigned()));
-    let numbers: Vec<i64> = bits.iter().map(whole).collect::<Option<_>>()?;
-    Some(steps(&numbers).map(zigzag).collect())
+    let mut all_whole = true;
+    let whole = |bits: &i64| {
+        let number = f64::from_bits(bits.cast_unsigned()) as i64;
+        // One that is not is seldom there: asking at the end takes no branch for each.
+        all_whole &=
+            (number as f64).to_bits().cast_signed() == *bits && number.unsigned_abs() < WHOLE_MAX;
+        number
+    };
+    let numbers: Vec<i64> = bits.iter().map(whole).collect();
+    all_whole.then(|| steps(&numbers).map(zigzag).collect())
 }
 
 /// About how many words a builder makes of values: rather fewer than more, as it is asked whether that is too many.
