@@ -49,13 +49,14 @@ impl KnownName {
 
     /// Its length without the zero behind it.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
         self.name.len()
     }
 
     /// True if these bytes begin with the name and a zero.
     #[inline]
-    pub(crate) fn begins(&self, bytes: &[u8]) -> bool {
+    pub fn begins(&self, bytes: &[u8]) -> bool {
         if self.name.len() > SHORT_MAX || bytes.len() <= self.name.len().max(WORD) {
             return bytes
                 .strip_prefix(&*self.name)

@@ -1,7 +1,7 @@
 //! Measurements of an insert by series.
 //!
 //! ```text
-//! document ─► time? metadata? ─► bytes met in this command? ── no ─► bytes or fields remembered? ── no ─► normalise
+//! document ─► time? metadata? ─► bytes met in this command? ── no ─► remembered, as it is or in order? ── no ─► normalise
 //!                                        │ yes                              │ yes                          │
 //!                                        └────────────► group ◄─────────────┴──────── series ◄─────────────┘
 //! ```
@@ -12,7 +12,9 @@ use hashbrown::HashTable;
 use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::Timeseries;
-use super::bucket_catalog::{BucketCatalog, FieldHashes, Measurement, Plan, SeriesKey};
+use super::bucket_catalog::{
+    BucketCatalog, InOrder, Measurement, Names, NormalOrder, Plan, SeriesKey,
+};
 use super::index_maintenance::Maintained;
 use super::insert::in_ordinary_range;
 use super::meta::SeriesMeta;
@@ -54,8 +56,8 @@ struct Examined<'a> {
 enum LookedFor {
     /// A hash of its bytes.
     Bytes(u64),
-    /// Those of its fields, where there are not too many.
-    Fields(Option<Box<FieldHashes>>),
+    /// Its bytes when in order, and a hash of those, where that is simple.
+    InOrder(Option<(InOrder, u64)>),
     /// It is no document.
     Value,
 }
@@ -103,6 +105,8 @@ struct Groups<'g, 'a> {
     /// Places in `raws`.
     by_raw: HashTable<usize>,
     raw_looks: RawLooks,
+    /// Puts metadata in order; it holds that of the documents that are looked at now.
+    order: NormalOrder,
     /// Places in `groups`.
     by_key: HashTable<usize>,
     without_meta: Option<usize>,
@@ -115,6 +119,7 @@ impl<'g, 'a> Groups<'g, 'a> {
         catalog: &'g BucketCatalog,
         collection: [u8; 16],
         indexes: &'g Maintained<'g>,
+        meta_names: Names,
         documents: usize,
     ) -> Self {
         Self {
@@ -126,6 +131,7 @@ impl<'g, 'a> Groups<'g, 'a> {
             raws: Vec::new(),
             by_raw: HashTable::with_capacity(documents.min(SERIES_EXPECTED_MAX)),
             raw_looks: RawLooks::default(),
+            order: NormalOrder::new(meta_names),
             by_key: HashTable::with_capacity(documents.min(SERIES_EXPECTED_MAX)),
             without_meta: None,
             extended: false,
@@ -134,8 +140,10 @@ impl<'g, 'a> Groups<'g, 'a> {
 
     /// Looks at a block of documents. What their metadata is looked for with is brought near first, for all of them: one
     /// after the other each would wait for memory.
-    fn prepare(&self, block: &mut [Examined<'a>]) {
-        let aliases = self.catalog.aliases();
+    fn prepare(&mut self, block: &mut [Examined<'a>]) {
+        self.order.clear();
+        let catalog = self.catalog;
+        let aliases = catalog.aliases();
         let pays = self.raw_looks.pay();
         let mut wanted = [None; BLOCK];
         for (examined, wanted) in block.iter_mut().zip(&mut wanted) {
@@ -147,9 +155,9 @@ impl<'g, 'a> Groups<'g, 'a> {
                 *wanted = Some(hash);
                 LookedFor::Bytes(hash)
             } else {
-                let hashes = aliases.hash_fields(self.collection, document);
-                *wanted = hashes.as_ref().map(|hashes| hashes.of_all());
-                LookedFor::Fields(hashes.map(Box::new))
+                let found = self.in_order(document);
+                *wanted = found.as_ref().map(|(_, hash)| *hash);
+                LookedFor::InOrder(found)
             };
         }
         aliases.bring_near(&wanted);
@@ -166,8 +174,8 @@ impl<'g, 'a> Groups<'g, 'a> {
                 (ValueRef::Document(document), LookedFor::Bytes(hash)) => {
                     self.of_bytes(element, document, hash)?
                 }
-                (ValueRef::Document(document), LookedFor::Fields(hashes)) => {
-                    self.of_fields(element, document, hashes.as_deref())?
+                (ValueRef::Document(document), LookedFor::InOrder(found)) => {
+                    self.of_fields(element, document, found)?
                 }
                 _ => {
                     refuse_column(element)?;
@@ -238,15 +246,23 @@ impl<'g, 'a> Groups<'g, 'a> {
         self.catalog.series_key(self.collection, meta)
     }
 
-    /// The group of metadata that is a document, by its fields.
+    /// Metadata in order, and a hash of that.
+    fn in_order(&mut self, document: DocRef<'_>) -> Option<(InOrder, u64)> {
+        let found = self.order.add(document)?;
+        let (aliases, bytes) = (self.catalog.aliases(), self.order.bytes(&found));
+        let hash = aliases.hash_in_order(self.collection, bytes);
+        Some((found, hash))
+    }
+
+    /// The group of metadata that is a document, by its bytes when in order.
     fn of_fields(
         &mut self,
         meta: Element<'a>,
         document: DocRef<'a>,
-        hashes: Option<&FieldHashes>,
+        found: Option<(InOrder, u64)>,
     ) -> Result<usize> {
         self.raw_looks.looks += 1;
-        let (key, as_before) = self.key_by_fields(meta, document, hashes)?;
+        let (key, as_before) = self.key_in_order(meta, found)?;
         if as_before {
             self.raw_looks.finds += 1;
             let (aliases, bytes) = (self.catalog.aliases(), document.as_bytes());
@@ -255,7 +271,7 @@ impl<'g, 'a> Groups<'g, 'a> {
         Ok(self.find(key))
     }
 
-    /// The same by its bytes, which have this hash; then by its fields, and at last by what it is when normalised.
+    /// The same by its bytes as they are, which have this hash; then by those in order, and at last by what it is when normalised.
     fn of_bytes(&mut self, meta: Element<'a>, document: DocRef<'a>, hash: u64) -> Result<usize> {
         let (aliases, bytes) = (self.catalog.aliases(), document.as_bytes());
         self.raw_looks.looks += 1;
@@ -274,8 +290,8 @@ impl<'g, 'a> Groups<'g, 'a> {
                 key
             }
             None => {
-                let hashes = aliases.hash_fields(self.collection, document);
-                let (key, as_before) = self.key_by_fields(meta, document, hashes.as_ref())?;
+                let found = self.in_order(document);
+                let (key, as_before) = self.key_in_order(meta, found)?;
                 if as_before {
                     self.raw_looks.finds += 1;
                     aliases.put(hash, bytes, key.clone());
@@ -291,23 +307,24 @@ impl<'g, 'a> Groups<'g, 'a> {
         Ok(group)
     }
 
-    /// The series of metadata by its fields, and whether they came in the same order the last time.
-    fn key_by_fields(
+    /// The series of metadata by its bytes when in order, and whether it came in the same order the last time.
+    fn key_in_order(
         &self,
         meta: Element<'a>,
-        document: DocRef<'a>,
-        hashes: Option<&FieldHashes>,
+        found: Option<(InOrder, u64)>,
     ) -> Result<(Arc<SeriesKey>, bool)> {
         let aliases = self.catalog.aliases();
-        let known =
-            hashes.and_then(|hashes| aliases.get_by_fields(hashes, self.collection, document));
+        let known = found.as_ref().and_then(|(found, hash)| {
+            let bytes = self.order.bytes(found);
+            aliases.get_in_order(*hash, self.collection, bytes, found.sent_as)
+        });
         if let Some(known) = known {
             return Ok(known);
         }
         refuse_column(meta)?;
         let key = self.key(SeriesMeta::of_element(Some(meta)));
-        if let Some(hashes) = hashes {
-            aliases.put_fields(hashes, key.clone());
+        if let Some((found, hash)) = found {
+            aliases.put_in_order(hash, found.sent_as, key.clone());
         }
         Ok((key, false))
     }
@@ -348,8 +365,9 @@ impl Timeseries {
         let mut outcome = InsertOutcome::default();
         let (expected, _) = documents.size_hint();
         let (buckets, uuid) = (&self.bucket_catalog, collection.uuid);
-        let mut groups = Groups::new(buckets, uuid, indexes, expected);
-        let mut walker = Walker::new(timeseries, buckets.names(uuid));
+        let names = buckets.names(uuid);
+        let mut groups = Groups::new(buckets, uuid, indexes, names.meta, expected);
+        let mut walker = Walker::new(timeseries, names.fields);
         let mut block = Vec::with_capacity(BLOCK);
         for (index, document) in documents.enumerate() {
             let examined = walker.examine(document);
@@ -385,8 +403,8 @@ impl Timeseries {
             }
         }
         groups.add_block(&mut block, &mut outcome, options.ordered);
-        let extended = groups.extended;
-        if extended {
+        buckets.keep_names(uuid, |known| &mut known.meta, groups.order.names());
+        if groups.extended {
             catalog.mark_extended_range(collection)?;
         }
         Ok(Grouped {

@@ -74,7 +74,8 @@ fn needs_no_look(code: u8) -> bool {
     code != type_code::DOCUMENT && code != type_code::ARRAY
 }
 
-fn is_normalised(value: ValueRef<'_>) -> bool {
+/// True if fields are in order at every depth.
+pub(super) fn is_normalised(value: ValueRef<'_>) -> bool {
     match value {
         ValueRef::Document(fields) => sorted(fields),
         ValueRef::Array(values) => values.iter().all(is_normalised),

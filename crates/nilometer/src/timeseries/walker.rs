@@ -7,7 +7,7 @@
 use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Element, ValueRef, type_code};
 
-use super::bucket_catalog::{Beginning, Measurement, Names, Plan};
+use super::bucket_catalog::{Measurement, Names, Plan, PlannedField, Walked};
 use super::bucket_document::COLUMN_SUBTYPE;
 use crate::catalog::TimeseriesOptions;
 use crate::error::{Error, ErrorCode, Result};
@@ -48,16 +48,38 @@ impl Role {
 
 /// Walks the fields of documents, which mostly have the same ones: the next is told by what came behind the one before it the
 /// last time, else by how its name begins, and only then is its name read to the end.
+///
+/// Fields of documents that have no others than those known are planned by the places of their names, whatever order they
+/// came in: who goes on with them meets the same types in the same order again, which a processor foresees.
 pub(super) struct Walker<'o> {
     options: &'o TimeseriesOptions,
     pub(super) plan: Plan,
     /// What the names of the plan stand for.
     roles: Vec<Role>,
+    /// Places of names by what they stand for.
+    special: Special,
     /// The names that came behind them, with that of the first field in front.
     behind: Vec<Option<u16>>,
     /// What expecting a name is worth: it pays as long as documents repeat the order of their fields.
     trust: u32,
+    /// The fields of one document by the places of their names.
+    slots: Box<[PlannedField; SLOTS]>,
 }
+
+/// Names as bits of places: those of the time, the metadata and the identity.
+#[derive(Clone, Copy, Default)]
+struct Special {
+    time: u64,
+    meta: u64,
+    id: u64,
+}
+
+/// Names up to which fields are planned by the places of their names.
+const SLOTS: usize = 64;
+
+/// Types whose values may hold a compressed column, as bits.
+const MAY_HOLD_COLUMNS: u32 =
+    1 << type_code::BINARY | 1 << type_code::DOCUMENT | 1 << type_code::ARRAY;
 
 /// The most that expecting a name is worth, in names that were not those expected.
 const TRUST_MAX: u32 = 256;
@@ -65,73 +87,105 @@ const TRUST_MAX: u32 = 256;
 /// What a name adds that was.
 const TRUST_STEP: u32 = 2;
 
+/// What was found in a document.
+struct Found<'a> {
+    /// The value of the time field.
+    time: ValueRef<'a>,
+    meta: Option<Element<'a>>,
+    has_id: bool,
+    walked: Option<Walked>,
+}
+
 impl<'o> Walker<'o> {
     pub(super) fn new(options: &'o TimeseriesOptions, names: Names) -> Self {
         Self {
             options,
             plan: Plan::new(names),
             roles: Vec::new(),
+            special: Special::default(),
             behind: Vec::new(),
             trust: TRUST_MAX,
+            slots: Box::new([PlannedField::default(); SLOTS]),
         }
     }
 
-    /// The element at the front, and the place of its name if it has one; `before` is that of the one before it.
+    /// The element at the front and the place of its name, if it has one already; `before` is that of the one before it.
     #[inline]
+    fn next_known<'a>(
+        &mut self,
+        before: Option<u16>,
+        elements: &mut Elements<'a>,
+    ) -> Option<(Element<'a>, u16)> {
+        let Self {
+            plan,
+            behind,
+            trust,
+            ..
+        } = self;
+        elements.next_found(|bytes| {
+            if *trust == 0 {
+                return plan.names.at_front(bytes);
+            }
+            let link = before.map_or(0, |before| usize::from(before) + 1);
+            let expected = behind.get(link).copied().flatten();
+            let known = expected.and_then(|place| Some((place, plan.names.known(place)?)));
+            if let Some(expected) = known.filter(|(_, known)| known.begins(bytes)) {
+                *trust = TRUST_MAX.min(*trust + TRUST_STEP);
+                return Some((expected.0, expected.1.len()));
+            }
+            *trust -= 1;
+            let found = plan.names.at_front(bytes)?;
+            if behind.len() <= link {
+                behind.resize(link + 1, None);
+            }
+            if let Some(behind) = behind.get_mut(link) {
+                *behind = Some(found.0);
+            }
+            Some(found)
+        })
+    }
+
+    /// The element at the front, and the place of its name if it gets one.
     fn next<'a>(
         &mut self,
         before: Option<u16>,
         elements: &mut Elements<'a>,
     ) -> Option<(Element<'a>, Option<u16>)> {
-        let names = &self.plan.names;
-        // Behind the type comes the name.
-        let name = elements.rest().get(1..);
-        let mut take = |place: u16| {
-            let element = elements.next_known(names.known(place)?)?;
-            Some((element, Some(place)))
-        };
-        let link = before.map_or(0, |before| usize::from(before) + 1);
-        if self.trust > 0 {
-            let expected = self.behind.get(link).copied().flatten();
-            if let Some(found) = expected.and_then(&mut take) {
-                self.trust = TRUST_MAX.min(self.trust + TRUST_STEP);
-                return Some(found);
-            }
-            self.trust -= 1;
+        if let Some((element, place)) = self.next_known(before, elements) {
+            return Some((element, Some(place)));
         }
-        let beginning = name.and_then(Beginning::at);
-        let alike = beginning.and_then(|beginning| names.alike(beginning).find_map(&mut take));
-        let (element, place) = match alike {
-            Some(found) => found,
-            None => {
-                let element = elements.next()?;
-                (element, self.plan.names.place(element.name_bytes()))
-            }
-        };
-        if place.is_some() && self.trust > 0 {
-            if self.behind.len() <= link {
-                self.behind.resize(link + 1, None);
-            }
-            if let Some(behind) = self.behind.get_mut(link) {
-                *behind = place;
-            }
-        }
+        let element = elements.next()?;
+        let place = self.plan.names.place(element.name_bytes());
         Some((element, place))
     }
 
-    #[inline]
     fn role(&mut self, element: &Element<'_>, place: Option<u16>) -> Role {
+        self.learn_roles();
         let known = place.and_then(|place| self.roles.get(usize::from(place)));
-        if let Some(role) = known {
-            return *role;
+        match known {
+            Some(role) => *role,
+            None => Role::of(element.name_bytes(), self.options),
         }
+    }
+
+    /// Tells what names that are new stand for.
+    #[inline]
+    fn learn_roles(&mut self) {
         let names = &self.plan.names;
         for place in self.roles.len()..names.len() {
             let name = u16::try_from(place).ok().and_then(|at| names.name(at));
             let name = name.map_or(&[][..], |name| name.as_bytes());
-            self.roles.push(Role::of(name, self.options));
+            let role = Role::of(name, self.options);
+            self.roles.push(role);
+            if place < SLOTS {
+                match role {
+                    Role::Time => self.special.time = 1 << place,
+                    Role::Meta => self.special.meta = 1 << place,
+                    Role::Id => self.special.id = 1 << place,
+                    Role::Other => {}
+                }
+            }
         }
-        Role::of(element.name_bytes(), self.options)
     }
 
     /// Looks at a document and plans its fields; what the metadata holds is left for a look at the series.
@@ -139,6 +193,91 @@ impl<'o> Walker<'o> {
         &mut self,
         document: DocRef<'a>,
     ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
+        let found = match self.walk_known(document)? {
+            Some(found) => found,
+            None => self.walk(document)?,
+        };
+        let ValueRef::DateTime(time_ms) = found.time else {
+            return Err(Error::bad_value(format!(
+                "'{}' must be present and contain a valid BSON UTC datetime value",
+                self.options.time_field
+            )));
+        };
+        let meta_bytes = found.meta.map_or(0, |element| element.value_bytes().len());
+        check_size(document.as_bytes().len(), meta_bytes)?;
+        let measurement = Measurement {
+            index: 0,
+            time_ms,
+            lacks_id: !found.has_id,
+            generated_id: None,
+            document,
+            walked: found.walked,
+        };
+        Ok((found.meta, measurement))
+    }
+
+    /// Walks a document all of whose names are known and have places in the table, each there once; `None` for others.
+    ///
+    /// Nothing in the loop depends on which field it is that comes next.
+    fn walk_known<'a>(&mut self, document: DocRef<'a>) -> Result<Option<Found<'a>>> {
+        self.learn_roles();
+        if self.plan.names.len() > SLOTS {
+            return Ok(None);
+        }
+        let document_bytes = document.as_bytes().len();
+        let special = self.special;
+        let (mut met, mut types, mut count, mut value_bytes) = (0u64, 0u32, 0u32, 0);
+        let mut elements = document.iter();
+        let mut before = None;
+        while let Some((element, place)) = self.next_known(before, &mut elements) {
+            before = Some(place);
+            let bit = 1 << place;
+            let bytes = element.value_bytes().len();
+            let at = document_bytes - elements.rest().len() - bytes;
+            if let Some(slot) = self.slots.get_mut(usize::from(place)) {
+                *slot = PlannedField::new(place, &element, at);
+            }
+            let of_meta = bit & special.meta != 0;
+            value_bytes += if of_meta { 0 } else { bytes };
+            // Types above those that matter fall on others that do not.
+            types |= u32::from(!of_meta) << (element.type_code() & 0x1F);
+            met |= bit;
+            count += 1;
+        }
+        if elements.rest() != [0] || met.count_ones() != count {
+            return Ok(None);
+        }
+        let start = self.plan.next();
+        let is_planned = self.plan.add_places(&self.slots[..], met & !special.meta);
+        let walked = is_planned.then(|| self.plan.walked(start, value_bytes));
+        let slot = |of: u64| {
+            let slot = self.slots.get(of.trailing_zeros() as usize);
+            slot.filter(|_| met & of != 0)
+        };
+        if types & MAY_HOLD_COLUMNS != 0 {
+            let names = &self.plan.names;
+            let meta = slot(special.meta).and_then(|field| names.name(field.name));
+            let fields = document.iter();
+            fields
+                .filter(|field| meta.is_none_or(|meta| meta.as_bytes() != field.name_bytes()))
+                .try_for_each(refuse_column)?;
+        }
+        let meta = slot(special.meta).and_then(|field| {
+            let name = self.plan.names.known(field.name)?;
+            let before_value = 1 + name.len() + 1;
+            let mut from = document.iter_from(field.at().checked_sub(before_value)?);
+            from.next_known(name)
+        });
+        Ok(Some(Found {
+            time: slot(special.time).map_or(ValueRef::Missing, |field| field.value(document)),
+            meta,
+            has_id: met & special.id != 0,
+            walked: walked.flatten(),
+        }))
+    }
+
+    /// Walks any document, and gives names that are new their places.
+    fn walk<'a>(&mut self, document: DocRef<'a>) -> Result<Found<'a>> {
         let (mut time, mut meta, mut has_id) = (None, None, false);
         let (start, mut value_bytes, mut is_planned) = (self.plan.next(), 0, true);
         let document_bytes = document.as_bytes().len();
@@ -161,29 +300,18 @@ impl<'o> Walker<'o> {
             match place {
                 Some(place) => {
                     let at = document_bytes - elements.rest().len() - bytes;
-                    is_planned &= self.plan.add(place, &element, at);
+                    is_planned &= self.plan.add(PlannedField::new(place, &element, at));
                 }
                 None => is_planned = false,
             }
         }
-        let Some(ValueRef::DateTime(time_ms)) = time.map(|element| element.value()) else {
-            return Err(Error::bad_value(format!(
-                "'{}' must be present and contain a valid BSON UTC datetime value",
-                self.options.time_field
-            )));
-        };
-        let meta_bytes = meta.map_or(0, |element| element.value_bytes().len());
-        check_size(document_bytes, meta_bytes)?;
         let walked = is_planned.then(|| self.plan.walked(start, value_bytes));
-        let measurement = Measurement {
-            index: 0,
-            time_ms,
-            lacks_id: !has_id,
-            generated_id: None,
-            document,
+        Ok(Found {
+            time: time.map_or(ValueRef::Missing, |element| element.value()),
+            meta,
+            has_id,
             walked: walked.flatten(),
-        };
-        Ok((meta, measurement))
+        })
     }
 }
 
@@ -258,17 +386,110 @@ mod tests {
             doc! { "t": time.clone(), "s": 1, "s": 2, "": 3, "usage_g": 4, "n": Value::Null },
         ];
         for document in &documents {
-            let fields = document.iter().filter(|field| field.name() != "m");
-            let expected: Vec<_> = fields
-                .map(|field| (field.name().to_owned(), field.value().to_value()))
-                .collect();
-            let found = planned(&mut walker, document);
-            assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+            check_planned(&mut walker, document);
+        }
+    }
+
+    /// What is planned is what a plain walk finds, in some order; of fields given twice the first is in front.
+    fn check_planned(walker: &mut Walker<'_>, document: &Document) {
+        let fields = document.iter().filter(|field| field.name() != "m");
+        let mut expected: Vec<_> = fields
+            .map(|field| (field.name().to_owned(), field.value().to_value()))
+            .collect();
+        let mut found = planned(walker, document);
+        expected.sort_by(|a, b| a.0.cmp(&b.0));
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+    }
+
+    #[test]
+    fn generated_documents_are_looked_at_as_by_a_plain_walk() {
+        use super::super::tests::Draw;
+        let mut draw = Draw::new(3);
+        let options = options();
+        let mut walker = Walker::new(&options, Names::default());
+        let mut many = Walker::new(&options, Names::default());
+        let long = "x".repeat(30);
+        let names = [
+            "t",
+            "m",
+            "_id",
+            "a",
+            "ab",
+            "usage_guest",
+            "usage_guest_nice",
+            &long,
+        ];
+        let column = Value::Binary(nilometer_bson::Binary {
+            subtype: COLUMN_SUBTYPE,
+            bytes: [0].into(),
+        });
+        for round in 0..3000 {
+            let mut out = nilometer_bson::DocumentBuilder::new();
+            let mut order: Vec<usize> = (0..names.len()).collect();
+            for last in (1..order.len()).rev() {
+                order.swap(last, draw.below(last as u64 + 1) as usize);
+            }
+            for at in order {
+                let value = match (names[at], draw.below(40)) {
+                    (_, 0) => continue,
+                    (_, 1) => column.clone(),
+                    (_, 2) => doc! { "x": column.clone() }.into(),
+                    (_, 3) => doc! { "x": 1 }.into(),
+                    ("t", 4..) => Value::DateTime(draw.below(1000) as i64),
+                    (_, 4..15) => (draw.below(90) as f64 / 2.0).into(),
+                    (_, 15..25) => Value::Int32(draw.below(90) as i32),
+                    (_, 25..30) => Value::Null,
+                    _ => "text".into(),
+                };
+                out.append(names[at], value.clone());
+                if draw.below(100) == 0 {
+                    out.append(names[at], value);
+                }
+            }
+            let document = out.finish();
+            // Now and then there are more names than there are slots.
+            let mut other = nilometer_bson::DocumentBuilder::new();
+            other.append("t", Value::DateTime(1));
+            other.append(&format!("n{round}"), 1);
+            many.examine(other.finish().as_ref()).unwrap();
+            for walker in [&mut walker, &mut many] {
+                check_examined(walker, &document);
+            }
+        }
+    }
+
+    fn check_examined(walker: &mut Walker<'_>, document: &Document) {
+        let plain = |name| document.iter().find(|field| field.name() == name);
+        let is_column = |value: ValueRef<'_>| matches!(value, ValueRef::Binary { .. });
+        let refused = |field: Element<'_>| {
+            let within = field.value().as_document();
+            let is_within =
+                within.is_some_and(|fields| fields.iter().any(|f| is_column(f.value())));
+            field.name() != "m" && (is_column(field.value()) || is_within)
+        };
+        let time = plain("t").map(|field| field.value());
+        let is_good = matches!(time, Some(ValueRef::DateTime(_))) && !document.iter().any(refused);
+        let examined = walker.examine(document.as_ref());
+        assert_eq!(examined.is_ok(), is_good, "{document:?}");
+        let Ok((meta, measurement)) = examined else {
+            return;
+        };
+        let bytes = |field: Element<'_>| (field.name().to_owned(), field.value_bytes().to_vec());
+        assert_eq!(meta.map(bytes), plain("m").map(bytes), "{document:?}");
+        assert_eq!(measurement.lacks_id, plain("_id").is_none());
+        let ms = Value::DateTime(measurement.time_ms).as_ref().to_value();
+        assert_eq!(
+            format!("{:?}", time.map(|time| time.to_value())),
+            format!("{:?}", Some(ms))
+        );
+        if measurement.walked.is_some() {
+            check_planned(walker, document);
         }
     }
 
     #[test]
-    fn where_fields_come_in_any_order_none_is_expected_any_more() {
+    fn where_fields_come_in_any_order_they_are_planned_in_one_and_none_is_expected_any_more() {
         let options = options();
         let mut walker = Walker::new(&options, Names::default());
         let time = Value::DateTime(7);
@@ -277,7 +498,7 @@ mod tests {
         let names = |found: Vec<(String, Value)>| found.into_iter().map(|(name, _)| name);
         for _ in 0..TRUST_MAX {
             assert!(names(planned(&mut walker, &one)).eq(["t", "a", "b", "c"]));
-            assert!(names(planned(&mut walker, &other)).eq(["c", "b", "a", "t"]));
+            assert!(names(planned(&mut walker, &other)).eq(["t", "a", "b", "c"]));
         }
         assert_eq!(walker.trust, 0);
         let mut walker = Walker::new(&options, Names::default());

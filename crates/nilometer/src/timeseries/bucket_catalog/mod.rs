@@ -19,6 +19,7 @@ mod bucket;
 mod eviction;
 mod memory;
 mod names;
+mod normal_order;
 mod plan;
 mod reopening;
 mod rollover;
@@ -35,14 +36,15 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 pub(crate) use bucket::Measurement;
 pub(crate) use eviction::Evicted;
 pub use memory::Gauges;
-pub(crate) use names::{Beginning, Names};
-pub(crate) use plan::Plan;
+pub(crate) use names::{CollectionNames, Names};
+pub(crate) use normal_order::{InOrder, NormalOrder};
+pub(crate) use plan::{Plan, PlannedField, Walked};
 pub use rollover::BucketLimits;
 pub(crate) use series::SeriesKey;
 pub use stats::BucketCounters;
 pub(crate) use stats::increment;
 
-pub(crate) use aliases::{Aliases, FieldHashes};
+pub(crate) use aliases::Aliases;
 use bucket::Usage;
 pub(crate) use reopening::BucketStorage;
 use series::StripeLock;
@@ -104,7 +106,7 @@ pub struct BucketCatalog {
     next_suffix: AtomicU64,
     counters: RwLock<HashMap<[u8; 16], Arc<BucketCounters>>>,
     /// Names of fields by collection.
-    names: Mutex<HashMap<[u8; 16], Names>>,
+    names: Mutex<HashMap<[u8; 16], CollectionNames>>,
     /// What collections that were dropped have counted.
     of_dropped: BucketCounters,
     limits: BucketLimits,
@@ -155,16 +157,21 @@ impl BucketCatalog {
         known.entry(collection).or_default().clone()
     }
 
-    /// The names of a collection's fields as far as they are known.
-    pub(crate) fn names(&self, collection: [u8; 16]) -> Names {
+    /// The names of a collection as far as they are known.
+    pub(crate) fn names(&self, collection: [u8; 16]) -> CollectionNames {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.get(&collection).cloned().unwrap_or_default()
     }
 
-    /// Keeps names, where they are more than are known.
-    fn keep_names(&self, collection: [u8; 16], found: &Names) {
+    /// Keeps names, where they are more than are known: those of fields or of metadata.
+    pub(crate) fn keep_names(
+        &self,
+        collection: [u8; 16],
+        which: fn(&mut CollectionNames) -> &mut Names,
+        found: &Names,
+    ) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = names.entry(collection).or_default();
+        let known = which(names.entry(collection).or_default());
         if known.len() < found.len() {
             *known = found.clone();
         }

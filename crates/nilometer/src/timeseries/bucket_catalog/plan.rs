@@ -16,8 +16,11 @@ const FIELDS_MAX: usize = 1 << 21;
 /// Fields it makes room for before it has seen them.
 const FIELDS_EXPECTED_MAX: usize = 1 << 18;
 
+/// Bytes that say how long a text is.
+const LENGTH_BYTES: usize = 4;
+
 /// A field of a measurement: a name of the plan, and a value.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PlannedField {
     /// Of a number its bytes, which are looked at nowhere else.
     bits: u64,
@@ -29,6 +32,32 @@ pub(crate) struct PlannedField {
 }
 
 impl PlannedField {
+    /// The field with a name of this place whose value begins at `at` in its document.
+    #[inline]
+    pub(crate) fn new(name: u16, element: &Element<'_>, at: usize) -> Self {
+        let value = element.value_bytes().first_chunk();
+        Self {
+            bits: value.map_or(0, |bytes| u64::from_le_bytes(*bytes)),
+            at: at as u32,
+            name,
+            type_code: element.type_code(),
+        }
+    }
+
+    /// Where in its document the value begins.
+    pub(crate) fn at(&self) -> usize {
+        self.at as usize
+    }
+
+    /// True if the value, which is a text, is this one.
+    #[inline]
+    pub(super) fn is_text(&self, document: DocRef<'_>, text: &str) -> bool {
+        let length = text.len() as u32 + 1;
+        let behind = document.as_bytes().get(self.at() + LENGTH_BYTES..);
+        // The length is a part of what was read from the beginning of the value.
+        self.bits as u32 == length && behind.is_some_and(|b| b.starts_with(text.as_bytes()))
+    }
+
     #[inline]
     pub(crate) fn value<'a>(&self, document: DocRef<'a>) -> ValueRef<'a> {
         match self.type_code {
@@ -87,19 +116,26 @@ impl Plan {
         self.fields.len()
     }
 
-    /// Adds a field whose value begins at `at` in its document; false if the plan is full.
-    #[inline]
-    pub(crate) fn add(&mut self, name: u16, element: &Element<'_>, at: usize) -> bool {
+    /// Adds a field; false if the plan is full.
+    pub(crate) fn add(&mut self, field: PlannedField) -> bool {
         if self.fields.len() >= FIELDS_MAX {
             return false;
         }
-        let value = element.value_bytes().first_chunk();
-        self.fields.push(PlannedField {
-            bits: value.map_or(0, |bytes| u64::from_le_bytes(*bytes)),
-            at: at as u32,
-            name,
-            type_code: element.type_code(),
-        });
+        self.fields.push(field);
+        true
+    }
+
+    /// Adds the fields of these places, given as bits, in their order; false if the plan is full.
+    #[inline]
+    pub(crate) fn add_places(&mut self, fields: &[PlannedField], mut places: u64) -> bool {
+        if self.fields.len() + fields.len() > FIELDS_MAX {
+            return false;
+        }
+        while places != 0 {
+            let place = places.trailing_zeros() as usize;
+            self.fields.extend(fields.get(place).copied());
+            places &= places - 1;
+        }
         true
     }
 

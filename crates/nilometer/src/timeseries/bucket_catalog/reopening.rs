@@ -342,7 +342,7 @@ fn take_up(
         return TakenUp::Unusable;
     };
     let memory = MemoryUse::new(check.catalog.usage.clone());
-    let mut names = check.catalog.names(check.collection);
+    let mut names = check.catalog.names(check.collection).fields;
     let (options, meta_bytes) = (check.options, meta.len());
     let mut open = OpenBucket::new([0; 8], options, start_ms, meta_bytes, memory, &mut names);
     open.id = bucket.id;

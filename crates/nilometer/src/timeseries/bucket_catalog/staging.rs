@@ -6,12 +6,12 @@
 
 use std::collections::HashSet;
 
-use nilometer_bson::{Value, ValueRef, type_code};
+use nilometer_bson::{DocRef, Value, ValueRef, type_code};
 
 use super::super::meta::SeriesMeta;
 use super::super::tail::{self, ColumnChunk, Header};
 use super::bucket::{Field, Measurement, MemoryUse, OpenBucket};
-use super::plan::Plan;
+use super::plan::{Plan, PlannedField};
 use crate::catalog::TimeseriesOptions;
 use crate::error::Result;
 
@@ -38,6 +38,8 @@ pub(crate) struct Stage<'a> {
     columns: Vec<Vec<ValueRef<'a>>>,
     /// The fields of all measurements, and the names of buckets.
     pub(super) plan: Plan,
+    /// Texts met last, by the places of names: most are the same again, and need not be checked again.
+    texts: Vec<ValueRef<'a>>,
     /// Used again, too, for measurements that need a closer look.
     found: Found<'a>,
 }
@@ -102,6 +104,30 @@ fn put<'a>(columns: &mut Vec<Vec<ValueRef<'a>>>, column: usize, row: usize, valu
     }
 }
 
+/// The text of a field, compared with the one before it first.
+#[inline]
+fn text<'a>(
+    texts: &mut Vec<ValueRef<'a>>,
+    field: &PlannedField,
+    document: DocRef<'a>,
+) -> ValueRef<'a> {
+    let place = usize::from(field.name);
+    if let Some(&known) = texts.get(place)
+        && let ValueRef::String(text) = known
+        && field.is_text(document, text)
+    {
+        return known;
+    }
+    let value = field.value(document);
+    if texts.len() <= place {
+        texts.resize(place + 1, ValueRef::Missing);
+    }
+    if let Some(known) = texts.get_mut(place) {
+        *known = value;
+    }
+    value
+}
+
 impl<'a> Stage<'a> {
     /// One for measurements of this plan.
     pub(super) fn new(plan: Plan) -> Self {
@@ -109,6 +135,7 @@ impl<'a> Stage<'a> {
             times: Vec::new(),
             columns: Vec::new(),
             plan,
+            texts: Vec::new(),
             found: Found::default(),
         }
     }
@@ -167,7 +194,10 @@ impl<'a> Stage<'a> {
                 let at =
                     name.and_then(|name| bucket.find_scalar(name, field.name, field.type_code));
                 if let Some(at) = at {
-                    let value = field.value(measurement.document);
+                    let value = match field.type_code {
+                        type_code::STRING => text(&mut self.texts, field, measurement.document),
+                        _ => field.value(measurement.document),
+                    };
                     put(&mut self.columns, at, row, value);
                 }
                 at.is_some()
@@ -268,5 +298,32 @@ impl<'a> Stage<'a> {
             *values = order.iter().map(|row| pick(row, values)).collect();
         }
         self.times.sort_unstable();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::tests::Draw;
+    use super::*;
+    use nilometer_bson::{Document, doc};
+
+    #[test]
+    fn texts_are_those_of_their_documents_whatever_came_before() {
+        let mut draw = Draw::new(5);
+        let known = [
+            "", "a", "ab", "abc", "abd", "abcd", "abcdefgh", "abcdefgi", "\u{e4}",
+        ];
+        let documents: Vec<Document> = (0..500)
+            .map(|_| doc! { "s": known[draw.below(9) as usize], "behind": "abcdefgh" })
+            .collect();
+        let mut texts = Vec::new();
+        for document in &documents {
+            let document = document.as_ref();
+            let field = document.iter().next().unwrap();
+            let at = 4 + 1 + "s".len() + 1;
+            let planned = PlannedField::new(draw.below(2) as u16, &field, at);
+            let found = text(&mut texts, &planned, document);
+            assert_eq!(found.as_str(), field.value().as_str());
+        }
     }
 }

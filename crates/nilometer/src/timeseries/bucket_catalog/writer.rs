@@ -73,7 +73,8 @@ impl<'a> BucketWriter<'_, 'a> {
     /// Leaves the names it has learnt to the next.
     pub(crate) fn leave_names(&self) {
         let names = &self.stage.plan.names;
-        self.check.catalog.keep_names(self.check.collection, names);
+        let (catalog, collection) = (self.check.catalog, self.check.collection);
+        catalog.keep_names(collection, |known| &mut known.fields, names);
     }
 
     /// Puts the tail entries for one series' measurements into the batch, in the order given.
