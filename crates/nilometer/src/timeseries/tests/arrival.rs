@@ -108,3 +108,78 @@ fn a_column_whose_first_value_was_lost_in_a_crash_is_left_out() {
         );
     }
 }
+
+/// Measurements of 40 series in commands of 300, their fields and those of their metadata as given or in any order.
+fn of_series(is_shuffled: bool) -> Fixture {
+    let f = Fixture::new();
+    let mut draw = super::Draw::new(9);
+    let mut in_order = |count: usize| {
+        let mut order: Vec<usize> = (0..count).collect();
+        for last in (1..count).rev() {
+            let at = draw.below(last as u64 + 1) as usize;
+            if is_shuffled {
+                order.swap(last, at);
+            }
+        }
+        order
+    };
+    let document = |n: i64, order: &[usize], of_meta: &[usize]| {
+        let mut out = DocumentBuilder::new();
+        for field in order {
+            match field {
+                0 => {
+                    out.append("t", Value::DateTime(n * 10));
+                }
+                1 => {
+                    out.begin_document("m");
+                    for tag in of_meta {
+                        let name = ["host", "a", "rack", "service_environment"][*tag];
+                        out.append(name, format!("{}", (n % 40) >> tag));
+                    }
+                    out.end();
+                }
+                2 => {
+                    out.append("_id", n);
+                }
+                3 => {
+                    out.append("s", "cpu");
+                }
+                _ => {
+                    out.append(&format!("usage_{field}"), (n * 7 % 13) as f64);
+                }
+            }
+        }
+        out.finish()
+    };
+    for command in 0..10 {
+        let documents: Vec<Document> = (command * 300..command * 300 + 300)
+            .map(|n| document(n, &in_order(9), &in_order(4)))
+            .collect();
+        f.insert(&documents, true);
+    }
+    f
+}
+
+#[test]
+fn fields_in_any_order_make_the_same_series_and_buckets() {
+    let contents = |f: &Fixture| {
+        let buckets = f.buckets(false);
+        let buckets = buckets.iter().map(|bucket| {
+            let document = bucket.to_document().unwrap();
+            let meta = sorted_fields(document.get("meta").as_document().unwrap());
+            let rows = measurements(bucket);
+            (meta, rows)
+        });
+        let mut buckets: Vec<_> = buckets.collect();
+        buckets.sort_by_key(|(meta, _)| meta.as_bytes().to_vec());
+        buckets
+    };
+    let (plain, shuffled) = (of_series(false), of_series(true));
+    let expected = contents(&plain);
+    assert_eq!(expected.len(), 40);
+    assert_eq!(contents(&shuffled), expected);
+    for f in [&plain, &shuffled] {
+        f.timeseries.seal_all(&f.collection).unwrap();
+        assert_eq!(contents(f), expected);
+    }
+}
