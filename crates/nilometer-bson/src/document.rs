@@ -568,6 +568,14 @@ impl DocumentBuilder {
         self
     }
 
+    /// Appends all elements of a document, as they lie there.
+    pub fn append_all(&mut self, document: DocRef<'_>) -> &mut Self {
+        let bytes = document.as_bytes();
+        let elements = bytes.get(4..bytes.len().saturating_sub(1));
+        self.bytes.extend_from_slice(elements.unwrap_or(&[]));
+        self
+    }
+
     /// Appends the value of an element under another name.
     pub fn append_renamed(&mut self, name: &str, element: Element<'_>) -> &mut Self {
         self.header(element.type_code(), name.as_bytes());

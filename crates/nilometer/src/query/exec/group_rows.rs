@@ -67,6 +67,15 @@ impl RowMaker {
 }
 
 fn append_shown(out: &mut DocumentBuilder, shown: &[ShownField], values: &[Value]) {
+    // Most often all fields are parts of one object, which has them in this order: where none is missing, it is shown as it is.
+    if let [only] = values
+        && let Some(object) = only.as_ref().as_document()
+        && shown.iter().all(|field| field.is_part)
+        && object.iter().count() == shown.len()
+    {
+        out.append_all(object);
+        return;
+    }
     let parts = values.iter().map(|value| {
         let object = value.as_ref().as_document().unwrap_or(DocRef::EMPTY);
         object.iter()
@@ -122,5 +131,25 @@ mod tests {
         assert!(matches!(row.get("z"), ValueRef::Null));
         let c = row.get("c").as_document().unwrap();
         assert_eq!(c.get("x").as_exact_i64(), Some(2));
+    }
+
+    #[test]
+    fn an_object_that_has_all_parts_is_shown_as_it_is() {
+        let shown = ["a", "b"].map(|name| ShownField {
+            name: name.into(),
+            from: 0,
+            is_part: true,
+        });
+        let row = |object: Document| {
+            let mut out = DocumentBuilder::new();
+            out.append("_id", 1);
+            append_shown(&mut out, &shown, &[object.into()]);
+            out.finish()
+        };
+        let inner = doc! { "x": 2 };
+        let whole = doc! { "a": "text", "b": inner.clone() };
+        assert_eq!(row(whole), doc! { "_id": 1, "a": "text", "b": inner });
+        let gap = doc! { "_id": 1, "a": Value::Null, "b": 2 };
+        assert_eq!(row(doc! { "b": 2 }), gap);
     }
 }

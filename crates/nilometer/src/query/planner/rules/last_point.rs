@@ -6,7 +6,7 @@ use nilometer_bson::{Document, DocumentBuilder};
 
 use super::Rule;
 use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
-use crate::eval::sort_key::SortBy;
+use crate::eval::sort_key::{SortBy, SortPattern};
 use crate::eval::{Dependencies, Expression};
 use crate::query::batch::FieldSet;
 use crate::query::exec::ExecSettings;
@@ -56,19 +56,18 @@ fn without_sort(sort: &SortStage, group: &GroupStage) -> Option<GroupStage> {
     let mut any = false;
     let fields = group.fields.iter().map(|(name, spec)| {
         let ranked = match spec.kind() {
-            AccumulatorKind::First => AccumulatorKind::Top,
-            AccumulatorKind::Last => AccumulatorKind::Bottom,
-            _ if ignores_order(spec) => return Some((name.clone(), spec.clone())),
+            AccumulatorKind::First => Some(AccumulatorKind::Top),
+            AccumulatorKind::Last => Some(AccumulatorKind::Bottom),
+            _ if ignores_order(spec) => None,
             _ => return None,
         };
-        any = true;
-        let spec = spec.clone().ordered_by(ranked, sort.pattern.clone());
-        Some((name.clone(), spec))
+        any |= ranked.is_some();
+        Some((name, spec, ranked))
     });
-    let fields: Vec<Field> = fields.collect::<Option<_>>()?;
+    let fields: Vec<Unsorted<'_>> = fields.collect::<Option<_>>()?;
     any.then(|| {
         let source = ranked_source(sort, group);
-        let (fields, shown) = gathered(fields);
+        let (fields, shown) = gathered(&fields, &sort.pattern);
         GroupStage {
             shown,
             ..GroupStage::new(group.key.clone(), fields.into(), source)
@@ -76,41 +75,49 @@ fn without_sort(sort: &SortStage, group: &GroupStage) -> Option<GroupStage> {
     })
 }
 
+/// An output field, its accumulator, and what that becomes with the order of the sort.
+type Unsorted<'g> = (&'g Arc<str>, &'g AccumulatorSpec, Option<AccumulatorKind>);
+
 /// Accumulators that keep the same row are one, which keeps what all of them show of it as an object: it costs a group
-/// one state, one key and one look, and not one of each for every field. `None` if there are no two of them.
-fn gathered(fields: Vec<Field>) -> (Vec<Field>, Option<Arc<[ShownField]>>) {
-    let members = |kind| -> Vec<NamedPart> {
-        let alike = fields.iter().filter(|(_, spec)| spec.kind() == kind);
-        let member = |(name, spec): &Field| (name.clone(), spec.argument().clone());
-        alike.map(member).collect()
-    };
-    let kinds = [AccumulatorKind::Top, AccumulatorKind::Bottom];
-    let mut objects = kinds.map(|kind| (kind, members(kind), None));
-    if objects.iter().all(|(_, members, _)| members.len() < 2) {
-        return (fields, None);
-    }
-    let (mut kept, mut shown) = (Vec::new(), Vec::new());
-    for (name, spec) in fields {
-        let mut objects = objects.iter_mut();
-        let object = objects.find(|(kind, members, _)| spec.kind() == *kind && members.len() > 1);
-        let is_part = object.is_some();
-        let mut from = kept.len();
-        match object {
-            Some((_, _, Some(place))) => from = *place,
-            Some((_, members, place)) => {
-                *place = Some(from);
-                let object = Expression::Object(members.clone());
-                kept.push((name.clone(), spec.with_argument(object)));
-            }
-            None => kept.push((name.clone(), spec)),
-        }
+/// one state, one key and one look, and not one of each for every field. Nothing is shown otherwise if there are no two of them.
+fn gathered(
+    fields: &[Unsorted<'_>],
+    order: &SortPattern,
+) -> (Vec<Field>, Option<Arc<[ShownField]>>) {
+    let alike = |kind| fields.iter().filter(move |(_, _, own)| *own == Some(kind));
+    let (mut kept, mut shown) = (Vec::<Field>::new(), Vec::new());
+    // Where the object of a kind is kept.
+    let mut objects: Vec<(AccumulatorKind, usize)> = Vec::new();
+    for (name, spec, ranked) in fields {
+        let is_part = ranked.is_some_and(|kind| alike(kind).nth(1).is_some());
+        let known = objects
+            .iter()
+            .find(|(kind, _)| is_part && Some(*kind) == *ranked);
+        let from = known.map_or(kept.len(), |(_, place)| *place);
         shown.push(ShownField {
-            name,
+            name: Arc::clone(name),
             from,
             is_part,
         });
+        if known.is_some() {
+            continue;
+        }
+        let spec = match *ranked {
+            None => (*spec).clone(),
+            Some(kind) if !is_part => (*spec).clone().ordered_by(kind, order.clone()),
+            Some(kind) => {
+                objects.push((kind, from));
+                let member = |(name, spec, _): &Unsorted<'_>| -> NamedPart {
+                    (Arc::clone(name), spec.argument().clone())
+                };
+                let object = Expression::Object(alike(kind).map(member).collect());
+                let spec = (*spec).clone().ordered_by(kind, order.clone());
+                spec.with_argument(object)
+            }
+        };
+        kept.push((Arc::clone(name), spec));
     }
-    (kept, Some(shown.into()))
+    (kept, (!objects.is_empty()).then(|| shown.into()))
 }
 
 /// The argument of the `$group` as it would be written without the sort.
