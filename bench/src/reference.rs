@@ -38,11 +38,15 @@ pub(crate) fn check<'a>(
                 .map_or(ValueRef::Missing, |d| field(d, at))
         }),
         Kind::NewestMinutes => {
-            // Every minute has measurements. Walking all that came before would leave nothing of the database in the
-            // caches of the processor, and the less the more days there are.
-            let first = draw.end_ms.div_euclid(MINUTE_MS) - NEWEST as i64;
+            // Walking all that came before would leave nothing of the database in the caches of the processor, and the less
+            // the more days there are. Less may be loaded than was drawn from, and minutes may have none.
+            let last = data.ticks_between(START_MS, draw.end_ms).last();
+            let last = last.unwrap_or_default();
+            let minutes_ms = data.time_ms(last) - NEWEST as i64 * MINUTE_MS;
+            let ticks_ms = data.time_ms(last.saturating_sub(NEWEST));
+            let first_ms = minutes_ms.min(ticks_ms).div_euclid(MINUTE_MS) * MINUTE_MS;
             let last_minutes = Draw {
-                start_ms: START_MS.max(first * MINUTE_MS),
+                start_ms: START_MS.max(first_ms),
                 ..draw.clone()
             };
             let all = maxima(&last_minutes, data, MINUTE_MS);
