@@ -35,10 +35,7 @@ impl Client {
 
     fn run(&mut self, db: &str, command: Document) -> Document {
         let mut body = DocumentBuilder::new();
-        for element in command.iter() {
-            body.append_element(element);
-        }
-        body.append("$db", db);
+        body.append_all(command.as_ref()).append("$db", db);
         let request = Request::new(body.finish());
         let reply = self.database.run_command(&mut self.session, &request);
         assert!(

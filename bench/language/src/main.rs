@@ -54,10 +54,7 @@ impl Bench {
 
     fn run_on(&mut self, db: &str, command: &Document) -> Document {
         let mut body = DocumentBuilder::new();
-        for element in command.iter() {
-            body.append_element(element);
-        }
-        body.append("$db", db);
+        body.append_all(command.as_ref()).append("$db", db);
         let request = Request::new(body.finish());
         let reply = self.database.run_command(&mut self.session, &request);
         assert_eq!(reply.get("ok").as_exact_i64(), Some(1), "{reply:?}");

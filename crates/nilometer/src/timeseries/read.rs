@@ -3,7 +3,6 @@
 //! What was opened is kept for the next reader with the columns that were decoded
 //! ([`bucket_cache`](super::bucket_cache)); [`scan`](super::scan) finds buckets and opens them.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -252,21 +251,18 @@ impl StoredBucket {
     /// The fields that all measurements have with one value, in the order of their names. Columns with two bounds alike
     /// are decoded for it.
     pub fn constants(&self) -> Result<Document> {
-        let mut found = BTreeMap::new();
+        let mut out = DocumentBuilder::new();
         for (at, name) in self.names.iter().enumerate() {
             let (min, max) = self.bounds_at(at);
             if min.is_missing() || compare(min, max).is_ne() {
                 continue;
             }
-            if let Some(column) = self.column_at(at)?
+            // No reader asked for it: of a bucket with one measurement these are all columns.
+            if let Some(column) = self.decoded_at(at)?
                 && let Some(value) = column.common_value()
             {
-                found.insert(name, value);
+                out.append(name, value);
             }
-        }
-        let mut out = DocumentBuilder::new();
-        for (name, value) in found {
-            out.append(name, value);
         }
         Ok(out.finish())
     }
@@ -589,6 +585,10 @@ mod tests {
             let bucket = bucket.numbered(&metas);
             assert_eq!(bucket.known_constants(), None);
             let number = bucket.constants_number().unwrap();
+            assert!(
+                bucket.names.asked().eq(0..bucket.names.len()),
+                "none was asked for"
+            );
             assert_eq!(bucket.known_constants(), number);
             let found = bucket.constants().unwrap();
             assert_eq!(number.is_some(), !found.is_empty());

@@ -12,7 +12,7 @@ use super::testing::{MemoryBuckets, MemoryCollections, MemoryRecords, run, run_w
 use super::workers::{Helpers, Workers};
 use super::{ExecLimits, ExecOptions};
 use crate::query::planner::rules::RuleSet;
-use crate::query::source::Resolved;
+use crate::query::source::{Collections, Resolved};
 
 /// Generated collections of a run, eight pipelines over each; with NILOMETER_LONG set, more.
 const SEEDS: u64 = 150;
@@ -496,16 +496,46 @@ pub(super) fn show(value: ValueRef<'_>) -> String {
     }
 }
 
+/// Measurements that were drawn, in a collection of each kind.
+pub(super) struct Drawn {
+    /// Draws what is asked of them.
+    pub(super) draw: Draw,
+    /// Where their times lie.
+    pub(super) epoch: i64,
+    /// No time comes twice.
+    pub(super) unique: bool,
+    pub(super) plain: Arc<dyn Collections>,
+    pub(super) series: Arc<dyn Collections>,
+}
+
+impl Drawn {
+    pub(super) fn new(seed: u64, awkward: &[Value]) -> Self {
+        let mut draw = Draw(seed * 2 + 0x9E37_79B9_7F4A_7C15);
+        let epoch = draw.pick(&EPOCHS);
+        let unique = draw.chance(50);
+        let list = measurements(&mut draw, epoch, unique, awkward);
+        let most = 1 + draw.below(40);
+        let buckets = Arc::new(MemoryBuckets::new(&list, most));
+        let plain = Arc::new(MemoryRecords(buckets.measurements()));
+        Self {
+            draw,
+            epoch,
+            unique,
+            plain: MemoryCollections::of(Resolved::Ordinary(plain)),
+            series: MemoryCollections::of(Resolved::TimeSeries(buckets)),
+        }
+    }
+}
+
 fn check(seed: u64, awkward: &[Value], workers: &Arc<Workers>) {
-    let draw = &mut Draw(seed * 2 + 0x9E37_79B9_7F4A_7C15);
-    let epoch = draw.pick(&EPOCHS);
-    let unique = draw.chance(50);
-    let list = measurements(draw, epoch, unique, awkward);
-    let most = 1 + draw.below(40);
-    let buckets = Arc::new(MemoryBuckets::new(&list, most));
-    let plain = Arc::new(MemoryRecords(buckets.measurements()));
-    let plain = MemoryCollections::of(Resolved::Ordinary(plain));
-    let series = MemoryCollections::of(Resolved::TimeSeries(buckets));
+    let Drawn {
+        mut draw,
+        epoch,
+        unique,
+        plain,
+        series,
+    } = Drawn::new(seed, awkward);
+    let draw = &mut draw;
     for _ in 0..8 {
         let stages = pipeline(draw, epoch, unique, awkward);
         let naive = ExecOptions {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nilometer_bson::testing::awkward_values;
 use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, array, doc};
 
-use super::random_tests::{Draw, EPOCHS, difference, doubled, filter, measurements, show};
+use super::random_tests::{Draw, Drawn, difference, doubled, filter, show};
 use super::testing::{
     MemoryBuckets, MemoryCollections, MemoryRecords, executor, operation, run, run_with, settings,
 };
@@ -197,15 +197,14 @@ type Write = fn(&mut Draw, i64, &[Value]) -> Value;
 
 /// Holds what `rules` do against rows, and both against plain documents.
 fn check(seed: u64, (rules, write): (&[&str], Write), awkward: &[Value], folder: &std::path::Path) {
-    let draw = &mut Draw(seed * 2 + 0x9E37_79B9_7F4A_7C15);
-    let epoch = draw.pick(&EPOCHS);
-    let unique = draw.chance(50);
-    let list = measurements(draw, epoch, unique, awkward);
-    let most = 1 + draw.below(40);
-    let buckets = Arc::new(MemoryBuckets::new(&list, most));
-    let plain = Arc::new(MemoryRecords(buckets.measurements()));
-    let plain = MemoryCollections::of(Resolved::Ordinary(plain));
-    let series = MemoryCollections::of(Resolved::TimeSeries(buckets));
+    let Drawn {
+        mut draw,
+        epoch,
+        plain,
+        series,
+        ..
+    } = Drawn::new(seed, awkward);
+    let draw = &mut draw;
     for _ in 0..8 {
         let stages = write(draw, epoch, awkward);
         let all = ExecOptions::default();

@@ -15,6 +15,7 @@ use crate::query::source::{Direction, RecordIter, RecordKey, RecordScan, RecordS
 mod buckets;
 mod computed;
 mod ordered;
+mod windows;
 
 const T0: i64 = 1_600_000_000_000;
 
