@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use nilometer_bson::{Decimal128, ObjectId, Value, array, doc};
+use nilometer_storage::{Direction, Durability, KeyspaceId, WriteBatch};
 
 use super::BucketLimits;
+use super::fold::BucketKeyspaces;
 use super::tests::{Fixture, at};
 
 fn limited(limits: BucketLimits) -> Fixture {
@@ -240,6 +242,53 @@ fn archived_buckets_are_fetched_and_at_last_closed() {
     }
     assert!(f.counter("numBucketsFetched") > 100);
     assert_eq!(counts(&f), [3; 500]);
+}
+
+/// Removes every entry of a keyspace behind the back of those who use it.
+fn wipe(f: &Fixture, keyspace: KeyspaceId) {
+    let mut batch = WriteBatch::new();
+    let snapshot = f.engine.snapshot().unwrap();
+    let scan = snapshot.scan(keyspace, &[], None, Direction::Forward);
+    for item in scan.unwrap() {
+        batch.delete(keyspace, item.unwrap().0.to_vec());
+    }
+    f.engine.commit(batch, Durability::Sync).unwrap();
+}
+
+#[test]
+fn what_left_memory_is_found_without_a_search() {
+    const SERIES: usize = 2000;
+    let f = Fixture::new();
+    let insert_all = |second| {
+        let document = |number| at(second, &format!("series {number}"), 1);
+        let documents: Vec<_> = (0..SERIES).map(document).collect();
+        f.insert(&documents, true);
+    };
+    // Room for a part of the series, and for the ids of all.
+    f.timeseries.bucket_catalog.set_memory_max(512 << 10);
+    insert_all(0);
+    insert_all(1);
+    f.timeseries.wait_for_chores().unwrap();
+    assert!(f.counter("numBucketsClosedDueToMemoryThreshold") > 500);
+    assert_eq!(counts(&f), [2; SERIES]);
+    let keyspaces = BucketKeyspaces::of(&f.collection).unwrap();
+    wipe(&f, keyspaces.series);
+    let before = f.counter("numBucketsQueried");
+    insert_all(2);
+    // A few ids have given way to others.
+    let found = counts(&f);
+    let buckets = found.iter().filter(|count| **count == 3).count();
+    assert!(buckets > SERIES * 9 / 10, "{buckets}");
+    assert!(f.counter("numBucketsQueried") > before + 500);
+    // What belongs to another hour is no harm, nor what is not there any more.
+    insert_all(10_000);
+    assert_eq!(counts(&f).len(), found.len() + SERIES);
+    f.timeseries
+        .expire(&f.catalog, &f.collection, 100_000_000)
+        .unwrap();
+    assert!(counts(&f).is_empty());
+    insert_all(10_001);
+    assert_eq!(counts(&f), [1; SERIES]);
 }
 
 #[test]

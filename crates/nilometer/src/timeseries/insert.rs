@@ -50,12 +50,12 @@ impl BucketStorage for Stored<'_> {
         supports_reopening(self.collection)
     }
 
-    fn find(&self, meta: &SeriesMeta, after_ms: i64, until_ms: i64) -> Result<Vec<[u8; 12]>> {
+    fn find(&self, meta: &SeriesMeta, within: (i64, i64)) -> Result<Vec<[u8; 12]>> {
         let Some(keyspaces) = BucketKeyspaces::of(self.collection) else {
             return Ok(Vec::new());
         };
         let snapshot = self.timeseries.engine.snapshot()?;
-        series_index::starting_within(&*snapshot, keyspaces.series, meta, after_ms, until_ms)
+        series_index::starting_within(&*snapshot, keyspaces.series, meta, within)
     }
 
     fn load(&self, id: [u8; 12]) -> Result<Option<(Document, u32)>> {

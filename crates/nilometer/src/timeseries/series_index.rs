@@ -40,8 +40,7 @@ pub(crate) fn starting_within(
     snapshot: &dyn Snapshot,
     series: KeyspaceId,
     meta: &SeriesMeta,
-    after_ms: i64,
-    until_ms: i64,
+    (after_ms, until_ms): (i64, i64),
 ) -> Result<Vec<[u8; 12]>> {
     let (Some(from), until) = (after_ms.checked_add(1), until_ms.checked_add(1)) else {
         return Ok(Vec::new());
@@ -115,7 +114,7 @@ mod tests {
         engine.commit(batch, Durability::Sync).unwrap();
         let snapshot = engine.snapshot().unwrap();
         let find = |meta, after, until| {
-            let found = starting_within(&*snapshot, series, meta, after, until).unwrap();
+            let found = starting_within(&*snapshot, series, meta, (after, until)).unwrap();
             found.iter().map(|id| id[0]).collect::<Vec<_>>()
         };
         assert_eq!(find(&a, i64::MIN, i64::MAX), [3, 2, 1]);

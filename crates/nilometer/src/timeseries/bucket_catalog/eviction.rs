@@ -97,6 +97,9 @@ impl BucketCatalog {
             for (key, series) in &mut stripe.series {
                 series.queued &= key.collection != collection;
             }
+            if stripe.series.is_empty() {
+                stripe.departed.forget(&self.usage);
+            }
         }
     }
 

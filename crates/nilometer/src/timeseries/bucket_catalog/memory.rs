@@ -2,8 +2,8 @@
 //!
 //! Each insert that finds the catalog above its threshold looks at the series under the lock it
 //! holds anyway, those queued first in front, and lets some go: a bucket is archived first, so that
-//! only its id is remembered; when its turn comes again it is closed. A series that was written to since
-//! it was queued goes to the back once.
+//! only its id is remembered with its series; when its turn comes again it is closed, and its id is kept where it may be
+//! found without the series ([`super::departed`]). A series that was written to since it was queued goes to the back once.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -105,6 +105,11 @@ impl BucketCatalog {
                 continue;
             }
             series.queued = false;
+            if let Some(last) = series.archived.last() {
+                let memory_max = self.memory_max.load(Ordering::Relaxed);
+                let departed = &mut stripe.departed;
+                departed.keep(key.hash(), last.id, memory_max, &self.usage);
+            }
             for bucket in series.archived.drain(..) {
                 increment(&counters.closed_due_to_memory_threshold, 1);
                 chores.push(Chore::SealIdle(key.collection, bucket.id));

@@ -16,6 +16,7 @@
 
 mod aliases;
 mod bucket;
+mod departed;
 mod eviction;
 mod memory;
 mod names;

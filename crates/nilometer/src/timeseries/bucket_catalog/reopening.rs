@@ -29,7 +29,7 @@ pub(crate) trait BucketStorage {
     fn may_query(&self) -> bool;
 
     /// The buckets of a series that start in `(after_ms, until_ms]`, latest first.
-    fn find(&self, meta: &SeriesMeta, after_ms: i64, until_ms: i64) -> Result<Vec<[u8; 12]>>;
+    fn find(&self, meta: &SeriesMeta, within: (i64, i64)) -> Result<Vec<[u8; 12]>>;
 
     /// A bucket's document with its tail folded in, and the sequence number behind its tail.
     fn load(&self, id: [u8; 12]) -> Result<Option<(Document, u32)>>;
@@ -188,11 +188,13 @@ fn added_bytes(
     bytes.sum()
 }
 
-/// The bucket to go on with for `measurement`, if there is one; it is out of `series` then.
+/// The bucket to go on with for `measurement`, if there is one; it is out of `series` then. `guess` may be one that the
+/// series had before it left memory.
 pub(super) fn reopen(
     series: &mut Series,
     meta: &SeriesMeta,
     measurement: &Measurement<'_>,
+    guess: Option<[u8; 12]>,
     check: &Check<'_>,
 ) -> Result<Option<Box<OpenBucket>>> {
     if let Some(found) = fetch(series, meta, measurement, check)? {
@@ -201,7 +203,32 @@ pub(super) fn reopen(
     if !check.storage.may_query() {
         return Ok(None);
     }
-    query(series, meta, measurement, check)
+    let within = (
+        measurement.time_ms.saturating_sub(check.options.span_ms()),
+        measurement.time_ms,
+    );
+    let guess = guess.filter(|id| may_start_within(*id, within));
+    if let Some(id) = guess
+        && let Some(found) = take_stored(series, meta, measurement, id, check)?
+    {
+        return Ok(Some(found));
+    }
+    for id in check.storage.find(meta, within)? {
+        if Some(id) != guess
+            && let Some(found) = take_stored(series, meta, measurement, id, check)?
+        {
+            return Ok(Some(found));
+        }
+    }
+    increment(&check.counters.queries_failed, 1);
+    Ok(None)
+}
+
+/// True if the seconds in a bucket's id are within `(after_ms, until_ms]`. Those of extended ranges say something else.
+fn may_start_within(id: [u8; 12], (after_ms, until_ms): (i64, i64)) -> bool {
+    let [a, b, c, d, ..] = id;
+    let start_ms = i64::from(u32::from_be_bytes([a, b, c, d])) * 1000;
+    after_ms < start_ms && start_ms <= until_ms
 }
 
 /// Looks among the archived buckets.
@@ -268,48 +295,43 @@ fn fetch(
     }
 }
 
-/// Looks among all buckets of the series in storage.
-fn query(
+/// Takes up a bucket in storage if it can take the measurement.
+fn take_stored(
     series: &mut Series,
     meta: &SeriesMeta,
     measurement: &Measurement<'_>,
+    id: [u8; 12],
     check: &Check<'_>,
 ) -> Result<Option<Box<OpenBucket>>> {
     let counters = &check.counters;
-    let after = measurement.time_ms.saturating_sub(check.options.span_ms());
-    for id in check.storage.find(meta, after, measurement.time_ms)? {
-        if series.knows(id) {
-            continue;
-        }
-        if check.is_frozen(id) {
-            increment(&counters.reopenings_failed, 1);
-            continue;
-        }
-        let Some(loaded) = readable(check, id, check.storage.load(id))? else {
-            increment(&counters.reopenings_failed, 1);
-            continue;
-        };
-        let Some((document, next_sequence)) = loaded else {
-            continue;
-        };
-        let mut bucket = match take_up(&document, next_sequence, meta, check) {
-            TakenUp::Usable(bucket) => bucket,
-            TakenUp::Unwanted => continue,
-            TakenUp::Unusable => {
-                increment(&counters.reopenings_failed, 1);
-                continue;
-            }
-        };
-        let refused = check.refuses(&mut bucket, measurement)?;
-        if refused.is_none() {
-            series.archived.retain(|archived| archived.id != id);
-            increment(&counters.queried, 1);
-            increment(&counters.reopened, 1);
-            return Ok(Some(bucket));
-        }
+    let failed = || {
+        increment(&counters.reopenings_failed, 1);
+        Ok(None)
+    };
+    if series.knows(id) {
+        return Ok(None);
     }
-    increment(&counters.queries_failed, 1);
-    Ok(None)
+    if check.is_frozen(id) {
+        return failed();
+    }
+    let Some(loaded) = readable(check, id, check.storage.load(id))? else {
+        return failed();
+    };
+    let Some((document, next_sequence)) = loaded else {
+        return Ok(None);
+    };
+    let mut bucket = match take_up(&document, next_sequence, meta, check) {
+        TakenUp::Usable(bucket) => bucket,
+        TakenUp::Unwanted => return Ok(None),
+        TakenUp::Unusable => return failed(),
+    };
+    if check.refuses(&mut bucket, measurement)?.is_some() {
+        return Ok(None);
+    }
+    series.archived.retain(|archived| archived.id != id);
+    increment(&counters.queried, 1);
+    increment(&counters.reopened, 1);
+    Ok(Some(bucket))
 }
 
 /// What comes of a bucket that was found.

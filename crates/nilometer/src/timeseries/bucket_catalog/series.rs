@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::super::index_maintenance::has_arrays;
 use super::super::meta::SeriesMeta;
 use super::bucket::{MemoryUse, OpenBucket};
+use super::departed::DepartedBuckets;
 
 /// Buckets left for an earlier one that one series keeps with all they have learned; of others only
 /// the id is remembered.
@@ -241,6 +242,8 @@ pub(super) struct Stripe {
     pub(super) series: SeriesMap<Series>,
     /// Series that may leave memory, the one queued first in front.
     pub(super) idle: VecDeque<Arc<SeriesKey>>,
+    /// Where the last buckets are of series that left it.
+    pub(super) departed: DepartedBuckets,
     /// Those who wait for entries to arrive.
     waiting: usize,
 }

@@ -84,12 +84,17 @@ impl<'a> BucketWriter<'_, 'a> {
         measurements: &[Measurement<'a>],
     ) -> Result<()> {
         let mut stripe = self.check.catalog.stripe(key).lock();
+        let stripe = &mut *stripe;
+        let mut departed = None;
         let series = match stripe.series.get_mut(key) {
             Some(series) => series,
-            None => stripe.series.entry(key.clone()).or_default(),
+            None => {
+                departed = stripe.departed.take(key.hash());
+                stripe.series.entry(key.clone()).or_default()
+            }
         };
         let mut current = series.open.take();
-        let added = self.add_all(key, series, &mut current, measurements);
+        let added = self.add_all(key, series, &mut current, departed, measurements);
         if let Some(bucket) = current {
             if added.is_ok() {
                 series.open = Some(bucket);
@@ -104,13 +109,14 @@ impl<'a> BucketWriter<'_, 'a> {
         added
     }
 
-    /// Puts measurements into `current` or what comes after it. Whatever happens, a bucket that may
-    /// have entries in flight is in `current` or in the series.
+    /// Puts measurements into `current` or what comes after it, which may be what left memory as `departed`. Whatever
+    /// happens, a bucket that may have entries in flight is in `current` or in the series.
     fn add_all(
         &mut self,
         key: &Arc<SeriesKey>,
         series: &mut Series,
         current: &mut Option<Box<OpenBucket>>,
+        mut departed: Option<[u8; 12]>,
         measurements: &[Measurement<'a>],
     ) -> Result<()> {
         for measurement in measurements {
@@ -130,12 +136,14 @@ impl<'a> BucketWriter<'_, 'a> {
                     series.close(*bucket);
                 }
             }
-            let mut bucket = match reopening::reopen(series, &key.meta, measurement, &self.check)? {
+            let (meta, check) = (&key.meta, &self.check);
+            let guess = departed.take();
+            let mut bucket = match reopening::reopen(series, meta, measurement, guess, check)? {
                 Some(reopened) => reopened,
                 None => {
                     let first = i64::from(!had_open);
                     increment(&self.check.counters.opened_due_to_metadata, first);
-                    Box::new(self.open(measurement.time_ms, key.meta.len()))
+                    Box::new(self.open(measurement.time_ms, meta.len()))
                 }
             };
             self.stage
