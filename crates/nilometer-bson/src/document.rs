@@ -294,6 +294,18 @@ impl<'a> DocRef<'a> {
         self.0.len().saturating_sub(walk.rest.len())
     }
 
+    /// The bytes of this document from where a document in it begins; `None` if that is not in it.
+    #[inline]
+    pub fn onward(self, inner: DocRef<'_>) -> Option<&'a [u8]> {
+        let at = inner
+            .0
+            .as_ptr()
+            .addr()
+            .checked_sub(self.0.as_ptr().addr())?;
+        let onward = self.0.get(at..)?;
+        (inner.0.len() <= onward.len()).then_some(onward)
+    }
+
     /// True when it has no element.
     pub fn is_empty(self) -> bool {
         self.0.len() <= 5

@@ -13,7 +13,7 @@ use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::Timeseries;
 use super::bucket_catalog::{
-    BucketCatalog, InOrder, Measurement, Names, NormalOrder, Plan, SeriesKey,
+    BucketCatalog, InOrder, KnownAliases, Measurement, Names, NormalOrder, Plan, SeriesKey,
 };
 use super::index_maintenance::Maintained;
 use super::insert::in_ordinary_range;
@@ -56,10 +56,33 @@ struct Examined<'a> {
 enum LookedFor {
     /// A hash of its bytes.
     Bytes(u64),
-    /// Its bytes when in order, and a hash of those, where that is simple.
-    InOrder(Option<(InOrder, u64)>),
+    /// Its bytes when in order, where that is simple.
+    InOrder(Option<Ordered>),
     /// It is no document.
     Value,
+}
+
+/// Metadata in order.
+struct Ordered {
+    place: InOrder,
+    /// Of its bytes.
+    hash: u64,
+    /// What is remembered of it.
+    known: Option<Known>,
+}
+
+/// The series of metadata that was met before.
+struct Known {
+    series: KnownSeries,
+    /// It came in the same order the last time.
+    as_before: bool,
+}
+
+enum KnownSeries {
+    /// That of a group.
+    Group(usize),
+    /// One that is new in this command.
+    Key(Arc<SeriesKey>),
 }
 
 /// The documents of an insert by series, and what became of those that are none.
@@ -142,8 +165,7 @@ impl<'g, 'a> Groups<'g, 'a> {
     /// after the other each would wait for memory.
     fn prepare(&mut self, block: &mut [Examined<'a>]) {
         self.order.clear();
-        let catalog = self.catalog;
-        let aliases = catalog.aliases();
+        let aliases = self.catalog.aliases();
         let pays = self.raw_looks.pay();
         let mut wanted = [None; BLOCK];
         for (examined, wanted) in block.iter_mut().zip(&mut wanted) {
@@ -155,12 +177,18 @@ impl<'g, 'a> Groups<'g, 'a> {
                 *wanted = Some(hash);
                 LookedFor::Bytes(hash)
             } else {
-                let found = self.in_order(document);
-                *wanted = found.as_ref().map(|(_, hash)| *hash);
-                LookedFor::InOrder(found)
+                let ordered = self.in_order(document, examined.measurement.document);
+                *wanted = ordered.as_ref().map(|ordered| ordered.hash);
+                LookedFor::InOrder(ordered)
             };
         }
-        aliases.bring_near(&wanted);
+        let known = aliases.read();
+        known.bring_near(&wanted);
+        for examined in block {
+            if let LookedFor::InOrder(Some(ordered)) = &mut examined.looked_for {
+                ordered.known = self.known_in_order(&known, ordered);
+            }
+        }
     }
 
     fn add(&mut self, examined: Examined<'a>) -> Result<()> {
@@ -172,10 +200,10 @@ impl<'g, 'a> Groups<'g, 'a> {
         let at = match meta {
             Some(element) => match (element.value(), looked_for) {
                 (ValueRef::Document(document), LookedFor::Bytes(hash)) => {
-                    self.of_bytes(element, document, hash)?
+                    self.of_bytes(element, (document, measurement.document), hash)?
                 }
-                (ValueRef::Document(document), LookedFor::InOrder(found)) => {
-                    self.of_fields(element, document, found)?
+                (ValueRef::Document(document), LookedFor::InOrder(ordered)) => {
+                    self.of_fields(element, document, ordered)?
                 }
                 _ => {
                     refuse_column(element)?;
@@ -246,12 +274,29 @@ impl<'g, 'a> Groups<'g, 'a> {
         self.catalog.series_key(self.collection, meta)
     }
 
-    /// Metadata in order, and a hash of that.
-    fn in_order(&mut self, document: DocRef<'_>) -> Option<(InOrder, u64)> {
-        let found = self.order.add(document)?;
-        let (aliases, bytes) = (self.catalog.aliases(), self.order.bytes(&found));
-        let hash = aliases.hash_in_order(self.collection, bytes);
-        Some((found, hash))
+    /// Metadata in order; `within` is the document it is in.
+    fn in_order(&mut self, meta: DocRef<'_>, within: DocRef<'_>) -> Option<Ordered> {
+        let onward = within.onward(meta).unwrap_or_default();
+        let place = self.order.add(meta, onward)?;
+        let (aliases, bytes) = (self.catalog.aliases(), self.order.bytes(&place));
+        Some(Ordered {
+            hash: aliases.hash_in_order(self.collection, bytes),
+            place,
+            known: None,
+        })
+    }
+
+    fn known_in_order(&self, aliases: &KnownAliases<'_>, ordered: &Ordered) -> Option<Known> {
+        let Ordered { place, hash, .. } = ordered;
+        let bytes = self.order.bytes(place);
+        let found = aliases.get_in_order(*hash, self.collection, bytes, place.sent_as);
+        found.map(|(key, as_before)| Known {
+            series: match self.group_of(key) {
+                Some(at) => KnownSeries::Group(at),
+                None => KnownSeries::Key(key.clone()),
+            },
+            as_before,
+        })
     }
 
     /// The group of metadata that is a document, by its bytes when in order.
@@ -259,20 +304,26 @@ impl<'g, 'a> Groups<'g, 'a> {
         &mut self,
         meta: Element<'a>,
         document: DocRef<'a>,
-        found: Option<(InOrder, u64)>,
+        ordered: Option<Ordered>,
     ) -> Result<usize> {
         self.raw_looks.looks += 1;
-        let (key, as_before) = self.key_in_order(meta, found)?;
-        if as_before {
+        let (at, as_before) = self.find_in_order(meta, ordered)?;
+        if as_before && let Some(group) = self.groups.get(at) {
             self.raw_looks.finds += 1;
             let (aliases, bytes) = (self.catalog.aliases(), document.as_bytes());
-            aliases.put(aliases.hash(self.collection, bytes), bytes, key.clone());
+            let hash = aliases.hash(self.collection, bytes);
+            aliases.put(hash, bytes, group.key.clone());
         }
-        Ok(self.find(key))
+        Ok(at)
     }
 
     /// The same by its bytes as they are, which have this hash; then by those in order, and at last by what it is when normalised.
-    fn of_bytes(&mut self, meta: Element<'a>, document: DocRef<'a>, hash: u64) -> Result<usize> {
+    fn of_bytes(
+        &mut self,
+        meta: Element<'a>,
+        (document, within): (DocRef<'a>, DocRef<'a>),
+        hash: u64,
+    ) -> Result<usize> {
         let (aliases, bytes) = (self.catalog.aliases(), document.as_bytes());
         self.raw_looks.looks += 1;
         let is_it = |at: &usize| self.raws.get(*at).is_some_and(|raw| raw.bytes == bytes);
@@ -284,22 +335,22 @@ impl<'g, 'a> Groups<'g, 'a> {
             self.raw_looks.finds += 1;
             return Ok(raw.group);
         }
-        let key = match aliases.get(hash, self.collection, bytes) {
+        let known = aliases.read().get(hash, self.collection, bytes);
+        let group = match known {
             Some(key) => {
                 self.raw_looks.finds += 1;
-                key
+                self.find(key)
             }
             None => {
-                let found = self.in_order(document);
-                let (key, as_before) = self.key_in_order(meta, found)?;
-                if as_before {
+                let ordered = self.in_order(document, within);
+                let (at, as_before) = self.find_in_order(meta, ordered)?;
+                if as_before && let Some(group) = self.groups.get(at) {
                     self.raw_looks.finds += 1;
-                    aliases.put(hash, bytes, key.clone());
+                    aliases.put(hash, bytes, group.key.clone());
                 }
-                key
+                at
             }
         };
-        let group = self.find(key);
         let raws = &mut self.raws;
         let hash_at = |at: &usize| raws.get(*at).map_or(0, |raw| raw.hash);
         self.by_raw.insert_unique(hash, raws.len(), hash_at);
@@ -307,34 +358,45 @@ impl<'g, 'a> Groups<'g, 'a> {
         Ok(group)
     }
 
-    /// The series of metadata by its bytes when in order, and whether it came in the same order the last time.
-    fn key_in_order(
-        &self,
+    /// The group of metadata by its bytes when in order, and whether it came in the same order the last time.
+    fn find_in_order(
+        &mut self,
         meta: Element<'a>,
-        found: Option<(InOrder, u64)>,
-    ) -> Result<(Arc<SeriesKey>, bool)> {
+        mut ordered: Option<Ordered>,
+    ) -> Result<(usize, bool)> {
         let aliases = self.catalog.aliases();
-        let known = found.as_ref().and_then(|(found, hash)| {
-            let bytes = self.order.bytes(found);
-            aliases.get_in_order(*hash, self.collection, bytes, found.sent_as)
-        });
-        if let Some(known) = known {
-            return Ok(known);
+        if let Some(ordered) = &mut ordered {
+            // What was not remembered may have come a moment ago.
+            let known = ordered.known.take();
+            let known = known.or_else(|| self.known_in_order(&aliases.read(), ordered));
+            if let Some(Known { series, as_before }) = known {
+                let at = match series {
+                    KnownSeries::Group(at) => at,
+                    KnownSeries::Key(key) => self.find(key),
+                };
+                return Ok((at, as_before));
+            }
         }
         refuse_column(meta)?;
         let key = self.key(SeriesMeta::of_element(Some(meta)));
-        if let Some((found, hash)) = found {
-            aliases.put_in_order(hash, found.sent_as, key.clone());
+        if let Some(Ordered { place, hash, .. }) = ordered {
+            aliases.put_in_order(hash, place.sent_as, key.clone());
         }
-        Ok((key, false))
+        Ok((self.find(key), false))
     }
 
+    /// The group of a series, if there is one.
+    fn group_of(&self, key: &Arc<SeriesKey>) -> Option<usize> {
+        let is_it = |at: &usize| self.groups.get(*at).is_some_and(|group| group.key == *key);
+        self.by_key.find(key.hash(), is_it).copied()
+    }
+
+    /// The group of a series, which is made if there is none.
     fn find(&mut self, key: Arc<SeriesKey>) -> usize {
-        let groups = &mut self.groups;
-        let is_it = |at: &usize| groups.get(*at).is_some_and(|group| group.key == key);
-        if let Some(&at) = self.by_key.find(key.hash(), is_it) {
+        if let Some(at) = self.group_of(&key) {
             return at;
         }
+        let groups = &mut self.groups;
         let next = groups.len();
         let hash_at = |at: &usize| groups.get(*at).map_or(0, |group| group.key.hash());
         self.by_key.insert_unique(key.hash(), next, hash_at);

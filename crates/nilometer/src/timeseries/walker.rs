@@ -7,7 +7,7 @@
 use nilometer_bson::document::Elements;
 use nilometer_bson::{DocRef, Element, ValueRef, type_code};
 
-use super::bucket_catalog::{Measurement, Names, Plan, PlannedField, Walked};
+use super::bucket_catalog::{Measurement, Names, Plan, PlannedField, Texts, Walked};
 use super::bucket_document::COLUMN_SUBTYPE;
 use crate::catalog::TimeseriesOptions;
 use crate::error::{Error, ErrorCode, Result};
@@ -64,6 +64,7 @@ pub(super) struct Walker<'o> {
     trust: u32,
     /// The fields of one document by the places of their names.
     slots: Box<[PlannedField; SLOTS]>,
+    texts: Texts,
 }
 
 /// Names as bits of places: those of the time, the metadata and the identity.
@@ -106,6 +107,7 @@ impl<'o> Walker<'o> {
             behind: Vec::new(),
             trust: TRUST_MAX,
             slots: Box::new([PlannedField::default(); SLOTS]),
+            texts: Texts::default(),
         }
     }
 
@@ -227,6 +229,7 @@ impl<'o> Walker<'o> {
         let document_bytes = document.as_bytes().len();
         let special = self.special;
         let (mut met, mut types, mut count, mut value_bytes) = (0u64, 0u32, 0u32, 0);
+        let mut texts = 0u64;
         let mut elements = document.iter();
         let mut before = None;
         while let Some((element, place)) = self.next_known(before, &mut elements) {
@@ -241,11 +244,19 @@ impl<'o> Walker<'o> {
             value_bytes += if of_meta { 0 } else { bytes };
             // Types above those that matter fall on others that do not.
             types |= u32::from(!of_meta) << (element.type_code() & 0x1F);
+            texts |= u64::from(element.type_code() == type_code::STRING) << place;
             met |= bit;
             count += 1;
         }
         if elements.rest() != [0] || met.count_ones() != count {
             return Ok(None);
+        }
+        texts &= !special.meta;
+        while texts != 0 {
+            if let Some(slot) = self.slots.get_mut(texts.trailing_zeros() as usize) {
+                slot.number_text(document, &mut self.texts);
+            }
+            texts &= texts - 1;
         }
         let start = self.plan.next();
         let is_planned = self.plan.add_places(&self.slots[..], met & !special.meta);

@@ -8,7 +8,7 @@
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use foldhash::quality::RandomState;
 use nilometer_bson::type_code;
@@ -77,72 +77,9 @@ impl Aliases {
         self.hash(collection, bytes).rotate_left(u64::BITS / 2)
     }
 
-    /// The series that metadata with the bytes `raw` and this hash names, if it is remembered.
-    pub(crate) fn get(
-        &self,
-        hash: u64,
-        collection: [u8; 16],
-        raw: &[u8],
-    ) -> Option<Arc<SeriesKey>> {
-        self.find(hash, |alias| {
-            alias.key.collection == collection
-                && matches!(&alias.sent, Sent::Bytes(known) if **known == *raw)
-        })
-    }
-
-    /// The series that metadata names which has these bytes and this hash when in order, if it is remembered; and whether it
-    /// was sent in the same order the last time.
-    pub(crate) fn get_in_order(
-        &self,
-        hash: u64,
-        collection: [u8; 16],
-        bytes: &[u8],
-        sent_as: u64,
-    ) -> Option<(Arc<SeriesKey>, bool)> {
-        let mut as_before = false;
-        let found = self.find(hash, |alias| {
-            let Sent::InOrder(before) = &alias.sent else {
-                return false;
-            };
-            let is_it = alias.key.collection == collection && alias.bytes() == bytes;
-            if is_it {
-                as_before = before.load(Ordering::Relaxed) == sent_as;
-                before.store(sent_as, Ordering::Relaxed);
-            }
-            is_it
-        });
-        found.map(|key| (key, as_before))
-    }
-
-    fn find(&self, hash: u64, mut is_it: impl FnMut(&Alias) -> bool) -> Option<Arc<SeriesKey>> {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let mut known = places.get(ways(hash))?.iter().flatten();
-        known
-            .find(|alias| alias.hash == hash && is_it(alias))
-            .map(|alias| alias.key.clone())
-    }
-
-    /// Reads what looks at these hashes will read, all of them side by side. It finds nothing: it has the processor wait
-    /// for its memory once instead of many times.
-    pub(crate) fn bring_near(&self, hashes: &[Option<u64>]) {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let of_hash = |hash: &u64| {
-            let mut known = places.get(ways(*hash))?.iter().flatten();
-            known.find(|alias| alias.hash == *hash)
-        };
-        let known: Vec<&Alias> = hashes.iter().flatten().filter_map(of_hash).collect();
-        let mut read = 0u64;
-        for alias in &known {
-            read ^= alias.key.hash();
-            if let Sent::Bytes(bytes) = &alias.sent {
-                read ^= bytes.first().map_or(0, |byte| u64::from(*byte));
-            }
-        }
-        for alias in &known {
-            let lines = alias.bytes().iter().step_by(LINE_BYTES);
-            read ^= lines.map(|byte| u64::from(*byte)).sum::<u64>();
-        }
-        std::hint::black_box(read);
+    /// What is remembered, for some looks at it. Whoever has this must not put anything.
+    pub(crate) fn read(&self) -> KnownAliases<'_> {
+        KnownAliases(self.places.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Remembers what series the bytes with this hash name.
@@ -173,6 +110,78 @@ impl Aliases {
                 *first = Some(alias);
             }
         }
+    }
+}
+
+/// The table while nobody puts anything into it.
+pub(crate) struct KnownAliases<'a>(RwLockReadGuard<'a, Vec<Option<Alias>>>);
+
+impl KnownAliases<'_> {
+    /// The series that metadata with the bytes `raw` and this hash names, if it is remembered.
+    pub(crate) fn get(
+        &self,
+        hash: u64,
+        collection: [u8; 16],
+        raw: &[u8],
+    ) -> Option<Arc<SeriesKey>> {
+        let found = self.find(hash, |alias| {
+            alias.key.collection == collection
+                && matches!(&alias.sent, Sent::Bytes(known) if **known == *raw)
+        });
+        found.cloned()
+    }
+
+    /// The series that metadata names which has these bytes and this hash when in order, if it is remembered; and whether it
+    /// was sent in the same order the last time.
+    pub(crate) fn get_in_order(
+        &self,
+        hash: u64,
+        collection: [u8; 16],
+        bytes: &[u8],
+        sent_as: u64,
+    ) -> Option<(&Arc<SeriesKey>, bool)> {
+        let mut as_before = false;
+        let found = self.find(hash, |alias| {
+            let Sent::InOrder(before) = &alias.sent else {
+                return false;
+            };
+            let is_it = alias.key.collection == collection && alias.bytes() == bytes;
+            if is_it {
+                as_before = before.load(Ordering::Relaxed) == sent_as;
+                before.store(sent_as, Ordering::Relaxed);
+            }
+            is_it
+        });
+        found.map(|key| (key, as_before))
+    }
+
+    fn find(&self, hash: u64, mut is_it: impl FnMut(&Alias) -> bool) -> Option<&Arc<SeriesKey>> {
+        let mut known = self.0.get(ways(hash))?.iter().flatten();
+        known
+            .find(|alias| alias.hash == hash && is_it(alias))
+            .map(|alias| &alias.key)
+    }
+
+    /// Reads what looks at these hashes will read, all of them side by side. It finds nothing: it has the processor wait
+    /// for its memory once instead of many times.
+    pub(crate) fn bring_near(&self, hashes: &[Option<u64>]) {
+        let of_hash = |hash: &u64| {
+            let mut known = self.0.get(ways(*hash))?.iter().flatten();
+            known.find(|alias| alias.hash == *hash)
+        };
+        let known: Vec<&Alias> = hashes.iter().flatten().filter_map(of_hash).collect();
+        let mut read = 0u64;
+        for alias in &known {
+            read ^= alias.key.hash();
+            if let Sent::Bytes(bytes) = &alias.sent {
+                read ^= bytes.first().map_or(0, |byte| u64::from(*byte));
+            }
+        }
+        for alias in &known {
+            let lines = alias.bytes().iter().step_by(LINE_BYTES);
+            read ^= lines.map(|byte| u64::from(*byte)).sum::<u64>();
+        }
+        std::hint::black_box(read);
     }
 }
 
@@ -215,7 +224,7 @@ mod tests {
 
         fn learn(&mut self, meta: &Document) -> Arc<SeriesKey> {
             let key = Self::key(meta);
-            if let Some(added) = self.order.add(meta.as_ref()) {
+            if let Some(added) = self.order.add(meta.as_ref(), &[]) {
                 let bytes = self.order.bytes(&added);
                 let hash = self.aliases.hash_in_order(COLLECTION, bytes);
                 self.aliases.put_in_order(hash, added.sent_as, key.clone());
@@ -224,12 +233,13 @@ mod tests {
         }
 
         fn get(&mut self, collection: [u8; 16], meta: &Document) -> Option<(Arc<SeriesKey>, bool)> {
-            let added = self.order.add(meta.as_ref())?;
+            let added = self.order.add(meta.as_ref(), &[])?;
             let bytes = self.order.bytes(&added);
             let hash = self.aliases.hash_in_order(collection, bytes);
-            self.aliases.bring_near(&[None, Some(hash)]);
-            self.aliases
-                .get_in_order(hash, collection, bytes, added.sent_as)
+            let aliases = self.aliases.read();
+            aliases.bring_near(&[None, Some(hash)]);
+            let found = aliases.get_in_order(hash, collection, bytes, added.sent_as);
+            found.map(|(key, as_before)| (key.clone(), as_before))
         }
 
         fn finds(&mut self, collection: [u8; 16], meta: &Document) -> Option<Arc<SeriesKey>> {
@@ -291,13 +301,13 @@ mod tests {
     fn equal_hashes_are_looked_at_closer() {
         let meta = doc! { "a": 1, "b": 2 };
         let (mut known, key) = learned(&meta);
-        let added = known.order.add(meta.as_ref()).unwrap();
+        let added = known.order.add(meta.as_ref(), &[]).unwrap();
         let bytes = known.order.bytes(&added);
         let hash = known.aliases.hash_in_order(COLLECTION, bytes);
         known.aliases.put(hash ^ 1 << 60, bytes, key);
         for other in [doc! { "a": 1, "b": 3 }, doc! { "a": 1 }, doc! {}] {
             let bytes = other.as_bytes();
-            let aliases = &known.aliases;
+            let aliases = known.aliases.read();
             assert_eq!(aliases.get_in_order(hash, COLLECTION, bytes, 0), None);
             assert_eq!(aliases.get(hash, COLLECTION, bytes), None);
             assert_eq!(aliases.get(hash ^ 1 << 60, COLLECTION, bytes), None);
@@ -314,7 +324,12 @@ mod tests {
                 .aliases
                 .put(hash(n), meta.as_bytes(), Known::key(meta));
         }
-        let found = |n: usize| known.aliases.get(hash(n), COLLECTION, metas[n].as_bytes());
+        let found = |n: usize| {
+            known
+                .aliases
+                .read()
+                .get(hash(n), COLLECTION, metas[n].as_bytes())
+        };
         assert!(found(0).is_none());
         for (n, meta) in metas.iter().enumerate().skip(1) {
             assert_eq!(found(n).unwrap().meta, Known::key(meta).meta);
@@ -329,7 +344,10 @@ mod tests {
         let bytes = normalised.as_bytes()[1..].to_vec();
         let key = Arc::new(SeriesKey::new(COLLECTION, normalised, &hasher));
         known.aliases.put_in_order(5, 0, key);
-        assert_eq!(known.aliases.get_in_order(5, COLLECTION, &bytes, 0), None);
+        assert_eq!(
+            known.aliases.read().get_in_order(5, COLLECTION, &bytes, 0),
+            None
+        );
     }
 
     #[test]

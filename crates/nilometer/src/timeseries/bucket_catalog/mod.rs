@@ -39,13 +39,13 @@ pub(crate) use eviction::Evicted;
 pub use memory::Gauges;
 pub(crate) use names::{CollectionNames, Names};
 pub(crate) use normal_order::{InOrder, NormalOrder};
-pub(crate) use plan::{Plan, PlannedField, Walked};
+pub(crate) use plan::{Plan, PlannedField, Texts, Walked};
 pub use rollover::BucketLimits;
 pub(crate) use series::SeriesKey;
 pub use stats::BucketCounters;
 pub(crate) use stats::increment;
 
-pub(crate) use aliases::Aliases;
+pub(crate) use aliases::{Aliases, KnownAliases};
 use bucket::Usage;
 pub(crate) use reopening::BucketStorage;
 use series::StripeLock;

@@ -53,16 +53,35 @@ impl Beginning {
     }
 
     /// Of the name at the front of a window, and its length; `None` if it does not end there.
-    ///
-    /// Nothing branches on how long it is: where fields come in any order that cannot be foreseen. And the length, which
-    /// tells where to go on, takes only few steps that wait for each other.
     #[inline]
-    pub(super) fn in_window(window: &[u8; WINDOW]) -> Option<(Self, usize)> {
-        let word = |at: usize| {
-            let word = window.get(at * WORD..)?.first_chunk::<WORD>()?;
-            Some(u64::from_le_bytes(*word))
+    fn in_window(window: &[u8; WINDOW]) -> Option<(Self, usize)> {
+        Self::in_words(
+            word_at(window, 0)?,
+            word_at(window, 1)?,
+            word_at(window, 2)?,
+        )
+    }
+
+    /// The same of a window of less than that, but more than a word: bytes behind it count as zeros.
+    #[inline]
+    fn in_short_window(bytes: &[u8]) -> Option<(Self, usize)> {
+        let missing = WINDOW.checked_sub(bytes.len())?;
+        let last = u64::from_le_bytes(*bytes.last_chunk()?);
+        // What the last word has of the one in front of it goes, all of it where that is the whole.
+        let rest = |bytes: usize| last.checked_shr(8 * bytes as u32).unwrap_or(0);
+        let (second, third) = match missing.checked_sub(WORD) {
+            None => (word_at(bytes, 1)?, rest(missing)),
+            Some(missing) => (rest(missing), 0),
         };
-        let (first, second, third) = (word(0)?, word(1)?, word(2)?);
+        Self::in_words(word_at(bytes, 0)?, second, third)
+    }
+
+    /// The same of the words of a window.
+    ///
+    /// Nothing branches on how long the name is: where fields come in any order that cannot be foreseen. And the length,
+    /// which tells where to go on, takes only few steps that wait for each other.
+    #[inline]
+    fn in_words(first: u64, second: u64, third: u64) -> Option<(Self, usize)> {
         let ends = (zeros(first), zeros(second), zeros(third));
         let (in_first, in_second) = (ends.0 != 0, ends.0 | ends.1 != 0);
         if !in_second & (ends.2 == 0) {
@@ -92,6 +111,13 @@ impl Beginning {
     }
 }
 
+/// The word at this place of some bytes.
+#[inline]
+fn word_at(bytes: &[u8], place: usize) -> Option<u64> {
+    let word = bytes.get(place * WORD..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*word))
+}
+
 /// Marks at the zeros of a word. The lowest is exact; those above it may not be.
 #[inline]
 fn zeros(word: u64) -> u64 {
@@ -117,6 +143,8 @@ struct Known {
 struct Slot {
     beginning: Beginning,
     place: u16,
+    /// How many names come before it in their order.
+    rank: u16,
 }
 
 /// No name has this place.
@@ -125,6 +153,7 @@ const NO_PLACE: u16 = u16::MAX;
 const FREE: Slot = Slot {
     beginning: Beginning::NONE,
     place: NO_PLACE,
+    rank: 0,
 };
 
 /// Names, and slots that tell their places: a name is in the slot that its beginning is multiplied to, or behind it.
@@ -145,16 +174,16 @@ impl Table {
         }
     }
 
-    /// The places of names that begin so.
+    /// The slots of names that begin so.
     #[inline]
-    fn alike(&self, beginning: Beginning) -> impl Iterator<Item = u16> {
+    fn alike(&self, beginning: Beginning) -> impl Iterator<Item = &Slot> {
         let mut at = beginning.slot(self.multiplier, self.slots.len());
         std::iter::from_fn(move || {
             loop {
                 let slot = self.slots.get(at)?;
                 at = (at + 1) & (self.slots.len() - 1);
                 if slot.beginning.is(beginning) {
-                    return Some(slot.place);
+                    return Some(slot);
                 }
                 if slot.place == NO_PLACE {
                     return None;
@@ -170,7 +199,11 @@ impl Table {
         let is_free = |at: &usize| self.slots.get(*at).is_some_and(|s| s.place == NO_PLACE);
         let free = (own..slots).chain(0..own).find(is_free);
         if let Some(slot) = free.and_then(|free| self.slots.get_mut(free)) {
-            *slot = Slot { beginning, place };
+            *slot = Slot {
+                beginning,
+                place,
+                rank: 0,
+            };
         }
         free == Some(own)
     }
@@ -189,6 +222,10 @@ impl Table {
         self.known.push(Known { name, known, rank });
         if !is_alone || self.known.len() * SLOTS_FOR_A_NAME > self.slots.len() {
             self.spread();
+        }
+        for slot in &mut self.slots {
+            let known = self.known.get(usize::from(slot.place));
+            slot.rank = known.map_or(0, |known| known.rank);
         }
     }
 
@@ -255,45 +292,48 @@ impl Names {
         known.map(|known| &known.known)
     }
 
-    /// How many names come before the one at a place, in their order.
-    #[inline]
-    pub(super) fn rank(&self, place: u16) -> Option<u16> {
-        self.0.known.get(usize::from(place)).map(|known| known.rank)
-    }
-
-    /// The place of a name shorter than a window.
-    #[inline]
-    pub(super) fn short(&self, beginning: Beginning) -> Option<u16> {
-        self.0.alike(beginning).next()
-    }
-
     /// The place of the name that `bytes` begin with, behind which there is a zero, and its length.
     #[inline(always)]
     pub(crate) fn at_front(&self, bytes: &[u8]) -> Option<(u16, usize)> {
+        let (slot, length) = self.slot_at_front(bytes)?;
+        Some((slot.place, length))
+    }
+
+    /// How many names come before the one that `bytes` begin with, in their order, and its length.
+    #[inline(always)]
+    pub(super) fn rank_at_front(&self, bytes: &[u8]) -> Option<(u16, usize)> {
+        let (slot, length) = self.slot_at_front(bytes)?;
+        Some((slot.rank, length))
+    }
+
+    #[inline(always)]
+    fn slot_at_front(&self, bytes: &[u8]) -> Option<(&Slot, usize)> {
         match bytes.first_chunk().and_then(Beginning::in_window) {
-            Some((beginning, length)) => Some((self.short(beginning)?, length)),
-            None => self.at_front_of_few(bytes),
+            Some((beginning, length)) => Some((self.0.alike(beginning).next()?, length)),
+            None => self.slot_at_front_of_few(bytes),
         }
     }
 
-    /// The same for a name that is long, or has few bytes behind it.
+    /// The same for a name that has few bytes behind it, or is long.
     #[inline(never)]
-    fn at_front_of_few(&self, bytes: &[u8]) -> Option<(u16, usize)> {
-        let mut window = [0; WINDOW];
-        if let Some(front) = window.get_mut(..bytes.len()) {
-            front.copy_from_slice(bytes);
-            let (beginning, length) = Beginning::in_window(&window)?;
-            return Some((self.short(beginning)?, length)).filter(|_| length < bytes.len());
+    fn slot_at_front_of_few(&self, bytes: &[u8]) -> Option<(&Slot, usize)> {
+        if let Some((beginning, length)) = Beginning::in_short_window(bytes) {
+            let slot = self.0.alike(beginning).next()?;
+            return (length < bytes.len()).then_some((slot, length));
         }
         let length = bytes.iter().position(|byte| *byte == 0)?;
-        let place = self.place_of(bytes.get(..length)?)?;
-        Some((place, length))
+        Some((self.slot_of(bytes.get(..length)?)?, length))
+    }
+
+    /// The slot of a name that has a place.
+    fn slot_of(&self, name: &[u8]) -> Option<&Slot> {
+        let is_it = |slot: &&Slot| self.name(slot.place).is_some_and(|n| n.as_bytes() == name);
+        self.0.alike(Beginning::of(name)).find(is_it)
     }
 
     /// The place of a name that has one.
     fn place_of(&self, name: &[u8]) -> Option<u16> {
-        let is_it = |place: &u16| self.name(*place).is_some_and(|n| n.as_bytes() == name);
-        self.0.alike(Beginning::of(name)).find(is_it)
+        self.slot_of(name).map(|slot| slot.place)
     }
 
     /// The place of a name, which is made if there is none; `None` if the name is no UTF-8, or there are too many.
@@ -388,13 +428,13 @@ mod tests {
         let mut sorted: Vec<&String> = all.iter().collect();
         sorted.sort();
         for (place, name) in all.iter().enumerate() {
-            let rank = sorted.iter().position(|other| *other == name);
-            assert_eq!(names.rank(place as u16).map(usize::from), rank);
-        }
-        for (place, name) in all.iter().enumerate() {
+            let rank = sorted.iter().position(|other| *other == name).unwrap();
             for behind in [0, 5, 40] {
-                let found = names.at_front(&in_document(name, behind));
+                let element = in_document(name, behind);
+                let found = names.at_front(&element);
                 assert_eq!(found, Some((place as u16, name.len())), "{name}");
+                let found = names.rank_at_front(&element);
+                assert_eq!(found, Some((rank as u16, name.len())), "{name}");
             }
         }
     }

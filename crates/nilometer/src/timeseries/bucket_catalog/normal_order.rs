@@ -46,9 +46,9 @@ pub(crate) struct InOrder {
 #[derive(Debug)]
 pub(crate) struct NormalOrder {
     names: Names,
-    /// One as it was sent, and padding.
+    /// One as it was sent, and padding, where it has none.
     sent: Vec<u8>,
-    /// Where fields lie in it, and how long they are, by rank.
+    /// Where fields lie in the one that is looked at, and how long they are, by rank.
     fields: Box<[(u16, u16); RANKS]>,
     /// Those in order, and behind them bytes that mean nothing.
     ordered: Vec<u8>,
@@ -82,12 +82,12 @@ impl NormalOrder {
         self.ordered.get(of.bytes.clone()).unwrap_or_default()
     }
 
-    /// Puts metadata in order.
-    pub(crate) fn add(&mut self, meta: DocRef<'_>) -> Option<InOrder> {
+    /// Puts metadata in order. `onward` are its bytes and what lies behind it in the measurement.
+    pub(crate) fn add(&mut self, meta: DocRef<'_>, onward: &[u8]) -> Option<InOrder> {
         if meta.as_bytes().len() > META_BYTES_MAX {
             return None;
         }
-        if let Some(added) = self.add_known(meta) {
+        if let Some(added) = self.add_known(meta, onward) {
             return Some(added);
         }
         let known = self.names.len();
@@ -95,25 +95,35 @@ impl NormalOrder {
             self.names.place(element.name_bytes());
         }
         match self.names.len() > known {
-            true => self.add_known(meta),
+            true => self.add_known(meta, onward),
             false => None,
         }
     }
 
     /// The same if its names are known.
-    fn add_known(&mut self, meta: DocRef<'_>) -> Option<InOrder> {
-        let bytes = meta.as_bytes();
-        self.sent.clear();
-        self.sent.extend_from_slice(bytes);
-        self.sent.extend_from_slice(&[0; PADDING]);
-        let end = bytes.len() - 1;
+    fn add_known(&mut self, meta: DocRef<'_>, onward: &[u8]) -> Option<InOrder> {
+        if onward.len() >= meta.as_bytes().len() + PADDING {
+            return self.add_padded(meta, onward);
+        }
+        let mut sent = std::mem::take(&mut self.sent);
+        sent.clear();
+        sent.extend_from_slice(meta.as_bytes());
+        sent.extend_from_slice(&[0; PADDING]);
+        let added = self.add_padded(meta, &sent);
+        self.sent = sent;
+        added
+    }
+
+    /// The same for metadata whose bytes have enough behind them.
+    fn add_padded(&mut self, meta: DocRef<'_>, sent: &[u8]) -> Option<InOrder> {
+        let meta_bytes = meta.as_bytes().len();
+        let end = meta_bytes - 1;
         let (mut at, mut sent_as) = (HEAD, 0u64);
         let (mut met, mut count, mut types) = (0u64, 0, 0u32);
         while at < end {
-            let (&type_code, named) = self.sent.get(at..)?.split_first()?;
-            let (place, length) = self.names.at_front(named)?;
+            let (&type_code, named) = sent.get(at..)?.split_first()?;
+            let (rank, length) = self.names.rank_at_front(named)?;
             let field_bytes = 1 + length + 1 + value_length(type_code, named.get(length + 1..)?)?;
-            let rank = self.names.rank(place)?;
             // They are short: no longer than all metadata.
             *self.fields.get_mut(usize::from(rank))? = (at as u16, field_bytes as u16);
             sent_as = sent_as.wrapping_mul(31).wrapping_add(u64::from(rank));
@@ -128,25 +138,25 @@ impl NormalOrder {
         if types & NESTED != 0 && !meta.iter().all(|field| is_normalised(field.value())) {
             return None;
         }
-        let bytes = self.copy(met, bytes.len())?;
+        let bytes = self.copy(sent, met, meta_bytes)?;
         Some(InOrder { bytes, sent_as })
     }
 
     /// Copies the fields with these ranks, given as bits, one behind the other: a document of this length.
-    fn copy(&mut self, mut ranks: u64, length: usize) -> Option<Range<usize>> {
+    fn copy(&mut self, sent: &[u8], mut ranks: u64, length: usize) -> Option<Range<usize>> {
         let (start, end) = (self.used, self.used + length);
         if self.ordered.len() < end + PADDING {
             self.ordered.resize(end + PADDING, 0);
         }
         let head = self.ordered.get_mut(start..start + HEAD)?;
-        head.copy_from_slice(self.sent.get(..HEAD)?);
+        head.copy_from_slice(sent.get(..HEAD)?);
         let mut at = start + HEAD;
         while ranks != 0 {
             let rank = ranks.trailing_zeros() as usize;
             ranks &= ranks - 1;
             let (from, bytes) = *self.fields.get(rank)?;
             let (from, bytes) = (usize::from(from), usize::from(bytes));
-            let (field, to) = (self.sent.get(from..)?, self.ordered.get_mut(at..)?);
+            let (field, to) = (sent.get(from..)?, self.ordered.get_mut(at..)?);
             if bytes <= COPIED {
                 // What is too much is written over by those behind.
                 *to.first_chunk_mut::<COPIED>()? = *field.first_chunk()?;
@@ -173,9 +183,16 @@ mod tests {
         meta.as_bytes()[1..].to_vec()
     }
 
+    /// In order, whatever lies behind it.
     fn ordered(order: &mut NormalOrder, meta: &Document) -> Option<Vec<u8>> {
-        let added = order.add(meta.as_ref())?;
-        Some(order.bytes(&added).to_vec())
+        let mut all = [0, 1, PADDING, 200].into_iter().map(|behind| {
+            let onward = [meta.as_bytes(), &vec![2; behind]].concat();
+            let added = order.add(meta.as_ref(), &onward)?;
+            Some(order.bytes(&added).to_vec())
+        });
+        let first = all.next()?;
+        assert!(all.all(|other| other == first), "{meta:?}");
+        first
     }
 
     #[test]
@@ -227,8 +244,11 @@ mod tests {
                 let mut bytes = whole.as_bytes().to_vec();
                 bytes[at] = byte;
                 let broken = DocRef::new(&bytes).unwrap();
-                if let Some(added) = order.add(broken) {
-                    assert_eq!(order.bytes(&added).len(), bytes.len());
+                for behind in [0, 200] {
+                    let onward = [&bytes[..], &vec![byte; behind]].concat();
+                    if let Some(added) = order.add(broken, &onward) {
+                        assert_eq!(order.bytes(&added).len(), bytes.len());
+                    }
                 }
             }
         }
@@ -237,7 +257,7 @@ mod tests {
     #[test]
     fn orders_are_told_from_each_other() {
         let mut order = NormalOrder::new(Names::default());
-        let mut sent_as = |meta: Document| order.add(meta.as_ref()).unwrap().sent_as;
+        let mut sent_as = |meta: Document| order.add(meta.as_ref(), &[]).unwrap().sent_as;
         let one = sent_as(doc! { "a": 1, "b": 2 });
         assert_eq!(one, sent_as(doc! { "a": 3, "b": 4 }));
         assert_ne!(one, sent_as(doc! { "b": 2, "a": 1 }));

@@ -1,7 +1,8 @@
 //! The fields of one command's measurements, walked once.
 //!
 //! Whoever groups measurements walks their fields, and the bucket they go to needs the same fields again, long after they
-//! have left the processor's cache. The plan keeps them side by side: whose name, which type, and of numbers the value.
+//! have left the processor's cache. The plan keeps them side by side: whose name, which type, of numbers the value, and
+//! of texts that come again and again a number.
 
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ pub(crate) struct PlannedField {
     /// The place of its name.
     pub(crate) name: u16,
     pub(super) type_code: u8,
+    /// Of a text its number ([`Texts`]); 0 if it has none.
+    pub(super) text: u8,
 }
 
 impl PlannedField {
@@ -41,7 +44,19 @@ impl PlannedField {
             at: at as u32,
             name,
             type_code: element.type_code(),
+            text: 0,
         }
+    }
+
+    /// Gives the field, which is a text, its number.
+    #[inline]
+    pub(crate) fn number_text(&mut self, document: DocRef<'_>, texts: &mut Texts) {
+        let value = document.as_bytes().get(self.at()..);
+        let value = value.and_then(|value| {
+            let length = u32::from_le_bytes(*value.first_chunk()?);
+            value.get(..LENGTH_BYTES + length as usize)
+        });
+        self.text = value.map_or(0, |value| texts.number(self.name, value));
     }
 
     /// Where in its document the value begins.
@@ -70,6 +85,58 @@ impl PlannedField {
                 value.unwrap_or_default()
             }
         }
+    }
+}
+
+/// Texts that have numbers, at most.
+const TEXTS_MAX: usize = u8::MAX as usize;
+
+/// Longer texts have no numbers, in bytes of their values.
+const TEXT_BYTES_MAX: usize = 64;
+
+/// Texts of a field that are looked at for one that comes again.
+const LATEST: usize = 4;
+
+/// Numbers of texts that fields repeat: who has met a number knows the text without a look at the document.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    /// Their values by number, the first of which is 1.
+    known: Vec<Box<[u8]>>,
+    /// By the places of names the numbers given last; 0 for none.
+    latest: Vec<[u8; LATEST]>,
+}
+
+impl Texts {
+    /// The number of the value of a field; 0 if it gets none.
+    #[inline]
+    fn number(&mut self, name: u16, value: &[u8]) -> u8 {
+        let place = usize::from(name);
+        let is_it = |number: &u8| {
+            let known = self.known.get(usize::from(*number).wrapping_sub(1));
+            known.is_some_and(|known| **known == *value)
+        };
+        let latest = self.latest.get(place);
+        match latest.and_then(|latest| latest.iter().copied().find(is_it)) {
+            Some(known) => known,
+            None => self.add(place, value),
+        }
+    }
+
+    #[inline(never)]
+    fn add(&mut self, place: usize, value: &[u8]) -> u8 {
+        if self.known.len() == TEXTS_MAX || value.len() > TEXT_BYTES_MAX {
+            return 0;
+        }
+        if self.latest.len() <= place {
+            self.latest.resize(place + 1, [0; LATEST]);
+        }
+        self.known.push(value.into());
+        let number = self.known.len() as u8;
+        if let Some(latest) = self.latest.get_mut(place) {
+            latest.rotate_right(1);
+            latest[0] = number;
+        }
+        number
     }
 }
 
@@ -131,10 +198,16 @@ impl Plan {
         if self.fields.len() + fields.len() > FIELDS_MAX {
             return false;
         }
+        // Most have all places but that of the metadata: neighbours are added together.
+        let mut from = 0;
         while places != 0 {
-            let place = places.trailing_zeros() as usize;
-            self.fields.extend(fields.get(place).copied());
-            places &= places - 1;
+            from += places.trailing_zeros() as usize;
+            places >>= places.trailing_zeros();
+            let count = places.trailing_ones();
+            let run = fields.get(from..from + count as usize);
+            self.fields.extend_from_slice(run.unwrap_or_default());
+            from += count as usize;
+            places = places.checked_shr(count).unwrap_or(0);
         }
         true
     }

@@ -40,6 +40,8 @@ pub(crate) struct Stage<'a> {
     pub(super) plan: Plan,
     /// Texts met last, by the places of names: most are the same again, and need not be checked again.
     texts: Vec<ValueRef<'a>>,
+    /// Texts by their numbers, missing until they were met.
+    numbered: Vec<ValueRef<'a>>,
     /// Used again, too, for measurements that need a closer look.
     found: Found<'a>,
 }
@@ -104,9 +106,28 @@ fn put<'a>(columns: &mut Vec<Vec<ValueRef<'a>>>, column: usize, row: usize, valu
     }
 }
 
-/// The text of a field, compared with the one before it first.
+/// The text of a field: of one that has a number there is no need to look at the document.
 #[inline]
 fn text<'a>(
+    texts: &mut Vec<ValueRef<'a>>,
+    numbered: &mut [ValueRef<'a>],
+    field: &PlannedField,
+    document: DocRef<'a>,
+) -> ValueRef<'a> {
+    let known = numbered.get_mut(usize::from(field.text));
+    match known.filter(|_| field.text > 0) {
+        Some(known) => {
+            if known.is_missing() {
+                *known = field.value(document);
+            }
+            *known
+        }
+        None => unnumbered_text(texts, field, document),
+    }
+}
+
+/// The text of a field, compared with the one before it first.
+fn unnumbered_text<'a>(
     texts: &mut Vec<ValueRef<'a>>,
     field: &PlannedField,
     document: DocRef<'a>,
@@ -136,6 +157,7 @@ impl<'a> Stage<'a> {
             columns: Vec::new(),
             plan,
             texts: Vec::new(),
+            numbered: vec![ValueRef::Missing; usize::from(u8::MAX) + 1],
             found: Found::default(),
         }
     }
@@ -195,7 +217,10 @@ impl<'a> Stage<'a> {
                     name.and_then(|name| bucket.find_scalar(name, field.name, field.type_code));
                 if let Some(at) = at {
                     let value = match field.type_code {
-                        type_code::STRING => text(&mut self.texts, field, measurement.document),
+                        type_code::STRING => {
+                            let (texts, numbered) = (&mut self.texts, &mut self.numbered);
+                            text(texts, numbered, field, measurement.document)
+                        }
                         _ => field.value(measurement.document),
                     };
                     put(&mut self.columns, at, row, value);
@@ -304,26 +329,45 @@ impl<'a> Stage<'a> {
 #[cfg(test)]
 mod tests {
     use super::super::super::tests::Draw;
+    use super::super::plan::Texts;
     use super::*;
     use nilometer_bson::{Document, doc};
 
     #[test]
     fn texts_are_those_of_their_documents_whatever_came_before() {
         let mut draw = Draw::new(5);
+        let long = "x".repeat(70);
         let known = [
-            "", "a", "ab", "abc", "abd", "abcd", "abcdefgh", "abcdefgi", "\u{e4}",
+            "", "a", "ab", "abc", "abd", "abcd", "abcdefgh", "abcdefgi", "\u{e4}", &long,
         ];
-        let documents: Vec<Document> = (0..500)
-            .map(|_| doc! { "s": known[draw.below(9) as usize], "behind": "abcdefgh" })
+        let documents: Vec<Document> = (0..3000)
+            .map(|at| {
+                // Few texts at first, then more than have numbers.
+                let text = match draw.below(3000) < at {
+                    true => format!("text {}", draw.below(400)),
+                    false => known[draw.below(10) as usize].into(),
+                };
+                doc! { "s": text, "behind": "abcdefgh" }
+            })
             .collect();
-        let mut texts = Vec::new();
+        let mut numbers = Texts::default();
+        let mut fields: Vec<(PlannedField, DocRef<'_>)> = Vec::new();
         for document in &documents {
             let document = document.as_ref();
             let field = document.iter().next().unwrap();
             let at = 4 + 1 + "s".len() + 1;
-            let planned = PlannedField::new(draw.below(2) as u16, &field, at);
-            let found = text(&mut texts, &planned, document);
-            assert_eq!(found.as_str(), field.value().as_str());
+            let mut planned = PlannedField::new(draw.below(2) as u16, &field, at);
+            planned.number_text(document, &mut numbers);
+            fields.push((planned, document));
+        }
+        let numbered = fields.iter().filter(|(field, _)| field.text > 0).count();
+        assert!((500..2900).contains(&numbered), "{numbered}");
+        // They are met in another order than they were numbered.
+        fields.sort_by_key(|(field, document)| (field.name, document.as_bytes().len() % 7));
+        let (mut texts, mut met) = (Vec::new(), vec![ValueRef::Missing; 256]);
+        for (field, document) in fields {
+            let found = text(&mut texts, &mut met, &field, document);
+            assert_eq!(found.as_str(), document.get("s").as_str());
         }
     }
 }
