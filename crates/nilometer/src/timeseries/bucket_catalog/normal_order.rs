@@ -1,7 +1,7 @@
 //! Metadata with its fields in the order of their names, which nobody sorts.
 //!
 //! Clients whose fields come in another order each time send the same names again and again. Which of them comes before
-//! which is known ([`Names::rank`]), so each field is noted at the place its name has among them, and those that are there
+//! which is known ([`Names::rank_at_front`]), so each field is noted at the place its name has among them, and those that are there
 //! are copied one behind the other. What comes of it are the bytes of the normalised metadata ([`SeriesMeta`]), or nothing:
 //! where a name is there twice, where there are too many, or where the fields within a value are not in order themselves.
 //!
