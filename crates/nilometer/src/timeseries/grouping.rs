@@ -203,6 +203,7 @@ impl<'g, 'a> Groups<'g, 'a> {
                     self.of_bytes(element, (document, measurement.document), hash)?
                 }
                 (ValueRef::Document(document), LookedFor::InOrder(ordered)) => {
+                    self.raw_looks.looks += 1;
                     self.of_fields(element, document, ordered)?
                 }
                 _ => {
@@ -299,25 +300,7 @@ impl<'g, 'a> Groups<'g, 'a> {
         })
     }
 
-    /// The group of metadata that is a document, by its bytes when in order.
-    fn of_fields(
-        &mut self,
-        meta: Element<'a>,
-        document: DocRef<'a>,
-        ordered: Option<Ordered>,
-    ) -> Result<usize> {
-        self.raw_looks.looks += 1;
-        let (at, as_before) = self.find_in_order(meta, ordered)?;
-        if as_before && let Some(group) = self.groups.get(at) {
-            self.raw_looks.finds += 1;
-            let (aliases, bytes) = (self.catalog.aliases(), document.as_bytes());
-            let hash = aliases.hash(self.collection, bytes);
-            aliases.put(hash, bytes, group.key.clone());
-        }
-        Ok(at)
-    }
-
-    /// The same by its bytes as they are, which have this hash; then by those in order, and at last by what it is when normalised.
+    /// The group of metadata that is a document, by its bytes as they are, which have this hash; then by those in order, and at last by what it is when normalised.
     fn of_bytes(
         &mut self,
         meta: Element<'a>,
@@ -343,12 +326,7 @@ impl<'g, 'a> Groups<'g, 'a> {
             }
             None => {
                 let ordered = self.in_order(document, within);
-                let (at, as_before) = self.find_in_order(meta, ordered)?;
-                if as_before && let Some(group) = self.groups.get(at) {
-                    self.raw_looks.finds += 1;
-                    aliases.put(hash, bytes, group.key.clone());
-                }
-                at
+                self.of_fields(meta, document, ordered)?
             }
         };
         let raws = &mut self.raws;
@@ -358,12 +336,14 @@ impl<'g, 'a> Groups<'g, 'a> {
         Ok(group)
     }
 
-    /// The group of metadata by its bytes when in order, and whether it came in the same order the last time.
-    fn find_in_order(
+    /// The group of metadata that is a document, by its bytes when in order. Where it comes in the same order as the last
+    /// time, it is looked for by its bytes as they are from then on.
+    fn of_fields(
         &mut self,
         meta: Element<'a>,
+        document: DocRef<'a>,
         mut ordered: Option<Ordered>,
-    ) -> Result<(usize, bool)> {
+    ) -> Result<usize> {
         let aliases = self.catalog.aliases();
         if let Some(ordered) = &mut ordered {
             // What was not remembered may have come a moment ago.
@@ -374,7 +354,13 @@ impl<'g, 'a> Groups<'g, 'a> {
                     KnownSeries::Group(at) => at,
                     KnownSeries::Key(key) => self.find(key),
                 };
-                return Ok((at, as_before));
+                if as_before && let Some(group) = self.groups.get(at) {
+                    self.raw_looks.finds += 1;
+                    let bytes = document.as_bytes();
+                    let hash = aliases.hash(self.collection, bytes);
+                    aliases.put(hash, bytes, group.key.clone());
+                }
+                return Ok(at);
             }
         }
         refuse_column(meta)?;
@@ -382,7 +368,7 @@ impl<'g, 'a> Groups<'g, 'a> {
         if let Some(Ordered { place, hash, .. }) = ordered {
             aliases.put_in_order(hash, place.sent_as, key.clone());
         }
-        Ok((self.find(key), false))
+        Ok(self.find(key))
     }
 
     /// The group of a series, if there is one.

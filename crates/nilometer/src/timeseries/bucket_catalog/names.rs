@@ -134,8 +134,6 @@ fn before_mark(marks: u64) -> u64 {
 struct Known {
     name: Arc<str>,
     known: KnownName,
-    /// How many names come before it in their order.
-    rank: u16,
 }
 
 /// Where a name may be found by how it begins.
@@ -143,8 +141,6 @@ struct Known {
 struct Slot {
     beginning: Beginning,
     place: u16,
-    /// How many names come before it in their order.
-    rank: u16,
 }
 
 /// No name has this place.
@@ -153,13 +149,14 @@ const NO_PLACE: u16 = u16::MAX;
 const FREE: Slot = Slot {
     beginning: Beginning::NONE,
     place: NO_PLACE,
-    rank: 0,
 };
 
 /// Names, and slots that tell their places: a name is in the slot that its beginning is multiplied to, or behind it.
 #[derive(Clone, Debug)]
 struct Table {
     known: Vec<Known>,
+    /// By place how many names come before one in their order.
+    ranks: Vec<u16>,
     /// A power of two.
     slots: Vec<Slot>,
     multiplier: u64,
@@ -169,21 +166,22 @@ impl Table {
     fn new() -> Self {
         Self {
             known: Vec::new(),
+            ranks: Vec::new(),
             slots: vec![FREE; SLOTS_MIN],
             multiplier: GOLDEN,
         }
     }
 
-    /// The slots of names that begin so.
+    /// The places of names that begin so.
     #[inline]
-    fn alike(&self, beginning: Beginning) -> impl Iterator<Item = &Slot> {
+    fn alike(&self, beginning: Beginning) -> impl Iterator<Item = u16> {
         let mut at = beginning.slot(self.multiplier, self.slots.len());
         std::iter::from_fn(move || {
             loop {
                 let slot = self.slots.get(at)?;
                 at = (at + 1) & (self.slots.len() - 1);
                 if slot.beginning.is(beginning) {
-                    return Some(slot);
+                    return Some(slot.place);
                 }
                 if slot.place == NO_PLACE {
                     return None;
@@ -199,11 +197,7 @@ impl Table {
         let is_free = |at: &usize| self.slots.get(*at).is_some_and(|s| s.place == NO_PLACE);
         let free = (own..slots).chain(0..own).find(is_free);
         if let Some(slot) = free.and_then(|free| self.slots.get_mut(free)) {
-            *slot = Slot {
-                beginning,
-                place,
-                rank: 0,
-            };
+            *slot = Slot { beginning, place };
         }
         free == Some(own)
     }
@@ -212,20 +206,17 @@ impl Table {
         let place = self.known.len();
         let is_alone = self.enter(place as u16, name.as_bytes());
         let mut rank = 0;
-        for known in &mut self.known {
+        for (known, other) in self.known.iter().zip(&mut self.ranks) {
             match known.name.as_bytes() < name.as_bytes() {
                 true => rank += 1,
-                false => known.rank += 1,
+                false => *other += 1,
             }
         }
+        self.ranks.push(rank);
         let known = KnownName::new(name.as_bytes());
-        self.known.push(Known { name, known, rank });
+        self.known.push(Known { name, known });
         if !is_alone || self.known.len() * SLOTS_FOR_A_NAME > self.slots.len() {
             self.spread();
-        }
-        for slot in &mut self.slots {
-            let known = self.known.get(usize::from(slot.place));
-            slot.rank = known.map_or(0, |known| known.rank);
         }
     }
 
@@ -295,45 +286,34 @@ impl Names {
     /// The place of the name that `bytes` begin with, behind which there is a zero, and its length.
     #[inline(always)]
     pub(crate) fn at_front(&self, bytes: &[u8]) -> Option<(u16, usize)> {
-        let (slot, length) = self.slot_at_front(bytes)?;
-        Some((slot.place, length))
+        match bytes.first_chunk().and_then(Beginning::in_window) {
+            Some((beginning, length)) => Some((self.0.alike(beginning).next()?, length)),
+            None => self.at_front_of_few(bytes),
+        }
     }
 
     /// How many names come before the one that `bytes` begin with, in their order, and its length.
     #[inline(always)]
     pub(super) fn rank_at_front(&self, bytes: &[u8]) -> Option<(u16, usize)> {
-        let (slot, length) = self.slot_at_front(bytes)?;
-        Some((slot.rank, length))
+        let (place, length) = self.at_front(bytes)?;
+        Some((*self.0.ranks.get(usize::from(place))?, length))
     }
 
-    #[inline(always)]
-    fn slot_at_front(&self, bytes: &[u8]) -> Option<(&Slot, usize)> {
-        match bytes.first_chunk().and_then(Beginning::in_window) {
-            Some((beginning, length)) => Some((self.0.alike(beginning).next()?, length)),
-            None => self.slot_at_front_of_few(bytes),
-        }
-    }
-
-    /// The same for a name that has few bytes behind it, or is long.
+    /// The place of a name at the front that has few bytes behind it, or is long.
     #[inline(never)]
-    fn slot_at_front_of_few(&self, bytes: &[u8]) -> Option<(&Slot, usize)> {
+    fn at_front_of_few(&self, bytes: &[u8]) -> Option<(u16, usize)> {
         if let Some((beginning, length)) = Beginning::in_short_window(bytes) {
-            let slot = self.0.alike(beginning).next()?;
-            return (length < bytes.len()).then_some((slot, length));
+            let place = self.0.alike(beginning).next()?;
+            return (length < bytes.len()).then_some((place, length));
         }
         let length = bytes.iter().position(|byte| *byte == 0)?;
-        Some((self.slot_of(bytes.get(..length)?)?, length))
-    }
-
-    /// The slot of a name that has a place.
-    fn slot_of(&self, name: &[u8]) -> Option<&Slot> {
-        let is_it = |slot: &&Slot| self.name(slot.place).is_some_and(|n| n.as_bytes() == name);
-        self.0.alike(Beginning::of(name)).find(is_it)
+        Some((self.place_of(bytes.get(..length)?)?, length))
     }
 
     /// The place of a name that has one.
     fn place_of(&self, name: &[u8]) -> Option<u16> {
-        self.slot_of(name).map(|slot| slot.place)
+        let is_it = |place: &u16| self.name(*place).is_some_and(|n| n.as_bytes() == name);
+        self.0.alike(Beginning::of(name)).find(is_it)
     }
 
     /// The place of a name, which is made if there is none; `None` if the name is no UTF-8, or there are too many.

@@ -110,20 +110,29 @@ fn put<'a>(columns: &mut Vec<Vec<ValueRef<'a>>>, column: usize, row: usize, valu
 #[inline]
 fn text<'a>(
     texts: &mut Vec<ValueRef<'a>>,
-    numbered: &mut [ValueRef<'a>],
+    numbered: &mut Vec<ValueRef<'a>>,
     field: &PlannedField,
     document: DocRef<'a>,
 ) -> ValueRef<'a> {
-    let known = numbered.get_mut(usize::from(field.text));
-    match known.filter(|_| field.text > 0) {
-        Some(known) => {
-            if known.is_missing() {
-                *known = field.value(document);
-            }
-            *known
-        }
-        None => unnumbered_text(texts, field, document),
+    let number = usize::from(field.text);
+    if number == 0 {
+        return unnumbered_text(texts, field, document);
     }
+    if let Some(known) = numbered.get(number).filter(|known| !known.is_missing()) {
+        return *known;
+    }
+    keep(numbered, number, field.value(document))
+}
+
+/// Keeps a text at its place.
+fn keep<'a>(texts: &mut Vec<ValueRef<'a>>, place: usize, value: ValueRef<'a>) -> ValueRef<'a> {
+    if texts.len() <= place {
+        texts.resize(place + 1, ValueRef::Missing);
+    }
+    if let Some(known) = texts.get_mut(place) {
+        *known = value;
+    }
+    value
 }
 
 /// The text of a field, compared with the one before it first.
@@ -139,14 +148,7 @@ fn unnumbered_text<'a>(
     {
         return known;
     }
-    let value = field.value(document);
-    if texts.len() <= place {
-        texts.resize(place + 1, ValueRef::Missing);
-    }
-    if let Some(known) = texts.get_mut(place) {
-        *known = value;
-    }
-    value
+    keep(texts, place, field.value(document))
 }
 
 impl<'a> Stage<'a> {
@@ -157,7 +159,7 @@ impl<'a> Stage<'a> {
             columns: Vec::new(),
             plan,
             texts: Vec::new(),
-            numbered: vec![ValueRef::Missing; usize::from(u8::MAX) + 1],
+            numbered: Vec::new(),
             found: Found::default(),
         }
     }
@@ -364,7 +366,7 @@ mod tests {
         assert!((500..2900).contains(&numbered), "{numbered}");
         // They are met in another order than they were numbered.
         fields.sort_by_key(|(field, document)| (field.name, document.as_bytes().len() % 7));
-        let (mut texts, mut met) = (Vec::new(), vec![ValueRef::Missing; 256]);
+        let (mut texts, mut met) = (Vec::new(), Vec::new());
         for (field, document) in fields {
             let found = text(&mut texts, &mut met, &field, document);
             assert_eq!(found.as_str(), document.get("s").as_str());
