@@ -1,9 +1,10 @@
 //! BSON for Nilometer: values and documents as bytes, their order and arithmetic, index key
-//! strings, and the BSONColumn codec with the typed blocks it decodes into.
+//! strings, the BSONColumn codec with the typed blocks it decodes into, and civil dates.
 //!
 //! Pure: no files, threads, clock or randomness.
 
 pub mod block;
+pub mod civil_date;
 pub mod column;
 pub mod decimal128;
 pub mod document;

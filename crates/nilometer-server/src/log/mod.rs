@@ -11,7 +11,6 @@
 //! with `startup = true` is also kept for every shell that connects. A field called `json.x` is JSON
 //! already: it becomes the attribute `x` as it stands.
 
-mod date;
 mod json;
 
 use std::cell::Cell;
@@ -23,11 +22,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nilometer::services::LogRing;
+use nilometer_bson::civil_date::iso_with_offset;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-pub use date::iso_date;
 use json::{write_number, write_string};
 
 thread_local! {
@@ -147,7 +146,7 @@ impl Fields {
         let now_ms = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
         let mut line = String::with_capacity(160 + self.attributes.len());
         line.push_str("{\"t\":{\"$date\":\"");
-        line.push_str(&iso_date(now_ms));
+        line.push_str(&iso_with_offset(now_ms));
         line.push_str("\"},\"s\":\"");
         line.push_str(severity(level));
         line.push_str("\",\"c\":");

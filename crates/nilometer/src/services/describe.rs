@@ -1,11 +1,11 @@
 //! What runs, who is connected and which sessions are open, as documents: for the commands and
 //! the aggregation stages that show them.
 
+use nilometer_bson::civil_date::iso_with_offset;
 use nilometer_bson::{Binary, Document, DocumentBuilder, Value, doc};
 use sha2::{Digest, Sha256};
 
 use super::{OperationEntry, Services};
-use crate::eval::date::civil::date_of_days;
 use crate::session::{ClientMetadata, UserName};
 
 /// Bytes of a command that are shown whole; more is cut.
@@ -68,7 +68,7 @@ fn common(
         .append("appName", client.application_name())
         .append("clientMetadata", client.document.clone())
         .append("active", active)
-        .append("currentOpTime", iso_time(services.clock.now_ms()));
+        .append("currentOpTime", iso_with_offset(services.clock.now_ms()));
     if let Some(user) = user {
         let user = doc! {"user": user.user.as_str(), "db": user.db.as_str()};
         out.append("effectiveUsers", vec![Value::from(user)]);
@@ -146,15 +146,6 @@ fn cut(command: &Document) -> Document {
     short.finish()
 }
 
-/// `2026-01-02T03:04:05.678+00:00`.
-fn iso_time(ms: i64) -> String {
-    let (days, of_day) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000));
-    let (year, month, day) = date_of_days(days);
-    let (hours, minutes) = (of_day / 3_600_000, of_day / 60_000 % 60);
-    let (seconds, millis) = (of_day / 1000 % 60, of_day % 1000);
-    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}+00:00")
-}
-
 /// Describes the open logical sessions of those users whom `shows` picks, with their names if asked to.
 pub(crate) fn sessions(
     services: &Services,
@@ -198,7 +189,10 @@ mod tests {
 
     #[test]
     fn a_moment_is_shown_in_utc() {
-        assert_eq!(iso_time(1_700_000_000_123), "2023-11-14T22:13:20.123+00:00");
-        assert_eq!(iso_time(-1), "1969-12-31T23:59:59.999+00:00");
+        assert_eq!(
+            iso_with_offset(1_700_000_000_123),
+            "2023-11-14T22:13:20.123+00:00"
+        );
+        assert_eq!(iso_with_offset(-1), "1969-12-31T23:59:59.999+00:00");
     }
 }

@@ -16,6 +16,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use nilometer_bson::civil_date::DAY_MS;
 use nilometer_bson::extjson::parse_value;
 use nilometer_bson::{Binary, Document, DocumentBuilder, Value};
 use parquet::basic::{LogicalType, TimeUnit};
@@ -29,9 +30,6 @@ use crate::cli::Failure;
 
 /// Digits of the longest Decimal128.
 const DECIMAL_DIGITS_MAX: usize = 34;
-
-/// Milliseconds of a day.
-const DAY_MS: i64 = 86_400_000;
 
 /// Binary subtype of a UUID.
 const SUBTYPE_UUID: u8 = 4;

@@ -3,8 +3,8 @@
 //! Hours and below are elapsed time. Days and above move on the local calendar and keep the local
 //! time of day across changes of offset; a month end that does not exist becomes the last day there is.
 
-use super::DAY_MS;
-use super::civil::{Civil, days_in_month, days_of_date};
+use nilometer_bson::civil_date::{CivilDateTime, DAY_MS, days_in_month, days_of_date};
+
 use super::unit::Unit;
 use super::zone::TimeZone;
 
@@ -43,7 +43,7 @@ pub fn add(ms: i64, unit: Unit, amount: i64, zone: &TimeZone) -> Result<i64, Add
 
 /// The day `amount` times `unit_months` months later, in days; `None` far beyond the range.
 fn add_months(local: i64, amount: i64, unit_months: i64) -> Option<i64> {
-    let civil = Civil::from_local_ms(local);
+    let civil = CivilDateTime::from_ms(local);
     let months =
         (civil.year * 12 + civil.month - 1).checked_add(amount.checked_mul(unit_months)?)?;
     let (year, month) = (months.div_euclid(12), months.rem_euclid(12) + 1);
@@ -53,7 +53,8 @@ fn add_months(local: i64, amount: i64, unit_months: i64) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HOUR_MS, MINUTE_MS};
+    use nilometer_bson::civil_date::{HOUR_MS, MINUTE_MS};
+
     use super::*;
 
     fn at(year: i64, month: i64, day: i64, hour: i64, minute: i64) -> i64 {

@@ -3,8 +3,8 @@
 //! The difference is the number of unit boundaries crossed, on the local calendar and clock: from
 //! 18:59:59 to 19:00:00 is one hour. It is negative when the end lies before the start.
 
-use super::DAY_MS;
-use super::civil::Civil;
+use nilometer_bson::civil_date::{CivilDateTime, DAY_MS};
+
 use super::unit::{Unit, Weekday};
 use super::zone::TimeZone;
 
@@ -39,14 +39,14 @@ fn diff_clock(start: i64, end: i64, unit_ms: i64, zone: &TimeZone) -> i64 {
 }
 
 fn months_since_zero(local: i64) -> i64 {
-    let civil = Civil::from_local_ms(local);
+    let civil = CivilDateTime::from_ms(local);
     civil.year * 12 + civil.month - 1
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::civil::days_of_date;
-    use super::super::{HOUR_MS, MINUTE_MS};
+    use nilometer_bson::civil_date::{HOUR_MS, MINUTE_MS, days_of_date};
+
     use super::*;
 
     fn at(year: i64, month: i64, day: i64, hour: i64, minute: i64) -> i64 {

@@ -12,8 +12,8 @@
 
 use std::fmt::Write;
 
-use super::MINUTE_MS;
-use super::civil::Civil;
+use nilometer_bson::civil_date::{CivilDateTime, MINUTE_MS};
+
 use super::zone::TimeZone;
 use crate::error::{Error, Result};
 
@@ -115,7 +115,7 @@ impl DateFormat {
     /// Writes an instant as the zone's clock and calendar show it.
     pub fn write(&self, ms: i64, zone: &TimeZone) -> Result<String> {
         let offset = zone.offset_ms(ms);
-        let civil = Civil::from_local_ms(ms.saturating_add(offset));
+        let civil = CivilDateTime::from_ms(ms.saturating_add(offset));
         let mut out = String::with_capacity(self.pieces.len() * 3);
         for piece in &self.pieces {
             match piece {
@@ -127,7 +127,7 @@ impl DateFormat {
     }
 }
 
-fn write_part(out: &mut String, letter: char, civil: &Civil, offset_ms: i64) -> Result<()> {
+fn write_part(out: &mut String, letter: char, civil: &CivilDateTime, offset_ms: i64) -> Result<()> {
     let (value, width) = match letter {
         'Y' => (four_digits(civil.year)?, 4),
         'G' => (four_digits(civil.iso_week().year)?, 4),

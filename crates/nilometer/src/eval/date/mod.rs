@@ -1,18 +1,18 @@
 //! Calendar and time zones: arithmetic on milliseconds since 1970, without BSON.
 //!
 //! ```text
-//! instant (ms, UTC) ──zone.to_local──▶ local ms ──civil──▶ year, month, day, week …
-//!                   ◀─zone.to_utc────            ◀────────
+//! instant (ms, UTC) ──zone.to_local──▶ local ms ──civil_date──▶ year, month, day, week …
+//!                   ◀─zone.to_utc────            ◀─────────────
 //! ```
 //!
 //! The calendar is the proleptic Gregorian one over the whole range of a 64-bit date, some 292
 //! million years either way. Zones come from the database bundled with the program, never from the
-//! machine, so an answer does not depend on where it is computed. There is no clock here.
+//! machine, so an answer does not depend on where it is computed. This module has no clock. The
+//! conversion of days to dates is [`nilometer_bson::civil_date`].
 //!
 //! [`date_trunc_ms`] is the function kernels call for every value of a block.
 
 mod add;
-pub mod civil;
 mod diff;
 mod format;
 mod parse;
@@ -20,6 +20,8 @@ mod parse_format;
 mod trunc;
 mod unit;
 mod zone;
+
+use nilometer_bson::civil_date::DAY_MS;
 
 pub use add::{AddError, add};
 pub use diff::diff;
@@ -29,14 +31,6 @@ pub use trunc::date_trunc_ms;
 pub use unit::{Unit, Weekday};
 pub use zone::TimeZone;
 
-/// Milliseconds in a second.
-pub const SECOND_MS: i64 = 1000;
-/// Milliseconds in a minute.
-pub const MINUTE_MS: i64 = 60 * SECOND_MS;
-/// Milliseconds in an hour.
-pub const HOUR_MS: i64 = 60 * MINUTE_MS;
-/// Milliseconds in a day without a change of offset.
-pub const DAY_MS: i64 = 24 * HOUR_MS;
 /// 2000-01-01 in days since 1970: the first bin of `$dateTrunc` starts here.
 const REFERENCE_DAYS: i64 = 10_957;
 /// 2000-01-01T00:00 in milliseconds since 1970.

@@ -10,10 +10,12 @@
 //! A date must be complete: a time alone, a weekday alone or words like "tomorrow" are refused. Every
 //! failure is error 241, which `onError` catches.
 
-use super::civil::{days_in_month, days_of_date, days_of_iso_year, is_leap};
+use nilometer_bson::civil_date::{
+    DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, days_in_month, days_of_date, days_of_iso_year, is_leap,
+};
+
 use super::format::MONTHS;
 use super::zone::{TimeZone, parse_offset};
-use super::{DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS};
 use crate::error::{Error, ErrorCode, Result};
 
 /// Longest text looked at: no date is longer.

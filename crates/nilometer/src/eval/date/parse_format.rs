@@ -3,11 +3,13 @@
 //! Parts take as many digits as they have, up to their width; text must be met as it stands. Parts that
 //! are not named are the first of their kind (January, the 1st, midnight), but a date needs a year.
 
-use super::civil::{days_in_month, days_of_date, days_of_iso_year, is_leap};
+use nilometer_bson::civil_date::{
+    DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, days_in_month, days_of_date, days_of_iso_year, is_leap,
+};
+
 use super::format::{DateFormat, Piece};
 use super::parse::{local_to_utc, month_of, parse_error};
 use super::zone::{TimeZone, parse_offset};
-use super::{DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS};
 use crate::error::Result;
 
 #[derive(Default)]

@@ -5,10 +5,11 @@
 //! above are bins of the local calendar, so a day may have 23 or 25 hours. Either way later instants
 //! never have earlier bins, which grouping by time in order relies on.
 
-use super::civil::{Civil, days_of_date};
+use nilometer_bson::civil_date::{CivilDateTime, DAY_MS, days_of_date};
+
+use super::REFERENCE_DAYS;
 use super::unit::{Unit, Weekday};
 use super::zone::TimeZone;
-use super::{DAY_MS, REFERENCE_DAYS};
 use crate::error::{Error, ErrorCode, Result};
 
 const REFERENCE_YEAR: i64 = 2000;
@@ -48,7 +49,7 @@ pub fn date_trunc_ms(
 
 /// Bins of months; the result in days.
 fn trunc_months(local: i64, unit: Unit, bin_size: i64) -> Result<i64> {
-    let civil = Civil::from_local_ms(local);
+    let civil = CivilDateTime::from_ms(local);
     let months = (civil.year - REFERENCE_YEAR) * 12 + civil.month - 1;
     let bin = i128::from(unit.months().unwrap_or(1)) * i128::from(bin_size);
     let start = floor_to(months, 0, bin)?;
@@ -82,7 +83,8 @@ fn out_of_range() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HOUR_MS, MINUTE_MS};
+    use nilometer_bson::civil_date::{HOUR_MS, MINUTE_MS};
+
     use super::*;
 
     fn at(year: i64, month: i64, day: i64, hour: i64, minute: i64) -> i64 {

@@ -1,6 +1,6 @@
 //! Units of time and days of the week, as date operators name them.
 
-use super::{DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS};
+use nilometer_bson::civil_date::{DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS};
 
 /// A unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -5,12 +5,12 @@
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
+use nilometer_bson::civil_date::{CivilDateTime, DAY_MS, ERA_DAYS, MINUTE_MS, SECOND_MS};
 
-use super::civil::Civil;
-use super::{DAY_MS, MINUTE_MS, REFERENCE_MS, SECOND_MS};
+use super::REFERENCE_MS;
 
 /// Four hundred years.
-const CYCLE_MS: i64 = 146_097 * DAY_MS;
+const CYCLE_MS: i64 = ERA_DAYS * DAY_MS;
 /// From about the year 9000 on, offsets are looked up a multiple of 400 years earlier.
 const FUTURE_MS: i64 = 222_000_000_000_000;
 /// Before about the year −9000, the offset is that of this instant.
@@ -128,7 +128,7 @@ fn within_database(ms: i64) -> i64 {
 
 /// Local milliseconds as the zone library's date and time; `None` beyond its range.
 fn date_time(local_ms: i64) -> Option<DateTime> {
-    let civil = Civil::from_local_ms(local_ms);
+    let civil = CivilDateTime::from_ms(local_ms);
     DateTime::new(
         i16::try_from(civil.year).ok()?,
         i8::try_from(civil.month).ok()?,
@@ -162,8 +162,8 @@ pub(super) fn parse_offset(text: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::HOUR_MS;
-    use super::super::civil::days_of_date;
+    use nilometer_bson::civil_date::{HOUR_MS, days_of_date};
+
     use super::*;
 
     fn at(year: i64, month: i64, day: i64, hour: i64, minute: i64) -> i64 {

@@ -9,6 +9,9 @@
 //! 16 bits.
 
 use nilometer_bson::ValueRef;
+use nilometer_bson::civil_date::{
+    DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, days_of_date, days_of_iso_year,
+};
 
 use super::Expression;
 use super::date_arguments::{prepare_zone, zone_of};
@@ -19,8 +22,6 @@ use super::parse::Parser;
 use super::registry::{NamedArguments, OperatorSpec, optional};
 use super::scope::Scope;
 use crate::error::{Error, Result};
-use crate::eval::date::civil::{days_of_date, days_of_iso_year};
-use crate::eval::date::{DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     not_object: 40519,

@@ -8,6 +8,7 @@
 //! `$dateToParts: {date, timezone, iso8601}` gives an object of all parts.
 
 use nilometer_bson::ValueRef;
+use nilometer_bson::civil_date::CivilDateTime;
 
 use super::Expression;
 use super::date_arguments::{any_null, prepare_zone, require_date, zone_of};
@@ -17,7 +18,6 @@ use super::parse::Parser;
 use super::registry::{NamedArguments, OperatorSpec, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result};
-use crate::eval::date::civil::Civil;
 
 /// Arguments of the operation: date, timezone.
 pub(super) fn parse(
@@ -79,7 +79,7 @@ pub(super) fn prepare(operation: &Operation) -> Option<Prepared> {
 }
 
 /// Date and zone to local date and time; `None` if either is null.
-fn civil<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Option<Civil>> {
+fn civil<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Option<CivilDateTime>> {
     let date = operation.value(0, scope)?;
     let timezone = operation.optional(1, scope)?;
     if any_null(&[Some(&date), timezone.as_ref()]) {
@@ -87,7 +87,7 @@ fn civil<'s>(operation: &'s Operation, scope: &Scope<'s>) -> Result<Option<Civil
     }
     let ms = require_date(date.as_ref())?;
     let zone = zone_of(operation, timezone.as_ref())?;
-    Ok(Some(Civil::from_local_ms(zone.to_local(ms))))
+    Ok(Some(CivilDateTime::from_ms(zone.to_local(ms))))
 }
 
 /// Any of the operators that give one part.

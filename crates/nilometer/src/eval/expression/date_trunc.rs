@@ -12,6 +12,7 @@
 use std::borrow::Cow;
 
 use nilometer_bson::ValueRef;
+use nilometer_bson::civil_date::DAY_MS;
 
 use super::Expression;
 use super::date_arguments::{self, date_ms};
@@ -21,7 +22,7 @@ use super::parse::{Parser, missing};
 use super::registry::{NamedArguments, OperatorSpec, optional, required};
 use super::scope::Scope;
 use crate::error::{Error, Result};
-use crate::eval::date::{DAY_MS, TimeZone, Unit, Weekday, date_trunc_ms};
+use crate::eval::date::{TimeZone, Unit, Weekday, date_trunc_ms};
 
 pub(super) const ARGUMENTS: NamedArguments = NamedArguments {
     not_object: 5_439_007,
@@ -303,12 +304,12 @@ pub(super) fn parse(
 
 #[cfg(test)]
 mod tests {
+    use nilometer_bson::civil_date::HOUR_MS;
     use nilometer_bson::{Decimal128, Document, ObjectId, Timestamp, Value, array, doc};
 
     use super::super::testing::{check, eval_code, parse_code};
     use super::*;
     use crate::eval::ParseContext;
-    use crate::eval::date::{DAY_MS, HOUR_MS};
 
     const T: i64 = 1_616_239_805_123; // 2021-03-20T11:30:05.123Z
 

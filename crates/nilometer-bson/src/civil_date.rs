@@ -1,17 +1,32 @@
-//! Days to years, months, weeks and back, in 64 bits.
+//! CivilDateTime dates: days since 1970 to year, month, day, week and back, in the proleptic Gregorian
+//! calendar, and the ISO 8601 form of an instant.
 //!
-//! The conversion between days and dates shifts the year to start in March, so that the leap day
-//! comes last, and counts in eras of 400 years (146,097 days), within which it is exact division.
+//! ```text
+//! ms since 1970 ──▶ CivilDateTime { year, month, day, hour, … } ──▶ day of year, weeks, text
+//!       ▲              │ year, month, day
+//!       └── days ◀── days_of_date
+//! ```
+//!
+//! Years are counted from March, so that the leap day is the last of a year, and in eras of 400
+//! years (146,097 days), after which the calendar repeats: within an era all divisions are exact.
+//! Every 64-bit millisecond is in range. This module knows no time zones and no clock.
 
-use super::{DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS};
-
+/// Milliseconds in a second.
+pub const SECOND_MS: i64 = 1000;
+/// Milliseconds in a minute.
+pub const MINUTE_MS: i64 = 60 * SECOND_MS;
+/// Milliseconds in an hour.
+pub const HOUR_MS: i64 = 60 * MINUTE_MS;
+/// Milliseconds in a day whose UTC offset does not change.
+pub const DAY_MS: i64 = 24 * HOUR_MS;
+/// Days in 400 years, after which the calendar repeats.
+pub const ERA_DAYS: i64 = 146_097;
 /// Days from 0000-03-01 to 1970-01-01.
 const EPOCH_SHIFT: i64 = 719_468;
-const ERA_DAYS: i64 = 146_097;
 
-/// A local date and time of day.
+/// A date and time of day, without a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Civil {
+pub struct CivilDateTime {
     /// Year; 0 is 1 BC.
     pub year: i64,
     /// 1 to 12.
@@ -41,9 +56,9 @@ pub struct IsoWeek {
     pub weekday: i64,
 }
 
-impl Civil {
-    /// Takes local milliseconds apart.
-    pub fn from_local_ms(ms: i64) -> Self {
+impl CivilDateTime {
+    /// Splits milliseconds since 1970 into date and time of day.
+    pub fn from_ms(ms: i64) -> Self {
         let days = ms.div_euclid(DAY_MS);
         let time = ms.rem_euclid(DAY_MS);
         let (year, month, day) = date_of_days(days);
@@ -59,17 +74,17 @@ impl Civil {
         }
     }
 
-    /// 1 to 366.
+    /// The day of the year, 1 to 366.
     pub fn day_of_year(&self) -> i64 {
         self.days - days_of_date(self.year, 1, 1) + 1
     }
 
-    /// 1 (Sunday) to 7.
+    /// The day of the week, 1 (Sunday) to 7.
     pub fn day_of_week(&self) -> i64 {
         sunday_based(self.days) + 1
     }
 
-    /// Week of the year, 0 to 53: weeks start on Sunday, days before the first Sunday are week 0.
+    /// The week of the year, 0 to 53. Weeks start on Sunday; days before the first Sunday are week 0.
     pub fn week(&self) -> i64 {
         (self.day_of_year() - 1 + 7 - sunday_based(self.days)) / 7
     }
@@ -88,12 +103,12 @@ impl Civil {
     }
 }
 
-/// 0 for Sunday to 6.
+/// Days since Sunday, 0 to 6.
 fn sunday_based(days: i64) -> i64 {
     (days + 4).rem_euclid(7)
 }
 
-/// Days since 1970-01-01; month and day must be in range, any year goes.
+/// Days since 1970-01-01 of a date. Any year is allowed; month and day must be in range.
 pub fn days_of_date(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -104,7 +119,7 @@ pub fn days_of_date(year: i64, month: i64, day: i64) -> i64 {
     era * ERA_DAYS + day_of_era - EPOCH_SHIFT
 }
 
-/// Year, month and day of a number of days since 1970-01-01.
+/// Year, month and day of a day counted from 1970-01-01.
 pub fn date_of_days(days: i64) -> (i64, i64, i64) {
     let shifted = days + EPOCH_SHIFT;
     let era = shifted.div_euclid(ERA_DAYS);
@@ -139,9 +154,17 @@ pub fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// True for a leap year.
+/// True if the year has a 29th of February.
 pub fn is_leap(year: i64) -> bool {
     year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0)
+}
+
+/// Formats an instant in UTC with the offset spelled out: `2026-01-02T03:04:05.678+00:00`.
+pub fn iso_with_offset(ms: i64) -> String {
+    let at = CivilDateTime::from_ms(ms);
+    let (year, month, day) = (at.year, at.month, at.day);
+    let (hour, minute, second, millis) = (at.hour, at.minute, at.second, at.millisecond);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}+00:00")
 }
 
 #[cfg(test)]
@@ -169,13 +192,13 @@ mod tests {
     #[test]
     fn the_ends_of_the_range() {
         for ms in [i64::MIN, i64::MAX, 0, -1] {
-            let civil = Civil::from_local_ms(ms);
+            let civil = CivilDateTime::from_ms(ms);
             assert_eq!(
                 days_of_date(civil.year, civil.month, civil.day),
                 ms.div_euclid(DAY_MS)
             );
         }
-        assert_eq!(Civil::from_local_ms(-1).year, 1969);
+        assert_eq!(CivilDateTime::from_ms(-1).year, 1969);
     }
 
     #[test]
@@ -188,7 +211,7 @@ mod tests {
             ((1970, 1, 1), (1970, 1, 4)),
             ((2000, 1, 1), (1999, 52, 6)),
         ] {
-            let civil = Civil::from_local_ms(days_of_date(date.0, date.1, date.2) * DAY_MS);
+            let civil = CivilDateTime::from_ms(days_of_date(date.0, date.1, date.2) * DAY_MS);
             let week = civil.iso_week();
             assert_eq!((week.year, week.week, week.weekday), expected, "{date:?}");
             let back = days_of_iso_year(week.year) + (week.week - 1) * 7 + week.weekday - 1;
@@ -205,12 +228,25 @@ mod tests {
             ((2016, 12, 31), 52, 7),
             ((2012, 12, 31), 53, 2),
         ] {
-            let civil = Civil::from_local_ms(days_of_date(date.0, date.1, date.2) * DAY_MS);
+            let civil = CivilDateTime::from_ms(days_of_date(date.0, date.1, date.2) * DAY_MS);
             assert_eq!(
                 (civil.week(), civil.day_of_week()),
                 (week, weekday),
                 "{date:?}"
             );
+        }
+    }
+
+    #[test]
+    fn instants_are_formatted_in_utc() {
+        for (ms, text) in [
+            (0, "1970-01-01T00:00:00.000+00:00"),
+            (951_782_400_000, "2000-02-29T00:00:00.000+00:00"),
+            (1_700_000_000_123, "2023-11-14T22:13:20.123+00:00"),
+            (-1, "1969-12-31T23:59:59.999+00:00"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000+00:00"),
+        ] {
+            assert_eq!(iso_with_offset(ms), text);
         }
     }
 }
