@@ -11,10 +11,12 @@
 )]
 
 mod ci;
+mod code;
 mod conformance;
 mod deny;
 mod dist;
 mod fuzz;
+mod imports;
 mod process;
 mod soak;
 mod tidy;
@@ -28,6 +30,8 @@ cargo xtask TASK
   fmt | lint | test | docs  one step of ci
   histories                 tests that are short in the fast suite, at full length
   tidy                      house rules: imports, lengths, module heads, links, text
+  imports [FOLDER]... [--revision REV] [--edges]
+                            imports, levels and cycles of a folder's modules, beside those of an older state
   fuzz                      every fuzz target, for a short time
   fuzz NAME [--seed N] [--runs N]
                             one target from a seed on; a failure names the seed to replay
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         ["deny"] => deny::all(),
         ["features"] => ci::features(),
         ["tidy"] => tidy::run(),
+        ["imports", rest @ ..] => imports::run(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["soak", rest @ ..] => soak::long(rest),
         ["guide"] => conformance::guide(),

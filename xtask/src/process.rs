@@ -52,6 +52,11 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     }
 }
 
+/// Runs to the end without saying so; any status but 0 is an error.
+pub(crate) fn run_quietly(command: &mut Command) -> Outcome {
+    read(command).map(drop)
+}
+
 /// Runs to the end and gives back standard output; errors carry standard error's tail.
 pub(crate) fn read(command: &mut Command) -> Outcome<String> {
     let line = describe(command);

@@ -7,12 +7,11 @@
 
 mod links;
 mod rooms;
-mod source;
 
 use std::path::{Path, PathBuf};
 
+use crate::code::source::{Source, is_test_file};
 use crate::process::{Outcome, root};
-use source::Source;
 
 /// Lines of a file outside its tests.
 const FILE_LINES_MAX: usize = 800;
@@ -195,11 +194,6 @@ fn check_rust(path: &str, text: &str) -> Vec<(usize, String)> {
         found.extend(rooms::check(path, &source));
     }
     found
-}
-
-/// Files that hold only tests: their length is not limited and they may name anything.
-fn is_test_file(path: &str) -> bool {
-    path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
 }
 
 fn long_functions(source: &Source) -> Vec<(usize, String)> {

@@ -4,7 +4,8 @@
 //! standard library a crate may touch, and which rooms of `nilometer` a room may name. A room is a
 //! folder (or file) directly under `crates/nilometer/src`. The reasons are in `ARCHITECTURE.md`.
 
-use super::source::{Source, is_word, tokens};
+use crate::code::paths::named_paths;
+use crate::code::source::{Source, tokens};
 
 /// What one folder must not name.
 pub(crate) struct Rule {
@@ -303,109 +304,6 @@ fn starts_with(named: &str, prefix: &str) -> bool {
     named
         .strip_prefix(prefix)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
-}
-
-/// Every path that the code names, `use` trees unfolded, `super` and `self` resolved.
-fn named_paths(path: &str, code: &str) -> Vec<(usize, String)> {
-    let own = module_of(path);
-    let tokens = tokens(code);
-    let mut found = Vec::new();
-    let mut at = 0;
-    while at < tokens.len() {
-        let (offset, token) = tokens[at];
-        let starts = at == 0 || tokens[at - 1].1 != "::";
-        if starts && is_word(token) && tokens.get(at + 1).is_some_and(|t| t.1 == "::") {
-            let mut leaves = Vec::new();
-            at = unfold(&tokens, at, "", &mut leaves);
-            found.extend(
-                leaves
-                    .into_iter()
-                    .map(|leaf| (offset, resolve(&leaf, &own))),
-            );
-        } else {
-            at += 1;
-        }
-    }
-    found
-}
-
-/// Follows one path or `use` tree from the token at `at`; gives the token behind it.
-fn unfold(tokens: &[(usize, &str)], at: usize, prefix: &str, leaves: &mut Vec<String>) -> usize {
-    let Some((_, token)) = tokens.get(at) else {
-        return at;
-    };
-    if *token == "{" {
-        let mut at = at + 1;
-        while let Some((_, token)) = tokens.get(at) {
-            match *token {
-                "}" => return at + 1,
-                "," => at += 1,
-                _ => at = unfold(tokens, at, prefix, leaves).max(at + 1),
-            }
-        }
-        return at;
-    }
-    let mut full = if prefix.is_empty() {
-        (*token).to_string()
-    } else {
-        format!("{prefix}::{token}")
-    };
-    let next = tokens.get(at + 1).map(|t| t.1);
-    let behind = tokens.get(at + 2).map(|t| t.1);
-    match (next, behind) {
-        (Some("::"), Some(word)) if is_word(word) || word == "{" || word == "*" => {
-            unfold(tokens, at + 2, &full, leaves)
-        }
-        (Some("as"), Some(_)) => {
-            leaves.push(full);
-            at + 3
-        }
-        (Some("!"), _) => {
-            full.push('!');
-            leaves.push(full);
-            at + 2
-        }
-        _ => {
-            leaves.push(full);
-            at + 1
-        }
-    }
-}
-
-/// The module of a file as path segments below the crate.
-fn module_of(path: &str) -> Vec<String> {
-    let inner = path.split_once("/src/").map_or("", |(_, inner)| inner);
-    let inner = inner.strip_suffix(".rs").unwrap_or(inner);
-    inner
-        .split('/')
-        .filter(|part| !["mod", "lib", "main", ""].contains(part))
-        .map(String::from)
-        .collect()
-}
-
-/// `super::x` and `self::x` as `crate::…`.
-fn resolve(named: &str, own: &[String]) -> String {
-    let mut module = own.to_vec();
-    let mut rest = named;
-    let mut relative = false;
-    loop {
-        if let Some(tail) = rest.strip_prefix("super::") {
-            module.pop();
-            rest = tail;
-        } else if let Some(tail) = rest.strip_prefix("self::") {
-            rest = tail;
-        } else {
-            break;
-        }
-        relative = true;
-    }
-    if !relative {
-        return named.to_string();
-    }
-    let mut full = vec!["crate".to_string()];
-    full.append(&mut module);
-    full.push(rest.to_string());
-    full.join("::")
 }
 
 #[cfg(test)]

@@ -73,6 +73,11 @@ fn body_of(tokens: &[(usize, &str)]) -> Option<usize> {
     None
 }
 
+/// True for a file that holds only tests: its length is not limited and it may name anything.
+pub(crate) fn is_test_file(path: &str) -> bool {
+    path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
+}
+
 /// True for an identifier or keyword.
 pub(crate) fn is_word(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
