@@ -15,7 +15,7 @@ use crate::ids::IdSource;
 use crate::operation::OperationContext;
 use crate::parameters::QUERY_THREADS_MAX;
 use crate::query::cursor::{BatchRequest, Cursor, Tail};
-use crate::query::exec::documents::GivenDocuments;
+use crate::query::exec::scan::documents::GivenDocuments;
 use crate::query::exec::workers::Helpers;
 use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
 use crate::query::explain::plan_summary;

@@ -16,64 +16,22 @@
 //!
 //! [`Batch`]: crate::query::batch::Batch
 
-pub mod block;
-mod block_pool;
-pub mod bucket_auto;
-pub mod bucket_sample;
-pub mod bucket_sort;
-pub(crate) mod computed_block;
-pub mod densify;
-mod densify_buckets;
-pub mod documents;
-pub mod facet;
-pub mod filter;
-pub mod first_groups;
-mod foreign;
-pub mod geo_near;
-pub mod granularity;
-pub mod graph_lookup;
 pub mod group;
-mod group_rows;
-pub mod header_group;
-pub mod index_read;
-pub mod index_scan;
-pub mod index_union;
-pub mod limit;
-pub mod lookup;
+pub mod join;
 pub mod memory;
-pub mod merge;
-mod merged_bucket;
-pub mod nearest;
-mod one_by_one;
-pub mod out;
-mod parallel_group;
-pub mod project;
-pub mod redact;
-pub mod replace_root;
-pub mod sample;
+pub mod row;
 pub mod scan;
-pub mod set_window_fields;
+pub mod sink;
 pub mod sort;
-pub mod sort_merge;
-mod sorter;
-mod spill;
-pub mod streaming_group;
-pub mod union_with;
-pub mod unpack_bucket;
-pub mod unwind;
+pub mod vector;
+pub mod window;
 pub mod workers;
 
 #[cfg(test)]
 pub(crate) mod testing;
 
 #[cfg(test)]
-mod index_tests;
-#[cfg(test)]
 mod random_tests;
-#[cfg(test)]
-mod spill_tests;
-#[cfg(test)]
-mod window_tests;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -201,7 +159,7 @@ impl Default for ExecLimits {
             group_bytes_max: STAGE_MEMORY_MAX,
             sort_bytes_max: STAGE_MEMORY_MAX,
             gather_bytes_max: STAGE_MEMORY_MAX,
-            densify_documents_max: densify::DENSIFY_DOCUMENTS_MAX,
+            densify_documents_max: window::densify::DENSIFY_DOCUMENTS_MAX,
             batch_bytes_max: cursor::BATCH_BYTES_MAX,
         }
     }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nilometer_bson::{Document, DocumentBuilder, Value, doc};
 
 use super::shell_text;
-use crate::query::exec::index_read::AccessStats;
-use crate::query::exec::index_scan::KeyStats;
+use crate::query::exec::scan::index_fetch::AccessStats;
+use crate::query::exec::scan::index_scan::KeyStats;
 use crate::query::pipeline::GeoDistanceStage;
 use crate::query::planner::access::candidates::key_pattern;
 use crate::query::planner::access::choose::TrialResult;

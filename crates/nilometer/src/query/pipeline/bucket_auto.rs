@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression};
 use crate::query::exec::BoxOperator;
-use crate::query::exec::bucket_auto::BucketAuto;
-use crate::query::exec::granularity::Granularity;
+use crate::query::exec::group::bucket_auto::BucketAuto;
+use crate::query::exec::group::granularity::Granularity;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Parsing checks everything that does not depend on documents. How values are made is told in
-//! [`crate::query::exec::densify`].
+//! [`crate::query::exec::window::densify`].
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::eval::date::Unit;
 use crate::eval::expression::parse_path;
 use crate::query::exec::BoxOperator;
-use crate::query::exec::densify::{Densify, Point};
+use crate::query::exec::window::densify::{Densify, Point};
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 

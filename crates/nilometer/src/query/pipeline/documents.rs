@@ -6,7 +6,7 @@ use super::{OtherStage, PipelineContext, Stage};
 use crate::error::{Error, Result};
 use crate::eval::Expression;
 use crate::query::exec::BoxOperator;
-use crate::query::exec::documents::ComputedDocuments;
+use crate::query::exec::scan::documents::ComputedDocuments;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::physical::Builder;
 

@@ -7,7 +7,7 @@ use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 use super::{OtherStage, PipelineContext, Place, Stage, parse_pipeline};
 use crate::error::{Error, Result};
 use crate::query::exec::BoxOperator;
-use crate::query::exec::facet::Facet;
+use crate::query::exec::join::facet::Facet;
 use crate::query::planner::needs::{Needs, needs_of};
 use crate::query::planner::physical::Builder;
 

@@ -23,7 +23,7 @@ use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::geo::NearQuery;
 use crate::query::exec::BoxOperator;
-use crate::query::exec::geo_near::GeoDistance;
+use crate::query::exec::row::geo_near::GeoDistance;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 

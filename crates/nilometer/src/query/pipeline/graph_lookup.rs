@@ -12,7 +12,7 @@ use crate::eval::Expression;
 use crate::eval::expression::parse_path;
 use crate::eval::matcher::{MatchExpression, MatchPath};
 use crate::query::exec::BoxOperator;
-use crate::query::exec::graph_lookup::GraphLookup;
+use crate::query::exec::join::graph_lookup::GraphLookup;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 

@@ -8,8 +8,8 @@ use super::{PipelineContext, Stage};
 use crate::error::{Error, Result};
 use crate::eval::accumulator::AccumulatorSpec;
 use crate::eval::{Dependencies, Expression, ParseContext};
-use crate::query::exec::first_groups::FirstGroups;
-use crate::query::exec::header_group::FromHeaders;
+use crate::query::exec::group::first_bins::FirstGroups;
+use crate::query::exec::group::from_bounds::FromHeaders;
 use crate::query::planner::needs::Needs;
 
 /// A part of a key with its name.

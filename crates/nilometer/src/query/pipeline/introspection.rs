@@ -10,7 +10,7 @@ use nilometer_bson::{Document, DocumentBuilder, ValueRef};
 use super::{OtherStage, PipelineContext, Stage, object};
 use crate::error::Result;
 use crate::query::exec::BoxOperator;
-use crate::query::exec::documents::GivenDocuments;
+use crate::query::exec::scan::documents::GivenDocuments;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::physical::Builder;
 

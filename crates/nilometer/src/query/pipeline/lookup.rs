@@ -12,7 +12,7 @@ use crate::eval::expression::parse_path;
 use crate::eval::matcher::MatchPath;
 use crate::eval::variables::check_user_name;
 use crate::query::exec::BoxOperator;
-use crate::query::exec::lookup::Lookup;
+use crate::query::exec::join::lookup::Lookup;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 

@@ -19,7 +19,7 @@ use crate::eval::expression::parse_path;
 use crate::eval::variables::check_user_name;
 use crate::eval::{Expression, ParseContext};
 use crate::query::exec::BoxOperator;
-use crate::query::exec::merge::Merge;
+use crate::query::exec::sink::merge::Merge;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 use crate::write::update::Update;

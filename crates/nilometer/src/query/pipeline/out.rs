@@ -8,7 +8,7 @@ use super::{OtherStage, OutputTarget, PipelineContext, Stage};
 use crate::catalog::{BUCKETS_PREFIX, TimeseriesOptions};
 use crate::error::{Error, Result};
 use crate::query::exec::BoxOperator;
-use crate::query::exec::out::Out;
+use crate::query::exec::sink::out::Out;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 

@@ -11,7 +11,7 @@ use crate::eval::projection::{AddFields, MetaField, Mode, Projection};
 use crate::eval::sort_key::SortPattern;
 use crate::eval::{Dependencies, Expression, ParseContext};
 use crate::query::batch::{FieldSet, MeasurementShape};
-use crate::query::exec::computed_block::{is_field, with_names};
+use crate::query::exec::vector::computed_columns::{is_field, with_names};
 use crate::query::planner::needs::Needs;
 
 /// A stage that changes fields.

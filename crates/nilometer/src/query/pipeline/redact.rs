@@ -17,7 +17,7 @@ use super::{OtherStage, PipelineContext, Stage};
 use crate::error::Result;
 use crate::eval::Expression;
 use crate::query::exec::BoxOperator;
-use crate::query::exec::redact::Redact;
+use crate::query::exec::row::redact::Redact;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 

@@ -5,7 +5,7 @@ use nilometer_bson::{DocumentBuilder, ValueRef, doc};
 use super::{OtherStage, PipelineContext, Stage};
 use crate::error::{Error, Result};
 use crate::query::exec::BoxOperator;
-use crate::query::exec::sample::Sample;
+use crate::query::exec::row::sample::Sample;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::physical::Builder;
 

@@ -10,7 +10,7 @@ use crate::eval::Dependencies;
 use crate::eval::sort_key::SortPattern;
 use crate::eval::window::SetWindowFields;
 use crate::query::exec::BoxOperator;
-use crate::query::exec::set_window_fields::{WindowFields, WindowInput};
+use crate::query::exec::window::{WindowFields, WindowInput};
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 

@@ -7,7 +7,7 @@ use nilometer_bson::{DocumentBuilder, Value, ValueRef};
 use super::{OtherStage, PipelineContext, Place, Stage, parse_pipeline_value};
 use crate::error::{Error, Result};
 use crate::query::exec::BoxOperator;
-use crate::query::exec::union_with::UnionWith;
+use crate::query::exec::join::union_with::UnionWith;
 use crate::query::planner::needs::Needs;
 use crate::query::planner::physical::Builder;
 

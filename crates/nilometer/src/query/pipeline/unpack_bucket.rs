@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::query::batch::FieldSet;
 use crate::query::exec::BoxOperator;
-use crate::query::exec::unpack_bucket::UnpackBucket;
+use crate::query::exec::scan::unpack_bucket::UnpackBucket;
 use crate::query::planner::Builder;
 use crate::query::planner::needs::Needs;
 use crate::timeseries::unpack::Shown;

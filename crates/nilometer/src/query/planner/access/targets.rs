@@ -1,8 +1,8 @@
 //! An access path as a write follows it: keys of records, which the writer tests itself.
 
 use crate::error::Result;
-use crate::query::exec::index_read::{AccessStats, stream};
-use crate::query::exec::index_scan::{KeyStream, Next, ViewAt};
+use crate::query::exec::scan::index_fetch::{AccessStats, stream};
+use crate::query::exec::scan::index_scan::{KeyStream, Next, ViewAt};
 use crate::query::pipeline::Stage;
 use crate::query::planner::access::IndexAccess;
 use crate::query::planner::access::cluster::ClusterBound;

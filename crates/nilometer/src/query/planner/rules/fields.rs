@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Rule;
 use crate::query::batch::FieldSet;
 use crate::query::exec::ExecSettings;
-use crate::query::exec::block::group::is_constant;
+use crate::query::exec::group::vectorized::is_constant;
 use crate::query::pipeline::Stage;
 use crate::query::planner::logical::{Input, LogicalPlan};
 use crate::query::planner::needs::{Needs, needs_of};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Rule;
 use crate::query::exec::ExecSettings;
-use crate::query::exec::header_group::FromHeaders;
+use crate::query::exec::group::from_bounds::FromHeaders;
 use crate::query::pipeline::Stage;
 use crate::query::planner::logical::{Input, LogicalPlan};
 

@@ -10,7 +10,7 @@ use crate::eval::sort_key::{SortBy, SortPattern};
 use crate::eval::{Dependencies, Expression};
 use crate::query::batch::FieldSet;
 use crate::query::exec::ExecSettings;
-use crate::query::exec::block::rank::time_rank;
+use crate::query::exec::vector::top_n::time_rank;
 use crate::query::pipeline::{BucketArrival, GroupStage, NamedPart, ShownField, SortStage, Stage};
 use crate::query::planner::logical::{BucketInput, Input, LogicalPlan};
 use crate::query::source::Direction;

@@ -2,7 +2,7 @@
 
 use super::Rule;
 use crate::query::exec::ExecSettings;
-use crate::query::exec::bucket_sample::PLACES;
+use crate::query::exec::scan::bucket_sample::PLACES;
 use crate::query::pipeline::Stage;
 use crate::query::planner::logical::{Input, LogicalPlan};
 

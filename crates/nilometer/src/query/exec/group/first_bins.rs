@@ -1,0 +1,173 @@
+//! `$group` by bins of time of which only the first few are wanted: reading ends once no bucket that follows
+//! can hold a measurement of them.
+//!
+//! ```text
+//! newest five minutes      │09:54│09:55│09:56│09:57│09:58│      five bins are known:
+//! buckets, newest first    [────────────────────────────────]   measurements before 09:54 are passed over
+//!                [──────────]                                   this one, by its header
+//!    [─────]  starts more than a span before 09:54              and here reading ends
+//! ```
+//!
+//! Groups beyond the wanted ones may be there, and incomplete; the sort with its limit that follows leaves them
+//! out. Rows that come without their bucket are all added: they tell nothing of those that follow.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use nilometer_bson::block::BlockData;
+use nilometer_bson::{Value, ValueRef};
+
+use crate::error::Result;
+use crate::eval::expression::DateBins;
+use crate::query::batch::{MeasurementBlock, Selection};
+use crate::query::pipeline::{BucketArrival, assert_span};
+
+/// Which groups are wanted: those of the first bins in the order in which buckets come.
+#[derive(Clone, Debug)]
+pub struct FirstGroups {
+    /// The bins of time the key follows.
+    pub bins: DateBins,
+    /// So many of them.
+    pub wanted: usize,
+    /// How buckets come.
+    pub arrival: BucketArrival,
+}
+
+/// The first bins known so far.
+pub(crate) struct Frontier<'s> {
+    first: &'s FirstGroups,
+    /// Starts of the bins, as many as are wanted at most.
+    known: BTreeSet<i64>,
+}
+
+impl<'s> Frontier<'s> {
+    /// Nothing is known.
+    pub(crate) fn new(first: &'s FirstGroups) -> Self {
+        Self {
+            first,
+            known: BTreeSet::new(),
+        }
+    }
+
+    fn newest_first(&self) -> bool {
+        matches!(self.first.arrival, BucketArrival::NewestFirst { .. })
+    }
+
+    /// The last bin of those wanted, once as many are known.
+    fn edge(&self) -> Option<i64> {
+        if self.known.len() < self.first.wanted {
+            return None;
+        }
+        match self.newest_first() {
+            true => self.known.first().copied(),
+            false => self.known.last().copied(),
+        }
+    }
+
+    /// True if a bin lies behind the last that is wanted.
+    fn is_behind(&self, bin: i64) -> bool {
+        match (self.edge(), self.newest_first()) {
+            (Some(edge), true) => bin < edge,
+            (Some(edge), false) => bin > edge,
+            (None, _) => false,
+        }
+    }
+
+    fn note(&mut self, bin: i64) {
+        if self.is_behind(bin) || !self.known.insert(bin) {
+            return;
+        }
+        if self.known.len() > self.first.wanted {
+            match self.newest_first() {
+                true => self.known.pop_first(),
+                false => self.known.pop_last(),
+            };
+        }
+    }
+
+    /// The part of a block that may be in a wanted group; a break if nothing of it is, nor of any that follows.
+    pub(crate) fn part(
+        &mut self,
+        mut block: MeasurementBlock,
+    ) -> Result<ControlFlow<(), Option<MeasurementBlock>>> {
+        let bins = &self.first.bins;
+        let opened_ms = i64::from(block.bucket.id().timestamp_seconds()) * 1000;
+        let nearest_ms = match self.first.arrival {
+            BucketArrival::NewestFirst { span_ms } => {
+                assert_span(&block, span_ms)?;
+                opened_ms.saturating_add(span_ms)
+            }
+            BucketArrival::OldestFirst => opened_ms,
+        };
+        if self.edge().is_some() && self.is_behind(bins.trunc(nearest_ms)?) {
+            return Ok(ControlFlow::Break(()));
+        }
+        let time_field = &block.shape.time_field;
+        let bound = match self.newest_first() {
+            true => block.bucket.max(time_field),
+            false => block.bucket.min(time_field),
+        };
+        if let ValueRef::DateTime(bound) = bound
+            && self.edge().is_some()
+            && self.is_behind(bins.trunc(bound)?)
+        {
+            return Ok(ControlFlow::Continue(None));
+        }
+        let Some(times) = block.column(time_field)? else {
+            return Ok(ControlFlow::Continue(Some(block)));
+        };
+        block.selection = match times.data() {
+            BlockData::DateTime(times) => self.rows(times, &block)?,
+            BlockData::Constant(Value::DateTime(time)) => {
+                self.note(bins.trunc(*time)?);
+                match self.is_behind(bins.trunc(*time)?) {
+                    true => Selection::none(),
+                    false => block.selection,
+                }
+            }
+            _ => block.selection,
+        };
+        let is_empty = block.selection.is_empty();
+        Ok(ControlFlow::Continue((!is_empty).then_some(block)))
+    }
+
+    /// The selected rows that may be in a wanted group. Their bins are noted first.
+    fn rows(&mut self, times: &[i64], block: &MeasurementBlock) -> Result<Selection> {
+        let bins = &self.first.bins;
+        let time_of = |row: u32| times.get(row as usize).copied().unwrap_or_default();
+        if !block.bucket.is_sorted() {
+            let mut rows = Vec::with_capacity(block.selection.len());
+            for row in block.selection.to_vec() {
+                let bin = bins.trunc(time_of(row))?;
+                self.note(bin);
+                rows.push((row, bin));
+            }
+            let wanted = rows.into_iter().filter(|(_, bin)| !self.is_behind(*bin));
+            return Ok(Selection::from_rows(wanted.map(|(row, _)| row).collect()));
+        }
+        // From the end where the wanted ones are: behind the first that is not, none is.
+        let newest_first = self.newest_first();
+        let count = block.selection.len();
+        let mut rows = Vec::new();
+        let mut last = None;
+        for at in 0..count {
+            let at = if newest_first { count - 1 - at } else { at };
+            let Some(row) = block.selection.get(at) else {
+                break;
+            };
+            let before = last;
+            let bin = bins.bin_after(&mut last, time_of(row))?;
+            if before != Some(bin) {
+                self.note(bin.start);
+                if self.is_behind(bin.start) {
+                    break;
+                }
+            }
+            rows.push(row);
+        }
+        if newest_first {
+            rows.reverse();
+        }
+        Ok(Selection::from_rows(rows))
+    }
+}

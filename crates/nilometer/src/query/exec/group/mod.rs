@@ -1,0 +1,678 @@
+//! `$group`: a hash table of keys, with a state for each accumulator of each key.
+//!
+//! ```text
+//! key ── hash, compare ──► number of the group ──► states[number · accumulators ..]
+//!
+//! mod           the table; rows are added one by one
+//! vectorized    adds runs of a block to the same states, by the same steps
+//! from_bounds   adds whole buckets by their headers, without their columns
+//! parallel      several threads fill tables of parts of the input; the parts are merged in input order
+//! streaming     behind a sort: a group is complete when its key has passed
+//! first_bins    stops reading when the first few groups by time are complete
+//! output        rows of finished groups
+//! bucket_auto   $bucketAuto, with `granularity` for its preferred numbers
+//! ```
+//!
+//! Keys that compare equal are one group, shown as first met; null and missing are one group. Groups come
+//! out in the order in which they were first met. A table above its memory limit is written to disk in
+//! key order, groups as values ([`crate::eval::accumulator`]), and a new table is begun; at the end all
+//! runs are merged, and groups come out in key order. One group must fit into memory: its merged states
+//! and the document it becomes are counted against the query memory pool.
+
+pub mod bucket_auto;
+pub mod first_bins;
+pub mod from_bounds;
+pub mod granularity;
+pub(crate) mod output;
+pub(crate) mod parallel;
+pub mod streaming;
+pub mod vectorized;
+
+use std::cmp::Ordering;
+use std::hash::{BuildHasher, Hasher};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use nilometer_bson::order::{compare_with, hash_with};
+use nilometer_bson::{Document, DocumentBuilder, Value};
+
+use self::first_bins::Frontier;
+use self::output::{RESULT_BYTES, RowMaker};
+use self::parallel::{Part, Shared};
+use self::vectorized::BlockGroup;
+use super::memory::MemoryGauge;
+use super::sort::external_sort::{RowOrder, Sorted, Sorter};
+use super::{BoxOperator, ExecContext, Operator, RowsInMaking, next_filled};
+use crate::error::Result;
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec, State};
+use crate::eval::expression::Expression;
+use crate::eval::{EvalContext, memory_bytes};
+use crate::query::batch::{Batch, MeasurementBlock};
+use crate::query::pipeline::GroupStage;
+
+/// Whose memory it is.
+const NAME: &str = "$group";
+
+/// Bytes counted for a group beside key and states.
+const GROUP_OVERHEAD: usize = 64;
+
+/// Gathers documents by key.
+pub struct Group {
+    input: Option<BoxOperator>,
+    stage: GroupStage,
+    finished: Groups,
+}
+
+/// Groups on their way out.
+enum Groups {
+    InMemory(Finished),
+    OnDisk(Merged),
+}
+
+impl Group {
+    /// Gathers what `input` gives.
+    pub fn new(input: BoxOperator, stage: GroupStage) -> Self {
+        let rows = RowMaker::of(&stage);
+        Self {
+            input: Some(input),
+            stage,
+            finished: Groups::InMemory(Finished {
+                rows,
+                keys: Vec::new().into_iter(),
+                states: Vec::new().into_iter(),
+                memory: MemoryGauge::new(NAME, 0),
+                results: MemoryGauge::new(NAME, 0),
+            }),
+        }
+    }
+
+    fn gather(&self, mut input: BoxOperator, cx: &ExecContext<'_>) -> Result<Groups> {
+        let mut table = Table::new(&self.stage, cx);
+        let mut blocks = BlockGroup::new(&self.stage);
+        let mut spilled: Option<Sorter<ByKey>> = None;
+        let first = self.stage.first.clone();
+        let mut frontier = first.as_deref().map(Frontier::new);
+        let shared = match &frontier {
+            Some(_) => None,
+            None => Shared::of(&self.stage, cx),
+        };
+        let mut gathered = 0;
+        while let Some(batch) = next_filled(&mut input, cx)? {
+            let batch = match (&mut frontier, batch) {
+                (Some(frontier), Batch::Block(block)) => match frontier.part(block)? {
+                    ControlFlow::Break(()) => break,
+                    ControlFlow::Continue(None) => continue,
+                    ControlFlow::Continue(Some(part)) => Batch::Block(part),
+                },
+                (_, batch) => batch,
+            };
+            table.add(batch, &self.stage, &mut blocks, &mut spilled, cx)?;
+            gathered += 1;
+            if let Some(shared) = &shared
+                && gathered >= shared.alone_batches()
+            {
+                shared.gather(&mut input, cx, |part| {
+                    let batches = match part {
+                        Part::Gathered(later) => {
+                            table.absorb(*later, cx)?;
+                            if table.spill_if_full(&mut spilled, cx)? {
+                                blocks.forget_groups();
+                            }
+                            return Ok(());
+                        }
+                        Part::AtHand(batches) => batches,
+                    };
+                    for batch in batches {
+                        table.add(batch, &self.stage, &mut blocks, &mut spilled, cx)?;
+                    }
+                    Ok(())
+                })?;
+                break;
+            }
+        }
+        let rows = RowMaker::of(&self.stage);
+        let Some(mut spilled) = spilled else {
+            return Ok(Groups::InMemory(Finished {
+                rows,
+                keys: table.keys.into_iter(),
+                states: table.states.into_iter(),
+                memory: table.memory,
+                results: MemoryGauge::of_results(NAME, cx),
+            }));
+        };
+        table.spill(&mut spilled, cx)?;
+        let mut sorted = spilled.finish(cx)?;
+        Ok(Groups::OnDisk(Merged {
+            rows,
+            waiting: sorted.next(cx)?,
+            sorted,
+            results: MemoryGauge::of_results(NAME, cx),
+        }))
+    }
+}
+
+impl Operator for Group {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if let Some(input) = self.input.take() {
+            self.finished = self.gather(input, cx)?;
+        }
+        let rows = match &mut self.finished {
+            Groups::InMemory(groups) => groups.take()?,
+            Groups::OnDisk(groups) => groups.take(cx)?,
+        };
+        Ok(rows.into_batch())
+    }
+
+    fn is_exhausted(&self) -> bool {
+        let is_empty = match &self.finished {
+            Groups::InMemory(groups) => groups.keys.len() == 0,
+            Groups::OnDisk(groups) => groups.waiting.is_none(),
+        };
+        self.input.is_none() && is_empty
+    }
+}
+
+/// What a state holds elsewhere.
+fn heap_bytes(state: &State) -> usize {
+    state.memory_bytes() - size_of::<State>()
+}
+
+/// Groups that were never written out.
+struct Finished {
+    rows: RowMaker,
+    keys: std::vec::IntoIter<Key>,
+    states: std::vec::IntoIter<State>,
+    /// What is left.
+    memory: MemoryGauge,
+    /// The documents given last.
+    results: MemoryGauge,
+}
+
+impl Finished {
+    fn take(&mut self) -> Result<RowsInMaking> {
+        let mut out = RowsInMaking::default();
+        self.results.clear();
+        while !out.is_full()
+            && let Some(key) = self.keys.next()
+        {
+            let mut held = memory_bytes(&key.value);
+            let states = self.states.by_ref();
+            let states = states.inspect(|state| held += heap_bytes(state));
+            out.push(self.rows.row(key.value, states, &mut self.results)?);
+            self.memory.release(held);
+        }
+        if self.keys.len() == 0 {
+            self.memory.clear();
+        }
+        Ok(out)
+    }
+}
+
+/// Name of the key of a group that is written out.
+const SAVED_KEY: &str = "k";
+/// Name of its states.
+const SAVED_STATES: &str = "s";
+
+/// The order of keys. Parts of one group come out in the order in which they were written.
+struct ByKey;
+
+impl RowOrder for ByKey {
+    type Key = Value;
+
+    fn key(&self, row: &Document, _: &ExecContext<'_>) -> Result<Value> {
+        Ok(row.get(SAVED_KEY).to_value())
+    }
+
+    fn compare(&self, a: &Value, b: &Value, cx: &ExecContext<'_>) -> Ordering {
+        compare_with(a.as_ref(), b.as_ref(), cx.eval.collator)
+    }
+
+    fn key_bytes(&self, key: &Value) -> usize {
+        memory_bytes(key)
+    }
+}
+
+/// Groups that were written out in parts.
+struct Merged {
+    rows: RowMaker,
+    sorted: Sorted<ByKey>,
+    /// The first part of the next group.
+    waiting: Option<(Value, Document)>,
+    /// The group being merged, and the documents given last.
+    results: MemoryGauge,
+}
+
+impl Merged {
+    fn take(&mut self, cx: &ExecContext<'_>) -> Result<RowsInMaking> {
+        let mut out = RowsInMaking::default();
+        self.results.clear();
+        while !out.is_full()
+            && let Some((key, part)) = self.waiting.take()
+        {
+            let fields = self.rows.fields().iter();
+            let states = fields.map(|(_, spec)| spec.new_state(&key, &cx.eval));
+            let mut states = states.collect::<Result<Vec<State>>>()?;
+            let mut held = 0;
+            self.add_part(&key, &part, &mut states, &mut held, cx)?;
+            drop(part);
+            loop {
+                self.waiting = self.sorted.next(cx)?;
+                match self.waiting.take() {
+                    Some((next, part))
+                        if compare_with(next.as_ref(), key.as_ref(), cx.eval.collator).is_eq() =>
+                    {
+                        self.add_part(&key, &part, &mut states, &mut held, cx)?;
+                    }
+                    other => {
+                        self.waiting = other;
+                        break;
+                    }
+                }
+            }
+            let states = states.into_iter();
+            out.push(self.rows.row(key, states, &mut self.results)?);
+            self.results.release(held);
+        }
+        Ok(out)
+    }
+
+    /// Adds what a part of a group has seen to its states, of which `held` bytes are counted.
+    fn add_part(
+        &mut self,
+        key: &Value,
+        part: &Document,
+        states: &mut [State],
+        held: &mut usize,
+        cx: &ExecContext<'_>,
+    ) -> Result<()> {
+        let saved = part.get(SAVED_STATES).as_array();
+        let saved = saved.iter().flat_map(|array| array.iter());
+        let fields = self.rows.fields().iter();
+        for (((_, spec), state), saved) in fields.zip(states.iter_mut()).zip(saved) {
+            spec.merge_saved(state, key, saved, &cx.eval)?;
+        }
+        let now: usize = states.iter().map(heap_bytes).sum();
+        self.results.release(*held);
+        *held = now;
+        self.results.add(now)
+    }
+}
+
+struct Key {
+    hash: u64,
+    value: Value,
+}
+
+/// The groups met so far.
+pub(crate) struct Table {
+    key: Expression,
+    fields: Arc<[(Arc<str>, AccumulatorSpec)]>,
+    /// A key object with one member: its missing value is null, as of a key that is no object.
+    single_member: Option<Arc<str>>,
+    hasher: foldhash::fast::RandomState,
+    numbers: HashTable<u32>,
+    keys: Vec<Key>,
+    states: Vec<State>,
+    memory: MemoryGauge,
+    /// Above its limit the table is written out instead of refused.
+    may_spill: bool,
+}
+
+impl Table {
+    /// A table for `stage`.
+    pub(crate) fn new(stage: &GroupStage, cx: &ExecContext<'_>) -> Self {
+        Self {
+            key: stage.key.clone(),
+            fields: Arc::clone(&stage.fields),
+            single_member: single_member(&stage.key),
+            hasher: foldhash::fast::RandomState::default(),
+            numbers: HashTable::new(),
+            keys: Vec::new(),
+            states: Vec::new(),
+            memory: MemoryGauge::of_query(NAME, cx.settings.limits.group_bytes_max, cx),
+            may_spill: cx.settings.spill.is_some(),
+        }
+    }
+
+    /// Adds a batch.
+    fn add(
+        &mut self,
+        batch: Batch,
+        stage: &GroupStage,
+        blocks: &mut BlockGroup,
+        spilled: &mut Option<Sorter<ByKey>>,
+        cx: &ExecContext<'_>,
+    ) -> Result<()> {
+        let mut is_void = false;
+        let rows = match batch {
+            Batch::Block(block) if self.add_block(&block, stage, blocks, cx)? => {
+                is_void = self.spill_if_full(spilled, cx)?;
+                Vec::new()
+            }
+            batch => batch.into_rows()?,
+        };
+        for row in &rows {
+            self.add_row(row, cx)?;
+            is_void |= self.spill_if_full(spilled, cx)?;
+        }
+        if is_void {
+            // It knows groups by their numbers.
+            blocks.forget_groups();
+        }
+        Ok(())
+    }
+
+    /// Adds a block from its header or its columns; false if its rows must be added one by one instead.
+    fn add_block(
+        &mut self,
+        block: &MeasurementBlock,
+        stage: &GroupStage,
+        blocks: &mut BlockGroup,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        let by_header = match &stage.from_headers {
+            Some(headers) => headers.add(stage, block, self, cx)?,
+            None => false,
+        };
+        Ok(by_header || blocks.add(block, self, cx)?)
+    }
+
+    /// The groups of some batches, for a table they are added to later.
+    pub(super) fn of_batches(
+        stage: &GroupStage,
+        batches: Vec<Batch>,
+        cx: &ExecContext<'_>,
+    ) -> Result<Self> {
+        let mut table = Self::new(stage, cx);
+        let mut blocks = BlockGroup::new(stage);
+        for batch in batches {
+            cx.operation.check_interrupt()?;
+            match batch {
+                Batch::Block(block) if table.add_block(&block, stage, &mut blocks, cx)? => {}
+                batch => {
+                    for row in batch.into_rows()? {
+                        table.add_row(&row, cx)?;
+                    }
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    /// Adds the groups of what follows.
+    fn absorb(&mut self, later: Self, cx: &ExecContext<'_>) -> Result<()> {
+        let fields = Arc::clone(&self.fields);
+        let mut states = later.states.into_iter();
+        for key in later.keys {
+            let group = self.number_of(key.value, cx)?;
+            for ((at, (_, spec)), state) in fields.iter().enumerate().zip(states.by_ref()) {
+                self.change(group, at, spec, |known| spec.merge(known, state))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes everything out if it has become too much; true if it has.
+    fn spill_if_full(
+        &mut self,
+        spilled: &mut Option<Sorter<ByKey>>,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        if !self.memory.is_exceeded() {
+            return Ok(false);
+        }
+        let gauge = MemoryGauge::of_query(NAME, cx.settings.limits.group_bytes_max, cx);
+        let sorter = spilled.get_or_insert_with(|| Sorter::new(ByKey, gauge));
+        self.spill(sorter, cx)?;
+        Ok(true)
+    }
+
+    fn spill(&mut self, spilled: &mut Sorter<ByKey>, cx: &ExecContext<'_>) -> Result<()> {
+        cx.operation.check_interrupt()?;
+        let mut states = std::mem::take(&mut self.states).into_iter();
+        let fields = Arc::clone(&self.fields);
+        for key in std::mem::take(&mut self.keys) {
+            let mut held = memory_bytes(&key.value);
+            let saved = fields
+                .iter()
+                .zip(states.by_ref())
+                .map(|((_, spec), state)| {
+                    held += heap_bytes(&state);
+                    spec.save(state)
+                });
+            let saved: Vec<Value> = saved.collect();
+            let bytes: usize = saved.iter().map(memory_bytes).sum();
+            let room = memory_bytes(&key.value) + bytes + RESULT_BYTES * (1 + saved.len());
+            let mut part = DocumentBuilder::with_capacity(room);
+            part.append(SAVED_KEY, key.value);
+            part.begin_array(SAVED_STATES);
+            for (at, value) in saved.into_iter().enumerate() {
+                part.append_indexed(at, value.as_ref());
+            }
+            part.end();
+            // From now on it is the sorter that holds the group.
+            self.memory.release(held);
+            spilled.add(part.finish(), cx)?;
+        }
+        spilled.flush(cx)?;
+        self.numbers.clear();
+        self.memory.clear();
+        Ok(())
+    }
+
+    /// Adds a document.
+    pub(crate) fn add_row(&mut self, row: &Document, cx: &ExecContext<'_>) -> Result<()> {
+        let group = {
+            let key = self.key.evaluate_ref(row.as_ref(), &cx.eval)?;
+            let key = self.normal_key(key.into_value());
+            self.number_of(key, cx)?
+        };
+        let fields = Arc::clone(&self.fields);
+        for (at, (_, spec)) in fields.iter().enumerate() {
+            self.change(group, at, spec, |state| {
+                spec.add(state, row.as_ref(), &cx.eval)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The key as it is kept: never missing.
+    pub(crate) fn normal_key(&self, key: Value) -> Value {
+        match (key, &self.single_member) {
+            (Value::Missing | Value::Undefined, _) => Value::Null,
+            (Value::Document(document), Some(name)) if document.is_empty() => {
+                let mut out = DocumentBuilder::new();
+                out.append(name, Value::Null);
+                Value::Document(out.finish())
+            }
+            (key, _) => key,
+        }
+    }
+
+    /// The number of the group with this key, a new one if there is none yet.
+    pub(crate) fn number_of(&mut self, key: Value, cx: &ExecContext<'_>) -> Result<u32> {
+        let collator = cx.eval.collator;
+        let mut hasher = self.hasher.build_hasher();
+        hash_with(key.as_ref(), collator, &mut hasher);
+        let hash = hasher.finish();
+        let same = |number: &u32| {
+            self.keys.get(*number as usize).is_some_and(|known| {
+                known.hash == hash
+                    && compare_with(known.value.as_ref(), key.as_ref(), collator).is_eq()
+            })
+        };
+        if let Some(number) = self.numbers.find(hash, same) {
+            return Ok(*number);
+        }
+        self.insert(hash, key, &cx.eval)
+    }
+
+    fn insert(&mut self, hash: u64, key: Value, cx: &EvalContext<'_>) -> Result<u32> {
+        let Ok(number) = u32::try_from(self.keys.len()) else {
+            return Err(self.memory.exceeded());
+        };
+        let mut bytes = GROUP_OVERHEAD + size_of::<Key>() + memory_bytes(&key);
+        for (_, spec) in self.fields.iter() {
+            let state = spec.new_state(&key, cx)?;
+            bytes += state.memory_bytes();
+            self.states.push(state);
+        }
+        let added = self.memory.add(bytes);
+        if !self.may_spill {
+            added?;
+        }
+        self.keys.push(Key { hash, value: key });
+        let keys = &self.keys;
+        self.numbers.insert_unique(hash, number, |number| {
+            keys.get(*number as usize).map_or(0, |key| key.hash)
+        });
+        Ok(number)
+    }
+
+    /// The state of accumulator `at` of a group.
+    pub(crate) fn state(&self, group: u32, at: usize) -> Option<&State> {
+        self.states.get(group as usize * self.fields.len() + at)
+    }
+
+    /// Changes the state of accumulator `at` of a group, and counts what it grows by.
+    pub(crate) fn change(
+        &mut self,
+        group: u32,
+        at: usize,
+        spec: &AccumulatorSpec,
+        change: impl FnOnce(&mut State) -> Result<()>,
+    ) -> Result<()> {
+        let place = group as usize * self.fields.len() + at;
+        let Some(state) = self.states.get_mut(place) else {
+            return Ok(());
+        };
+        if !grows(spec.kind()) {
+            return change(state);
+        }
+        let before = state.memory_bytes();
+        change(state)?;
+        let after = state.memory_bytes();
+        if after > before {
+            let added = self.memory.add(after - before);
+            if !self.may_spill {
+                added?;
+            }
+        } else {
+            self.memory.release(before - after);
+        }
+        Ok(())
+    }
+}
+
+/// Accumulators whose state takes more memory the more it has seen.
+fn grows(kind: AccumulatorKind) -> bool {
+    use AccumulatorKind as K;
+    !matches!(
+        kind,
+        K::Sum | K::Avg | K::Count | K::StdDevPop | K::StdDevSamp
+    )
+}
+
+/// The name, if the key is an object literal with one member that is no object literal itself.
+fn single_member(key: &Expression) -> Option<Arc<str>> {
+    match key {
+        Expression::Object(members) => match members.as_slice() {
+            [(_, Expression::Object(_))] => None,
+            [(name, _)] => Some(Arc::clone(name)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nilometer_bson::{array, doc};
+
+    use super::*;
+    use crate::query::exec::testing::{MemoryCollections, MemoryRecords, run_limited, run_stages};
+    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::source::Resolved;
+
+    fn group(spec: Document, documents: Vec<Document>) -> Vec<Document> {
+        run_stages(array![doc! {"$group": spec}], documents).unwrap()
+    }
+
+    #[test]
+    fn equal_keys_of_all_types_are_one() {
+        let rows = group(
+            doc! {"_id": "$a", "n": doc! {"$sum": 1}},
+            vec![
+                doc! {"a": 1},
+                doc! {"a": 1i64},
+                doc! {"a": 1.0},
+                doc! {"a": Value::Null},
+                doc! {},
+                doc! {"a": "1"},
+            ],
+        );
+        assert_eq!(
+            rows,
+            [
+                doc! {"_id": 1, "n": 3},
+                doc! {"_id": Value::Null, "n": 2},
+                doc! {"_id": "1", "n": 1},
+            ]
+        );
+    }
+
+    #[test]
+    fn missing_parts_of_keys() {
+        let documents = vec![doc! {"a": Value::Null}, doc! {}, doc! {"b": 1}];
+        let single = group(
+            doc! {"_id": doc! {"a": "$a"}, "n": doc! {"$count": doc! {}}},
+            documents.clone(),
+        );
+        assert_eq!(single, [doc! {"_id": doc! {"a": Value::Null}, "n": 3}]);
+        let two = group(
+            doc! {"_id": doc! {"a": "$a", "b": "$b"}, "n": doc! {"$count": doc! {}}},
+            documents,
+        );
+        assert_eq!(
+            two,
+            [
+                doc! {"_id": doc! {"a": Value::Null}, "n": 1},
+                doc! {"_id": doc! {}, "n": 1},
+                doc! {"_id": doc! {"b": 1}, "n": 1},
+            ]
+        );
+    }
+
+    #[test]
+    fn nothing_in_gives_nothing_out() {
+        assert!(group(doc! {"_id": Value::Null, "n": doc! {"$sum": 1}}, vec![]).is_empty());
+    }
+
+    #[test]
+    fn memory_is_limited() {
+        let documents: Vec<Document> = (0..100)
+            .map(|a| doc! {"a": a, "s": "x".repeat(50)})
+            .collect();
+        let collections =
+            MemoryCollections::of(Resolved::Ordinary(Arc::new(MemoryRecords(documents))));
+        let limits = ExecLimits {
+            group_bytes_max: 2000,
+            sort_bytes_max: 2000,
+            ..ExecLimits::default()
+        };
+        for stage in [
+            doc! {"$group": doc! {"_id": "$a"}},
+            doc! {"$group": doc! {"_id": Value::Null, "all": doc! {"$push": "$s"}}},
+            doc! {"$sort": doc! {"a": 1}},
+        ] {
+            let stages = array![stage];
+            let error =
+                run_limited(&collections, &stages, ExecOptions::default(), limits).unwrap_err();
+            assert_eq!(error.code.0, 292);
+        }
+        let few = array![doc! {"$sort": doc! {"a": -1}}, doc! {"$limit": 2}];
+        let rows = run_limited(&collections, &few, ExecOptions::default(), limits).unwrap();
+        assert_eq!(rows.len(), 2);
+    }
+}

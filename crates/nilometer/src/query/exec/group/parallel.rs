@@ -1,0 +1,251 @@
+//! `$group` by several threads: each gathers a table of a part of the input, and the parts are added to one table in
+//! the order of the input.
+//!
+//! ```text
+//! input    batches │ batches │ batches │ …                   measurements of a bucket each, columns undecoded
+//! table    by the query's thread ◄─ absorb ─ absorb ─ …      columns decoded and added up by whoever has time
+//! ```
+//!
+//! The answer is that of one thread. Groups come in the order in which they are first met; whole numbers and decimals add
+//! up exactly; doubles are added in pairs of doubles (106 bits) however they come, which are rounded
+//! once, in the end, so that how the input was cut shows in the last bit only where a sum lies within 2^-100 of
+//! the middle between two doubles, or overflows on the way. Accumulators whose parts do not add up that well
+//! (`$stdDevPop`, `$stdDevSamp`) or that hold all they see (`$push` and its like) are left to one thread, and so is
+//! everything random. Blocks whose totals are known are not handed out.
+
+use std::sync::Arc;
+
+use super::Table;
+use super::vectorized::BlockGroup;
+use crate::error::Result;
+use crate::eval::Dependencies;
+use crate::eval::accumulator::AccumulatorKind;
+use crate::query::batch::Batch;
+use crate::query::exec::workers::{Helpers, Pieces};
+use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, next_filled};
+use crate::query::pipeline::GroupStage;
+
+/// A stage that several threads may work on.
+pub(crate) struct Shared {
+    helpers: Helpers,
+    stage: GroupStage,
+}
+
+/// A part of the input.
+pub(crate) enum Part {
+    /// Its groups.
+    Gathered(Box<Table>),
+    /// Blocks of which nothing has to be decoded: adding them is less work than handing them out.
+    AtHand(Vec<Batch>),
+}
+
+fn is_at_hand(blocks: &mut BlockGroup, batches: &[Batch]) -> Result<bool> {
+    for batch in batches {
+        match batch {
+            Batch::Block(block) if blocks.is_at_hand(block)? => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+impl Shared {
+    /// The stage, if there are threads to help and they cannot be told from one.
+    pub(crate) fn of(stage: &GroupStage, cx: &ExecContext<'_>) -> Option<Self> {
+        let helpers = cx.settings.helpers.clone()?;
+        let adds_up = |kind| {
+            use AccumulatorKind as K;
+            matches!(
+                kind,
+                K::Sum
+                    | K::Avg
+                    | K::Count
+                    | K::Min
+                    | K::Max
+                    | K::First
+                    | K::Last
+                    | K::Top
+                    | K::Bottom
+                    | K::FirstN
+                    | K::LastN
+                    | K::MinN
+                    | K::MaxN
+                    | K::TopN
+                    | K::BottomN
+            )
+        };
+        let mut reads = Dependencies::default();
+        stage.key.dependencies(&mut reads);
+        for (_, spec) in stage.fields.iter() {
+            spec.dependencies(&mut reads);
+        }
+        let may = !reads.random && stage.fields.iter().all(|(_, spec)| adds_up(spec.kind()));
+        may.then(|| Self {
+            helpers,
+            stage: stage.clone(),
+        })
+    }
+
+    /// Batches the query takes alone at first.
+    pub(crate) fn alone_batches(&self) -> usize {
+        self.helpers.alone_batches
+    }
+
+    /// Gathers the rest of `input` and gives its parts to `absorb`, in order.
+    pub(crate) fn gather(
+        &self,
+        input: &mut BoxOperator,
+        cx: &ExecContext<'_>,
+        mut absorb: impl FnMut(Part) -> Result<()>,
+    ) -> Result<()> {
+        let context = Arc::new((
+            cx.operation.for_helper(),
+            ExecSettings {
+                // Who helps is not helped.
+                helpers: None,
+                ..cx.settings.clone()
+            },
+        ));
+        let part = |batches: Vec<Batch>| -> Box<dyn FnOnce() -> Result<Table> + Send> {
+            let (context, stage) = (Arc::clone(&context), self.stage.clone());
+            Box::new(move || {
+                let cx = ExecContext::new(&context.0, &context.1);
+                Table::of_batches(&stage, batches, &cx)
+            })
+        };
+        let mut pieces = Pieces::new(&self.helpers.workers, self.helpers.threads);
+        let mut batches = Vec::new();
+        let mut blocks = BlockGroup::new(&self.stage);
+        // An error of the input comes behind those of what was read before.
+        let end = loop {
+            match next_filled(input, cx) {
+                Ok(Some(batch)) => batches.push(batch),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+            if batches.len() < self.helpers.piece_batches {
+                continue;
+            }
+            let batches = std::mem::take(&mut batches);
+            if is_at_hand(&mut blocks, &batches)? {
+                while let Some(table) = pieces.pop()? {
+                    absorb(Part::Gathered(Box::new(table)))?;
+                }
+                absorb(Part::AtHand(batches))?;
+            } else if let Some(table) = pieces.push(part(batches))? {
+                absorb(Part::Gathered(Box::new(table)))?;
+            }
+        };
+        if !batches.is_empty()
+            && let Some(table) = pieces.push(part(batches))?
+        {
+            absorb(Part::Gathered(Box::new(table)))?;
+        }
+        while let Some(table) = pieces.pop()? {
+            absorb(Part::Gathered(Box::new(table)))?;
+        }
+        end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use nilometer_bson::{Document, Value, array, doc};
+
+    use super::*;
+    use crate::query::exec::testing::{
+        MemoryCollections, MemoryRecords, operation, run_with, settings,
+    };
+    use crate::query::exec::workers::Workers;
+    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::source::Resolved;
+
+    /// A few thousand documents with doubles that do not add up evenly.
+    fn documents() -> Vec<Document> {
+        let one = |at: i32| {
+            let wild = f64::from(at * 7919 % 10_007) * 10f64.powi(at % 25 - 12);
+            doc! {"k": at * 31 % 97, "d": wild, "l": i64::from(at) << 30, "t": at}
+        };
+        (0..6000).map(one).collect()
+    }
+
+    fn grouped(
+        stage: &Document,
+        workers: Option<&Arc<Workers>>,
+        bytes: u64,
+        folder: &Path,
+    ) -> Vec<Document> {
+        let source = Resolved::Ordinary(Arc::new(MemoryRecords(documents())));
+        let limits = ExecLimits {
+            group_bytes_max: bytes,
+            ..ExecLimits::default()
+        };
+        let mut settings = settings(ExecOptions::default(), limits);
+        settings.spill = Some(folder.into());
+        settings.helpers = workers.map(|workers| Helpers {
+            alone_batches: 2,
+            piece_batches: 3,
+            ..Helpers::new(Arc::clone(workers), 4)
+        });
+        let stages = array![doc! {"$group": stage.clone()}];
+        run_with(&MemoryCollections::of(source), &stages, settings).unwrap()
+    }
+
+    #[test]
+    fn the_answer_is_that_of_one_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        let workers = Arc::<Workers>::default();
+        let stage = doc! {
+            "_id": "$k",
+            "sum": doc! {"$sum": "$d"}, "avg": doc! {"$avg": "$d"}, "whole": doc! {"$sum": "$l"},
+            "n": doc! {"$count": doc! {}}, "first": doc! {"$first": "$t"}, "last": doc! {"$last": "$t"},
+            "max": doc! {"$max": "$d"}, "min": doc! {"$min": "$l"},
+            "two": doc! {"$firstN": doc! {"n": 2, "input": "$t"}},
+            "top": doc! {"$topN": doc! {"n": 2, "sortBy": doc! {"d": -1}, "output": "$t"}},
+        };
+        let expected = grouped(&stage, None, u64::MAX, folder.path());
+        let found = grouped(&stage, Some(&workers), u64::MAX, folder.path());
+        assert_eq!(workers.running(), 3);
+        assert_eq!(found, expected);
+        // Written to disk, groups come in the order of their keys.
+        let mut expected = expected;
+        expected.sort_by_key(|group| group.get("_id").as_exact_i64());
+        let found = grouped(&stage, Some(&workers), 9_000, folder.path());
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_left_to_one_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        for accumulator in [
+            doc! {"$stdDevPop": "$d"},
+            doc! {"$push": "$t"},
+            doc! {"$sum": doc! {"$rand": doc! {}}},
+        ] {
+            let workers = Arc::<Workers>::default();
+            let stage = doc! {"_id": Value::Null, "v": accumulator};
+            assert_eq!(
+                grouped(&stage, Some(&workers), u64::MAX, folder.path()).len(),
+                1
+            );
+            assert_eq!(workers.running(), 0);
+        }
+    }
+
+    #[test]
+    fn a_killed_query_ends_in_its_helpers_too() {
+        let killed = operation();
+        let helper = killed.for_helper();
+        assert!(helper.check_interrupt().is_ok());
+        killed
+            .kill_switch()
+            .kill(crate::error::ErrorCode::Interrupted);
+        assert!(helper.check_interrupt().is_err());
+        let mut late = operation();
+        late.set_time_limit(Some(std::time::Duration::ZERO));
+        let error = late.for_helper().check_interrupt().unwrap_err();
+        assert_eq!(error.code, crate::error::ErrorCode::MaxTimeMSExpired);
+    }
+}

@@ -1,0 +1,140 @@
+//! `$_internalStreamingGroup`: groups whose key follows the order of the input are given on one after
+//! the other.
+//!
+//! ```text
+//! sorted by time   09:58 09:59 │ 10:00 10:01 …      key {hour: {$dateTrunc: …}, host: "$m.host"}
+//!                   these groups are complete as soon as the hour changes
+//! ```
+//!
+//! Between two changes of the parts that follow the order a [`Group`] does the work as ever, spilling
+//! included; so groups come out in the order in which they were first met.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nilometer_bson::{Document, Value};
+
+use super::Group;
+use crate::error::Result;
+use crate::eval::Expression;
+use crate::query::batch::Batch;
+use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
+use crate::query::pipeline::GroupStage;
+
+/// Groups an input whose order parts of the key follow.
+pub struct StreamingGroup {
+    input: Arc<Mutex<Segments>>,
+    stage: GroupStage,
+    group: Option<Group>,
+}
+
+/// The input, cut where a part of the key changes.
+struct Segments {
+    input: BoxOperator,
+    /// The parts of the key that follow the order.
+    parts: Arc<[Expression]>,
+    rows: VecDeque<Document>,
+    /// What the parts are in the segment being read.
+    current: Option<Vec<Value>>,
+    done: bool,
+}
+
+impl StreamingGroup {
+    /// Groups what `input` gives, in the order of which `parts` never fall, or never rise.
+    pub fn new(input: BoxOperator, stage: GroupStage, parts: Arc<[Expression]>) -> Self {
+        Self {
+            input: Arc::new(Mutex::new(Segments {
+                input,
+                parts,
+                rows: VecDeque::new(),
+                current: None,
+                done: false,
+            })),
+            stage,
+            group: None,
+        }
+    }
+
+    fn segments(&self) -> MutexGuard<'_, Segments> {
+        self.input.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Segments {
+    /// True if another row is at hand.
+    fn fill(&mut self, cx: &ExecContext<'_>) -> Result<bool> {
+        if self.rows.is_empty() && !self.done {
+            match next_filled(&mut self.input, cx)? {
+                Some(batch) => self.rows.extend(batch.into_rows()?),
+                None => self.done = true,
+            }
+        }
+        Ok(!self.rows.is_empty())
+    }
+
+    /// The rows of the segment that are at hand; none at its end.
+    fn take(&mut self, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
+        let mut taken = Vec::new();
+        if !self.fill(cx)? {
+            return Ok(taken);
+        }
+        while let Some(row) = self.rows.front() {
+            let parts = self.parts.iter();
+            let values = parts.map(|part| part.evaluate(row.as_ref(), &cx.eval));
+            let values = values.collect::<Result<Vec<Value>>>()?;
+            let current = self.current.get_or_insert_with(|| values.clone());
+            let is_same = current.iter().zip(&values).all(|(a, b)| {
+                nilometer_bson::order::compare_with(a.as_ref(), b.as_ref(), cx.eval.collator)
+                    .is_eq()
+            });
+            if !is_same {
+                break;
+            }
+            taken.extend(self.rows.pop_front());
+        }
+        Ok(taken)
+    }
+}
+
+/// One segment as an input.
+struct Segment(Arc<Mutex<Segments>>);
+
+impl Operator for Segment {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let mut segments = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = segments.take(cx)?;
+        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+    }
+}
+
+impl Operator for StreamingGroup {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        loop {
+            cx.operation.check_interrupt()?;
+            let group = match &mut self.group {
+                Some(group) => group,
+                None => {
+                    let mut segments = self.segments();
+                    segments.current = None;
+                    if !segments.fill(cx)? {
+                        return Ok(None);
+                    }
+                    drop(segments);
+                    let segment = Box::new(Segment(Arc::clone(&self.input)));
+                    self.group.insert(Group::new(segment, self.stage.clone()))
+                }
+            };
+            match group.next(cx)? {
+                Some(batch) => return Ok(Some(batch)),
+                None => self.group = None,
+            }
+        }
+    }
+
+    fn is_exhausted(&self) -> bool {
+        let segments = self.segments();
+        let no_more = segments.done || segments.input.is_exhausted();
+        let given = self.group.as_ref().is_none_or(Operator::is_exhausted);
+        no_more && segments.rows.is_empty() && given
+    }
+}

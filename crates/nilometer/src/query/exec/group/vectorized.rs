@@ -1,0 +1,770 @@
+//! Grouping a block: keys for runs of measurements, and accumulators over slices of columns.
+//!
+//! ```text
+//! key {host: "$m.host", hour: {$dateTrunc: {date: "$t", unit: "hour"}}}
+//!        └ the same in all rows      └ the same in a run of rows
+//!
+//! times    |09:58 09:59|10:00 10:01 10:02|      two runs, two groups
+//! column v |  3     1  |  4     1     5  |      $max: one call per run and accumulator
+//! ```
+//!
+//! A key qualifies if each of its parts is a constant, reads only the metadata, or (one part) is a
+//! `$dateTrunc` of the time field with constant bins. An accumulator takes a slice if its argument is a
+//! column, once if it is constant in the block, and for `$sum` and `$avg` over whole buckets not even
+//! that: the column's total is kept beside it. `$top` and `$bottom` by time look at one row of a run
+//! ([`crate::query::exec::vector::top_n`]). Any other argument is computed from columns where there are kernels for it ([`crate::query::exec::vector::arithmetic`]),
+//! or evaluated on rows that hold only what it reads. States see values in row order either way, so nothing
+//! depends on the path taken.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, Hasher};
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use nilometer_bson::block::{BlockData, ColumnBlock};
+use nilometer_bson::order::{compare_with, hash_with};
+use nilometer_bson::{DocumentBuilder, Value, ValueRef};
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Dependencies;
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
+use crate::eval::expression::{Bin, DateBins, Expression};
+use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
+use crate::query::exec::ExecContext;
+use crate::query::exec::group::Table;
+use crate::query::exec::vector::arithmetic::add_computed;
+use crate::query::exec::vector::filter::narrowed;
+use crate::query::exec::vector::top_n::{Ranking, time_rank};
+use crate::query::pipeline::GroupStage;
+use crate::query::source::ColumnName;
+
+/// Adds blocks to a [`Table`].
+pub(crate) struct BlockGroup {
+    stage: GroupStage,
+    /// How the stage reads blocks of one shape; made anew when the shape changes.
+    plan: Option<(Arc<MeasurementShape>, Option<Plan>)>,
+    series: Series,
+    /// The runs of a block; kept for the next one.
+    runs: Vec<Run>,
+}
+
+/// How a stage reads blocks.
+struct Plan {
+    parts: Vec<Part>,
+    /// Names of the parts if the key is an object.
+    names: Option<Vec<Arc<str>>>,
+    /// The part that follows time.
+    bins: Option<(usize, DateBins)>,
+    inputs: Vec<Input>,
+    /// The orders by time among the inputs.
+    rankings: Vec<Ranking>,
+    /// What inputs that are evaluated on rows read.
+    row_fields: Option<BTreeSet<Arc<str>>>,
+}
+
+/// A part of the key.
+enum Part {
+    /// The same in the whole block.
+    Constant(Expression),
+    /// Follows time.
+    Bin,
+}
+
+/// Where an accumulator's values come from.
+enum Input {
+    /// Counts rows.
+    Count,
+    /// The same in the whole block.
+    Constant(Expression),
+    /// A column that measurements may show.
+    Column(ColumnName),
+    /// The one row of each run that an order by time puts first or last: see [`Plan::rankings`].
+    Ranked,
+    /// Rows.
+    Rows,
+}
+
+/// Rows of one group that follow each other.
+pub(crate) struct Run {
+    /// The number of the group.
+    pub(crate) group: u32,
+    /// The rows, counted within the selection.
+    pub(crate) rows: Range<usize>,
+}
+
+impl BlockGroup {
+    /// Adds blocks as `stage` says.
+    pub(crate) fn new(stage: &GroupStage) -> Self {
+        Self {
+            stage: stage.clone(),
+            plan: None,
+            series: Series::default(),
+            runs: Vec::new(),
+        }
+    }
+
+    /// The table has begun anew.
+    pub(crate) fn forget_groups(&mut self) {
+        self.series = Series::default();
+    }
+
+    /// True if nothing of the block has to be decoded: its header and totals of its columns that are known tell all.
+    pub(crate) fn is_at_hand(&mut self, block: &MeasurementBlock) -> Result<bool> {
+        let Some(plan) = self.plan_for(block) else {
+            return Ok(false);
+        };
+        if let Some((_, bins)) = &plan.bins
+            && whole_bin(bins, block)?.is_none()
+        {
+            return Ok(false);
+        }
+        let mut rankings = plan.rankings.iter();
+        Ok(rankings.all(|ranking| ranking.is_at_hand(block))
+            && plan.inputs.iter().all(|input| match input {
+                Input::Count | Input::Constant(_) | Input::Ranked => true,
+                Input::Column(name) => block.has_total(name),
+                Input::Rows => false,
+            }))
+    }
+
+    fn plan_for(&mut self, block: &MeasurementBlock) -> Option<&Plan> {
+        let known = self
+            .plan
+            .as_ref()
+            .is_some_and(|(shape, _)| Arc::ptr_eq(shape, &block.shape));
+        if !known {
+            let plan = plan(&self.stage, &block.shape);
+            self.plan = Some((Arc::clone(&block.shape), plan));
+        }
+        self.plan.as_ref().and_then(|(_, plan)| plan.as_ref())
+    }
+
+    /// Adds a block; false if its rows must be added one by one instead.
+    pub(crate) fn add(
+        &mut self,
+        block: &MeasurementBlock,
+        table: &mut Table,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        self.plan_for(block);
+        let Some((_, Some(plan))) = &self.plan else {
+            return Ok(false);
+        };
+        self.runs.clear();
+        find_runs(plan, block, table, &mut self.series, &mut self.runs, cx)?;
+        accumulate(plan, &self.stage, block, &self.runs, table, cx)?;
+        Ok(true)
+    }
+}
+
+fn plan(stage: &GroupStage, shape: &MeasurementShape) -> Option<Plan> {
+    let mut bins = None;
+    let mut parts = Vec::new();
+    let (names, expressions): (Option<Vec<Arc<str>>>, Vec<&Expression>) = match &stage.key {
+        Expression::Object(members) => (
+            Some(members.iter().map(|(name, _)| Arc::clone(name)).collect()),
+            members.iter().map(|(_, part)| part).collect(),
+        ),
+        single => (None, vec![single]),
+    };
+    for expression in expressions {
+        parts.push(if is_constant(expression, shape) {
+            Part::Constant(expression.clone())
+        } else {
+            let found = time_bins(expression, shape)?;
+            if bins.is_some() {
+                return None;
+            }
+            bins = Some((parts.len(), found.clone()));
+            Part::Bin
+        });
+    }
+    let mut row_dependencies = Dependencies::default();
+    let mut any_rows = false;
+    let mut inputs = Vec::new();
+    let mut rankings = Vec::new();
+    for (at, (_, spec)) in stage.fields.iter().enumerate() {
+        let input = match time_rank(spec, &shape.time_field, shape.meta_field.as_deref()) {
+            Some(rank) => {
+                Ranking::add(&mut rankings, rank, (at, spec), shape);
+                Input::Ranked
+            }
+            None => input(spec, shape),
+        };
+        if matches!(input, Input::Rows) {
+            any_rows = true;
+            spec.dependencies(&mut row_dependencies);
+        }
+        inputs.push(input);
+    }
+    for ranking in &mut rankings {
+        ranking.settle(shape);
+    }
+    let all_fields = || shape_fields(shape);
+    let row_fields = any_rows.then(|| {
+        if row_dependencies.whole {
+            all_fields()
+        } else {
+            let fields = row_dependencies.top_level_fields().into_iter();
+            Some(fields.map(Arc::from).collect())
+        }
+    });
+    Some(Plan {
+        parts,
+        names,
+        bins,
+        inputs,
+        rankings,
+        row_fields: match row_fields {
+            None => None,
+            // Everything is read: an accumulator of whole documents has no use for columns.
+            Some(None) => return None,
+            Some(fields) => fields,
+        },
+    })
+}
+
+/// The fields a shape names one by one, if it does.
+fn shape_fields(shape: &MeasurementShape) -> Option<BTreeSet<Arc<str>>> {
+    match &shape.fields {
+        crate::query::batch::FieldSet::Only(fields) => Some(fields.clone()),
+        _ => None,
+    }
+}
+
+/// True if the expression is the same for all measurements of a block.
+pub(crate) fn is_constant(expression: &Expression, shape: &MeasurementShape) -> bool {
+    let mut dependencies = Dependencies::default();
+    expression.dependencies(&mut dependencies);
+    !dependencies.whole
+        && !dependencies.random
+        && dependencies
+            .top_level_fields()
+            .iter()
+            .all(|field| shape.meta_field.as_deref() == Some(*field))
+}
+
+/// The bins, if the expression is a `$dateTrunc` of the time with constant ones.
+pub(crate) fn time_bins<'e>(
+    expression: &'e Expression,
+    shape: &MeasurementShape,
+) -> Option<&'e DateBins> {
+    let Expression::DateTrunc(trunc) = expression else {
+        return None;
+    };
+    let path = trunc.date.as_field_path()?;
+    let is_time = path.as_str() == &*shape.time_field && shape.fields.contains(&shape.time_field);
+    if is_time { trunc.constant_bins() } else { None }
+}
+
+fn input(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Input {
+    if spec.kind() == AccumulatorKind::Count {
+        return Input::Count;
+    }
+    if spec.sort().is_some() {
+        return Input::Rows;
+    }
+    let argument = spec.argument();
+    if is_constant(argument, shape) {
+        return Input::Constant(argument.clone());
+    }
+    match argument.as_field_path() {
+        Some(path) if path.len() == 1 => match shape.shows_column(path.as_str()) {
+            true => Input::Column(ColumnName::new(path.as_str())),
+            false => Input::Constant(Expression::Constant(Value::Missing)),
+        },
+        _ => Input::Rows,
+    }
+}
+
+/// The runs of the block's selection, in row order. Row numbers count within the selection.
+fn find_runs(
+    plan: &Plan,
+    block: &MeasurementBlock,
+    table: &mut Table,
+    series: &mut Series,
+    runs: &mut Vec<Run>,
+    cx: &ExecContext<'_>,
+) -> Result<()> {
+    let count = block.selection.len();
+    let Some((place, bins)) = &plan.bins else {
+        let group = series.group_of_block(plan, block, table, cx)?;
+        runs.push(Run {
+            group,
+            rows: 0..count,
+        });
+        return Ok(());
+    };
+    let at = series.of_block(plan, block, cx)?;
+    if let Some(bin) = whole_bin(bins, block)? {
+        let group = series.bin_group(at, bin, |values| {
+            bin_key(plan, *place, bin, values, table, cx)
+        })?;
+        runs.push(Run {
+            group,
+            rows: 0..count,
+        });
+        return Ok(());
+    }
+    let times = block.column(&block.shape.time_field)?;
+    let times = times.map(|times| selected(block, times));
+    let constant;
+    let times: &[i64] = match times.as_ref().map(|(times, from)| (times.data(), *from)) {
+        Some((BlockData::DateTime(times), from)) => cut(times, from..from + count),
+        // A bucket of one measurement, or of one moment.
+        Some((BlockData::Constant(Value::DateTime(time)), _)) => {
+            constant = vec![*time; count];
+            &constant
+        }
+        _ => {
+            return Err(Error::new(
+                ErrorCode::DataCorruptionDetected,
+                "a bucket's time column does not hold dates",
+            ));
+        }
+    };
+    let is_sorted = block.bucket.is_sorted();
+    let mut from = 0;
+    while let Some(first) = times.get(from) {
+        let bin = bins.bin_of(*first)?;
+        let rest = times.get(from..).unwrap_or(&[]);
+        let length = if is_sorted {
+            run_length_sorted(rest, bin, bins)?
+        } else {
+            run_length(rest, bin, bins)?
+        };
+        let group = series.bin_group(at, bin.start, |values| {
+            bin_key(plan, *place, bin.start, values, table, cx)
+        })?;
+        runs.push(Run {
+            group,
+            rows: from..from + length,
+        });
+        from += length;
+    }
+    Ok(())
+}
+
+/// The parts of the key that are the same in the whole block, each in its place.
+fn constant_parts(
+    plan: &Plan,
+    block: &MeasurementBlock,
+    cx: &ExecContext<'_>,
+) -> Result<Vec<Value>> {
+    // Made once some part is more than a path into the metadata.
+    let constants = OnceCell::new();
+    let parts = plan.parts.iter().map(|part| match part {
+        Part::Constant(expression) => {
+            let path = expression.as_field_path();
+            if let Some(value) = path.and_then(|path| block.plain_meta(path)) {
+                return Ok(value.to_value());
+            }
+            let constants = constants.get_or_init(|| block.constant_document());
+            expression.evaluate(constants.as_ref(), &cx.eval)
+        }
+        Part::Bin => Ok(Value::Missing),
+    });
+    parts.collect()
+}
+
+/// True if the expression is the metadata as it is.
+fn is_meta(expression: &Expression, shape: &MeasurementShape) -> bool {
+    let path = expression.as_field_path().filter(|path| path.len() == 1);
+    path.is_some_and(|path| Some(path.as_str()) == shape.meta_field.as_deref())
+}
+
+/// The group of a bin: `values` are the other parts of its key.
+fn bin_key(
+    plan: &Plan,
+    place: usize,
+    bin: i64,
+    values: &[Value],
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<u32> {
+    let bin = ValueRef::DateTime(bin);
+    let values = values
+        .iter()
+        .enumerate()
+        .map(|(at, value)| match at == place {
+            true => bin,
+            false => value.as_ref(),
+        });
+    let key = table.normal_key(key_of(plan, values));
+    table.number_of(key, cx)
+}
+
+/// The bin all measurements of a bucket lie in, if all of them are meant and its bounds tell.
+pub(crate) fn whole_bin(bins: &DateBins, block: &MeasurementBlock) -> Result<Option<i64>> {
+    let (Some(min), Some(max)) = block.time_bounds() else {
+        return Ok(None);
+    };
+    if !block.is_whole() {
+        return Ok(None);
+    }
+    let bin = bins.bin_of(min)?;
+    Ok(bin.holds(max, bins)?.then_some(bin.start))
+}
+
+/// How many of ascending times lie in the bin of the first: doubling steps, then halving.
+fn run_length_sorted(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
+    let inside = |at: usize| -> Result<bool> {
+        match times.get(at) {
+            Some(time) => bin.holds(*time, bins),
+            None => Ok(false),
+        }
+    };
+    let mut low = 0;
+    let mut step = 1;
+    while inside(low + step)? {
+        low += step;
+        step *= 2;
+    }
+    let mut high = low + step;
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if inside(middle)? {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(low + 1)
+}
+
+fn run_length(times: &[i64], bin: Bin, bins: &DateBins) -> Result<usize> {
+    for (at, time) in times.iter().enumerate() {
+        if !bin.holds(*time, bins)? {
+            return Ok(at);
+        }
+    }
+    Ok(times.len())
+}
+
+/// Of a column what the selection takes, all in one piece, and where that begins.
+pub(crate) fn selected<'b>(
+    block: &MeasurementBlock,
+    column: &'b ColumnBlock,
+) -> (Cow<'b, ColumnBlock>, usize) {
+    match &block.selection {
+        Selection::Range(range) => (Cow::Borrowed(column), range.start as usize),
+        Selection::Rows(rows) => (Cow::Owned(column.select(rows)), 0),
+    }
+}
+
+fn key_of<'v>(plan: &Plan, mut values: impl Iterator<Item = ValueRef<'v>>) -> Value {
+    match &plan.names {
+        None => values.next().map(ValueRef::to_value).unwrap_or_default(),
+        Some(names) => {
+            let mut out = DocumentBuilder::new();
+            for (name, value) in names.iter().zip(values) {
+                out.append_ref(name, value);
+            }
+            Value::Document(out.finish())
+        }
+    }
+}
+
+fn accumulate(
+    plan: &Plan,
+    stage: &GroupStage,
+    block: &MeasurementBlock,
+    runs: &[Run],
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<()> {
+    // Made once some argument needs them.
+    let rows = OnceCell::new();
+    for ranking in &plan.rankings {
+        ranking.accumulate(&stage.fields, block, runs, table, cx)?;
+    }
+    for (at, ((_, spec), input)) in stage.fields.iter().zip(&plan.inputs).enumerate() {
+        match input {
+            Input::Count => {
+                for run in runs {
+                    table.change(run.group, at, spec, |state| {
+                        spec.add_repeated(state, ValueRef::Missing, run.rows.len() as u64)
+                    })?;
+                }
+            }
+            Input::Constant(expression) => {
+                let constants = block.constant_document();
+                let value = expression.evaluate(constants.as_ref(), &cx.eval)?;
+                add_constant(spec, at, &value, runs, table)?;
+            }
+            Input::Column(name) if add_total(spec, at, name, block, runs, table)? => {}
+            Input::Column(name) => match name.column_of(&*block.bucket)? {
+                Some(column) => {
+                    let (column, from) = selected(block, column);
+                    add_column(spec, at, (&column, from), runs, table)?;
+                }
+                None => add_constant(spec, at, &Value::Missing, runs, table)?,
+            },
+            Input::Ranked => {}
+            Input::Rows if add_computed(spec, at, block, runs, table, cx)? => {}
+            Input::Rows => {
+                if rows.get().is_none() {
+                    let fields = plan.row_fields.clone().unwrap_or_default();
+                    let made = narrowed(block, fields).to_rows()?;
+                    rows.get_or_init(|| made);
+                }
+                let rows = rows.get().map_or(&[][..], Vec::as_slice);
+                for run in runs {
+                    table.change(run.group, at, spec, |state| {
+                        for row in rows.get(run.rows.clone()).unwrap_or(&[]) {
+                            spec.add(state, row.as_ref(), &cx.eval)?;
+                        }
+                        Ok(())
+                    })?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds a column by its total; false, and nothing added, if that is not all there is to it.
+fn add_total(
+    spec: &AccumulatorSpec,
+    at: usize,
+    name: &ColumnName,
+    block: &MeasurementBlock,
+    runs: &[Run],
+    table: &mut Table,
+) -> Result<bool> {
+    let ([run], AccumulatorKind::Sum | AccumulatorKind::Avg) = (runs, spec.kind()) else {
+        return Ok(false);
+    };
+    let Some(total) = block.total(name)? else {
+        return Ok(false);
+    };
+    table.change(run.group, at, spec, |state| {
+        spec.add_total(state, &total);
+        Ok(())
+    })?;
+    Ok(true)
+}
+
+fn add_constant(
+    spec: &AccumulatorSpec,
+    at: usize,
+    value: &Value,
+    runs: &[Run],
+    table: &mut Table,
+) -> Result<()> {
+    for run in runs {
+        table.change(run.group, at, spec, |state| {
+            spec.add_repeated(state, value.as_ref(), run.rows.len() as u64)
+        })?;
+    }
+    Ok(())
+}
+
+fn add_column(
+    spec: &AccumulatorSpec,
+    at: usize,
+    (column, from): (&ColumnBlock, usize),
+    runs: &[Run],
+    table: &mut Table,
+) -> Result<()> {
+    if let BlockData::Constant(value) = column.data()
+        && column.is_all_present()
+    {
+        return add_constant(spec, at, value, runs, table);
+    }
+    if column.is_all_missing() {
+        return add_constant(spec, at, &Value::Missing, runs, table);
+    }
+    for run in runs {
+        let rows = from + run.rows.start..from + run.rows.end;
+        table.change(run.group, at, spec, |state| {
+            match spec.kind() {
+                // Of a run only one end counts.
+                AccumulatorKind::First => {
+                    return spec.add_value(state, column.value(rows.start));
+                }
+                AccumulatorKind::Last => {
+                    return spec.add_value(state, column.value(rows.end.saturating_sub(1)));
+                }
+                _ => {}
+            }
+            if column.is_all_present() {
+                match column.data() {
+                    BlockData::Double(values) => return spec.add_f64s(state, cut(values, rows)),
+                    BlockData::Int32(values) => return spec.add_i32s(state, cut(values, rows)),
+                    BlockData::Int64(values) => return spec.add_i64s(state, cut(values, rows)),
+                    BlockData::ShortInt64(values) => {
+                        return spec.add_short_i64s(state, cut(values, rows));
+                    }
+                    BlockData::DateTime(values) => return spec.add_dates(state, cut(values, rows)),
+                    _ => {}
+                }
+            }
+            for row in rows {
+                spec.add_value(state, column.value(row))?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn cut<T>(values: &[T], rows: Range<usize>) -> &[T] {
+    values.get(rows).unwrap_or(&[])
+}
+
+/// Groups by the constant parts of the key, and within them by bin: most runs find their group by
+/// one look-up of a number. Where the key has no other part, what metadata is known to be is its group.
+#[derive(Default)]
+struct Series {
+    hasher: foldhash::fast::RandomState,
+    numbers: HashTable<usize>,
+    entries: Vec<SeriesEntry>,
+    metas: MetasMet,
+}
+
+struct SeriesEntry {
+    hash: u64,
+    values: Vec<Value>,
+    bins: HashMap<i64, u32, foldhash::fast::RandomState>,
+}
+
+/// What was found for metadata that was met before, by its number.
+#[derive(Default)]
+struct MetasMet {
+    found: HashMap<NonZeroU64, usize, foldhash::fast::RandomState>,
+    asked: usize,
+    met: usize,
+}
+
+impl MetasMet {
+    /// Different metadata that are remembered.
+    const KNOWN_MAX: usize = 10_000;
+
+    /// With so many and more, one of so many blocks at least has to have metadata that was met before; else nobody asks
+    /// for its number, which takes a look at all of it.
+    const MET_SHARE: usize = 8;
+
+    /// The number of a block's metadata, if it is worth asking, and what was found for it.
+    fn get(&mut self, block: &MeasurementBlock) -> (Option<NonZeroU64>, Option<usize>) {
+        if self.found.len() >= Self::KNOWN_MAX && self.met * Self::MET_SHARE < self.asked {
+            return (None, None);
+        }
+        let number = block.meta_number();
+        let known = number.and_then(|number| self.found.get(&number)).copied();
+        self.asked += 1;
+        self.met += usize::from(known.is_some());
+        (number, known)
+    }
+
+    fn remember(&mut self, number: Option<NonZeroU64>, found: usize) {
+        if let Some(number) = number
+            && self.found.len() < Self::KNOWN_MAX
+        {
+            self.found.insert(number, found);
+        }
+    }
+}
+
+impl Series {
+    /// The group of a block whose key is the same for all its rows.
+    fn group_of_block(
+        &mut self,
+        plan: &Plan,
+        block: &MeasurementBlock,
+        table: &mut Table,
+        cx: &ExecContext<'_>,
+    ) -> Result<u32> {
+        let (number, known) = self.metas.get(block);
+        if let Some(group) = known.and_then(|known| u32::try_from(known).ok()) {
+            return Ok(group);
+        }
+        let key = match (&plan.names, plan.parts.as_slice(), block.meta()) {
+            (None, [Part::Constant(single)], ValueRef::Document(meta))
+                if is_meta(single, &block.shape) =>
+            {
+                Value::Document(meta.to_document())
+            }
+            _ => {
+                let parts = constant_parts(plan, block, cx)?;
+                key_of(plan, parts.iter().map(Value::as_ref))
+            }
+        };
+        let group = table.number_of(table.normal_key(key), cx)?;
+        self.metas.remember(number, group as usize);
+        Ok(group)
+    }
+
+    /// The number for the parts of the key that are the same in the whole block: they read nothing but the
+    /// metadata, so what was found for the same before is not evaluated again.
+    fn of_block(
+        &mut self,
+        plan: &Plan,
+        block: &MeasurementBlock,
+        cx: &ExecContext<'_>,
+    ) -> Result<usize> {
+        let (number, known) = self.metas.get(block);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let at = self.number_of(&constant_parts(plan, block, cx)?, cx);
+        self.metas.remember(number, at);
+        Ok(at)
+    }
+
+    fn number_of(&mut self, values: &[Value], cx: &ExecContext<'_>) -> usize {
+        let collator = cx.eval.collator;
+        let mut hasher = self.hasher.build_hasher();
+        for value in values {
+            hash_with(value.as_ref(), collator, &mut hasher);
+        }
+        let hash = hasher.finish();
+        let entries = &self.entries;
+        let same = |at: &usize| {
+            entries.get(*at).is_some_and(|entry| {
+                entry.hash == hash
+                    && entry.values.len() == values.len()
+                    && entry
+                        .values
+                        .iter()
+                        .zip(values)
+                        .all(|(a, b)| compare_with(a.as_ref(), b.as_ref(), collator).is_eq())
+            })
+        };
+        if let Some(at) = self.numbers.find(hash, same) {
+            return *at;
+        }
+        let at = self.entries.len();
+        self.entries.push(SeriesEntry {
+            hash,
+            values: values.to_vec(),
+            bins: HashMap::default(),
+        });
+        let entries = &self.entries;
+        self.numbers.insert_unique(hash, at, |at| {
+            entries.get(*at).map_or(0, |entry| entry.hash)
+        });
+        at
+    }
+
+    fn bin_group(
+        &mut self,
+        at: usize,
+        bin: i64,
+        find: impl FnOnce(&[Value]) -> Result<u32>,
+    ) -> Result<u32> {
+        let Some(entry) = self.entries.get_mut(at) else {
+            return find(&[]);
+        };
+        if let Some(group) = entry.bins.get(&bin) {
+            return Ok(*group);
+        }
+        let group = find(&entry.values)?;
+        entry.bins.insert(bin, group);
+        Ok(group)
+    }
+}

@@ -1,0 +1,201 @@
+//! `$facet`: the input is gathered once, on disk if it is too much for memory; each pipeline then reads it
+//! from the start.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::query::batch::Batch;
+use crate::query::exec::memory::MemoryGauge;
+use crate::query::exec::sort::spill::{Run, RunWriter};
+use crate::query::exec::{
+    BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled,
+};
+use crate::query::pipeline::Stage;
+use crate::query::planner::Builder;
+
+/// The largest document the answer may be.
+const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Several pipelines over one input.
+pub struct Facet {
+    input: Option<BoxOperator>,
+    gathered: Shared,
+    facets: Vec<(Arc<str>, BoxOperator)>,
+}
+
+/// The input, as one pipeline after the other reads it.
+type Shared = Arc<Mutex<Gathered>>;
+
+/// The whole input.
+#[derive(Default)]
+struct Gathered {
+    rows: Vec<Document>,
+    /// What the rows are counted with.
+    memory: Option<MemoryGauge>,
+    /// How many of the rows have been read.
+    at: usize,
+    /// All of it instead, if it was too much.
+    file: Option<Run>,
+}
+
+impl Gathered {
+    fn read(input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Self> {
+        let mut memory = MemoryGauge::gather("$facet", cx);
+        let mut gathered = Self::default();
+        let mut file: Option<RunWriter> = None;
+        while let Some(batch) = next_filled(input, cx)? {
+            for row in batch.into_rows()? {
+                if let Some(file) = &mut file {
+                    file.push(&row)?;
+                    continue;
+                }
+                let counted = memory.add(row.as_bytes().len());
+                gathered.rows.push(row);
+                match (counted, &cx.settings.spill) {
+                    (Ok(()), _) => {}
+                    (Err(exceeded), None) => return Err(exceeded),
+                    (Err(_), Some(folder)) => {
+                        let mut writer = RunWriter::new(folder)?;
+                        for row in std::mem::take(&mut gathered.rows) {
+                            writer.push(&row)?;
+                        }
+                        memory.clear();
+                        file = Some(writer);
+                    }
+                }
+            }
+        }
+        gathered.file = file.map(RunWriter::finish).transpose()?;
+        gathered.memory = Some(memory);
+        Ok(gathered)
+    }
+
+    fn rewind(&mut self) -> Result<()> {
+        self.at = 0;
+        match &mut self.file {
+            Some(file) => file.rewind(),
+            None => Ok(()),
+        }
+    }
+
+    /// The next rows. Those in memory are shared; those of a file are read.
+    fn take(&mut self) -> Result<Vec<Document>> {
+        let Some(file) = &mut self.file else {
+            let rest = self.rows.get(self.at..).unwrap_or_default();
+            let rows: Vec<Document> = rest.iter().take(ROWS_PER_BATCH).cloned().collect();
+            self.at += rows.len();
+            return Ok(rows);
+        };
+        let mut rows = RowsInMaking::default();
+        while !rows.is_full()
+            && let Some(row) = file.next()?
+        {
+            rows.push(row);
+        }
+        Ok(rows.into_rows())
+    }
+}
+
+fn lock(gathered: &Shared) -> MutexGuard<'_, Gathered> {
+    gathered.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Facet {
+    /// The operators of `facets` over what `input` gives.
+    pub fn build(
+        input: BoxOperator,
+        facets: Vec<(Arc<str>, Vec<Stage>)>,
+        builder: &Builder,
+    ) -> Result<BoxOperator> {
+        let gathered = Shared::default();
+        let mut built = Vec::new();
+        for (name, stages) in facets {
+            let reader = Box::new(Reader(Arc::clone(&gathered)));
+            built.push((name, builder.over(reader, stages)?));
+        }
+        Ok(Box::new(Self {
+            input: Some(input),
+            gathered,
+            facets: built,
+        }))
+    }
+}
+
+/// Gives the input from where the last reader was rewound to.
+struct Reader(Shared);
+
+impl Operator for Reader {
+    fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let rows = lock(&self.0).take()?;
+        Ok((!rows.is_empty()).then_some(Batch::Rows(rows)))
+    }
+}
+
+impl Operator for Facet {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let Some(mut input) = self.input.take() else {
+            return Ok(None);
+        };
+        *lock(&self.gathered) = Gathered::read(&mut input, cx)?;
+        drop(input);
+        let mut out = DocumentBuilder::new();
+        let mut memory = MemoryGauge::of_results("$facet", cx);
+        for (name, pipeline) in &mut self.facets {
+            lock(&self.gathered).rewind()?;
+            out.begin_array(name);
+            let mut at = 0;
+            while let Some(batch) = next_filled(pipeline, cx)? {
+                for row in batch.into_rows()? {
+                    out.append_indexed(at, ValueRef::Document(row.as_ref()));
+                    at += 1;
+                    if out.len() > DOCUMENT_BYTES_MAX {
+                        return Err(Error::new(
+                            ErrorCode::BSONObjectTooLarge,
+                            format!(
+                                "document constructed by $facet is {} bytes, which exceeds the limit of {DOCUMENT_BYTES_MAX} bytes",
+                                out.len()
+                            ),
+                        ));
+                    }
+                    memory.set(out.capacity())?;
+                }
+            }
+            out.end();
+        }
+        *lock(&self.gathered) = Gathered::default();
+        Ok(Some(Batch::Rows(vec![out.finish()])))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.input.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::query::exec::testing::run_stages;
+    use nilometer_bson::{array, doc};
+
+    #[test]
+    fn every_pipeline_sees_all_documents() {
+        let facets = doc! {
+            "few": array![doc! {"$limit": 1}],
+            "sum": array![doc! {"$group": doc! {"_id": nilometer_bson::Value::Null, "n": doc! {"$sum": "$a"}}}],
+            "all": array![],
+        };
+        let documents = vec![doc! {"a": 1}, doc! {"a": 2}];
+        let rows = run_stages(array![doc! {"$facet": facets}], documents.clone()).unwrap();
+        assert_eq!(
+            rows,
+            [doc! {
+                "few": array![doc! {"a": 1}],
+                "sum": array![doc! {"_id": nilometer_bson::Value::Null, "n": 3}],
+                "all": array![documents[0].clone(), documents[1].clone()],
+            }]
+        );
+        let empty = run_stages(array![doc! {"$facet": doc! {"x": array![]}}], vec![]).unwrap();
+        assert_eq!(empty, [doc! {"x": array![]}]);
+    }
+}

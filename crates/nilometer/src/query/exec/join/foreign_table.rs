@@ -1,0 +1,179 @@
+//! What `$lookup` and `$graphLookup` share: the documents of the other collection kept by a field, and what
+//! a field asks for and answers to.
+//!
+//! Equality is that of a filter: an array that is looked for stands for its elements, one that is found
+//! for its elements and itself, null and missing for each other.
+
+use std::collections::{BTreeSet, HashMap};
+
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{Document, Value, ValueRef};
+
+use crate::error::Result;
+use crate::eval::collation::CollatedValue;
+use crate::eval::matcher::{LeafArrays, MatchPath};
+use crate::eval::{Collation, memory_bytes};
+use crate::query::batch::Batch;
+use crate::query::exec::memory::MemoryGauge;
+use crate::query::exec::row::unwind::with_value_at;
+use crate::query::exec::{BoxOperator, ExecContext, RowsInMaking, next_filled};
+
+/// Documents of the other collection, in memory.
+pub(crate) struct Kept {
+    /// In the order in which they were read.
+    pub(crate) documents: Vec<Document>,
+    /// Positions by each value the field has; nothing without a field.
+    by_value: HashMap<CollatedValue, Vec<usize>>,
+    /// How strings compare.
+    collation: Collation,
+    memory: MemoryGauge,
+}
+
+impl Kept {
+    /// Reads all documents of `pipeline`, by the values at `path`; none if they are more than fit.
+    pub(crate) fn read(
+        mut pipeline: BoxOperator,
+        path: Option<&MatchPath>,
+        collation: Collation,
+        memory: MemoryGauge,
+        cx: &ExecContext<'_>,
+    ) -> Result<Option<Self>> {
+        let mut kept = Self {
+            documents: Vec::new(),
+            by_value: HashMap::new(),
+            collation,
+            memory,
+        };
+        while let Some(batch) = next_filled(&mut pipeline, cx)? {
+            for document in batch.into_rows()? {
+                if kept.memory.add(document.as_bytes().len()).is_err() {
+                    return Ok(None);
+                }
+                if let Some(path) = path {
+                    kept.index(path, &document)?;
+                }
+                kept.documents.push(document);
+            }
+        }
+        Ok(Some(kept))
+    }
+
+    fn index(&mut self, path: &MatchPath, document: &Document) -> Result<()> {
+        let at = self.documents.len();
+        for value in foreign_values(path, document)? {
+            let places = self.by_value.entry(self.collation.key(value)).or_default();
+            if places.last() != Some(&at) {
+                places.push(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// The documents that equal what the field `local` of `row` asks for.
+    pub(crate) fn matching(&self, local: &MatchPath, row: &Document) -> Result<Vec<Document>> {
+        let wanted = local_values(local, row)?;
+        let wanted: Vec<_> = wanted.into_iter().map(|v| self.collation.key(v)).collect();
+        Ok(self.with_any(wanted.iter()))
+    }
+
+    /// The documents that have one of the values, each once.
+    pub(crate) fn with_any<'a>(
+        &self,
+        wanted: impl Iterator<Item = &'a CollatedValue>,
+    ) -> Vec<Document> {
+        let places = wanted.filter_map(|value| self.by_value.get(value));
+        let places: BTreeSet<usize> = places.flatten().copied().collect();
+        let found = places.into_iter().filter_map(|at| self.documents.get(at));
+        found.cloned().collect()
+    }
+}
+
+/// The values at a path, those of arrays one by one; none where nothing is.
+pub(crate) fn values_at(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
+    let mut values = Vec::new();
+    let root = ValueRef::Document(row.as_ref());
+    path.visit(root, LeafArrays::Whole, &mut |value, _| {
+        match value {
+            ValueRef::Missing => {}
+            ValueRef::Array(array) => values.extend(array.iter().map(ValueRef::to_value)),
+            other => values.push(other.to_value()),
+        }
+        Ok(false)
+    })?;
+    Ok(values)
+}
+
+/// What a local field asks for: the elements of arrays, null if there is nothing.
+pub(crate) fn local_values(path: &MatchPath, row: &Document) -> Result<Vec<Value>> {
+    let mut values = values_at(path, row)?;
+    if values.is_empty() {
+        values.push(Value::Null);
+    }
+    Ok(values)
+}
+
+/// What a foreign field answers to: its value, and the elements of an array; null if missing.
+pub(crate) fn foreign_values(path: &MatchPath, document: &Document) -> Result<Vec<Value>> {
+    let mut values = Vec::new();
+    let root = ValueRef::Document(document.as_ref());
+    path.visit(root, LeafArrays::Expand, &mut |value, _| {
+        values.push(match value {
+            ValueRef::Missing => Value::Null,
+            other => other.to_value(),
+        });
+        Ok(false)
+    })?;
+    Ok(values)
+}
+
+/// Documents something is to be found for.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    rows: std::vec::IntoIter<Document>,
+    /// The rows given last.
+    memory: Option<MemoryGauge>,
+}
+
+impl Waiting {
+    /// True if there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.len() == 0
+    }
+
+    /// Takes more documents if there is none; false if there are no more.
+    pub(crate) fn fill(&mut self, input: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<bool> {
+        if self.is_empty() {
+            match next_filled(input, cx)? {
+                Some(batch) => self.rows = batch.into_rows()?.into_iter(),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// As many rows as make a batch, each with what `find` finds for it at `target`; `stage` says whose memory it is.
+    pub(crate) fn with_found(
+        &mut self,
+        stage: &'static str,
+        target: &FieldPath,
+        cx: &ExecContext<'_>,
+        mut find: impl FnMut(&Document) -> Result<Value>,
+    ) -> Result<Batch> {
+        let mut out = RowsInMaking::default();
+        let memory = self
+            .memory
+            .get_or_insert_with(|| MemoryGauge::of_results(stage, cx));
+        memory.clear();
+        while !out.is_full()
+            && let Some(row) = self.rows.next()
+        {
+            let found = find(&row)?;
+            let bytes = memory_bytes(&found);
+            // Both are there for a moment.
+            memory.add(2 * bytes + row.as_bytes().len())?;
+            out.push(with_value_at(row.as_ref(), target, found.as_ref()));
+            memory.release(bytes);
+        }
+        Ok(Batch::Rows(out.into_rows()))
+    }
+}

@@ -1,0 +1,365 @@
+//! `$lookup`: for each document the matching ones of another collection.
+//!
+//! ```text
+//! large, indexed by the field  look-ups in the index, one for each document
+//! no variables, fits memory   the other documents (with fields: before the pipeline, hashed by the
+//!                             foreign field; without: after it) are read once
+//! otherwise                   the pipeline runs anew for each document
+//! ```
+//!
+//! Equality of fields is that of a filter: a local array stands for its elements, null and missing for
+//! null and missing, a foreign array for its elements and itself.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use nilometer_bson::{Document, Value};
+
+use super::foreign_table::{Kept, Waiting, foreign_values, local_values};
+use crate::error::Result;
+use crate::eval::Collation;
+use crate::eval::collation::CollatedValue;
+use crate::eval::matcher::{InList, MatchExpression, MatchPath};
+use crate::query::batch::Batch;
+use crate::query::exec::memory::MemoryGauge;
+use crate::query::exec::scan::documents::GivenDocuments;
+use crate::query::exec::{BoxOperator, ExecContext, ExecSettings, Operator, next_filled};
+use crate::query::pipeline::{LookupEquality, LookupStage, MatchStage, Stage};
+use crate::query::planner::{AccessPath, Builder, Input};
+
+/// Joins.
+pub struct Lookup {
+    input: BoxOperator,
+    stage: LookupStage,
+    builder: Builder,
+    others: Others,
+    waiting: Waiting,
+}
+
+/// The other collection's documents.
+enum Others {
+    /// Not looked at yet.
+    Unread,
+    /// In memory.
+    Kept(Kept),
+    /// Too many: read anew for each document.
+    TooMany,
+    /// Looked up by an index for each document.
+    Indexed,
+}
+
+/// Documents in the other collection from which on an index serves better than reading them all once.
+const INDEXED_MIN: u64 = 1000;
+
+impl Lookup {
+    /// Joins to the documents of `input` what `stage` says.
+    pub fn new(input: BoxOperator, stage: LookupStage, builder: Builder) -> Self {
+        Self {
+            input,
+            stage,
+            builder,
+            others: Others::Unread,
+            waiting: Waiting::default(),
+        }
+    }
+
+    fn joined(&mut self, row: &Document, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
+        let settings = self.settings_for(row, cx)?;
+        let nested = ExecContext::new(cx.operation, &settings);
+        // Without an equality the whole pipeline is kept, so it must be the same for every document.
+        let may_keep = self.stage.equality.is_some() || self.stage.variables.is_empty();
+        if may_keep && matches!(self.others, Others::Unread) {
+            self.others = if self.is_indexed(row, &settings)? {
+                Others::Indexed
+            } else {
+                self.read(&nested)?
+            };
+        }
+        let stage = &self.stage;
+        match (&self.others, &stage.equality) {
+            (Others::Kept(kept), None) => Ok(kept.documents.clone()),
+            (Others::Kept(kept), Some(equality)) => {
+                let matched = kept.matching(&equality.local, row)?;
+                if stage.stages.is_empty() {
+                    return Ok(matched);
+                }
+                let builder = self.builder.with_settings(Arc::clone(&settings));
+                let given = Box::new(GivenDocuments::new(matched));
+                let mut pipeline = builder.over(given, stage.stages.clone())?;
+                drain(&mut pipeline, &nested)
+            }
+            (_, equality) => {
+                let builder = self.builder.with_settings(Arc::clone(&settings));
+                let from = stage.from.as_deref();
+                let Some(equality) = equality else {
+                    let mut pipeline = builder.pipeline(from, stage.stages.clone())?;
+                    return drain(&mut pipeline, &nested);
+                };
+                let before = look_up(equality, row, &settings)?;
+                let input = builder.pipeline(from, before)?;
+                let collation = Collation::from(settings.collator.clone());
+                let equal = Box::new(Equal::new(input, equality, row, collation)?);
+                let mut pipeline = builder.over(equal, stage.stages.clone())?;
+                drain(&mut pipeline, &nested)
+            }
+        }
+    }
+
+    /// True if the other collection is large and an index leads to what equals the local field.
+    fn is_indexed(&self, row: &Document, settings: &Arc<ExecSettings>) -> Result<bool> {
+        let (Some(equality), Some(from)) = (&self.stage.equality, self.stage.from.as_deref())
+        else {
+            return Ok(false);
+        };
+        let before = look_up(equality, row, settings)?;
+        let builder = self.builder.with_settings(Arc::clone(settings));
+        match builder.plan(Some(from), before)?.input {
+            Input::Records(input) => Ok(matches!(
+                input.access,
+                AccessPath::Index(_) | AccessPath::IdLookup(_)
+            ) && input.source.count_estimate()? >= INDEXED_MIN),
+            Input::Buckets(input) => {
+                let is_indexed = input.buckets.index.is_some();
+                Ok(is_indexed && input.source.bucket_count_estimate()? >= INDEXED_MIN)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The settings of the pipeline for one document: its variables follow those around it.
+    fn settings_for(&self, row: &Document, cx: &ExecContext<'_>) -> Result<Arc<ExecSettings>> {
+        let mut variables = cx.eval.variables.to_vec();
+        // A view knows none of the variables of the query that reads it.
+        variables.truncate(self.stage.outer);
+        for expression in &self.stage.variables {
+            variables.push(expression.evaluate(row.as_ref(), &cx.eval)?);
+        }
+        Ok(Arc::new(ExecSettings {
+            variables: variables.into(),
+            ..cx.settings.clone()
+        }))
+    }
+
+    fn read(&self, cx: &ExecContext<'_>) -> Result<Others> {
+        let stages = match self.stage.equality {
+            Some(_) => Vec::new(),
+            None => self.stage.stages.clone(),
+        };
+        let builder = self.builder.with_settings(Arc::new(cx.settings.clone()));
+        let pipeline = builder.pipeline(self.stage.from.as_deref(), stages)?;
+        let path = self
+            .stage
+            .equality
+            .as_ref()
+            .map(|equality| &equality.foreign);
+        let collation = Collation::from(cx.settings.collator.clone());
+        let memory = MemoryGauge::gather("$lookup", cx);
+        let kept = Kept::read(pipeline, path, collation, memory, cx)?;
+        Ok(kept.map_or(Others::TooMany, Others::Kept))
+    }
+}
+
+/// A filter that all documents pass whose foreign field equals the local one; none if it cannot be said.
+fn look_up(
+    equality: &LookupEquality,
+    row: &Document,
+    settings: &ExecSettings,
+) -> Result<Vec<Stage>> {
+    let mut values = local_values(&equality.local, row)?;
+    for value in &mut values {
+        match value {
+            Value::Undefined => return Ok(Vec::new()),
+            Value::Missing => *value = Value::Null,
+            _ => {}
+        }
+    }
+    let collation = Collation::from(settings.collator.clone());
+    let list = InList::new(equality.foreign.clone(), values, Vec::new(), collation);
+    Ok(vec![Stage::Match(MatchStage::new(MatchExpression::In(
+        list,
+    )))])
+}
+
+/// Lets through documents whose foreign field equals the local one.
+struct Equal {
+    input: BoxOperator,
+    foreign: MatchPath,
+    wanted: BTreeSet<CollatedValue>,
+    collation: Collation,
+}
+
+impl Equal {
+    fn new(
+        input: BoxOperator,
+        equality: &LookupEquality,
+        row: &Document,
+        collation: Collation,
+    ) -> Result<Self> {
+        let wanted = local_values(&equality.local, row)?;
+        Ok(Self {
+            input,
+            foreign: equality.foreign.clone(),
+            wanted: wanted.into_iter().map(|v| collation.key(v)).collect(),
+            collation,
+        })
+    }
+}
+
+impl Operator for Equal {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let Some(batch) = next_filled(&mut self.input, cx)? else {
+            return Ok(None);
+        };
+        let mut rows = Vec::new();
+        for document in batch.into_rows()? {
+            let values = foreign_values(&self.foreign, &document)?;
+            if values
+                .into_iter()
+                .any(|v| self.wanted.contains(&self.collation.key(v)))
+            {
+                rows.push(document);
+            }
+        }
+        Ok(Some(Batch::Rows(rows)))
+    }
+}
+
+fn drain(pipeline: &mut BoxOperator, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
+    let mut memory = MemoryGauge::gather("$lookup", cx);
+    let mut all = Vec::new();
+    while let Some(batch) = next_filled(pipeline, cx)? {
+        for document in batch.into_rows()? {
+            memory.add(document.as_bytes().len())?;
+            all.push(document);
+        }
+    }
+    Ok(all)
+}
+
+impl Operator for Lookup {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        if !waiting.fill(&mut self.input, cx)? {
+            return Ok(None);
+        }
+        let target = self.stage.target.clone();
+        let rows = waiting.with_found("$lookup", &target, cx, |row| {
+            cx.operation.check_interrupt()?;
+            let joined = self.joined(row, cx)?;
+            let joined: Vec<Value> = joined.into_iter().map(Value::Document).collect();
+            Ok(Value::from(joined))
+        })?;
+        self.waiting = waiting;
+        Ok(Some(rows))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.waiting.is_empty() && self.input.is_exhausted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use nilometer_bson::{array, doc};
+
+    use super::*;
+    use crate::query::exec::testing::{MemoryCollections, MemoryRecords, run_limited};
+    use crate::query::exec::{ExecLimits, ExecOptions};
+    use crate::query::source::{Collections, Resolved};
+
+    fn collections(own: Vec<Document>, other: Vec<Document>) -> Arc<dyn Collections> {
+        let records = |d| Resolved::Ordinary(Arc::new(MemoryRecords(d)));
+        Arc::new(MemoryCollections(BTreeMap::from([
+            ("c".to_owned(), records(own)),
+            ("other".to_owned(), records(other)),
+        ])))
+    }
+
+    /// Runs with the other documents kept, and read anew for each document.
+    fn both_ways(stages: Value, own: &[Document], other: &[Document]) -> Vec<Document> {
+        let collections = collections(own.to_vec(), other.to_vec());
+        let kept = run_limited(
+            &collections,
+            &stages,
+            ExecOptions::default(),
+            ExecLimits::default(),
+        )
+        .unwrap();
+        let bytes: usize = other.iter().map(|d| d.as_bytes().len()).sum();
+        let limits = ExecLimits {
+            gather_bytes_max: bytes as u64 - 1,
+            ..ExecLimits::default()
+        };
+        let again = run_limited(&collections, &stages, ExecOptions::default(), limits).unwrap();
+        assert_eq!(kept, again);
+        kept
+    }
+
+    #[test]
+    fn equality_is_that_of_filters() {
+        let other = [
+            doc! {"_id": 0, "f": 1},
+            doc! {"_id": 1, "f": array![1, 2]},
+            doc! {"_id": 2, "f": Value::Null},
+            doc! {"_id": 3},
+            doc! {"_id": 4, "f": array![array![1, 2], 3]},
+            doc! {"_id": 5, "f": "x"},
+        ];
+        let cases: Vec<(Value, Vec<i32>)> = vec![
+            (1.into(), vec![0, 1]),
+            (1.0.into(), vec![0, 1]),
+            (array![2, "x"], vec![1, 5]),
+            (Value::Null, vec![2, 3]),
+            (Value::Missing, vec![2, 3]),
+            (array![array![1, 2]], vec![1, 4]),
+            (array![], vec![2, 3]),
+            (9.into(), vec![]),
+        ];
+        let lookup = doc! {"from": "other", "localField": "l", "foreignField": "f", "as": "x"};
+        for (local, expected) in cases {
+            let own = [doc! {"l": local.clone()}];
+            let rows = both_ways(array![doc! {"$lookup": lookup.clone()}], &own, &other);
+            let found = rows[0].get("x").as_array().unwrap();
+            let ids: Vec<Value> = found
+                .iter()
+                .map(|d| d.as_document().unwrap().get("_id").to_value())
+                .collect();
+            let expected: Vec<Value> = expected.into_iter().map(Value::from).collect();
+            assert_eq!(
+                doc! {"x": Value::from(ids)},
+                doc! {"x": Value::from(expected)},
+                "{local:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn pipelines_see_variables() {
+        let other = [doc! {"a": 1}, doc! {"a": 2}, doc! {"a": 3}];
+        let own = [doc! {"n": 2}, doc! {"n": 9}];
+        let matched = doc! {"$match": doc! {"$expr": doc! {"$gte": array!["$a", "$$n"]}}};
+        let lookup = doc! {
+            "from": "other",
+            "let": doc! {"n": "$n"},
+            "pipeline": array![matched],
+            "as": "found.here",
+        };
+        let rows = both_ways(array![doc! {"$lookup": lookup}], &own, &other);
+        assert_eq!(
+            rows,
+            [
+                doc! {"n": 2, "found": doc! {"here": array![doc! {"a": 2}, doc! {"a": 3}]}},
+                doc! {"n": 9, "found": doc! {"here": array![]}},
+            ]
+        );
+    }
+
+    #[test]
+    fn an_absent_collection_gives_nothing() {
+        let lookup = doc! {"from": "none", "pipeline": array![], "as": "x"};
+        let rows = both_ways(array![doc! {"$lookup": lookup}], &[doc! {}], &[doc! {}]);
+        assert_eq!(rows, [doc! {"x": array![]}]);
+    }
+}

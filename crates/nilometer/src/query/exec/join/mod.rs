@@ -1,0 +1,17 @@
+//! Operators that read a second collection, or their input more than once.
+//!
+//! ```text
+//! lookup          each document with the matching documents of another collection
+//! graph_lookup    the same along a graph, level by level
+//! foreign_table   the other collection in memory, by a field; shared by both
+//! union_with      one input behind another
+//! facet           several pipelines over one gathered input
+//! ```
+//!
+//! Inner pipelines are planned and built like the outer one, when the outer operator needs them.
+
+pub mod facet;
+pub(crate) mod foreign_table;
+pub mod graph_lookup;
+pub mod lookup;
+pub mod union_with;

@@ -1,0 +1,71 @@
+//! `$match`: lets documents through. A block stays a block with fewer rows selected.
+
+use nilometer_bson::Document;
+
+use crate::error::Result;
+use crate::eval::matcher::MatchExpression;
+use crate::query::batch::Batch;
+use crate::query::exec::vector::filter::select;
+use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
+
+/// Lets through what a filter matches.
+pub struct Filter {
+    input: BoxOperator,
+    filter: MatchExpression,
+}
+
+impl Filter {
+    /// Lets through what `filter` matches of `input`.
+    pub fn new(input: BoxOperator, filter: MatchExpression) -> Self {
+        Self { input, filter }
+    }
+}
+
+impl Operator for Filter {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if matches!(self.filter, MatchExpression::AlwaysFalse) {
+            return Ok(None);
+        }
+        loop {
+            let batch = match next_filled(&mut self.input, cx)? {
+                None => return Ok(None),
+                Some(Batch::Rows(rows)) => Batch::Rows(matching(rows, &self.filter, cx)?),
+                Some(Batch::Block(mut block)) => {
+                    block.selection = select(&self.filter, &block, cx)?;
+                    Batch::Block(block)
+                }
+            };
+            if !batch.is_empty() {
+                return Ok(Some(batch));
+            }
+        }
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.input.is_exhausted()
+    }
+}
+
+/// The rows a filter matches.
+pub(crate) fn matching(
+    mut rows: Vec<Document>,
+    filter: &MatchExpression,
+    cx: &ExecContext<'_>,
+) -> Result<Vec<Document>> {
+    let mut failed = None;
+    let matches = |row: &Document| {
+        cx.operation.check_interrupt()?;
+        filter.matches(row.as_ref(), &cx.eval)
+    };
+    rows.retain(|row| {
+        failed.is_none()
+            && matches(row).unwrap_or_else(|error| {
+                failed = Some(error);
+                false
+            })
+    });
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(rows),
+    }
+}

@@ -1,0 +1,121 @@
+//! `$project` and its kin. Where only whole fields are kept, dropped or computed, a block stays a block that
+//! shows other columns.
+
+use std::sync::Arc;
+
+use nilometer_bson::Document;
+
+use super::row_by_row::OneByOne;
+use crate::error::Result;
+use crate::eval::projection::ProjectionInput;
+use crate::query::batch::{Batch, MeasurementShape};
+use crate::query::exec::vector::computed_columns::over_block;
+use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
+use crate::query::pipeline::{ProjectKind, ProjectStage};
+
+/// Changes fields.
+pub struct Project {
+    input: BoxOperator,
+    stage: ProjectStage,
+    rows: OneByOne,
+}
+
+impl Project {
+    /// Changes fields of what `input` gives.
+    pub fn new(input: BoxOperator, stage: ProjectStage) -> Self {
+        Self {
+            input,
+            stage,
+            rows: OneByOne::default(),
+        }
+    }
+}
+
+/// A batch as the stage leaves it.
+pub(crate) fn project(stage: &ProjectStage, batch: Batch, cx: &ExecContext<'_>) -> Result<Batch> {
+    let rows = match whole(stage, batch, cx)? {
+        Whole::Projected(batch) => return Ok(batch),
+        Whole::Rows(rows) => rows,
+    };
+    let rows = rows.iter().map(|row| {
+        cx.operation.check_interrupt()?;
+        project_row(stage, row, cx)
+    });
+    Ok(Batch::Rows(rows.collect::<Result<_>>()?))
+}
+
+/// A batch that was dealt with at once, or the rows that have to be one by one.
+enum Whole {
+    Projected(Batch),
+    Rows(Vec<Document>),
+}
+
+fn whole(stage: &ProjectStage, batch: Batch, cx: &ExecContext<'_>) -> Result<Whole> {
+    let mut block = match batch {
+        Batch::Rows(rows) => return Ok(Whole::Rows(rows)),
+        Batch::Block(block) => block,
+    };
+    if let Some(fields) = stage.narrows(&block.shape.fields) {
+        block.shape = Arc::new(MeasurementShape {
+            fields,
+            ..(*block.shape).clone()
+        });
+        return Ok(Whole::Projected(Batch::Block(block)));
+    }
+    if let Some(computed) = over_block(stage, &block, cx)? {
+        return Ok(Whole::Projected(Batch::Block(computed)));
+    }
+    Ok(Whole::Rows(block.to_rows()?))
+}
+
+fn project_row(stage: &ProjectStage, row: &Document, cx: &ExecContext<'_>) -> Result<Document> {
+    match &*stage.kind {
+        ProjectKind::AddFields(fields) => fields.apply(row.as_ref(), &cx.eval),
+        ProjectKind::Projection {
+            projection,
+            position_of: None,
+            sort_key_of: None,
+        } => projection.apply(row.as_ref(), &cx.eval),
+        ProjectKind::Projection {
+            projection,
+            position_of,
+            sort_key_of,
+        } => {
+            let position = match position_of {
+                Some(filter) => filter.matches_with_position(row.as_ref(), &cx.eval)?.1,
+                None => None,
+            };
+            let sort_key = match sort_key_of {
+                Some(pattern) => Some(pattern.extract(row.as_ref(), &cx.eval)?.to_array()),
+                None => None,
+            };
+            let input = ProjectionInput {
+                position,
+                sort_key: sort_key.as_ref(),
+                record_id: None,
+            };
+            projection.apply_with(row.as_ref(), &cx.eval, &input)
+        }
+    }
+}
+
+impl Operator for Project {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if self.rows.is_done() {
+            let Some(batch) = next_filled(&mut self.input, cx)? else {
+                return Ok(None);
+            };
+            match whole(&self.stage, batch, cx)? {
+                Whole::Projected(batch) => return Ok(Some(batch)),
+                Whole::Rows(rows) => self.rows.begin(rows),
+            }
+        }
+        let stage = &self.stage;
+        let projected = self.rows.change(cx, |row| project_row(stage, row, cx))?;
+        Ok(Some(Batch::Rows(projected)))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.rows.is_done() && self.input.is_exhausted()
+    }
+}

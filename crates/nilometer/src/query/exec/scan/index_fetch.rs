@@ -1,0 +1,280 @@
+//! Records found by index: `FETCH`, or rows made of keys alone (`PROJECTION_COVERED`, `COUNT_SCAN`,
+//! `DISTINCT_SCAN`).
+//!
+//! ```text
+//! KeyStream ─ entry ─► covered? ─ yes ─► row of the key
+//!                          └─ no ──► document of the same view ─► residual filter ─► row
+//! ```
+//!
+//! Each call works in one view and lets go of it, so that nothing stored is held back while a client
+//! thinks. Entry and document are of one view, so a document is never met under a key it no longer
+//! has, and bounds that say all of a condition need not be followed by asking it again. Between two
+//! calls a document may get a key that lies ahead, and be met again, as in MongoDB.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nilometer_bson::{Document, DocumentBuilder, key_string};
+
+use super::index_scan::{IndexScan, KeyStats, KeyStream, Next, ViewAt, unreadable};
+use super::index_union::IndexUnion;
+use super::sort_merge::SortMerge;
+use super::with_record_id;
+use crate::error::Result;
+use crate::query::batch::Batch;
+use crate::query::exec::{ExecContext, Operator, RowsInMaking};
+use crate::query::planner::RecordInput;
+use crate::query::planner::access::{IndexAccess, IndexScanPlan, KeyPlan};
+use crate::query::source::{IndexEntry, RecordKey, ScanCounters};
+
+/// Steps in one view.
+const STEPS_PER_VIEW: usize = 1024;
+
+/// What the parts of a read by index did.
+#[derive(Clone, Debug, Default)]
+pub struct AccessStats {
+    /// What joins the walks, where there are several.
+    pub joined: Arc<KeyStats>,
+    /// The walks, in order.
+    pub scans: Vec<Arc<KeyStats>>,
+    /// Documents fetched.
+    pub fetched: Arc<AtomicU64>,
+    /// Rows given on.
+    pub returned: Arc<AtomicU64>,
+}
+
+impl AccessStats {
+    /// Nothing done yet.
+    pub fn of(access: &IndexAccess) -> Self {
+        Self {
+            scans: access.keys.scans().iter().map(|_| Arc::default()).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Keys looked at.
+    pub fn keys(&self) -> u64 {
+        let keys = self.scans.iter().map(|s| s.keys.load(Ordering::Relaxed));
+        keys.sum()
+    }
+}
+
+/// What one step came to.
+pub(crate) enum Step {
+    /// A row, and the record it is of.
+    Row(RecordKey, Document),
+    /// Nothing, but there may be more.
+    Nothing,
+    /// The end.
+    Done,
+}
+
+/// Reads records by index.
+pub struct IndexRead {
+    input: RecordInput,
+    access: IndexAccess,
+    keys: Box<dyn KeyStream>,
+    counters: Arc<ScanCounters>,
+    stats: AccessStats,
+    views: u64,
+    /// Rows still wanted.
+    left: u64,
+    done: bool,
+}
+
+impl IndexRead {
+    /// Reads `input` by `access` and counts what it touches.
+    pub fn new(
+        input: RecordInput,
+        access: IndexAccess,
+        counters: Arc<ScanCounters>,
+        stats: AccessStats,
+    ) -> Self {
+        let keys = stream(&access.keys, &stats);
+        Self {
+            left: input.limit.unwrap_or(u64::MAX),
+            input,
+            access,
+            keys,
+            counters,
+            stats,
+            views: 0,
+            done: false,
+        }
+    }
+
+    /// One step within a view.
+    pub(crate) fn step(&mut self, at: ViewAt<'_>, cx: &ExecContext<'_>) -> Result<Step> {
+        let before = self.stats.keys();
+        let next = self.keys.next(at)?;
+        let looked = self.stats.keys() - before;
+        self.counters.keys.fetch_add(looked, Ordering::Relaxed);
+        let (entry, scan) = match next {
+            Next::Entry(entry, scan) => (entry, scan),
+            Next::NotYet => return Ok(Step::Nothing),
+            Next::End => return Ok(Step::Done),
+        };
+        let covered = self.covered_row(&entry, scan)?;
+        let is_covered = covered.is_some();
+        let document = match covered {
+            Some(row) => row,
+            None => {
+                self.counters.documents.fetch_add(1, Ordering::Relaxed);
+                self.stats.fetched.fetch_add(1, Ordering::Relaxed);
+                match at.view.record(&entry.record)? {
+                    Some(document) => document,
+                    // Entry and record are of one view; an index that is not true is for `validate`.
+                    None => return Ok(Step::Nothing),
+                }
+            }
+        };
+        if let Some(parts) = self.access.distinct
+            && self.settles(is_covered, &document)
+        {
+            self.keys.skip_equal(parts)?;
+        }
+        let scans = self.access.keys.scans();
+        let filter = if scans.get(scan).is_some_and(IndexScanPlan::has_new_arrays) {
+            // What the bounds say of one key is not what they say of a document.
+            &self.input.filter
+        } else {
+            &self.access.residual
+        };
+        if let Some(filter) = filter
+            && !filter.matches(document.as_ref(), &cx.eval)?
+        {
+            return Ok(Step::Nothing);
+        }
+        self.stats.returned.fetch_add(1, Ordering::Relaxed);
+        let row = if self.access.gives_keys {
+            self.key_document(&entry, scan)
+        } else {
+            document
+        };
+        Ok(Step::Row(entry.record, row))
+    }
+
+    /// A key as a document: its values under the paths of the index; empty where a collation keeps them
+    /// from being told.
+    fn key_document(&self, entry: &IndexEntry, scan: usize) -> Document {
+        let Some(plan) = self.access.keys.scans().get(scan) else {
+            return Document::new();
+        };
+        let (order, parts) = (plan.shape.order(), &plan.shape.parts);
+        if plan.shape.collation.collator().is_some() {
+            return Document::new();
+        }
+        let decoded = key_string::decode(&entry.key, order, parts.len(), &entry.type_bits);
+        let mut out = DocumentBuilder::new();
+        for (part, value) in parts
+            .iter()
+            .zip(decoded.map(|(v, _)| v).unwrap_or_default())
+        {
+            out.append(&part.path, value);
+        }
+        out.finish()
+    }
+
+    fn covered_row(&self, entry: &IndexEntry, scan: usize) -> Result<Option<Document>> {
+        let (Some(covering), None) = (&self.access.covering, &self.access.residual) else {
+            return Ok(None);
+        };
+        let Some(plan) = self.access.keys.scans().get(scan) else {
+            return Ok(None);
+        };
+        // Keys with elements of an array are no rows.
+        if plan.has_new_arrays() {
+            return Ok(None);
+        }
+        if covering.is_empty() {
+            return Ok(Some(Document::new()));
+        }
+        let parts = plan.shape.parts.len();
+        let order = plan.shape.order();
+        let (values, _) =
+            key_string::decode(&entry.key, order, parts, &entry.type_bits).map_err(unreadable)?;
+        Ok(covering.row(&values))
+    }
+
+    /// True if entries with the same values tell nothing new. A document that was fetched for its null
+    /// may lack the field, and another under the same key may have it.
+    fn settles(&self, is_covered: bool, document: &Document) -> bool {
+        is_covered
+            || self
+                .access
+                .covering
+                .as_ref()
+                .is_some_and(|covering| covering.is_found_in(document))
+    }
+}
+
+pub(crate) fn stream(keys: &KeyPlan, stats: &AccessStats) -> Box<dyn KeyStream> {
+    let mut each = stats.scans.iter();
+    let mut scan = |plan: &IndexScanPlan| {
+        let stats = each.next().map(Arc::clone).unwrap_or_default();
+        IndexScan::new(plan.clone(), stats)
+    };
+    match keys {
+        KeyPlan::Scan(plan) => Box::new(scan(plan)),
+        KeyPlan::Union(plans) => {
+            let scans = plans.iter().map(scan).collect();
+            Box::new(IndexUnion::new(scans, Arc::clone(&stats.joined)))
+        }
+        KeyPlan::Merge(plans, order) => {
+            let scans = plans
+                .iter()
+                .map(|plan| (plan.clone(), scan(plan)))
+                .collect();
+            Box::new(SortMerge::new(scans, order, Arc::clone(&stats.joined)))
+        }
+    }
+}
+
+impl Operator for IndexRead {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if self.done {
+            return Ok(None);
+        }
+        let Some(view) = self.input.source.view()? else {
+            self.done = true;
+            return Ok(None);
+        };
+        self.views += 1;
+        let at = ViewAt {
+            view: &*view,
+            number: self.views,
+        };
+        if self.views == 1 {
+            for scan in self.access.keys.scans() {
+                scan.index.stored.count_use();
+            }
+        }
+        let mut rows = RowsInMaking::default();
+        for _ in 0..STEPS_PER_VIEW {
+            if self.left == 0 {
+                self.done = true;
+            }
+            if self.done || rows.is_full() {
+                break;
+            }
+            match self.step(at, cx)? {
+                Step::Done => self.done = true,
+                Step::Nothing => {}
+                Step::Row(record, document) => {
+                    self.left -= 1;
+                    rows.push(if self.input.show_record_id {
+                        with_record_id(&document, self.input.source.record_id(&record))
+                    } else {
+                        document
+                    });
+                }
+            }
+        }
+        self.done |= self.left == 0;
+        Ok(Some(Batch::Rows(rows.into_rows())))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.done
+    }
+}

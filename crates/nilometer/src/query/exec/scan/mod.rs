@@ -1,0 +1,438 @@
+//! Reading: records of an ordinary collection, buckets of a time-series collection.
+//!
+//! ```text
+//! RecordScan   access path ─► filter ─► rows; a tail goes on behind its last record
+//! BucketScan   id bounds, header predicate (in the source) ─► whole-bucket filter, event filter ─► blocks
+//! MetaScan     an index of metadata ─► rows, without buckets
+//!
+//! index_fetch    records by index: fetched, or rows made of keys; pulls keys from
+//!   index_scan, index_union, sort_merge
+//! nearest        the nearest few records by a geographic index
+//! bucket_sample  measurements of randomly chosen buckets
+//! unpack_bucket  bucket documents to measurements, where a client asks for it by name
+//! documents      documents that come from the query itself
+//! ```
+
+pub mod bucket_sample;
+pub mod documents;
+pub mod index_fetch;
+pub mod index_scan;
+#[cfg(test)]
+mod index_tests;
+pub mod index_union;
+pub mod nearest;
+pub mod sort_merge;
+pub mod unpack_bucket;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nilometer_bson::{Document, DocumentBuilder, Value};
+
+use super::row::filter::matching;
+use super::row::project::project;
+use super::vector::filter::BucketFilter;
+use super::{ExecContext, Operator, RowsInMaking};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::query::batch::{Batch, FieldSet, MeasurementBlock, MeasurementShape, Selection};
+use crate::query::planner::access::cluster::ClusterBound;
+use crate::query::planner::{AccessPath, BucketInput, IndexChoice, MetaInput, RecordInput, Unpack};
+use crate::query::source::{
+    self, Bucket, BucketIter, RecordIter, RecordKey, RecordSource, ScanCounters, highest_id,
+    lowest_id,
+};
+
+/// Buckets looked at before a call comes back to let interrupts be seen.
+const BUCKETS_PER_CALL: usize = 64;
+
+/// No documents.
+pub struct Nothing;
+
+impl Operator for Nothing {
+    fn next(&mut self, _: &ExecContext<'_>) -> Result<Option<Batch>> {
+        Ok(None)
+    }
+
+    fn is_exhausted(&self) -> bool {
+        true
+    }
+}
+
+/// Reads records.
+pub struct RecordScan {
+    input: RecordInput,
+    counters: Arc<ScanCounters>,
+    state: RecordState,
+    /// The record read last, if later ones are read as they come.
+    last: Option<RecordKey>,
+}
+
+enum RecordState {
+    Unopened,
+    Open(RecordIter),
+    Done,
+}
+
+impl RecordScan {
+    /// Reads what `input` says and counts what it touches.
+    pub fn new(input: RecordInput, counters: Arc<ScanCounters>) -> Self {
+        Self {
+            input,
+            counters,
+            state: RecordState::Unopened,
+            last: None,
+        }
+    }
+
+    fn open(&mut self) -> Result<()> {
+        let (min, max) = match &self.input.access {
+            AccessPath::IdLookup(id) => {
+                if let Some(found) = self.input.source.find_by_id(id.as_ref()) {
+                    self.counters.keys.fetch_add(1, Ordering::Relaxed);
+                    self.state = RecordState::Open(Box::new(found?.map(Ok).into_iter()));
+                    return Ok(());
+                }
+                (None, None)
+            }
+            // Reading by index is an operator of its own.
+            AccessPath::CollectionScan | AccessPath::Index(_) => (None, None),
+            AccessPath::ClusteredScan { min, max } => {
+                let key = |bound: &Option<ClusterBound>| bound.as_ref().map(|b| b.key.clone());
+                (key(min), key(max))
+            }
+        };
+        let scan = source::RecordScan {
+            direction: self.input.direction,
+            min,
+            max,
+            start_after: self.last.clone(),
+        };
+        self.state = RecordState::Open(self.input.source.scan(&scan)?);
+        Ok(())
+    }
+}
+
+/// Where a tail stands is gone.
+fn position_lost(source: &dyn RecordSource, last: &RecordKey) -> Error {
+    let id = match source.record_id(last) {
+        Value::Int64(id) => id.to_string(),
+        _ => String::new(),
+    };
+    Error::new(
+        ErrorCode::CappedPositionLost,
+        format!(
+            "CollectionScan died due to position in capped collection being deleted. Last seen \
+             record id: RecordId({id})"
+        ),
+    )
+}
+
+impl RecordScan {
+    /// A tail cannot go on where the record it stands at is gone: others may have gone unread.
+    fn check_position(&self) -> Result<()> {
+        match &self.last {
+            Some(last) if !is_there(&*self.input.source, last)? => {
+                Err(position_lost(&*self.input.source, last))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// True if there is a record with this key now.
+fn is_there(source: &dyn RecordSource, key: &RecordKey) -> Result<bool> {
+    let only = source::RecordScan {
+        min: Some(key.clone()),
+        max: Some(key.clone()),
+        ..source::RecordScan::default()
+    };
+    for record in source.scan(&only)? {
+        if record?.0 == *key {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl Operator for RecordScan {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        self.check_position()?;
+        if matches!(self.state, RecordState::Unopened) {
+            self.open()?;
+        }
+        let RecordState::Open(records) = &mut self.state else {
+            return Ok(None);
+        };
+        let mut last = None;
+        let mut rows = RowsInMaking::default();
+        let mut is_end = false;
+        while !rows.is_full() {
+            let Some(record) = records.next() else {
+                is_end = true;
+                break;
+            };
+            let (key, document) = record?;
+            rows.push(if self.input.show_record_id {
+                with_record_id(&document, self.input.source.record_id(&key))
+            } else {
+                document
+            });
+            if self.input.is_tail {
+                last = Some(key);
+            }
+        }
+        self.last = last.or(self.last.take());
+        let mut rows = rows.into_rows();
+        let read = rows.len();
+        self.counters
+            .documents
+            .fetch_add(read as u64, Ordering::Relaxed);
+        if is_end {
+            // A tail that has begun goes on with what comes later.
+            self.state = match self.last {
+                Some(_) => RecordState::Unopened,
+                None => RecordState::Done,
+            };
+            if read == 0 {
+                return Ok(None);
+            }
+        }
+        if let Some(filter) = &self.input.filter {
+            rows = matching(rows, filter, cx)?;
+        }
+        Ok(Some(Batch::Rows(rows)))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        matches!(self.state, RecordState::Done)
+    }
+}
+
+pub(super) fn with_record_id(document: &Document, id: nilometer_bson::Value) -> Document {
+    let mut out = DocumentBuilder::with_capacity(document.as_bytes().len() + 32);
+    for element in document.iter() {
+        out.append_element(element);
+    }
+    out.append("$recordId", id);
+    out.finish()
+}
+
+/// Reads buckets.
+pub struct BucketScan {
+    input: BucketInput,
+    counters: Arc<ScanCounters>,
+    /// How measurements look to the filter: all fields.
+    full: Arc<MeasurementShape>,
+    /// How they look to what follows.
+    shown: Arc<MeasurementShape>,
+    /// What is asked of measurements, if they are asked by columns.
+    filter: Option<BucketFilter>,
+    buckets: Option<BucketIter>,
+    /// Measurements still asked for, if a limit is known.
+    left: Option<u64>,
+    done: bool,
+}
+
+impl BucketScan {
+    /// Reads what `input` says and counts what it touches.
+    pub fn new(input: BucketInput, counters: Arc<ScanCounters>) -> Self {
+        let options = input.source.options();
+        let shape = |fields| {
+            Arc::new(MeasurementShape {
+                time_field: Arc::clone(&options.time_field),
+                meta_field: options.meta_field.clone(),
+                fields,
+            })
+        };
+        let full = shape(FieldSet::All);
+        let shown = shape(input.unpack.fields.clone());
+        let filter = input.unpack.event_filter.as_ref();
+        Self {
+            filter: filter.map(|filter| BucketFilter::new(filter, &full)),
+            left: input.limit,
+            input,
+            counters,
+            full,
+            shown,
+            buckets: None,
+            done: false,
+        }
+    }
+
+    fn open(&self) -> Result<BucketIter> {
+        let choice = &self.input.buckets;
+        let scan = source::BucketScan {
+            direction: self.input.direction,
+            id_min: choice.id_min.map(lowest_id),
+            id_max: choice.id_max.map(highest_id),
+            filter: (!choice.predicate.is_always()).then(|| Arc::new(choice.predicate.clone())),
+            index: choice.index.as_ref().map(IndexChoice::scan),
+            columns: needed_columns(&self.input.unpack),
+            examined: Arc::clone(&self.counters),
+        };
+        self.input.source.scan(&scan)
+    }
+
+    /// The measurements of a bucket that are given on.
+    fn unpack(&self, bucket: Arc<dyn Bucket>, cx: &ExecContext<'_>) -> Result<Batch> {
+        let mut block = MeasurementBlock::all(bucket, Arc::clone(&self.full));
+        if let (Some(filter), Some(by_columns)) = (&self.input.unpack.event_filter, &self.filter)
+            && !self.passes_whole(&block)?
+        {
+            block.selection = if cx.settings.options.force_rows {
+                select_by_rows(&block, filter, cx)?
+            } else {
+                by_columns.select(&block, cx)?
+            };
+        }
+        block.shape = Arc::clone(&self.shown);
+        let mut batch = if cx.settings.options.force_rows {
+            Batch::Rows(block.to_rows()?)
+        } else {
+            Batch::Block(block)
+        };
+        for stage in &self.input.unpack.computed {
+            if batch.is_empty() {
+                break;
+            }
+            batch = project(stage, batch, cx)?;
+        }
+        Ok(batch)
+    }
+
+    fn passes_whole(&self, block: &MeasurementBlock) -> Result<bool> {
+        match &self.input.unpack.whole_bucket_filter {
+            Some(predicate) => predicate.surely_matches(&*block.bucket),
+            None => Ok(false),
+        }
+    }
+}
+
+impl Operator for BucketScan {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        self.done |= self.left == Some(0);
+        if self.done {
+            return Ok(None);
+        }
+        let mut buckets = match self.buckets.take() {
+            Some(buckets) => buckets,
+            None => self.open()?,
+        };
+        for _ in 0..BUCKETS_PER_CALL {
+            let Some(bucket) = buckets.next() else {
+                self.done = true;
+                return Ok(None);
+            };
+            self.counters.returned.fetch_add(1, Ordering::Relaxed);
+            let batch = self.unpack(bucket?, cx)?;
+            if !batch.is_empty() {
+                let given = batch.len() as u64;
+                self.left = self.left.map(|left| left.saturating_sub(given));
+                self.buckets = Some(buckets);
+                return Ok(Some(batch));
+            }
+        }
+        self.buckets = Some(buckets);
+        Ok(Some(Batch::Rows(Vec::new())))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.done
+    }
+}
+
+/// Reads metadata from an index.
+pub struct MetaScan {
+    input: MetaInput,
+    counters: Arc<ScanCounters>,
+    /// Where to go on; none at first.
+    next: Option<Vec<u8>>,
+    done: bool,
+}
+
+impl MetaScan {
+    /// Reads what `input` says and counts what it touches.
+    pub fn new(input: MetaInput, counters: Arc<ScanCounters>) -> Self {
+        Self {
+            input,
+            counters,
+            next: None,
+            done: false,
+        }
+    }
+}
+
+impl Operator for MetaScan {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if self.done {
+            return Ok(None);
+        }
+        let MetaInput {
+            source,
+            index,
+            components,
+            filter,
+            start,
+            end,
+            ..
+        } = &self.input;
+        let (mut metas, next) = source.distinct_metas(
+            index,
+            *components,
+            (start, end.as_deref()),
+            self.next.as_deref(),
+            &self.counters,
+        )?;
+        self.done = next.is_none();
+        self.next = next;
+        if let Some(filter) = filter {
+            let mut passed = Vec::with_capacity(metas.len());
+            for meta in metas {
+                if filter.matches(meta.as_ref(), &cx.eval)? {
+                    passed.push(meta);
+                }
+            }
+            metas = passed;
+        }
+        let given = metas.len() as u64;
+        self.counters.returned.fetch_add(given, Ordering::Relaxed);
+        Ok(Some(Batch::Rows(metas)))
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.done
+    }
+}
+
+/// The columns that show or that the filter reads; `None` for all.
+fn needed_columns(unpack: &Unpack) -> Option<Arc<[Arc<str>]>> {
+    let FieldSet::Only(fields) = &unpack.fields else {
+        return None;
+    };
+    let mut names: BTreeSet<Arc<str>> = fields.clone();
+    if let Some(filter) = &unpack.event_filter {
+        let dependencies = filter.dependencies();
+        if dependencies.whole {
+            return None;
+        }
+        names.extend(dependencies.top_level_fields().into_iter().map(Arc::from));
+    }
+    Some(names.into_iter().collect())
+}
+
+/// The oracle's way: every measurement as a document, asked one by one.
+fn select_by_rows(
+    block: &MeasurementBlock,
+    filter: &MatchExpression,
+    cx: &ExecContext<'_>,
+) -> Result<Selection> {
+    let mut kept = Vec::new();
+    for (row, document) in (0u32..).zip(block.to_rows()?) {
+        if filter.matches(document.as_ref(), &cx.eval)? {
+            kept.push(row);
+        }
+    }
+    Ok(Selection::from_rows(kept))
+}

@@ -1,0 +1,176 @@
+//! `$merge`: writes each document of its input into a collection, or changes the one that is there.
+//!
+//! ```text
+//! document ── values of `on` ──► is there one with the same?  yes ──► replace · merge · keep · pipeline · fail
+//!                                                             no  ──► insert · discard · fail
+//! ```
+//!
+//! Each document is written by itself: an error leaves what was written before. An unmatched document
+//! is inserted as it came, also where a pipeline says what happens to matched ones. A stage that writes
+//! into the collection it reads may meet what it has written, as in MongoDB.
+
+use std::sync::Arc;
+
+use nilometer_bson::path::FieldPath;
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, array};
+
+use crate::catalog::Namespace;
+use crate::error::{Error, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::{Collation, EvalContext, ParseContext};
+use crate::query::batch::Batch;
+use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
+use crate::query::pipeline::{MergeStage, WhenMatched, WhenNotMatched};
+use crate::query::planner::Builder;
+use crate::query::source::{Change, Collections, MergeTarget, outputs_of};
+use crate::write::update::Update;
+use crate::write::with_id;
+
+/// Nothing that would make the fields of `on` unique.
+const NOT_UNIQUE: i32 = 51_183;
+/// A field of `on` that is null, missing or behind an array.
+const ON_MISSING: i32 = 51_132;
+/// A field of `on` that is an array.
+const ON_ARRAY: i32 = 51_185;
+/// A document that should have been there.
+const NOT_FOUND: i32 = 13_113;
+
+/// Writes into a collection.
+pub struct Merge {
+    input: Option<BoxOperator>,
+    stage: MergeStage,
+    target: Namespace,
+    collections: Arc<dyn Collections>,
+    /// How values of `on` compare.
+    expressions: ParseContext,
+    /// Changes nothing.
+    no_change: Update,
+}
+
+impl Merge {
+    /// Writes what `input` gives as `stage` says.
+    pub fn new(input: BoxOperator, stage: MergeStage, builder: &Builder) -> Result<Self> {
+        let collections = Arc::clone(&builder.collections);
+        let target = stage.target.namespace(&builder.database)?;
+        let writer = outputs_of(&*collections)?.merge_into(&target)?;
+        let collation = Collation::from(builder.settings.collator.clone());
+        if !writer.has_unique_index_on(&stage.on, &collation)? {
+            return Err(Error::location(
+                NOT_UNIQUE,
+                "Cannot find index to verify that join fields will be unique",
+            ));
+        }
+        Ok(Self {
+            input: Some(input),
+            stage,
+            target,
+            collections,
+            expressions: ParseContext::new().with_collator(collation.shared()),
+            no_change: Update::parse(array![].as_ref(), None, &ParseContext::new())?,
+        })
+    }
+
+    fn write(&self, row: Document, to: &mut dyn MergeTarget, cx: &ExecContext<'_>) -> Result<()> {
+        let row = match self.is_on_id() {
+            true => with_id(row, &|| to.new_id(cx.operation)),
+            false => row,
+        };
+        let row = to.prepared(row)?;
+        let wanted = self.filter(row.as_ref())?;
+        let is_insert = self.stage.not_matched == WhenNotMatched::Insert;
+        let replacement;
+        let update = match &self.stage.matched {
+            WhenMatched::Fail => {
+                let change = Change {
+                    wanted: &wanted,
+                    update: &self.no_change,
+                    otherwise: Some(row.as_ref()),
+                    eval: cx.eval,
+                    collator: self.expressions.collator(),
+                };
+                return to.insert_new(change, cx.operation);
+            }
+            WhenMatched::Keep => &self.no_change,
+            WhenMatched::Update(update) => update,
+            WhenMatched::Replace => {
+                replacement = Update::replacement(row.as_ref())?;
+                &replacement
+            }
+        };
+        let mut variables = cx.eval.variables.to_vec();
+        variables.resize(self.stage.outer, Value::Missing);
+        let mut own = vec![Value::Document(row.clone())];
+        for expression in self.stage.variables.iter() {
+            own.push(expression.evaluate(row.as_ref(), &cx.eval)?);
+        }
+        variables.append(&mut own);
+        let change = Change {
+            wanted: &wanted,
+            update,
+            otherwise: is_insert.then(|| row.as_ref()),
+            eval: EvalContext {
+                variables: &variables,
+                ..cx.eval
+            },
+            collator: self.expressions.collator(),
+        };
+        let was_there = to.change(change, cx.operation)?;
+        if !was_there && self.stage.not_matched == WhenNotMatched::Fail {
+            return Err(Error::location(
+                NOT_FOUND,
+                "$merge could not find a matching document in the target collection for at least one document in the source collection",
+            ));
+        }
+        Ok(())
+    }
+
+    fn is_on_id(&self) -> bool {
+        self.stage.on.iter().any(|path| path.as_str() == "_id")
+    }
+
+    /// A filter for the document with the same values of `on`.
+    fn filter(&self, row: DocRef<'_>) -> Result<MatchExpression> {
+        let mut filter = DocumentBuilder::new();
+        for path in self.stage.on.iter() {
+            filter.begin_document(path.as_str());
+            filter.append_ref("$eq", on_value(row, path)?);
+            filter.end();
+        }
+        MatchExpression::parse(filter.finish().as_ref(), &self.expressions)
+    }
+}
+
+/// The value of a field of `on`.
+fn on_value<'a>(row: DocRef<'a>, path: &FieldPath) -> Result<ValueRef<'a>> {
+    match crate::query::exec::row::unwind::value_at(row, path) {
+        ValueRef::Array(_) => Err(Error::location(
+            ON_ARRAY,
+            "$merge write error: 'on' field cannot be an array",
+        )),
+        value if value.is_nullish() => Err(Error::location(
+            ON_MISSING,
+            "$merge write error: 'on' field cannot be missing, null, undefined or an array",
+        )),
+        value => Ok(value),
+    }
+}
+
+impl Operator for Merge {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let Some(mut input) = self.input.take() else {
+            return Ok(None);
+        };
+        let mut to = outputs_of(&*self.collections)?.merge_into(&self.target)?;
+        while let Some(batch) = next_filled(&mut input, cx)? {
+            for row in batch.into_rows()? {
+                self.write(row, &mut *to, cx)?;
+            }
+        }
+        to.finish(cx.operation)?;
+        Ok(None)
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.input.is_none()
+    }
+}

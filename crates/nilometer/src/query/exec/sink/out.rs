@@ -1,0 +1,73 @@
+//! `$out`: gathers its input in a collection nobody sees, then gives that the target's name.
+//!
+//! The target stays whole until the last document has come in; an error before leaves it as it was. What
+//! comes out is nothing.
+
+use std::sync::Arc;
+
+use nilometer_bson::Document;
+
+use crate::catalog::{Namespace, TimeseriesOptions};
+use crate::error::Result;
+use crate::query::batch::Batch;
+use crate::query::exec::{BoxOperator, ExecContext, Operator, next_filled};
+use crate::query::planner::Builder;
+use crate::query::source::{Collections, outputs_of};
+
+/// Documents inserted in one go.
+const DOCUMENTS_PER_INSERT: usize = 1000;
+
+/// Replaces a collection.
+pub struct Out {
+    input: Option<BoxOperator>,
+    target: Namespace,
+    timeseries: Option<TimeseriesOptions>,
+    collections: Arc<dyn Collections>,
+}
+
+impl Out {
+    /// Replaces the collection `target` with what `input` gives.
+    pub fn new(
+        input: BoxOperator,
+        target: Namespace,
+        timeseries: Option<TimeseriesOptions>,
+        builder: &Builder,
+    ) -> Result<Self> {
+        let collections = Arc::clone(&builder.collections);
+        outputs_of(&*collections)?.check_replaceable(&target, timeseries.as_ref())?;
+        Ok(Self {
+            input: Some(input),
+            target,
+            timeseries,
+            collections,
+        })
+    }
+}
+
+impl Operator for Out {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        let Some(mut input) = self.input.take() else {
+            return Ok(None);
+        };
+        let outputs = outputs_of(&*self.collections)?;
+        let mut replacement = outputs.replace(&self.target, self.timeseries.as_ref())?;
+        let mut waiting: Vec<Document> = Vec::new();
+        while let Some(batch) = next_filled(&mut input, cx)? {
+            waiting.extend(batch.into_rows()?);
+            if waiting.len() >= DOCUMENTS_PER_INSERT {
+                replacement.insert(&waiting, cx.operation)?;
+                waiting.clear();
+            }
+        }
+        replacement.insert(&waiting, cx.operation)?;
+        // The input may read what is about to be replaced.
+        drop(input);
+        cx.operation.check_interrupt()?;
+        replacement.finish(cx.operation)?;
+        Ok(None)
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.input.is_none()
+    }
+}

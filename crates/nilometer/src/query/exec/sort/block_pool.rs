@@ -1,0 +1,286 @@
+//! Buckets in order of their times, given on as blocks: the way of [`super::bucket_sort`] where nobody needs rows.
+//!
+//! ```text
+//! A ▪▪▪▪▪▪▪         A before all others    ──► as it is, undecoded but for its times
+//! B         ▪▪▪▪▪
+//! C           ▪▪▪▪▪ B and C overlap        ──► one block of both, up to where the next bucket may begin
+//! ```
+//!
+//! What is given on comes in the order in which rows would: by time, of equal times what arrived first. Buckets that overlap and
+//! do not look alike ([`merged`]) are left to the rows.
+
+use std::sync::Arc;
+
+use nilometer_bson::block::ColumnBlock;
+
+use super::merged_bucket::merged;
+use crate::error::{Error, ErrorCode, Result};
+use crate::query::batch::{MeasurementBlock, Selection};
+
+/// Measurements that are worth a block.
+const MERGED_MIN: usize = 4096;
+
+/// So many buckets are looked through for one that lies before all others.
+const LOOKED_THROUGH_MAX: usize = 8;
+
+/// Bytes of a place in the order of what is merged.
+const PLACE_BYTES: usize = 24;
+
+/// Buckets that overlap, or may.
+pub(crate) struct Pool {
+    parts: Vec<Part>,
+    is_descending: bool,
+    /// Measurements that came since blocks were last merged.
+    came: usize,
+    /// As many must come before blocks are merged again.
+    wanted: usize,
+}
+
+/// A bucket of which some measurements were not given on yet.
+struct Part {
+    block: MeasurementBlock,
+    times: Arc<ColumnBlock>,
+    /// What comes before its first row in the order of arrival.
+    arrival: u64,
+    /// The rows in the order of the sort; none if that is the order of the selection.
+    sorted: Option<Vec<u32>>,
+    /// How many have been given on.
+    given: usize,
+    bytes: usize,
+}
+
+/// What a pool gives.
+pub(crate) enum Taken {
+    /// These come next; so many bytes are no longer held.
+    Block(MeasurementBlock, usize),
+    /// Nothing, until more has come.
+    Nothing,
+    /// Buckets do not look alike: rows must be put in order.
+    Rows,
+}
+
+impl Pool {
+    pub(crate) fn new(is_descending: bool) -> Self {
+        Self {
+            parts: Vec::new(),
+            is_descending,
+            came: 0,
+            wanted: MERGED_MIN,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// A time as a number that rises in the order of the sort.
+    fn place(&self, time: i64) -> i64 {
+        if self.is_descending { !time } else { time }
+    }
+
+    /// Takes a bucket whose rows arrive behind `arrival`; tells how many bytes are held for it.
+    pub(crate) fn add(
+        &mut self,
+        block: MeasurementBlock,
+        arrival: u64,
+        bytes: usize,
+    ) -> Result<usize> {
+        if block.selection.is_empty() {
+            return Ok(0);
+        }
+        let times = match block.column(&block.shape.time_field)? {
+            Some(times) => Arc::clone(times),
+            None => return Err(no_dates()),
+        };
+        let mut part = Part {
+            times,
+            arrival,
+            sorted: None,
+            given: 0,
+            bytes: bytes + block.selection.len() * PLACE_BYTES,
+            block,
+        };
+        if self.is_descending || !part.block.bucket.is_sorted() {
+            let mut places = Vec::with_capacity(part.block.selection.len());
+            for row in part.block.selection.to_vec() {
+                places.push((self.place(part.time(row)?), row));
+            }
+            if !places.is_sorted_by_key(|(place, _)| *place) {
+                places.sort_by_key(|(place, _)| *place);
+                part.sorted = Some(places.into_iter().map(|(_, row)| row).collect());
+            }
+        }
+        self.came += part.left();
+        let bytes = part.bytes;
+        self.parts.push(part);
+        Ok(bytes)
+    }
+
+    /// The next block, where what follows lies from `bound` on; nothing follows if there is none. It may be `i64::MIN` or
+    /// `i64::MAX` where anything may follow.
+    pub(crate) fn take(&mut self, bound: Option<i64>) -> Result<Taken> {
+        let bound = bound.map(|bound| self.place(bound));
+        if let Some(at) = self.first_of_all(bound)? {
+            let part = self.parts.remove(at);
+            self.came = self.came.saturating_sub(part.left());
+            let bytes = part.bytes;
+            let block = part.into_block(self.is_descending);
+            return Ok(Taken::Block(block.ok_or_else(no_dates)?, bytes));
+        }
+        if self.parts.is_empty() || (bound.is_some() && self.came < self.wanted) {
+            return Ok(Taken::Nothing);
+        }
+        self.merge(bound)
+    }
+
+    /// The part that lies before all others, and what follows.
+    fn first_of_all(&self, bound: Option<i64>) -> Result<Option<usize>> {
+        if self.parts.len() > LOOKED_THROUGH_MAX {
+            return Ok(None);
+        }
+        let mut ends = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            ends.push((self.place(part.first()?), self.place(part.last()?)));
+        }
+        let is_first = |at: usize, last: i64| {
+            let mut others = ends.iter().zip(&self.parts).enumerate();
+            let arrival = self.parts.get(at).map(|part| part.arrival);
+            others.all(|(other, ((first, _), part))| {
+                other == at || last < *first || (last == *first && arrival < Some(part.arrival))
+            })
+        };
+        let mut all = ends.iter().enumerate();
+        let found = all.find(|(at, (_, last))| {
+            bound.is_none_or(|bound| *last < bound) && is_first(*at, *last)
+        });
+        Ok(found.map(|(at, _)| at))
+    }
+
+    /// One block of all that lies before the bound.
+    fn merge(&mut self, bound: Option<i64>) -> Result<Taken> {
+        self.parts.sort_by_key(|part| part.arrival);
+        let mut entries = Vec::new();
+        let mut blocks = Vec::new();
+        let mut ends = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            let end = part.before(bound, |time| self.place(time))?;
+            ends.push(end);
+            if end > part.given {
+                let source = u32::try_from(blocks.len()).map_err(|_| no_dates())?;
+                for at in part.given..end {
+                    let row = part.row(at);
+                    entries.push((self.place(part.time(row)?), source, row));
+                }
+                blocks.push(&part.block);
+            }
+        }
+        let count = entries.len();
+        let left = self.parts.iter().map(Part::left).sum::<usize>() - count;
+        self.came = 0;
+        self.wanted = MERGED_MIN.max(2 * left);
+        if count == 0 {
+            return Ok(Taken::Nothing);
+        }
+        entries.sort_by_key(|(place, _, _)| *place);
+        let entries = entries.into_iter().map(|(_, source, row)| (source, row));
+        let Some(block) = merged(&blocks, entries.collect(), !self.is_descending) else {
+            return Ok(Taken::Rows);
+        };
+        let mut bytes = 0;
+        for (part, end) in self.parts.iter_mut().zip(ends) {
+            part.given = end;
+            if part.left() == 0 {
+                bytes += part.bytes;
+            }
+        }
+        self.parts.retain(|part| part.left() > 0);
+        Ok(Taken::Block(block, bytes))
+    }
+
+    /// What was not given on, each block with what comes before its bucket's first row in the order of arrival.
+    pub(crate) fn into_blocks(self) -> Vec<(u64, MeasurementBlock)> {
+        let parts = self.parts.into_iter();
+        let left = parts.map(|part| {
+            let mut rows: Vec<u32> = (part.given..part.count()).map(|at| part.row(at)).collect();
+            rows.sort_unstable();
+            let selection = Selection::from_rows(rows);
+            (
+                part.arrival,
+                MeasurementBlock {
+                    selection,
+                    ..part.block
+                },
+            )
+        });
+        left.collect()
+    }
+}
+
+impl Part {
+    fn count(&self) -> usize {
+        self.block.selection.len()
+    }
+
+    fn left(&self) -> usize {
+        self.count() - self.given
+    }
+
+    /// The row at a place in the order of the sort.
+    fn row(&self, at: usize) -> u32 {
+        let row = match &self.sorted {
+            Some(sorted) => sorted.get(at).copied(),
+            None => self.block.selection.get(at),
+        };
+        row.unwrap_or(u32::MAX)
+    }
+
+    fn time(&self, row: u32) -> Result<i64> {
+        match self.times.value(row as usize) {
+            nilometer_bson::ValueRef::DateTime(time) => Ok(time),
+            _ => Err(no_dates()),
+        }
+    }
+
+    fn first(&self) -> Result<i64> {
+        self.time(self.row(self.given))
+    }
+
+    fn last(&self) -> Result<i64> {
+        self.time(self.row(self.count().saturating_sub(1)))
+    }
+
+    /// How many places lie before the bound.
+    fn before(&self, bound: Option<i64>, place: impl Fn(i64) -> i64) -> Result<usize> {
+        let Some(bound) = bound else {
+            return Ok(self.count());
+        };
+        let (mut low, mut high) = (self.given, self.count());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if place(self.time(self.row(middle))?) < bound {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
+    /// What was not given on yet, as a block in the order of the sort.
+    fn into_block(self, is_descending: bool) -> Option<MeasurementBlock> {
+        if self.sorted.is_none() {
+            let mut block = self.block;
+            block.selection.skip(self.given);
+            return Some(block);
+        }
+        let entries = (self.given..self.count()).map(|at| (0, self.row(at)));
+        merged(&[&self.block], entries.collect(), !is_descending)
+    }
+}
+
+fn no_dates() -> Error {
+    Error::new(
+        ErrorCode::DataCorruptionDetected,
+        "a bucket's time column does not hold dates",
+    )
+}

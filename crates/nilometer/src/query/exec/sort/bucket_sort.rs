@@ -1,0 +1,674 @@
+//! `$sort` by what headers of buckets tell: metadata, and metadata or nothing before the time.
+//!
+//! ```text
+//! {m: 1}           buckets are put in order; their measurements follow as blocks, undecoded
+//! {t: 1}           buckets come by rising start; what is earlier than the next start is given on
+//! {m: 1, t: 1}     the same within each value of the metadata, if an index gives them in that order; else
+//! {m: 1, t: -1}    buckets are put in order of metadata, then of the latest time; within one metadata
+//!                  what is later than the next bucket's latest is given on
+//! ```
+//!
+//! Where ids tell no times (dates outside 1970 to 2038), or the other direction was asked for, a sort by time alone puts
+//! buckets in order of the bounds in their headers, too. A bucket that is wider than the collection's may be fails a
+//! sort by falling starts, which relies on that.
+//!
+//! Where the stage behind it has no need of rows ([`SortStage::as_blocks`]), buckets are given on as they are as long as
+//! they do not overlap ([`super::block_pool`]).
+//!
+//! So the answer begins before all is read, or decoded, and memory holds the rows of buckets that overlap.
+//! Equal rows come in the order in which the input gave them, as from any sort. Whatever a header does not
+//! tell (rows instead of blocks, dates before 1970, whose bucket starts lie behind them), and more buckets or
+//! rows than memory has room for, are left to the sorter that knows rows alone.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use nilometer_bson::{Document, DocumentBuilder, Value};
+
+use super::block_pool as pool;
+use super::block_pool::Pool;
+use super::external_sort::{ENTRY_OVERHEAD, Sorter};
+use super::{ByPattern, Everything, add_all, everything, gauge};
+use crate::error::Result;
+use crate::eval::ParseContext;
+use crate::eval::sort_key::{SortBy, SortKey, SortPattern};
+use crate::query::batch::{Batch, MeasurementBlock};
+use crate::query::exec::memory::MemoryGauge;
+use crate::query::exec::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, next_filled};
+use crate::query::pipeline::{BucketOrder, SortStage, assert_span};
+
+/// Bytes counted for a bucket whose columns are not decoded, beside its values.
+const BUCKET_OVERHEAD: usize = 512;
+
+/// Bytes counted for a value of a compressed column.
+const COMPRESSED_VALUE_BYTES: usize = 2;
+
+/// Puts measurements in order with the help of their buckets' headers.
+pub struct BucketSort {
+    input: Option<BoxOperator>,
+    stage: SortStage,
+    order: BucketOrder,
+    state: State,
+    /// Rows still wanted.
+    left: u64,
+}
+
+enum State {
+    /// Nothing was read yet.
+    Unread,
+    /// Buckets in order, whose rows follow.
+    Blocks(VecDeque<MeasurementBlock>),
+    /// Rows of buckets that overlap.
+    Overlapping(Box<Overlapping>),
+    /// Rows from the sorter.
+    Rows(Box<Everything>),
+}
+
+impl BucketSort {
+    /// Sorts `input` as `stage` says, with buckets in the given order.
+    pub fn new(input: BoxOperator, stage: SortStage, order: BucketOrder) -> Self {
+        Self {
+            input: Some(input),
+            left: stage.limit.unwrap_or(u64::MAX),
+            stage,
+            order,
+            state: State::Unread,
+        }
+    }
+
+    fn start(&mut self, input: BoxOperator, cx: &ExecContext<'_>) -> Result<State> {
+        let pattern = Arc::new(self.stage.pattern.clone());
+        let arriving = match self.order {
+            BucketOrder::Arrival(span_ms) => Some((0, span_ms)),
+            BucketOrder::Indexed { parts, span_ms } => Some((parts, span_ms)),
+            BucketOrder::Metadata | BucketOrder::Bounds { .. } => None,
+        };
+        if let Some((parts, span_ms)) = arriving {
+            let buckets = Buckets::Arriving(Arriving {
+                input,
+                next: None,
+                prefix: prefix(&pattern, parts, cx)?,
+                span_ms,
+            });
+            let overlapping = Overlapping::new(pattern, (parts, self.stage.as_blocks), buckets, cx);
+            return Ok(State::Overlapping(Box::new(overlapping)));
+        }
+        let mut input = input;
+        let gathered = gather(&mut input, &self.stage, self.order, cx)?;
+        Ok(match (gathered, self.order) {
+            (Gathered::Rows(all), _) => State::Rows(Box::new(all)),
+            (Gathered::Blocks(blocks), BucketOrder::Metadata) => {
+                State::Blocks(blocks.into_iter().map(|held| held.block).collect())
+            }
+            (Gathered::Blocks(blocks), BucketOrder::Bounds { parts }) => {
+                let buckets = Buckets::Gathered(blocks.into());
+                let parts = (parts, self.stage.as_blocks);
+                State::Overlapping(Box::new(Overlapping::new(pattern, parts, buckets, cx)))
+            }
+            (Gathered::Blocks(_), BucketOrder::Arrival(_) | BucketOrder::Indexed { .. }) => {
+                State::Blocks(VecDeque::new())
+            }
+        })
+    }
+}
+
+impl Operator for BucketSort {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if let Some(input) = self.input.take() {
+            self.state = self.start(input, cx)?;
+        }
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let at_most = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let batch = match &mut self.state {
+            State::Unread => None,
+            State::Blocks(blocks) => blocks.pop_front().map(|block| {
+                let mut batch = Batch::Block(block);
+                batch.truncate(at_most);
+                batch
+            }),
+            State::Overlapping(rows) => match rows.next(at_most.min(ROWS_PER_BATCH), cx)? {
+                Taken::Block(block) => {
+                    let mut batch = Batch::Block(block);
+                    batch.truncate(at_most);
+                    Some(batch)
+                }
+                Taken::Rows(rows) => (!rows.is_empty()).then_some(Batch::Rows(rows)),
+                Taken::TooMany(all) => {
+                    self.state = State::Rows(all);
+                    return self.next(cx);
+                }
+            },
+            State::Rows(all) => {
+                let rows = all.take(at_most.min(ROWS_PER_BATCH), cx)?;
+                (!rows.is_empty()).then_some(Batch::Rows(rows))
+            }
+        };
+        if let Some(batch) = &batch {
+            self.left -= batch.len() as u64;
+        }
+        Ok(batch)
+    }
+
+    fn is_exhausted(&self) -> bool {
+        let is_empty = match &self.state {
+            State::Unread => false,
+            State::Blocks(blocks) => blocks.is_empty(),
+            State::Overlapping(rows) => rows.is_exhausted(),
+            State::Rows(all) => all.is_exhausted(),
+        };
+        self.left == 0 || is_empty
+    }
+}
+
+/// A bucket that waits for its turn.
+struct Held {
+    /// What comes before the time.
+    key: SortKey,
+    /// How many came before it.
+    arrival: u64,
+    block: MeasurementBlock,
+}
+
+/// What a first look at the input gave.
+enum Gathered {
+    /// Buckets in order, each with what it is sorted by before the time.
+    Blocks(Vec<Held>),
+    /// Headers did not tell, or there were too many: rows, sorted.
+    Rows(Everything),
+}
+
+/// Gathers buckets and puts them in order.
+fn gather(
+    input: &mut BoxOperator,
+    stage: &SortStage,
+    order: BucketOrder,
+    cx: &ExecContext<'_>,
+) -> Result<Gathered> {
+    let prefix = match order {
+        BucketOrder::Bounds { parts } => prefix(&stage.pattern, parts, cx)?,
+        BucketOrder::Metadata | BucketOrder::Arrival(_) | BucketOrder::Indexed { .. } => {
+            Some(stage.pattern.clone())
+        }
+    };
+    let mut memory = gauge(cx);
+    let mut blocks: Vec<Held> = Vec::new();
+    while let Some(batch) = next_filled(input, cx)? {
+        let block = match batch {
+            Batch::Block(block) if memory.add(held_bytes(&block)).is_ok() => block,
+            other => {
+                let gathered = blocks.into_iter().map(|held| Batch::Block(held.block));
+                let rows = gathered.chain([other]);
+                return Ok(Gathered::Rows(by_rows(rows, input, stage, cx)?));
+            }
+        };
+        let key = match &prefix {
+            Some(prefix) => prefix.extract(block.constant_document().as_ref(), &cx.eval)?,
+            None => SortKey::from_values(std::iter::empty()),
+        };
+        let arrival = blocks.len() as u64;
+        blocks.push(Held {
+            key,
+            arrival,
+            block,
+        });
+    }
+    let by_prefix = |a: &SortKey, b: &SortKey| match &prefix {
+        Some(prefix) => prefix.compare(a, b),
+        None => Ordering::Equal,
+    };
+    let descending = is_descending(&stage.pattern, order);
+    blocks.sort_by(|a, b| {
+        by_prefix(&a.key, &b.key).then_with(|| match descending {
+            Some(true) => bound(&b.block, true).cmp(&bound(&a.block, true)),
+            Some(false) => bound(&a.block, false).cmp(&bound(&b.block, false)),
+            None => Ordering::Equal,
+        })
+    });
+    Ok(Gathered::Blocks(blocks))
+}
+
+fn is_descending(pattern: &SortPattern, order: BucketOrder) -> Option<bool> {
+    let BucketOrder::Bounds { parts } = order else {
+        return None;
+    };
+    pattern.parts().get(parts).map(|part| part.descending)
+}
+
+/// The first parts of a pattern as one; none if there are none.
+fn prefix(
+    pattern: &SortPattern,
+    parts: usize,
+    cx: &ExecContext<'_>,
+) -> Result<Option<SortPattern>> {
+    let mut out = DocumentBuilder::new();
+    for part in pattern.parts().iter().take(parts) {
+        if let SortBy::Field(path) = &part.by {
+            out.append(path.as_str(), if part.descending { -1 } else { 1 });
+        }
+    }
+    if out.is_empty() {
+        return Ok(None);
+    }
+    let context = ParseContext::new().with_collator(cx.settings.collator.clone());
+    SortPattern::parse(out.finish().as_ref(), &context).map(Some)
+}
+
+/// A time that none of the block's is before (or, of the greatest, behind).
+fn bound(block: &MeasurementBlock, greatest: bool) -> i64 {
+    let (min, max) = block.time_bounds();
+    match greatest {
+        true => max.unwrap_or(i64::MAX),
+        false => min.unwrap_or(i64::MIN),
+    }
+}
+
+/// Bytes a block that is not decoded is counted with.
+pub(crate) fn held_bytes(block: &MeasurementBlock) -> usize {
+    let values = block.bucket.columns().len() * block.bucket.count() as usize;
+    BUCKET_OVERHEAD + values * COMPRESSED_VALUE_BYTES
+}
+
+/// Sorts batches and the rest of the input row by row.
+fn by_rows(
+    batches: impl Iterator<Item = Batch>,
+    input: &mut BoxOperator,
+    stage: &SortStage,
+    cx: &ExecContext<'_>,
+) -> Result<Everything> {
+    let mut sorter = Sorter::new(ByPattern(stage.pattern.clone()), gauge(cx));
+    for batch in batches {
+        add_all(&mut sorter, batch, cx)?;
+    }
+    everything(sorter, input, stage.limit, cx)
+}
+
+/// Where buckets come from, in the order of a bound.
+enum Buckets {
+    /// As the input gives them: by what comes before the time, and then by their starts.
+    Arriving(Arriving),
+    /// At hand, in the order of what comes before the time and then of their bounds.
+    Gathered(VecDeque<Held>),
+}
+
+struct Arriving {
+    input: BoxOperator,
+    next: Option<Batch>,
+    /// What comes before the time; none if nothing does.
+    prefix: Option<SortPattern>,
+    /// By falling start; no bucket has a time so long behind its start. None: by rising start.
+    span_ms: Option<i64>,
+}
+
+impl Arriving {
+    /// What comes before the time in a block.
+    fn partition(&self, block: &MeasurementBlock, cx: &ExecContext<'_>) -> Result<Option<SortKey>> {
+        let extracted = self.prefix.as_ref().map(|prefix| {
+            let constants = block.constant_document();
+            prefix.extract(constants.as_ref(), &cx.eval)
+        });
+        extracted.transpose()
+    }
+
+    /// True if what comes before the time is not what it is in the rows at hand.
+    fn begins_partition(
+        &self,
+        block: &MeasurementBlock,
+        at_hand: Option<&SortKey>,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        let (Some(prefix), Some(at_hand)) = (&self.prefix, at_hand) else {
+            return Ok(false);
+        };
+        let next = self.partition(block, cx)?;
+        Ok(next.is_some_and(|next| prefix.compare(&next, at_hand).is_ne()))
+    }
+}
+
+/// Rows of buckets that overlap, given on as soon as nothing can come before them.
+struct Overlapping {
+    pattern: Arc<SortPattern>,
+    /// Where the time stands in the pattern: so many parts come before it.
+    time_at: usize,
+    buckets: Buckets,
+    heap: BinaryHeap<Waiting>,
+    /// Buckets whose rows nobody needs yet; none where rows are wanted. While rows wait, it is empty.
+    pool: Option<Pool>,
+    /// What comes before the time in the rows at hand.
+    partition: Option<SortKey>,
+    arrivals: u64,
+    memory: MemoryGauge,
+}
+
+enum Taken {
+    Block(MeasurementBlock),
+    Rows(Vec<Document>),
+    /// Memory has no room for what overlaps: all that is left, from the sorter.
+    TooMany(Box<Everything>),
+}
+
+/// What may follow the rows at hand.
+enum Follows {
+    /// Nothing that comes before any of them.
+    Later,
+    /// Rows with times from here on, in the direction of the sort.
+    From(i64),
+    /// Anything.
+    Unknown,
+}
+
+/// A row that waits; the first in order is the greatest.
+struct Waiting {
+    pattern: Arc<SortPattern>,
+    key: SortKey,
+    arrival: u64,
+    row: Document,
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let order = self.pattern.compare(&other.key, &self.key);
+        order.then(other.arrival.cmp(&self.arrival))
+    }
+}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Waiting {}
+
+impl Waiting {
+    fn memory_bytes(&self) -> usize {
+        self.key.memory_bytes() + self.row.as_bytes().len() + ENTRY_OVERHEAD
+    }
+}
+
+impl Overlapping {
+    fn new(
+        pattern: Arc<SortPattern>,
+        (time_at, as_blocks): (usize, bool),
+        buckets: Buckets,
+        cx: &ExecContext<'_>,
+    ) -> Self {
+        let is_descending = falls(&pattern, time_at);
+        Self {
+            pattern,
+            time_at,
+            buckets,
+            heap: BinaryHeap::new(),
+            pool: as_blocks.then(|| Pool::new(is_descending)),
+            partition: None,
+            arrivals: 0,
+            memory: gauge(cx),
+        }
+    }
+
+    fn is_exhausted(&self) -> bool {
+        let no_more = match &self.buckets {
+            Buckets::Arriving(arriving) => arriving.next.is_none() && arriving.input.is_exhausted(),
+            Buckets::Gathered(blocks) => blocks.is_empty(),
+        };
+        no_more && self.heap.is_empty() && self.pool.as_ref().is_none_or(Pool::is_empty)
+    }
+
+    /// A block, where there can be one, or the next rows.
+    fn next(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Taken> {
+        if self.heap.is_empty()
+            && let Some(block) = self.take_block(cx)?
+        {
+            return Ok(Taken::Block(block));
+        }
+        self.take(rows, cx)
+    }
+
+    /// The next block; none where rows must be put in order, or nothing is left.
+    fn take_block(&mut self, cx: &ExecContext<'_>) -> Result<Option<MeasurementBlock>> {
+        loop {
+            let follows = self.follows(cx)?;
+            let Some(pool) = &mut self.pool else {
+                return Ok(None);
+            };
+            let bound = match follows {
+                Follows::Later => None,
+                Follows::From(bound) => Some(bound),
+                Follows::Unknown => return self.unpool(cx).map(|()| None),
+            };
+            match pool.take(bound)? {
+                pool::Taken::Block(block, bytes) => {
+                    self.memory.release(bytes);
+                    return Ok(Some(block));
+                }
+                pool::Taken::Rows => return self.unpool(cx).map(|()| None),
+                pool::Taken::Nothing => {}
+            }
+            let Some(Batch::Block(block)) = self.next_bucket(cx)? else {
+                return Ok(None);
+            };
+            let arrival = self.arrivals;
+            self.arrivals += u64::from(block.bucket.count());
+            let bytes = held_bytes(&block);
+            if let Some(pool) = &mut self.pool {
+                let bytes = pool.add(block, arrival, bytes)?;
+                if self.memory.add(bytes).is_err() {
+                    return self.unpool(cx).map(|()| None);
+                }
+            }
+        }
+    }
+
+    /// Leaves what is in the pool to the rows.
+    fn unpool(&mut self, cx: &ExecContext<'_>) -> Result<()> {
+        let anew = Pool::new(self.is_descending());
+        let Some(pool) = self.pool.replace(anew) else {
+            self.pool = None;
+            return Ok(());
+        };
+        self.memory.clear();
+        for (arrival, block) in pool.into_blocks() {
+            let numbers = block.selection.to_vec().into_iter();
+            for (number, row) in numbers.zip(block.to_rows()?) {
+                self.push(arrival + u64::from(number) + 1, row, cx)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next rows, fewer than asked for only at the end.
+    fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Taken> {
+        let mut out = Vec::new();
+        while out.len() < rows {
+            let follows = self.follows(cx)?;
+            if self.may_give(&follows) {
+                let Some(first) = self.heap.pop() else {
+                    break;
+                };
+                self.memory.release(first.memory_bytes());
+                out.push(first.row);
+                continue;
+            }
+            if self.pool.is_some() && self.heap.is_empty() && !out.is_empty() {
+                // What follows may be a block again.
+                break;
+            }
+            if !self.load(cx)? {
+                break;
+            }
+            if self.memory.is_exceeded() {
+                if out.is_empty() {
+                    return self.give_up(cx);
+                }
+                // What was taken goes first.
+                break;
+            }
+        }
+        if out.is_empty() && self.memory.is_exceeded() {
+            return self.give_up(cx);
+        }
+        Ok(Taken::Rows(out))
+    }
+
+    /// True if the first row at hand can be followed by no row that belongs before it.
+    fn may_give(&self, follows: &Follows) -> bool {
+        let Some(first) = self.heap.peek() else {
+            return false;
+        };
+        let bound = match follows {
+            Follows::Later => return true,
+            Follows::Unknown => return false,
+            Follows::From(bound) => *bound,
+        };
+        let Some(Value::DateTime(time)) = first.key.values().get(self.time_at) else {
+            return false;
+        };
+        // Of equal times the other parts of the pattern decide, and order of arrival.
+        if self.is_descending() {
+            *time > bound
+        } else {
+            *time < bound
+        }
+    }
+
+    fn is_descending(&self) -> bool {
+        falls(&self.pattern, self.time_at)
+    }
+
+    fn follows(&mut self, cx: &ExecContext<'_>) -> Result<Follows> {
+        let descending = self.is_descending();
+        match &mut self.buckets {
+            Buckets::Arriving(arriving) => {
+                if arriving.next.is_none() {
+                    arriving.next = next_filled(&mut arriving.input, cx)?;
+                    if let (Some(Batch::Block(block)), Some(span_ms)) =
+                        (&arriving.next, arriving.span_ms)
+                    {
+                        assert_span(block, span_ms)?;
+                    }
+                }
+                Ok(match &arriving.next {
+                    None => Follows::Later,
+                    Some(Batch::Rows(_)) => Follows::Unknown,
+                    Some(Batch::Block(block))
+                        if arriving.begins_partition(block, self.partition.as_ref(), cx)? =>
+                    {
+                        Follows::Later
+                    }
+                    Some(Batch::Block(block)) => {
+                        let start_ms = i64::from(block.bucket.id().timestamp_seconds()) * 1000;
+                        Follows::From(start_ms.saturating_add(arriving.span_ms.unwrap_or(0)))
+                    }
+                })
+            }
+            Buckets::Gathered(blocks) => {
+                let Some(held) = blocks.front() else {
+                    return Ok(Follows::Later);
+                };
+                let is_same = self.partition.as_ref().is_none_or(|partition| {
+                    let mut values = partition.values().iter().zip(held.key.values());
+                    values.all(|(a, b)| self.pattern.is_equal(a, b))
+                });
+                Ok(if is_same {
+                    Follows::From(bound(&held.block, descending))
+                } else {
+                    Follows::Later
+                })
+            }
+        }
+    }
+
+    /// The next bucket, which is part of what is at hand from now on.
+    fn next_bucket(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        Ok(match &mut self.buckets {
+            Buckets::Arriving(arriving) => {
+                let next = arriving.next.take();
+                if let Some(Batch::Block(block)) = &next {
+                    self.partition = arriving.partition(block, cx)?;
+                }
+                next
+            }
+            Buckets::Gathered(blocks) => blocks.pop_front().map(|held| {
+                self.partition = Some(held.key);
+                // Equal rows stay in the order in which their buckets came.
+                self.arrivals = held.arrival << u32::BITS;
+                Batch::Block(held.block)
+            }),
+        })
+    }
+
+    /// Takes the rows of the next bucket; false if there is none.
+    fn load(&mut self, cx: &ExecContext<'_>) -> Result<bool> {
+        let Some(batch) = self.next_bucket(cx)? else {
+            return Ok(false);
+        };
+        for row in batch.into_rows()? {
+            self.arrivals += 1;
+            self.push(self.arrivals, row, cx)?;
+        }
+        Ok(true)
+    }
+
+    /// Has a row wait.
+    fn push(&mut self, arrival: u64, row: Document, cx: &ExecContext<'_>) -> Result<()> {
+        let waiting = Waiting {
+            pattern: Arc::clone(&self.pattern),
+            key: self.pattern.extract(row.as_ref(), &cx.eval)?,
+            arrival,
+            row,
+        };
+        let counted = self.memory.add(waiting.memory_bytes());
+        if let Err(exceeded) = counted
+            && cx.settings.spill.is_none()
+        {
+            return Err(exceeded);
+        }
+        self.heap.push(waiting);
+        Ok(())
+    }
+
+    /// Hands what is left to the sorter.
+    fn give_up(&mut self, cx: &ExecContext<'_>) -> Result<Taken> {
+        let mut sorter = Sorter::new(ByPattern((*self.pattern).clone()), gauge(cx));
+        // In order, so that of equal keys the earlier stays the first.
+        while let Some(first) = self.heap.pop() {
+            sorter.add(first.row, cx)?;
+        }
+        self.memory.clear();
+        let rest = std::mem::replace(&mut self.buckets, Buckets::Gathered(VecDeque::new()));
+        let mut input: BoxOperator = Box::new(Rest(rest));
+        let all = everything(sorter, &mut input, None, cx)?;
+        Ok(Taken::TooMany(Box::new(all)))
+    }
+}
+
+/// Whether a part of a pattern is descending.
+fn falls(pattern: &SortPattern, part: usize) -> bool {
+    let part = pattern.parts().get(part);
+    part.is_some_and(|part| part.descending)
+}
+
+/// The buckets that were not loaded, as an input.
+struct Rest(Buckets);
+
+impl Operator for Rest {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        match &mut self.0 {
+            Buckets::Arriving(arriving) => match arriving.next.take() {
+                Some(batch) => Ok(Some(batch)),
+                None => arriving.input.next(cx),
+            },
+            Buckets::Gathered(blocks) => {
+                Ok(blocks.pop_front().map(|held| Batch::Block(held.block)))
+            }
+        }
+    }
+}

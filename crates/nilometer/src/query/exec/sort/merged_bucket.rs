@@ -1,0 +1,194 @@
+//! Measurements of several buckets, or of one in another order, as a bucket of their own.
+//!
+//! ```text
+//! buckets      A  t 1 3 5        B  t 2 4
+//! entries      A0 B0 A1 B1 A2
+//! this         t 1 2 3 4 5       v  gathered when it is asked for, like the other columns
+//! ```
+//!
+//! It stands for measurements that look alike: what they show of the metadata is the same, and what one bucket shows it
+//! shows in the order of the others ([`common_columns`]).
+
+use std::num::NonZeroU64;
+use std::sync::{Arc, OnceLock};
+
+use nilometer_bson::block::{ColumnBlock, ColumnBlockBuilder};
+use nilometer_bson::order::compare;
+use nilometer_bson::{ObjectId, ValueRef};
+
+use crate::error::Result;
+use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
+use crate::query::source::{Bucket, BucketHeader, place_of, shown_columns};
+
+/// A measurement: which of the buckets, and which row there.
+pub(crate) type Entry = (u32, u32);
+
+/// A bucket made of others.
+struct MergedBucket {
+    buckets: Vec<Arc<dyn Bucket>>,
+    entries: Vec<Entry>,
+    names: Vec<Arc<str>>,
+    /// Of each column what was gathered.
+    columns: Vec<OnceLock<Arc<ColumnBlock>>>,
+    is_sorted: bool,
+}
+
+/// The measurements `entries` of `blocks`, which look alike; none if they do not, and rows must tell them apart.
+/// `is_sorted` says that they ascend in time.
+pub(crate) fn merged(
+    blocks: &[&MeasurementBlock],
+    entries: Vec<Entry>,
+    is_sorted: bool,
+) -> Option<MeasurementBlock> {
+    let (first, rest) = blocks.split_first()?;
+    let constants = first.constant_document();
+    let mut others = rest.iter();
+    let are_alike = others.all(|other| {
+        let has_shape = Arc::ptr_eq(&first.shape, &other.shape) || first.shape == other.shape;
+        let number = first.meta_number();
+        let has_number = number.is_some() && number == other.meta_number();
+        has_shape && (has_number || other.constant_document() == constants)
+    });
+    if !are_alike {
+        return None;
+    }
+    let names = common_columns(blocks, &first.shape)?;
+    let count = u32::try_from(entries.len()).ok()?;
+    let columns = names.iter().map(|_| OnceLock::new()).collect();
+    let bucket = MergedBucket {
+        buckets: blocks.iter().map(|b| Arc::clone(&b.bucket)).collect(),
+        entries,
+        names,
+        columns,
+        is_sorted,
+    };
+    Some(MeasurementBlock {
+        bucket: Arc::new(bucket),
+        selection: Selection::all(count),
+        shape: Arc::clone(&first.shape),
+    })
+}
+
+/// The columns that blocks of one shape show, in an order that is that of each of them; none if there is none. Where the time
+/// stands does not matter: it is shown first.
+fn common_columns(blocks: &[&MeasurementBlock], shape: &MeasurementShape) -> Option<Vec<Arc<str>>> {
+    let shown = |block: &&MeasurementBlock| -> Vec<Arc<str>> {
+        let names = shown_columns(&*block.bucket).map(|(_, name)| name);
+        let names = names.filter(|name| **name != shape.time_field && shape.shows_column(name));
+        names.cloned().collect()
+    };
+    let mut lists: Vec<Vec<Arc<str>>> = blocks.iter().map(shown).collect();
+    lists.sort_by_key(|names| std::cmp::Reverse(names.len()));
+    lists.dedup();
+    let mut lists = lists.into_iter();
+    let mut longest = lists.next()?;
+    for names in lists {
+        let mut rest = longest.iter();
+        if !names.iter().all(|name| rest.any(|known| known == name)) {
+            return None;
+        }
+    }
+    longest.insert(0, Arc::clone(&shape.time_field));
+    Some(longest)
+}
+
+impl MergedBucket {
+    fn gather(&self, name: &str) -> Result<ColumnBlock> {
+        let sources = self.buckets.iter().map(|bucket| bucket.column(name));
+        let sources = sources.collect::<Result<Vec<_>>>()?;
+        if let [source] = &*sources {
+            let rows: Vec<u32> = self.entries.iter().map(|(_, row)| *row).collect();
+            return Ok(match source {
+                Some(column) => column.select(&rows),
+                None => ColumnBlock::missing(rows.len()),
+            });
+        }
+        let mut builder = ColumnBlockBuilder::new();
+        for (source, row) in &self.entries {
+            let column = sources.get(*source as usize).copied().flatten();
+            builder.push(column.map_or(ValueRef::Missing, |column| column.value(*row as usize)));
+        }
+        Ok(builder.finish())
+    }
+
+    fn first(&self) -> Option<&Arc<dyn Bucket>> {
+        self.buckets.first()
+    }
+
+    /// A bound of a field: of the time that of the buckets, of others null, which tells nothing.
+    fn bound(&self, field: &str, greatest: bool) -> ValueRef<'_> {
+        if place_of(&self.names, field).is_none() {
+            return ValueRef::Missing;
+        }
+        if self.names.first().is_none_or(|time| **time != *field) {
+            return ValueRef::Null;
+        }
+        let bounds = self.buckets.iter().map(|bucket| match greatest {
+            true => bucket.max(field),
+            false => bucket.min(field),
+        });
+        let outer = bounds.reduce(|a, b| match compare(a, b).is_gt() == greatest {
+            true => a,
+            false => b,
+        });
+        outer.unwrap_or(ValueRef::Null)
+    }
+}
+
+impl BucketHeader for MergedBucket {
+    fn id(&self) -> ObjectId {
+        self.first().map_or(ObjectId([0; 12]), |bucket| bucket.id())
+    }
+
+    fn meta(&self) -> ValueRef<'_> {
+        self.first()
+            .map_or(ValueRef::Missing, |bucket| bucket.meta())
+    }
+
+    fn meta_number(&self) -> Option<NonZeroU64> {
+        self.first().and_then(|bucket| bucket.meta_number())
+    }
+
+    fn min(&self, field: &str) -> ValueRef<'_> {
+        self.bound(field, false)
+    }
+
+    fn max(&self, field: &str) -> ValueRef<'_> {
+        self.bound(field, true)
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
+    }
+}
+
+impl Bucket for MergedBucket {
+    fn version(&self) -> i32 {
+        self.first().map_or(1, |bucket| bucket.version())
+    }
+
+    fn is_sorted(&self) -> bool {
+        self.is_sorted
+    }
+
+    fn columns(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
+        let (Some(name), Some(place)) = (self.names.get(at), self.columns.get(at)) else {
+            return Ok(None);
+        };
+        if let Some(column) = place.get() {
+            return Ok(Some(column));
+        }
+        let column = self.gather(name)?;
+        Ok(Some(place.get_or_init(|| Arc::new(column))))
+    }
+
+    fn has_column_at(&self, at: usize) -> bool {
+        self.columns
+            .get(at)
+            .is_some_and(|place| place.get().is_some())
+    }
+}

@@ -1,0 +1,466 @@
+//! `$sort`: gathers its input and returns it in order; with a limit it keeps only rows that may still be
+//! among the first.
+//!
+//! ```text
+//! mod            rows: a heap of the best for small limits, else everything
+//! external_sort  any number of rows in bounded memory: sorted runs, merged; `spill` holds the files
+//! bucket_sort    buckets ordered by their headers first, rows only where buckets overlap
+//! block_pool     the same where the consumer takes blocks; overlapping buckets become a `merged_bucket`
+//! ```
+//!
+//! Equal keys keep their input order, also across merged runs. With a limit, measurements of a block are
+//! remembered by their place and become documents only when they are returned. A block whose bounds all
+//! sort behind the current limit is not opened, and where buckets arrive in time order the first bucket that no later
+//! one can undercut ends the reading.
+
+pub(crate) mod block_pool;
+pub mod bucket_sort;
+pub(crate) mod external_sort;
+pub(crate) mod merged_bucket;
+pub(crate) mod spill;
+#[cfg(test)]
+mod spill_tests;
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use nilometer_bson::Document;
+
+use self::external_sort::{ENTRY_OVERHEAD, RowOrder, Sorted, Sorter};
+use super::memory::{self, MemoryGauge};
+use super::vector::filter::narrowed;
+use super::vector::top_n::SortPrefix;
+use super::{BoxOperator, ExecContext, Operator, ROWS_PER_BATCH, RowsInMaking, next_filled};
+use crate::error::Result;
+use crate::eval::sort_key::{SortKey, SortPattern};
+use crate::query::batch::{Batch, MeasurementBlock, MeasurementShape, Selection};
+use crate::query::pipeline::{SortStage, assert_span};
+
+/// With a limit up to this, a heap of the best is kept; above it everything is sorted and cut.
+const HEAP_LIMIT_MAX: u64 = 100_000;
+
+/// With a limit up to this, measurements of blocks are remembered by their place. Each may keep a
+/// bucket with its decoded columns in memory, so there must not be many.
+pub(super) const LATE_ROWS_MAX: usize = 1000;
+
+/// Puts documents in order.
+pub struct Sort {
+    input: Option<BoxOperator>,
+    stage: SortStage,
+    given: Given,
+}
+
+/// What is given on.
+enum Given {
+    /// With what they are counted.
+    Rows(std::vec::IntoIter<Row>, MemoryGauge),
+    Everything(Everything),
+}
+
+/// A document, or where it is.
+pub(super) enum Row {
+    /// Made already.
+    Document(Document),
+    /// A row of a block, which is made when it is given on.
+    InBlock(Arc<MeasurementBlock>, u32),
+}
+
+impl Row {
+    /// The document.
+    pub(super) fn into_document(self) -> Result<Document> {
+        match self {
+            Self::Document(document) => Ok(document),
+            Self::InBlock(block, row) => {
+                let rows = block.rows_of(&Selection::Range(row..row + 1))?;
+                Ok(rows.into_iter().next().unwrap_or_default())
+            }
+        }
+    }
+
+    /// Bytes it is counted with.
+    pub(super) fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Document(document) => document.as_bytes().len() + ENTRY_OVERHEAD,
+            Self::InBlock(..) => ENTRY_OVERHEAD,
+        }
+    }
+}
+
+impl Sort {
+    /// Sorts `input`.
+    pub fn new(input: BoxOperator, stage: SortStage) -> Self {
+        Self {
+            input: Some(input),
+            stage,
+            given: Given::Rows(Vec::new().into_iter(), MemoryGauge::new(memory::SORT, 0)),
+        }
+    }
+}
+
+impl Operator for Sort {
+    fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<Batch>> {
+        if let Some(mut input) = self.input.take() {
+            self.given = match self.stage.limit {
+                Some(limit) if limit <= HEAP_LIMIT_MAX => {
+                    first_few(&mut input, &self.stage, limit, cx)?
+                }
+                limit => {
+                    let sorter = Sorter::new(ByPattern(self.stage.pattern.clone()), gauge(cx));
+                    Given::Everything(everything(sorter, &mut input, limit, cx)?)
+                }
+            };
+        }
+        let (rows, memory) = match &mut self.given {
+            Given::Rows(rows, memory) => (rows, memory),
+            Given::Everything(all) => {
+                let rows = all.take(ROWS_PER_BATCH, cx)?;
+                return Ok((!rows.is_empty()).then_some(Batch::Rows(rows)));
+            }
+        };
+        let mut out = RowsInMaking::default();
+        while !out.is_full()
+            && let Some(row) = rows.next()
+        {
+            memory.release(row.memory_bytes());
+            out.push(row.into_document()?);
+        }
+        if rows.len() == 0 {
+            memory.clear();
+        }
+        Ok(out.into_batch())
+    }
+
+    fn is_exhausted(&self) -> bool {
+        let is_empty = match &self.given {
+            Given::Rows(rows, _) => rows.len() == 0,
+            Given::Everything(all) => all.is_exhausted(),
+        };
+        self.input.is_none() && is_empty
+    }
+}
+
+/// What a sort may hold.
+pub(super) fn gauge(cx: &ExecContext<'_>) -> MemoryGauge {
+    MemoryGauge::of_query(memory::SORT, cx.settings.limits.sort_bytes_max, cx)
+}
+
+/// Hands a batch to the sorter.
+pub(super) fn add_all(
+    sorter: &mut Sorter<ByPattern>,
+    batch: Batch,
+    cx: &ExecContext<'_>,
+) -> Result<()> {
+    for document in batch.into_rows()? {
+        sorter.add(document, cx)?;
+    }
+    Ok(())
+}
+
+/// Sorts what is in the sorter and the rest of the input.
+pub(super) fn everything(
+    mut sorter: Sorter<ByPattern>,
+    input: &mut BoxOperator,
+    limit: Option<u64>,
+    cx: &ExecContext<'_>,
+) -> Result<Everything> {
+    while let Some(batch) = next_filled(input, cx)? {
+        add_all(&mut sorter, batch, cx)?;
+    }
+    Ok(Everything {
+        sorted: sorter.finish(cx)?,
+        left: limit.unwrap_or(u64::MAX),
+    })
+}
+
+/// The whole input in order, as far as it is wanted.
+pub(super) struct Everything {
+    sorted: Sorted<ByPattern>,
+    left: u64,
+}
+
+impl Everything {
+    /// True if nothing is left.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.left == 0 || self.sorted.is_exhausted()
+    }
+
+    /// The next rows, at most so many; none only at the end.
+    pub(super) fn take(&mut self, rows: usize, cx: &ExecContext<'_>) -> Result<Vec<Document>> {
+        let mut out = RowsInMaking::default();
+        while out.len() < rows && !out.is_full() && self.left > 0 {
+            let Some((_, row)) = self.sorted.next(cx)? else {
+                break;
+            };
+            out.push(row);
+            self.left -= 1;
+        }
+        Ok(out.into_rows())
+    }
+}
+
+/// The order of a pattern.
+pub(super) struct ByPattern(pub(super) SortPattern);
+
+impl RowOrder for ByPattern {
+    type Key = SortKey;
+
+    fn key(&self, row: &Document, cx: &ExecContext<'_>) -> Result<SortKey> {
+        self.0.extract(row.as_ref(), &cx.eval)
+    }
+
+    fn compare(&self, a: &SortKey, b: &SortKey, _: &ExecContext<'_>) -> Ordering {
+        self.0.compare(a, b)
+    }
+
+    fn key_bytes(&self, key: &SortKey) -> usize {
+        key.memory_bytes()
+    }
+}
+
+/// An entry of the heap of the best; the worst is on top.
+struct Entry<'p> {
+    pattern: &'p SortPattern,
+    key: SortKey,
+    arrival: u64,
+    row: Row,
+}
+
+impl Ord for Entry<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.pattern
+            .compare(&self.key, &other.key)
+            .then(self.arrival.cmp(&other.arrival))
+    }
+}
+
+impl PartialOrd for Entry<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Entry<'_> {}
+
+/// What a pattern begins with, for the shape of block last met.
+#[derive(Default)]
+struct Prefixes {
+    known: Option<(Arc<MeasurementShape>, Option<SortPrefix>)>,
+}
+
+impl Prefixes {
+    fn of(
+        &mut self,
+        pattern: &SortPattern,
+        block: &MeasurementBlock,
+        cx: &ExecContext<'_>,
+    ) -> Option<&SortPrefix> {
+        let is_known = self
+            .known
+            .as_ref()
+            .is_some_and(|(shape, _)| Arc::ptr_eq(shape, &block.shape));
+        if !is_known {
+            let collator = cx.settings.collator.clone();
+            let prefix = SortPrefix::of(pattern, &block.shape, collator);
+            self.known = Some((Arc::clone(&block.shape), prefix));
+        }
+        self.known.as_ref().and_then(|(_, prefix)| prefix.as_ref())
+    }
+}
+
+/// The first few rows. If even they are too much for memory, everything is sorted with the help of the disk.
+fn first_few(
+    input: &mut BoxOperator,
+    stage: &SortStage,
+    limit: u64,
+    cx: &ExecContext<'_>,
+) -> Result<Given> {
+    let mut best = Best {
+        stage,
+        limit: usize::try_from(limit).unwrap_or(usize::MAX),
+        heap: BinaryHeap::new(),
+        arrivals: 0,
+        memory: gauge(cx),
+        prefixes: Prefixes::default(),
+    };
+    while let Some(batch) = next_filled(input, cx)? {
+        match batch {
+            Batch::Rows(rows) => {
+                for document in rows {
+                    let key = stage.pattern.extract(document.as_ref(), &cx.eval)?;
+                    best.offer(key, cx, || Row::Document(document.clone()))?;
+                }
+            }
+            Batch::Block(block) => {
+                if best.offer_block(block, cx)?.is_break() {
+                    break;
+                }
+            }
+        }
+        if best.memory.is_exceeded() {
+            let mut sorter = Sorter::new(ByPattern(stage.pattern.clone()), gauge(cx));
+            // In order, so that of equal keys the earlier stays the first.
+            for entry in best.heap.into_sorted_vec() {
+                sorter.add(entry.row.into_document()?, cx)?;
+            }
+            return everything(sorter, input, Some(limit), cx).map(Given::Everything);
+        }
+    }
+    let sorted = best.heap.into_sorted_vec();
+    let rows: Vec<Row> = sorted.into_iter().map(|entry| entry.row).collect();
+    Ok(Given::Rows(rows.into_iter(), best.memory))
+}
+
+/// The best rows so far.
+struct Best<'p> {
+    stage: &'p SortStage,
+    limit: usize,
+    heap: BinaryHeap<Entry<'p>>,
+    arrivals: u64,
+    memory: MemoryGauge,
+    prefixes: Prefixes,
+}
+
+impl<'p> Best<'p> {
+    /// The worst of the rows kept, once there are as many as wanted.
+    fn worst(&self) -> Option<&Entry<'p>> {
+        self.heap.peek().filter(|_| self.heap.len() >= self.limit)
+    }
+
+    fn offer(
+        &mut self,
+        key: SortKey,
+        cx: &ExecContext<'_>,
+        row: impl FnOnce() -> Row,
+    ) -> Result<()> {
+        let pattern = &self.stage.pattern;
+        self.arrivals += 1;
+        if let Some(worst) = self.worst() {
+            // A later arrival with an equal key comes after: only a smaller key gets in.
+            if pattern.compare(&key, &worst.key).is_ge() {
+                return Ok(());
+            }
+            if let Some(worst) = self.heap.pop() {
+                let bytes = worst.row.memory_bytes() + worst.key.memory_bytes();
+                self.memory.release(bytes);
+            }
+        }
+        let row = row();
+        let counted = self.memory.add(row.memory_bytes() + key.memory_bytes());
+        if let Err(exceeded) = counted
+            && cx.settings.spill.is_none()
+        {
+            return Err(exceeded);
+        }
+        self.heap.push(Entry {
+            pattern,
+            key,
+            arrival: self.arrivals,
+            row,
+        });
+        Ok(())
+    }
+
+    /// Breaks if no later block can matter.
+    fn offer_block(
+        &mut self,
+        block: MeasurementBlock,
+        cx: &ExecContext<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let pattern = &self.stage.pattern;
+        if let Some(span_ms) = self.stage.guarded_span_ms() {
+            assert_span(&block, span_ms)?;
+        }
+        if let Some(worst) = self.heap.peek().filter(|_| self.heap.len() >= self.limit) {
+            if self.stage.is_past(&block, &worst.key) {
+                return Ok(ControlFlow::Break(()));
+            }
+            if let Some(prefix) = self.prefixes.of(pattern, &block, cx)
+                && prefix.is_beyond(&block, &worst.key, cx)?
+            {
+                return Ok(ControlFlow::Continue(()));
+            }
+        }
+        if self.limit > LATE_ROWS_MAX {
+            for document in block.to_rows()? {
+                let key = pattern.extract(document.as_ref(), &cx.eval)?;
+                self.offer(key, cx, || Row::Document(document.clone()))?;
+            }
+            return Ok(ControlFlow::Continue(()));
+        }
+        let block = Arc::new(block);
+        let keys = key_rows(&block, pattern)?;
+        for (row, document) in block.selection.to_vec().into_iter().zip(keys) {
+            let key = pattern.extract(document.as_ref(), &cx.eval)?;
+            self.offer(key, cx, || Row::InBlock(Arc::clone(&block), row))?;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// The measurements of a block with nothing but the fields of the pattern.
+fn key_rows(block: &MeasurementBlock, pattern: &SortPattern) -> Result<Vec<Document>> {
+    let paths = pattern.paths().iter();
+    let fields = paths.filter_map(|path| path.as_str().split('.').next());
+    narrowed(block, fields.map(Arc::from).collect()).to_rows()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval::ParseContext;
+    use crate::query::exec::scan::documents::GivenDocuments;
+    use crate::query::exec::testing::{operation, settings};
+    use crate::query::exec::{ExecLimits, ExecOptions};
+    use nilometer_bson::doc;
+
+    fn sorted(limit: Option<u64>, bytes: u64, folder: &std::path::Path) -> Result<Vec<Document>> {
+        let documents: Vec<Document> = (0..2000i32)
+            .map(|i| doc! { "k": i * 7919 % 100, "i": i, "pad": "x".repeat((i % 50) as usize) })
+            .collect();
+        let pattern = SortPattern::by_field("k", true, &ParseContext::new()).unwrap();
+        let stage = SortStage {
+            pattern,
+            limit,
+            arrival: None,
+            buckets: None,
+            as_blocks: false,
+        };
+        let mut sort = Sort::new(Box::new(GivenDocuments::new(documents)), stage);
+        let limits = ExecLimits {
+            sort_bytes_max: bytes,
+            ..ExecLimits::default()
+        };
+        let mut settings = settings(ExecOptions::default(), limits);
+        settings.spill = Some(folder.into());
+        let operation = operation();
+        let cx = ExecContext::new(&operation, &settings);
+        let mut out = Vec::new();
+        while let Some(batch) = sort.next(&cx)? {
+            out.extend(batch.into_rows()?);
+        }
+        assert!(sort.is_exhausted());
+        Ok(out)
+    }
+
+    #[test]
+    fn what_does_not_fit_is_merged_from_disk_in_the_same_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let large = 200_000;
+        for limit in [None, Some(large), Some(HEAP_LIMIT_MAX + 1), Some(700)] {
+            let expected = sorted(limit, 1 << 30, folder.path()).unwrap();
+            assert_eq!(expected.len(), if limit == Some(700) { 700 } else { 2000 });
+            for bytes in [3_000, 50_000] {
+                let found = sorted(limit, bytes, folder.path()).unwrap();
+                assert!(found == expected, "{limit:?} {bytes}");
+            }
+        }
+    }
+}

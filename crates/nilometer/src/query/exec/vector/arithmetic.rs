@@ -1,0 +1,643 @@
+//! Expressions over columns: arithmetic, comparisons, conditions and dates, a whole block at a time.
+//!
+//! ```text
+//! {$multiply: [{$subtract: ["$a", "$m.zero"]}, 2.5]}
+//!                             │       │         └ the same for all: repeated
+//!                             │       └ metadata: the same in the whole block
+//!                             └ a column of doubles, of which none is missing
+//! ```
+//!
+//! A kernel knows columns of ints, longs, doubles, dates and bools without a gap. Whatever else comes up (a gap, a
+//! decimal, a column of mixed types, a sum that outgrows its type, a division by zero, an operator that is not here)
+//! ends in nothing, and the expression is evaluated row by row: that is the definition, errors included, and
+//! tests hold the kernels against it.
+
+use std::cmp::Ordering;
+
+use nilometer_bson::block::{BlockData, ColumnBlock};
+use nilometer_bson::{Document, Value};
+
+use crate::error::Result;
+use crate::eval::Dependencies;
+use crate::eval::accumulator::AccumulatorSpec;
+use crate::eval::expression::{
+    Arithmetic, ArithmeticOperator, Comparison, ComparisonOperator, Expression,
+};
+use crate::query::batch::{MeasurementBlock, Selection};
+use crate::query::exec::ExecContext;
+use crate::query::exec::group::Table;
+use crate::query::exec::group::vectorized::{Run, is_constant};
+
+/// Values of one type, one for each row.
+#[derive(Clone, Debug)]
+enum Vector {
+    Int(Vec<i32>),
+    Long(Vec<i64>),
+    Double(Vec<f64>),
+    Date(Vec<i64>),
+    Bool(Vec<bool>),
+}
+
+/// The expression in each selected measurement, if there are kernels for all of it and for the columns it meets.
+fn computed(
+    expression: &Expression,
+    block: &MeasurementBlock,
+    cx: &ExecContext<'_>,
+) -> Option<ColumnBlock> {
+    let rows = Rows {
+        block,
+        constants: block.constant_document(),
+        cx,
+    };
+    let vector = rows.vector(expression)?;
+    Some(match vector {
+        Vector::Int(values) => ColumnBlock::from_i32s(values),
+        Vector::Long(values) => ColumnBlock::from_i64s(values),
+        Vector::Double(values) => ColumnBlock::from_f64s(values),
+        Vector::Date(values) => ColumnBlock::from_datetimes(values),
+        Vector::Bool(values) => ColumnBlock::from_bools(values),
+    })
+}
+
+/// The same in every measurement of the block, selected or not.
+pub(crate) fn computed_for_all(
+    expression: &Expression,
+    block: &MeasurementBlock,
+    cx: &ExecContext<'_>,
+) -> Option<ColumnBlock> {
+    let whole = MeasurementBlock {
+        selection: Selection::all(block.bucket.count()),
+        ..block.clone()
+    };
+    computed(expression, &whole, cx)
+}
+
+/// The rows of a selection in which an expression is true, if there are kernels for it.
+pub(super) fn select_computed(
+    expression: &Expression,
+    block: &MeasurementBlock,
+    selection: &Selection,
+    cx: &ExecContext<'_>,
+) -> Option<Selection> {
+    if !has_kernels(expression) {
+        return None;
+    }
+    let selected = MeasurementBlock {
+        selection: selection.clone(),
+        ..block.clone()
+    };
+    let column = computed(expression, &selected, cx)?;
+    let BlockData::Bool(holds) = column.data() else {
+        return None;
+    };
+    let mut holds = holds.iter();
+    Some(selection.filter(|_| holds.next().copied().unwrap_or(false)))
+}
+
+/// Adds what an accumulator's argument is in each run of selected measurements; false, and nothing added, if there are no
+/// kernels for it.
+pub(crate) fn add_computed(
+    spec: &AccumulatorSpec,
+    at: usize,
+    block: &MeasurementBlock,
+    runs: &[Run],
+    table: &mut Table,
+    cx: &ExecContext<'_>,
+) -> Result<bool> {
+    if spec.sort().is_some() || !has_kernels(spec.argument()) {
+        return Ok(false);
+    }
+    let Some(column) = computed(spec.argument(), block, cx) else {
+        return Ok(false);
+    };
+    for run in runs {
+        let rows = run.rows.clone();
+        table.change(run.group, at, spec, |state| match column.data() {
+            BlockData::Double(values) => spec.add_f64s(state, values.get(rows).unwrap_or(&[])),
+            BlockData::Int32(values) => spec.add_i32s(state, values.get(rows).unwrap_or(&[])),
+            BlockData::Int64(values) => spec.add_i64s(state, values.get(rows).unwrap_or(&[])),
+            BlockData::DateTime(values) => spec.add_dates(state, values.get(rows).unwrap_or(&[])),
+            _ => {
+                for row in rows {
+                    spec.add_value(state, column.value(row))?;
+                }
+                Ok(())
+            }
+        })?;
+    }
+    Ok(true)
+}
+
+/// Whether there are kernels for an expression, as far as it tells by itself.
+pub(crate) fn has_kernels(expression: &Expression) -> bool {
+    match expression {
+        Expression::FieldPath(_) => true,
+        Expression::Arithmetic(arithmetic) => arithmetic.operands.iter().all(has_kernels),
+        Expression::Compare(comparison) => {
+            comparison.operator != ComparisonOperator::Cmp
+                && has_kernels(&comparison.left)
+                && has_kernels(&comparison.right)
+        }
+        Expression::And(arms) | Expression::Or(arms) => arms.iter().all(has_kernels),
+        Expression::Not(arm) => has_kernels(arm),
+        Expression::Conditional(choice) => {
+            has_kernels(&choice.condition)
+                && has_kernels(&choice.then)
+                && has_kernels(&choice.otherwise)
+        }
+        Expression::DateTrunc(trunc) => trunc.constant_bins().is_some() && has_kernels(&trunc.date),
+        Expression::Operation(operation) => operation
+            .constant_difference()
+            .is_some_and(|difference| has_kernels(difference.start) && has_kernels(difference.end)),
+        // Constants, and variables that are no document.
+        other => {
+            let mut reads = Dependencies::default();
+            other.dependencies(&mut reads);
+            reads.reads_nothing() && !reads.random
+        }
+    }
+}
+
+/// The rows of a block that are computed.
+struct Rows<'b, 'c> {
+    block: &'b MeasurementBlock,
+    /// What is the same in all of them.
+    constants: Document,
+    cx: &'b ExecContext<'c>,
+}
+
+impl Rows<'_, '_> {
+    fn vector(&self, expression: &Expression) -> Option<Vector> {
+        if is_constant(expression, &self.block.shape) {
+            let value = expression.evaluate(self.constants.as_ref(), &self.cx.eval);
+            return self.repeated(&value.ok()?);
+        }
+        match expression {
+            Expression::FieldPath(path) if path.len() == 1 => self.column(path.as_str()),
+            Expression::Arithmetic(arithmetic) => self.arithmetic(arithmetic),
+            Expression::Compare(comparison) => self.compare(comparison),
+            Expression::And(arms) => self.logical(arms, |a, b| a && b),
+            Expression::Or(arms) => self.logical(arms, |a, b| a || b),
+            Expression::Not(arm) => match self.vector(arm)? {
+                Vector::Bool(values) => {
+                    Some(Vector::Bool(values.into_iter().map(|v| !v).collect()))
+                }
+                _ => None,
+            },
+            Expression::Conditional(choice) => {
+                let Vector::Bool(decides) = self.vector(&choice.condition)? else {
+                    return None;
+                };
+                choose(
+                    &decides,
+                    self.vector(&choice.then)?,
+                    self.vector(&choice.otherwise)?,
+                )
+            }
+            Expression::DateTrunc(trunc) => {
+                let bins = trunc.constant_bins()?;
+                let Vector::Date(mut dates) = self.vector(&trunc.date)? else {
+                    return None;
+                };
+                // Most lie in the bin of the one before.
+                let mut bin = None;
+                for date in &mut dates {
+                    *date = bins.bin_after(&mut bin, *date).ok()?.start;
+                }
+                Some(Vector::Date(dates))
+            }
+            Expression::Operation(operation) => {
+                let difference = operation.constant_difference()?;
+                let (Vector::Date(mut starts), Vector::Date(ends)) =
+                    (self.vector(difference.start)?, self.vector(difference.end)?)
+                else {
+                    return None;
+                };
+                for (start, end) in starts.iter_mut().zip(ends) {
+                    *start = difference.between(*start, end);
+                }
+                Some(Vector::Long(starts))
+            }
+            _ => None,
+        }
+    }
+
+    fn column(&self, name: &str) -> Option<Vector> {
+        // What cannot be read fails when rows are made of it.
+        let column = self.block.column(name).ok()??;
+        if !column.is_all_present() {
+            return None;
+        }
+        let selection = &self.block.selection;
+        Some(match column.data() {
+            BlockData::Int32(values) => Vector::Int(taken(values, selection)?),
+            BlockData::Int64(values) => Vector::Long(taken(values, selection)?),
+            BlockData::ShortInt64(values) => {
+                let values = taken(values, selection)?;
+                Vector::Long(values.into_iter().map(i64::from).collect())
+            }
+            BlockData::Double(values) => Vector::Double(taken(values, selection)?),
+            BlockData::DateTime(values) => Vector::Date(taken(values, selection)?),
+            BlockData::Bool(values) => Vector::Bool(taken(values, selection)?),
+            BlockData::Constant(value) => return self.repeated(value),
+            _ => return None,
+        })
+    }
+
+    fn repeated(&self, value: &Value) -> Option<Vector> {
+        let count = self.block.selection.len();
+        Some(match value {
+            Value::Int32(v) => Vector::Int(vec![*v; count]),
+            Value::Int64(v) => Vector::Long(vec![*v; count]),
+            Value::Double(v) => Vector::Double(vec![*v; count]),
+            Value::DateTime(v) => Vector::Date(vec![*v; count]),
+            Value::Bool(v) => Vector::Bool(vec![*v; count]),
+            _ => return None,
+        })
+    }
+
+    fn arithmetic(&self, arithmetic: &Arithmetic) -> Option<Vector> {
+        let mut operands = arithmetic.operands.iter();
+        let first = self.vector(operands.next()?)?;
+        let is_number = matches!(first, Vector::Int(_) | Vector::Long(_) | Vector::Double(_));
+        if operands.len() == 0 && !is_number {
+            return None;
+        }
+        operands.try_fold(first, |result, operand| {
+            combine(arithmetic.operator, result, self.vector(operand)?)
+        })
+    }
+
+    fn compare(&self, comparison: &Comparison) -> Option<Vector> {
+        use ComparisonOperator as Op;
+        let holds: fn(Ordering) -> bool = match comparison.operator {
+            Op::Eq => Ordering::is_eq,
+            Op::Ne => Ordering::is_ne,
+            Op::Gt => Ordering::is_gt,
+            Op::Gte => Ordering::is_ge,
+            Op::Lt => Ordering::is_lt,
+            Op::Lte => Ordering::is_le,
+            Op::Cmp => return None,
+        };
+        let (left, right) = (
+            self.vector(&comparison.left)?,
+            self.vector(&comparison.right)?,
+        );
+        Some(Vector::Bool(match (left, right) {
+            (Vector::Int(a), Vector::Int(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
+            (Vector::Date(a), Vector::Date(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
+            (Vector::Bool(a), Vector::Bool(b)) => each(&a, &b, |a, b| holds(a.cmp(&b))),
+            // A long and a double compare exactly, which neither type can say of the other.
+            (Vector::Long(_), Vector::Double(_)) | (Vector::Double(_), Vector::Long(_)) => {
+                return None;
+            }
+            (a @ Vector::Double(_), b) | (a, b @ Vector::Double(_)) => {
+                each(&doubles(a)?, &doubles(b)?, |a, b| {
+                    holds(order_of_doubles(a, b))
+                })
+            }
+            (a, b) => each(&longs(a)?, &longs(b)?, |a, b| holds(a.cmp(&b))),
+        }))
+    }
+
+    fn logical(&self, arms: &[Expression], both: fn(bool, bool) -> bool) -> Option<Vector> {
+        let mut vectors = arms.iter().map(|arm| match self.vector(arm)? {
+            Vector::Bool(values) => Some(values),
+            _ => None,
+        });
+        let first = vectors.next()??;
+        let all = vectors.try_fold(first, |a, b| Some(each(&a, &b?, both)));
+        all.map(Vector::Bool)
+    }
+}
+
+/// The selected ones of the values of a column.
+fn taken<T: Copy>(values: &[T], selection: &Selection) -> Option<Vec<T>> {
+    match selection {
+        Selection::Range(range) => values
+            .get(range.start as usize..range.end as usize)
+            .map(<[T]>::to_vec),
+        Selection::Rows(rows) => rows
+            .iter()
+            .map(|row| values.get(*row as usize).copied())
+            .collect(),
+    }
+}
+
+/// NaN comes before all numbers, and equals itself.
+fn order_of_doubles(a: f64, b: f64) -> Ordering {
+    a.partial_cmp(&b)
+        .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
+}
+
+fn each<T: Copy, R>(a: &[T], b: &[T], of: impl Fn(T, T) -> R) -> Vec<R> {
+    a.iter().zip(b).map(|(a, b)| of(*a, *b)).collect()
+}
+
+fn doubles(vector: Vector) -> Option<Vec<f64>> {
+    match vector {
+        Vector::Double(values) => Some(values),
+        Vector::Int(values) => Some(values.into_iter().map(f64::from).collect()),
+        Vector::Long(values) => Some(values.into_iter().map(|v| v as f64).collect()),
+        Vector::Date(_) | Vector::Bool(_) => None,
+    }
+}
+
+/// Whole numbers as longs.
+fn longs(vector: Vector) -> Option<Vec<i64>> {
+    match vector {
+        Vector::Long(values) => Some(values),
+        Vector::Int(values) => Some(values.into_iter().map(i64::from).collect()),
+        Vector::Double(_) | Vector::Date(_) | Vector::Bool(_) => None,
+    }
+}
+
+/// One operator on two operands, row by row.
+fn combine(operator: ArithmeticOperator, left: Vector, right: Vector) -> Option<Vector> {
+    use ArithmeticOperator as Op;
+    Some(match (operator, left, right) {
+        (Op::Add, Vector::Date(dates), other) | (Op::Add, other, Vector::Date(dates)) => {
+            Vector::Date(checked(dates, longs(other)?, i64::overflowing_add)?)
+        }
+        (Op::Subtract, Vector::Date(a), Vector::Date(b)) => {
+            Vector::Long(checked(a, b, i64::overflowing_sub)?)
+        }
+        (Op::Subtract, Vector::Date(dates), other) => {
+            Vector::Date(checked(dates, longs(other)?, i64::overflowing_sub)?)
+        }
+        (Op::Divide, a, b) => {
+            let (mut a, b) = (doubles(a)?, doubles(b)?);
+            if b.contains(&0.0) {
+                return None;
+            }
+            a.iter_mut().zip(b).for_each(|(a, b)| *a /= b);
+            Vector::Double(a)
+        }
+        (operator, Vector::Int(a), Vector::Int(b)) => Vector::Int(match operator {
+            Op::Add => checked(a, b, i32::overflowing_add)?,
+            Op::Subtract => checked(a, b, i32::overflowing_sub)?,
+            Op::Multiply | Op::Divide => checked(a, b, i32::overflowing_mul)?,
+        }),
+        (operator, a @ Vector::Double(_), b) | (operator, a, b @ Vector::Double(_)) => {
+            let (mut a, b) = (doubles(a)?, doubles(b)?);
+            let pairs = a.iter_mut().zip(b);
+            match operator {
+                Op::Add => pairs.for_each(|(a, b)| *a += b),
+                Op::Subtract => pairs.for_each(|(a, b)| *a -= b),
+                Op::Multiply | Op::Divide => pairs.for_each(|(a, b)| *a *= b),
+            }
+            Vector::Double(a)
+        }
+        (operator, a, b) => {
+            let (a, b) = (longs(a)?, longs(b)?);
+            Vector::Long(match operator {
+                Op::Add => checked(a, b, i64::overflowing_add)?,
+                Op::Subtract => checked(a, b, i64::overflowing_sub)?,
+                Op::Multiply | Op::Divide => checked(a, b, i64::overflowing_mul)?,
+            })
+        }
+    })
+}
+
+/// Combines whole numbers; none if one result does not fit, which would be of another type, or an error.
+fn checked<T: Copy>(
+    mut left: Vec<T>,
+    right: Vec<T>,
+    combine: impl Fn(T, T) -> (T, bool),
+) -> Option<Vec<T>> {
+    let mut outgrown = false;
+    for (a, b) in left.iter_mut().zip(right) {
+        let (result, overflow) = combine(*a, b);
+        *a = result;
+        outgrown |= overflow;
+    }
+    (!outgrown).then_some(left)
+}
+
+/// Of two values the one a condition picks; both are of one type, or the rows would be of two.
+fn choose(decides: &[bool], then: Vector, otherwise: Vector) -> Option<Vector> {
+    fn pick<T: Copy>(decides: &[bool], then: &[T], otherwise: &[T]) -> Vec<T> {
+        let both = then.iter().zip(otherwise);
+        let pairs = decides.iter().zip(both);
+        pairs
+            .map(|(first, (a, b))| if *first { *a } else { *b })
+            .collect()
+    }
+    Some(match (then, otherwise) {
+        (Vector::Int(a), Vector::Int(b)) => Vector::Int(pick(decides, &a, &b)),
+        (Vector::Long(a), Vector::Long(b)) => Vector::Long(pick(decides, &a, &b)),
+        (Vector::Double(a), Vector::Double(b)) => Vector::Double(pick(decides, &a, &b)),
+        (Vector::Date(a), Vector::Date(b)) => Vector::Date(pick(decides, &a, &b)),
+        (Vector::Bool(a), Vector::Bool(b)) => Vector::Bool(pick(decides, &a, &b)),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nilometer_bson::{DocumentBuilder, Value, array, doc};
+
+    use super::*;
+    use crate::eval::ParseContext;
+    use crate::query::batch::{FieldSet, MeasurementShape};
+    use crate::query::exec::testing::{MemoryBuckets, in_context};
+
+    const T0: i64 = 1_700_000_000_000;
+
+    /// One block: whole numbers near the ends of their types, doubles of every kind, dates, bools, and columns that no
+    /// kernel takes.
+    fn block() -> MeasurementBlock {
+        let longs = [i64::MAX, 5, -7, i64::MIN + 3, 0, 11];
+        let doubles = [0.5, -0.0, f64::NAN, f64::INFINITY, 1e300, -2.25];
+        let list: Vec<Document> = (0..6usize)
+            .map(|at| {
+                let mut out = DocumentBuilder::new();
+                out.append("t", Value::DateTime(T0 + at as i64 * 61_000));
+                out.append("m", doc! {"k": 3, "h": "a"});
+                out.append("i", [1, -4, 7, 0, 100, 2_000_000_000][at]);
+                out.append("j", [1, 2, 3, 4, 5, 6][at]);
+                out.append("l", longs[at]);
+                out.append("s", at as i64 * 1000);
+                out.append("d", doubles[at]);
+                out.append("e", at as f64 + 0.25);
+                out.append("b", at % 2 == 0);
+                out.append("c", 2.5);
+                out.append(
+                    "x",
+                    [Value::from(1), "text".into(), Value::Null][at % 3].clone(),
+                );
+                out.append("g", (at != 2).then_some(1.5));
+                out.finish()
+            })
+            .collect();
+        let buckets = MemoryBuckets::new(&list, 10);
+        let shape = MeasurementShape {
+            time_field: "t".into(),
+            meta_field: Some("m".into()),
+            fields: FieldSet::All,
+        };
+        let bucket = buckets.first_bucket();
+        MeasurementBlock {
+            selection: Selection::all(bucket.count()),
+            bucket,
+            shape: Arc::new(shape),
+        }
+    }
+
+    /// Every kernel against the expression evaluated on rows, for all measurements and for some.
+    #[test]
+    fn kernels_agree_with_rows() {
+        let block = block();
+        let fields = [
+            "$i", "$j", "$l", "$s", "$d", "$e", "$t", "$b", "$c", "$x", "$g", "$m.k",
+        ];
+        let constants: [Value; 6] = [
+            2.into(),
+            7i64.into(),
+            0.5.into(),
+            0.into(),
+            Value::DateTime(T0),
+            i32::MAX.into(),
+        ];
+        let operands = fields.iter().map(|f| Value::from(*f)).chain(constants);
+        let operands: Vec<Value> = operands.collect();
+        let mut expressions: Vec<Value> = Vec::new();
+        for operator in [
+            "$add",
+            "$subtract",
+            "$multiply",
+            "$divide",
+            "$eq",
+            "$ne",
+            "$gt",
+            "$gte",
+            "$lt",
+            "$lte",
+        ] {
+            for left in &operands {
+                for right in &operands {
+                    let mut call = DocumentBuilder::new();
+                    call.append(operator, array![left.clone(), right.clone()]);
+                    expressions.push(call.finish().into());
+                }
+            }
+        }
+        let late = doc! {"$gt": array!["$e", 2]};
+        let difference = |unit: &str, start: Value, end: Value| {
+            doc! {"$dateDiff": doc! {"startDate": start, "endDate": end, "unit": unit}}
+        };
+        for expression in [
+            doc! {"$add": array!["$i", "$e", "$s", 1]},
+            doc! {"$add": array!["$e"]},
+            doc! {"$add": array!["$t"]},
+            doc! {"$add": array!["$b"]},
+            doc! {"$multiply": array!["$t"]},
+            doc! {"$multiply": array![2, "$d", "$l", "$e"]},
+            doc! {"$cond": array![late.clone(), 1, 0]},
+            doc! {"$cond": array![late.clone(), "$e", "$c"]},
+            doc! {"$cond": array![late.clone(), "$e", 1]},
+            doc! {"$cond": array!["$e", "$e", "$c"]},
+            doc! {"$and": array![late.clone(), "$b"]},
+            doc! {"$or": array![doc! {"$not": array![late.clone()]}, doc! {"$lt": array!["$d", 0.25]}]},
+            doc! {"$and": array![late.clone(), "$i"]},
+            doc! {"$dateTrunc": doc! {"date": "$t", "unit": "minute"}},
+            doc! {"$dateTrunc": doc! {"date": doc! {"$add": array!["$t", "$s"]}, "unit": "hour"}},
+            doc! {"$dateTrunc": doc! {"date": "$i", "unit": "hour"}},
+            difference("minute", Value::DateTime(T0), "$t".into()),
+            difference("week", Value::DateTime(0), "$t".into()),
+            difference("second", "$t".into(), Value::DateTime(T0 + 100_000)),
+            difference("minute", "$i".into(), "$t".into()),
+            difference("nothing", "$t".into(), "$t".into()),
+            doc! {"$divide": array![doc! {"$subtract": array!["$t", Value::DateTime(T0)]}, 1000]},
+        ] {
+            expressions.push(expression.into());
+        }
+        let selections = [
+            Selection::all(6),
+            Selection::Range(1..4),
+            Selection::Rows(vec![1, 5]),
+        ];
+        let mut with_kernels = 0;
+        for value in &expressions {
+            let Ok(expression) = Expression::parse(value.as_ref(), &ParseContext::new()) else {
+                continue;
+            };
+            for selection in &selections {
+                let block = MeasurementBlock {
+                    selection: selection.clone(),
+                    ..block.clone()
+                };
+                in_context(|cx| {
+                    let Some(found) = computed(&expression, &block, cx) else {
+                        return;
+                    };
+                    with_kernels += 1;
+                    let rows = block.to_rows().unwrap();
+                    assert_eq!(found.len(), rows.len());
+                    let all = Selection::all(block.bucket.count());
+                    let whole = MeasurementBlock {
+                        selection: all,
+                        ..block.clone()
+                    };
+                    let kept = select_computed(&expression, &whole, selection, cx);
+                    let is_true = |row: &Document| {
+                        let value = expression.evaluate(row.as_ref(), &cx.eval).unwrap();
+                        matches!(value, Value::Bool(true))
+                    };
+                    let places = selection.to_vec().into_iter().zip(&rows);
+                    let expected: Vec<u32> = places
+                        .filter(|(_, row)| is_true(row))
+                        .map(|(at, _)| at)
+                        .collect();
+                    match found.data() {
+                        BlockData::Bool(_) => {
+                            assert_eq!(kept.unwrap().to_vec(), expected, "{value:?}")
+                        }
+                        _ => assert!(kept.is_none(), "{value:?}"),
+                    }
+                    for (at, row) in rows.iter().enumerate() {
+                        let expected = expression.evaluate(row.as_ref(), &cx.eval).unwrap();
+                        let (found, expected) =
+                            (doc! {"v": found.to_value(at)}, doc! {"v": expected});
+                        assert_eq!(found.as_bytes(), expected.as_bytes(), "{value:?} row {at}");
+                    }
+                });
+            }
+        }
+        // Most pairs have one; gaps, mixed columns and results that outgrow their type have none.
+        assert!(with_kernels > 1500, "{with_kernels}");
+    }
+
+    #[test]
+    fn what_has_no_kernel_is_left_to_rows() {
+        let block = block();
+        for (value, expected) in [
+            (doc! {"$add": array!["$e", 1]}, true),
+            (doc! {"$multiply": array!["$j", "$m.k"]}, true),
+            (doc! {"$add": array!["$e", "$m.h"]}, false),
+            (doc! {"$add": array!["$e", "$g"]}, false),
+            (doc! {"$add": array!["$e", "$x"]}, false),
+            (doc! {"$add": array!["$e", "$none"]}, false),
+            (doc! {"$add": array!["$i", "$i"]}, false),
+            (doc! {"$add": array!["$l", "$l"]}, false),
+            (doc! {"$divide": array!["$e", 0]}, false),
+            (doc! {"$divide": array!["$e", "$d"]}, false),
+            (doc! {"$cond": array!["$b", 1, 0.5]}, false),
+            (doc! {"$concat": array!["$x", "a"]}, false),
+            (doc! {"$abs": "$e"}, false),
+            (doc! {"$cmp": array!["$e", 1]}, false),
+            (doc! {"$eq": array!["$l", "$d"]}, false),
+            (doc! {"$add": array!["$t", "$t"]}, false),
+        ] {
+            let expression =
+                Expression::parse(Value::from(value.clone()).as_ref(), &ParseContext::new());
+            let expression = expression.unwrap();
+            in_context(|cx| {
+                let found = computed(&expression, &block, cx).is_some();
+                assert_eq!(found, expected, "{value:?}");
+            });
+        }
+    }
+}

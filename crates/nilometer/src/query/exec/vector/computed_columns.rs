@@ -1,0 +1,315 @@
+//! `$addFields` and `$project` over a block: what is computed becomes columns of the block.
+//!
+//! ```text
+//! {$set: {host: "$m.host"}}          reads the metadata alone: one value for the whole block
+//! {$set: {sum: {$add: ["$a", 1]}}}   a kernel, where there is one for all of it
+//! {$set: {name: {$concat: […]}}}     evaluated on rows that hold only what it reads
+//! bucket     t m a b c …             stays as it is, its columns undecoded
+//! ```
+//!
+//! A field that is computed anew keeps its place among the others only where it was there before: a block in
+//! which some measurements have it and some have not is left to the rows, and so is whatever touches the time or the
+//! metadata.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use nilometer_bson::block::ColumnBlock;
+use nilometer_bson::{ObjectId, Value, ValueRef};
+
+use super::arithmetic::{computed_for_all, has_kernels};
+use super::filter::narrowed;
+use crate::error::Result;
+use crate::eval::accumulator::ColumnTotal;
+use crate::eval::{Dependencies, Expression};
+use crate::query::batch::{FieldSet, MeasurementBlock, MeasurementShape};
+use crate::query::exec::ExecContext;
+use crate::query::exec::group::vectorized::is_constant;
+use crate::query::pipeline::ProjectStage;
+use crate::query::source::{Bucket, BucketHeader, place_of};
+
+/// The block as the stage leaves it; none if its rows must be changed one by one.
+pub(crate) fn over_block(
+    stage: &ProjectStage,
+    block: &MeasurementBlock,
+    cx: &ExecContext<'_>,
+) -> Result<Option<MeasurementBlock>> {
+    let shape = &block.shape;
+    let Some(fields) = stage.shown_behind(shape) else {
+        return Ok(None);
+    };
+    let mut columns = Vec::new();
+    for (name, expression) in stage.computed() {
+        let name: Arc<str> = name.into();
+        if !may_take_place(stage.keeps_places(), block, &name)? {
+            return Ok(None);
+        }
+        let Some(column) = column_of(expression, block, cx)? else {
+            return Ok(None);
+        };
+        columns.push((name, column));
+    }
+    Ok(Some(with_columns(block, columns, fields)))
+}
+
+/// The block with columns more, showing `fields`.
+fn with_columns(
+    block: &MeasurementBlock,
+    columns: Vec<(Arc<str>, Arc<ColumnBlock>)>,
+    fields: FieldSet,
+) -> MeasurementBlock {
+    MeasurementBlock {
+        bucket: Arc::new(ComputedBucket::new(Arc::clone(&block.bucket), columns)),
+        selection: block.selection.clone(),
+        shape: Arc::new(MeasurementShape {
+            fields,
+            ..(*block.shape).clone()
+        }),
+    }
+}
+
+/// The block with fields that were computed elsewhere for the rows of its selection: each a path and its values; none if the
+/// rows must be changed one by one.
+pub(crate) fn with_results<'p>(
+    block: &MeasurementBlock,
+    results: impl Iterator<Item = (&'p str, ColumnBlock)>,
+) -> Result<Option<MeasurementBlock>> {
+    let mut columns = Vec::new();
+    for (path, values) in results {
+        if !is_field(path, &block.shape) || !may_take_place(true, block, path)? {
+            return Ok(None);
+        }
+        columns.push((Arc::from(path), Arc::new(in_places(block, values))));
+    }
+    let names = columns.iter().map(|(name, _): &(Arc<str>, _)| &**name);
+    let fields = with_names(block.shape.fields.clone(), names);
+    Ok(Some(with_columns(block, columns, fields)))
+}
+
+/// Values for the rows of a selection as a column of the bucket.
+fn in_places(block: &MeasurementBlock, values: ColumnBlock) -> ColumnBlock {
+    if block.is_whole() {
+        return values;
+    }
+    // Rows that are not selected have none: their places lie beyond the end.
+    let mut places = vec![u32::MAX; block.bucket.count() as usize];
+    for (at, row) in (0..).zip(block.selection.to_vec()) {
+        if let Some(place) = places.get_mut(row as usize) {
+            *place = at;
+        }
+    }
+    values.select(&places)
+}
+
+/// Whether a path is a top-level field that is neither time nor metadata.
+pub(crate) fn is_field(path: &str, shape: &MeasurementShape) -> bool {
+    !path.contains('.') && path != &*shape.time_field && shape.meta_field.as_deref() != Some(path)
+}
+
+/// Whether a computed field stands in every measurement where its column stands among the columns: in the place of
+/// one that all have, or behind all others.
+fn may_take_place(keeps_places: bool, block: &MeasurementBlock, name: &str) -> Result<bool> {
+    if !block.bucket.columns().iter().any(|known| **known == *name) {
+        return Ok(true);
+    }
+    if !keeps_places || !block.shape.fields.contains(name) {
+        return Ok(false);
+    }
+    let column = block.column(name)?;
+    Ok(column.is_some_and(|column| column.is_all_present()))
+}
+
+/// What an expression is in each measurement; none if it would read whole documents.
+pub(crate) fn column_of(
+    expression: &Expression,
+    block: &MeasurementBlock,
+    cx: &ExecContext<'_>,
+) -> Result<Option<Arc<ColumnBlock>>> {
+    let count = block.bucket.count() as usize;
+    if is_constant(expression, &block.shape) {
+        let value = expression.evaluate(block.constant_document().as_ref(), &cx.eval)?;
+        return Ok(Some(Arc::new(match value {
+            Value::Missing => ColumnBlock::missing(count),
+            value => ColumnBlock::constant(count, value),
+        })));
+    }
+    if let Some(path) = expression.as_field_path().filter(|path| path.len() == 1) {
+        let column = block.column(path.as_str())?.map(Arc::clone);
+        return Ok(Some(
+            column.unwrap_or_else(|| Arc::new(ColumnBlock::missing(count))),
+        ));
+    }
+    let mut reads = Dependencies::default();
+    expression.dependencies(&mut reads);
+    if reads.whole || reads.random {
+        return Ok(None);
+    }
+    if has_kernels(expression)
+        && let Some(column) = computed_for_all(expression, block, cx)
+    {
+        return Ok(Some(Arc::new(column)));
+    }
+    let fields: BTreeSet<Arc<str>> = reads
+        .top_level_fields()
+        .into_iter()
+        .map(Arc::from)
+        .collect();
+    let narrow = narrowed(block, fields);
+    let mut values = vec![Value::Missing; count];
+    let rows = narrow.to_rows()?;
+    for (row, document) in block.selection.to_vec().into_iter().zip(rows) {
+        if let Some(slot) = values.get_mut(row as usize) {
+            *slot = expression.evaluate(document.as_ref(), &cx.eval)?;
+        }
+    }
+    Ok(Some(Arc::new(ColumnBlock::from_values(&values))))
+}
+
+/// A bucket with columns that were computed.
+struct ComputedBucket {
+    bucket: Arc<dyn Bucket>,
+    /// The bucket's columns, and behind them those that are new.
+    names: Vec<Arc<str>>,
+    /// Of each of them what was computed; none of those that are the bucket's.
+    computed: Vec<Option<Arc<ColumnBlock>>>,
+}
+
+impl ComputedBucket {
+    fn new(bucket: Arc<dyn Bucket>, columns: Vec<(Arc<str>, Arc<ColumnBlock>)>) -> Self {
+        let mut names = bucket.columns().to_vec();
+        let mut computed = vec![None; names.len()];
+        for (name, column) in columns {
+            match place_of(&names, &name) {
+                Some(at) => {
+                    if let Some(slot) = computed.get_mut(at) {
+                        *slot = Some(column);
+                    }
+                }
+                None => {
+                    names.push(name);
+                    computed.push(Some(column));
+                }
+            }
+        }
+        Self {
+            bucket,
+            names,
+            computed,
+        }
+    }
+
+    fn computed_at(&self, at: usize) -> Option<&Arc<ColumnBlock>> {
+        self.computed.get(at).and_then(Option::as_ref)
+    }
+
+    fn computed(&self, name: &str) -> Option<&Arc<ColumnBlock>> {
+        place_of(&self.names, name).and_then(|at| self.computed_at(at))
+    }
+
+    /// The bound of a computed column: its value where all are the same, and null, which tells nothing, elsewhere.
+    fn bound(column: &ColumnBlock) -> ValueRef<'_> {
+        match column.as_constant().filter(|_| column.is_all_present()) {
+            Some(value) => value.as_ref(),
+            None if column.is_all_missing() => ValueRef::Missing,
+            None => ValueRef::Null,
+        }
+    }
+}
+
+impl BucketHeader for ComputedBucket {
+    fn id(&self) -> ObjectId {
+        self.bucket.id()
+    }
+
+    fn meta(&self) -> ValueRef<'_> {
+        self.bucket.meta()
+    }
+
+    fn meta_number(&self) -> Option<NonZeroU64> {
+        self.bucket.meta_number()
+    }
+
+    fn min(&self, field: &str) -> ValueRef<'_> {
+        match self.computed(field) {
+            Some(column) => Self::bound(column),
+            None => self.bucket.min(field),
+        }
+    }
+
+    fn max(&self, field: &str) -> ValueRef<'_> {
+        match self.computed(field) {
+            Some(column) => Self::bound(column),
+            None => self.bucket.max(field),
+        }
+    }
+
+    fn count(&self) -> u32 {
+        self.bucket.count()
+    }
+}
+
+impl Bucket for ComputedBucket {
+    fn version(&self) -> i32 {
+        self.bucket.version()
+    }
+
+    fn is_sorted(&self) -> bool {
+        self.bucket.is_sorted()
+    }
+
+    fn columns(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    fn place_shown(&self, nth: usize) -> Option<usize> {
+        let own = self.bucket.place_shown(nth);
+        own.or(Some(nth).filter(|nth| *nth < self.names.len()))
+    }
+
+    fn column_at(&self, at: usize) -> Result<Option<&Arc<ColumnBlock>>> {
+        match self.computed_at(at) {
+            Some(column) => Ok(Some(column)),
+            None => self.bucket.column_at(at),
+        }
+    }
+
+    fn bounds_at(&self, at: usize) -> (ValueRef<'_>, ValueRef<'_>) {
+        match self.computed_at(at) {
+            Some(column) => (Self::bound(column), Self::bound(column)),
+            None => self.bucket.bounds_at(at),
+        }
+    }
+
+    fn has_column_at(&self, at: usize) -> bool {
+        self.computed_at(at).is_some() || self.bucket.has_column_at(at)
+    }
+
+    fn total_at(&self, at: usize) -> Result<Option<ColumnTotal>> {
+        match self.computed_at(at) {
+            Some(_) => Ok(None),
+            None => self.bucket.total_at(at),
+        }
+    }
+
+    fn has_total_at(&self, at: usize) -> bool {
+        self.computed_at(at).is_none() && self.bucket.has_total_at(at)
+    }
+}
+
+/// The fields that show behind a stage that computes `names` over measurements that show `fields`.
+pub(crate) fn with_names<'n>(fields: FieldSet, names: impl Iterator<Item = &'n str>) -> FieldSet {
+    match fields {
+        FieldSet::All => FieldSet::All,
+        FieldSet::Only(mut shown) => {
+            shown.extend(names.map(Arc::from));
+            FieldSet::Only(shown)
+        }
+        FieldSet::Except(mut hidden) => {
+            for name in names {
+                hidden.remove(name);
+            }
+            FieldSet::Except(hidden)
+        }
+    }
+}

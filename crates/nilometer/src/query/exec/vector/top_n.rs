@@ -1,0 +1,488 @@
+//! `$top` and `$bottom` by time, over a run of measurements: one row of the run can matter.
+//!
+//! ```text
+//! {$top: {sortBy: {"m.host": 1, t: -1}, …}}    in a block only t varies: the newest row, and of several
+//!                                              the first, as a stable sort has it
+//! control.max.t older than what is kept        no row can matter, and no column is decoded
+//! ```
+//!
+//! The same bound spares a sort with a limit the blocks that come after all it keeps.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use nilometer_bson::block::BlockData;
+use nilometer_bson::{Array, Document, DocumentBuilder, Value, ValueRef};
+
+use super::filter::narrowed;
+use crate::error::Result;
+use crate::eval::accumulator::{AccumulatorKind, AccumulatorSpec};
+use crate::eval::sort_key::{SortBy, SortKey, SortPattern, null_if_missing};
+use crate::eval::variables::SharedCollator;
+use crate::eval::{Dependencies, Expression, ParseContext};
+use crate::query::batch::{MeasurementBlock, MeasurementShape, Selection};
+use crate::query::exec::ExecContext;
+use crate::query::exec::group::Table;
+use crate::query::exec::group::vectorized::{Run, selected};
+use crate::query::source::ColumnName;
+
+/// Which row of a run an accumulator ordered by time and metadata keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimeRank {
+    /// By time: the newest (or the oldest); all rows alike if time is not in the order.
+    pub(crate) newest: Option<bool>,
+    /// Of equal rows the last and not the first.
+    last: bool,
+}
+
+/// How a `$top` or `$bottom` ranks the rows of a block, if metadata and time are all it orders by.
+pub(crate) fn time_rank(
+    spec: &AccumulatorSpec,
+    time_field: &str,
+    meta_field: Option<&str>,
+) -> Option<TimeRank> {
+    let last = match spec.kind() {
+        AccumulatorKind::Top => false,
+        AccumulatorKind::Bottom => true,
+        _ => return None,
+    };
+    let mut newest = None;
+    for part in spec.sort()?.parts() {
+        let SortBy::Field(path) = &part.by else {
+            return None;
+        };
+        if path.as_str() == time_field {
+            newest = Some(part.descending != last);
+        } else if meta_field != Some(path.first()) {
+            return None;
+        }
+    }
+    Some(TimeRank { newest, last })
+}
+
+/// How far a sort goes by what a block's header tells: the metadata and time it begins with.
+pub(crate) struct SortPrefix {
+    rank: TimeRank,
+    /// The parts of the pattern up to the first that reads anything else.
+    sort: SortPattern,
+    /// How many.
+    parts: usize,
+    /// They are all of the pattern.
+    is_whole: bool,
+}
+
+impl SortPrefix {
+    /// The prefix of a pattern over blocks of this shape; `None` if time is not in it.
+    pub(crate) fn of(
+        pattern: &SortPattern,
+        shape: &MeasurementShape,
+        collator: Option<SharedCollator>,
+    ) -> Option<Self> {
+        let mut newest = None;
+        let mut prefix = DocumentBuilder::new();
+        let mut parts = 0;
+        for part in pattern.parts() {
+            let SortBy::Field(path) = &part.by else {
+                break;
+            };
+            let is_time =
+                path.as_str() == &*shape.time_field && shape.fields.contains(&shape.time_field);
+            if is_time {
+                newest = Some(part.descending);
+            } else if shape.meta_field.as_deref() != Some(path.first()) {
+                break;
+            }
+            prefix.append(path.as_str(), if part.descending { -1 } else { 1 });
+            parts += 1;
+        }
+        newest?;
+        let cx = ParseContext::new().with_collator(collator);
+        Some(Self {
+            rank: TimeRank {
+                newest,
+                last: false,
+            },
+            sort: SortPattern::parse(prefix.finish().as_ref(), &cx).ok()?,
+            parts,
+            is_whole: parts == pattern.parts().len(),
+        })
+    }
+
+    /// True if no row of the block can come before a row with the key `worst`.
+    pub(crate) fn is_beyond(
+        &self,
+        block: &MeasurementBlock,
+        worst: &SortKey,
+        cx: &ExecContext<'_>,
+    ) -> Result<bool> {
+        let Some(bound) = self.rank.best_possible(block) else {
+            return Ok(false);
+        };
+        let bound = self.sort.extract(bound.as_ref(), &cx.eval)?;
+        let worst = worst.values().get(..self.parts).unwrap_or(&[]);
+        let worst = SortKey::from_values(worst.iter().cloned());
+        let order = self.sort.compare(&bound, &worst);
+        Ok(order.is_gt() || (self.is_whole && order.is_eq()))
+    }
+}
+
+/// Room for a number and its name in an object that is kept of a row.
+const OBJECT_FIELD_BYTES: usize = 28;
+
+/// The best row of a run.
+struct Best {
+    /// As the bucket counts them.
+    row: u32,
+    /// The time it shows, if that was looked at.
+    time: Option<i64>,
+}
+
+impl Best {
+    fn value<'b>(&self, block: &'b MeasurementBlock, shown: &Shown) -> Result<ValueRef<'b>> {
+        match (shown, self.time) {
+            (Shown::Time(_), Some(at)) => Ok(ValueRef::DateTime(at)),
+            _ => shown.value(block, self.row),
+        }
+    }
+
+    /// Several as an array, in which what is missing is null.
+    fn array(&self, block: &MeasurementBlock, all: &[Shown]) -> Result<Value> {
+        let mut out = DocumentBuilder::new();
+        for (at, shown) in all.iter().enumerate() {
+            let value = match self.value(block, shown)? {
+                ValueRef::Undefined => ValueRef::Null,
+                value => value,
+            };
+            out.append_indexed(at, value);
+        }
+        Ok(Value::Array(Array::from_document(out.finish())))
+    }
+
+    /// Several as an object, in which what is missing is left out.
+    fn object(&self, block: &MeasurementBlock, all: &[(Arc<str>, Shown)]) -> Result<Value> {
+        let mut out = DocumentBuilder::with_capacity(OBJECT_FIELD_BYTES * all.len());
+        for (name, shown) in all {
+            out.append_ref(name, self.value(block, shown)?);
+        }
+        Ok(Value::Document(out.finish()))
+    }
+}
+
+/// Accumulators of one stage that rank rows alike.
+pub(crate) struct Ranking {
+    rank: TimeRank,
+    /// The order they have in common.
+    sort: SortPattern,
+    members: Vec<Member>,
+    /// What they read.
+    dependencies: Dependencies,
+    /// Of that the columns, unless it is whole documents.
+    columns: Vec<ColumnName>,
+}
+
+/// One of the accumulators.
+struct Member {
+    /// Its place among them.
+    at: usize,
+    output: Output,
+}
+
+/// What is kept of a row.
+enum Output {
+    Field(Shown),
+    /// Several as an array.
+    Fields(Vec<Shown>),
+    /// Several as an object.
+    Object(Vec<(Arc<str>, Shown)>),
+    /// What an expression makes of it.
+    Computed,
+}
+
+/// What measurements show under a name.
+enum Shown {
+    Meta,
+    /// The time, which may be known before its column is looked at.
+    Time(ColumnName),
+    Column(ColumnName),
+    Nothing,
+}
+
+impl Shown {
+    fn of(name: &str, shape: &MeasurementShape) -> Self {
+        let column = || ColumnName::new(name);
+        match shape.fields.contains(name) {
+            false => Self::Nothing,
+            true if shape.meta_field.as_deref() == Some(name) => Self::Meta,
+            true if *shape.time_field == *name => Self::Time(column()),
+            true => Self::Column(column()),
+        }
+    }
+
+    fn value<'b>(&self, block: &'b MeasurementBlock, row: u32) -> Result<ValueRef<'b>> {
+        Ok(match self {
+            Self::Meta => block.meta(),
+            Self::Time(name) | Self::Column(name) => {
+                let column = name.column_of(&*block.bucket)?;
+                column.map_or(ValueRef::Missing, |column| column.value(row as usize))
+            }
+            Self::Nothing => ValueRef::Missing,
+        })
+    }
+}
+
+impl Output {
+    fn of(spec: &AccumulatorSpec, shape: &MeasurementShape) -> Self {
+        let field = |expression: &Expression| {
+            let path = expression.as_field_path().filter(|path| path.len() == 1)?;
+            Some(Shown::of(path.as_str(), shape))
+        };
+        match spec.argument() {
+            Expression::Array(parts) => {
+                let fields: Option<Vec<_>> = parts.iter().map(field).collect();
+                fields.map_or(Self::Computed, Self::Fields)
+            }
+            Expression::Object(members) => {
+                let member =
+                    |(name, part): &(Arc<str>, Expression)| Some((name.clone(), field(part)?));
+                let members: Option<Vec<_>> = members.iter().map(member).collect();
+                members.map_or(Self::Computed, Self::Object)
+            }
+            single => field(single).map_or(Self::Computed, Self::Field),
+        }
+    }
+}
+
+impl Ranking {
+    /// Puts the accumulator at place `at` beside those that rank as it does; to be settled when all are there.
+    pub(crate) fn add(
+        rankings: &mut Vec<Self>,
+        rank: TimeRank,
+        (at, spec): (usize, &AccumulatorSpec),
+        shape: &MeasurementShape,
+    ) {
+        let Some(sort) = spec.sort() else {
+            return;
+        };
+        let alike = |other: &&mut Self| {
+            other.rank == rank && other.sort.to_document() == sort.to_document()
+        };
+        let output = Output::of(spec, shape);
+        let member = Member { at, output };
+        if let Some(known) = rankings.iter_mut().find(alike) {
+            known.push(member, spec);
+            return;
+        }
+        let mut ranking = Self {
+            rank,
+            sort: sort.clone(),
+            members: Vec::new(),
+            dependencies: Dependencies::default(),
+            columns: Vec::new(),
+        };
+        ranking.push(member, spec);
+        rankings.push(ranking);
+    }
+
+    fn push(&mut self, member: Member, spec: &AccumulatorSpec) {
+        self.members.push(member);
+        spec.dependencies(&mut self.dependencies);
+    }
+
+    /// All members are there.
+    pub(crate) fn settle(&mut self, shape: &MeasurementShape) {
+        let names = self.dependencies.top_level_fields().into_iter();
+        let columns = names.filter(|name| shape.shows_column(name));
+        self.columns = columns.map(ColumnName::new).collect();
+    }
+
+    /// Offers each run's best row to the members.
+    pub(crate) fn accumulate<'s>(
+        &'s self,
+        fields: &'s [(Arc<str>, AccumulatorSpec)],
+        block: &MeasurementBlock,
+        runs: &[Run],
+        table: &mut Table,
+        cx: &ExecContext<'_>,
+    ) -> Result<()> {
+        // Asked for where something is kept already.
+        let mut bound: Option<Option<SortKey>> = None;
+        let members = || {
+            let spec = |member: &'s Member| fields.get(member.at).map(|(_, spec)| (member, spec));
+            self.members.iter().filter_map(spec)
+        };
+        for run in runs {
+            let mut may_matter = false;
+            for (member, spec) in members() {
+                let state = table.state(run.group, member.at);
+                let Some(full) = state.filter(|state| spec.has_all_ranked(state)) else {
+                    may_matter = true;
+                    break;
+                };
+                let bound = match &mut bound {
+                    Some(bound) => bound,
+                    unknown => {
+                        let best = self.rank.best_time(block);
+                        let best = best.map(|best| self.key(block, best, cx));
+                        unknown.insert(best.transpose()?)
+                    }
+                };
+                let wants = |bound: &SortKey| spec.wants_ranked(full, bound);
+                may_matter |= bound.as_ref().is_none_or(wants);
+            }
+            if !may_matter {
+                continue;
+            }
+            let Some(best) = self.best_row(block, &run.rows)? else {
+                continue;
+            };
+            let time = match (self.rank.newest, best.time) {
+                (Some(_), Some(at)) => Value::DateTime(at),
+                (Some(_), None) => block.value(&block.shape.time_field, best.row)?,
+                (None, _) => Value::Missing,
+            };
+            let key = self.key(block, time, cx)?;
+            let mut document = None;
+            for (member, spec) in members() {
+                table.change(run.group, member.at, spec, |state| {
+                    spec.offer_ranked(state, &key, || match &member.output {
+                        Output::Field(shown) => Ok(best.value(block, shown)?.to_value()),
+                        Output::Fields(all) => best.array(block, all),
+                        Output::Object(all) => best.object(block, all),
+                        Output::Computed => {
+                            let document = match &mut document {
+                                Some(document) => document,
+                                none => none.insert(self.document(block, best.row)?),
+                            };
+                            spec.argument().evaluate(document.as_ref(), &cx.eval)
+                        }
+                    })
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a block has all that is read of it decoded.
+    pub(crate) fn is_at_hand(&self, block: &MeasurementBlock) -> bool {
+        let bucket = &*block.bucket;
+        if self.dependencies.whole {
+            return (0..bucket.columns().len()).all(|at| bucket.has_column_at(at));
+        }
+        let mut places = self.columns.iter().map(|name| name.place_in(bucket));
+        places.all(|place| place.is_none_or(|at| bucket.has_column_at(at)))
+    }
+
+    /// The best row of a run.
+    fn best_row(&self, block: &MeasurementBlock, rows: &Range<usize>) -> Result<Option<Best>> {
+        let Some((at, time)) = self.rank.place(block, rows)? else {
+            return Ok(None);
+        };
+        let row = block.selection.get(at);
+        Ok(row.map(|row| Best { row, time }))
+    }
+
+    /// The sort key of a measurement at this time: it reads time and metadata alone.
+    fn key(&self, block: &MeasurementBlock, time: Value, cx: &ExecContext<'_>) -> Result<SortKey> {
+        let time_field = &block.shape.time_field;
+        // Without a document in between, where no array makes it more than a look at each path.
+        let plain = self.sort.key_of(|part| match &part.by {
+            SortBy::Field(path) if path.as_str() == &**time_field => {
+                matches!(time, Value::DateTime(_)).then(|| time.clone())
+            }
+            SortBy::Field(path) => block.plain_meta(path).map(null_if_missing),
+            SortBy::Random => None,
+        });
+        if let Some(key) = plain {
+            return Ok(key);
+        }
+        let mut out = DocumentBuilder::new();
+        out.append(time_field, time);
+        if let Some(meta) = &block.shape.meta_field {
+            out.append_ref(meta, block.meta());
+        }
+        self.sort.extract(out.finish().as_ref(), &cx.eval)
+    }
+
+    /// The row with the fields the members read.
+    fn document(&self, block: &MeasurementBlock, row: u32) -> Result<Document> {
+        let block = if self.dependencies.whole {
+            block.clone()
+        } else {
+            let fields = self.dependencies.top_level_fields().into_iter();
+            narrowed(block, fields.map(Arc::from).collect::<BTreeSet<_>>())
+        };
+        let found = block.rows_of(&Selection::Range(row..row + 1))?;
+        Ok(found.into_iter().next().unwrap_or_default())
+    }
+}
+
+impl TimeRank {
+    /// A document at least as good as any of the block, made of its header. `None` if the header does not tell.
+    fn best_possible(self, block: &MeasurementBlock) -> Option<Document> {
+        let mut out = DocumentBuilder::new();
+        out.append(&block.shape.time_field, self.best_time(block)?);
+        if let Some(meta) = &block.shape.meta_field {
+            out.append_ref(meta, block.meta());
+        }
+        Some(out.finish())
+    }
+
+    /// A time at least as good as any of the block, by its header: missing if none shows or it is not in the order.
+    /// `None` if the header does not tell.
+    fn best_time(self, block: &MeasurementBlock) -> Option<Value> {
+        let time_field = &block.shape.time_field;
+        if !block.shape.fields.contains(time_field) {
+            return Some(Value::Missing);
+        }
+        let (oldest, newest) = block.time_bounds();
+        match self.newest {
+            None => Some(Value::Missing),
+            Some(true) => newest.map(Value::DateTime),
+            Some(false) => oldest.map(Value::DateTime),
+        }
+    }
+
+    /// The place of the best row among the rows of a run, with the time measurements show there if it was looked at.
+    fn place(
+        self,
+        block: &MeasurementBlock,
+        rows: &Range<usize>,
+    ) -> Result<Option<(usize, Option<i64>)>> {
+        let edge = match self.last {
+            true => rows.end.checked_sub(1),
+            false => Some(rows.start),
+        };
+        let edge = edge.map(|at| (at, None));
+        let Some(newest) = self.newest else {
+            return Ok(edge);
+        };
+        let Some(times) = block.column(&block.shape.time_field)? else {
+            return Ok(edge);
+        };
+        let (times, from) = selected(block, times);
+        let BlockData::DateTime(times) = times.data() else {
+            return Ok(edge);
+        };
+        let run = times.get(from + rows.start..from + rows.end);
+        let run = run.unwrap_or(&[]);
+        let best = match (block.bucket.is_sorted(), newest) {
+            (true, true) => run.last(),
+            (true, false) => run.first(),
+            (false, true) => run.iter().max(),
+            (false, false) => run.iter().min(),
+        };
+        let found = best.and_then(|best| {
+            // From the end it lies at, if they are sorted.
+            match (self.last, newest && block.bucket.is_sorted()) {
+                (true, _) => run.iter().rposition(|time| time == best),
+                (false, false) => run.iter().position(|time| time == best),
+                (false, true) => {
+                    let alike = run.iter().rev().take_while(|time| *time == best);
+                    run.len().checked_sub(alike.count())
+                }
+            }
+        });
+        Ok(found.map(|at| (rows.start + at, best.copied())))
+    }
+}

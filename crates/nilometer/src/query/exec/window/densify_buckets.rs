@@ -1,0 +1,223 @@
+//! The input of `$densify` of the time by metadata: buckets are put in order, and rows made of them one bucket at a time.
+//!
+//! ```text
+//! buckets ── by partition, first time ──► [a 09:00] [a 10:00] [b 09:00] …   undecoded but for their times
+//!                                             │ those that overlap as one (block_pool)
+//!                                             ▼
+//!                                         rows by partition and time
+//! ```
+//!
+//! Partitions are told apart as [`super::densify`] tells those of rows. Where buckets of a partition overlap and do not look
+//! alike, that partition is sorted row by row; where memory has no room for all buckets, everything is.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nilometer_bson::{Document, Value, ValueRef};
+
+use super::densify::{DensifyKey, DensifyOrder, NAME, Point, compare_partitions};
+use crate::error::{Error, ErrorCode, Result};
+use crate::query::batch::{Batch, MeasurementBlock};
+use crate::query::exec::memory::MemoryGauge;
+use crate::query::exec::row::unwind::value_at;
+use crate::query::exec::sort::block_pool::{Pool, Taken};
+use crate::query::exec::sort::bucket_sort::held_bytes;
+use crate::query::exec::sort::external_sort::{Sorted, Sorter};
+use crate::query::exec::{BoxOperator, ExecContext, next_filled};
+use crate::query::pipeline::DensifyStage;
+
+/// Bytes counted for a time that was decoded.
+const TIME_BYTES: usize = 8;
+
+/// Buckets by partition and time.
+pub(crate) struct PartitionedBuckets {
+    stage: DensifyStage,
+    waiting: VecDeque<Held>,
+    /// Those of the partition at work that overlap, or may.
+    pool: Pool,
+    rows: std::vec::IntoIter<Document>,
+    /// The partition these rows are in.
+    partition: Arc<[Value]>,
+    /// The rows of a partition whose buckets do not look alike.
+    sorted: Option<Sorted<DensifyOrder>>,
+    memory: MemoryGauge,
+}
+
+/// A bucket that waits for its turn.
+struct Held {
+    partition: Arc<[Value]>,
+    /// What comes before its rows in the order of arrival.
+    arrival: u64,
+    first: i64,
+    block: MeasurementBlock,
+}
+
+/// What a look at all of the input gave.
+pub(crate) enum Gathered {
+    /// All buckets, with the first and the last time of all.
+    Buckets(Box<PartitionedBuckets>, Option<(Point, Point)>),
+    /// There were rows, or too many buckets: what was read so far, in its order.
+    Rows(Vec<Batch>),
+}
+
+/// Reads all of the input.
+pub(crate) fn gather(
+    stage: &DensifyStage,
+    input: &mut BoxOperator,
+    cx: &ExecContext<'_>,
+) -> Result<Gathered> {
+    let mut memory = MemoryGauge::gather(NAME, cx);
+    let mut held: Vec<Held> = Vec::new();
+    let mut ends: Option<(i64, i64)> = None;
+    while let Some(batch) = next_filled(input, cx)? {
+        let block = match batch {
+            Batch::Block(block) if memory.add(bytes_of(&block)).is_ok() => block,
+            other => {
+                let held = held.into_iter().map(|held| Batch::Block(held.block));
+                return Ok(Gathered::Rows(held.chain([other]).collect()));
+            }
+        };
+        let (first, last) = ends_of(&block)?;
+        let (low, high) = ends.get_or_insert((first, last));
+        (*low, *high) = (first.min(*low), last.max(*high));
+        held.push(Held {
+            partition: partition_of(stage, &block),
+            arrival: (held.len() as u64) << u32::BITS,
+            first,
+            block,
+        });
+    }
+    held.sort_by(|a, b| {
+        let order = compare_partitions(&a.partition, &b.partition, cx);
+        order.then(a.first.cmp(&b.first))
+    });
+    let buckets = PartitionedBuckets {
+        stage: stage.clone(),
+        waiting: held.into(),
+        pool: Pool::new(false),
+        rows: Vec::new().into_iter(),
+        partition: Arc::new([]),
+        sorted: None,
+        memory,
+    };
+    let ends = ends.map(|(low, high)| (Point::Date(low), Point::Date(high)));
+    Ok(Gathered::Buckets(Box::new(buckets), ends))
+}
+
+fn bytes_of(block: &MeasurementBlock) -> usize {
+    held_bytes(block) + block.bucket.count() as usize * TIME_BYTES
+}
+
+/// What separates partitions in a block: it reads the metadata alone.
+fn partition_of(stage: &DensifyStage, block: &MeasurementBlock) -> Arc<[Value]> {
+    let constants = block.constant_document();
+    let paths = stage.partition_by.iter();
+    let values = paths.map(|path| value_at(constants.as_ref(), path).to_value());
+    values.collect()
+}
+
+/// The first and the last time of a block.
+fn ends_of(block: &MeasurementBlock) -> Result<(i64, i64)> {
+    let no_dates = || {
+        Error::new(
+            ErrorCode::DataCorruptionDetected,
+            "a bucket's time column does not hold dates",
+        )
+    };
+    let times = block
+        .column(&block.shape.time_field)?
+        .ok_or_else(no_dates)?;
+    let time = |at: u32| match times.value(at as usize) {
+        ValueRef::DateTime(time) => Ok(time),
+        _ => Err(no_dates()),
+    };
+    let count = block.selection.len();
+    let at = |place: usize| block.selection.get(place).ok_or_else(no_dates);
+    let mut ends = (time(at(0)?)?, time(at(count.saturating_sub(1))?)?);
+    if !block.bucket.is_sorted() {
+        for place in 0..count {
+            let time = time(at(place)?)?;
+            ends = (ends.0.min(time), ends.1.max(time));
+        }
+    }
+    Ok(ends)
+}
+
+impl PartitionedBuckets {
+    /// The next row.
+    pub(crate) fn next(&mut self, cx: &ExecContext<'_>) -> Result<Option<(DensifyKey, Document)>> {
+        loop {
+            if let Some(row) = self.rows.next() {
+                let key = DensifyKey::within(&self.stage, &self.partition, row.as_ref())?;
+                return Ok(Some((key, row)));
+            }
+            if let Some(sorted) = &mut self.sorted {
+                match sorted.next(cx)? {
+                    Some(next) => return Ok(Some(next)),
+                    None => self.sorted = None,
+                }
+            }
+            if !self.load(cx)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Makes rows of the next bucket, or of those that overlap; false if there is none.
+    fn load(&mut self, cx: &ExecContext<'_>) -> Result<bool> {
+        cx.operation.check_interrupt()?;
+        let follows = self
+            .waiting
+            .front()
+            .filter(|next| self.is_at_work(next, cx));
+        let bound = follows.map(|next| next.first);
+        match self.pool.take(bound)? {
+            Taken::Block(block, bytes) => {
+                self.memory.release(bytes);
+                self.partition = partition_of(&self.stage, &block);
+                self.rows = block.to_rows()?.into_iter();
+            }
+            Taken::Rows => self.sort_partition(cx)?,
+            Taken::Nothing => {
+                let Some(next) = self.waiting.pop_front() else {
+                    return Ok(false);
+                };
+                self.partition = next.partition;
+                // What waited is counted already.
+                let bytes = bytes_of(&next.block);
+                let held = self.pool.add(next.block, next.arrival, bytes)?;
+                self.memory.hold(held.saturating_sub(bytes))?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a bucket is of the partition at work.
+    fn is_at_work(&self, next: &Held, cx: &ExecContext<'_>) -> bool {
+        compare_partitions(&next.partition, &self.partition, cx).is_eq()
+    }
+
+    /// Leaves the partition at work to the sorter.
+    fn sort_partition(&mut self, cx: &ExecContext<'_>) -> Result<()> {
+        let pool = std::mem::replace(&mut self.pool, Pool::new(false));
+        let mut blocks: Vec<(u64, MeasurementBlock)> = pool.into_blocks();
+        while let Some(next) = self
+            .waiting
+            .pop_front_if(|next| compare_partitions(&next.partition, &self.partition, cx).is_eq())
+        {
+            blocks.push((next.arrival, next.block));
+        }
+        blocks.sort_by_key(|(arrival, _)| *arrival);
+        let order = DensifyOrder {
+            stage: self.stage.clone(),
+        };
+        let mut sorter = Sorter::new(order, MemoryGauge::gather(NAME, cx));
+        for (_, block) in blocks {
+            for row in block.to_rows()? {
+                sorter.add(row, cx)?;
+            }
+        }
+        self.sorted = Some(sorter.finish(cx)?);
+        Ok(())
+    }
+}
