@@ -3,6 +3,7 @@
 //! Knows no socket, no async runtime, no wire format and no command line; time comes from the
 //! [`operation::Clock`] it is opened with.
 
+pub mod args;
 pub mod auth;
 mod background;
 mod budget;

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use nilometer_bson::{Document, DocumentBuilder, Value};
 
-use super::profile::{self, Finished};
-use super::{
-    Access, COMMANDS, CommandContext, CommandSpec, Counted, audit, authorization, find, generic,
-};
+use super::admin::profile;
+use super::admin::profile::Finished;
+use super::security::{audit, authorization};
+use super::{Access, COMMANDS, CommandContext, CommandSpec, Counted, find_command, generic};
 use crate::catalog::Namespace;
 use crate::database::Database;
 use crate::error::{Error, ErrorCode, Result};
@@ -25,7 +25,8 @@ use crate::session::{ClientSession, SessionId, UserName};
 pub fn run(database: &Database, session: &mut ClientSession, request: &Request) -> Document {
     let services = database.services();
     let name = request.command_name();
-    let Some((index, spec)) = find(name).and_then(|at| Some((at, COMMANDS.get(at)?))) else {
+    let Some((index, spec)) = find_command(name).and_then(|at| Some((at, COMMANDS.get(at)?)))
+    else {
         services.counters.unknown_commands.increment();
         return error_reply(&Error::new(
             ErrorCode::CommandNotFound,
@@ -190,7 +191,7 @@ fn touch(
 
 /// What a command that can be told so shall leave undone to the documents it writes.
 fn bypass(spec: &CommandSpec, request: &Request) -> Result<Bypass> {
-    let args = super::args::Args::new(spec.name, request.body.as_ref());
+    let args = crate::args::Args::new(spec.name, request.body.as_ref());
     let takes = |name: &str| match spec.fields {
         super::Fields::Only(known) => known.contains(&name),
         super::Fields::Any => false,
@@ -222,7 +223,7 @@ fn check_size(reply: Document) -> Result<Document> {
 /// A document sequence is a field like any other: known to the command, and not there twice.
 fn check_sequences(spec: &CommandSpec, request: &Request) -> Result<()> {
     for (at, sequence) in request.sequences.iter().enumerate() {
-        let args = super::args::Args::new(spec.name, request.body.as_ref());
+        let args = crate::args::Args::new(spec.name, request.body.as_ref());
         let name = sequence.name();
         if let super::Fields::Only(known) = spec.fields
             && !known.contains(&name)

@@ -9,8 +9,8 @@
 
 use nilometer_bson::{DocRef, Element, Value, ValueRef};
 
-use super::args::{Args, truncated_i64};
 use super::{CommandSpec, Fields};
+use crate::args::{Args, truncated_i64};
 use crate::error::{Error, ErrorCode, Result};
 use crate::operation::WriteConcern;
 use crate::session::SessionId;

@@ -1,85 +1,39 @@
-//! The commands: one table, one file per command or family.
+//! The commands: one table, and one file per command or family of commands.
 //!
-//! [`COMMANDS`] is the only list of what this database answers. An entry tells the name, the other
-//! spellings clients use, every option the command takes, and what it needs; from it come
-//! dispatch, what a user must be allowed ([`authorization`]), the refusal of unknown options, `listCommands`, the statistics per command and the
-//! check of COMPATIBILITY.md. To add a command: write its file with a `SPEC` and name that here.
+//! ```text
+//! request ─► dispatch ─► generic options ─► security::authorization ─► handler ─► reply
+//!                │                                                       │
+//!            COMMANDS                         crud · ddl · admin · security
+//! ```
 //!
-//! What is the same for all commands (options every command takes, time limits, sessions, the
-//! stable API, the shape of replies and errors) is done once, in [`dispatch`] and [`generic`];
-//! a handler sees only its own options.
+//! | folder | commands |
+//! |---|---|
+//! | [`crud`] | read and change documents: `find`, `aggregate`, `insert`, `update`, `explain`, … |
+//! | [`ddl`] | define collections, views and indexes, and list them |
+//! | [`admin`] | the server: greetings, figures, parameters, sessions, maintenance, backup |
+//! | [`security`] | logins, users, roles, authorization, the audit log |
 //!
-//! Handlers parse and check their options through [`args`] and call the rooms below. No room
-//! below knows this one.
+//! [`COMMANDS`] is the only list of commands. An entry holds the name, the other spellings clients
+//! use, every option the command takes, and its requirements. Dispatch, authorization
+//! ([`security::authorization`]), the refusal of unknown options, `listCommands`, the statistics per
+//! command and the check of COMPATIBILITY.md read it. To add a command, write its file with a `SPEC`
+//! and name the `SPEC` here.
+//!
+//! [`dispatch`] and [`generic`] do once what is the same for all commands: the options every command
+//! takes, time limits, sessions, the stable API, the shape of replies and errors. A handler sees its
+//! own options only. It parses and checks them through [`crate::args`] and calls the modules below.
+//! No module below names this one, except `database`, which dispatches.
 
-mod aggregate;
-pub mod args;
-mod audit;
-mod authentication;
-mod authorization;
-mod backup;
-mod bucket_targets;
-mod build_info;
-mod bulk_write;
-mod capped;
-mod change;
-mod coll_mod;
-mod collection_uuid;
-mod connection_status;
-mod count;
-mod create;
-mod create_indexes;
-mod current_op;
-mod delete;
+mod admin;
+pub(crate) mod crud;
+mod ddl;
 mod dispatch;
-mod distinct;
-mod drop;
-mod drop_indexes;
-mod explain;
-mod explain_change;
-mod explain_write;
-mod find;
-mod find_and_modify;
-mod fsync;
 mod generic;
-mod get_cmd_line_opts;
-mod get_log;
-mod get_more;
-mod get_parameter;
-mod hello;
-mod host_info;
-mod indexes;
-mod insert;
-mod kill_cursors;
-mod list_collections;
-mod list_commands;
-mod list_indexes;
-mod maintenance;
-mod map_reduce;
-mod ping;
-mod plan_cache;
-mod profile;
-mod query;
-mod raw_change;
-mod rename_collection;
-mod replication;
-mod roles;
-mod rotate_certificates;
-mod server_status;
-mod sessions;
-mod shutdown;
-mod stats;
-mod targets;
-mod top;
-mod update;
-mod users;
-mod validate;
-mod validation;
-pub(crate) mod view_change;
+mod security;
 
 pub use crate::operation::Access;
-pub use authorization::Authorization;
 pub use dispatch::{error_reply, run};
+pub use security::authorization::Authorization;
 
 use crate::database::Database;
 use crate::error::Result;
@@ -212,92 +166,92 @@ impl CommandSpec {
 
 /// All commands, in the order of their names (capitals before small letters), which a test checks.
 pub static COMMANDS: &[CommandSpec] = &[
-    aggregate::SPEC,
-    authentication::AUTHENTICATE,
-    build_info::SPEC,
-    bulk_write::SPEC,
-    capped::CLONE,
-    coll_mod::SPEC,
-    stats::COLL_STATS,
-    maintenance::COMPACT,
-    connection_status::STATUS,
-    capped::CONVERT,
-    count::SPEC,
-    create::SPEC,
-    create_indexes::SPEC,
-    roles::CREATE,
-    users::CREATE,
-    current_op::CURRENT_OP,
-    stats::DB_STATS,
-    delete::SPEC,
-    distinct::SPEC,
-    drop::DROP,
-    roles::DROP_ALL,
-    users::DROP_ALL,
-    drop::DROP_DATABASE,
-    drop_indexes::SPEC,
-    roles::DROP,
-    users::DROP,
-    sessions::END,
-    explain::SPEC,
-    find::SPEC,
-    find_and_modify::SPEC,
-    fsync::FSYNC,
-    fsync::UNLOCK,
-    get_cmd_line_opts::SPEC,
-    server_status::DIAGNOSTIC_DATA,
-    get_log::SPEC,
-    get_more::SPEC,
-    get_parameter::GET,
-    roles::GRANT_PRIVILEGES,
-    roles::GRANT,
-    users::GRANT,
-    hello::HELLO,
-    host_info::SPEC,
-    insert::SPEC,
-    hello::IS_MASTER,
-    sessions::KILL_ALL,
-    kill_cursors::SPEC,
-    current_op::KILL_OP,
-    sessions::KILL,
-    list_collections::COLLECTIONS,
-    list_commands::SPEC,
-    list_collections::DATABASES,
-    list_indexes::SPEC,
-    authentication::LOGOUT,
-    map_reduce::SPEC,
-    backup::SPEC,
-    ping::SPEC,
-    plan_cache::CLEAR,
-    profile::SPEC,
-    maintenance::RE_INDEX,
-    sessions::REFRESH,
-    rename_collection::SPEC,
-    replication::CONFIG,
-    replication::STATUS,
-    roles::REVOKE_PRIVILEGES,
-    roles::REVOKE,
-    users::REVOKE,
-    roles::INFO,
-    rotate_certificates::SPEC,
-    authentication::SASL_CONTINUE,
-    authentication::SASL_START,
-    server_status::SPEC,
-    get_parameter::SET,
-    shutdown::SPEC,
-    maintenance::SPLIT_VECTOR,
-    sessions::START,
-    top::SPEC,
-    update::SPEC,
-    roles::UPDATE,
-    users::UPDATE,
-    users::INFO,
-    validate::SPEC,
-    connection_status::WHATS_MY_URI,
+    crud::aggregate::SPEC,
+    security::authentication::AUTHENTICATE,
+    admin::build_info::SPEC,
+    crud::bulk_write::SPEC,
+    ddl::capped::CLONE,
+    ddl::coll_mod::SPEC,
+    admin::stats::COLL_STATS,
+    admin::maintenance::COMPACT,
+    admin::connection_status::STATUS,
+    ddl::capped::CONVERT,
+    crud::count::SPEC,
+    ddl::create::SPEC,
+    ddl::create_indexes::SPEC,
+    security::roles::CREATE,
+    security::users::CREATE,
+    admin::current_op::CURRENT_OP,
+    admin::stats::DB_STATS,
+    crud::delete::SPEC,
+    crud::distinct::SPEC,
+    ddl::drop::DROP,
+    security::roles::DROP_ALL,
+    security::users::DROP_ALL,
+    ddl::drop::DROP_DATABASE,
+    ddl::drop_indexes::SPEC,
+    security::roles::DROP,
+    security::users::DROP,
+    admin::sessions::END,
+    crud::explain::SPEC,
+    crud::find::SPEC,
+    crud::find_and_modify::SPEC,
+    admin::fsync::FSYNC,
+    admin::fsync::UNLOCK,
+    admin::get_cmd_line_opts::SPEC,
+    admin::server_status::DIAGNOSTIC_DATA,
+    admin::get_log::SPEC,
+    crud::get_more::SPEC,
+    admin::get_parameter::GET,
+    security::roles::GRANT_PRIVILEGES,
+    security::roles::GRANT,
+    security::users::GRANT,
+    admin::hello::HELLO,
+    admin::host_info::SPEC,
+    crud::insert::SPEC,
+    admin::hello::IS_MASTER,
+    admin::sessions::KILL_ALL,
+    crud::kill_cursors::SPEC,
+    admin::current_op::KILL_OP,
+    admin::sessions::KILL,
+    ddl::list_collections::COLLECTIONS,
+    admin::list_commands::SPEC,
+    ddl::list_collections::DATABASES,
+    ddl::list_indexes::SPEC,
+    security::authentication::LOGOUT,
+    crud::map_reduce::SPEC,
+    admin::backup::SPEC,
+    admin::ping::SPEC,
+    admin::plan_cache::CLEAR,
+    admin::profile::SPEC,
+    admin::maintenance::RE_INDEX,
+    admin::sessions::REFRESH,
+    ddl::rename_collection::SPEC,
+    admin::replication::CONFIG,
+    admin::replication::STATUS,
+    security::roles::REVOKE_PRIVILEGES,
+    security::roles::REVOKE,
+    security::users::REVOKE,
+    security::roles::INFO,
+    admin::rotate_certificates::SPEC,
+    security::authentication::SASL_CONTINUE,
+    security::authentication::SASL_START,
+    admin::server_status::SPEC,
+    admin::get_parameter::SET,
+    admin::shutdown::SPEC,
+    admin::maintenance::SPLIT_VECTOR,
+    admin::sessions::START,
+    admin::top::SPEC,
+    crud::update::SPEC,
+    security::roles::UPDATE,
+    security::users::UPDATE,
+    security::users::INFO,
+    admin::validate::SPEC,
+    admin::connection_status::WHATS_MY_URI,
 ];
 
 /// The position in [`COMMANDS`] of the command called `name`, by its name or an alias.
-pub fn find(name: &str) -> Option<usize> {
+pub fn find_command(name: &str) -> Option<usize> {
     COMMANDS
         .binary_search_by(|c| c.name.cmp(name))
         .ok()
@@ -313,11 +267,11 @@ mod tests {
         assert!(COMMANDS.is_sorted_by(|a, b| a.name < b.name));
         for command in COMMANDS {
             for name in std::iter::once(&command.name).chain(command.aliases) {
-                let found = find(name).and_then(|at| COMMANDS.get(at));
+                let found = find_command(name).and_then(|at| COMMANDS.get(at));
                 assert_eq!(found.map(|c| c.name), Some(command.name), "{name}");
             }
             assert!(command.help.ends_with('.'), "{}", command.name);
         }
-        assert_eq!(find("Ping"), None);
+        assert_eq!(find_command("Ping"), None);
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef, doc};
 use nilometer_storage::Engine;
 
+use crate::args::Args;
 use crate::auth::Authority;
 use crate::catalog::{Catalog, CatalogEntry, Collection, Namespace, SYSTEM_VIEWS};
-use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::query::cursor::CursorRegistry;

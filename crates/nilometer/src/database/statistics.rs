@@ -4,8 +4,8 @@ use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
 
 use super::Database;
 use super::collections::StoredCollections;
+use crate::args::Args;
 use crate::catalog::{CatalogEntry, Collection, Namespace, Storage};
-use crate::commands::args::Args;
 use crate::error::{Error, ErrorCode, Result};
 use crate::services::{LatencyClass, TopEntry};
 use crate::write::CappedLimits;

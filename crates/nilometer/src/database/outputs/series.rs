@@ -10,7 +10,7 @@ use nilometer_bson::{DocRef, Document, ObjectId, doc};
 
 use super::super::collections::StoredCollections;
 use crate::catalog::{Collection, Granularity, Namespace, TimeseriesOptions};
-use crate::commands::view_change::Measurements;
+use crate::commands::crud::view_change::Measurements;
 use crate::error::{Error, ErrorCode, Result};
 use crate::eval::Collation;
 use crate::operation::OperationContext;

@@ -1,0 +1,57 @@
+//! `buildInfo`: which server this is.
+//!
+//! The version at the top is that of the MongoDB whose behaviour is offered, because clients
+//! decide by it what they may ask; the product and its own version stand in `nilometer`.
+
+use nilometer_bson::{Document, Value, array, doc};
+
+use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::database::Database;
+use crate::error::Result;
+use crate::limits;
+use crate::operation::Request;
+
+/// The MongoDB version whose behaviour is offered.
+pub(crate) const MONGODB_VERSION: &str = "8.0.12";
+
+/// The same in numbers; the last is 0 for a release.
+const MONGODB_VERSION_ARRAY: [i32; 4] = [8, 0, 12, 0];
+
+/// The feature compatibility version that goes with it.
+pub(crate) const FEATURE_COMPATIBILITY_VERSION: &str = "8.0";
+
+/// What serves as the storage engine's name.
+pub(crate) const STORAGE_ENGINE: &str = "nilometer";
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    aliases: &["buildinfo"],
+    ..CommandSpec::new(
+        "buildInfo",
+        "Tells version and build of the server.",
+        Authorization::Open,
+        run,
+    )
+};
+
+fn run(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    let version: Vec<Value> = MONGODB_VERSION_ARRAY.map(Value::from).to_vec();
+    Ok(doc! {
+        "version": MONGODB_VERSION,
+        "gitVersion": option_env!("NILOMETER_GIT_VERSION").unwrap_or("unknown"),
+        "modules": array![],
+        "allocator": "system",
+        "javascriptEngine": "none",
+        "sysInfo": "deprecated",
+        "versionArray": version,
+        "openssl": doc! {"running": "disabled", "compiled": "disabled"},
+        "buildEnvironment": doc! {
+            "target_arch": std::env::consts::ARCH,
+            "target_os": std::env::consts::OS,
+        },
+        "bits": i32::try_from(usize::BITS).unwrap_or(64),
+        "debug": cfg!(debug_assertions),
+        "maxBsonObjectSize": i32::try_from(limits::DOCUMENT_BYTES_MAX).unwrap_or(i32::MAX),
+        "storageEngines": array![STORAGE_ENGINE],
+        "nilometer": doc! {"version": env!("CARGO_PKG_VERSION")},
+    })
+}

@@ -1,0 +1,55 @@
+//! `fsync` and `fsyncUnlock`: everything written so far goes to disk.
+//!
+//! Locking against writers is refused: a consistent copy is made by a checkpoint, which needs no
+//! lock.
+
+use nilometer_bson::{Document, doc};
+
+use crate::args::Args;
+use crate::auth::Action;
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+
+pub(crate) const FSYNC: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Only(&["lock", "fsyncLockAcquisitionTimeoutMillis"]),
+    ..CommandSpec::new(
+        "fsync",
+        "Writes everything to disk.",
+        Authorization::OnCluster(&[Action::Fsync]),
+        fsync,
+    )
+};
+
+pub(crate) const UNLOCK: CommandSpec = CommandSpec {
+    admin_only: true,
+    ..CommandSpec::new(
+        "fsyncUnlock",
+        "Refused: there is no lock to release.",
+        Authorization::OnCluster(&[Action::Unlock]),
+        unlock,
+    )
+};
+
+fn fsync(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+    let args = Args::new("fsync", request.body.as_ref());
+    args.integer_at_least("fsyncLockAcquisitionTimeoutMillis", 0)?;
+    if args.lenient_boolean("lock")?.unwrap_or(false) {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "fsync with lock is not supported; a checkpoint copies the database without a lock",
+        ));
+    }
+    database.engine().sync()?;
+    // The journal is the one file that is synced; the tables were when they were written.
+    Ok(doc! {"numFiles": 1})
+}
+
+fn unlock(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    Err(Error::new(
+        ErrorCode::IllegalOperation,
+        "fsyncUnlock called when not locked",
+    ))
+}

@@ -1,0 +1,156 @@
+//! `getParameter` and `setParameter`.
+//!
+//! Beside the table of [`crate::parameters`] there are facts that clients ask for as if they were
+//! parameters; they are computed here.
+
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef, doc};
+
+use super::build_info::FEATURE_COMPATIBILITY_VERSION;
+use crate::args::Args;
+use crate::auth::Action;
+use crate::commands::generic;
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::operation::Request;
+use crate::parameters::{PARAMETERS, SetAt};
+
+pub(crate) const GET: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Any,
+    ..CommandSpec::new(
+        "getParameter",
+        "Tells the values of server parameters.",
+        Authorization::OnCluster(&[Action::GetParameter]),
+        get,
+    )
+};
+
+pub(crate) const SET: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Any,
+    ..CommandSpec::new(
+        "setParameter",
+        "Sets server parameters.",
+        Authorization::OnCluster(&[Action::SetParameter]),
+        set,
+    )
+};
+
+/// Facts that are asked for like parameters.
+fn fact(name: &str) -> Option<Value> {
+    match name {
+        "featureCompatibilityVersion" => {
+            Some(doc! {"version": FEATURE_COMPATIBILITY_VERSION}.into())
+        }
+        _ => None,
+    }
+}
+
+/// Names of all facts.
+const FACTS: &[&str] = &["featureCompatibilityVersion"];
+
+/// Which parameters are asked for, and how they are to be shown.
+#[derive(Default)]
+struct Question {
+    all: bool,
+    details: bool,
+    set_at: Option<SetAt>,
+}
+
+fn question(args: &Args<'_>) -> Result<Question> {
+    match args.value("getParameter") {
+        ValueRef::String("*") => Ok(Question {
+            all: true,
+            ..Question::default()
+        }),
+        ValueRef::Document(_) => {
+            let known = ["showDetails", "allParameters", "setAt"];
+            let Some(options) = args.nested("getParameter", &known)? else {
+                return Ok(Question::default());
+            };
+            let set_at = match options.string("setAt")? {
+                None => None,
+                Some("startup") => Some(SetAt::Startup),
+                Some("runtime") => Some(SetAt::Runtime),
+                Some(other) => {
+                    return Err(Error::bad_value(format!(
+                        "Enumeration value '{other}' for field 'getParameter.setAt' is not a valid value."
+                    )));
+                }
+            };
+            Ok(Question {
+                all: options.lenient_boolean("allParameters")?.unwrap_or(false),
+                details: options.lenient_boolean("showDetails")?.unwrap_or(false),
+                set_at,
+            })
+        }
+        _ => Ok(Question::default()),
+    }
+}
+
+fn get(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+    let args = Args::new("getParameter", request.body.as_ref());
+    let question = question(&args)?;
+    let mut reply = DocumentBuilder::new();
+    for spec in PARAMETERS {
+        let asked = question.all || args.element(spec.name).is_some();
+        let fits = match question.set_at {
+            Some(SetAt::Startup) => spec.set_at.startup(),
+            Some(_) => spec.set_at.runtime(),
+            None => true,
+        };
+        if asked && fits {
+            let value = database.services().parameters.value(spec.name);
+            reply.append(spec.name, shown(spec.set_at, value, question.details));
+        }
+    }
+    for name in FACTS {
+        let asked = question.all || args.element(name).is_some();
+        if asked && question.set_at.is_none() {
+            reply.append(name, shown(SetAt::Never, fact(name), question.details));
+        }
+    }
+    if reply.is_empty() {
+        return Err(Error::invalid_options("no option found to get"));
+    }
+    Ok(reply.finish())
+}
+
+fn shown(set_at: SetAt, value: Option<Value>, details: bool) -> Option<Value> {
+    if !details {
+        return value;
+    }
+    Some(
+        doc! {
+            "value": value,
+            "settableAtRuntime": set_at.runtime(),
+            "settableAtStartup": set_at.startup(),
+        }
+        .into(),
+    )
+}
+
+/// All are checked before the first is set, so that a refused command changes nothing.
+fn set(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+    let parameters = &database.services().parameters;
+    let given = request.body.iter().skip(1);
+    let given: Vec<_> = given.filter(|e| !generic::is_generic(e.name())).collect();
+    if given.is_empty() {
+        return Err(Error::invalid_options(
+            "no option found to set, use help:true to see options ",
+        ));
+    }
+    for element in &given {
+        parameters.check_at_runtime(element.name(), element.value())?;
+    }
+    let mut before = Value::Missing;
+    for element in &given {
+        let was = parameters.set_at_runtime(element.name(), element.value())?;
+        if before.is_missing() {
+            before = was;
+        }
+    }
+    database.obey_parameters();
+    Ok(doc! {"was": before})
+}

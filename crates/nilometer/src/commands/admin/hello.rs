@@ -1,0 +1,215 @@
+//! `hello` and its elder `isMaster`: what a client asks before anything else.
+//!
+//! The answer describes a standalone server: no `setName` and no `msg`, so drivers try neither
+//! transactions nor retryable writes. `topologyVersion` is left out on purpose: a client that has
+//! none polls, a client that has one expects its question to be held until the topology changes,
+//! and here it never does.
+//!
+//! Fields that are not known are ignored, as the handshake must be understood across versions. The
+//! first message of a login may come with it (`speculativeAuthenticate`) and is answered with it, if
+//! it can be.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Document, DocumentBuilder, Value, ValueRef};
+
+use crate::args::Args;
+use crate::commands::security::authentication;
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::limits;
+use crate::operation::Request;
+use crate::services::TIMEOUT_MINUTES;
+use crate::session::ClientMetadata;
+
+/// The oldest and the newest wire version: that of MongoDB 8.0.
+const WIRE_VERSION_MIN: i32 = 0;
+const WIRE_VERSION_MAX: i32 = 25;
+
+/// Bytes of the `client` document.
+const CLIENT_METADATA_BYTES_MAX: usize = 512;
+
+/// Bytes of the application's name.
+const APPLICATION_NAME_BYTES_MAX: usize = 128;
+
+/// `maxAwaitTimeMS` without `topologyVersion`, or the other way round.
+const AWAIT_WITHOUT_TOPOLOGY: i32 = 31_368;
+
+pub(crate) const HELLO: CommandSpec = CommandSpec {
+    fields: Fields::Any,
+    secrets: &["speculativeAuthenticate"],
+    in_api_v1: true,
+    ..CommandSpec::new(
+        "hello",
+        "Describes this server to a client.",
+        Authorization::Open,
+        hello,
+    )
+};
+
+pub(crate) const IS_MASTER: CommandSpec = CommandSpec {
+    aliases: &["ismaster"],
+    fields: Fields::Any,
+    secrets: &["speculativeAuthenticate"],
+    in_api_v1: true,
+    ..CommandSpec::new(
+        "isMaster",
+        "Describes this server to a client that does not know hello yet.",
+        Authorization::Open,
+        is_master,
+    )
+};
+
+fn hello(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    answer(database, context, request, "isWritablePrimary")
+}
+
+fn is_master(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    answer(database, context, request, "ismaster")
+}
+
+fn answer(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+    primary: &str,
+) -> Result<Document> {
+    let args = Args::new(context.spec.name, request.body.as_ref());
+    check_await(&args)?;
+    note_client(database, context, &args)?;
+    let compression = common_compressors(context, &args)?;
+    let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let mut reply = DocumentBuilder::with_capacity(320);
+    if args.lenient_boolean("helloOk")? == Some(true) {
+        reply.append("helloOk", true);
+    }
+    reply
+        .append(primary, true)
+        .append("maxBsonObjectSize", int(limits::DOCUMENT_BYTES_MAX))
+        .append("maxMessageSizeBytes", int(limits::MESSAGE_BYTES_MAX))
+        .append("maxWriteBatchSize", int(limits::WRITE_BATCH_MAX))
+        .append(
+            "localTime",
+            Value::DateTime(database.services().clock.now_ms()),
+        )
+        .append("logicalSessionTimeoutMinutes", TIMEOUT_MINUTES)
+        .append(
+            "connectionId",
+            connection_number(context.session.connection_id),
+        )
+        .append("minWireVersion", WIRE_VERSION_MIN)
+        .append("maxWireVersion", WIRE_VERSION_MAX)
+        .append("readOnly", false)
+        .append("compression", compression);
+    if let Some(user) = args.string("saslSupportedMechs")? {
+        reply.append(
+            "saslSupportedMechs",
+            authentication::mechanisms(database, user),
+        );
+    }
+    if let Some(given) = args.document("speculativeAuthenticate")? {
+        let answer = authentication::speculate(database, context, given);
+        reply.append("speculativeAuthenticate", answer);
+    }
+    Ok(reply.finish())
+}
+
+/// As the smaller type where it fits, as MongoDB shows it.
+pub(crate) fn connection_number(id: i64) -> Value {
+    i32::try_from(id).map_or(Value::Int64(id), Value::Int32)
+}
+
+/// A client that waits for a change of topology must say which topology it knows.
+fn check_await(args: &Args<'_>) -> Result<()> {
+    let topology = args.document("topologyVersion")?.is_some();
+    let time = args.integer_at_least("maxAwaitTimeMS", 0)?.is_some();
+    match (topology, time) {
+        (true, false) => Err(Error::location(
+            AWAIT_WITHOUT_TOPOLOGY,
+            "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'",
+        )),
+        (false, true) => Err(Error::location(
+            AWAIT_WITHOUT_TOPOLOGY,
+            "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Keeps what the client tells about itself; it may tell it once.
+fn note_client(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    args: &Args<'_>,
+) -> Result<()> {
+    let Some(client) = args.document("client")? else {
+        return Ok(());
+    };
+    if context.session.client.document.is_some() {
+        return Err(Error::new(
+            ErrorCode::ClientMetadataCannotBeMutated,
+            "The client metadata document may only be sent in the first hello",
+        ));
+    }
+    let size = client.as_bytes().len();
+    if size > CLIENT_METADATA_BYTES_MAX {
+        return Err(Error::new(
+            ErrorCode::ClientMetadataDocumentTooLarge,
+            format!(
+                "The client metadata document must be less then or equal to {CLIENT_METADATA_BYTES_MAX} bytes, it has {size}"
+            ),
+        ));
+    }
+    let name = client
+        .get("application")
+        .as_document()
+        .map(|a| a.get("name"));
+    if let Some(ValueRef::String(name)) = name
+        && name.len() > APPLICATION_NAME_BYTES_MAX
+    {
+        return Err(Error::new(
+            ErrorCode::ClientMetadataAppNameTooLarge,
+            format!(
+                "The 'client.application.name' field must be less then or equal to {APPLICATION_NAME_BYTES_MAX} bytes in the client metadata document"
+            ),
+        ));
+    }
+    let client = ClientMetadata {
+        document: Some(client.to_document()),
+        ..context.session.client.as_ref().clone()
+    };
+    let session = &mut *context.session;
+    session.client = Arc::new(client);
+    let connections = &database.services().connections;
+    connections.update(session.connection_id, &session.client);
+    Ok(())
+}
+
+/// The compressors both sides know, in the server's order; missing if the client asks for none.
+fn common_compressors(context: &CommandContext<'_>, args: &Args<'_>) -> Result<Value> {
+    let Some(known) = args.array("compression")? else {
+        return Ok(Value::Missing);
+    };
+    let known: Vec<&str> = known.iter().filter_map(ValueRef::as_str).collect();
+    let common: Vec<Value> = context
+        .session
+        .compressors
+        .iter()
+        .filter(|name| known.contains(name))
+        .map(|name| Value::from(*name))
+        .collect();
+    Ok(if common.is_empty() {
+        Value::Missing
+    } else {
+        Value::from(common)
+    })
+}

@@ -1,0 +1,41 @@
+//! `listCommands`: the command table, for clients.
+
+use nilometer_bson::{Document, DocumentBuilder, Value, array, doc};
+
+use crate::commands::{Access, Authorization, COMMANDS, CommandContext, CommandSpec};
+use crate::database::Database;
+use crate::error::Result;
+use crate::operation::Request;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    aliases: &["listcommands"],
+    ..CommandSpec::new(
+        "listCommands",
+        "Lists the commands of this server.",
+        Authorization::LoggedIn,
+        run,
+    )
+};
+
+fn run(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    let mut commands = DocumentBuilder::with_capacity(8192);
+    for command in COMMANDS {
+        let versions = if command.in_api_v1 {
+            array!["1"]
+        } else {
+            array![]
+        };
+        commands.append(
+            command.name,
+            doc! {
+                "help": command.help,
+                "requiresAuth": command.authorization.needs_login(),
+                "secondaryOk": command.access != Access::Write,
+                "adminOnly": command.admin_only,
+                "apiVersions": versions,
+                "deprecatedApiVersions": array![],
+            },
+        );
+    }
+    Ok(doc! {"commands": Value::from(commands.finish())})
+}

@@ -1,0 +1,147 @@
+//! `compact` and `reIndex`; and `splitVector`, which is refused.
+
+use nilometer_bson::{Array, Document, Value, doc};
+
+use crate::args::Args;
+use crate::auth::Action;
+use crate::catalog::{CatalogEntry, Collection, Namespace};
+use crate::commands::ddl::indexes;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::database::indexes::{IndexSide, id_index, shown_indexes};
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+use std::sync::Arc;
+
+pub(crate) const COMPACT: CommandSpec = CommandSpec {
+    access: Access::Write,
+    fields: Fields::Only(&["force", "freeSpaceTargetMB", "dryRun"]),
+    ..CommandSpec::new(
+        "compact",
+        "Merges what is stored of a collection, so that its files shrink.",
+        Authorization::OnCollection(&[Action::Compact]),
+        compact,
+    )
+};
+
+pub(crate) const RE_INDEX: CommandSpec = CommandSpec {
+    access: Access::Write,
+    ..CommandSpec::new(
+        "reIndex",
+        "Makes the indexes of a collection anew.",
+        Authorization::OnCollection(&[Action::ReIndex]),
+        re_index,
+    )
+};
+
+pub(crate) const SPLIT_VECTOR: CommandSpec = CommandSpec {
+    access: Access::Read,
+    fields: Fields::Only(&[
+        "keyPattern",
+        "min",
+        "max",
+        "maxChunkSize",
+        "maxChunkSizeBytes",
+        "maxSplitPoints",
+        "maxChunkObjects",
+        "force",
+    ]),
+    ..CommandSpec::new(
+        "splitVector",
+        "Refused: nothing is sharded.",
+        Authorization::OnCollection(&[Action::SplitVector]),
+        split_vector,
+    )
+};
+
+/// Merges the collection's keyspaces. The engine merges all it keeps in one go, so other
+/// collections gain too; what is reported is this one's.
+fn compact(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("compact", request.body.as_ref());
+    let namespace = Namespace::new(context.database_name(), args.required_string("compact")?)?;
+    args.lenient_boolean("force")?;
+    args.integer_at_least("freeSpaceTargetMB", 1)?;
+    let dry_run = args.lenient_boolean("dryRun")?.unwrap_or(false);
+    let collection = match database.catalog().timeseries(&namespace) {
+        Some(buckets) => buckets,
+        None => ordinary(database, &namespace)?,
+    };
+    if dry_run {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "compact cannot estimate what it would free: 'dryRun' is not supported",
+        ));
+    }
+    let bytes = || -> Result<u64> {
+        let mut bytes = 0;
+        for keyspace in collection.keyspaces() {
+            bytes += database.engine().keyspace_statistics(keyspace)?.disk_bytes;
+        }
+        Ok(bytes)
+    };
+    let before = bytes()?;
+    database.engine().settle()?;
+    let freed = before.saturating_sub(bytes()?);
+    Ok(doc! { "bytesFreed": i64::try_from(freed).unwrap_or(i64::MAX) })
+}
+
+fn re_index(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("reIndex", request.body.as_ref());
+    let namespace = Namespace::new(context.database_name(), args.required_string("reIndex")?)?;
+    let collection = ordinary(database, &namespace)?;
+    if collection.timeseries.is_some() {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "reIndex is not supported on the buckets of time-series collections",
+        ));
+    }
+    let interrupt = || context.operation.check_interrupt();
+    database
+        .records()
+        .rebuild_indexes(&collection, &interrupt)?;
+    let count = indexes::count(&collection);
+    let own = id_index(&collection).into_iter();
+    let others = shown_indexes(&collection, IndexSide::Stored);
+    let others = others.iter().map(|index| index.spec.to_document());
+    let listed: Array = own.chain(others).map(Value::Document).collect();
+    Ok(doc! { "nIndexesWas": count, "nIndexes": count, "indexes": listed })
+}
+
+fn split_vector(
+    database: &Database,
+    _: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("splitVector", request.body.as_ref());
+    // Unlike other commands it is given the whole namespace.
+    let name = args.required_string("splitVector")?;
+    let (db, collection) = name.split_once('.').unwrap_or((name, ""));
+    ordinary(database, &Namespace::new(db, collection)?)?;
+    Err(Error::new(
+        ErrorCode::CommandNotSupported,
+        "splitVector is not supported: nothing is sharded",
+    ))
+}
+
+/// The collection called `namespace`; a view is none.
+pub(crate) fn ordinary(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
+    match database.catalog().get(namespace) {
+        Some(CatalogEntry::Collection(found)) => Ok(found),
+        Some(CatalogEntry::View(_)) => Err(Error::new(
+            ErrorCode::CommandNotSupportedOnView,
+            format!("Namespace {namespace} is a view, not a collection"),
+        )),
+        None => Err(Error::new(
+            ErrorCode::NamespaceNotFound,
+            format!("ns does not exist: {namespace}"),
+        )),
+    }
+}

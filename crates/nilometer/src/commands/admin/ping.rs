@@ -1,0 +1,22 @@
+//! `ping`: is the server there?
+
+use nilometer_bson::Document;
+
+use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::database::Database;
+use crate::error::Result;
+use crate::operation::Request;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    in_api_v1: true,
+    ..CommandSpec::new(
+        "ping",
+        "Answers, and does nothing else.",
+        Authorization::Open,
+        run,
+    )
+};
+
+fn run(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    Ok(Document::new())
+}

@@ -1,0 +1,38 @@
+//! Questions about replica sets, which a standalone refuses by name so that tools know it for one.
+
+use nilometer_bson::Document;
+
+use crate::auth::Action;
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+
+pub(crate) const STATUS: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Any,
+    ..CommandSpec::new(
+        "replSetGetStatus",
+        "Refused: this is no replica set.",
+        Authorization::OnCluster(&[Action::ReplSetGetStatus]),
+        refuse,
+    )
+};
+
+pub(crate) const CONFIG: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Any,
+    ..CommandSpec::new(
+        "replSetGetConfig",
+        "Refused: this is no replica set.",
+        Authorization::OnCluster(&[Action::ReplSetGetConfig]),
+        refuse,
+    )
+};
+
+fn refuse(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    Err(Error::new(
+        ErrorCode::NoReplicationEnabled,
+        "not running with --replSet",
+    ))
+}

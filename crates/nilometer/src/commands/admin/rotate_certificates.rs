@@ -1,0 +1,48 @@
+//! `rotateCertificates`: the transport reads its certificates anew.
+//!
+//! Connections that are open stay as they are; new ones get the new certificates. Files that cannot
+//! be used are told of, and nothing changes.
+
+use nilometer_bson::Document;
+
+use crate::args::Args;
+use crate::auth::Action;
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Only(&["message"]),
+    ..CommandSpec::new(
+        "rotateCertificates",
+        "Reads the certificates of the server anew.",
+        Authorization::OnCluster(&[Action::RotateCertificates]),
+        run,
+    )
+};
+
+fn run(database: &Database, _: &mut CommandContext<'_>, request: &Request) -> Result<Document> {
+    let args = Args::new("rotateCertificates", request.body.as_ref());
+    let message = args.string("message")?;
+    let Some(rotate) = database.services().rotate_certificates.get() else {
+        return Err(Error::new(
+            ErrorCode::CommandFailed,
+            "there are no certificates to rotate: the server was started without TLS",
+        ));
+    };
+    rotate().map_err(|reason| {
+        Error::new(
+            ErrorCode::InvalidSSLConfiguration,
+            format!("the certificates stay as they were: {reason}"),
+        )
+    })?;
+    tracing::info!(
+        c = "NETWORK",
+        id = 4_913_400,
+        message,
+        "Rotated certificates"
+    );
+    Ok(Document::new())
+}

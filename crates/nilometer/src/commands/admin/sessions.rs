@@ -1,0 +1,190 @@
+//! `startSession`, `endSessions`, `refreshSessions`, `killSessions`, `killAllSessions`.
+//!
+//! A driver makes up session ids itself and rarely starts one here. Ending a session forgets it;
+//! killing one also interrupts what runs under it.
+
+use nilometer_bson::{Binary, Document, Value, doc};
+
+use crate::args::Args;
+use crate::auth::{Action, Target};
+use crate::commands::security::authorization::may;
+use crate::commands::{Authorization, CommandContext, CommandSpec};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+use crate::services::{OperationEntry, Services, TIMEOUT_MINUTES};
+use crate::session::{SessionId, UserName};
+
+/// Sessions in one command.
+const SESSIONS_MAX: usize = 10_000;
+
+pub(crate) const START: CommandSpec = CommandSpec::new(
+    "startSession",
+    "Starts a logical session.",
+    Authorization::LoggedIn,
+    start,
+);
+
+pub(crate) const END: CommandSpec = CommandSpec {
+    in_api_v1: true,
+    write_concern: true,
+    ..CommandSpec::new(
+        "endSessions",
+        "Ends logical sessions.",
+        Authorization::LoggedIn,
+        end,
+    )
+};
+
+pub(crate) const REFRESH: CommandSpec = CommandSpec {
+    in_api_v1: true,
+    ..CommandSpec::new(
+        "refreshSessions",
+        "Keeps logical sessions from timing out.",
+        Authorization::LoggedIn,
+        refresh,
+    )
+};
+
+pub(crate) const KILL: CommandSpec = CommandSpec::new(
+    "killSessions",
+    "Ends logical sessions and what runs under them.",
+    Authorization::LoggedIn,
+    kill,
+);
+
+pub(crate) const KILL_ALL: CommandSpec = CommandSpec::new(
+    "killAllSessions",
+    "Ends all logical sessions and what runs under them.",
+    Authorization::OnCluster(&[Action::KillAnySession]),
+    kill_all,
+);
+
+/// The sessions the field called `command` lists.
+fn listed(command: &str, request: &Request) -> Result<Vec<SessionId>> {
+    let args = Args::new(command, request.body.as_ref());
+    let array = args.required_array(command)?;
+    let mut ids = Vec::new();
+    for (at, value) in array.iter().enumerate() {
+        if at == SESSIONS_MAX {
+            return Err(Error::new(
+                ErrorCode::InvalidLength,
+                format!("{command} takes at most {SESSIONS_MAX} sessions"),
+            ));
+        }
+        ids.push(SessionId::parse(
+            value,
+            &format!("{command}.{command}.{at}"),
+        )?);
+    }
+    Ok(ids)
+}
+
+fn max_sessions(services: &Services) -> usize {
+    usize::try_from(services.parameters.max_sessions()).unwrap_or(usize::MAX)
+}
+
+fn start(database: &Database, context: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    let services = database.services();
+    let id = SessionId(services.ids.uuid());
+    let (user, now_ms) = (context.operation.user.as_ref(), context.operation.now_ms);
+    services
+        .sessions
+        .touch(id, user, now_ms, max_sessions(services))?;
+    let uuid = Binary {
+        subtype: 4,
+        bytes: id.0.as_slice().into(),
+    };
+    Ok(doc! {
+        "id": doc! {"id": Value::from(uuid)},
+        "timeoutMinutes": TIMEOUT_MINUTES,
+    })
+}
+
+fn end(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    for id in listed("endSessions", request)? {
+        database.end_session(id, context.operation.user.as_ref());
+    }
+    Ok(Document::new())
+}
+
+fn refresh(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let services = database.services();
+    for id in listed("refreshSessions", request)? {
+        let (user, now_ms) = (context.operation.user.as_ref(), context.operation.now_ms);
+        services
+            .sessions
+            .touch(id, user, now_ms, max_sessions(services))?;
+    }
+    Ok(Document::new())
+}
+
+fn kill(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let ids = listed("killSessions", request)?;
+    let any = Action::KillAnySession;
+    let all = may(database, context.session, &Target::Cluster, any);
+    let own = context.operation.user.clone();
+    kill_where(database, context, |id, user| {
+        // As in MongoDB, an empty list means all sessions of the user.
+        match ids.is_empty() {
+            true => user == own.as_ref(),
+            false => ids.contains(&id) && (all || user == own.as_ref()),
+        }
+    });
+    Ok(Document::new())
+}
+
+fn kill_all(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("killAllSessions", request.body.as_ref());
+    let users = args.required_array("killAllSessions")?;
+    let mut named = Vec::new();
+    for value in users.iter() {
+        let path = "killAllSessions.killAllSessions";
+        named.push(UserName::parse(value, context.database_name(), path)?);
+    }
+    kill_where(database, context, |_, user| {
+        named.is_empty() || user.is_some_and(|user| named.contains(user))
+    });
+    Ok(Document::new())
+}
+
+/// Ends the sessions that `concerns` picks by id and user, and what runs in them.
+fn kill_where(
+    database: &Database,
+    context: &CommandContext<'_>,
+    concerns: impl Fn(SessionId, Option<&UserName>) -> bool,
+) {
+    let services = database.services();
+    let own = context.operation.id;
+    let concerned = |operation: &OperationEntry| {
+        let user = operation.user.as_ref();
+        operation.id != own && operation.lsid.is_some_and(|id| concerns(id, user))
+    };
+    services
+        .operations
+        .kill_where(ErrorCode::Interrupted, concerned);
+    // Those of a session that was idle for so long that it is forgotten, too.
+    let cursors = &database.queries().cursors;
+    cursors.kill_where(|_, lsid, user| lsid.is_some_and(|id| concerns(id, user)));
+    for session in services.sessions.list(services.clock.now_ms()) {
+        if concerns(session.id, session.user.as_ref()) {
+            services.sessions.end(session.id, session.user.as_ref());
+        }
+    }
+}

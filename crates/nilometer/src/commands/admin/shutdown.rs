@@ -1,0 +1,48 @@
+//! `shutdown`: ends the server.
+//!
+//! Only for a client on the same machine, as long as nobody can log in. An embedded database has
+//! no server to end and says so.
+
+use nilometer_bson::Document;
+
+use crate::args::Args;
+use crate::auth::Action;
+use crate::commands::{Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    admin_only: true,
+    fields: Fields::Only(&["force", "timeoutSecs"]),
+    ..CommandSpec::new(
+        "shutdown",
+        "Ends the server.",
+        Authorization::OnCluster(&[Action::Shutdown]),
+        run,
+    )
+};
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("shutdown", request.body.as_ref());
+    args.lenient_boolean("force")?;
+    args.integer_at_least("timeoutSecs", 0)?;
+    let Some(end) = database.services().shutdown.get() else {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "shutdown: this database is not served by a process of its own",
+        ));
+    };
+    if !context.session.client.same_machine {
+        return Err(Error::new(
+            ErrorCode::Unauthorized,
+            "shutdown must run from localhost when running db without auth",
+        ));
+    }
+    end();
+    Ok(Document::new())
+}

@@ -1,0 +1,94 @@
+//! `collStats` and `dbStats`.
+
+use nilometer_bson::{Document, DocumentBuilder};
+
+use crate::args::Args;
+use crate::auth::Action;
+use crate::catalog::Namespace;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::operation::Request;
+
+pub(crate) const COLL_STATS: CommandSpec = CommandSpec {
+    aliases: &["collstats"],
+    access: Access::Read,
+    read_concern: true,
+    fields: Fields::Only(&["scale"]),
+    ..CommandSpec::new(
+        "collStats",
+        "Shows sizes and counters of a collection.",
+        Authorization::OnCollection(&[Action::CollStats]),
+        coll_stats,
+    )
+};
+
+pub(crate) const DB_STATS: CommandSpec = CommandSpec {
+    aliases: &["dbstats"],
+    access: Access::Read,
+    read_concern: true,
+    fields: Fields::Only(&["scale", "freeStorage"]),
+    ..CommandSpec::new(
+        "dbStats",
+        "Shows sizes of a database.",
+        Authorization::OnDatabase(&[Action::DbStats]),
+        db_stats,
+    )
+};
+
+fn scale(args: &Args<'_>) -> Result<i64> {
+    match args.integer("scale")? {
+        None => Ok(1),
+        Some(scale) if scale > 0 => Ok(scale),
+        Some(scale) => Err(Error::location(
+            51_024,
+            format!("BSON field 'scale' value must be >= 1, actual value '{scale}'"),
+        )),
+    }
+}
+
+fn coll_stats(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("collStats", request.body.as_ref());
+    let namespace = Namespace::new(context.database_name(), args.command_target("collStats")?)?;
+    let stats = database
+        .collections()
+        .storage_stats(&namespace, scale(&args)?)?;
+    let mut out = DocumentBuilder::new();
+    out.append("ns", namespace.to_string());
+    for element in stats.iter() {
+        out.append_element(element);
+    }
+    Ok(out.finish())
+}
+
+fn db_stats(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("dbStats", request.body.as_ref());
+    let tells_free = args.lenient_boolean("freeStorage")?.unwrap_or(false);
+    let stats = database
+        .collections()
+        .db_stats(context.database_name(), scale(&args)?)?;
+    if !tells_free {
+        return Ok(stats);
+    }
+    let mut out = DocumentBuilder::new();
+    for element in stats.iter() {
+        out.append_element(element);
+    }
+    // Tables have no holes: what is removed goes with the file it was in.
+    for name in [
+        "freeStorageSize",
+        "indexFreeStorageSize",
+        "totalFreeStorageSize",
+    ] {
+        out.append(name, 0.0);
+    }
+    Ok(out.finish())
+}

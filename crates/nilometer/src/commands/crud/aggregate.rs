@@ -1,0 +1,183 @@
+//! `aggregate`: a pipeline over a collection, a view, or, with `aggregate: 1`, over what the pipeline
+//! makes itself.
+
+use nilometer_bson::{Document, ValueRef};
+
+use super::find::apply_hint;
+use super::query;
+use super::query::{
+    FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
+};
+use crate::args::Args;
+use crate::commands::ddl::collection_uuid;
+use crate::commands::security::authorization::rules;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{OperationContext, Request};
+use crate::query::cursor::FIRST_BATCH_DEFAULT;
+use crate::query::pipeline::{PipelineContext, Stage, parse_pipeline};
+use crate::query::planner::needs::Needs;
+use crate::services::LatencyClass;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    latency: LatencyClass::Read,
+    takes_memory: true,
+    read_concern: true,
+    write_concern: true,
+    in_api_v1: true,
+    counted: Counted::Command,
+    fields: Fields::Only(FIELDS),
+    ..CommandSpec::new(
+        "aggregate",
+        "Runs an aggregation pipeline.",
+        Authorization::Asks(rules::aggregate),
+        run,
+    )
+};
+
+/// What `aggregate` takes; also read by `explain`.
+pub(crate) const FIELDS: &[&str] = &[
+    "pipeline",
+    "explain",
+    "allowDiskUse",
+    "cursor",
+    "bypassDocumentValidation",
+    "hint",
+    "collation",
+    "let",
+    "isMapReduceCommand",
+    "rawData",
+    collection_uuid::NAME,
+];
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("aggregate", request.body.as_ref());
+    let explain = args.lenient_boolean("explain")?.unwrap_or(false);
+    let cursor = match args.value("cursor") {
+        ValueRef::Missing if explain => None,
+        ValueRef::Missing => {
+            return Err(Error::failed_to_parse(
+                "The 'cursor' option is required, except for aggregate with the explain argument",
+            ));
+        }
+        ValueRef::Document(_) => args.nested("cursor", &["batchSize"])?,
+        _ => {
+            return Err(Error::type_mismatch(
+                "cursor field must be missing or an object",
+            ));
+        }
+    };
+    let planned = plan(database, &context.operation, &args)?;
+    if explain {
+        return super::explain::explained(
+            database,
+            &context.operation,
+            planned,
+            super::explain::Verbosity::QueryPlanner,
+            &request.body,
+        );
+    }
+    let size = match &cursor {
+        Some(cursor) => cursor.integer_at_least("batchSize", 0)?,
+        None => None,
+    };
+    let first = FirstBatch {
+        documents: size.map_or(FIRST_BATCH_DEFAULT, |n| u64::try_from(n).unwrap_or(0)),
+        single: false,
+        no_timeout: false,
+        tail: None,
+    };
+    open_cursor(database, &context.operation, planned, first, &request.body)
+}
+
+/// Parses and plans an `aggregate`.
+pub(crate) fn plan(
+    database: &Database,
+    operation: &OperationContext,
+    args: &Args<'_>,
+) -> Result<Planned> {
+    let collection = match args.value("aggregate") {
+        ValueRef::String(_) => Some(check_collection_name(args, "aggregate")?),
+        value if crate::args::truncated_i64(value) == Some(1) => None,
+        _ => {
+            return Err(Error::failed_to_parse(
+                "Invalid command format: the 'aggregate' field must specify a collection name or 1",
+            ));
+        }
+    };
+    if let Some(name) = collection {
+        collection_uuid::check_read(database, args, &operation.database, name)?;
+    }
+    if args.lenient_boolean("rawData")?.unwrap_or(false) {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "aggregate option 'rawData' is not supported",
+        ));
+    }
+    let options = QueryOptions::parse(database, operation, args, collection)?;
+    let pipeline = args.required_array("pipeline")?;
+    let mut documents = Vec::new();
+    for value in pipeline.iter() {
+        let Some(document) = value.as_document() else {
+            return Err(Error::type_mismatch(
+                "Each element of the 'pipeline' array must be an object",
+            ));
+        };
+        documents.push(document);
+    }
+    let cx = PipelineContext::top(options.expressions.clone());
+    let stages = parse_pipeline(&cx, documents)?;
+    check_input(collection, &operation.database, &stages)?;
+    let hint = args.value("hint");
+    let (builder, plan) = query::plan(
+        database,
+        operation,
+        &options,
+        collection,
+        stages,
+        Needs::All.into(),
+        |input| apply_hint(input, hint),
+    )?;
+    Ok(Planned {
+        namespace: namespace_of(operation, collection.unwrap_or("$cmd.aggregate")),
+        builder,
+        plan,
+    })
+}
+
+/// Stages that make their input need no collection, and those that read the whole server must not
+/// be given one.
+fn check_input(collection: Option<&str>, db: &str, stages: &[Stage]) -> Result<()> {
+    let first = stages.first();
+    let name = first.map_or("", Stage::name);
+    let wants_none = matches!(
+        name,
+        "$documents" | "$currentOp" | "$listLocalSessions" | "$querySettings" | "$queryStats"
+    );
+    match collection {
+        None if name == "$listCatalog" || wants_none => {
+            if name == "$currentOp" && db != "admin" {
+                return Err(Error::new(
+                    ErrorCode::InvalidNamespace,
+                    "$currentOp must be run against the 'admin' database with {aggregate: 1}",
+                ));
+            }
+            Ok(())
+        }
+        None => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("{{aggregate: 1}} is not valid for '{name}'; a collection is required."),
+        )),
+        Some(_) if wants_none => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("'{name}' can only be run with {{aggregate: 1}}"),
+        )),
+        Some(_) => Ok(()),
+    }
+}

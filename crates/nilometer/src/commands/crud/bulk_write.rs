@@ -1,0 +1,433 @@
+//! `bulkWrite`: inserts, updates and deletes over several collections in one command, with a cursor
+//! of what became of each.
+//!
+//! ```text
+//! nsInfo: [{ns: "db.a"}, {ns: "db.b"}]
+//! ops:    [{insert: 0, document: …}, {update: 1, filter: …, updateMods: …}, {delete: 0, filter: …}]
+//!                    └── position in nsInfo
+//! ```
+//!
+//! Inserts that follow one another into one collection are done together.
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
+use nilometer_storage::Durability;
+
+use super::change::{Place, count_value, make_durable};
+use super::insert::{insert_documents, write_batch};
+use super::query;
+use super::query::{FirstBatch, Planned, QueryOptions, open_cursor};
+use super::update::Names;
+use super::{delete, update};
+use crate::args::Args;
+use crate::catalog::Namespace;
+use crate::commands::ddl::collection_uuid;
+use crate::commands::security::authorization::rules;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{OperationContext, Request};
+use crate::query::pipeline::given_documents;
+use crate::query::planner::needs::Needs;
+use crate::services::LatencyClass;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    admin_only: true,
+    access: Access::Write,
+    latency: LatencyClass::Write,
+    takes_memory: true,
+    write_concern: true,
+    in_api_v1: true,
+    // Like the writes it stands for, each of its operations is counted by itself.
+    counted: Counted::Update,
+    fields: Fields::Only(&[
+        "ops",
+        "nsInfo",
+        "ordered",
+        "bypassDocumentValidation",
+        "bypassEmptyTsReplacement",
+        "let",
+        "errorsOnly",
+        "cursor",
+    ]),
+    ..CommandSpec::new(
+        "bulkWrite",
+        "Inserts, updates and deletes in several collections.",
+        Authorization::Asks(rules::bulk_write),
+        run,
+    )
+};
+
+const INSERT: &[&str] = &["insert", "document"];
+const UPDATE: &[&str] = &[
+    "update",
+    "filter",
+    "updateMods",
+    "multi",
+    "upsert",
+    "upsertSupplied",
+    "arrayFilters",
+    "collation",
+    "constants",
+    "hint",
+    "sort",
+];
+const DELETE: &[&str] = &["delete", "filter", "multi", "collation", "hint"];
+
+const UPDATE_NAMES: Names = Names {
+    filter: "filter",
+    update: "updateMods",
+    constants: "constants",
+};
+
+/// What an operation does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Insert,
+    Update,
+    Delete,
+}
+
+/// An operation, its names checked.
+struct Op<'r> {
+    kind: Kind,
+    namespace: usize,
+    args: Args<'r>,
+}
+
+/// What became of one operation.
+#[derive(Default)]
+struct Outcome {
+    n: u64,
+    modified: Option<u64>,
+    upserted: Option<Value>,
+    error: Option<Error>,
+}
+
+#[derive(Default)]
+struct Totals {
+    errors: u64,
+    inserted: u64,
+    matched: u64,
+    modified: u64,
+    upserted: u64,
+    deleted: u64,
+}
+
+/// What goes for all operations.
+struct Bulk<'r> {
+    database: &'r Database,
+    operation: &'r OperationContext,
+    namespaces: Vec<Namespace>,
+    ops: Vec<Op<'r>>,
+    options: QueryOptions,
+    ordered: bool,
+    errors_only: bool,
+    totals: Totals,
+    results: Vec<Document>,
+}
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let operation = &context.operation;
+    let args = Args::new("bulkWrite", request.body.as_ref());
+    let namespaces = namespaces(database, &args, request)?;
+    let ops = ops(&args, request, namespaces.len())?;
+    let batch_size = match args.nested("cursor", &["batchSize"])? {
+        Some(cursor) => cursor.integer_at_least("batchSize", 0)?,
+        None => None,
+    };
+    let mut bulk = Bulk {
+        database,
+        operation,
+        namespaces,
+        ops,
+        options: QueryOptions::parse(database, operation, &args, None)?,
+        ordered: args.boolean("ordered")?.unwrap_or(true),
+        errors_only: args.boolean("errorsOnly")?.unwrap_or(false),
+        totals: Totals::default(),
+        results: Vec::new(),
+    };
+    bulk.perform();
+    make_durable(database, operation)?;
+    let Bulk {
+        totals, results, ..
+    } = bulk;
+    reply(database, operation, totals, results, batch_size, request)
+}
+
+fn namespaces(stored: &Database, args: &Args<'_>, request: &Request) -> Result<Vec<Namespace>> {
+    let infos = request
+        .documents("bulkWrite", "nsInfo")?
+        .ok_or_else(|| args.missing("nsInfo"))?;
+    let mut out: Vec<Namespace> = Vec::new();
+    for info in infos {
+        let info = Args::new("bulkWrite.nsInfo", info);
+        info.check_names(&["ns", collection_uuid::NAME])?;
+        let name = info.required_string("ns")?;
+        let (database, collection) = name.split_once('.').ok_or_else(|| {
+            Error::new(
+                ErrorCode::InvalidNamespace,
+                format!("Invalid namespace specified '{name}'"),
+            )
+        })?;
+        let namespace = Namespace::new(database, collection)?;
+        collection_uuid::check(stored, &info, &namespace)?;
+        out.push(namespace);
+    }
+    Ok(out)
+}
+
+fn ops<'r>(args: &Args<'_>, request: &'r Request, namespaces: usize) -> Result<Vec<Op<'r>>> {
+    let documents = write_batch(request, args, "ops")?;
+    documents.map(|document| op(document, namespaces)).collect()
+}
+
+fn op(document: DocRef<'_>, namespaces: usize) -> Result<Op<'_>> {
+    let name = document.iter().next().map_or("", |first| first.name());
+    let (kind, known) = match name {
+        "insert" => (Kind::Insert, INSERT),
+        "update" => (Kind::Update, UPDATE),
+        "delete" => (Kind::Delete, DELETE),
+        other => {
+            return Err(Error::new(
+                ErrorCode::BadValue,
+                format!("Unrecognized op type in bulkWrite: '{other}'"),
+            ));
+        }
+    };
+    let args = Args::new("bulkWrite.ops", document);
+    args.check_names(known)?;
+    let namespace = args.integer(name)?.ok_or_else(|| args.missing(name))?;
+    let namespace = usize::try_from(namespace)
+        .ok()
+        .filter(|at| *at < namespaces)
+        .ok_or_else(|| {
+            Error::bad_value(format!(
+                "BulkWrite ops entry {name} has an invalid nsInfo index: {namespace}"
+            ))
+        })?;
+    match kind {
+        Kind::Insert => {
+            args.required_document("document")?;
+        }
+        Kind::Update => {
+            args.required_document("filter")?;
+            update::check_update(&args, args.value("updateMods"), "updateMods")?;
+        }
+        Kind::Delete => {
+            args.required_document("filter")?;
+        }
+    }
+    Ok(Op {
+        kind,
+        namespace,
+        args,
+    })
+}
+
+impl Bulk<'_> {
+    fn perform(&mut self) {
+        let mut at = 0;
+        while let Some(op) = self.ops.get(at) {
+            let (outcomes, failed) = match op.kind {
+                Kind::Insert => self.inserts(at),
+                Kind::Update => single(self.update(op)),
+                Kind::Delete => single(self.delete(op)),
+            };
+            for outcome in outcomes {
+                self.record(at, outcome);
+                at += 1;
+            }
+            if failed && self.ordered {
+                return;
+            }
+        }
+    }
+
+    /// Inserts what follows at `at` into one collection; true if something was refused.
+    fn inserts(&self, at: usize) -> (Vec<Outcome>, bool) {
+        let rest = self.ops.get(at..).unwrap_or_default();
+        let namespace = rest.first().map_or(0, |op| op.namespace);
+        let together = rest
+            .iter()
+            .take_while(|op| op.kind == Kind::Insert && op.namespace == namespace)
+            .count();
+        let group = || rest.iter().take(together);
+        let documents = group().filter_map(|op| op.args.value("document").as_document());
+        let counters = &self.database.services().counters.operations;
+        counters.insert.add(u64::try_from(together).unwrap_or(0));
+        let inserted = self
+            .namespaces
+            .get(namespace)
+            .ok_or_else(|| Error::bad_value("no such namespace"))
+            .and_then(|namespace| {
+                insert_documents(
+                    self.database,
+                    self.operation,
+                    namespace,
+                    documents,
+                    self.ordered,
+                )
+            });
+        let fine = || Outcome {
+            n: 1,
+            ..Outcome::default()
+        };
+        let mut outcomes: Vec<Outcome> = group().map(|_| fine()).collect();
+        let errors = match inserted {
+            Ok((_, errors)) => errors,
+            Err(error) => (0..together).map(|at| (at, error.clone())).collect(),
+        };
+        let failed = !errors.is_empty();
+        if self.ordered
+            && let Some((first, _)) = errors.first()
+        {
+            outcomes.truncate(first + 1);
+        }
+        for (index, error) in errors {
+            if let Some(outcome) = outcomes.get_mut(index) {
+                *outcome = Outcome {
+                    error: Some(error),
+                    ..Outcome::default()
+                };
+            }
+        }
+        (outcomes, failed)
+    }
+
+    fn place(&self, op: &Op<'_>) -> Result<Place<'_>> {
+        let namespace = self.namespaces.get(op.namespace);
+        Ok(Place {
+            database: self.database,
+            operation: self.operation,
+            namespace: namespace.ok_or_else(|| Error::bad_value("no such namespace"))?,
+            options: &self.options,
+            durability: Durability::Buffered,
+        })
+    }
+
+    fn update(&self, op: &Op<'_>) -> Result<Outcome> {
+        let counters = &self.database.services().counters.operations;
+        counters.update.increment();
+        let updated = update::one(self.place(op)?, &op.args, &UPDATE_NAMES)?;
+        Ok(Outcome {
+            n: updated.matched + u64::from(updated.upserted.is_some()),
+            modified: Some(updated.modified),
+            upserted: updated.upserted,
+            error: None,
+        })
+    }
+
+    fn delete(&self, op: &Op<'_>) -> Result<Outcome> {
+        let counters = &self.database.services().counters.operations;
+        counters.delete.increment();
+        let filter = op.args.required_document("filter")?;
+        let multi = op.args.lenient_boolean("multi")?.unwrap_or(false);
+        let n = delete::one(self.place(op)?, &op.args, filter, multi)?;
+        Ok(Outcome {
+            n,
+            ..Outcome::default()
+        })
+    }
+
+    /// Counts an outcome and writes its entry of the cursor.
+    fn record(&mut self, at: usize, outcome: Outcome) {
+        let Some(op) = self.ops.get(at) else { return };
+        let totals = &mut self.totals;
+        match (&outcome.error, op.kind) {
+            (Some(_), _) => totals.errors += 1,
+            (None, Kind::Insert) => totals.inserted += outcome.n,
+            (None, Kind::Delete) => totals.deleted += outcome.n,
+            (None, Kind::Update) => {
+                let upserted = u64::from(outcome.upserted.is_some());
+                totals.matched += outcome.n - upserted;
+                totals.modified += outcome.modified.unwrap_or(0);
+                totals.upserted += upserted;
+            }
+        }
+        if self.errors_only && outcome.error.is_none() {
+            return;
+        }
+        let mut out = DocumentBuilder::new();
+        out.append("ok", if outcome.error.is_some() { 0.0 } else { 1.0 });
+        out.append("idx", i32::try_from(at).unwrap_or(i32::MAX));
+        if let Some(error) = &outcome.error {
+            out.append("code", error.code.0);
+            out.append("errmsg", error.message.as_str());
+            for element in error.details.iter().flat_map(Document::iter) {
+                out.append_element(element);
+            }
+        }
+        out.append("n", count_value(outcome.n));
+        if op.kind == Kind::Update {
+            out.append("nModified", count_value(outcome.modified.unwrap_or(0)));
+        }
+        if let Some(id) = outcome.upserted {
+            out.begin_document("upserted");
+            out.append("_id", id);
+            out.end();
+        }
+        self.results.push(out.finish());
+    }
+}
+
+fn single(outcome: Result<Outcome>) -> (Vec<Outcome>, bool) {
+    let outcome = outcome.unwrap_or_else(|error| Outcome {
+        error: Some(error),
+        ..Outcome::default()
+    });
+    let failed = outcome.error.is_some();
+    (vec![outcome], failed)
+}
+
+/// `{cursor, nErrors, nInserted, …}`.
+fn reply(
+    database: &Database,
+    operation: &OperationContext,
+    totals: Totals,
+    results: Vec<Document>,
+    batch_size: Option<i64>,
+    request: &Request,
+) -> Result<Document> {
+    let none = Args::new("bulkWrite", DocRef::EMPTY);
+    let (builder, plan) = query::plan(
+        database,
+        operation,
+        &QueryOptions::parse(database, operation, &none, None)?,
+        None,
+        vec![given_documents(results)],
+        Needs::All.into(),
+        |_| Ok(()),
+    )?;
+    let planned = Planned {
+        namespace: "admin.$cmd.bulkWrite".to_owned(),
+        builder,
+        plan,
+    };
+    let first = FirstBatch {
+        // All, as far as they fit into a reply.
+        documents: batch_size.map_or(u64::MAX, |n| u64::try_from(n).unwrap_or(0)),
+        single: false,
+        no_timeout: false,
+        tail: None,
+    };
+    let cursor = open_cursor(database, operation, planned, first, &request.body)?;
+    let mut out = DocumentBuilder::with_capacity(cursor.as_bytes().len() + 128);
+    for element in cursor.iter() {
+        out.append_element(element);
+    }
+    for (name, count) in [
+        ("nErrors", totals.errors),
+        ("nInserted", totals.inserted),
+        ("nMatched", totals.matched),
+        ("nModified", totals.modified),
+        ("nUpserted", totals.upserted),
+        ("nDeleted", totals.deleted),
+    ] {
+        out.append(name, count_value(count));
+    }
+    Ok(out.finish())
+}

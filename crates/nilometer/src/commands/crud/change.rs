@@ -1,0 +1,367 @@
+//! What `update`, `delete` and `findAndModify` have in common: where they write, which documents
+//! they mean, and how statements and their errors are counted.
+
+use std::sync::Arc;
+
+use nilometer_bson::order::Collator;
+use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value, ValueRef};
+use nilometer_storage::Durability;
+
+use super::find::natural_direction_of;
+use super::insert::{write_batch, write_error};
+use super::query::{QueryOptions, default_collation, given_collation};
+use crate::args::Args;
+use crate::catalog::{CatalogEntry, Collection, Namespace};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::sort_key::SortPattern;
+use crate::eval::variables::SharedCollator;
+use crate::eval::{EvalContext, ParseContext};
+use crate::index::buckets::BucketIndex;
+use crate::operation::{Bypass, Documents, OperationContext, Request};
+use crate::query::planner::access::hint::{self, Hint};
+use crate::query::planner::access::targets::Targets;
+use crate::query::source::{Collections, Direction, Resolved};
+use crate::write::Selection;
+
+/// What a statement changes the documents of.
+pub(crate) enum Target {
+    /// There is nothing of that name.
+    Absent,
+    /// An ordinary collection.
+    Records(Arc<Collection>),
+    /// Bucket documents, by [`super::raw_change`].
+    Buckets(Arc<Collection>),
+    /// Measurements of these buckets, by [`super::view_change`].
+    Measurements(Arc<Collection>),
+}
+
+/// What is written to under a name.
+pub(crate) fn target(database: &Database, namespace: &Namespace) -> Result<Target> {
+    let catalog = database.catalog();
+    if let Some(buckets) = catalog.timeseries(namespace) {
+        return Ok(Target::Measurements(buckets));
+    }
+    match catalog.get(namespace) {
+        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
+            Ok(Target::Buckets(found))
+        }
+        Some(CatalogEntry::Collection(found)) => Ok(Target::Records(found)),
+        Some(CatalogEntry::View(_)) => Err(Error::new(
+            ErrorCode::CommandNotSupportedOnView,
+            format!("Namespace {namespace} is a view, not a collection"),
+        )),
+        None if namespace.is_system() => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("cannot write to '{namespace}'"),
+        )),
+        None => Ok(Target::Absent),
+    }
+}
+
+/// Where a statement runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) database: &'a Database,
+    pub(crate) operation: &'a OperationContext,
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) options: &'a QueryOptions,
+    pub(crate) durability: Durability,
+}
+
+/// The documents a statement means, parsed.
+pub(crate) struct Selected {
+    pub(crate) filter: MatchExpression,
+    pub(crate) sort: Option<SortPattern>,
+    /// The direction asked for, which also says not to use an index.
+    pub(crate) natural: Option<Direction>,
+    /// The index asked for.
+    pub(crate) hint: Option<Hint>,
+    /// The index over buckets asked for.
+    bucket_index: Option<Arc<BucketIndex>>,
+    /// Where the documents are, if an index knows.
+    pub(crate) targets: Option<Targets>,
+    collator: Option<SharedCollator>,
+}
+
+impl Selected {
+    /// Reads `sort` and `hint` of a statement beside its filter.
+    pub(crate) fn parse(
+        database: &Database,
+        namespace: &Namespace,
+        statement: &Args<'_>,
+        filter: DocRef<'_>,
+        expressions: &ParseContext,
+    ) -> Result<Self> {
+        let Hinted {
+            mut natural,
+            hint,
+            bucket_index,
+        } = hinted(database, namespace, statement.value("hint"))?;
+        let mut sort = None;
+        if let Some(pattern) = statement.document("sort")?.filter(|d| !d.is_empty()) {
+            match natural_direction_of(pattern)? {
+                Some(direction) => natural = Some(direction),
+                None => {
+                    let bad = |e: Error| Error::bad_value(e.message);
+                    sort = Some(SortPattern::parse(pattern, expressions).map_err(bad)?);
+                }
+            }
+        }
+        Ok(Self {
+            filter: MatchExpression::parse(filter, expressions)?.simplify(),
+            sort,
+            natural,
+            hint,
+            bucket_index,
+            targets: None,
+            collator: expressions.collator().cloned(),
+        })
+    }
+
+    /// The selection, under the circumstances of the command.
+    pub(crate) fn selection<'a>(
+        &'a self,
+        multi: bool,
+        durability: Durability,
+        eval: EvalContext<'a>,
+        bypass: Bypass,
+        check_interrupt: &'a dyn Fn() -> Result<()>,
+    ) -> Selection<'a> {
+        Selection {
+            filter: &self.filter,
+            sort: self.sort.as_ref(),
+            multi,
+            backward: self.natural == Some(Direction::Backward),
+            candidates: self.targets.as_ref().map(|targets| targets as _),
+            natural: self.natural.is_some(),
+            hinted: self.bucket_index.as_ref(),
+            durability,
+            eval,
+            bypass,
+            collator: self.collator.as_ref(),
+            check_interrupt,
+        }
+    }
+}
+
+/// What a hint asks for.
+#[derive(Default)]
+struct Hinted {
+    natural: Option<Direction>,
+    hint: Option<Hint>,
+    bucket_index: Option<Arc<BucketIndex>>,
+}
+
+/// The direction or the index a hint asks for; one that names no index is refused.
+fn hinted(database: &Database, namespace: &Namespace, hint: ValueRef<'_>) -> Result<Hinted> {
+    match hint {
+        ValueRef::Missing | ValueRef::Null => return Ok(Hinted::default()),
+        ValueRef::Document(document) if document.is_empty() => return Ok(Hinted::default()),
+        ValueRef::Document(document) => {
+            if let Some(direction) = natural_direction_of(document)? {
+                return Ok(Hinted {
+                    natural: Some(direction),
+                    ..Hinted::default()
+                });
+            }
+        }
+        ValueRef::String(_) => {}
+        _ => return Err(Error::failed_to_parse("Hint must be a string or an object")),
+    }
+    let collections = database.collections();
+    let source = match collections.resolve(&namespace.database, &namespace.collection)? {
+        Resolved::Ordinary(source) => source,
+        Resolved::TimeSeries(source) => match source.hinted(hint)? {
+            Some(index) => {
+                return Ok(Hinted {
+                    bucket_index: Some(index),
+                    ..Hinted::default()
+                });
+            }
+            None => return Err(hint::unknown()),
+        },
+        // There are no documents the hint could mislead about.
+        _ => return Ok(Hinted::default()),
+    };
+    if source.is_clustered() && source.knows_index(hint) {
+        Ok(Hinted {
+            natural: Some(Direction::Forward),
+            ..Hinted::default()
+        })
+    } else if source.view()?.is_some() {
+        let hint = Hint::of(hint);
+        if let Some(hint) = &hint {
+            hint.find(&source.all_indexes()?)?;
+        }
+        Ok(Hinted {
+            hint,
+            ..Hinted::default()
+        })
+    } else if source.knows_index(hint) {
+        Ok(Hinted::default())
+    } else {
+        Err(hint::unknown())
+    }
+}
+
+/// What evaluation may look at during the command.
+pub(crate) fn eval_context<'a>(
+    database: &'a Database,
+    operation: &OperationContext,
+    variables: &'a [Value],
+    expressions: &'a ParseContext,
+) -> EvalContext<'a> {
+    EvalContext {
+        now_ms: operation.now_ms,
+        variables,
+        collator: expressions.collator().map(|c| &**c as &dyn Collator),
+        random: Some(&*database.queries().ids),
+        ..EvalContext::default()
+    }
+}
+
+/// How a change is committed: waiting for the disk, if it is the only one of its command and the
+/// client asked for that.
+pub(crate) fn durability(operation: &OperationContext, only_one: bool) -> Durability {
+    if only_one && waits_for_disk(operation) {
+        Durability::Sync
+    } else {
+        Durability::Buffered
+    }
+}
+
+/// Waits for the disk behind many changes, if the client asked for that.
+pub(crate) fn make_durable(database: &Database, operation: &OperationContext) -> Result<()> {
+    if waits_for_disk(operation) {
+        database.records().sync()?;
+    }
+    Ok(())
+}
+
+fn waits_for_disk(operation: &OperationContext) -> bool {
+    operation.write_concern.journaled && operation.write_concern.acknowledged
+}
+
+/// The statements of a command and the options that go for all of them.
+pub(crate) struct Statements<'r> {
+    pub(crate) namespace: Namespace,
+    pub(crate) options: QueryOptions,
+    pub(crate) documents: Documents<'r>,
+    ordered: bool,
+}
+
+impl<'r> Statements<'r> {
+    /// Reads the options of `command` and checks the names in its statements, which are in the
+    /// field `field`.
+    pub(crate) fn parse(
+        command: &'static str,
+        field: &str,
+        known: &[&str],
+        database: &Database,
+        operation: &OperationContext,
+        request: &'r Request,
+    ) -> Result<Self> {
+        let args = Args::new(command, request.body.as_ref());
+        let namespace = Namespace::new(&operation.database, args.required_string(command)?)?;
+        let ordered = args.boolean("ordered")?.unwrap_or(true);
+        let documents = write_batch(request, &args, field)?;
+        for document in documents.clone() {
+            Args::new(format!("{command}.{field}"), document).check_names(known)?;
+        }
+        Ok(Self {
+            namespace,
+            options: QueryOptions::parse(database, operation, &args, None)?,
+            documents,
+            ordered,
+        })
+    }
+
+    /// True if the command is one statement, which `is_multi` says is about one document.
+    pub(crate) fn is_one_change(&self, is_multi: impl Fn(&Args<'_>) -> bool) -> bool {
+        let mut documents = self.documents.clone();
+        match (documents.next(), documents.next()) {
+            (Some(only), None) => !is_multi(&Args::new("", only)),
+            _ => false,
+        }
+    }
+
+    /// Runs the statements one after the other; those that fail give an entry of `writeErrors`, and
+    /// the first such ends an ordered command.
+    pub(crate) fn run(
+        &self,
+        mut statement: impl FnMut(usize, DocRef<'_>) -> Result<()>,
+    ) -> Vec<Value> {
+        let mut errors = Vec::new();
+        for (index, document) in self.documents.clone().enumerate() {
+            if let Err(error) = statement(index, document) {
+                errors.push(write_error(index, &error));
+                if self.ordered {
+                    break;
+                }
+            }
+        }
+        errors
+    }
+}
+
+/// Ends a reply with `writeErrors`, if there are any.
+pub(crate) fn append_errors(reply: &mut DocumentBuilder, errors: Vec<Value>) {
+    if !errors.is_empty() {
+        reply.append(
+            "writeErrors",
+            Value::Array(errors.into_iter().collect::<Array>()),
+        );
+    }
+}
+
+/// A count as replies have it.
+pub(crate) fn count_value(count: u64) -> Value {
+    match i32::try_from(count) {
+        Ok(count) => Value::Int32(count),
+        Err(_) => Value::Int64(i64::try_from(count).unwrap_or(i64::MAX)),
+    }
+}
+
+/// What expressions of a statement refer to, under its collation, or else the collection's.
+pub(crate) fn expressions_of(place: Place<'_>, statement: &Args<'_>) -> Result<ParseContext> {
+    let Namespace {
+        database,
+        collection,
+    } = place.namespace;
+    let collation = match given_collation(statement)? {
+        Some(given) => given,
+        None => default_collation(place.database, database, collection)?,
+    };
+    let expressions = place.options.expressions.clone();
+    Ok(expressions.with_collator(collation.shared()))
+}
+
+/// The constants of a statement (`c`), added to the variables of the command.
+pub(crate) fn with_constants(
+    place: Place<'_>,
+    statement: &Args<'_>,
+    constants: Option<DocRef<'_>>,
+) -> Result<(ParseContext, Vec<Value>)> {
+    let mut expressions = expressions_of(place, statement)?;
+    let options = place.options;
+    let mut variables = options.variables.to_vec();
+    for element in constants.into_iter().flatten() {
+        crate::eval::variables::check_user_name(element.name())?;
+        expressions.define(element.name());
+        variables.push(element.value().to_value());
+    }
+    Ok((expressions, variables))
+}
+
+/// The entries of `upserted`.
+pub(crate) fn upserted(list: Vec<(usize, Value)>) -> Vec<Document> {
+    let entries = list.into_iter().map(|(index, id)| {
+        let mut entry = DocumentBuilder::new();
+        entry.append("index", i32::try_from(index).unwrap_or(i32::MAX));
+        entry.append("_id", id);
+        entry.finish()
+    });
+    entries.collect()
+}

@@ -1,0 +1,147 @@
+//! `count`: how many documents match.
+
+use nilometer_bson::{Document, Value, doc};
+
+use super::find::apply_hint;
+use super::query;
+use super::query::{Planned, QueryOptions, check_collection_name, namespace_of};
+use crate::args::Args;
+use crate::auth::Action;
+use crate::commands::ddl::collection_uuid;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::Result;
+use crate::eval::matcher::MatchExpression;
+use crate::operation::{OperationContext, Request};
+use crate::query::pipeline::{MatchStage, Stage};
+use crate::query::planner::needs::Needs;
+use crate::query::planner::{AccessPath, Input};
+use crate::services::LatencyClass;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    latency: LatencyClass::Read,
+    takes_memory: true,
+    read_concern: true,
+    in_api_v1: true,
+    counted: Counted::Command,
+    fields: Fields::Only(FIELDS),
+    ..CommandSpec::new(
+        "count",
+        "Counts documents.",
+        Authorization::OnCollection(&[Action::Find]),
+        run,
+    )
+};
+
+/// What `count` takes; also read by `explain`.
+pub(crate) const FIELDS: &[&str] = &[
+    "query",
+    "limit",
+    "skip",
+    "hint",
+    "collation",
+    "fields",
+    collection_uuid::NAME,
+];
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("count", request.body.as_ref());
+    let planned = plan(database, &context.operation, &args)?;
+    let counted = match known_count(&planned)? {
+        Some(counted) => counted,
+        None => {
+            let mut executor = planned.executor()?;
+            let mut counted = 0u64;
+            while let Some(batch) = executor.next(&context.operation)? {
+                counted += batch.len() as u64;
+            }
+            counted
+        }
+    };
+    Ok(doc! {"n": number(counted)})
+}
+
+/// An int where it fits, as MongoDB answers.
+fn number(counted: u64) -> Value {
+    match i32::try_from(counted) {
+        Ok(small) => Value::Int32(small),
+        Err(_) => Value::Int64(i64::try_from(counted).unwrap_or(i64::MAX)),
+    }
+}
+
+/// All records of an ordinary collection are counted without being read.
+fn known_count(planned: &Planned) -> Result<Option<u64>> {
+    let Input::Records(input) = &planned.plan.input else {
+        return Ok(None);
+    };
+    if input.filter.is_some() || !matches!(input.access, AccessPath::CollectionScan) {
+        return Ok(None);
+    }
+    let mut counted = None;
+    for stage in &planned.plan.stages {
+        let all = match counted {
+            Some(counted) => counted,
+            None => input.source.count_estimate()?,
+        };
+        counted = Some(match stage {
+            Stage::Skip(n) => all.saturating_sub(*n),
+            Stage::Limit(n) => all.min(*n),
+            _ => return Ok(None),
+        });
+    }
+    match counted {
+        Some(counted) => Ok(Some(counted)),
+        None => Ok(Some(input.source.count_estimate()?)),
+    }
+}
+
+/// Parses and plans a `count`: the documents to be counted, without their fields.
+pub(crate) fn plan(
+    database: &Database,
+    operation: &OperationContext,
+    args: &Args<'_>,
+) -> Result<Planned> {
+    let collection = check_collection_name(args, "count")?;
+    collection_uuid::check_read(database, args, &operation.database, collection)?;
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
+    args.value("fields");
+    let mut stages = Vec::new();
+    if let Some(query) = args.document("query")? {
+        let filter = MatchExpression::parse(query, &options.expressions)?.simplify();
+        if !matches!(filter, MatchExpression::AlwaysTrue) {
+            stages.push(Stage::Match(MatchStage {
+                filter,
+                source: query.to_document(),
+            }));
+        }
+    }
+    match args.integer_at_least("skip", 0)? {
+        None | Some(0) => {}
+        Some(n) => stages.push(Stage::Skip(n.unsigned_abs())),
+    }
+    // A negative limit means its size, as it did in the oldest clients.
+    match args.integer("limit")? {
+        None | Some(0) => {}
+        Some(n) => stages.push(Stage::Limit(n.unsigned_abs())),
+    }
+    let hint = args.value("hint");
+    let (builder, plan) = query::plan(
+        database,
+        operation,
+        &options,
+        Some(collection),
+        stages,
+        Needs::none().into(),
+        |input| apply_hint(input, hint),
+    )?;
+    Ok(Planned {
+        namespace: namespace_of(operation, collection),
+        builder,
+        plan,
+    })
+}

@@ -1,0 +1,164 @@
+//! `distinct`: the different values a field has.
+//!
+//! Arrays on the way and at the end of the path are looked into, one level each; a missing field
+//! gives nothing. Values that compare equal are one, shown as first met.
+
+use std::collections::HashSet;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+
+use super::find::apply_hint;
+use super::query;
+use super::query::{Planned, QueryOptions, Wanted, check_collection_name, namespace_of};
+use crate::args::Args;
+use crate::auth::Action;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::eval::Collation;
+use crate::eval::collation::CollatedValue;
+use crate::eval::matcher::{LeafArrays, MatchExpression, MatchPath};
+use crate::operation::{OperationContext, Request};
+use crate::query::pipeline::{MatchStage, Stage};
+use crate::query::planner::needs::Needs;
+use crate::query::planner::rules::{DistinctMetas, Rule, distinct_values};
+use crate::services::LatencyClass;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    latency: LatencyClass::Read,
+    takes_memory: true,
+    read_concern: true,
+    in_api_v1: true,
+    counted: Counted::Command,
+    fields: Fields::Only(FIELDS),
+    ..CommandSpec::new(
+        "distinct",
+        "Lists the different values of a field.",
+        Authorization::OnCollection(&[Action::Find]),
+        run,
+    )
+};
+
+/// What `distinct` takes; also read by `explain`.
+pub(crate) const FIELDS: &[&str] = &["key", "query", "collation", "hint"];
+
+/// Bytes of values one answer holds.
+const DISTINCT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The answer would be larger.
+const DISTINCT_TOO_BIG: i32 = 17_217;
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("distinct", request.body.as_ref());
+    let path = MatchPath::new(args.required_string("key")?);
+    let planned = plan(database, &context.operation, &args)?;
+    let mut values = Values::new(Collation::from(planned.builder.settings.collator.clone()));
+    let mut executor = planned.executor()?;
+    while let Some(rows) = executor.next_rows(&context.operation)? {
+        for row in &rows {
+            values.collect(&path, row.as_ref())?;
+        }
+    }
+    values.out.end();
+    Ok(values.out.finish())
+}
+
+struct Values {
+    seen: HashSet<CollatedValue>,
+    collation: Collation,
+    out: DocumentBuilder,
+}
+
+impl Values {
+    fn new(collation: Collation) -> Self {
+        let mut out = DocumentBuilder::new();
+        out.begin_array("values");
+        Self {
+            seen: HashSet::new(),
+            collation,
+            out,
+        }
+    }
+
+    fn collect(&mut self, path: &MatchPath, document: DocRef<'_>) -> Result<()> {
+        let root = ValueRef::Document(document);
+        path.visit(root, LeafArrays::Whole, &mut |value, _| {
+            match value {
+                ValueRef::Missing => {}
+                ValueRef::Array(array) => {
+                    for element in array.iter() {
+                        self.add(element)?;
+                    }
+                }
+                other => self.add(other)?,
+            }
+            Ok(false)
+        })?;
+        Ok(())
+    }
+
+    fn add(&mut self, value: ValueRef<'_>) -> Result<()> {
+        let count = self.seen.len();
+        if !self.seen.insert(self.collation.key(value.to_value())) {
+            return Ok(());
+        }
+        self.out.append_indexed(count, value);
+        if self.out.len() > DISTINCT_BYTES_MAX {
+            return Err(Error::location(
+                DISTINCT_TOO_BIG,
+                "distinct too big, 16mb cap",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Parses and plans a `distinct`: the documents, with the field alone.
+pub(crate) fn plan(
+    database: &Database,
+    operation: &OperationContext,
+    args: &Args<'_>,
+) -> Result<Planned> {
+    let collection = check_collection_name(args, "distinct")?;
+    let key = args.required_string("key")?;
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
+    let mut stages = Vec::new();
+    if let Some(query) = args.document("query")? {
+        let filter = MatchExpression::parse(query, &options.expressions)?.simplify();
+        if !matches!(filter, MatchExpression::AlwaysTrue) {
+            stages.push(Stage::Match(MatchStage {
+                filter,
+                source: query.to_document(),
+            }));
+        }
+    }
+    let mut wanted = Needs::none();
+    wanted.add_path(key);
+    let hint = args.value("hint");
+    let (builder, mut plan) = query::plan(
+        database,
+        operation,
+        &options,
+        Some(collection),
+        stages,
+        Wanted {
+            needs: wanted,
+            distinct: Some(key),
+        },
+        |input| apply_hint(input, hint),
+    )?;
+    let options = builder.settings.options;
+    if !options.no_rules && !options.disabled.contains(DistinctMetas.name()) {
+        distinct_values(&mut plan, key, &builder.settings);
+    }
+    Ok(Planned {
+        namespace: namespace_of(operation, collection),
+        builder,
+        plan,
+    })
+}

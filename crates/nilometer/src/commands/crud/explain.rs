@@ -1,0 +1,275 @@
+//! `explain`: how a query would be, or was, answered.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
+
+use super::explain_write;
+use super::explain_write::PlannedWrite;
+use super::query::Planned;
+use super::{aggregate, count, distinct, explain_change, find};
+use crate::args::Args;
+use crate::commands::security::authorization::rules;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{OperationContext, Request};
+use crate::query::exec::Executor;
+use crate::query::explain::{Execution, Top, explain};
+use crate::query::pipeline::Stage;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    takes_memory: true,
+    read_concern: true,
+    in_api_v1: true,
+    fields: Fields::Only(&["verbosity"]),
+    ..CommandSpec::new(
+        "explain",
+        "Tells how a query is answered.",
+        Authorization::Asks(rules::explain),
+        run,
+    )
+};
+
+/// Options every command takes, as far as a command inside `explain` may carry them.
+pub(crate) const GENERIC_FIELDS: &[&str] = &[
+    "$db",
+    "lsid",
+    "comment",
+    "maxTimeMS",
+    "readConcern",
+    "$readPreference",
+    "$clusterTime",
+    "apiVersion",
+    "apiStrict",
+    "apiDeprecationErrors",
+];
+
+/// An explanation that would have to write.
+const WRITES_NOT_EXECUTED: i32 = 51_029;
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verbosity {
+    /// The plan.
+    QueryPlanner,
+    /// The plan is run, and what it did is told.
+    ExecutionStats,
+    /// And what the candidates did that were tried.
+    AllPlansExecution,
+}
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("explain", request.body.as_ref());
+    let verbosity = match args.string("verbosity")? {
+        None | Some("allPlansExecution") => Verbosity::AllPlansExecution,
+        Some("executionStats") => Verbosity::ExecutionStats,
+        Some("queryPlanner") => Verbosity::QueryPlanner,
+        Some(other) => {
+            return Err(Error::bad_value(format!(
+                "Enumeration value '{other}' for field 'explain.verbosity' is not a valid value."
+            )));
+        }
+    };
+    let command = args.required_document("explain")?;
+    context.operation.is_explain = true;
+    let operation = &context.operation;
+    let name = command.iter().next().map_or("", |element| element.name());
+    let inner = |fields: &'static [&'static str], name: &'static str| -> Result<Args<'_>> {
+        let args = Args::new(name, command);
+        args.check_names_with(|field| {
+            field == name || fields.contains(&field) || GENERIC_FIELDS.contains(&field)
+        })?;
+        Ok(args)
+    };
+    check_database(operation, command)?;
+    let planned = match name {
+        "find" => find::plan(database, operation, &inner(find::FIELDS, "find")?)?,
+        "aggregate" => {
+            aggregate::plan(database, operation, &inner(aggregate::FIELDS, "aggregate")?)?
+        }
+        "count" => count::plan(database, operation, &inner(count::FIELDS, "count")?)?,
+        "distinct" => distinct::plan(database, operation, &inner(distinct::FIELDS, "distinct")?)?,
+        "update" | "delete" | "findAndModify" | "findandmodify" => {
+            // Such a change has one plan; there are no others to tell of.
+            let told = match verbosity {
+                Verbosity::AllPlansExecution => Verbosity::ExecutionStats,
+                other => other,
+            };
+            if let Some(explanation) =
+                explain_change::explained(database, operation, name, command, told)?
+            {
+                return Ok(explanation);
+            }
+            let write = explain_write::plan(database, operation, name, command)?;
+            return explained_write(database, operation, &write, verbosity, command);
+        }
+        other => {
+            return Err(Error::new(
+                ErrorCode::CommandNotFound,
+                format!("Explain failed due to unknown command: {other}"),
+            ));
+        }
+    };
+    let top = (name == "count").then_some(Top {
+        name: "COUNT",
+        figures: None,
+    });
+    explained_with(
+        database,
+        operation,
+        planned,
+        verbosity,
+        &command.to_document(),
+        top,
+    )
+}
+
+fn check_database(operation: &OperationContext, command: DocRef<'_>) -> Result<()> {
+    match command.get("$db") {
+        ValueRef::String(name) if name != operation.database => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!(
+                "Mismatched $db in explain command. Expected {} but got {name}",
+                operation.database
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The explanation of a planned `aggregate`.
+pub(crate) fn explained(
+    database: &Database,
+    operation: &OperationContext,
+    planned: Planned,
+    verbosity: Verbosity,
+    command: &Document,
+) -> Result<Document> {
+    explained_with(database, operation, planned, verbosity, command, None)
+}
+
+pub(crate) fn explained_with(
+    database: &Database,
+    operation: &OperationContext,
+    planned: Planned,
+    verbosity: Verbosity,
+    command: &Document,
+    top: Option<Top<'_>>,
+) -> Result<Document> {
+    let Planned {
+        namespace,
+        builder,
+        plan,
+    } = planned;
+    if verbosity != Verbosity::QueryPlanner && plan.stages.iter().any(Stage::writes) {
+        return Err(Error::location(
+            WRITES_NOT_EXECUTED,
+            "explain of an aggregate with $out or $merge only tells the plan: use the verbosity 'queryPlanner'",
+        ));
+    }
+    let explanation = match verbosity {
+        Verbosity::QueryPlanner => explain(&plan, &namespace, top, None),
+        Verbosity::ExecutionStats | Verbosity::AllPlansExecution => {
+            let clock = operation.clock();
+            let from = clock.monotonic();
+            let (root, trace) = builder.build_traced(plan.clone())?;
+            let mut executor = Executor::new(root, Arc::clone(&builder.settings));
+            let mut returned = 0u64;
+            while let Some(batch) = executor.next(operation)? {
+                returned += batch.len() as u64;
+            }
+            let spent = clock.monotonic().saturating_sub(from);
+            let execution = Execution {
+                trace: &trace,
+                returned,
+                millis: i64::try_from(spent.as_millis()).unwrap_or(i64::MAX),
+                all_plans: verbosity == Verbosity::AllPlansExecution,
+            };
+            explain(&plan, &namespace, top, Some(execution))
+        }
+    };
+    Ok(with_server(database, &explanation, command.as_ref()))
+}
+
+/// The explanation of a write: the query for its documents, with what would be done to them on top.
+fn explained_write(
+    database: &Database,
+    operation: &OperationContext,
+    write: &PlannedWrite,
+    verbosity: Verbosity,
+    command: DocRef<'_>,
+) -> Result<Document> {
+    let namespace = write.namespace.to_string();
+    let step = write.step();
+    let top = |figures| {
+        Some(Top {
+            name: step.name,
+            figures,
+        })
+    };
+    let explanation = if verbosity == Verbosity::QueryPlanner {
+        explain(&write.plan, &namespace, top(None), None)
+    } else {
+        let clock = operation.clock();
+        let from = clock.monotonic();
+        let (root, trace) = write.builder.build_traced(write.plan.clone())?;
+        let mut executor = Executor::new(root, Arc::clone(&write.builder.settings));
+        let (done, _) = write.run(database, operation, &mut executor)?;
+        let spent = clock.monotonic().saturating_sub(from);
+        let execution = Execution {
+            trace: &trace,
+            // The statement answers no documents.
+            returned: 0,
+            millis: i64::try_from(spent.as_millis()).unwrap_or(i64::MAX),
+            all_plans: verbosity == Verbosity::AllPlansExecution,
+        };
+        explain(
+            &write.plan,
+            &namespace,
+            top(Some(&done.figures)),
+            Some(execution),
+        )
+    };
+    Ok(with_server(database, &explanation, command))
+}
+
+/// An explanation with what only a server knows.
+pub(crate) fn with_server(
+    database: &Database,
+    explanation: &Document,
+    command: DocRef<'_>,
+) -> Document {
+    let host = &database.services().host;
+    let mut out = DocumentBuilder::new();
+    for element in explanation.iter() {
+        out.append_element(element);
+    }
+    out.append("command", without_session(command));
+    out.append(
+        "serverInfo",
+        doc! {
+            "host": host.hostname.as_str(),
+            "port": i32::from(host.port),
+            "version": crate::commands::admin::build_info::MONGODB_VERSION,
+            "gitVersion": "",
+        },
+    );
+    out.finish()
+}
+
+/// The command as it was meant, without what belongs to the connection.
+fn without_session(command: DocRef<'_>) -> Document {
+    let mut out = DocumentBuilder::new();
+    for element in command {
+        if !matches!(element.name(), "lsid" | "$clusterTime" | "$readPreference") {
+            out.append_element(element);
+        }
+    }
+    out.finish()
+}

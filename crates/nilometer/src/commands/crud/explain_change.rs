@@ -1,0 +1,321 @@
+//! `explain` of `update`, `delete` and `findAndModify` of measurements, which have plans of their own:
+//! `TS_MODIFY` over buckets, or a delete of whole buckets. Nothing is changed.
+
+use std::sync::atomic::Ordering;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef, doc};
+use nilometer_storage::Durability;
+
+use super::change::{Place, Selected, Target, count_value, eval_context, target, with_constants};
+use super::explain::{GENERIC_FIELDS, Verbosity, with_server};
+use super::query::QueryOptions;
+use super::update::check_combination;
+use super::view_change::{Effect, Measurements, Way};
+use super::{delete, find_and_modify, update};
+use crate::args::Args;
+use crate::catalog::Namespace;
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::OperationContext;
+use crate::query::explain::buckets_read;
+use crate::query::planner::BucketInput;
+use crate::timeseries::ExplainedSelection;
+use crate::write::update::Update;
+
+/// The statement that is explained.
+struct Statement<'c> {
+    args: Args<'c>,
+    filter: DocRef<'c>,
+    /// What is made of documents; missing if they are removed.
+    update: ValueRef<'c>,
+    constants: Option<DocRef<'c>>,
+    multi: bool,
+    upsert: bool,
+    /// How the document is shown that `findAndModify` answers with.
+    fields: Option<DocRef<'c>>,
+}
+
+impl Statement<'_> {
+    fn removes(&self) -> bool {
+        self.update.is_missing()
+    }
+
+    fn op_type(&self) -> &'static str {
+        match (self.removes(), self.multi) {
+            (false, false) => "updateOne",
+            (false, true) => "updateMany",
+            (true, false) => "deleteOne",
+            (true, true) => "deleteMany",
+        }
+    }
+}
+
+/// Reads the command that is explained.
+fn statement<'c>(name: &'static str, command: DocRef<'c>) -> Result<Statement<'c>> {
+    let args = Args::new(name, command);
+    let (fields, list): (&[&str], _) = match name {
+        "update" => (update::FIELDS, Some(("updates", update::STATEMENT))),
+        "delete" => (delete::FIELDS, Some(("deletes", delete::STATEMENT))),
+        _ => (find_and_modify::FIELDS, None),
+    };
+    let first = command.iter().next().map_or("", |element| element.name());
+    args.check_names_with(|field| {
+        field == first || fields.contains(&field) || GENERIC_FIELDS.contains(&field)
+    })?;
+    let flag = |args: &Args<'c>, name| Ok::<_, Error>(args.lenient_boolean(name)?.unwrap_or(false));
+    let Some((list, known)) = list else {
+        let remove = flag(&args, "remove")?;
+        let update = args.value("update");
+        if remove != update.is_missing() {
+            return Err(Error::failed_to_parse(
+                "Either an update or remove=true must be specified",
+            ));
+        }
+        return Ok(Statement {
+            filter: args.document("query")?.unwrap_or(DocRef::EMPTY),
+            update,
+            constants: None,
+            multi: false,
+            upsert: flag(&args, "upsert")?,
+            fields: args.document("fields")?.filter(|fields| !fields.is_empty()),
+            args,
+        });
+    };
+    let statements = args.array(list)?.ok_or_else(|| args.missing(list))?;
+    let mut statements = statements.iter();
+    let (Some(ValueRef::Document(only)), None) = (statements.next(), statements.next()) else {
+        return Err(Error::new(
+            ErrorCode::InvalidLength,
+            "explained write batches must be of size 1",
+        ));
+    };
+    let args = Args::new(format!("{name}.{list}"), only);
+    args.check_names(known)?;
+    let removes = name == "delete";
+    if !removes {
+        update::check_update(&args, args.value("u"), "u")?;
+    }
+    Ok(Statement {
+        filter: args.required_document("q")?,
+        update: args.value("u"),
+        constants: args.document("c")?,
+        multi: match removes {
+            true => delete::is_multi(&args)?,
+            false => flag(&args, "multi")?,
+        },
+        upsert: !removes && flag(&args, "upsert")?,
+        fields: None,
+        args,
+    })
+}
+
+/// The explanation of a change of measurements; none if the command changes other documents.
+pub(crate) fn explained(
+    database: &Database,
+    operation: &OperationContext,
+    name: &str,
+    command: DocRef<'_>,
+    verbosity: Verbosity,
+) -> Result<Option<Document>> {
+    let name = match name {
+        "update" => "update",
+        "delete" => "delete",
+        _ => "findAndModify",
+    };
+    let statement = statement(name, command)?;
+    let first = command.iter().next().map(|element| element.value());
+    let Some(ValueRef::String(collection)) = first else {
+        return Err(Error::failed_to_parse(format!(
+            "'{name}' takes the name of a collection"
+        )));
+    };
+    let namespace = Namespace::new(&operation.database, collection)?;
+    let explanation = match target(database, &namespace)? {
+        Target::Measurements(buckets) => {
+            let clock = operation.clock();
+            let from = clock.monotonic();
+            let measurements = Measurements {
+                stored: database.collections(),
+                collection: &buckets,
+            };
+            let explained = dry_run(
+                database,
+                operation,
+                &namespace,
+                &statement,
+                verbosity,
+                command,
+                measurements,
+            )?;
+            let spent = clock.monotonic().saturating_sub(from);
+            let millis = i64::try_from(spent.as_millis()).unwrap_or(i64::MAX);
+            let executed = (verbosity == Verbosity::ExecutionStats).then_some(millis);
+            describe(&buckets.namespace, &statement, &explained, executed)
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(with_server(database, &explanation, command)))
+}
+
+/// Finds out how the statement would go about it and, unless only the plan is asked for, what it would do to
+/// measurements.
+fn dry_run(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: &Namespace,
+    statement: &Statement<'_>,
+    verbosity: Verbosity,
+    command: DocRef<'_>,
+    measurements: Measurements<'_>,
+) -> Result<Explained> {
+    let options = QueryOptions::parse(database, operation, &Args::new("explain", command), None)?;
+    let place = Place {
+        database,
+        operation,
+        namespace,
+        options: &options,
+        durability: Durability::Buffered,
+    };
+    let (expressions, variables) = with_constants(place, &statement.args, statement.constants)?;
+    let selected = Selected::parse(
+        database,
+        namespace,
+        &statement.args,
+        statement.filter,
+        &expressions,
+    )?;
+    let check_interrupt = || operation.check_interrupt();
+    let eval = eval_context(database, operation, &variables, &expressions);
+    let selection = selected.selection(
+        statement.multi,
+        Durability::Buffered,
+        eval,
+        operation.bypass,
+        &check_interrupt,
+    );
+    let wanted = super::view_change::measurement_selection(selection, true, None);
+    let input = measurements.plan(&selection)?;
+    let explained = database
+        .timeseries()
+        .explain_selection(measurements.collection, &wanted)?;
+    let tried = verbosity != Verbosity::QueryPlanner;
+    let effect = if statement.removes() {
+        measurements.would_delete(selection, tried)?
+    } else {
+        let filters = statement.args.array("arrayFilters")?;
+        let update = Update::parse(statement.update, filters, &expressions)?;
+        check_combination(&update, statement.multi, statement.constants.is_some())?;
+        measurements.would_update(selection, &update, tried)?
+    };
+    Ok(Explained {
+        selection: explained,
+        input,
+        effect,
+    })
+}
+
+/// What is known of a statement before and after it was tried.
+struct Explained {
+    selection: ExplainedSelection,
+    /// How the buckets are read.
+    input: BucketInput,
+    effect: Effect,
+}
+
+impl Explained {
+    /// How buckets are read.
+    fn input_stage(&self) -> Document {
+        if self.selection.range.is_none() {
+            return doc! {"stage": "EOF"};
+        }
+        buckets_read(&self.input, Some(self.selection.bucket_filter.clone()))
+    }
+}
+
+/// The stage that changes buckets, with what it did if that is told.
+fn change_stage(statement: &Statement<'_>, explained: &Explained, figures: bool) -> Document {
+    let (selection, effect) = (&explained.selection, &explained.effect);
+    let mut out = DocumentBuilder::new();
+    let whole = statement.removes() && effect.way == Way::Series;
+    out.append("stage", if whole { "BATCHED_DELETE" } else { "TS_MODIFY" });
+    if whole {
+        if figures {
+            out.append("nReturned", 0);
+            out.append("nWouldDelete", count_value(effect.deleted));
+        }
+    } else {
+        out.append("opType", statement.op_type());
+        out.append("bucketFilter", selection.bucket_filter.clone());
+        out.append("residualFilter", selection.residual_filter.clone());
+        if figures {
+            append_figures(&mut out, statement, effect);
+        }
+    }
+    out.append("inputStage", explained.input_stage());
+    let stage = out.finish();
+    match statement.fields {
+        None => stage,
+        Some(fields) => doc! {
+            "stage": "PROJECTION_DEFAULT",
+            "transformBy": fields.to_document(),
+            "inputStage": stage,
+        },
+    }
+}
+
+fn append_figures(out: &mut DocumentBuilder, statement: &Statement<'_>, effect: &Effect) {
+    let matched = match statement.removes() {
+        true => effect.deleted,
+        false => effect.updated.matched,
+    };
+    out.append("nReturned", 0);
+    out.append("nBucketsUnpacked", count_value(effect.stats.unpacked));
+    out.append("nMeasurementsMatched", count_value(matched));
+    if statement.removes() {
+        out.append("nMeasurementsDeleted", count_value(effect.deleted));
+        return;
+    }
+    out.append("nMeasurementsUpdated", count_value(effect.updated.modified));
+    let upserts = statement.upsert && matched == 0;
+    out.append("nMeasurementsUpserted", count_value(u64::from(upserts)));
+}
+
+fn describe(
+    namespace: &Namespace,
+    statement: &Statement<'_>,
+    explained: &Explained,
+    executed: Option<i64>,
+) -> Document {
+    let (selection, effect) = (&explained.selection, &explained.effect);
+    let mut out = DocumentBuilder::new();
+    out.append("explainVersion", "1");
+    out.append(
+        "queryPlanner",
+        doc! {
+            "namespace": namespace.to_string(),
+            "parsedQuery": selection.bucket_filter.clone(),
+            "indexFilterSet": false,
+            "maxIndexedOrSolutionsReached": false,
+            "maxIndexedAndSolutionsReached": false,
+            "maxScansToExplodeReached": false,
+            "winningPlan": change_stage(statement, explained, false),
+            "rejectedPlans": Vec::<nilometer_bson::Value>::new(),
+        },
+    );
+    if let Some(millis) = executed {
+        let keys = effect.examined.keys.load(Ordering::Relaxed);
+        let keys = i64::try_from(keys).unwrap_or(i64::MAX);
+        out.append(
+            "executionStats",
+            doc! {
+                "executionSuccess": true,
+                "nReturned": 0,
+                "executionTimeMillis": millis,
+                "totalKeysExamined": keys,
+                "totalDocsExamined": count_value(effect.stats.unpacked),
+                "executionStages": change_stage(statement, explained, true),
+            },
+        );
+    }
+    out.finish()
+}

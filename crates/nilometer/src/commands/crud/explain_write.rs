@@ -1,0 +1,222 @@
+//! `explain` of `update`, `delete` and `findAndModify`: how the documents are found, and what would
+//! be done to them. Nothing is changed.
+
+use nilometer_bson::{DocRef, Document, Value, ValueRef, doc};
+use nilometer_storage::Durability;
+
+use super::change::{Place, Selected, eval_context, target, with_constants};
+use super::query::QueryOptions;
+use super::targets::WriteStep;
+use crate::args::Args;
+use crate::catalog::Namespace;
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::eval::{Collation, ParseContext};
+use crate::operation::OperationContext;
+use crate::query::exec::Executor;
+use crate::query::pipeline::Stage;
+use crate::query::planner::{Builder, Input, LogicalPlan};
+use crate::write::update::Update;
+
+/// A write that is explained.
+pub(crate) struct PlannedWrite {
+    pub(crate) namespace: Namespace,
+    pub(crate) builder: Builder,
+    pub(crate) plan: LogicalPlan,
+    selected: Selected,
+    update: Option<Update>,
+    upsert: bool,
+    variables: Vec<Value>,
+    expressions: ParseContext,
+}
+
+/// What the commands call their parts.
+struct Parts<'a> {
+    namespace: Namespace,
+    statement: Args<'a>,
+    filter: DocRef<'a>,
+    update: Option<ValueRef<'a>>,
+    multi: bool,
+    upsert: bool,
+}
+
+/// Plans the one statement of a write.
+pub(crate) fn plan(
+    database: &Database,
+    operation: &OperationContext,
+    name: &str,
+    command: DocRef<'_>,
+) -> Result<PlannedWrite> {
+    let parts = parts(operation, name, command)?;
+    let args = Args::new(name.to_owned(), command);
+    let options = QueryOptions::parse(database, operation, &args, None)?;
+    let place = Place {
+        database,
+        operation,
+        namespace: &parts.namespace,
+        options: &options,
+        durability: Durability::Buffered,
+    };
+    let constants = match name {
+        "update" => parts.statement.document("c")?,
+        _ => None,
+    };
+    let (expressions, variables) = with_constants(place, &parts.statement, constants)?;
+    target(database, &parts.namespace)?;
+    let selected = Selected::parse(
+        database,
+        &parts.namespace,
+        &parts.statement,
+        parts.filter,
+        &expressions,
+    )?;
+    let update = match parts.update {
+        Some(update) => {
+            let filters = parts.statement.array("arrayFilters")?;
+            Some(Update::parse(update, filters, &expressions)?)
+        }
+        None => None,
+    };
+    let planned = selected.plan(
+        database,
+        operation,
+        &parts.namespace,
+        &variables,
+        &Collation::of(&expressions),
+    )?;
+    let (builder, mut plan) = match planned {
+        Some(planned) => planned,
+        None => nothing(database, operation, &selected, &parts.namespace)?,
+    };
+    if !parts.multi {
+        plan.stages.push(Stage::Limit(1));
+        if let Input::Records(input) = &mut plan.input {
+            input.limit = (plan.stages.len() == 1).then_some(1);
+        }
+    }
+    Ok(PlannedWrite {
+        namespace: parts.namespace,
+        builder,
+        plan,
+        selected,
+        update,
+        upsert: parts.upsert,
+        variables,
+        expressions,
+    })
+}
+
+/// The plan over a collection that is not there.
+fn nothing(
+    database: &Database,
+    operation: &OperationContext,
+    _: &Selected,
+    namespace: &Namespace,
+) -> Result<(Builder, LogicalPlan)> {
+    let none = Args::new("explain", DocRef::EMPTY);
+    super::query::plan(
+        database,
+        operation,
+        &QueryOptions::parse(database, operation, &none, None)?,
+        Some(&namespace.collection),
+        Vec::new(),
+        crate::query::planner::needs::Needs::All.into(),
+        |_| Ok(()),
+    )
+}
+
+fn parts<'a>(operation: &OperationContext, name: &str, command: DocRef<'a>) -> Result<Parts<'a>> {
+    let args = Args::new(name.to_owned(), command);
+    let namespace = Namespace::new(&operation.database, args.required_string(name)?)?;
+    let flag = |args: &Args<'_>, name| Ok::<_, Error>(args.lenient_boolean(name)?.unwrap_or(false));
+    if !matches!(name, "update" | "delete") {
+        let remove = flag(&args, "remove")?;
+        return Ok(Parts {
+            namespace,
+            filter: args.document("query")?.unwrap_or(DocRef::EMPTY),
+            update: (!remove).then(|| args.value("update")),
+            multi: false,
+            upsert: flag(&args, "upsert")?,
+            statement: args,
+        });
+    }
+    let list = args.required_array(if name == "update" {
+        "updates"
+    } else {
+        "deletes"
+    })?;
+    let mut statements = list.iter();
+    let (Some(ValueRef::Document(only)), None) = (statements.next(), statements.next()) else {
+        return Err(Error::new(
+            crate::error::ErrorCode::InvalidLength,
+            "explained write batches must be of size 1",
+        ));
+    };
+    let statement = Args::new(format!("{name}.{name}s"), only);
+    let filter = statement.required_document("q")?;
+    Ok(if name == "update" {
+        Parts {
+            namespace,
+            filter,
+            update: Some(statement.value("u")),
+            multi: flag(&statement, "multi")?,
+            upsert: flag(&statement, "upsert")?,
+            statement,
+        }
+    } else {
+        Parts {
+            namespace,
+            filter,
+            update: None,
+            multi: statement.integer("limit")? == Some(0),
+            upsert: false,
+            statement,
+        }
+    })
+}
+
+impl PlannedWrite {
+    /// What would be done: nothing known yet.
+    pub(crate) fn step(&self) -> WriteStep {
+        WriteStep {
+            name: match self.update {
+                Some(_) => "UPDATE",
+                None => "DELETE",
+            },
+            figures: Document::new(),
+        }
+    }
+
+    /// What would be done to the documents `executor` finds, and how many it finds.
+    pub(crate) fn run(
+        &self,
+        database: &Database,
+        operation: &OperationContext,
+        executor: &mut Executor,
+    ) -> Result<(WriteStep, u64)> {
+        let eval = eval_context(database, operation, &self.variables, &self.expressions);
+        let (mut matched, mut modified) = (0u64, 0u64);
+        while let Some(rows) = executor.next_rows(operation)? {
+            for row in rows {
+                matched += 1;
+                if let Some(update) = &self.update {
+                    let filter = &self.selected.filter;
+                    let (_, position) = filter.matches_with_position(row.as_ref(), &eval)?;
+                    let after = update.apply(row.as_ref(), position, &eval)?;
+                    modified += u64::from(after.is_some());
+                }
+            }
+        }
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let mut step = self.step();
+        step.figures = match self.update {
+            Some(_) => doc! {
+                "nMatched": number(matched),
+                "nWouldModify": number(modified),
+                "nWouldUpsert": i64::from(self.upsert && matched == 0),
+            },
+            None => doc! {"nWouldDelete": number(matched)},
+        };
+        Ok((step, matched))
+    }
+}

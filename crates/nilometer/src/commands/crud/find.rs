@@ -1,0 +1,506 @@
+//! `find`: a filter, an order, a cut and a projection over one collection or view.
+//!
+//! Becomes a pipeline (`$match`, `$sort`, `$skip`, `$limit`, projection) and is planned like any
+//! other; what is special about `find` is only its options.
+
+use nilometer_bson::{Document, ValueRef};
+
+use super::query;
+use super::query::{
+    FirstBatch, Planned, QueryOptions, check_collection_name, namespace_of, open_cursor,
+};
+use crate::args::Args;
+use crate::auth::Action;
+use crate::catalog::{CatalogEntry, Namespace};
+use crate::commands::ddl::collection_uuid;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::sort_key::SortPattern;
+use crate::operation::Request;
+use crate::query::cursor::{FIRST_BATCH_DEFAULT, Tail};
+use crate::query::pipeline::{
+    GeoNearStage, MatchStage, ProjectStage, ReplaceRootStage, SortStage, Stage,
+};
+use crate::query::planner::access::hint::{self, Forced, Hint};
+use crate::query::planner::needs::Needs;
+use crate::query::planner::{AccessPath, Input, LogicalPlan};
+use crate::query::source::Direction;
+use crate::services::LatencyClass;
+
+/// Code of a path that is the empty string, wherever it stands.
+const EMPTY_PATH: i32 = 40_352;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    latency: LatencyClass::Read,
+    takes_memory: true,
+    read_concern: true,
+    in_api_v1: true,
+    counted: Counted::Query,
+    fields: Fields::Only(FIELDS),
+    ..CommandSpec::new(
+        "find",
+        "Finds documents.",
+        Authorization::OnCollection(&[Action::Find]),
+        run,
+    )
+};
+
+/// What `find` takes; also read by `explain`.
+pub(crate) const FIELDS: &[&str] = &[
+    "filter",
+    "sort",
+    "projection",
+    "hint",
+    "skip",
+    "limit",
+    "batchSize",
+    "singleBatch",
+    "max",
+    "min",
+    "returnKey",
+    "showRecordId",
+    "tailable",
+    "oplogReplay",
+    "noCursorTimeout",
+    "awaitData",
+    "allowPartialResults",
+    "collation",
+    "allowDiskUse",
+    "let",
+    "mirrored",
+    "ntoreturn",
+    "rawData",
+    "$_requestResumeToken",
+    "$_resumeAfter",
+    collection_uuid::NAME,
+];
+
+/// A hint that names no index there is, or `min` and `max` without a hint.
+const MIN_MAX_WITHOUT_HINT: i32 = 51_173;
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("find", request.body.as_ref());
+    let planned = plan(database, &context.operation, &args)?;
+    let first = FirstBatch {
+        documents: args
+            .integer_at_least("batchSize", 0)?
+            .map_or(FIRST_BATCH_DEFAULT, |n| u64::try_from(n).unwrap_or(0)),
+        single: args.lenient_boolean("singleBatch")?.unwrap_or(false),
+        no_timeout: args.lenient_boolean("noCursorTimeout")?.unwrap_or(false),
+        tail: tail(&args, &planned.plan.input)?,
+    };
+    open_cursor(database, &context.operation, planned, first, &request.body)
+}
+
+/// Parses and plans a `find`.
+pub(crate) fn plan(
+    database: &Database,
+    operation: &crate::operation::OperationContext,
+    args: &Args<'_>,
+) -> Result<Planned> {
+    let collection = check_collection_name(args, "find")?;
+    collection_uuid::check_read(database, args, &operation.database, collection)?;
+    refuse_unsupported(args)?;
+    let tailable = is_tailable(database, operation, args, collection)?;
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
+    let stages = stages(args, &options)?;
+    let show_record_id = args.lenient_boolean("showRecordId")?.unwrap_or(false);
+    let hint = args.value("hint");
+    // `{$natural: ±1}` as an order says how to read, as the hint of that name does.
+    let order = match args.document("sort")? {
+        Some(pattern) if is_natural(pattern)? => ValueRef::Document(pattern),
+        _ => ValueRef::Missing,
+    };
+    let (builder, mut plan) = query::plan(
+        database,
+        operation,
+        &options,
+        Some(collection),
+        stages,
+        Needs::All.into(),
+        |input| {
+            apply_hint(input, hint)?;
+            apply_hint(input, order)?;
+            apply_limits(input, args)?;
+            if show_record_id {
+                record_ids(input)?;
+            }
+            if tailable {
+                follow(input)?;
+            }
+            Ok(())
+        },
+    )?;
+    if args.lenient_boolean("returnKey")?.unwrap_or(false) {
+        return_keys(&mut plan);
+    }
+    Ok(Planned {
+        namespace: namespace_of(operation, collection),
+        builder,
+        plan,
+    })
+}
+
+/// Makes the rows the keys they were found by. Without an index no key is known, and behind a sort it
+/// is not known any more: the documents are empty, as MongoDB's are then.
+fn return_keys(plan: &mut LogicalPlan) {
+    plan.stages
+        .retain(|stage| !matches!(stage, Stage::Project(_)));
+    let sorts = plan.stages.iter().any(|s| matches!(s, Stage::Sort(_)));
+    if let Input::Records(input) = &mut plan.input
+        && let AccessPath::Index(access) = &mut input.access
+        && !sorts
+    {
+        access.gives_keys = true;
+        return;
+    }
+    plan.stages
+        .push(Stage::ReplaceRoot(ReplaceRootStage::empty()));
+}
+
+/// The hash of the shape of the query that `query`, `sort` and `projection` describe.
+pub(crate) fn query_hash(
+    database: &Database,
+    operation: &crate::operation::OperationContext,
+    args: &Args<'_>,
+    collection: &str,
+) -> Result<Option<u32>> {
+    let options = QueryOptions::parse(database, operation, args, Some(collection))?;
+    let mut as_find = nilometer_bson::DocumentBuilder::new();
+    for (own, name) in [
+        ("query", "filter"),
+        ("sort", "sort"),
+        ("projection", "projection"),
+    ] {
+        if let Some(document) = args.document(own)? {
+            as_find.append(name, document.to_document());
+        }
+    }
+    let as_find = as_find.finish();
+    let stages = stages(&Args::new("find", as_find.as_ref()), &options)?;
+    let (_, plan) = query::plan(
+        database,
+        operation,
+        &options,
+        Some(collection),
+        stages,
+        Needs::All.into(),
+        |_| Ok(()),
+    )?;
+    Ok(match &plan.input {
+        Input::Records(input) => input.choice.query_hash,
+        _ => None,
+    })
+}
+
+fn stages(args: &Args<'_>, options: &QueryOptions) -> Result<Vec<Stage>> {
+    let expressions = &options.expressions;
+    let mut stages = Vec::new();
+    let mut filter = None;
+    if let Some(document) = args.document("filter")? {
+        let parsed = MatchExpression::parse_with_near(document, expressions)?.simplify();
+        let (near, rest) = parsed.take_near()?;
+        let is_sorted = args.document("sort")?.is_some_and(|sort| !sort.is_empty());
+        if let Some((path, query)) = near {
+            let stage = GeoNearStage::of_find(path, query, rest.clone(), !is_sorted);
+            stages.push(stage.into_stage());
+        } else if !matches!(rest, MatchExpression::AlwaysTrue) {
+            stages.push(Stage::Match(MatchStage {
+                filter: rest.clone(),
+                source: document.to_document(),
+            }));
+        }
+        filter = Some(rest);
+    }
+    let mut sort = None;
+    if let Some(pattern) = args.document("sort")?.filter(|d| !d.is_empty())
+        && !is_natural(pattern)?
+    {
+        let pattern =
+            SortPattern::parse(pattern, expressions).map_err(|error| match error.code {
+                ErrorCode(EMPTY_PATH) => error,
+                // What is a stage's own code in `$sort` is a bad value in `find`.
+                _ => Error {
+                    code: ErrorCode::BadValue,
+                    ..error
+                },
+            })?;
+        sort = Some(pattern.clone());
+        stages.push(Stage::Sort(SortStage::new(pattern)));
+    }
+    match args.integer_at_least("skip", 0)? {
+        None | Some(0) => {}
+        Some(n) => stages.push(Stage::Skip(u64::try_from(n).unwrap_or(0))),
+    }
+    match args.integer_at_least("limit", 0)? {
+        None | Some(0) => {}
+        Some(n) => stages.push(Stage::Limit(u64::try_from(n).unwrap_or(0))),
+    }
+    if let Some(projection) = args.document("projection")?.filter(|d| !d.is_empty()) {
+        let filter = filter.unwrap_or(MatchExpression::AlwaysTrue);
+        stages.push(Stage::Project(ProjectStage::of_find(
+            projection,
+            filter,
+            sort,
+            expressions,
+        )?));
+    }
+    Ok(stages)
+}
+
+fn is_natural(document: nilometer_bson::DocRef<'_>) -> Result<bool> {
+    let mut elements = document.iter();
+    let Some(first) = elements.next() else {
+        return Ok(false);
+    };
+    if first.name() != "$natural" {
+        return Ok(false);
+    }
+    natural_direction(first.value())?;
+    if elements.next().is_some() {
+        return Err(Error::bad_value(
+            "$natural sort cannot be combined with other sort fields",
+        ));
+    }
+    Ok(true)
+}
+
+/// The direction of a `{$natural: ±1}`; none if the document is something else.
+pub(crate) fn natural_direction_of(
+    document: nilometer_bson::DocRef<'_>,
+) -> Result<Option<Direction>> {
+    if is_natural(document)? {
+        natural_direction(document.get("$natural")).map(Some)
+    } else {
+        Ok(None)
+    }
+}
+
+fn natural_direction(value: ValueRef<'_>) -> Result<Direction> {
+    match crate::args::truncated_i64(value) {
+        Some(1) => Ok(Direction::Forward),
+        Some(-1) => Ok(Direction::Backward),
+        _ => Err(Error::bad_value(
+            "$natural hint may only accept one of: 1, -1",
+        )),
+    }
+}
+
+/// Reads as the hint says, or refuses one that means nothing here.
+pub(crate) fn apply_hint(input: &mut Input, hint: ValueRef<'_>) -> Result<()> {
+    match hint {
+        ValueRef::Missing | ValueRef::Null => return Ok(()),
+        ValueRef::Document(document) if document.is_empty() => return Ok(()),
+        ValueRef::Document(document) if is_natural(document)? => {
+            let direction = natural_direction(document.get("$natural"))?;
+            match input {
+                Input::Records(input) => {
+                    input.direction = direction;
+                    input.is_natural = true;
+                }
+                Input::Buckets(input) => {
+                    input.direction = direction;
+                    input.is_direction_fixed = true;
+                    input.is_natural = true;
+                }
+                Input::Nothing | Input::FirstStage | Input::Metas(_) => {}
+            }
+            return Ok(());
+        }
+        ValueRef::Document(_) | ValueRef::String(_) => {}
+        _ => {
+            return Err(Error::failed_to_parse("Hint must be a string or an object"));
+        }
+    }
+    let known = match input {
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => true,
+        Input::Records(input) => {
+            let forced = Hint::of(hint).map(|hint| Forced {
+                hint,
+                min: None,
+                max: None,
+            });
+            // What has no indexes to look through knows what it serves itself, and so does what is
+            // clustered by `_id`.
+            if input.source.is_clustered() && input.source.knows_index(hint) {
+                input.is_natural = true;
+                true
+            } else if input.source.view()?.is_some() {
+                input.forced = forced;
+                true
+            } else {
+                input.source.knows_index(hint)
+            }
+        }
+        Input::Buckets(input) => {
+            input.hint = input.source.hinted(hint)?;
+            input.hint.is_some()
+        }
+    };
+    if known { Ok(()) } else { Err(hint::unknown()) }
+}
+
+/// Keeps to the keys between `min` and `max` of the index a hint names.
+fn apply_limits(input: &mut Input, args: &Args<'_>) -> Result<()> {
+    let bound = |name: &str| -> Result<Option<Document>> {
+        let given = args.document(name)?.filter(|bound| !bound.is_empty());
+        Ok(given.map(|bound| bound.to_document()))
+    };
+    let (min, max) = (bound("min")?, bound("max")?);
+    if min.is_none() && max.is_none() {
+        return Ok(());
+    }
+    match input {
+        Input::Records(input) => match &mut input.forced {
+            Some(forced) => {
+                forced.min = min;
+                forced.max = max;
+                Ok(())
+            }
+            None => Err(without_hint()),
+        },
+        Input::Buckets(_) => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "min and max are not supported on a time-series collection",
+        )),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
+    }
+}
+
+fn without_hint() -> Error {
+    Error::location(
+        MIN_MAX_WITHOUT_HINT,
+        "When using min()/max() a hint of which index to use must be provided",
+    )
+}
+
+fn record_ids(input: &mut Input) -> Result<()> {
+    match input {
+        Input::Records(input) => {
+            input.show_record_id = true;
+            Ok(())
+        }
+        Input::Buckets(_) => Err(Error::new(
+            ErrorCode::InvalidPipelineOperator,
+            "showRecordId is not supported on a time-series collection",
+        )),
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
+    }
+}
+
+/// Whether the cursor shall stay at the end of a capped collection; checks what that goes with.
+fn is_tailable(
+    database: &Database,
+    operation: &crate::operation::OperationContext,
+    args: &Args<'_>,
+    collection: &str,
+) -> Result<bool> {
+    let tailable = args.lenient_boolean("tailable")?.unwrap_or(false);
+    if args.lenient_boolean("awaitData")?.unwrap_or(false) && !tailable {
+        return Err(Error::failed_to_parse(
+            "Cannot set 'awaitData' without also setting 'tailable'",
+        ));
+    }
+    if !tailable {
+        return Ok(false);
+    }
+    let namespace = Namespace::new(&operation.database, collection)?;
+    if let Some(CatalogEntry::View(_)) = database.catalog().get(&namespace) {
+        return Err(Error::new(
+            ErrorCode::InvalidPipelineOperator,
+            "Option tailable not supported in aggregation.",
+        ));
+    }
+    if args.lenient_boolean("singleBatch")?.unwrap_or(false) {
+        return Err(Error::bad_value(
+            "cannot use tailable option with the 'singleBatch' option",
+        ));
+    }
+    let asks_for_other = |name: &str| -> Result<bool> {
+        Ok(match args.value(name) {
+            ValueRef::Document(order) if order.is_empty() => false,
+            ValueRef::Document(order) => natural_direction_of(order)? != Some(Direction::Forward),
+            ValueRef::String(_) => true,
+            _ => false,
+        })
+    };
+    if asks_for_other("sort")? || asks_for_other("hint")? {
+        return Err(Error::bad_value(
+            "cannot use tailable option with a sort other than {$natural: 1}",
+        ));
+    }
+    Ok(true)
+}
+
+/// Reads a capped collection in its order, and on behind its end.
+fn follow(input: &mut Input) -> Result<()> {
+    match input {
+        Input::Records(input) if input.source.arrivals()?.is_some() => {
+            input.is_natural = true;
+            input.is_tail = true;
+            Ok(())
+        }
+        // Nothing is there to be waited for.
+        Input::Nothing | Input::FirstStage | Input::Metas(_) => Ok(()),
+        Input::Records(_) | Input::Buckets(_) => Err(Error::bad_value(
+            "error processing query: tailable cursor requested on non capped collection",
+        )),
+    }
+}
+
+/// How the cursor of a planned query stays at the end, if it does.
+fn tail(args: &Args<'_>, input: &Input) -> Result<Option<Tail>> {
+    let Input::Records(input) = input else {
+        return Ok(None);
+    };
+    match input.source.arrivals()? {
+        Some(arrivals) if input.is_tail => Ok(Some(Tail {
+            arrivals,
+            awaits: args.lenient_boolean("awaitData")?.unwrap_or(false),
+        })),
+        _ => Ok(None),
+    }
+}
+
+fn refuse_unsupported(args: &Args<'_>) -> Result<()> {
+    let bounds = ["min", "max"];
+    for name in bounds {
+        let hinted = !matches!(args.value("hint"), ValueRef::Missing | ValueRef::Null);
+        if args.document(name)?.is_some_and(|d| !d.is_empty()) && !hinted {
+            return Err(without_hint());
+        }
+    }
+    for name in ["$_resumeAfter", "rawData", "ntoreturn"] {
+        let set = match args.value(name) {
+            ValueRef::Missing | ValueRef::Null | ValueRef::Bool(false) => false,
+            ValueRef::Document(document) => !document.is_empty(),
+            _ => true,
+        };
+        if set {
+            return Err(Error::new(
+                ErrorCode::CommandNotSupported,
+                format!("find option '{name}' is not supported"),
+            ));
+        }
+    }
+    if args
+        .lenient_boolean("$_requestResumeToken")?
+        .unwrap_or(false)
+    {
+        return Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            "find option '$_requestResumeToken' is not supported",
+        ));
+    }
+    for name in ["oplogReplay", "allowPartialResults", "mirrored"] {
+        args.lenient_boolean(name)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! `findAndModify`: changes or removes one document and answers with it, as it was or as it is.
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value};
+
+use super::change::{Selected, durability, eval_context, target};
+use super::delete;
+use super::query::QueryOptions;
+use super::update::{apply, check_update};
+use crate::args::Args;
+use crate::catalog::Namespace;
+use crate::commands::security::authorization::rules;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::eval::Collation;
+use crate::eval::EvalContext;
+use crate::eval::projection::{Projection, ProjectionInput};
+use crate::operation::{OperationContext, Request};
+use crate::services::LatencyClass;
+use crate::write::update::Update;
+use crate::write::{Changed, Selection};
+
+/// The options of the command.
+pub(crate) const FIELDS: &[&str] = &[
+    "query",
+    "sort",
+    "remove",
+    "update",
+    "new",
+    "fields",
+    "upsert",
+    "bypassDocumentValidation",
+    "bypassEmptyTsReplacement",
+    "arrayFilters",
+    "collation",
+    "hint",
+    "let",
+];
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    aliases: &["findandmodify"],
+    access: Access::Write,
+    latency: LatencyClass::Write,
+    takes_memory: true,
+    write_concern: true,
+    in_api_v1: true,
+    fields: Fields::Only(FIELDS),
+    ..CommandSpec::new(
+        "findAndModify",
+        "Changes or removes one document and answers with it.",
+        Authorization::Asks(rules::find_and_modify),
+        run,
+    )
+};
+
+/// Which form of the command it is.
+enum Form {
+    Remove,
+    Update {
+        update: Update,
+        upsert: bool,
+        new: bool,
+    },
+}
+
+/// What was done.
+#[derive(Default)]
+struct Done {
+    changed: Option<Changed>,
+    upserted: Option<Value>,
+}
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let operation = &context.operation;
+    let args = Args::new("findAndModify", request.body.as_ref());
+    let name = args.required_string(request.command_name())?;
+    let namespace = Namespace::new(&operation.database, name)?;
+    let options = QueryOptions::parse(database, operation, &args, Some(name))?;
+    let form = form(&args, &options)?;
+    target(database, &namespace)?;
+    let filter = args.document("query")?.unwrap_or(DocRef::EMPTY);
+    let expressions = &options.expressions;
+    let mut selected = Selected::parse(database, &namespace, &args, filter, expressions)?;
+    let projection = match args.document("fields")?.filter(|d| !d.is_empty()) {
+        Some(fields) => Some(Projection::parse_find(fields, expressions)?),
+        None => None,
+    };
+    let collation = Collation::of(expressions);
+    selected.find_targets(
+        database,
+        operation,
+        &namespace,
+        &options.variables,
+        &collation,
+    )?;
+    let check_interrupt = || operation.check_interrupt();
+    let eval = eval_context(database, operation, &options.variables, expressions);
+    let selection = selected.selection(
+        false,
+        durability(operation, true),
+        eval,
+        operation.bypass,
+        &check_interrupt,
+    );
+    let done = perform(database, operation, &namespace, selection, &form)
+        .map_err(|error| error.context("Plan executor error during findAndModify"))?;
+    reply(&form, done, projection.as_ref(), &eval)
+}
+
+fn form(args: &Args<'_>, options: &QueryOptions) -> Result<Form> {
+    let flag = |name| Ok::<_, Error>(args.lenient_boolean(name)?.unwrap_or(false));
+    let (remove, new, upsert) = (flag("remove")?, flag("new")?, flag("upsert")?);
+    let update = args.value("update");
+    let filters = args.array("arrayFilters")?;
+    let refused = |text: &str| Err(Error::failed_to_parse(text));
+    if !remove {
+        if update.is_missing() {
+            return refused("Either an update or remove=true must be specified");
+        }
+        check_update(args, update, "update")?;
+        return Ok(Form::Update {
+            update: Update::parse(update, filters, &options.expressions)?,
+            upsert,
+            new,
+        });
+    }
+    if !update.is_missing() {
+        refused("Cannot specify both an update and remove=true")
+    } else if upsert {
+        refused("Cannot specify both upsert=true and remove=true")
+    } else if new {
+        refused(
+            "Cannot specify both new=true and remove=true; 'remove' always returns the deleted \
+             document",
+        )
+    } else if filters.is_some() {
+        refused("Cannot specify arrayFilters and remove=true")
+    } else {
+        Ok(Form::Remove)
+    }
+}
+
+fn perform(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: &Namespace,
+    selection: Selection<'_>,
+    form: &Form,
+) -> Result<Done> {
+    let counters = &database.services().counters.documents;
+    match form {
+        Form::Remove => {
+            let target = target(database, namespace)?;
+            let (deleted, changed) = delete::apply(database, &target, selection)?;
+            counters.deleted.add(deleted);
+            Ok(Done {
+                changed,
+                upserted: None,
+            })
+        }
+        Form::Update { update, upsert, .. } => {
+            let updated = apply(
+                database, operation, namespace, selection, update, *upsert, None,
+            )?;
+            counters.updated.add(updated.modified);
+            counters.inserted.add(u64::from(updated.upserted.is_some()));
+            Ok(Done {
+                changed: updated.document,
+                upserted: updated.upserted,
+            })
+        }
+    }
+}
+
+/// `{lastErrorObject, value}`.
+fn reply(
+    form: &Form,
+    done: Done,
+    projection: Option<&Projection>,
+    eval: &EvalContext<'_>,
+) -> Result<Document> {
+    let mut out = DocumentBuilder::new();
+    out.begin_document("lastErrorObject");
+    out.append("n", i32::from(done.changed.is_some()));
+    if matches!(form, Form::Update { .. }) {
+        let existed = done.changed.is_some() && done.upserted.is_none();
+        out.append("updatedExisting", existed);
+    }
+    if let Some(id) = done.upserted {
+        out.append("upserted", id);
+    }
+    out.end();
+    let (shown, position) = match (form, done.changed) {
+        (_, None) => (None, None),
+        (Form::Update { new: true, .. }, Some(changed)) => (changed.after, changed.position),
+        (_, Some(changed)) => (changed.before, changed.position),
+    };
+    let shown = match (shown, projection) {
+        (Some(document), Some(projection)) => {
+            let input = ProjectionInput {
+                position,
+                ..ProjectionInput::default()
+            };
+            Some(projection.apply_with(document.as_ref(), eval, &input)?)
+        }
+        (shown, _) => shown,
+    };
+    out.append("value", shown.map_or(Value::Null, Value::Document));
+    Ok(out.finish())
+}

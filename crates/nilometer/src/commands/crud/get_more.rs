@@ -1,0 +1,87 @@
+//! `getMore`: the next batch of a cursor.
+
+use std::time::Duration;
+
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+
+use super::query::{limit_time, namespace_of};
+use crate::args::Args;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::operation::Request;
+use crate::query::cursor::BatchRequest;
+use crate::services::LatencyClass;
+
+/// How long a cursor that awaits documents waits if nobody says how long.
+const AWAIT_DEFAULT: Duration = Duration::from_secs(1);
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    latency: LatencyClass::Read,
+    in_api_v1: true,
+    counted: Counted::GetMore,
+    fields: Fields::Only(&[
+        "collection",
+        "batchSize",
+        "lastKnownCommittedOpTime",
+        "term",
+    ]),
+    ..CommandSpec::new(
+        "getMore",
+        "Gives the next batch of a cursor.",
+        Authorization::LoggedIn,
+        run,
+    )
+};
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("getMore", request.body.as_ref());
+    let id = match args.value("getMore") {
+        ValueRef::Int64(id) => id,
+        other => return Err(args.wrong_type("getMore", other, "long")),
+    };
+    let collection = args.required_string("collection")?;
+    let size = args.integer_at_least("batchSize", 0)?;
+    let operation = &mut context.operation;
+    let namespace = namespace_of(operation, collection);
+    let cursors = &database.queries().cursors;
+    let mut pinned = cursors.check_out(id, &namespace, operation)?;
+    let cursor = pinned.cursor_mut()?;
+    let awaits = cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
+    let mut wait = AWAIT_DEFAULT;
+    if operation.max_time_ms > 0 {
+        if !awaits {
+            // It was wrong to ask so; the cursor is none the worse for it.
+            pinned.keep(operation.clock().monotonic());
+            return Err(Error::bad_value(
+                "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
+            ));
+        }
+        // How long to wait, not how long to work.
+        wait = Duration::from_millis(u64::try_from(operation.max_time_ms).unwrap_or(0));
+        operation.set_time_limit(None);
+    }
+    limit_time(operation, cursor.time_left);
+    let mut reply = DocumentBuilder::with_capacity(4096);
+    reply.begin_document("cursor");
+    reply.begin_array("nextBatch");
+    // No size, or size 0, is as many as fit.
+    let batch = BatchRequest {
+        documents: size.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
+    };
+    let more = cursor.fill_or_wait(operation, batch, wait, &mut reply)?;
+    cursor.time_left = operation.time_left();
+    reply.end();
+    if more {
+        pinned.keep(operation.clock().monotonic());
+    }
+    reply.append("id", if more { id } else { 0 });
+    reply.append("ns", namespace);
+    reply.end();
+    Ok(reply.finish())
+}

@@ -1,0 +1,218 @@
+//! `insert`, into ordinary and time-series collections.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Array, DocRef, Document, DocumentBuilder, Value};
+use nilometer_storage::Durability;
+
+use crate::args::Args;
+use crate::catalog::{CatalogEntry, Collection, Namespace};
+use crate::commands::ddl::collection_uuid;
+use crate::commands::security::authorization::rules;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::EvalContext;
+use crate::insertion::InsertOptions;
+use crate::limits::WRITE_BATCH_MAX;
+use crate::operation::{Documents, OperationContext, Request};
+use crate::services::LatencyClass;
+use crate::write::Checking;
+
+/// How often an insert is tried again whose collection is dropped under it.
+const DROPPED_RETRIES_MAX: usize = 10;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Write,
+    latency: LatencyClass::Write,
+    takes_memory: true,
+    write_concern: true,
+    in_api_v1: true,
+    counted: Counted::Insert,
+    fields: Fields::Only(&[
+        "documents",
+        "ordered",
+        "bypassDocumentValidation",
+        "bypassEmptyTsReplacement",
+        collection_uuid::NAME,
+    ]),
+    ..CommandSpec::new(
+        "insert",
+        "Inserts documents.",
+        Authorization::Asks(rules::insert),
+        run,
+    )
+};
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("insert", request.body.as_ref());
+    let namespace = Namespace::new(context.database_name(), args.required_string("insert")?)?;
+    collection_uuid::check(database, &args, &namespace)?;
+    let ordered = args.boolean("ordered")?.unwrap_or(true);
+    let documents = write_batch(request, &args, "documents")?;
+    let count = documents.remaining();
+    let (inserted, errors) =
+        insert_documents(database, &context.operation, &namespace, documents, ordered)?;
+    let counters = &database.services().counters;
+    counters.operations.insert.add(count as u64);
+    Ok(reply(inserted, errors))
+}
+
+/// Inserts documents into whatever collection the name stands for; tells how many were taken, and
+/// which were not.
+pub(crate) fn insert_documents<'a>(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: &Namespace,
+    documents: impl Iterator<Item = DocRef<'a>> + Clone,
+    ordered: bool,
+) -> Result<(usize, Vec<(usize, Error)>)> {
+    let concern = operation.write_concern;
+    let durability = if concern.journaled && concern.acknowledged {
+        Durability::Sync
+    } else {
+        Durability::Buffered
+    };
+    let (ids, now_ms) = (&database.services().ids, operation.now_ms);
+    let new_id = || ids.object_id(now_ms);
+    let catalog = database.catalog();
+    let options = InsertOptions {
+        ordered,
+        durability,
+        new_id: &new_id,
+    };
+    let timeseries = database.timeseries();
+    let outcome = match buckets(database, namespace) {
+        Some((collection, true)) => {
+            timeseries.insert_buckets(catalog, &collection, documents, options)?
+        }
+        Some((collection, false)) => timeseries.insert(catalog, &collection, documents, options)?,
+        None => {
+            let checking = Checking {
+                bypass: operation.bypass,
+                eval: EvalContext {
+                    now_ms,
+                    random: Some(&*database.queries().ids),
+                    ..EvalContext::default()
+                },
+            };
+            let records = database.records();
+            let mut tries = 0;
+            loop {
+                let collection = ordinary(database, operation, namespace.clone())?;
+                match records.insert(&collection, documents.clone(), options, checking) {
+                    // It was dropped or replaced since: there is another of the name, or will be.
+                    Err(error)
+                        if error.code == ErrorCode::QueryPlanKilled
+                            && tries < DROPPED_RETRIES_MAX =>
+                    {
+                        tries += 1;
+                    }
+                    outcome => break outcome?,
+                }
+            }
+        }
+    };
+    let inserted = outcome.inserted;
+    let errors: Vec<_> = outcome
+        .errors
+        .into_iter()
+        .map(|e| (e.index, e.error))
+        .collect();
+    let counters = &database.services().counters;
+    counters.documents.inserted.add(inserted as u64);
+    Ok((inserted, errors))
+}
+
+/// The bucket collection a name stands for, and whether it is named itself: then the documents are
+/// buckets, not measurements.
+fn buckets(database: &Database, namespace: &Namespace) -> Option<(Arc<Collection>, bool)> {
+    let catalog = database.catalog();
+    if let Some(found) = catalog.timeseries(namespace) {
+        return Some((found, false));
+    }
+    let found = catalog.collection(namespace)?;
+    found.timeseries.is_some().then_some((found, true))
+}
+
+/// The ordinary collection to write to; it is made if there is nothing of that name.
+pub(crate) fn ordinary(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: Namespace,
+) -> Result<Arc<Collection>> {
+    let catalog = database.catalog();
+    match catalog.get(&namespace) {
+        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => Err(Error::new(
+            ErrorCode::CommandNotSupported,
+            format!("changing bucket documents in {namespace} is not supported yet"),
+        )),
+        Some(CatalogEntry::Collection(found)) => Ok(found),
+        Some(CatalogEntry::View(_)) => Err(Error::new(
+            ErrorCode::CommandNotSupportedOnView,
+            format!("Namespace {namespace} is a view, not a collection"),
+        )),
+        None if namespace.is_system() => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("cannot write to '{namespace}'"),
+        )),
+        None => {
+            let uuid = database.services().ids.uuid();
+            let (collection, is_new) = catalog.find_or_create(&namespace, uuid, Document::new())?;
+            if is_new {
+                operation.usage.made(namespace.to_string());
+            }
+            Ok(collection)
+        }
+    }
+}
+
+/// `{n, writeErrors?}`.
+fn reply(inserted: usize, errors: Vec<(usize, Error)>) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append("n", i32::try_from(inserted).unwrap_or(i32::MAX));
+    if !errors.is_empty() {
+        let errors = errors
+            .into_iter()
+            .map(|(index, error)| write_error(index, &error));
+        out.append("writeErrors", errors.collect::<Array>());
+    }
+    out.finish()
+}
+
+/// The documents or statements of a write command, as many as one may have.
+pub(crate) fn write_batch<'r>(
+    request: &'r Request,
+    args: &Args<'_>,
+    field: &str,
+) -> Result<Documents<'r>> {
+    let documents = request
+        .documents(args.path(), field)?
+        .ok_or_else(|| args.missing(field))?;
+    let count = documents.remaining();
+    if count == 0 || count > WRITE_BATCH_MAX {
+        return Err(Error::new(
+            ErrorCode::InvalidLength,
+            format!(
+                "Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {count} operations."
+            ),
+        ));
+    }
+    Ok(documents)
+}
+
+/// One entry of `writeErrors`.
+pub(crate) fn write_error(index: usize, error: &Error) -> Value {
+    let mut out = DocumentBuilder::new();
+    out.append("index", i32::try_from(index).unwrap_or(i32::MAX));
+    out.append("code", error.code.0);
+    for element in error.details.iter().flat_map(Document::iter) {
+        out.append_element(element);
+    }
+    out.append("errmsg", error.message.as_str());
+    Value::Document(out.finish())
+}

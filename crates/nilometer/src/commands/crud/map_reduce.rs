@@ -1,0 +1,28 @@
+//! `mapReduce`, which is refused by name: its functions are JavaScript, and this server runs none.
+
+use nilometer_bson::Document;
+
+use crate::auth::Action;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::Request;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    fields: Fields::Any,
+    aliases: &["mapreduce"],
+    ..CommandSpec::new(
+        "mapReduce",
+        "Refused: no JavaScript is run; an aggregation does the same.",
+        Authorization::OnCollection(&[Action::Find]),
+        refuse,
+    )
+};
+
+fn refuse(_: &Database, _: &mut CommandContext<'_>, _: &Request) -> Result<Document> {
+    Err(Error::new(
+        ErrorCode::CommandNotSupported,
+        "mapReduce is not supported: this server does not run JavaScript. Use an aggregation instead",
+    ))
+}

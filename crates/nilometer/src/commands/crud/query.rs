@@ -1,0 +1,383 @@
+//! What `find`, `aggregate`, `count`, `distinct` and `explain` have in common: options every query
+//! takes, planning, and the first batch of a cursor.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+
+use crate::args::Args;
+use crate::catalog::{CatalogEntry, Namespace};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::{Collation, EvalContext, Expression, ParseContext};
+use crate::ids::IdSource;
+use crate::operation::OperationContext;
+use crate::parameters::QUERY_THREADS_MAX;
+use crate::query::cursor::{BatchRequest, Cursor, Tail};
+use crate::query::exec::scan::documents::GivenDocuments;
+use crate::query::exec::workers::Helpers;
+use crate::query::exec::{ExecLimits, ExecOptions, ExecSettings, Executor};
+use crate::query::explain::plan_summary;
+use crate::query::pipeline::{PipelineContext, Stage};
+use crate::query::planner::near;
+use crate::query::planner::needs::Needs;
+use crate::query::planner::resolve::{check_unpacking, resolve};
+use crate::query::planner::rules::RuleSet;
+use crate::query::planner::{Builder, Input, LogicalPlan, access, rules};
+
+/// Options of every query.
+pub(crate) struct QueryOptions {
+    /// What expressions may refer to.
+    pub(crate) expressions: ParseContext,
+    /// The values of `let`.
+    pub(crate) variables: Arc<[Value]>,
+    /// Whether stages above their memory limit may write to disk; if not said, a parameter decides.
+    pub(crate) allow_disk_use: Option<bool>,
+}
+
+impl QueryOptions {
+    /// Reads `let`, `collation` and `allowDiskUse`. Without a collation that of `collection` goes.
+    pub(crate) fn parse(
+        database: &Database,
+        operation: &OperationContext,
+        args: &Args<'_>,
+        collection: Option<&str>,
+    ) -> Result<Self> {
+        let collation = match (given_collation(args)?, collection) {
+            (Some(given), _) => given,
+            (None, None) => Collation::SIMPLE,
+            (None, Some(name)) => default_collation(database, &operation.database, name)?,
+        };
+        Self::with_collation(operation, args, &collation)
+    }
+
+    /// Like [`QueryOptions::parse`], under this collation whatever is given.
+    pub(crate) fn with_collation(
+        operation: &OperationContext,
+        args: &Args<'_>,
+        collation: &Collation,
+    ) -> Result<Self> {
+        let constant = ParseContext::new().with_collator(collation.shared());
+        let mut expressions = constant.clone();
+        let mut variables = Vec::new();
+        if let Some(list) = args.document("let")? {
+            let random = IdSource::default();
+            for element in list {
+                crate::eval::variables::check_user_name(element.name())?;
+                // Values are constants: they see neither documents nor each other.
+                let value = Expression::parse(element.value(), &constant)?;
+                let cx = EvalContext {
+                    now_ms: operation.now_ms,
+                    collator: collation.collator(),
+                    random: Some(&random),
+                    ..EvalContext::default()
+                };
+                variables.push(value.evaluate(DocRef::EMPTY, &cx)?);
+                expressions.define(element.name());
+            }
+        }
+        Ok(Self {
+            expressions,
+            variables: variables.into(),
+            allow_disk_use: args.lenient_boolean("allowDiskUse")?,
+        })
+    }
+}
+
+/// The `collation` a command or statement gives; an empty one is none.
+pub(crate) fn given_collation(args: &Args<'_>) -> Result<Option<Collation>> {
+    match args.document("collation")? {
+        Some(spec) if !spec.is_empty() => Collation::parse(spec, "collation").map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The collation a collection, view or time-series collection was created with.
+pub(crate) fn default_collation(database: &Database, db: &str, name: &str) -> Result<Collation> {
+    let catalog = database.catalog();
+    let namespace = Namespace {
+        database: db.to_owned(),
+        collection: name.to_owned(),
+    };
+    if let Some(buckets) = catalog.timeseries(&namespace) {
+        return Collation::of_stored(buckets.options.as_ref());
+    }
+    match catalog.get(&namespace) {
+        Some(CatalogEntry::Collection(found)) => Collation::of_stored(found.options.as_ref()),
+        Some(CatalogEntry::View(view)) => Collation::of_stored(view.options.as_ref()),
+        None => Ok(Collation::SIMPLE),
+    }
+}
+
+/// The collection a command names in its first field.
+pub(crate) fn check_collection_name<'a>(args: &Args<'a>, command: &str) -> Result<&'a str> {
+    let name = match args.value(command) {
+        ValueRef::String(name) => name,
+        other => {
+            return Err(Error::new(
+                ErrorCode::InvalidNamespace,
+                format!("collection name has invalid type {}", other.type_name()),
+            ));
+        }
+    };
+    if name.is_empty() || name.contains('\0') || name.starts_with('.') {
+        return Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("Invalid namespace specified: '{name}'"),
+        ));
+    }
+    Ok(name)
+}
+
+/// `db.coll`.
+pub(crate) fn namespace_of(operation: &OperationContext, collection: &str) -> String {
+    format!("{}.{collection}", operation.database)
+}
+
+/// A query ready to run, or to be explained.
+pub(crate) struct Planned {
+    /// What the client reads: `db.coll`.
+    pub(crate) namespace: String,
+    /// Builds its operators.
+    pub(crate) builder: Builder,
+    /// Its plan, rules applied.
+    pub(crate) plan: LogicalPlan,
+}
+
+impl Planned {
+    /// Its operators.
+    pub(crate) fn executor(self) -> Result<Executor> {
+        let settings = Arc::clone(&self.builder.settings);
+        let summary = plan_summary(&self.plan);
+        let (root, counters) = self.builder.build_counted(self.plan)?;
+        let mut executor = Executor::new(root, settings);
+        executor.watch(counters, summary);
+        Ok(executor)
+    }
+}
+
+pub(crate) fn settings(
+    database: &Database,
+    operation: &OperationContext,
+    variables: Arc<[Value]>,
+    allow_disk_use: Option<bool>,
+    collation: &Collation,
+) -> ExecSettings {
+    let services = database.queries();
+    let given = &database.services().parameters;
+    let may_spill = allow_disk_use.unwrap_or_else(|| given.allow_disk_use_by_default() != 0);
+    // The table of parameters keeps them from being negative.
+    let most = |limit: i64| u64::try_from(limit).unwrap_or(0);
+    ExecSettings {
+        memory: Arc::clone(&services.memory),
+        now_ms: operation.now_ms,
+        variables,
+        collator: collation.shared(),
+        user: operation.user.clone().map(Arc::new),
+        ids: Arc::clone(&services.ids),
+        limits: ExecLimits {
+            group_bytes_max: most(given.internal_document_source_group_max_memory_bytes()),
+            sort_bytes_max: most(given.internal_query_max_blocking_sort_memory_usage_bytes()),
+            densify_documents_max: most(given.internal_query_max_allowed_densify_docs()),
+            ..services.limits
+        },
+        spill: services.spill.clone().filter(|_| may_spill),
+        // What is explained is tried anew.
+        plans: if operation.is_explain {
+            Arc::default()
+        } else {
+            Arc::clone(&services.plans)
+        },
+        helpers: helpers(database),
+        options: ExecOptions {
+            disabled: RuleSet::from_number(given.internal_nilometer_disabled_rules()),
+            ..ExecOptions::default()
+        },
+    }
+}
+
+/// The threads that may help with one query.
+fn helpers(database: &Database) -> Option<Helpers> {
+    let services = database.services();
+    let threads = match services.parameters.nilometer_query_threads() {
+        0 => services.host.cores,
+        given => usize::try_from(given).unwrap_or(1),
+    };
+    let workers = &database.queries().workers;
+    (threads > 1).then(|| Helpers::new(Arc::clone(workers), threads.min(QUERY_THREADS_MAX)))
+}
+
+/// What a command wants of the documents its stages give.
+pub(crate) struct Wanted<'a> {
+    /// Which fields.
+    pub(crate) needs: Needs,
+    /// Only the different values of this path.
+    pub(crate) distinct: Option<&'a str>,
+}
+
+impl From<Needs> for Wanted<'_> {
+    fn from(needs: Needs) -> Self {
+        Self {
+            needs,
+            distinct: None,
+        }
+    }
+}
+
+/// Resolves views, lets `adjust` have a word about what is read, and applies the rules.
+pub(crate) fn plan(
+    database: &Database,
+    operation: &OperationContext,
+    options: &QueryOptions,
+    collection: Option<&str>,
+    stages: Vec<Stage>,
+    wanted: Wanted<'_>,
+    adjust: impl FnOnce(&mut Input) -> Result<()>,
+) -> Result<(Builder, LogicalPlan)> {
+    let services = database.queries();
+    let settings = Arc::new(settings(
+        database,
+        operation,
+        Arc::clone(&options.variables),
+        options.allow_disk_use,
+        &Collation::of(&options.expressions),
+    ));
+    let builder = Builder {
+        collections: Arc::clone(&services.collections),
+        database: operation.database.as_str().into(),
+        collection: collection.map(Arc::from),
+        settings: Arc::clone(&settings),
+        depth: 0,
+    };
+    let mut plan = match collection {
+        None => LogicalPlan::new(Input::Nothing, stages),
+        Some(name) => {
+            let cx = PipelineContext::top(options.expressions.clone());
+            let resolved = resolve(&*services.collections, &operation.database, name, &cx)?;
+            let mut input = resolved.input;
+            adjust(&mut input)?;
+            let mut all = resolved.view_stages;
+            all.extend(stages);
+            check_unpacking(&input, &all)?;
+            let all = near::settle(&input, all, &settings)?;
+            LogicalPlan::new(input, all)
+        }
+    };
+    plan.wanted = wanted.needs;
+    plan.distinct = wanted.distinct.map(Arc::from);
+    rules::apply_all(&mut plan, &settings);
+    access::choose::choose(&mut plan, &settings, Some(operation))?;
+    Ok((builder, plan))
+}
+
+/// How the first batch is made.
+pub(crate) struct FirstBatch {
+    /// Documents in it; none for 0.
+    pub(crate) documents: u64,
+    /// There is no second.
+    pub(crate) single: bool,
+    /// The cursor never times out.
+    pub(crate) no_timeout: bool,
+    /// The cursor stays at the end.
+    pub(crate) tail: Option<Tail>,
+}
+
+/// Fills the first batch and keeps the cursor if more may follow.
+pub(crate) fn open_cursor(
+    database: &Database,
+    operation: &OperationContext,
+    planned: Planned,
+    first: FirstBatch,
+    command: &Document,
+) -> Result<Document> {
+    let namespace = planned.namespace.clone();
+    let executor = planned.executor()?;
+    begin(database, operation, namespace, executor, first, command)
+}
+
+/// The `cursor.batchSize` of a command that lists.
+pub(crate) fn listing_batch_size(args: &Args<'_>) -> Result<Option<u64>> {
+    let Some(cursor) = args.nested("cursor", &["batchSize"])? else {
+        return Ok(None);
+    };
+    let size = cursor.integer_at_least("batchSize", 0)?;
+    Ok(size.and_then(|size| u64::try_from(size).ok()))
+}
+
+/// A cursor over documents at hand, such as the server's own listings.
+pub(crate) fn open_listing(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: String,
+    documents: Vec<Document>,
+    batch_size: Option<u64>,
+    command: &Document,
+) -> Result<Document> {
+    let root = Box::new(GivenDocuments::new(documents));
+    let settings = Arc::new(settings(
+        database,
+        operation,
+        Arc::from([]),
+        None,
+        &Collation::SIMPLE,
+    ));
+    let first = FirstBatch {
+        // A listing comes whole unless the client asks for pieces.
+        documents: batch_size.unwrap_or(u64::MAX),
+        single: false,
+        no_timeout: false,
+        tail: None,
+    };
+    let executor = Executor::new(root, settings);
+    begin(database, operation, namespace, executor, first, command)
+}
+
+fn begin(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: String,
+    executor: Executor,
+    first: FirstBatch,
+    command: &Document,
+) -> Result<Document> {
+    let mut cursor = Cursor::new(namespace.clone(), executor, command.clone());
+    let awaits = first.tail.as_ref().is_some_and(|tail| tail.awaits);
+    if let Some(tail) = first.tail {
+        cursor.follow(tail);
+    }
+    let mut reply = DocumentBuilder::with_capacity(4096);
+    reply.begin_document("cursor");
+    reply.begin_array("firstBatch");
+    let request = BatchRequest {
+        documents: Some(first.documents),
+    };
+    let more = cursor.fill(operation, request, &mut reply)?;
+    reply.end();
+    let id = if more && !first.single {
+        cursor.lsid = operation.lsid;
+        cursor.user = operation.user.clone();
+        cursor.no_timeout = first.no_timeout;
+        // What is waited for has its own limit of time, with each getMore.
+        cursor.time_left = operation.time_left().filter(|_| !awaits);
+        let services = database.queries();
+        let now = operation.clock().monotonic();
+        services
+            .cursors
+            .register(cursor, now, || services.ids.random())?
+    } else {
+        0
+    };
+    reply.append("id", id);
+    reply.append("ns", namespace);
+    reply.end();
+    Ok(reply.finish())
+}
+
+/// Takes a limit on time that is left over from an earlier command.
+pub(crate) fn limit_time(operation: &mut OperationContext, left: Option<Duration>) {
+    if let Some(left) = left {
+        let own = operation.time_left();
+        operation.set_time_limit(Some(own.map_or(left, |own| own.min(left))));
+    }
+}

@@ -1,0 +1,266 @@
+//! `update`: statements that change documents, or insert one where none is found.
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
+
+use super::change::{
+    Place, Selected, Statements, Target, append_errors, count_value, durability, eval_context,
+    make_durable, target, upserted, with_constants,
+};
+use super::insert::ordinary;
+use super::raw_change::Buckets;
+use super::view_change::Measurements;
+use crate::args::Args;
+use crate::commands::ddl::collection_uuid;
+use crate::commands::security::authorization::rules;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Counted, Fields};
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::eval::Collation;
+use crate::operation::{OperationContext, Request};
+use crate::services::LatencyClass;
+use crate::write::Updated;
+use crate::write::update::Update;
+
+/// The options of the command.
+pub(crate) const FIELDS: &[&str] = &[
+    "updates",
+    "ordered",
+    "bypassDocumentValidation",
+    "bypassEmptyTsReplacement",
+    "let",
+    collection_uuid::NAME,
+];
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Write,
+    latency: LatencyClass::Write,
+    takes_memory: true,
+    write_concern: true,
+    in_api_v1: true,
+    counted: Counted::Update,
+    fields: Fields::Only(FIELDS),
+    ..CommandSpec::new(
+        "update",
+        "Updates documents.",
+        Authorization::Asks(rules::update),
+        run,
+    )
+};
+
+/// What a statement may say.
+pub(crate) const STATEMENT: &[&str] = &[
+    "q",
+    "u",
+    "c",
+    "multi",
+    "upsert",
+    "upsertSupplied",
+    "arrayFilters",
+    "collation",
+    "hint",
+    "sort",
+];
+
+/// What the parts of a statement are called.
+pub(crate) struct Names {
+    pub(crate) filter: &'static str,
+    pub(crate) update: &'static str,
+    pub(crate) constants: &'static str,
+}
+
+const NAMES: Names = Names {
+    filter: "q",
+    update: "u",
+    constants: "c",
+};
+
+/// `c` beside something other than a pipeline.
+const CONSTANTS_WITHOUT_PIPELINE: i32 = 51_198;
+
+#[derive(Default)]
+struct Totals {
+    matched: u64,
+    modified: u64,
+    upserted: Vec<(usize, Value)>,
+}
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let operation = &context.operation;
+    let statements =
+        Statements::parse("update", "updates", STATEMENT, database, operation, request)?;
+    let args = Args::new("update", request.body.as_ref());
+    collection_uuid::check(database, &args, &statements.namespace)?;
+    for document in statements.documents.clone() {
+        let statement = Args::new("update.updates", document);
+        statement.required_document("q")?;
+        check_update(&statement, statement.value("u"), "u")?;
+    }
+    target(database, &statements.namespace)?;
+    let mut totals = Totals::default();
+    let counters = &database.services().counters;
+    let only_one =
+        statements.is_one_change(|s| !matches!(s.lenient_boolean("multi"), Ok(None | Some(false))));
+    let errors = statements.run(|index, document| {
+        counters.operations.update.increment();
+        let place = Place {
+            database,
+            operation,
+            namespace: &statements.namespace,
+            options: &statements.options,
+            durability: durability(operation, only_one),
+        };
+        let statement = Args::new("update.updates", document);
+        let updated = one(place, &statement, &NAMES)?;
+        totals.matched += updated.matched;
+        totals.modified += updated.modified;
+        if let Some(id) = updated.upserted {
+            totals.upserted.push((index, id));
+        }
+        Ok(())
+    });
+    if !only_one {
+        make_durable(database, operation)?;
+    }
+    let mut reply = DocumentBuilder::new();
+    let inserted = u64::try_from(totals.upserted.len()).unwrap_or(u64::MAX);
+    reply.append("n", count_value(totals.matched + inserted));
+    if !totals.upserted.is_empty() {
+        let list = upserted(totals.upserted);
+        let list: Vec<Value> = list.into_iter().map(Value::Document).collect();
+        reply.append("upserted", list);
+    }
+    append_errors(&mut reply, errors);
+    reply.append("nModified", count_value(totals.modified));
+    Ok(reply.finish())
+}
+
+/// Runs one statement, and counts what it does to documents.
+pub(crate) fn one(place: Place<'_>, statement: &Args<'_>, names: &Names) -> Result<Updated> {
+    let flag = |name| Ok::<_, Error>(statement.lenient_boolean(name)?.unwrap_or(false));
+    let (multi, upsert) = (flag("multi")?, flag("upsert")?);
+    let constants = statement.document(names.constants)?;
+    let supplied = match (flag("upsertSupplied")?, upsert, constants) {
+        (false, ..) => None,
+        (true, true, Some(constants)) => Some(supplied_document(constants)?),
+        (true, ..) => {
+            return Err(Error::failed_to_parse(
+                "upsertSupplied needs upsert: true and the document as the constant 'new'",
+            ));
+        }
+    };
+    if multi && statement.document("sort")?.is_some_and(|d| !d.is_empty()) {
+        return Err(Error::failed_to_parse(
+            "Cannot specify sort with multi=true",
+        ));
+    }
+    let (expressions, variables) = with_constants(place, statement, constants)?;
+    let filter = statement.required_document(names.filter)?;
+    let Place {
+        database,
+        operation,
+        namespace,
+        durability,
+        ..
+    } = place;
+    let mut selected = Selected::parse(database, namespace, statement, filter, &expressions)?;
+    let update = Update::parse(
+        statement.value(names.update),
+        statement.array("arrayFilters")?,
+        &expressions,
+    )?;
+    check_combination(&update, multi, constants.is_some())?;
+    let collation = Collation::of(&expressions);
+    selected.find_targets(database, operation, namespace, &variables, &collation)?;
+    let check_interrupt = || operation.check_interrupt();
+    let eval = eval_context(database, operation, &variables, &expressions);
+    let selection = selected.selection(multi, durability, eval, operation.bypass, &check_interrupt);
+    let updated = apply(
+        database, operation, namespace, selection, &update, upsert, supplied,
+    )?;
+    let counters = &database.services().counters.documents;
+    counters.updated.add(updated.modified);
+    counters.inserted.add(u64::from(updated.upserted.is_some()));
+    Ok(updated)
+}
+
+pub(crate) fn check_combination(update: &Update, multi: bool, constants: bool) -> Result<()> {
+    if multi && update.is_replacement() {
+        return Err(Error::failed_to_parse(
+            "multi update is not supported for replacement-style update",
+        ));
+    }
+    if constants && !update.is_pipeline() {
+        return Err(Error::location(
+            CONSTANTS_WITHOUT_PIPELINE,
+            "Constant values may only be specified for pipeline updates",
+        ));
+    }
+    Ok(())
+}
+
+/// Updates or upserts; the collection is made only if an upsert needs it.
+pub(crate) fn apply(
+    database: &Database,
+    operation: &OperationContext,
+    namespace: &crate::catalog::Namespace,
+    selection: crate::write::Selection<'_>,
+    update: &Update,
+    upsert: bool,
+    supplied: Option<DocRef<'_>>,
+) -> Result<Updated> {
+    let collection = match target(database, namespace)? {
+        Target::Records(found) => found,
+        Target::Absent if upsert => ordinary(database, operation, namespace.clone())?,
+        Target::Absent => return Ok(Updated::default()),
+        Target::Buckets(found) => {
+            let buckets = Buckets {
+                database,
+                collection: &found,
+            };
+            return match upsert {
+                true => buckets.upsert(operation, selection, update, supplied),
+                false => buckets.update(selection, update),
+            };
+        }
+        Target::Measurements(found) => {
+            let measurements = Measurements {
+                stored: database.collections(),
+                collection: &found,
+            };
+            return match upsert {
+                true => measurements.upsert(operation, selection, update, supplied),
+                false => measurements.update(selection, update),
+            };
+        }
+    };
+    let records = database.records();
+    if !upsert {
+        return records.update(&collection, selection, update);
+    }
+    let (ids, now_ms) = (&database.services().ids, operation.now_ms);
+    let new_id = || ids.object_id(now_ms);
+    records.upsert(&collection, selection, update, supplied, &new_id)
+}
+
+fn supplied_document(constants: DocRef<'_>) -> Result<DocRef<'_>> {
+    constants.get("new").as_document().ok_or_else(|| {
+        Error::failed_to_parse(
+            "the parameter 'c.new' must be an object when upsertSupplied is true",
+        )
+    })
+}
+
+/// Checks that a modification is of a type that can be one.
+pub(crate) fn check_update(statement: &Args<'_>, update: ValueRef<'_>, name: &str) -> Result<()> {
+    match update {
+        ValueRef::Missing => Err(statement.missing(name)),
+        ValueRef::Document(_) | ValueRef::Array(_) => Ok(()),
+        _ => Err(Error::failed_to_parse(
+            "Update argument must be either an object or an array",
+        )),
+    }
+}

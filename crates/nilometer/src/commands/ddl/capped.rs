@@ -1,0 +1,239 @@
+//! Capped collections: their options, and the two commands that make one of another collection.
+//!
+//! ```text
+//! convertToCapped           the collection takes its own place, capped; its indexes go
+//! cloneCollectionAsCapped   a capped copy under another name
+//! ```
+//!
+//! Both keep the newest documents that fit. Writers of a collection that is converted wait, and find
+//! another collection then.
+
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder};
+
+use super::collection_uuid;
+use super::drop::{end_cursors, forget};
+use crate::args::Args;
+use crate::auth::Action;
+use crate::catalog::{Collection, Namespace};
+use crate::commands::admin::maintenance::ordinary;
+use crate::commands::security::authorization::rules;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{OperationContext, Request};
+
+/// The most bytes a capped collection may be given: 1 PB.
+const BYTES_MAX: i64 = 1_000_000_000_000_000;
+
+/// Sizes are multiples of this.
+const BYTES_STEP: i64 = 256;
+
+/// Documents a capped collection may be limited to, exclusive.
+const COUNT_LIMIT: i64 = 1 << 31;
+
+/// The options that only capped collections have.
+pub(crate) const NAMES: &[&str] = &["capped", "size", "max"];
+
+pub(crate) const CONVERT: CommandSpec = CommandSpec {
+    access: Access::Write,
+    write_concern: true,
+    fields: Fields::Only(&["size", collection_uuid::NAME]),
+    ..CommandSpec::new(
+        "convertToCapped",
+        "Makes a collection a capped one.",
+        Authorization::OnCollection(&[Action::ConvertToCapped]),
+        convert,
+    )
+};
+
+pub(crate) const CLONE: CommandSpec = CommandSpec {
+    access: Access::Write,
+    write_concern: true,
+    fields: Fields::Only(&["toCollection", "size"]),
+    ..CommandSpec::new(
+        "cloneCollectionAsCapped",
+        "Copies a collection into a capped one.",
+        Authorization::Asks(rules::clone_as_capped),
+        clone,
+    )
+};
+
+/// Adds `capped`, `size` and `max` as `create` was given them.
+pub(crate) fn append_options(args: &Args<'_>, out: &mut DocumentBuilder) -> Result<()> {
+    let size = args.integer_within("size", 1, BYTES_MAX)?;
+    let max = args.integer("max")?;
+    if args.boolean("capped")? != Some(true) {
+        if size.is_some() || max.is_some() {
+            return Err(Error::invalid_options(
+                "the 'capped' field needs to be true when either the 'size' or 'max' fields are present",
+            ));
+        }
+        return Ok(());
+    }
+    let size = size.ok_or_else(|| {
+        Error::invalid_options("the 'size' field is required when 'capped' is true")
+    })?;
+    append(size, checked_count(max)?, out);
+    Ok(())
+}
+
+/// The options of a capped collection with other limits, as `collMod` was given them.
+pub(crate) fn append_changed(
+    args: &Args<'_>,
+    known: DocRef<'_>,
+    out: &mut DocumentBuilder,
+) -> Result<()> {
+    let number = |name: &str| known.get(name).as_exact_i64();
+    let size = args.integer_within("cappedSize", 1, BYTES_MAX)?;
+    let max = match args.integer("cappedMax")? {
+        None => number("max"),
+        given => checked_count(given)?,
+    };
+    append(size.or(number("size")).unwrap_or(BYTES_STEP), max, out);
+    Ok(())
+}
+
+fn append(size: i64, max: Option<i64>, out: &mut DocumentBuilder) {
+    out.append("capped", true);
+    out.append(
+        "size",
+        size.saturating_add(BYTES_STEP - 1) / BYTES_STEP * BYTES_STEP,
+    );
+    out.append("max", max);
+}
+
+/// A limit of documents; none for 0 and below.
+fn checked_count(max: Option<i64>) -> Result<Option<i64>> {
+    match max {
+        Some(max) if max >= COUNT_LIMIT => Err(Error::bad_value(
+            "max in a capped collection has to be < 2^31 or not set",
+        )),
+        max => Ok(max.filter(|max| *max > 0)),
+    }
+}
+
+fn convert(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("convertToCapped", request.body.as_ref());
+    let name = args.required_string("convertToCapped")?;
+    let namespace = Namespace::new(context.database_name(), name)?;
+    collection_uuid::check(database, &args, &namespace)?;
+    let size = required_size(&args)?;
+    let source = source(database, &namespace)?;
+    let operation = &context.operation;
+    let catalog = database.catalog();
+    database.records().exclusively(&source, || {
+        let fresh = Copied::of(database, &source, &namespace, size, operation)?;
+        catalog.install_converted(&fresh.collection, &source)?;
+        fresh.keep();
+        Ok(())
+    })?;
+    forget(database, &source);
+    end_cursors(database, &[namespace]);
+    Ok(Document::new())
+}
+
+fn clone(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("cloneCollectionAsCapped", request.body.as_ref());
+    let name = args.required_string("cloneCollectionAsCapped")?;
+    let target = args.required_string("toCollection")?;
+    let target = Namespace::new(context.database_name(), target)?;
+    let size = required_size(&args)?;
+    let source = source(database, &Namespace::new(context.database_name(), name)?)?;
+    let catalog = database.catalog();
+    if target.is_system() {
+        return Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("cannot write to '{target}'"),
+        ));
+    }
+    if catalog.get(&target).is_some() {
+        return Err(Error::new(
+            ErrorCode::NamespaceExists,
+            format!(
+                "cloneCollectionAsCapped failed - destination collection {target} already exists"
+            ),
+        ));
+    }
+    let fresh = Copied::of(database, &source, &target, size, &context.operation)?;
+    catalog.install_replacement(&fresh.collection, None, None)?;
+    fresh.keep();
+    Ok(Document::new())
+}
+
+fn required_size(args: &Args<'_>) -> Result<i64> {
+    args.integer_within("size", 1, BYTES_MAX)?
+        .ok_or_else(|| args.missing("size"))
+}
+
+/// What can be copied: documents in the order of their insertion.
+fn source(database: &Database, namespace: &Namespace) -> Result<Arc<Collection>> {
+    let found = ordinary(database, namespace)?;
+    if found.timeseries.is_some() || found.is_clustered() {
+        return Err(Error::invalid_options(format!(
+            "cannot convert the clustered collection {namespace} to a capped collection"
+        )));
+    }
+    Ok(found)
+}
+
+/// A capped copy that has no name yet.
+struct Copied<'a> {
+    database: &'a Database,
+    collection: Arc<Collection>,
+    is_kept: bool,
+}
+
+impl<'a> Copied<'a> {
+    /// Copies what is in `source`.
+    fn of(
+        database: &'a Database,
+        source: &Collection,
+        target: &Namespace,
+        size: i64,
+        operation: &OperationContext,
+    ) -> Result<Self> {
+        let mut options = DocumentBuilder::new();
+        append(size, None, &mut options);
+        let others = |name: &str| !NAMES.contains(&name);
+        for element in source.options.iter().filter(|e| others(e.name())) {
+            options.append_element(element);
+        }
+        let uuid = database.services().ids.uuid();
+        let catalog = database.catalog();
+        let fresh = catalog.prepare_collection(target, uuid, options.finish())?;
+        let copied = Self {
+            database,
+            collection: Arc::new(fresh),
+            is_kept: false,
+        };
+        let records = database.records();
+        records.copy(source, &copied.collection, &|| operation.check_interrupt())?;
+        records.sync()?;
+        Ok(copied)
+    }
+
+    /// It has its name.
+    fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Copied<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            forget(self.database, &self.collection);
+            // Keyspaces that stay behind are dropped when the database is opened again.
+            let _ = self.database.catalog().discard(&self.collection);
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! `collMod`: the bucketing parameters and the expiry of a time-series collection, the definition of
+//! a view, and what may be changed of an index.
+
+mod index;
+mod unique;
+
+use std::sync::PoisonError;
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+
+use index::IndexChange;
+
+use super::create::{check_expire_after, check_graph, parse_pipeline, refuse_images};
+use super::{capped, collection_uuid, validation};
+use crate::args::Args;
+use crate::catalog::{
+    CatalogEntry, Collection, DuplicateRule, Duplicates, EXTENSION, Namespace, TimeseriesOptions,
+    View,
+};
+use crate::commands::security::authorization::rules;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::database::indexes::IndexSide;
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
+use crate::operation::Request;
+use crate::write::CappedLimits;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Write,
+    write_concern: true,
+    in_api_v1: true,
+    fields: Fields::Only(FIELDS),
+    ..CommandSpec::new(
+        "collMod",
+        "Changes options of a collection.",
+        Authorization::Asks(rules::coll_mod),
+        run,
+    )
+};
+
+/// What the command can be asked to change.
+const FIELDS: &[&str] = &[
+    "timeseries",
+    "expireAfterSeconds",
+    "index",
+    "validator",
+    "validationLevel",
+    "validationAction",
+    "viewOn",
+    "pipeline",
+    "timeseriesBucketsMayHaveMixedSchemaData",
+    "changeStreamPreAndPostImages",
+    "cappedSize",
+    "cappedMax",
+    "dryRun",
+    collection_uuid::NAME,
+];
+
+/// What only views can change.
+const OF_VIEWS: &[&str] = &["viewOn", "pipeline"];
+
+/// What only other kinds of collections can change.
+const NOT_FOR_TIMESERIES: &[&str] = &[
+    "validator",
+    "validationLevel",
+    "validationAction",
+    "viewOn",
+    "pipeline",
+    "changeStreamPreAndPostImages",
+    "cappedSize",
+    "cappedMax",
+    "dryRun",
+];
+
+/// The limits of capped collections.
+const OF_CAPPED: &[&str] = &["cappedSize", "cappedMax"];
+
+const MIXED_SCHEMA: &str = "timeseriesBucketsMayHaveMixedSchemaData";
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let body = request.body.as_ref();
+    let args = Args::new("collMod", body);
+    let namespace = Namespace::new(context.database_name(), args.required_string("collMod")?)?;
+    collection_uuid::check(database, &args, &namespace)?;
+    let change = Change {
+        database,
+        args: &args,
+        body,
+        namespace,
+    };
+    let catalog = database.catalog();
+    if let Some(buckets) = catalog.timeseries(&change.namespace) {
+        return change.timeseries(&buckets);
+    }
+    match catalog.get(&change.namespace) {
+        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
+            change.buckets(&found)
+        }
+        Some(CatalogEntry::Collection(found)) => change.ordinary(&found),
+        Some(CatalogEntry::View(found)) => change.view(&found),
+        None => Err(Error::new(
+            ErrorCode::NamespaceNotFound,
+            format!("ns does not exist: {}", change.namespace),
+        )),
+    }
+}
+
+/// One `collMod`.
+struct Change<'a> {
+    database: &'a Database,
+    args: &'a Args<'a>,
+    body: DocRef<'a>,
+    namespace: Namespace,
+}
+
+impl Change<'_> {
+    /// The first of `names` that was given.
+    fn given<'n>(&self, names: &[&'n str]) -> Option<&'n str> {
+        names.iter().copied().find(|name| self.body.contains(name))
+    }
+
+    fn refuse(&self, names: &[&str], kind: &str) -> Result<()> {
+        match self.given(names) {
+            Some(name) => Err(Error::invalid_options(format!(
+                "option not supported on a {kind}: {name}"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn timeseries(&self, buckets: &Collection) -> Result<Document> {
+        let args = self.args;
+        self.refuse(NOT_FOR_TIMESERIES, "time-series collection")?;
+        // Each of these is a change of its own.
+        if let Some(alone) = self.given(&["timeseries", MIXED_SCHEMA])
+            && let Some(other) = self.given(&["index", "expireAfterSeconds"])
+        {
+            return Err(Error::invalid_options(format!(
+                "'{alone}' cannot be changed together with '{other}'"
+            )));
+        }
+        let catalog = self.database.catalog();
+        let timeseries = match (args.document("timeseries")?, &buckets.timeseries) {
+            (Some(change), Some(now)) => Some(now.modified(change)?),
+            _ => buckets.timeseries.clone(),
+        };
+        let options = with_expiry(buckets, args.value("expireAfterSeconds"), args)?;
+        let index = index::parse(args, buckets, IndexSide::User)?;
+        let widths = buckets.has_other_widths(timeseries.as_ref());
+        let mixed_schema = mixed_schema(buckets, args)?;
+        let changed = timeseries.as_ref().map(DuplicateRule::of);
+        // Inserts under the present rule end first, and others begin afterwards.
+        let mut rule = buckets
+            .duplicates
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        catalog.modify(buckets, options, timeseries, mixed_schema)?;
+        *rule = changed.unwrap_or_default();
+        // Under "keep" nobody keeps marks.
+        self.database.timeseries().claims.forget(buckets.uuid);
+        drop(rule);
+        if widths {
+            // Buckets opened from now on have the new widths; open ones are taken up again under them.
+            self.database
+                .timeseries()
+                .bucket_catalog
+                .clear(buckets.uuid);
+        }
+        self.change_index(buckets, index)
+    }
+
+    fn change_index(
+        &self,
+        collection: &Collection,
+        index: Option<IndexChange>,
+    ) -> Result<Document> {
+        match index {
+            Some(change) => change.apply(self.database, collection),
+            None => Ok(Document::new()),
+        }
+    }
+
+    /// Buckets named themselves: what describes the collection is changed through it.
+    fn buckets(&self, buckets: &Collection) -> Result<Document> {
+        let of_collection = [&["timeseries"], validation::NAMES].concat();
+        if self.given(&of_collection).is_some() {
+            return Err(Error::new(
+                ErrorCode::InvalidNamespace,
+                format!(
+                    "collMod on {}: change the time-series collection instead",
+                    self.namespace
+                ),
+            ));
+        }
+        self.refuse(NOT_FOR_TIMESERIES, "collection of buckets")?;
+        let options = with_expiry(buckets, self.args.value("expireAfterSeconds"), self.args)?;
+        let index = index::parse(self.args, buckets, IndexSide::Stored)?;
+        let mixed_schema = mixed_schema(buckets, self.args)?;
+        let timeseries = buckets.timeseries.clone();
+        self.database
+            .catalog()
+            .modify(buckets, options, timeseries, mixed_schema)?;
+        self.change_index(buckets, index)
+    }
+
+    fn ordinary(&self, collection: &Collection) -> Result<Document> {
+        self.refuse(OF_VIEWS, "collection")?;
+        let not_here: &[&str] = match collection.is_clustered() {
+            true => &["timeseries", MIXED_SCHEMA],
+            false => &["timeseries", "expireAfterSeconds", MIXED_SCHEMA],
+        };
+        if let Some(name) = self.given(not_here) {
+            return Err(Error::invalid_options(format!(
+                "'{name}' is only for time-series and clustered collections"
+            )));
+        }
+        if let Some(name) = self.given(OF_CAPPED)
+            && CappedLimits::of(collection).is_none()
+        {
+            return Err(Error::invalid_options(format!(
+                "'{name}' is only for capped collections"
+            )));
+        }
+        if self.body.contains("dryRun") && !self.body.contains("index") {
+            return Err(index::dry_run_alone());
+        }
+        refuse_images(self.args)?;
+        let options = self.ordinary_options(collection)?;
+        let index = index::parse(self.args, collection, IndexSide::Stored)?;
+        if options != collection.options {
+            self.database
+                .catalog()
+                .modify(collection, options, None, false)?;
+        }
+        self.change_index(collection, index)
+    }
+
+    /// The options of an ordinary collection with what is asked for.
+    fn ordinary_options(&self, collection: &Collection) -> Result<Document> {
+        let expiring = with_expiry(collection, self.args.value("expireAfterSeconds"), self.args)?;
+        let known = expiring.as_ref();
+        let collation = Collation::of_stored(known)?;
+        let given = validation::Given::parse(self.args, &self.namespace, &collation)?;
+        let is_resized = self.given(OF_CAPPED).is_some();
+        if given.is_empty() && !is_resized {
+            return Ok(expiring);
+        }
+        let mut out = DocumentBuilder::new();
+        if is_resized {
+            capped::append_changed(self.args, known, &mut out)?;
+        }
+        let others = |name: &str| {
+            !(validation::NAMES.contains(&name) || is_resized && capped::NAMES.contains(&name))
+        };
+        for element in known.iter().filter(|e| others(e.name())) {
+            out.append_element(element);
+        }
+        given.append_over(known, &mut out);
+        Ok(out.finish())
+    }
+
+    /// A view may be given another collection to stand on, other stages, or both.
+    fn view(&self, view: &View) -> Result<Document> {
+        let own = [OF_VIEWS, &[collection_uuid::NAME]].concat();
+        let mut others = FIELDS.iter().copied().filter(|name| !own.contains(name));
+        if let Some(name) = others.find(|name| self.body.contains(name)) {
+            return Err(Error::invalid_options(format!(
+                "option not supported on a view: {name}"
+            )));
+        }
+        let mut changed = view.clone();
+        if let Some(view_on) = self.args.string("viewOn")? {
+            view_on.clone_into(&mut changed.view_on);
+        }
+        if let Some(stages) = self.args.array("pipeline")? {
+            let collation = Collation::of_stored(view.options.as_ref())?;
+            changed.pipeline = parse_pipeline(stages, &collation)?;
+        }
+        if changed != *view {
+            check_graph(self.database, &changed)?;
+            self.database.catalog().modify_view(changed)?;
+        }
+        Ok(Document::new())
+    }
+}
+
+/// The flag once set stays: buckets that need it may be there.
+fn mixed_schema(buckets: &Collection, args: &Args<'_>) -> Result<bool> {
+    match (args.boolean(MIXED_SCHEMA)?, buckets.may_have_mixed_schema()) {
+        (None, now) => Ok(now),
+        (Some(false), true) => Err(Error::invalid_options(format!(
+            "'{MIXED_SCHEMA}' cannot be taken back"
+        ))),
+        (Some(asked), _) => Ok(asked),
+    }
+}
+
+/// The collection's options with `expireAfterSeconds` as asked.
+fn with_expiry(buckets: &Collection, asked: ValueRef<'_>, args: &Args<'_>) -> Result<Document> {
+    const NAME: &str = "expireAfterSeconds";
+    let seconds = match asked {
+        ValueRef::Missing => return Ok(buckets.options.clone()),
+        ValueRef::String("off") => None,
+        ValueRef::String(_) => {
+            return Err(Error::invalid_options(format!(
+                "'{NAME}' must be a number or 'off'"
+            )));
+        }
+        _ => args.integer(NAME)?,
+    };
+    if let Some(seconds) = seconds {
+        check_expire_after(seconds)?;
+    }
+    let mut options = DocumentBuilder::new();
+    for element in buckets.options.iter().filter(|e| e.name() != NAME) {
+        options.append_element(element);
+    }
+    options.append(NAME, seconds);
+    Ok(options.finish())
+}
+
+impl TimeseriesOptions {
+    /// These options with the changes `collMod` asks for: buckets may only become wider.
+    fn modified(&self, change: nilometer_bson::DocRef<'_>) -> Result<Self> {
+        if change.is_empty() {
+            return Ok(self.clone());
+        }
+        Args::new("collMod.timeseries", change).check_names(&[
+            "granularity",
+            "bucketMaxSpanSeconds",
+            "bucketRoundingSeconds",
+            EXTENSION,
+        ])?;
+        let duplicates = match change.get(EXTENSION) {
+            ValueRef::Missing => None,
+            extension => Duplicates::parse_extension("collMod", extension)?,
+        };
+        let duplicates = duplicates.or(self.duplicates);
+        if change.iter().all(|element| element.name() == EXTENSION) {
+            return Ok(Self {
+                duplicates,
+                ..self.clone()
+            });
+        }
+        let mut spec = DocumentBuilder::new();
+        spec.append("timeField", self.time_field.as_str());
+        spec.append("metaField", self.meta_field.as_deref());
+        for element in change.iter().filter(|e| e.name() != EXTENSION) {
+            spec.append_element(element);
+        }
+        let spec = spec.finish();
+        let changed = Self {
+            duplicates,
+            ..Self::parse(spec.as_ref())?
+        };
+        if changed.span_seconds < self.span_seconds {
+            return Err(Error::invalid_options(format!(
+                "buckets may only become wider: {} seconds are less than {}",
+                changed.span_seconds, self.span_seconds
+            )));
+        }
+        Ok(changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Database;
+    use bson::{DateTime, doc};
+
+    fn code(database: &Database, command: bson::Document) -> i32 {
+        match database.command("db", &command) {
+            Ok(_) => 0,
+            Err(error) => error.code.0,
+        }
+    }
+
+    #[test]
+    fn buckets_become_wider_never_narrower() {
+        let database = Database::in_memory().unwrap();
+        let change = |timeseries: bson::Document| {
+            code(
+                &database,
+                doc! { "collMod": "ts", "timeseries": timeseries },
+            )
+        };
+        database
+            .command(
+                "db",
+                &doc! { "create": "ts", "timeseries": { "timeField": "t", "metaField": "m" } },
+            )
+            .unwrap();
+        let insert = |ms: i64| {
+            let documents = vec![doc! { "t": DateTime::from_millis(ms), "m": 1 }];
+            code(&database, doc! { "insert": "ts", "documents": documents })
+        };
+        assert_eq!(insert(0), 0);
+        assert_eq!(change(doc! {}), 0);
+        assert_eq!(change(doc! { "granularity": "minutes" }), 0);
+        assert_eq!(change(doc! { "granularity": "seconds" }), 72);
+        assert_eq!(
+            change(doc! { "granularity": "minutes", "bucketMaxSpanSeconds": 86400 }),
+            0
+        );
+        assert_eq!(change(doc! { "bucketMaxSpanSeconds": 90000 }), 72);
+        assert_eq!(
+            change(doc! { "bucketMaxSpanSeconds": 90000, "bucketRoundingSeconds": 90000 }),
+            0
+        );
+        assert_eq!(
+            change(
+                doc! { "bucketMaxSpanSeconds": 31_536_001, "bucketRoundingSeconds": 31_536_001 }
+            ),
+            2
+        );
+        assert_eq!(change(doc! { "granularity": "hours" }), 0);
+        // The bucket that is there takes what the wider span covers, and everything is found.
+        assert_eq!(insert(5 * 86_400_000), 0);
+        let buckets = database.collection::<bson::Document>("db", "system.buckets.ts");
+        assert_eq!(buckets.count(doc! {}).unwrap(), 1);
+        let late = doc! { "t": { "$gte": DateTime::from_millis(86_400_000) } };
+        let ts = database.collection::<bson::Document>("db", "ts");
+        assert_eq!(ts.count(late).unwrap(), 1);
+    }
+
+    #[test]
+    fn expiry_is_set_and_taken_away() {
+        let database = Database::in_memory().unwrap();
+        let options = doc! { "timeField": "t" };
+        let create = doc! { "create": "ts", "timeseries": options, "expireAfterSeconds": 60 };
+        assert_eq!(code(&database, create), 0);
+        let shown = || {
+            let listed = doc! { "listCollections": 1, "filter": { "name": "ts" } };
+            let reply = database.command("db", &listed).unwrap();
+            let first = reply
+                .get_document("cursor")
+                .unwrap()
+                .get_array("firstBatch")
+                .unwrap()[0]
+                .as_document()
+                .unwrap()
+                .clone();
+            first
+                .get_document("options")
+                .unwrap()
+                .get_i64("expireAfterSeconds")
+                .ok()
+        };
+        assert_eq!(shown(), Some(60));
+        for (value, expected) in [
+            (bson::Bson::Int32(0), 0),
+            (bson::Bson::Int32(-10), 72),
+            (bson::Bson::String("10".into()), 72),
+            (bson::Bson::Document(doc! {}), 14),
+            (bson::Bson::Int32(5), 0),
+        ] {
+            let change = doc! { "collMod": "ts", "expireAfterSeconds": value.clone() };
+            assert_eq!(code(&database, change), expected, "{value}");
+        }
+        assert_eq!(shown(), Some(5));
+        assert_eq!(
+            code(
+                &database,
+                doc! { "collMod": "ts", "expireAfterSeconds": "off" }
+            ),
+            0
+        );
+        assert_eq!(shown(), None);
+        assert_eq!(code(&database, doc! { "collMod": "absent" }), 26);
+        assert_eq!(
+            code(&database, doc! { "collMod": "ts", "validator": {} }),
+            72
+        );
+        let raw = doc! { "collMod": "system.buckets.ts", "timeseries": {} };
+        assert_eq!(code(&database, raw), 73);
+    }
+}

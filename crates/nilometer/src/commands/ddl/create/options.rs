@@ -1,0 +1,129 @@
+//! Options several kinds of collections take.
+
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+
+use super::Creation;
+use super::clustered;
+use crate::args::Args;
+use crate::commands::ddl::{capped, validation};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
+
+/// The largest `expireAfterSeconds`: the seconds a date of 64-bit milliseconds can span.
+pub(super) const EXPIRE_AFTER_SECONDS_MAX: i64 = i64::MAX / 1000;
+
+/// Seconds after which measurements may expire: anything that can be added to a date.
+pub(in crate::commands) fn check_expire_after(seconds: i64) -> Result<()> {
+    if !(0..=EXPIRE_AFTER_SECONDS_MAX).contains(&seconds) {
+        return Err(Error::invalid_options(format!(
+            "'expireAfterSeconds' must be between 0 and {EXPIRE_AFTER_SECONDS_MAX}, got {seconds}"
+        )));
+    }
+    Ok(())
+}
+
+/// Images of documents for change streams, which a standalone has none of.
+pub(in crate::commands) fn refuse_images(args: &Args<'_>) -> Result<()> {
+    let images = args.nested("changeStreamPreAndPostImages", &["enabled"])?;
+    match images {
+        Some(images) if images.boolean("enabled")? == Some(true) => Err(Error::invalid_options(
+            "changeStreamPreAndPostImages is for members of a replica set",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The collation a collection or view is given.
+pub(super) fn collation(args: &Args<'_>) -> Result<Collation> {
+    match args.document("collation")? {
+        None => Ok(Collation::SIMPLE),
+        Some(given) => Collation::parse(given, "create.collation"),
+    }
+}
+
+/// Options that have no effect here but are kept and shown, as MongoDB does.
+fn append_kept(args: &Args<'_>, kept: &mut DocumentBuilder) -> Result<()> {
+    for name in ["storageEngine", "indexOptionDefaults"] {
+        let Some(value) = args.document(name)? else {
+            continue;
+        };
+        for engine in value {
+            // An index default is `{storageEngine: {<engine>: {…}}}`, one level deeper.
+            let is_known = name == "storageEngine" || engine.name() == "storageEngine";
+            if !is_known {
+                return Err(Error::new(
+                    ErrorCode::IDLUnknownField,
+                    format!(
+                        "BSON field 'create.{name}.{}' is an unknown field.",
+                        engine.name()
+                    ),
+                ));
+            }
+            if !matches!(engine.value(), ValueRef::Document(_)) {
+                return Err(Error::bad_value(format!(
+                    "'{name}.{}' has to be an embedded document",
+                    engine.name()
+                )));
+            }
+        }
+        kept.append(name, value);
+    }
+    Ok(())
+}
+
+impl Creation<'_> {
+    /// The options a time-series collection keeps.
+    pub(super) fn timeseries_options(&self) -> Result<Document> {
+        let mut options = DocumentBuilder::new();
+        if let Some(seconds) = self.args.integer("expireAfterSeconds")? {
+            check_expire_after(seconds)?;
+            options.append("expireAfterSeconds", seconds);
+        }
+        append_kept(self.args, &mut options)?;
+        options.append("collation", collation(self.args)?.to_document());
+        Ok(options.finish())
+    }
+
+    /// Adds `clusteredIndex` and what goes with it.
+    fn append_clustered(&self, options: &mut DocumentBuilder) -> Result<()> {
+        let index = match self.args.value("clusteredIndex") {
+            ValueRef::Missing => return Ok(()),
+            ValueRef::Document(index) => clustered::checked(index)?,
+            ValueRef::Bool(_) => {
+                return Err(Error::location(
+                    clustered::LEGACY_FORMAT,
+                    "'clusteredIndex' as a boolean is for the buckets of time-series collections",
+                ));
+            }
+            other => {
+                return Err(self
+                    .args
+                    .wrong_type("clusteredIndex", other, "bool, object"));
+            }
+        };
+        if let Some(other) = self.given(&["capped", "idIndex"]) {
+            return Err(Error::invalid_options(format!(
+                "'clusteredIndex' is not allowed with '{other}'"
+            )));
+        }
+        options.append("clusteredIndex", index);
+        if let Some(seconds) = self.args.integer("expireAfterSeconds")? {
+            check_expire_after(seconds)?;
+            options.append("expireAfterSeconds", seconds);
+        }
+        Ok(())
+    }
+
+    /// The options an ordinary collection keeps.
+    pub(super) fn ordinary_options(&self) -> Result<Document> {
+        let mut options = DocumentBuilder::new();
+        let collation = collation(self.args)?;
+        capped::append_options(self.args, &mut options)?;
+        append_kept(self.args, &mut options)?;
+        validation::Given::parse(self.args, &self.namespace, &collation)?
+            .append_over(DocRef::EMPTY, &mut options);
+        self.append_clustered(&mut options)?;
+        options.append("collation", collation.to_document());
+        Ok(options.finish())
+    }
+}

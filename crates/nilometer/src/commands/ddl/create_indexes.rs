@@ -1,0 +1,255 @@
+//! `createIndexes`: checks what is asked for, adds it to the catalog, and fills it.
+//!
+//! ```text
+//! indexes: [{key, name, …}] ── spec::parse ──▶ IndexSpec ── conflict::decide ──▶ new, or there already
+//!                               │ key, kinds, partial_filter                        │
+//!                               └ on time series: converted to buckets              └ build
+//! ```
+//!
+//! All indexes of one command are made together or, if one is refused, none. A collection that does
+//! not exist is created.
+
+mod conflict;
+mod key;
+mod kinds;
+mod partial_filter;
+mod spec;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nilometer_bson::{Document, DocumentBuilder, ValueRef};
+
+use super::{collection_uuid, indexes};
+use crate::args::Args;
+use crate::auth::Action;
+use crate::catalog::{CatalogEntry, Collection, IndexSpec, Namespace, StoredIndex};
+use crate::commands::crud::insert::ordinary;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::error::{Error, ErrorCode, Result};
+use crate::operation::{OperationContext, Request};
+
+pub(super) use conflict::equal_documents;
+
+use spec::{Place, Wanted};
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Write,
+    takes_memory: true,
+    write_concern: true,
+    in_api_v1: true,
+    fields: Fields::Only(&[
+        "indexes",
+        "commitQuorum",
+        "ignoreUnknownIndexOptions",
+        collection_uuid::NAME,
+    ]),
+    ..CommandSpec::new(
+        "createIndexes",
+        "Creates indexes.",
+        Authorization::OnCollection(&[Action::CreateIndex]),
+        run,
+    )
+};
+
+/// Pause between two looks at an index that another command builds.
+const WAIT: Duration = Duration::from_millis(5);
+
+/// Whose fields indexes are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// The documents of an ordinary collection.
+    Ordinary,
+    /// Measurements; the index is kept over the buckets.
+    Timeseries,
+    /// Buckets, named themselves.
+    Buckets,
+}
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("createIndexes", request.body.as_ref());
+    let namespace = Namespace::new(
+        context.database_name(),
+        args.required_string("createIndexes")?,
+    )?;
+    collection_uuid::check(database, &args, &namespace)?;
+    if !args.value("commitQuorum").is_missing() {
+        return Err(Error::bad_value("Standalones cannot specify commitQuorum"));
+    }
+    let (target, collection) = find(database, &namespace)?;
+    let place = Place {
+        target,
+        collection: collection.as_deref(),
+        ignore_unknown: args.boolean("ignoreUnknownIndexOptions")?.unwrap_or(false),
+    };
+    let wanted = wanted(&args, &place)?;
+    let created = collection.is_none();
+    let collection = match collection {
+        Some(found) => found,
+        None => ordinary(database, &context.operation, namespace)?,
+    };
+    let before = indexes::count(&collection);
+    let made = make(database, context, &collection, &wanted)?;
+    let mut reply = DocumentBuilder::new();
+    reply.append("numIndexesBefore", before);
+    reply.append("numIndexesAfter", indexes::count(&collection));
+    if made == 0 && !created {
+        reply.append("note", "all indexes already exist");
+    } else {
+        reply.append("createdCollectionAutomatically", created);
+    }
+    Ok(reply.finish())
+}
+
+/// What is called `namespace`: a collection, or the buckets behind it.
+fn find(database: &Database, namespace: &Namespace) -> Result<(Target, Option<Arc<Collection>>)> {
+    let catalog = database.catalog();
+    if let Some(buckets) = catalog.timeseries(namespace) {
+        return Ok((Target::Timeseries, Some(buckets)));
+    }
+    match catalog.get(namespace) {
+        Some(CatalogEntry::Collection(found)) if found.timeseries.is_some() => {
+            Ok((Target::Buckets, Some(found)))
+        }
+        Some(CatalogEntry::Collection(found)) => Ok((Target::Ordinary, Some(found))),
+        Some(CatalogEntry::View(_)) => Err(Error::new(
+            ErrorCode::CommandNotSupportedOnView,
+            format!("Namespace {namespace} is a view, not a collection"),
+        )),
+        None if namespace.is_system() => Err(Error::new(
+            ErrorCode::InvalidNamespace,
+            format!("cannot create indexes on '{namespace}'"),
+        )),
+        None => Ok((Target::Ordinary, None)),
+    }
+}
+
+fn wanted(args: &Args<'_>, place: &Place<'_>) -> Result<Vec<IndexSpec>> {
+    let mut wanted = Vec::new();
+    let descriptions = args.required_array("indexes")?;
+    if descriptions.is_empty() {
+        return Err(Error::bad_value(
+            "Must specify at least one index to create",
+        ));
+    }
+    for description in descriptions.iter() {
+        let ValueRef::Document(description) = description else {
+            return Err(args.wrong_type("indexes", description, "object"));
+        };
+        if let Wanted::Index(spec) = spec::parse(description, place)? {
+            wanted.push(spec);
+        }
+    }
+    Ok(wanted)
+}
+
+/// Makes those of the indexes that are not there; tells how many that were. Indexes another command
+/// is making are waited for.
+fn make(
+    database: &Database,
+    context: &CommandContext<'_>,
+    collection: &Arc<Collection>,
+    wanted: &[IndexSpec],
+) -> Result<usize> {
+    let operation = &context.operation;
+    let mut made = 0;
+    loop {
+        let mut known = Vec::new();
+        let others = usize::try_from(indexes::id_indexes(collection)).unwrap_or(0);
+        let added = database.create_indexes(collection, operation, |there| {
+            let decision = conflict::decide(&collection.namespace, there, wanted, others)?;
+            known = decision.known;
+            Ok(decision.new)
+        })?;
+        made += added.len();
+        if wait(operation, collection, &known)? {
+            return Ok(made);
+        }
+    }
+}
+
+/// Waits until these indexes are built; false if one of them was given up.
+pub(crate) fn wait(
+    operation: &OperationContext,
+    collection: &Collection,
+    known: &[Arc<StoredIndex>],
+) -> Result<bool> {
+    for index in known {
+        while !index.is_ready() {
+            operation.check_interrupt()?;
+            let there = collection.indexes.all();
+            if !there.iter().any(|i| i.keyspace == index.keyspace) {
+                return Ok(false);
+            }
+            std::thread::sleep(WAIT);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Database;
+    use bson::doc;
+
+    fn names(database: &Database) -> Vec<String> {
+        let reply = database
+            .command("db", &doc! { "listIndexes": "c" })
+            .unwrap();
+        let listed = reply.get_document("cursor").unwrap();
+        let listed = listed.get_array("firstBatch").unwrap().iter();
+        listed
+            .map(|index| {
+                index
+                    .as_document()
+                    .unwrap()
+                    .get_str("name")
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn commands_that_want_the_same_index_wait_for_one_build() {
+        let database = Database::in_memory().unwrap();
+        let collection = database.collection::<bson::Document>("db", "c");
+        collection
+            .insert_many((0..5000).map(|i| doc! { "_id": i, "a": i % 7 }))
+            .unwrap();
+        let create =
+            doc! { "createIndexes": "c", "indexes": [{ "key": { "a": 1 }, "name": "a_1" }] };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    database.command("db", &create).unwrap();
+                    let stored = database.catalog().collections();
+                    assert!(stored[0].indexes.named("a_1").unwrap().is_ready());
+                });
+            }
+        });
+        assert_eq!(names(&database), ["_id_", "a_1"]);
+        assert_eq!(database.catalog().collections()[0].keyspaces().len(), 3);
+    }
+
+    #[test]
+    fn a_collection_has_64_indexes_at_most() {
+        let database = Database::in_memory().unwrap();
+        let index = |at: i32| doc! { "key": { format!("f{at}"): 1 }, "name": format!("f{at}") };
+        let create = |from: i32, to: i32| {
+            let indexes: Vec<_> = (from..to).map(index).collect();
+            database.command("db", &doc! { "createIndexes": "c", "indexes": indexes })
+        };
+        assert_eq!(create(0, 64).unwrap_err().code.0, 67);
+        assert_eq!(names(&database), ["_id_"]);
+        create(0, 63).unwrap();
+        assert_eq!(create(63, 64).unwrap_err().code.0, 67);
+        create(0, 2).unwrap();
+        assert_eq!(names(&database).len(), 64);
+    }
+}

@@ -1,0 +1,327 @@
+//! One index as a client asks for it, checked, and turned into what is stored.
+//!
+//! Everything that can be refused without looking at the collection's other indexes is refused here.
+
+use nilometer_bson::extjson::to_relaxed;
+use nilometer_bson::number::Number;
+use nilometer_bson::{DocRef, Document, DocumentBuilder, ValueRef};
+
+use super::Target;
+use super::key;
+use super::key::{Shape, refused};
+use super::{kinds, partial_filter};
+use crate::args::{Args, truncated_i64};
+use crate::catalog::{Collection, IndexSpec};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::{Collation, ParseContext};
+use crate::index::Index;
+use crate::timeseries::index_conversion::{self, CollationOrigin};
+
+/// Everything the description of an index may hold.
+const FIELDS: &[&str] = &[
+    "2dsphereIndexVersion",
+    "background",
+    "bits",
+    "bucketSize",
+    "clustered",
+    "coarsestIndexedLevel",
+    "collation",
+    "default_language",
+    "dropDups",
+    "expireAfterSeconds",
+    "finestIndexedLevel",
+    "hidden",
+    "key",
+    "language_override",
+    "max",
+    "min",
+    "name",
+    "ns",
+    "originalSpec",
+    "partialFilterExpression",
+    "prepareUnique",
+    "sparse",
+    "storageEngine",
+    "textIndexVersion",
+    "unique",
+    "v",
+    "weights",
+    "wildcardProjection",
+];
+
+/// What may be said of the index on `_id`, which is there anyway.
+const FIELDS_OF_ID: &[&str] = &["key", "name", "v", "ns", "collation", "clustered"];
+
+/// The version all indexes have.
+const INDEX_VERSION: i64 = 2;
+
+/// `clustered` on a collection that is not.
+const NOT_CLUSTERED: i32 = 6_243_700;
+
+/// The filter of an index of a time-series collection is no object.
+const FILTER_NO_OBJECT: i32 = 10_065;
+
+/// Where the index will be.
+pub(super) struct Place<'a> {
+    pub(super) target: Target,
+    /// The collection, or the buckets behind it; none if it is still to be made.
+    pub(super) collection: Option<&'a Collection>,
+    /// Unknown options are left out instead of being refused: what restores ask for.
+    pub(super) ignore_unknown: bool,
+}
+
+/// What is to be done about a description.
+pub(super) enum Wanted {
+    /// The index on `_id`, or on the clustered `_id`: it is there.
+    Id,
+    /// An index, as it is stored.
+    Index(IndexSpec),
+}
+
+/// Checks the description of an index.
+pub(super) fn parse(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
+    parse_in(description, place).map_err(|error| {
+        let shown = to_relaxed(description);
+        error.context(&format!("Error in specification {shown}"))
+    })
+}
+
+fn parse_in(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
+    let args = Args::new("createIndexes.indexes", description);
+    args.check_names_with(|_| true)?;
+    if !place.ignore_unknown
+        && let Some(unknown) = first_beside(description, FIELDS)
+    {
+        return Err(not_valid(unknown, "an index specification"));
+    }
+    let key = match args.value("key") {
+        ValueRef::Missing => {
+            return Err(Error::failed_to_parse(
+                "The 'key' field is a required property of an index specification",
+            ));
+        }
+        ValueRef::Document(key) => key,
+        other => return Err(args.wrong_type("key", other, "object")),
+    };
+    check_version(&args)?;
+    let shape = key::check(key, place.target)?;
+    let name = name(&args, key, shape)?;
+    if shape.is_id && place.target != Target::Timeseries {
+        check_id(&args, description, place)?;
+        return Ok(Wanted::Id);
+    }
+    if args.boolean("clustered")? == Some(true) {
+        return Err(refused("a clustered index is on '_id' alone"));
+    }
+    let default = default_collation(place);
+    let given = given_collation(&args)?;
+    let is_given = given.is_some();
+    let collation = given.unwrap_or_else(|| default.clone());
+    let mut spec = IndexSpec {
+        key: key.to_document(),
+        name,
+        unique: flag(&args, "unique")?,
+        prepare_unique: flag(&args, "prepareUnique")?,
+        sparse: flag(&args, "sparse")?,
+        hidden: flag(&args, "hidden")?,
+        partial_filter: filter(&args, place.target)?,
+        collation: collation.to_document(),
+        expire_after_seconds: expiry(&args)?,
+        original_spec: args.document("originalSpec")?.map(DocRef::to_document),
+        others: kinds::options(&args, shape)?,
+    };
+    check_together(&spec, shape, place.target)?;
+    if let (Target::Timeseries, Some(buckets)) = (place.target, place.collection)
+        && let Some(timeseries) = &buckets.timeseries
+    {
+        let default = default.to_document();
+        let origin = CollationOrigin {
+            is_given,
+            default: default.as_ref(),
+        };
+        spec = index_conversion::to_buckets(timeseries, &spec, origin)?;
+    }
+    if let Some(filter) = &spec.partial_filter {
+        partial_filter::check(filter.as_ref())?;
+        let context = ParseContext::new().with_collator(collation.shared());
+        MatchExpression::parse(filter.as_ref(), &context)?;
+    }
+    Index::check(&spec)?;
+    Ok(Wanted::Index(spec))
+}
+
+fn first_beside<'d>(description: DocRef<'d>, known: &[&str]) -> Option<&'d str> {
+    let mut names = description.iter().map(|e| e.name());
+    names.find(|name| !known.contains(name))
+}
+
+fn not_valid(field: &str, of: &str) -> Error {
+    Error::new(
+        ErrorCode::InvalidIndexSpecificationOption,
+        format!("The field '{field}' is not valid for {of}"),
+    )
+}
+
+fn check_version(args: &Args<'_>) -> Result<()> {
+    match args.value("v") {
+        ValueRef::Missing => Ok(()),
+        value => match value.as_exact_i64() {
+            Some(INDEX_VERSION) => Ok(()),
+            _ if !value.is_number() => Err(args.wrong_type("v", value, "number")),
+            _ => Err(refused(
+                "Invalid index specification: only indexes of version 2 are supported",
+            )),
+        },
+    }
+}
+
+fn name(args: &Args<'_>, key: DocRef<'_>, shape: Shape) -> Result<String> {
+    let name = match args.value("name") {
+        ValueRef::Missing => key::default_name(key),
+        ValueRef::String(name) => name.to_owned(),
+        other => return Err(args.wrong_type("name", other, "string")),
+    };
+    match name.as_str() {
+        "" => Err(refused("The index name cannot be empty")),
+        "*" => Err(Error::bad_value("The index name '*' is not valid.")),
+        name if name.contains('\0') => Err(refused("The index name cannot contain NUL bytes")),
+        "_id_" if !shape.is_id => Err(Error::bad_value(
+            "The index name '_id_' is reserved for the _id index, which must have key pattern {_id: 1}",
+        )),
+        _ => Ok(name),
+    }
+}
+
+/// The index on `_id` is there, so it may only be described as it is.
+fn check_id(args: &Args<'_>, description: DocRef<'_>, place: &Place<'_>) -> Result<()> {
+    let is_clustered =
+        place.target == Target::Buckets || place.collection.is_some_and(Collection::is_clustered);
+    if args.boolean("clustered")? == Some(true) {
+        if !is_clustered {
+            return Err(Error::location(
+                NOT_CLUSTERED,
+                "Cannot create index with option 'clustered' on a collection that is not already clustered",
+            ));
+        }
+        if args.boolean("unique")? != Some(true) {
+            return Err(refused("A clustered index must be unique"));
+        }
+    } else if flag(args, "hidden")? {
+        return Err(Error::bad_value("can't hide _id index"));
+    }
+    let known = [FIELDS_OF_ID, &["unique", "hidden"]].concat();
+    let known = if is_clustered { &known } else { FIELDS_OF_ID };
+    if let Some(other) = first_beside(description, known)
+        && !place.ignore_unknown
+    {
+        return Err(not_valid(other, "an _id index specification"));
+    }
+    match given_collation(args)? {
+        Some(given) if given != default_collation(place) => Err(Error::bad_value(
+            "The _id index must have the same collation as the collection",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn default_collation(place: &Place<'_>) -> Collation {
+    // What is stored was parsed before it was stored.
+    let options = place.collection.map(|c| c.options.clone());
+    let options = options.unwrap_or_default();
+    Collation::of_stored(options.as_ref()).unwrap_or_default()
+}
+
+fn given_collation(args: &Args<'_>) -> Result<Option<Collation>> {
+    match args.value("collation") {
+        ValueRef::Missing => Ok(None),
+        ValueRef::Document(given) if given.is_empty() => Err(Error::bad_value(
+            "The field 'collation' cannot be an empty object",
+        )),
+        ValueRef::Document(given) => Collation::parse(given, "collation").map(Some),
+        other => Err(args.wrong_type("collation", other, "object")),
+    }
+}
+
+/// True, false, or a number.
+pub(super) fn flag(args: &Args<'_>, name: &str) -> Result<bool> {
+    Ok(args.lenient_boolean(name)?.unwrap_or(false))
+}
+
+fn filter(args: &Args<'_>, target: Target) -> Result<Option<Document>> {
+    match args.value("partialFilterExpression") {
+        ValueRef::Missing => Ok(None),
+        ValueRef::Document(filter) => Ok(Some(filter.to_document())),
+        other if target == Target::Timeseries => Err(Error::location(
+            FILTER_NO_OBJECT,
+            format!(
+                "invalid parameter: expected an object (partialFilterExpression), found {}",
+                other.type_name()
+            ),
+        )),
+        other => Err(args.wrong_type("partialFilterExpression", other, "object")),
+    }
+}
+
+fn expiry(args: &Args<'_>) -> Result<Option<i64>> {
+    let value = args.value("expireAfterSeconds");
+    if value.is_missing() {
+        return Ok(None);
+    }
+    let is_nan = Number::of(value).is_some_and(|n| n.to_f64().is_nan());
+    match truncated_i64(value) {
+        Some(seconds) if !is_nan && (0..=i64::from(i32::MAX)).contains(&seconds) => {
+            Ok(Some(seconds))
+        }
+        Some(seconds) => Err(refused(format!(
+            "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a lower number: {seconds}"
+        ))),
+        None => Err(refused(format!(
+            "TTL index 'expireAfterSeconds' option must be numeric, but received a type of '{}'",
+            value.type_name()
+        ))),
+    }
+}
+
+/// Options that exclude one another.
+fn check_together(spec: &IndexSpec, shape: Shape, target: Target) -> Result<()> {
+    if spec.sparse && spec.partial_filter.is_some() {
+        return Err(refused(
+            "cannot mix \"partialFilterExpression\" and \"sparse\" options",
+        ));
+    }
+    if let Some(plugin) = shape.plugin {
+        kinds::check(spec, shape, plugin)?;
+    }
+    if target != Target::Ordinary && spec.prepare_unique {
+        return Err(Error::invalid_options(
+            "'prepareUnique' is not for indexes of time-series collections",
+        ));
+    }
+    if target == Target::Buckets && spec.unique {
+        return Err(refused("indexes on buckets cannot be unique"));
+    }
+    // Time-series collections have rules of their own about what expires.
+    if spec.expire_after_seconds.is_some() && target != Target::Timeseries {
+        if shape.fields > 1 {
+            return Err(refused(
+                "TTL indexes are single-field indexes, compound indexes do not support TTL",
+            ));
+        }
+        if target == Target::Buckets {
+            return Err(Error::invalid_options(
+                "TTL indexes of time-series collections are made on the collection, not on its buckets",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the options an index keeps as they were given.
+pub(super) fn keep(args: &Args<'_>, names: &[&str], out: &mut DocumentBuilder) {
+    for name in names {
+        if let Some(element) = args.element(name) {
+            out.append_element(element);
+        }
+    }
+}

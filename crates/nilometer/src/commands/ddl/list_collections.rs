@@ -1,0 +1,263 @@
+//! `listCollections` and `listDatabases`.
+
+use nilometer_bson::{Array, Document, DocumentBuilder, Value, doc};
+
+use crate::args::Args;
+use crate::auth::{Action, ActionSet, Privileges, Target};
+use crate::catalog::{CatalogEntry, Namespace, SYSTEM_VIEWS, pipeline_value};
+use crate::commands::crud::query::{listing_batch_size, open_listing};
+use crate::commands::security::authorization::not_authorized;
+use crate::commands::security::authorization::rules;
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::database::indexes::id_index;
+use crate::error::Result;
+use crate::eval::matcher::MatchExpression;
+use crate::eval::{EvalContext, ParseContext};
+use crate::operation::Request;
+
+pub(crate) const COLLECTIONS: CommandSpec = CommandSpec {
+    access: Access::Read,
+    read_concern: true,
+    in_api_v1: true,
+    fields: Fields::Only(&["filter", "nameOnly", "authorizedCollections", "cursor"]),
+    ..CommandSpec::new(
+        "listCollections",
+        "Lists the collections and views of a database.",
+        Authorization::Asks(rules::list_collections),
+        collections,
+    )
+};
+
+pub(crate) const DATABASES: CommandSpec = CommandSpec {
+    access: Access::Read,
+    read_concern: true,
+    in_api_v1: true,
+    admin_only: true,
+    fields: Fields::Only(&["filter", "nameOnly", "authorizedDatabases"]),
+    ..CommandSpec::new(
+        "listDatabases",
+        "Lists the databases.",
+        Authorization::LoggedIn,
+        databases,
+    )
+};
+
+/// The filter of a listing, ready to be asked.
+fn filter(args: &Args<'_>) -> Result<Option<MatchExpression>> {
+    let Some(filter) = args.document("filter")? else {
+        return Ok(None);
+    };
+    MatchExpression::parse(filter, &ParseContext::default()).map(Some)
+}
+
+fn passes(
+    filter: Option<&MatchExpression>,
+    entry: &Document,
+    context: &EvalContext<'_>,
+) -> Result<bool> {
+    filter.map_or(Ok(true), |filter| filter.matches(entry.as_ref(), context))
+}
+
+fn collections(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("listCollections", request.body.as_ref());
+    let name_only = args.lenient_boolean("nameOnly")?.unwrap_or(false);
+    args.boolean("authorizedCollections")?;
+    let batch_size = listing_batch_size(&args)?;
+    let filter = filter(&args)?;
+    let evaluation = EvalContext {
+        now_ms: context.operation.now_ms,
+        ..EvalContext::default()
+    };
+    let db = context.database_name().to_owned();
+    let entries = database.catalog().list(&db);
+    let has_views = entries
+        .iter()
+        .any(|(_, entry)| matches!(entry, CatalogEntry::View(_)));
+    let mut listed = Vec::new();
+    for (namespace, entry) in &entries {
+        listed.push(describe(database, namespace, entry, name_only));
+    }
+    if has_views {
+        listed.push(describe_system_views(name_only));
+    }
+    let mut batch = Vec::new();
+    let privileges = asked_privileges(database, context);
+    for entry in listed {
+        let name = entry.get("name").as_str().unwrap_or("");
+        if sees(privileges.as_ref(), &db, name) && passes(filter.as_ref(), &entry, &evaluation)? {
+            batch.push(entry);
+        }
+    }
+    let namespace = format!("{db}.$cmd.listCollections");
+    let operation = &context.operation;
+    open_listing(
+        database,
+        operation,
+        namespace,
+        batch,
+        batch_size,
+        &request.body,
+    )
+}
+
+/// Which collections the user may know of: all, or those something may be done with.
+fn sees(privileges: Option<&Privileges>, db: &str, name: &str) -> bool {
+    let list = ActionSet::of(&[Action::ListCollections]);
+    privileges.is_none_or(|all| {
+        let target = Target::collection(db, name);
+        all.allows(&Target::Database(db.to_owned()), list)
+            || all.iter().any(|p| p.resource.includes(&target))
+    })
+}
+
+/// What the user may do; `None` if it is not asked.
+fn asked_privileges(database: &Database, context: &mut CommandContext<'_>) -> Option<Privileges> {
+    let login = &mut context.session.login;
+    if !database.services().access_control || login.is_trusted() {
+        return None;
+    }
+    login
+        .grants(database.authority())
+        .map(|grants| grants.privileges().clone())
+}
+
+fn describe(
+    database: &Database,
+    namespace: &Namespace,
+    entry: &CatalogEntry,
+    name_only: bool,
+) -> Document {
+    let mut out = DocumentBuilder::new();
+    out.append("name", namespace.collection.as_str());
+    match entry {
+        CatalogEntry::Collection(collection) => {
+            out.append("type", "collection");
+            if !name_only {
+                out.append("options", collection.listed_options());
+                let info = doc! { "readOnly": false, "uuid": collection.uuid_value() };
+                out.append("info", info);
+                // What a collection is clustered by is among its options.
+                let index = id_index(collection).filter(|_| !collection.is_clustered());
+                out.append("idIndex", index);
+            }
+        }
+        CatalogEntry::View(view) if view.is_timeseries() => {
+            out.append("type", "timeseries");
+            if !name_only {
+                out.append("options", timeseries_options(database, namespace));
+                out.append("info", doc! { "readOnly": false });
+            }
+        }
+        CatalogEntry::View(view) => {
+            out.append("type", "view");
+            if !name_only {
+                out.begin_document("options");
+                out.append("viewOn", view.view_on.as_str());
+                out.append("pipeline", pipeline_value(&view.pipeline));
+                for element in view.options.iter() {
+                    out.append_element(element);
+                }
+                out.end();
+                out.append("info", doc! { "readOnly": true });
+            }
+        }
+    }
+    out.finish()
+}
+
+fn timeseries_options(database: &Database, namespace: &Namespace) -> Document {
+    let mut out = DocumentBuilder::new();
+    if let Some(buckets) = database.catalog().timeseries(namespace) {
+        for element in buckets.options.iter() {
+            out.append_element(element);
+        }
+        out.append(
+            "timeseries",
+            buckets.timeseries.as_ref().map(|t| t.to_document()),
+        );
+    }
+    out.finish()
+}
+
+fn describe_system_views(name_only: bool) -> Document {
+    if name_only {
+        return doc! { "name": SYSTEM_VIEWS, "type": "collection" };
+    }
+    doc! {
+        "name": SYSTEM_VIEWS,
+        "type": "collection",
+        "options": doc! {},
+        "info": doc! { "readOnly": false },
+    }
+}
+
+fn databases(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("listDatabases", request.body.as_ref());
+    let name_only = args.lenient_boolean("nameOnly")?.unwrap_or(false);
+    let authorized = args.boolean("authorizedDatabases")?;
+    let filter = filter(&args)?;
+    let evaluation = EvalContext {
+        now_ms: context.operation.now_ms,
+        ..EvalContext::default()
+    };
+    let list = ActionSet::of(&[Action::ListDatabases]);
+    // Whoever may list all sees all, unless it is asked for less.
+    let privileges = asked_privileges(database, context)
+        .filter(|p| authorized == Some(true) || !p.allows(&Target::Cluster, list));
+    if privileges.is_some() && authorized == Some(false) {
+        return Err(not_authorized(&DATABASES, "admin", &request.body));
+    }
+    let mut total = 0;
+    let mut listed = Vec::new();
+    for name in database.catalog().databases() {
+        if privileges
+            .as_ref()
+            .is_some_and(|p| !p.finds_anything_in(&name))
+        {
+            continue;
+        }
+        let mut out = DocumentBuilder::new();
+        out.append("name", name.as_str());
+        let mut size = 0;
+        if !name_only {
+            size = size_on_disk(database, &name)?;
+            out.append("sizeOnDisk", size);
+            out.append("empty", false);
+        }
+        let entry = out.finish();
+        if passes(filter.as_ref(), &entry, &evaluation)? {
+            total += size;
+            listed.push(Value::Document(entry));
+        }
+    }
+    let mut out = DocumentBuilder::new();
+    out.append("databases", listed.into_iter().collect::<Array>());
+    if !name_only {
+        out.append("totalSize", total);
+        out.append("totalSizeMb", total / (1 << 20));
+    }
+    Ok(out.finish())
+}
+
+/// Bytes of the files of a database's collections.
+pub(crate) fn size_on_disk(database: &Database, name: &str) -> Result<i64> {
+    let mut bytes = 0;
+    for (_, entry) in database.catalog().list(name) {
+        if let CatalogEntry::Collection(collection) = entry {
+            for keyspace in collection.keyspaces() {
+                let sizes = database.engine().keyspace_statistics(keyspace)?;
+                bytes += sizes.disk_bytes + sizes.memory_bytes;
+            }
+        }
+    }
+    Ok(i64::try_from(bytes).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,52 @@
+//! `listIndexes`.
+
+use nilometer_bson::Document;
+
+use super::indexes;
+use crate::args::Args;
+use crate::auth::Action;
+use crate::catalog::Namespace;
+use crate::commands::crud::query::{listing_batch_size, open_listing};
+use crate::commands::{Access, Authorization, CommandContext, CommandSpec, Fields};
+use crate::database::Database;
+use crate::database::indexes::{id_index, shown_indexes};
+use crate::error::Result;
+use crate::operation::Request;
+
+pub(crate) const SPEC: CommandSpec = CommandSpec {
+    access: Access::Read,
+    in_api_v1: true,
+    fields: Fields::Only(&["cursor"]),
+    ..CommandSpec::new(
+        "listIndexes",
+        "Lists the indexes of a collection.",
+        Authorization::OnCollection(&[Action::ListIndexes]),
+        run,
+    )
+};
+
+fn run(
+    database: &Database,
+    context: &mut CommandContext<'_>,
+    request: &Request,
+) -> Result<Document> {
+    let args = Args::new("listIndexes", request.body.as_ref());
+    let namespace = Namespace::new(
+        context.database_name(),
+        args.required_string("listIndexes")?,
+    )?;
+    let batch_size = listing_batch_size(&args)?;
+    let (collection, side) = indexes::collection(database, &namespace, "ns does not exist:")?;
+    let mut listed: Vec<Document> = id_index(&collection).into_iter().collect();
+    let others = shown_indexes(&collection, side);
+    listed.extend(others.iter().map(|index| index.spec.to_document()));
+    let (operation, namespace) = (&context.operation, namespace.to_string());
+    open_listing(
+        database,
+        operation,
+        namespace,
+        listed,
+        batch_size,
+        &request.body,
+    )
+}

@@ -1,0 +1,246 @@
+//! The rules of commands that ask for more than one thing, or for what their fields say.
+//!
+//! A command that is malformed is refused by its handler; a rule only makes sure that whatever the
+//! handler could take it for is allowed.
+
+use nilometer_bson::{DocRef, ValueRef};
+
+use super::pipeline;
+use super::{Asked, Needed};
+use crate::auth::{Action, Target};
+use crate::commands::COMMANDS;
+use crate::commands::find_command;
+use crate::error::Result;
+use crate::operation::Request;
+
+/// True if the field is there and not plainly false.
+fn is_set(document: DocRef<'_>, name: &str) -> bool {
+    let mut given = document.iter().filter(|e| e.name() == name);
+    given.any(|e| {
+        let value = e.value();
+        !matches!(value, ValueRef::Bool(false) | ValueRef::Null) && value.as_exact_i64() != Some(0)
+    })
+}
+
+/// Writes around the validator are a right of their own.
+fn add_bypass(asked: &Asked<'_>, target: &Target, needed: &mut Needed) {
+    if is_set(asked.body(), "bypassDocumentValidation") {
+        needed.add(target.clone(), &[Action::BypassDocumentValidation]);
+    }
+}
+
+pub(in crate::commands) fn insert(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    let target = asked.first_target();
+    needed.add(target.clone(), &[Action::Insert]);
+    add_bypass(asked, &target, needed);
+    Ok(())
+}
+
+pub(in crate::commands) fn update(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    let target = asked.first_target();
+    needed.add(target.clone(), &[Action::Update]);
+    let statements = asked.request.documents("update", "updates")?;
+    if statements.is_some_and(|mut all| all.any(|s| is_set(s, "upsert"))) {
+        needed.add(target.clone(), &[Action::Insert]);
+    }
+    add_bypass(asked, &target, needed);
+    Ok(())
+}
+
+pub(in crate::commands) fn find_and_modify(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    let target = asked.first_target();
+    let change = if is_set(asked.body(), "remove") {
+        Action::Remove
+    } else {
+        Action::Update
+    };
+    needed.add(target.clone(), &[Action::Find, change]);
+    if is_set(asked.body(), "upsert") {
+        needed.add(target.clone(), &[Action::Insert]);
+    }
+    add_bypass(asked, &target, needed);
+    Ok(())
+}
+
+pub(in crate::commands) fn bulk_write(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    let mut targets = Vec::new();
+    if let Some(namespaces) = asked.request.documents("bulkWrite", "nsInfo")? {
+        for document in namespaces {
+            targets.push(namespace(document.get("ns")));
+        }
+    }
+    let Some(operations) = asked.request.documents("bulkWrite", "ops")? else {
+        return Ok(());
+    };
+    let bypass = is_set(asked.body(), "bypassDocumentValidation");
+    // What is asked of each collection, gathered so that many operations ask once.
+    let mut asks = vec![Vec::new(); targets.len()];
+    for operation in operations {
+        let Some(first) = operation.iter().next() else {
+            continue;
+        };
+        let at = crate::args::truncated_i64(first.value());
+        let Some(asks) = at
+            .and_then(|at| usize::try_from(at).ok())
+            .and_then(|at| asks.get_mut(at))
+        else {
+            continue;
+        };
+        let mut ask = |action| {
+            if !asks.contains(&action) {
+                asks.push(action);
+            }
+        };
+        match first.name() {
+            "insert" => ask(Action::Insert),
+            "update" => ask(Action::Update),
+            _ => ask(Action::Remove),
+        }
+        if is_set(operation, "upsert") {
+            ask(Action::Insert);
+        }
+        if bypass {
+            ask(Action::BypassDocumentValidation);
+        }
+    }
+    for (target, actions) in targets.into_iter().zip(asks) {
+        needed.add(target, &actions);
+    }
+    Ok(())
+}
+
+/// `"db.collection"`.
+fn namespace(value: ValueRef<'_>) -> Target {
+    match value
+        .as_str()
+        .map(|text| text.split_once('.').unwrap_or((text, "")))
+    {
+        Some((db, collection)) => Target::collection(db, collection),
+        None => Target::Everything,
+    }
+}
+
+pub(in crate::commands) fn aggregate(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    let body = asked.body();
+    pipeline::command(asked.db, body, needed);
+    Ok(())
+}
+
+/// A view shows what it stands on to whoever may read it. Who creates one that they may read must
+/// be allowed to read all that.
+fn view(asked: &Asked<'_>, needed: &mut Needed) {
+    let body = asked.body();
+    let target = asked.first_target();
+    if !asked.may(&target, Action::Find) {
+        return;
+    }
+    let views = body.iter().filter(|e| e.name() == "viewOn");
+    for element in views {
+        if let Some(on) = element.value().as_str() {
+            needed.add(Target::collection(asked.db, on), &[Action::Find]);
+        }
+    }
+    for element in body.iter().filter(|e| e.name() == "pipeline") {
+        pipeline::stages(asked.db, None, element.value(), needed);
+    }
+}
+
+pub(in crate::commands) fn create(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    needed.add(asked.first_target(), &[Action::CreateCollection]);
+    view(asked, needed);
+    Ok(())
+}
+
+pub(in crate::commands) fn coll_mod(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    needed.add(asked.first_target(), &[Action::CollMod]);
+    view(asked, needed);
+    Ok(())
+}
+
+pub(in crate::commands) fn clone_as_capped(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    needed.add(asked.first_target(), &[Action::Find]);
+    let to = match asked.body().get("toCollection").as_str() {
+        Some(name) => Target::collection(asked.db, name),
+        None => Target::Database(asked.db.to_owned()),
+    };
+    let make = [Action::ConvertToCapped, Action::CreateIndex, Action::Insert];
+    needed.add(to, &make);
+    Ok(())
+}
+
+pub(in crate::commands) fn rename_collection(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    let body = asked.body();
+    let from = namespace(body.get("renameCollection"));
+    let to = namespace(body.get("to"));
+    let database = |target: &Target| match target {
+        Target::Collection(db, _) => Some(db.clone()),
+        _ => None,
+    };
+    match (database(&from), database(&to)) {
+        (Some(a), Some(b)) if a == b => {
+            needed.add(Target::Database(a), &[Action::RenameCollectionSameDB]);
+            // The system's names are no part of the database as a whole.
+            for target in [&from, &to] {
+                let system = matches!(target, Target::Collection(_, c) if c.starts_with("system."));
+                if system {
+                    needed.add(target.clone(), &[Action::RenameCollectionSameDB]);
+                }
+            }
+            // A name must not make readable what was not.
+            if asked.may(&to, Action::Find) {
+                needed.add(from, &[Action::Find]);
+            }
+        }
+        _ => {
+            needed.add(from, &[Action::Find, Action::DropCollection]);
+            needed.add(to.clone(), &[Action::Insert, Action::CreateIndex]);
+        }
+    }
+    if is_set(body, "dropTarget") {
+        needed.add(to, &[Action::DropCollection]);
+    }
+    Ok(())
+}
+
+/// All collections, or their names as far as the user may do something with them.
+pub(in crate::commands) fn list_collections(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    let body = asked.body();
+    if !(is_set(body, "nameOnly") && is_set(body, "authorizedCollections")) {
+        let database = Target::Database(asked.db.to_owned());
+        needed.add(database, &[Action::ListCollections]);
+    }
+    Ok(())
+}
+
+/// One's own operations may be seen by everybody.
+pub(in crate::commands) fn current_op(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    if !is_set(asked.body(), "$ownOps") {
+        needed.add(Target::Cluster, &[Action::Inprog]);
+    }
+    Ok(())
+}
+
+/// To see how a command would be done takes what doing it takes.
+pub(in crate::commands) fn explain(asked: &Asked<'_>, needed: &mut Needed) -> Result<()> {
+    let Some(inner) = asked.body().get("explain").as_document() else {
+        return Ok(());
+    };
+    let name = inner.iter().next().map_or("", |e| e.name());
+    let Some(spec) = find_command(name).and_then(|at| COMMANDS.get(at)) else {
+        return Ok(());
+    };
+    if spec.name == "explain" {
+        return Ok(());
+    }
+    let request = Request::new(inner.to_document());
+    let inner = Asked {
+        database: asked.database,
+        db: asked.db,
+        request: &request,
+        grants: asked.grants,
+    };
+    needed
+        .0
+        .extend(super::needed(spec.authorization, &inner)?.0);
+    Ok(())
+}
