@@ -124,53 +124,53 @@ pub const QUERY_THREADS_MAX: usize = 64;
 
 parameters! {
     allow_disk_use_by_default = "allowDiskUseByDefault", Bool, Any, 1, 0, 1,
-        "True to let queries that do not say otherwise write to disk what memory does not hold.";
+        "True if queries may spill to disk unless they say otherwise.";
     cursor_timeout_millis = "cursorTimeoutMillis", Long, Any, 600_000, 1, i64::MAX,
-        "Milliseconds after which a cursor nobody asks is closed.";
+        "Milliseconds after which an idle cursor is closed.";
     enable_localhost_auth_bypass = "enableLocalhostAuthBypass", Bool, Startup, 1, 0, 1,
         "True to let a client on this machine create the first user or role while there is none.";
     enable_test_commands = "enableTestCommands", Bool, Never, 0, 0, 1,
-        "True if commands made for tests only are there: they are not.";
+        "True if commands for tests exist: there are none.";
     internal_nilometer_disabled_rules = "internalNilometerDisabledRules", Rules, Any, 0, 0, i64::MAX,
-        "Names of the planner's rules to leave out, for tests and for the search for an error: answers stay the same.";
+        "Names of planner rules to disable, for tests and to locate an error; answers stay the same.";
     internal_query_max_blocking_sort_memory_usage_bytes = "internalQueryMaxBlockingSortMemoryUsageBytes", Long, Any, 104_857_600, 0, i64::MAX,
         "Bytes a sort may hold before it spills to disk or fails.";
     internal_document_source_group_max_memory_bytes = "internalDocumentSourceGroupMaxMemoryBytes", Long, Any, 104_857_600, 1, i64::MAX,
         "Bytes a group may hold before it spills to disk or fails.";
     internal_query_max_allowed_densify_docs = "internalQueryMaxAllowedDensifyDocs", Long, Any, 500_000, 0, i64::MAX,
-        "Documents a $densify may make.";
+        "Documents a $densify may generate.";
     max_sessions = "maxSessions", Int, Startup, 1_000_000, 1, INT_MAX,
-        "Logical sessions that may be open at a time.";
+        "Logical sessions that may be open at once.";
     nilometer_bucket_cache_bytes = "nilometerBucketCacheBytes", Long, Any, 268_435_456, 0, i64::MAX,
-        "Bytes of opened buckets that are kept with their decoded columns for the next query; 0 to keep none. Unless it is set, at most a sixteenth of memory.";
+        "Bytes of opened buckets, with their decoded columns, cached for later queries; 0 to cache none. Unless set, at most a sixteenth of memory.";
     nilometer_memory_bytes = "nilometerMemoryBytes", Long, Startup, 0, 0, i64::MAX,
-        "Bytes of memory the process may have, which caches, queries and messages share; 0 for what the machine and its control groups allow.";
+        "Bytes of memory the process may use, shared by caches, queries and messages; 0 for the limit of the machine and its control groups.";
     nilometer_query_memory_bytes = "nilometerQueryMemoryBytes", Long, Any, 0, 0, i64::MAX,
-        "Bytes the stages of all queries may hold together before they write to disk or fail; 0 for half of the machine's memory.";
+        "Bytes the stages of all queries may hold together before they spill to disk or fail; 0 for half of the machine's memory.";
     nilometer_query_threads = "nilometerQueryThreads", Int, Any, 0, 0, QUERY_THREADS_MAX as i64,
-        "Threads that may be busy with one query; 0 for as many as there are processor cores, 1 to share no work.";
+        "Threads that may work on one query; 0 for the number of processor cores, 1 for a single thread.";
     nilometer_stuck_disk_millis = "nilometerStuckDiskMillis", Long, Any, 5000, 1, i64::MAX,
-        "Milliseconds after which a write or a sync that has not come back is told of, in the log, in serverStatus and by /readyz.";
+        "Milliseconds after which an unfinished write or sync is reported in the log, in serverStatus and by /readyz.";
     quiet = "quiet", Bool, Any, 0, 0, 1,
         "True to log no connections.";
     scram_iteration_count = "scramIterationCount", Int, Any, 10_000, 5000, INT_MAX,
-        "How often the passwords of users who are created are hashed for SCRAM-SHA-1.";
+        "Hash iterations for the SCRAM-SHA-1 passwords of new users.";
     scram_sha256_iteration_count = "scramSHA256IterationCount", Int, Any, 15_000, 5000, INT_MAX,
-        "How often the passwords of users who are created are hashed for SCRAM-SHA-256.";
+        "Hash iterations for the SCRAM-SHA-256 passwords of new users.";
     timeseries_bucket_max_count = "timeseriesBucketMaxCount", Int, Startup, 1000, 1, INT_MAX,
         "Measurements a bucket may hold.";
     timeseries_bucket_max_size = "timeseriesBucketMaxSize", Int, Startup, 128_000, 1, INT_MAX,
-        "Bytes a bucket document may have, except for a few large measurements.";
+        "Bytes a bucket document may have, except with a few large measurements.";
     timeseries_bucket_min_count = "timeseriesBucketMinCount", Int, Startup, 10, 1, INT_MAX,
-        "Measurements a bucket of large ones may hold beyond its size; 1 to make no exception.";
+        "Measurements a bucket may hold even if they exceed its size; 1 for no exception.";
     timeseries_bucket_min_size = "timeseriesBucketMinSize", Int, Any, 5120, 1, INT_MAX,
-        "Bytes a bucket document may have in any case, however many buckets share the cache.";
+        "Bytes a bucket document may always have, however many buckets share the cache.";
     timeseries_idle_bucket_expiry_max_count_per_attempt = "timeseriesIdleBucketExpiryMaxCountPerAttempt", Int, Startup, 3, 2, INT_MAX,
-        "Idle series whose buckets are closed at most when an insert finds memory short.";
+        "Idle series whose buckets one insert may close when memory is short.";
     timeseries_idle_bucket_expiry_memory_usage_threshold = "timeseriesIdleBucketExpiryMemoryUsageThreshold", Int, Any, 0, -1, INT_MAX,
         "Bytes of open buckets above which idle ones are archived and closed; 0 or -1 is 2.5 % of memory, and 512 MiB where that is unknown.";
     ttl_monitor_enabled = "ttlMonitorEnabled", Bool, Any, 1, 0, 1,
-        "False to leave expired documents where they are.";
+        "False to keep expired documents.";
     ttl_monitor_sleep_secs = "ttlMonitorSleepSecs", Int, Any, 60, 1, INT_MAX,
         "Seconds between two searches for expired documents.";
 }
