@@ -21,9 +21,9 @@ use crate::query::source::{
     BucketSource, Direction, EntryIter, IndexEntry, RecordIter, RecordKey, RecordScan,
     RecordSource, RecordView, ScanCounters,
 };
+use crate::timeseries::index::spec;
 use crate::timeseries::{
     BucketRange, BucketScan as StoredBuckets, BucketView, StoredBucket, Stream, Timeseries,
-    index_conversion,
 };
 
 /// What a plan relied on is no longer so.
@@ -280,7 +280,7 @@ impl BucketSource for Buckets {
             if !index.is_usable() {
                 return false;
             }
-            let Some(user) = index_conversion::to_user(options, &index.spec) else {
+            let Some(user) = spec::to_user(options, &index.spec) else {
                 return false;
             };
             match hint {

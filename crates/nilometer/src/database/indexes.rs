@@ -12,7 +12,7 @@ use super::collections::StoredCollections;
 use crate::catalog::{Collection, IndexSpec, Namespace, Storage, StoredIndex};
 use crate::error::Result;
 use crate::query::planner::access::ID_INDEX;
-use crate::timeseries::index_conversion;
+use crate::timeseries::index::spec;
 
 /// Whose fields an index is shown in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,7 @@ pub(crate) fn shown_indexes(collection: &Collection, side: IndexSide) -> Vec<Sho
     all.iter()
         .filter_map(|stored| {
             let spec = match (&collection.timeseries, side) {
-                (Some(options), IndexSide::User) => {
-                    index_conversion::to_user(options, &stored.spec)?
-                }
+                (Some(options), IndexSide::User) => spec::to_user(options, &stored.spec)?,
                 _ => stored.spec.clone(),
             };
             Some(ShownIndex {

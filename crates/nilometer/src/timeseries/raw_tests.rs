@@ -9,7 +9,7 @@ use nilometer_bson::{Binary, Document, DocumentBuilder, ObjectId, Value, ValueRe
 use nilometer_storage::{Direction, Durability, WriteBatch};
 
 use super::fold::BucketKeyspaces;
-use super::raw::{BucketFate, RawChange};
+use super::modify::raw::{BucketFate, RawChange};
 use super::tests::{Draw, Fixture, at, measurements};
 use super::{BucketRange, StoredBucket};
 use crate::error::{ErrorCode, Result};

@@ -27,15 +27,16 @@ use nilometer_storage::{
     KeyspaceStatistics, MemoryEngine, Snapshot, WriteBatch,
 };
 
+use super::Timeseries;
 use super::bucket_catalog::{BucketCatalog, BucketLimits};
-use super::change::Claim;
-use super::chores::ChoreQueue;
+use super::cache::opened_bucket::StoredBucket;
+use super::fold::queue::ChoreQueue;
+use super::format::bucket_document::BucketDocument;
+use super::format::sealed::Dictionaries;
 use super::insert::StagedInsert;
-use super::read::StoredBucket;
+use super::modify::bucket_changes::Claim;
 use super::scan::BucketRange;
-use super::sealed::Dictionaries;
 use super::tests::{Draw, measurements, sorted_fields, stage};
-use super::{Timeseries, bucket_document::BucketDocument};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
 
 /// Histories of the fast suite.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use nilometer_bson::{DocRef, Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
 use nilometer_storage::{Durability, Engine, MemoryEngine};
 
-use super::index_maintenance::Maintained;
+use super::index::maintenance::Maintained;
 use super::insert::StagedInsert;
 use super::{BucketLimits, BucketRange, StoredBucket, Timeseries};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};

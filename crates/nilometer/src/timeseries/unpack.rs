@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document, DocumentBuilder, Value, ValueRef};
 
-use super::bucket_document::BucketDocument;
+use super::format::bucket_document::BucketDocument;
 use crate::error::{Error, Result};
 
 /// Metadata of the deprecated type `undefined`.

@@ -6,12 +6,13 @@ use nilometer_bson::{Value, ValueRef, order};
 use nilometer_storage::Direction;
 
 use super::Timeseries;
+use super::cache::opened_bucket::StoredBucket;
+use super::fold;
 use super::fold::BucketKeyspaces;
-use super::meta::SeriesMeta;
-use super::min_max::{Extreme, Side};
-use super::read::StoredBucket;
+use super::format::min_max::{Extreme, Side};
+use super::format::series_index;
+use super::format::series_key::SeriesMeta;
 use super::scan::BucketRange;
-use super::{fold, series_index};
 use crate::catalog::{Collection, TimeseriesOptions};
 use crate::error::{Error, Result};
 use crate::eval::Collation;

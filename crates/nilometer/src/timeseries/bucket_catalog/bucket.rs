@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nilometer_bson::{Element, ObjectId, ValueRef, type_code};
 
-use super::super::schema::Schema;
-use super::names::Names;
-use super::plan::Walked;
+use super::field_layout::Walked;
+use super::field_names::Names;
 use super::series::SERIES_MEMORY_BYTES;
 use super::staging::StagedEntry;
 use crate::catalog::TimeseriesOptions;
+use crate::timeseries::format::schema::Schema;
 
 /// Bytes a bucket document has before its first measurement, meta aside.
 const BUCKET_BASE_BYTES: usize = 128;

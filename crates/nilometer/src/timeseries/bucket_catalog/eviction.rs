@@ -8,10 +8,10 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use super::super::meta::SeriesMeta;
 use super::BucketCatalog;
 use super::series::SeriesKey;
 use super::stats::increment;
+use crate::timeseries::format::series_key::SeriesMeta;
 
 /// A bucket the catalog has forgotten and keeps from being taken up again.
 #[derive(Debug)]

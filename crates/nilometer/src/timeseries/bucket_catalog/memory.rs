@@ -3,7 +3,7 @@
 //! Each insert that finds the catalog above its threshold looks at the series under the lock it
 //! holds anyway, those queued first in front, and lets some go: a bucket is archived first, so that
 //! only its id is remembered with its series; when its turn comes again it is closed, and its id is kept where it may be
-//! found without the series ([`super::departed`]). A series that was written to since it was queued goes to the back once.
+//! found without the series ([`super::evicted_bucket_hints`]). A series that was written to since it was queued goes to the back once.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;

@@ -14,17 +14,16 @@
 //! The catalog is a cache. It holds no measurement, and may forget a bucket, a collection or all of
 //! them at any moment; what was committed is in storage and stays readable.
 
-mod aliases;
 mod bucket;
-mod departed;
+mod evicted_bucket_hints;
 mod eviction;
+mod field_layout;
+pub(crate) mod field_names;
 mod memory;
-mod names;
-mod normal_order;
-mod plan;
 mod reopening;
 mod rollover;
 mod series;
+mod series_cache;
 mod staging;
 mod stats;
 mod writer;
@@ -34,24 +33,24 @@ use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+pub(crate) use super::insert::normalize_meta::{InOrder, NormalOrder};
 pub(crate) use bucket::Measurement;
 pub(crate) use eviction::Evicted;
+pub(crate) use field_layout::{Plan, PlannedField, Texts, Walked};
+pub(crate) use field_names::{CollectionNames, Names};
 pub use memory::Gauges;
-pub(crate) use names::{CollectionNames, Names};
-pub(crate) use normal_order::{InOrder, NormalOrder};
-pub(crate) use plan::{Plan, PlannedField, Texts, Walked};
 pub use rollover::BucketLimits;
 pub(crate) use series::SeriesKey;
 pub use stats::BucketCounters;
 pub(crate) use stats::increment;
 
-pub(crate) use aliases::{Aliases, KnownAliases};
 use bucket::Usage;
 pub(crate) use reopening::BucketStorage;
 use series::StripeLock;
+pub(crate) use series_cache::{Aliases, KnownAliases};
 use staging::StagedEntry;
 
-use super::meta::SeriesMeta;
+use super::format::series_key::SeriesMeta;
 
 /// Locks the series are spread over.
 const STRIPES: usize = 32;

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use nilometer_bson::{Document, ValueRef};
 use nilometer_storage::WriteBatch;
 
-use super::super::bucket_document::{BucketDocument, Version};
-use super::super::meta::SeriesMeta;
 use super::BucketCatalog;
 use super::bucket::{Measurement, MemoryUse, OpenBucket};
 use super::rollover::{self, BucketLimits, Facts, Rollover};
@@ -19,6 +17,8 @@ use super::staging::{Found, look_up};
 use super::stats::{BucketCounters, increment};
 use crate::catalog::TimeseriesOptions;
 use crate::error::{ErrorCode, Result};
+use crate::timeseries::format::bucket_document::{BucketDocument, Version};
+use crate::timeseries::format::series_key::SeriesMeta;
 
 /// What the catalog asks of storage.
 pub(crate) trait BucketStorage {

@@ -11,10 +11,10 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::super::index_maintenance::has_arrays;
-use super::super::meta::SeriesMeta;
 use super::bucket::{MemoryUse, OpenBucket};
-use super::departed::DepartedBuckets;
+use super::evicted_bucket_hints::DepartedBuckets;
+use crate::timeseries::format::series_key::SeriesMeta;
+use crate::timeseries::index::maintenance::has_arrays;
 
 /// Buckets left for an earlier one that one series keeps with all they have learned; of others only
 /// the id is remembered.

@@ -8,12 +8,13 @@ use std::collections::HashSet;
 
 use nilometer_bson::{DocRef, Value, ValueRef, type_code};
 
-use super::super::meta::SeriesMeta;
-use super::super::tail::{self, ColumnChunk, Header};
 use super::bucket::{Field, Measurement, MemoryUse, OpenBucket};
-use super::plan::{Plan, PlannedField};
+use super::field_layout::{Plan, PlannedField};
 use crate::catalog::TimeseriesOptions;
 use crate::error::Result;
+use crate::timeseries::format::series_key::SeriesMeta;
+use crate::timeseries::format::tail;
+use crate::timeseries::format::tail::{ColumnChunk, Header};
 
 /// What [`Stage::take_entry`] needs to know afterwards: which bucket, and what the entry told readers.
 #[derive(Debug)]
@@ -331,8 +332,8 @@ impl<'a> Stage<'a> {
 #[cfg(test)]
 mod tests {
     use super::super::super::tests::Draw;
-    use super::super::plan::Texts;
     use super::*;
+    use crate::timeseries::bucket_catalog::field_layout::Texts;
     use nilometer_bson::{Document, doc};
 
     #[test]

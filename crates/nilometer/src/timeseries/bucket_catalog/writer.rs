@@ -12,9 +12,8 @@ use std::sync::atomic::Ordering;
 
 use nilometer_storage::{KeyspaceId, WriteBatch};
 
-use super::super::series_index;
 use super::bucket::{Measurement, MemoryUse, OpenBucket};
-use super::plan::Plan;
+use super::field_layout::Plan;
 use super::reopening::{self, BucketStorage, Check, Room};
 use super::rollover::Rollover;
 use super::series::{Series, SeriesKey};
@@ -23,6 +22,7 @@ use super::stats::increment;
 use super::{BucketCatalog, InFlight};
 use crate::catalog::{Collection, Storage};
 use crate::error::{Error, Result};
+use crate::timeseries::format::series_index;
 
 /// Puts measurements into buckets, and tail entries into a batch.
 pub(crate) struct BucketWriter<'c, 'a> {

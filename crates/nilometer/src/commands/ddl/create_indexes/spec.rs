@@ -16,7 +16,8 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::eval::matcher::MatchExpression;
 use crate::eval::{Collation, ParseContext};
 use crate::index::Index;
-use crate::timeseries::index_conversion::{self, CollationOrigin};
+use crate::timeseries::index::spec;
+use crate::timeseries::index::spec::CollationOrigin;
 
 /// Everything the description of an index may hold.
 const FIELDS: &[&str] = &[
@@ -140,7 +141,7 @@ fn parse_in(description: DocRef<'_>, place: &Place<'_>) -> Result<Wanted> {
             is_given,
             default: default.as_ref(),
         };
-        spec = index_conversion::to_buckets(timeseries, &spec, origin)?;
+        spec = spec::to_buckets(timeseries, &spec, origin)?;
     }
     if let Some(filter) = &spec.partial_filter {
         partial_filter::check(filter.as_ref())?;

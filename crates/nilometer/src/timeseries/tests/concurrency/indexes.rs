@@ -13,7 +13,7 @@ use super::{Load, Shared, assert_all_seen, on_disk};
 use crate::catalog::{IndexSpec, StoredIndex};
 use crate::index::buckets::{BucketIndex, KeyPosition, WantedKeys};
 use crate::timeseries::BucketRange;
-use crate::timeseries::index_conversion::{CollationOrigin, to_buckets};
+use crate::timeseries::index::spec::{CollationOrigin, to_buckets};
 
 /// How long each engine is exercised in each way.
 const DURATION: Duration = Duration::from_millis(1200);

@@ -1,0 +1,459 @@
+//! Names of fields, each kept once for all buckets of a collection.
+//!
+//! A table finds a name by how it begins, so that a field whose name has not been read to its end is told from
+//! others by one comparison. It is a shortcut: names that do not fit into it are found by the columns of their bucket.
+//! Commands take a copy, which is shared until they add to it, and leave theirs behind when it has grown.
+
+use std::hint::select_unpredictable;
+use std::sync::Arc;
+
+use nilometer_bson::KnownName;
+
+/// Names of one collection that are kept.
+const NAMES_MAX: usize = 1024;
+
+/// Slots of a table for each name it has, at least.
+const SLOTS_FOR_A_NAME: usize = 8;
+
+/// Slots of the smallest table.
+const SLOTS_MIN: usize = 64;
+
+/// Multipliers that are tried for one with which all names of a table have slots of their own.
+const MULTIPLIERS: u64 = 32;
+
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Bytes of a word.
+const WORD: usize = 8;
+
+/// Words at the beginning of a name.
+const WORDS: usize = 3;
+
+/// Bytes in which the end of a name is looked for without a loop.
+pub(crate) const WINDOW: usize = WORD * WORDS;
+
+const LOW_BITS: u64 = 0x0101_0101_0101_0101;
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+
+/// The beginning of a name as words; bytes behind its end are zero. Of names shorter than a window it is all there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Beginning(u64, u64, u64);
+
+impl Beginning {
+    /// No name begins like this.
+    const NONE: Self = Self(u64::MAX, u64::MAX, u64::MAX);
+
+    fn of(name: &[u8]) -> Self {
+        let mut bytes = [[0; WORD]; WORDS];
+        for (to, from) in bytes.as_flattened_mut().iter_mut().zip(name) {
+            *to = *from;
+        }
+        let [first, second, third] = bytes.map(u64::from_le_bytes);
+        Self(first, second, third)
+    }
+
+    /// Of the name at the front of a window, and its length; `None` if it does not end there.
+    #[inline]
+    fn in_window(window: &[u8; WINDOW]) -> Option<(Self, usize)> {
+        Self::in_words(
+            word_at(window, 0)?,
+            word_at(window, 1)?,
+            word_at(window, 2)?,
+        )
+    }
+
+    /// The same of a window of less than that, but more than a word: bytes behind it count as zeros.
+    #[inline]
+    fn in_short_window(bytes: &[u8]) -> Option<(Self, usize)> {
+        let missing = WINDOW.checked_sub(bytes.len())?;
+        let last = u64::from_le_bytes(*bytes.last_chunk()?);
+        // What the last word has of the one in front of it goes, all of it where that is the whole.
+        let rest = |bytes: usize| last.checked_shr(8 * bytes as u32).unwrap_or(0);
+        let (second, third) = match missing.checked_sub(WORD) {
+            None => (word_at(bytes, 1)?, rest(missing)),
+            Some(missing) => (rest(missing), 0),
+        };
+        Self::in_words(word_at(bytes, 0)?, second, third)
+    }
+
+    /// The same of the words of a window.
+    ///
+    /// Nothing branches on how long the name is: where fields come in any order that cannot be foreseen. And the length,
+    /// which tells where to go on, takes only few steps that wait for each other.
+    #[inline]
+    fn in_words(first: u64, second: u64, third: u64) -> Option<(Self, usize)> {
+        let ends = (zeros(first), zeros(second), zeros(third));
+        let (in_first, in_second) = (ends.0 != 0, ends.0 | ends.1 != 0);
+        if !in_second & (ends.2 == 0) {
+            return None;
+        }
+        let (end, before) = select_unpredictable(in_second, (ends.1, WORD), (ends.2, 2 * WORD));
+        let (end, before) = select_unpredictable(in_first, (ends.0, 0), (end, before));
+        let length = before + end.trailing_zeros() as usize / WORD;
+        let second = select_unpredictable(in_first, 0, second & before_mark(ends.1));
+        let third = select_unpredictable(in_second, 0, third & before_mark(ends.2));
+        let beginning = Self(first & before_mark(ends.0), second, third);
+        Some((beginning, length))
+    }
+
+    /// Word by word: compared as bytes in memory they would have to be written there first.
+    #[inline]
+    fn is(self, other: Self) -> bool {
+        (self.0 ^ other.0) | (self.1 ^ other.1) | (self.2 ^ other.2) == 0
+    }
+
+    #[inline]
+    fn slot(self, multiplier: u64, slots: usize) -> usize {
+        let Self(first, second, third) = self;
+        let all = first ^ second.rotate_left(29) ^ third.rotate_left(47);
+        // The highest bits are those that all others have a say in.
+        (all.wrapping_mul(multiplier) >> (u64::BITS - slots.trailing_zeros())) as usize
+    }
+}
+
+/// The word at this place of some bytes.
+#[inline]
+fn word_at(bytes: &[u8], place: usize) -> Option<u64> {
+    let word = bytes.get(place * WORD..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*word))
+}
+
+/// Marks at the zeros of a word. The lowest is exact; those above it may not be.
+#[inline]
+fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
+}
+
+/// All ones where there is no mark; else those of the bytes before the lowest, and seven more.
+#[inline]
+fn before_mark(marks: u64) -> u64 {
+    marks.wrapping_sub(1) & !marks
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    name: Arc<str>,
+    known: KnownName,
+}
+
+/// Where a name may be found by how it begins.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    beginning: Beginning,
+    place: u16,
+}
+
+/// No name has this place.
+const NO_PLACE: u16 = u16::MAX;
+
+const FREE: Slot = Slot {
+    beginning: Beginning::NONE,
+    place: NO_PLACE,
+};
+
+/// Names, and slots that tell their places: a name is in the slot that its beginning is multiplied to, or behind it.
+#[derive(Clone, Debug)]
+struct Table {
+    known: Vec<Known>,
+    /// By place how many names come before one in their order.
+    ranks: Vec<u16>,
+    /// A power of two.
+    slots: Vec<Slot>,
+    multiplier: u64,
+}
+
+impl Table {
+    fn new() -> Self {
+        Self {
+            known: Vec::new(),
+            ranks: Vec::new(),
+            slots: vec![FREE; SLOTS_MIN],
+            multiplier: GOLDEN,
+        }
+    }
+
+    /// The places of names that begin so.
+    #[inline]
+    fn alike(&self, beginning: Beginning) -> impl Iterator<Item = u16> {
+        let mut at = beginning.slot(self.multiplier, self.slots.len());
+        std::iter::from_fn(move || {
+            loop {
+                let slot = self.slots.get(at)?;
+                at = (at + 1) & (self.slots.len() - 1);
+                if slot.beginning.is(beginning) {
+                    return Some(slot.place);
+                }
+                if slot.place == NO_PLACE {
+                    return None;
+                }
+            }
+        })
+    }
+
+    /// Puts a name into a slot; false if its own was taken.
+    fn enter(&mut self, place: u16, name: &[u8]) -> bool {
+        let (slots, beginning) = (self.slots.len(), Beginning::of(name));
+        let own = beginning.slot(self.multiplier, slots);
+        let is_free = |at: &usize| self.slots.get(*at).is_some_and(|s| s.place == NO_PLACE);
+        let free = (own..slots).chain(0..own).find(is_free);
+        if let Some(slot) = free.and_then(|free| self.slots.get_mut(free)) {
+            *slot = Slot { beginning, place };
+        }
+        free == Some(own)
+    }
+
+    fn add(&mut self, name: Arc<str>) {
+        let place = self.known.len();
+        let is_alone = self.enter(place as u16, name.as_bytes());
+        let mut rank = 0;
+        for (known, other) in self.known.iter().zip(&mut self.ranks) {
+            match known.name.as_bytes() < name.as_bytes() {
+                true => rank += 1,
+                false => *other += 1,
+            }
+        }
+        self.ranks.push(rank);
+        let known = KnownName::new(name.as_bytes());
+        self.known.push(Known { name, known });
+        if !is_alone || self.known.len() * SLOTS_FOR_A_NAME > self.slots.len() {
+            self.spread();
+        }
+    }
+
+    /// Gives all names slots anew: of some ways one that leaves few names in the way of others.
+    fn spread(&mut self) {
+        let slots = (self.known.len() * SLOTS_FOR_A_NAME).next_power_of_two();
+        let slots = slots.max(SLOTS_MIN);
+        let mut best = (usize::MAX, self.multiplier);
+        for attempt in 0..MULTIPLIERS {
+            // Odd, and unlike each other.
+            let multiplier = GOLDEN.wrapping_mul(2 * attempt + 1);
+            let moved = self.enter_all(slots, multiplier);
+            if moved < best.0 {
+                best = (moved, multiplier);
+            }
+            if moved == 0 {
+                return;
+            }
+        }
+        self.enter_all(slots, best.1);
+    }
+
+    /// The names whose own slot was taken.
+    fn enter_all(&mut self, slots: usize, multiplier: u64) -> usize {
+        self.multiplier = multiplier;
+        self.slots.clear();
+        self.slots.resize(slots, FREE);
+        let names: Vec<Arc<str>> = self.known.iter().map(|known| known.name.clone()).collect();
+        let entered = names.iter().zip(0..);
+        entered
+            .filter(|(name, place)| !self.enter(*place, name.as_bytes()))
+            .count()
+    }
+}
+
+/// Names by place.
+#[derive(Clone, Debug)]
+pub(crate) struct Names(Arc<Table>);
+
+impl Default for Names {
+    fn default() -> Self {
+        Self(Arc::new(Table::new()))
+    }
+}
+
+impl Names {
+    pub(crate) fn len(&self) -> usize {
+        self.0.known.len()
+    }
+
+    /// The name at a place.
+    #[inline]
+    pub(crate) fn name(&self, place: u16) -> Option<&Arc<str>> {
+        self.0
+            .known
+            .get(usize::from(place))
+            .map(|known| &known.name)
+    }
+
+    /// The same, made ready to be looked for.
+    #[inline]
+    pub(crate) fn known(&self, place: u16) -> Option<&KnownName> {
+        let known = self.0.known.get(usize::from(place));
+        known.map(|known| &known.known)
+    }
+
+    /// The place of the name that `bytes` begin with, behind which there is a zero, and its length.
+    #[inline(always)]
+    pub(crate) fn at_front(&self, bytes: &[u8]) -> Option<(u16, usize)> {
+        match bytes.first_chunk().and_then(Beginning::in_window) {
+            Some((beginning, length)) => Some((self.0.alike(beginning).next()?, length)),
+            None => self.at_front_of_few(bytes),
+        }
+    }
+
+    /// How many names come before the one that `bytes` begin with, in their order, and its length.
+    #[inline(always)]
+    pub(crate) fn rank_at_front(&self, bytes: &[u8]) -> Option<(u16, usize)> {
+        let (place, length) = self.at_front(bytes)?;
+        Some((*self.0.ranks.get(usize::from(place))?, length))
+    }
+
+    /// The place of a name at the front that has few bytes behind it, or is long.
+    #[inline(never)]
+    fn at_front_of_few(&self, bytes: &[u8]) -> Option<(u16, usize)> {
+        if let Some((beginning, length)) = Beginning::in_short_window(bytes) {
+            let place = self.0.alike(beginning).next()?;
+            return (length < bytes.len()).then_some((place, length));
+        }
+        let length = bytes.iter().position(|byte| *byte == 0)?;
+        Some((self.place_of(bytes.get(..length)?)?, length))
+    }
+
+    /// The place of a name that has one.
+    fn place_of(&self, name: &[u8]) -> Option<u16> {
+        let is_it = |place: &u16| self.name(*place).is_some_and(|n| n.as_bytes() == name);
+        self.0.alike(Beginning::of(name)).find(is_it)
+    }
+
+    /// The place of a name, which is made if there is none; `None` if the name is no UTF-8, or there are too many.
+    pub(crate) fn place(&mut self, name: &[u8]) -> Option<u16> {
+        if let Some(place) = self.place_of(name) {
+            return Some(place);
+        }
+        if self.len() >= NAMES_MAX {
+            return None;
+        }
+        let place = u16::try_from(self.len()).ok()?;
+        let name = std::str::from_utf8(name).ok()?.into();
+        Arc::make_mut(&mut self.0).add(name);
+        Some(place)
+    }
+
+    /// The name, shared where that is possible.
+    pub(crate) fn get(&mut self, name: &[u8]) -> Arc<str> {
+        let place = self.place(name);
+        match place.and_then(|place| self.name(place)) {
+            Some(known) => known.clone(),
+            None => String::from_utf8_lossy(name).into(),
+        }
+    }
+}
+
+/// The names of a collection: those of the fields of measurements, and those of metadata. Metadata has its own so that
+/// they have low places.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CollectionNames {
+    pub(crate) fields: Names,
+    pub(crate) meta: Names,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIKE_EACH_OTHER: [&str; 8] = [
+        "",
+        "a",
+        "usage_u",
+        "usage_us",
+        "usage_user",
+        "usage_guest",
+        "usage_guest_nice",
+        "\u{e4}",
+    ];
+
+    /// A name as it stands in a document, with so many bytes behind it.
+    fn in_document(name: &str, behind: usize) -> Vec<u8> {
+        [name.as_bytes(), &[0], &vec![0xC8; behind]].concat()
+    }
+
+    #[test]
+    fn names_have_one_place_each_and_are_found_by_how_they_begin() {
+        let mut names = Names::default();
+        let places = LIKE_EACH_OTHER.map(|name| names.place(name.as_bytes()).unwrap());
+        assert_eq!(places, [0, 1, 2, 3, 4, 5, 6, 7]);
+        for (name, place) in LIKE_EACH_OTHER.into_iter().zip(places) {
+            assert_eq!(names.place(name.as_bytes()), Some(place));
+            for behind in 0..30 {
+                let element = in_document(name, behind);
+                if let Some(window) = element.first_chunk() {
+                    let expected = (Beginning::of(name.as_bytes()), name.len());
+                    assert_eq!(Beginning::in_window(window), Some(expected));
+                }
+                let found = names.at_front(&element);
+                assert_eq!(found, Some((place, name.len())), "{name}");
+            }
+        }
+        assert_eq!(names.len(), LIKE_EACH_OTHER.len());
+        for other in ["b", "usage_", "usage_guest_nicer", "usage_guest_nic"] {
+            assert!(names.at_front(&in_document(other, 20)).is_none(), "{other}");
+            assert!(names.place_of(other.as_bytes()).is_none());
+        }
+        assert!(names.at_front(b"usage_user").is_none(), "it does not end");
+    }
+
+    #[test]
+    fn names_of_all_lengths_and_many_that_begin_alike_are_found() {
+        let mut names = Names::default();
+        let long = |n: usize| format!("a name of sixteen or more bytes {n}");
+        let all: Vec<String> = (0..40)
+            .map(|length| "x".repeat(length))
+            .chain((0..60).map(long))
+            .chain((0..400).map(|n| format!("metric {n}")))
+            .collect();
+        for (place, name) in all.iter().enumerate() {
+            assert_eq!(names.place(name.as_bytes()), Some(place as u16));
+        }
+        let mut sorted: Vec<&String> = all.iter().collect();
+        sorted.sort();
+        for (place, name) in all.iter().enumerate() {
+            let rank = sorted.iter().position(|other| *other == name).unwrap();
+            for behind in [0, 5, 40] {
+                let element = in_document(name, behind);
+                let found = names.at_front(&element);
+                assert_eq!(found, Some((place as u16, name.len())), "{name}");
+                let found = names.rank_at_front(&element);
+                assert_eq!(found, Some((rank as u16, name.len())), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn few_names_have_slots_of_their_own() {
+        let mut names = Names::default();
+        for n in 0..24 {
+            names.place(format!("usage_{n}").as_bytes()).unwrap();
+        }
+        let Table {
+            slots, multiplier, ..
+        } = &*names.0;
+        for (place, known) in names.0.known.iter().enumerate() {
+            let own = Beginning::of(known.name.as_bytes()).slot(*multiplier, slots.len());
+            assert_eq!(slots[own].place, place as u16, "{}", known.name);
+        }
+    }
+
+    #[test]
+    fn a_copy_that_grows_leaves_the_first_alone() {
+        let mut first = Names::default();
+        let kept = first.get(b"a");
+        let mut second = first.clone();
+        second.get(b"b");
+        assert_eq!((first.len(), second.len()), (1, 2));
+        assert!(Arc::ptr_eq(&second.get(b"a"), &kept));
+    }
+
+    #[test]
+    fn there_are_names_the_table_does_not_take() {
+        let mut names = Names::default();
+        assert_eq!(names.place(b"\xff"), None);
+        assert_eq!(&*names.get(b"\xff"), "\u{fffd}");
+        for n in 0..NAMES_MAX {
+            names.place(format!("field {n}").as_bytes()).unwrap();
+        }
+        assert_eq!(names.place(b"one more"), None);
+        assert_eq!(&*names.get(b"one more"), "one more");
+        assert_eq!(names.place(b"field 7"), Some(7));
+    }
+}

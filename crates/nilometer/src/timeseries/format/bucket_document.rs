@@ -1,0 +1,801 @@
+//! The bucket document: reading one, and writing one from columns of values.
+//!
+//! ```text
+//! { _id: ObjectId,                      first 4 bytes: seconds of control.min.<time>
+//!   control: { version: 1|2|3,          1 plain; 2 compressed, ascending; 3 compressed, not ascending
+//!              min: {<field>: …},       the time rounded down, other fields exact
+//!              max: {<field>: …},
+//!              count: int },            versions 2 and 3
+//!   meta: any,                          normalised; absent for a series without one
+//!   data: { <field>: BinData(7) } }     a column for each field, the time field first
+//! ```
+//!
+//! Version 1 keeps `data.<field>` as `{"0": value, "1": value, …}` with gaps. This module writes
+//! version 2 or 3 and reads all three.
+
+use std::sync::Arc;
+
+use nilometer_bson::column::{self, ColumnBuilder};
+use nilometer_bson::{DocRef, Document, DocumentBuilder, Element, Value, ValueRef, type_code};
+
+use super::min_max::{Extreme, Side};
+use super::sealed::{Split, SplitColumns};
+use super::tail;
+use super::tail::{EntrySink, Header};
+use crate::catalog::{Collection, TimeseriesOptions};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::Collation;
+
+/// BSON binary subtype of a compressed column.
+pub(crate) const COLUMN_SUBTYPE: u8 = 7;
+
+/// Measurements a bucket document may hold when read; more is damage.
+pub(crate) const MEASUREMENTS_MAX: usize = 1 << 20;
+
+/// Format of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// Plain values.
+    Plain = 1,
+    /// Compressed, ascending in time.
+    Sorted = 2,
+    /// Compressed, in order of arrival.
+    Unsorted = 3,
+}
+
+/// A bucket that cannot be read.
+pub(crate) fn damaged(id: ValueRef<'_>, what: &str) -> Error {
+    let id = match id {
+        ValueRef::ObjectId(id) => id.to_hex(),
+        _ => "without an ObjectId".to_owned(),
+    };
+    Error::new(
+        ErrorCode::DataCorruptionDetected,
+        format!("bucket {id} cannot be read: {what}"),
+    )
+}
+
+/// A bucket document, taken apart but not decoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BucketDocument<'a> {
+    /// Its `_id`.
+    pub(crate) id: [u8; 12],
+    /// Its format.
+    pub(crate) version: Version,
+    /// `control.min`.
+    pub(crate) min: DocRef<'a>,
+    /// `control.max`.
+    pub(crate) max: DocRef<'a>,
+    /// `control.closed` is true: it takes no more measurements.
+    pub(crate) closed: bool,
+    /// `control.count`, or for version 1 the entries of the time column.
+    pub(crate) count: usize,
+    /// The metadata, missing if there is none.
+    pub(crate) meta: ValueRef<'a>,
+    /// `data`.
+    pub(crate) data: DocRef<'a>,
+}
+
+impl<'a> BucketDocument<'a> {
+    /// Takes a bucket document apart; fails on anything that is not one.
+    pub(crate) fn parse(document: DocRef<'a>, time_field: &str) -> Result<Self> {
+        let bad = |what: &str| damaged(document.get("_id"), what);
+        let (mut id, mut control, mut data) = (None, None, None);
+        let mut meta = ValueRef::Missing;
+        for element in document {
+            match (element.name(), element.value()) {
+                ("_id", ValueRef::ObjectId(found)) => id = Some(found.0),
+                ("control", ValueRef::Document(found)) => control = Some(found),
+                ("meta", found) => meta = found,
+                ("data", ValueRef::Document(found)) => data = Some(found),
+                (other, _) => return Err(bad(&format!("unexpected field '{other}'"))),
+            }
+        }
+        let id = id.ok_or_else(|| bad("no _id"))?;
+        let control = control.ok_or_else(|| bad("no control"))?;
+        let data = data.ok_or_else(|| bad("no data"))?;
+        let (mut version, mut count, mut closed) = (None, None, false);
+        let (mut min, mut max) = (None, None);
+        for element in control {
+            match (element.name(), element.value()) {
+                ("version", number) => version = number.as_exact_i64(),
+                ("min", ValueRef::Document(found)) => min = Some(found),
+                ("max", ValueRef::Document(found)) => max = Some(found),
+                ("count", number) => count = number.as_exact_i64(),
+                ("closed", ValueRef::Bool(found)) => closed = found,
+                (other, _) => return Err(bad(&format!("unexpected field 'control.{other}'"))),
+            }
+        }
+        let version = match version {
+            Some(1) => Version::Plain,
+            Some(2) => Version::Sorted,
+            Some(3) => Version::Unsorted,
+            _ => return Err(bad("unknown version")),
+        };
+        let count = match (version, count) {
+            (Version::Plain, _) => data
+                .get(time_field)
+                .as_document()
+                .map_or(0, |times| times.iter().count()),
+            (_, Some(count)) => usize::try_from(count).unwrap_or(0),
+            (_, None) => count_column(data.get(time_field)).ok_or_else(|| bad("no count"))?,
+        };
+        if count > MEASUREMENTS_MAX {
+            return Err(bad("too many measurements"));
+        }
+        Ok(Self {
+            id,
+            version,
+            min: min.ok_or_else(|| bad("no control.min"))?,
+            max: max.ok_or_else(|| bad("no control.max"))?,
+            closed,
+            count,
+            meta,
+            data,
+        })
+    }
+
+    /// `control.min` of the time field, in ms.
+    pub(crate) fn start_ms(&self, time_field: &str) -> Result<i64> {
+        match self.min.get(time_field) {
+            ValueRef::DateTime(start_ms) => Ok(start_ms),
+            _ => Err(damaged(
+                ValueRef::ObjectId(nilometer_bson::ObjectId(self.id)),
+                "control.min has no time",
+            )),
+        }
+    }
+
+    /// The values of one column of `data`, filled up with missing ones to `count`.
+    pub(crate) fn values(&self, element: Element<'_>) -> Result<Vec<Value>> {
+        let bad = |what: &str| damaged(ValueRef::ObjectId(nilometer_bson::ObjectId(self.id)), what);
+        let mut values = match (self.version, element.value()) {
+            (Version::Plain, ValueRef::Document(entries)) => plain_values(entries, self.count)
+                .ok_or_else(|| bad("a plain column has entries beyond its measurements"))?,
+            (Version::Sorted | Version::Unsorted, ValueRef::Binary { subtype, bytes })
+                if subtype == COLUMN_SUBTYPE =>
+            {
+                column::decode_values(bytes, self.count).map_err(|e| bad(&e.to_string()))?
+            }
+            _ => return Err(bad("a column has the wrong type for its version")),
+        };
+        values.resize(self.count, Value::Missing);
+        Ok(values)
+    }
+}
+
+/// Number of values in a compressed column.
+fn count_column(value: ValueRef<'_>) -> Option<usize> {
+    match value {
+        ValueRef::Binary {
+            subtype: COLUMN_SUBTYPE,
+            bytes,
+        } => column::decode_values(bytes, MEASUREMENTS_MAX)
+            .ok()
+            .map(|values| values.len()),
+        _ => None,
+    }
+}
+
+/// Puts `{"0": a, "2": b}` into rows; `None` if an index does not fit.
+pub(crate) fn plain_values(entries: DocRef<'_>, count: usize) -> Option<Vec<Value>> {
+    let mut values = vec![Value::Missing; count];
+    for entry in entries {
+        let row: usize = entry.name().parse().ok()?;
+        *values.get_mut(row)? = entry.value().to_value();
+    }
+    Some(values)
+}
+
+/// What folding must know of a collection.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout<'c> {
+    /// Name of the time field.
+    pub(crate) time_field: &'c str,
+    /// How bounds compare strings.
+    pub(crate) collation: Collation,
+}
+
+impl<'c> Layout<'c> {
+    /// Of the collection with these options, which are the stored ones.
+    pub(crate) fn of(collection: &Collection, options: &'c TimeseriesOptions) -> Result<Self> {
+        Ok(Self {
+            time_field: &options.time_field,
+            collation: Collation::of_stored(collection.options.as_ref())?,
+        })
+    }
+}
+
+/// A bucket as columns of values: what is folded into a document.
+#[derive(Debug)]
+pub(crate) struct BucketImage {
+    id: [u8; 12],
+    start_ms: i64,
+    meta: Value,
+    rows: usize,
+    sorted: bool,
+    closed: bool,
+    columns: Vec<ImageColumn>,
+    collation: Collation,
+}
+
+#[derive(Debug)]
+struct ImageColumn {
+    name: Arc<str>,
+    builder: ColumnBuilder,
+    rows: usize,
+    min: Extreme,
+    max: Extreme,
+    /// The last time, for the time column.
+    last: i64,
+    /// No time was before the one before it.
+    ascending: bool,
+    held: Held,
+}
+
+/// Values of one of the plain types that are on their way into a column: many of them at a time are cheaper. Doubles are
+/// held as their bits.
+#[derive(Debug, Default)]
+struct Held {
+    type_code: u8,
+    numbers: Vec<i64>,
+}
+
+/// Values there is room for at first.
+const HELD_MIN: usize = 128;
+
+/// Values that are held at most.
+const HELD_MAX: usize = 1024;
+
+impl ImageColumn {
+    fn new(name: Arc<str>) -> Self {
+        Self {
+            name,
+            builder: ColumnBuilder::new(),
+            rows: 0,
+            min: Extreme::none(),
+            max: Extreme::none(),
+            last: i64::MIN,
+            ascending: true,
+            held: Held::default(),
+        }
+    }
+
+    /// Has missing values up to `row`.
+    fn pad(&mut self, row: usize, collation: &Collation) {
+        if self.rows >= row {
+            return;
+        }
+        self.settle(collation);
+        for _ in self.rows..row {
+            self.builder.skip();
+        }
+        self.rows = row;
+    }
+
+    /// Appends a value.
+    #[inline]
+    fn append(&mut self, value: ValueRef<'_>, collation: &Collation) -> Result<()> {
+        self.rows += 1;
+        match value {
+            ValueRef::Int32(v) => self.hold(type_code::INT32, i64::from(v), collation),
+            ValueRef::Int64(v) => self.hold(type_code::INT64, v, collation),
+            ValueRef::DateTime(v) => self.hold(type_code::DATE_TIME, v, collation),
+            ValueRef::Double(v) => {
+                self.hold(type_code::DOUBLE, v.to_bits().cast_signed(), collation);
+            }
+            value => {
+                self.settle(collation);
+                tail::append_value(&mut self.builder, value)?;
+                self.learn(value, collation);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn hold(&mut self, type_code: u8, number: i64, collation: &Collation) {
+        self.make_ready(type_code, 1, collation);
+        self.held.numbers.push(number);
+    }
+
+    /// Appends numbers of a plain type.
+    #[inline]
+    fn append_numbers(&mut self, type_code: u8, numbers: &[i64], collation: &Collation) {
+        self.rows += numbers.len();
+        self.make_ready(type_code, numbers.len(), collation);
+        self.held.numbers.extend_from_slice(numbers);
+    }
+
+    /// Sees to it that so many numbers of a type can be held.
+    #[inline]
+    fn make_ready(&mut self, type_code: u8, count: usize, collation: &Collation) {
+        if self.held.type_code != type_code || self.held.numbers.len() + count > HELD_MAX {
+            self.settle(collation);
+            self.held.type_code = type_code;
+            self.held.numbers.reserve(HELD_MIN);
+        }
+    }
+
+    fn learn(&mut self, value: ValueRef<'_>, collation: &Collation) {
+        self.min.update(value, Side::Min, collation);
+        self.max.update(value, Side::Max, collation);
+    }
+
+    /// Puts what is held into the column.
+    fn settle(&mut self, collation: &Collation) {
+        let Held { type_code, numbers } = std::mem::take(&mut self.held);
+        if numbers.is_empty() {
+            return;
+        }
+        self.learn_numbers(type_code, &numbers, collation);
+        let builder = &mut self.builder;
+        match type_code {
+            type_code::INT32 => numbers.iter().for_each(|n| builder.append_i32(narrow(*n))),
+            type_code::INT64 => numbers.iter().for_each(|n| builder.append_i64(*n)),
+            type_code::DATE_TIME => numbers.iter().for_each(|n| builder.append_datetime(*n)),
+            _ => {
+                let doubles = numbers.iter().map(|n| f64::from_bits(n.cast_unsigned()));
+                doubles.for_each(|v| builder.append_f64(v));
+            }
+        }
+        self.held.numbers = numbers;
+        self.held.numbers.clear();
+    }
+
+    /// Takes note of the extremes of numbers, and of the order of times.
+    fn learn_numbers(&mut self, type_code: u8, numbers: &[i64], collation: &Collation) {
+        let least = numbers.iter().copied().fold(i64::MAX, i64::min);
+        let greatest = numbers.iter().copied().fold(i64::MIN, i64::max);
+        // Equal integers are the same, so that it does not matter which of them comes first.
+        let [least, greatest] = match type_code {
+            type_code::INT32 => [least, greatest].map(|n| ValueRef::Int32(narrow(n))),
+            type_code::INT64 => [least, greatest].map(ValueRef::Int64),
+            type_code::DATE_TIME => {
+                let first = numbers.first().is_none_or(|first| *first >= self.last);
+                self.ascending &= first && numbers.is_sorted();
+                self.last = numbers.last().copied().unwrap_or(self.last);
+                [least, greatest].map(ValueRef::DateTime)
+            }
+            _ => {
+                let doubles = numbers.iter().map(|n| f64::from_bits(n.cast_unsigned()));
+                match first_extremes(doubles.clone()) {
+                    Some(extremes) => extremes.map(ValueRef::Double),
+                    None => {
+                        doubles.for_each(|v| self.learn(ValueRef::Double(v), collation));
+                        [ValueRef::Missing; 2]
+                    }
+                }
+            }
+        };
+        self.min.update(least, Side::Min, collation);
+        self.max.update(greatest, Side::Max, collation);
+    }
+
+    /// False if it holds nothing but missing values.
+    fn has_values(&self) -> bool {
+        !self.held.numbers.is_empty() || !matches!(self.min, Extreme::Scalar(Value::Missing))
+    }
+
+    fn finish(&mut self, collation: &Collation) -> WrittenColumn {
+        self.settle(collation);
+        self.with_bytes(self.builder.to_bytes())
+    }
+
+    /// The same with packed bytes where that pays, and whether it does.
+    fn finish_packed(&mut self, collation: &Collation) -> (WrittenColumn, bool) {
+        if self.builder.count() == 0 {
+            // All values are numbers of one type.
+            let Held { type_code, numbers } = &self.held;
+            if let Some(packed) = column::pack_numbers(*type_code, numbers) {
+                let Held { type_code, numbers } = std::mem::take(&mut self.held);
+                self.learn_numbers(type_code, &numbers, collation);
+                return (self.with_bytes(packed), true);
+            }
+        }
+        let mut written = self.finish(collation);
+        let packed = column::pack_built(&written.bytes);
+        let is_packed = packed.is_some();
+        written.bytes = packed.unwrap_or(written.bytes);
+        (written, is_packed)
+    }
+
+    fn with_bytes(&self, bytes: Vec<u8>) -> WrittenColumn {
+        WrittenColumn {
+            name: self.name.clone(),
+            min: self.min.to_value(),
+            max: self.max.to_value(),
+            bytes,
+        }
+    }
+}
+
+fn narrow(number: i64) -> i32 {
+    i32::try_from(number).unwrap_or_default()
+}
+
+/// The least and the greatest, of equals the first; `None` if one is no number.
+fn first_extremes(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
+    let (mut extremes, mut numbers) = (None, true);
+    for value in values {
+        numbers &= !value.is_nan();
+        let [least, greatest] = extremes.get_or_insert([value; 2]);
+        if value < *least {
+            *least = value;
+        }
+        if value > *greatest {
+            *greatest = value;
+        }
+    }
+    extremes.filter(|_| numbers)
+}
+
+impl BucketImage {
+    /// An empty bucket. Its first column is the time field.
+    pub(crate) fn new(id: [u8; 12], header: &Header, layout: &Layout<'_>) -> Self {
+        Self {
+            id,
+            start_ms: header.start_ms,
+            meta: header.meta.clone(),
+            rows: 0,
+            sorted: true,
+            closed: false,
+            columns: vec![ImageColumn::new(layout.time_field.into())],
+            collation: layout.collation.clone(),
+        }
+    }
+
+    /// The measurements of an existing bucket document.
+    pub(crate) fn from_document(document: DocRef<'_>, layout: &Layout<'_>) -> Result<Self> {
+        let bucket = BucketDocument::parse(document, layout.time_field)?;
+        let header = Header {
+            start_ms: bucket.start_ms(layout.time_field)?,
+            meta: bucket.meta.to_value(),
+        };
+        let mut image = Self::new(bucket.id, &header, layout);
+        for element in bucket.data {
+            let at = image.column(element.name());
+            for value in bucket.values(element)? {
+                image.append(at, value.as_ref())?;
+            }
+        }
+        image.rows = bucket.count;
+        image.closed = bucket.closed;
+        image.sorted &= bucket.version != Version::Unsorted;
+        Ok(image)
+    }
+
+    /// Adds the measurements of a tail entry behind those already there.
+    pub(crate) fn append_entry(&mut self, entry: &tail::Entry) -> Result<()> {
+        entry.visit(self)?;
+        self.rows += entry.rows;
+        Ok(())
+    }
+
+    fn append(&mut self, at: usize, value: ValueRef<'_>) -> Result<()> {
+        if let Some(column) = self.columns.get_mut(at) {
+            column.append(value, &self.collation)?;
+        }
+        Ok(())
+    }
+
+    /// The position of the column called `name`, which is added if it is new.
+    fn column(&mut self, name: &str) -> usize {
+        self.columns
+            .iter()
+            .position(|c| *c.name == *name)
+            .unwrap_or_else(|| {
+                self.columns.push(ImageColumn::new(name.into()));
+                self.columns.len() - 1
+            })
+    }
+
+    fn id_value(&self) -> ValueRef<'static> {
+        ValueRef::ObjectId(nilometer_bson::ObjectId(self.id))
+    }
+
+    /// Number of measurements.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// True if a column has a name and no value: that of an insert which has not arrived yet, or never will. Others of its
+    /// time name the column too, as they count on its place.
+    pub(crate) fn has_columns_without_values(&self) -> bool {
+        let mut others = self.columns.iter().skip(1);
+        others.any(|column| !column.has_values())
+    }
+
+    /// The bucket document. A column without values is not in it.
+    pub(crate) fn into_document(mut self) -> Document {
+        self.drop_empty_columns();
+        self.into_document_by_place()
+    }
+
+    /// The same as it lies among those that no longer grow, its columns packed where that pays.
+    pub(crate) fn into_split(mut self) -> Split {
+        self.drop_empty_columns();
+        let (columns, packed): (Vec<_>, Vec<_>) = self
+            .finish_columns(ImageColumn::finish_packed)
+            .into_iter()
+            .unzip();
+        let mut split = SplitColumns::default();
+        let mut packed = packed.into_iter();
+        let skeleton = self.written().write(&columns, |out, column| {
+            split.put(
+                out,
+                &column.name,
+                &column.bytes,
+                packed.next() == Some(true),
+            );
+        });
+        split.under(skeleton)
+    }
+
+    fn drop_empty_columns(&mut self) {
+        let mut at = 0;
+        self.columns.retain(|column| {
+            at += 1;
+            at == 1 || column.has_values()
+        });
+    }
+
+    /// The bucket document with every column at its place, those without values too: entries speak of columns by place.
+    pub(crate) fn into_document_by_place(mut self) -> Document {
+        let columns = self.finish_columns(ImageColumn::finish);
+        self.written().to_document(&columns)
+    }
+
+    fn finish_columns<W>(&mut self, finish: fn(&mut ImageColumn, &Collation) -> W) -> Vec<W> {
+        let (rows, collation) = (self.rows, &self.collation);
+        let columns = self.columns.iter_mut().map(|column| {
+            column.pad(rows, collation);
+            finish(column, collation)
+        });
+        let written = columns.collect();
+        // Another field may hold dates in any order.
+        self.sorted &= self.columns.first().is_none_or(|times| times.ascending);
+        written
+    }
+
+    /// The bucket beside its columns, which are finished.
+    fn written(&self) -> WrittenBucket<'_> {
+        WrittenBucket {
+            id: self.id,
+            start_ms: self.start_ms,
+            meta: self.meta.as_ref(),
+            rows: self.rows,
+            sorted: self.sorted,
+            closed: self.closed,
+        }
+    }
+}
+
+impl EntrySink for BucketImage {
+    fn column(&mut self, id: usize, name: Option<&str>) -> Result<()> {
+        if id >= self.columns.len() {
+            let name = name.filter(|_| id == self.columns.len()).ok_or_else(|| {
+                damaged(
+                    self.id_value(),
+                    "its tail speaks of a column it does not name",
+                )
+            })?;
+            self.columns.push(ImageColumn::new(name.into()));
+        }
+        if let Some(known) = self.columns.get_mut(id) {
+            known.pad(self.rows, &self.collation);
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, id: usize, value: ValueRef<'_>) -> Result<()> {
+        self.append(id, value)
+    }
+
+    fn numbers(&mut self, id: usize, type_code: u8, numbers: &[i64]) -> Result<()> {
+        if let Some(column) = self.columns.get_mut(id) {
+            column.append_numbers(type_code, numbers, &self.collation);
+        }
+        Ok(())
+    }
+}
+
+/// A column as it is written.
+#[derive(Debug)]
+pub(crate) struct WrittenColumn {
+    /// Name of the field.
+    pub(crate) name: Arc<str>,
+    /// `control.min`.
+    pub(crate) min: Value,
+    /// `control.max`.
+    pub(crate) max: Value,
+    /// The compressed values.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A bucket as it is written, beside its columns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrittenBucket<'a> {
+    /// Its `_id`.
+    pub(crate) id: [u8; 12],
+    /// `control.min` of the time field, in ms.
+    pub(crate) start_ms: i64,
+    /// The metadata, missing if there is none.
+    pub(crate) meta: ValueRef<'a>,
+    /// Number of measurements.
+    pub(crate) rows: usize,
+    /// Times do not go back.
+    pub(crate) sorted: bool,
+    /// It takes no more measurements.
+    pub(crate) closed: bool,
+}
+
+impl WrittenBucket<'_> {
+    /// The bucket document. The first column is the time field.
+    pub(crate) fn to_document(self, columns: &[WrittenColumn]) -> Document {
+        self.write(columns, |out, column| {
+            let bytes = ValueRef::Binary {
+                subtype: COLUMN_SUBTYPE,
+                bytes: &column.bytes,
+            };
+            out.append_ref(&column.name, bytes);
+        })
+    }
+
+    /// The same with what `add` puts into `data` for each column.
+    fn write(
+        self,
+        columns: &[WrittenColumn],
+        mut add: impl FnMut(&mut DocumentBuilder, &WrittenColumn),
+    ) -> Document {
+        let mut out = DocumentBuilder::with_capacity(1024);
+        out.append_ref("_id", ValueRef::ObjectId(nilometer_bson::ObjectId(self.id)));
+        out.begin_document("control");
+        let version = if self.sorted {
+            Version::Sorted
+        } else {
+            Version::Unsorted
+        };
+        out.append("version", version as i32);
+        out.begin_document("min");
+        for (at, column) in columns.iter().enumerate() {
+            if at == 0 {
+                out.append(&column.name, Value::DateTime(self.start_ms));
+            } else {
+                out.append_ref(&column.name, column.min.as_ref());
+            }
+        }
+        out.end().begin_document("max");
+        for column in columns {
+            out.append_ref(&column.name, column.max.as_ref());
+        }
+        out.end();
+        if self.closed {
+            out.append("closed", true);
+        }
+        out.append("count", i32::try_from(self.rows).unwrap_or(i32::MAX));
+        out.end();
+        out.append_ref("meta", self.meta);
+        out.begin_document("data");
+        for column in columns {
+            add(&mut out, column);
+        }
+        out.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a column is made of if each value is taken for itself.
+    fn one_by_one(values: &[Value]) -> (Vec<u8>, Value, Value) {
+        let mut builder = ColumnBuilder::new();
+        let (mut min, mut max) = (Extreme::none(), Extreme::none());
+        for value in values {
+            let value = value.as_ref();
+            tail::append_value(&mut builder, value).unwrap();
+            min.update(value, Side::Min, &Collation::SIMPLE);
+            max.update(value, Side::Max, &Collation::SIMPLE);
+        }
+        (builder.finish(), min.to_value(), max.to_value())
+    }
+
+    /// Numbers as they are told apart: by type and bytes.
+    fn bytes(value: &Value) -> (u8, Vec<u8>) {
+        let mut out = Vec::new();
+        nilometer_bson::document::write_value(&mut out, value.as_ref());
+        (value.type_code(), out)
+    }
+
+    #[test]
+    fn values_that_were_held_are_those_that_came() {
+        let mut seed = 7u64;
+        let mut next = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % below
+        };
+        let number = |kind: usize, n: usize| match kind {
+            0 => Value::from(n as i32 - 3),
+            1 => Value::from(n as i64 - 3),
+            2 => Value::from([0.0, -0.0, 1.5, f64::NAN, 3.0, -2.0, 2.0][n]),
+            3 => Value::DateTime(n as i64 * 1000),
+            4 => Value::Missing,
+            _ => Value::from("text"),
+        };
+        for round in 0..400 {
+            let kinds = 1 + round % 6;
+            let mut values = Vec::new();
+            while values.len() < 60 {
+                let kind = next(kinds);
+                for _ in 0..=next(12) {
+                    values.push(number(kind, next(if round % 2 == 0 { 3 } else { 7 })));
+                }
+            }
+            let mut column = ImageColumn::new("v".into());
+            for (row, value) in values.iter().enumerate() {
+                if !value.is_missing() {
+                    column.pad(row, &Collation::SIMPLE);
+                    column.append(value.as_ref(), &Collation::SIMPLE).unwrap();
+                }
+            }
+            column.pad(values.len(), &Collation::SIMPLE);
+            let found = column.finish(&Collation::SIMPLE);
+            let (expected, min, max) = one_by_one(&values);
+            assert_eq!(found.bytes, expected, "{values:?}");
+            assert_eq!(bytes(&found.min), bytes(&min), "{values:?}");
+            assert_eq!(bytes(&found.max), bytes(&max), "{values:?}");
+            let dates = values.iter().map(Value::as_ref).filter_map(|v| match v {
+                ValueRef::DateTime(ms) => Some(ms),
+                _ => None,
+            });
+            assert_eq!(column.ascending, dates.is_sorted());
+        }
+    }
+    #[test]
+    fn what_is_split_without_being_made_is_the_document() {
+        let layout = Layout {
+            time_field: "t",
+            collation: Collation::SIMPLE,
+        };
+        let header = Header {
+            start_ms: 0,
+            meta: Value::from("m"),
+        };
+        // What column `at` has in a row.
+        let value = |at: usize, row: i64| match (at, row % 50) {
+            (0, _) => Value::DateTime(row * 1000 + row % 3),
+            (1, _) => Value::from(row * row % 40),
+            (2, _) => Value::from((row % 7) as i32),
+            (3, _) => Value::from((row % 5) as f64),
+            (4, _) => Value::from(row as f64 / 10.0),
+            (5, 17) => Value::Missing,
+            (6, _) => Value::from("the same"),
+            (7, 13) => Value::from("another type"),
+            (8, _) => Value::from(-0.0),
+            (9, _) => Value::Missing,
+            _ => Value::from(row),
+        };
+        for rows in [1, 2, 9, 100, 360, 1000, 2500] {
+            let image = || {
+                let mut image = BucketImage::new([7; 12], &header, &layout);
+                for at in 0..11 {
+                    let name = if at == 0 {
+                        "t".to_owned()
+                    } else {
+                        format!("f{at}")
+                    };
+                    let column = image.column(&name);
+                    for row in 0..rows {
+                        image.append(column, value(at, row).as_ref()).unwrap();
+                    }
+                }
+                image.rows = rows as usize;
+                image
+            };
+            let stored = crate::timeseries::format::sealed::seal_split(&image().into_split());
+            let document = crate::timeseries::format::sealed::load(&stored).unwrap();
+            assert_eq!(document, image().into_document(), "{rows}");
+        }
+    }
+}

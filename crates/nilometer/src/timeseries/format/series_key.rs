@@ -1,0 +1,156 @@
+//! The identity of a series: its metadata, normalised.
+//!
+//! Two measurements belong to one series when the normalised bytes of their meta values are equal:
+//! field names of objects sorted at every depth, also within arrays, whose order stays. Nothing else
+//! is folded: int 1 and long 1 are two series, and so are null and no meta at all. The normalised
+//! form is what is stored and read back.
+
+use nilometer_bson::{Array, DocRef, DocumentBuilder, Element, Value, ValueRef, type_code};
+
+/// The normalised meta value of a series; empty when measurements have no meta field.
+///
+/// One type byte, then the value's bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SeriesMeta(Box<[u8]>);
+
+impl SeriesMeta {
+    /// The series of measurements without a meta value.
+    pub(crate) fn absent() -> Self {
+        Self(Box::default())
+    }
+
+    /// The series a meta value names.
+    pub(crate) fn of(value: ValueRef<'_>) -> Self {
+        if value.is_missing() {
+            return Self::absent();
+        }
+        let mut bytes = vec![value.type_code()];
+        let normal = if is_normalised(value) {
+            value.to_value()
+        } else {
+            normalise(value)
+        };
+        nilometer_bson::document::write_value(&mut bytes, normal.as_ref());
+        Self(bytes.into())
+    }
+
+    /// The series the value of an element names.
+    pub(crate) fn of_element(element: Option<Element<'_>>) -> Self {
+        match element {
+            None => Self::absent(),
+            Some(element) if needs_no_look(element.type_code()) => {
+                let mut bytes = Vec::with_capacity(1 + element.value_bytes().len());
+                bytes.push(element.type_code());
+                bytes.extend_from_slice(element.value_bytes());
+                Self(bytes.into())
+            }
+            Some(element) => Self::of(element.value()),
+        }
+    }
+
+    /// The meta value; missing for the series without one.
+    pub(crate) fn value(&self) -> ValueRef<'_> {
+        match self.0.split_first() {
+            None => ValueRef::Missing,
+            Some((&code, bytes)) => {
+                nilometer_bson::document::decode_value(code, bytes).unwrap_or(ValueRef::Missing)
+            }
+        }
+    }
+
+    /// Its bytes: equal for equal series.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Bytes it occupies.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Scalars are normal as they stand.
+fn needs_no_look(code: u8) -> bool {
+    code != type_code::DOCUMENT && code != type_code::ARRAY
+}
+
+/// True if fields are in order at every depth.
+pub(crate) fn is_normalised(value: ValueRef<'_>) -> bool {
+    match value {
+        ValueRef::Document(fields) => sorted(fields),
+        ValueRef::Array(values) => values.iter().all(is_normalised),
+        _ => true,
+    }
+}
+
+fn sorted(fields: DocRef<'_>) -> bool {
+    let mut last: &[u8] = &[];
+    fields.iter().all(|element| {
+        let in_order = last <= element.name_bytes();
+        last = element.name_bytes();
+        in_order && (needs_no_look(element.type_code()) || is_normalised(element.value()))
+    })
+}
+
+/// The value with the fields of every object sorted by name.
+fn normalise(value: ValueRef<'_>) -> Value {
+    match value {
+        ValueRef::Document(fields) => {
+            let mut elements: Vec<_> = fields.iter().collect();
+            elements.sort_by_key(|e| e.name_bytes());
+            let mut out = DocumentBuilder::with_capacity(fields.as_bytes().len());
+            for element in elements {
+                if needs_no_look(element.type_code()) {
+                    out.append_element(element);
+                } else {
+                    out.append(element.name(), normalise(element.value()));
+                }
+            }
+            Value::Document(out.finish())
+        }
+        ValueRef::Array(values) => Value::Array(values.iter().map(normalise).collect::<Array>()),
+        scalar => scalar.to_value(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::{array, doc};
+
+    fn key(value: impl Into<Value>) -> SeriesMeta {
+        SeriesMeta::of(value.into().as_ref())
+    }
+
+    #[test]
+    fn field_order_does_not_make_a_series() {
+        let a = doc! { "b": doc! { "y": 1, "x": 2 }, "a": array![doc! { "d": 1, "c": 2 }] };
+        let b = doc! { "a": array![doc! { "c": 2, "d": 1 }], "b": doc! { "x": 2, "y": 1 } };
+        assert_eq!(key(a), key(b.clone()));
+        assert_eq!(
+            key(b.clone()).value().as_document().unwrap().as_bytes(),
+            b.as_bytes()
+        );
+        assert_ne!(key(array![1, 2]), key(array![2, 1]));
+    }
+
+    #[test]
+    fn comparison_is_binary() {
+        let keys = [
+            key(1),
+            key(1i64),
+            key(1.0),
+            key("a"),
+            key("A"),
+            key(Value::Null),
+            SeriesMeta::absent(),
+            key(doc! {}),
+            key(array![]),
+        ];
+        for (i, a) in keys.iter().enumerate() {
+            for (j, b) in keys.iter().enumerate() {
+                assert_eq!(a == b, i == j, "{a:?} {b:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Filling an index over buckets that are there already.
+//!
+//! The walk takes buckets in the order of their ids, a chunk at a time. While it deals with a chunk no
+//! bucket document changes (it holds the lock of the chores), and one engine batch has the entries of
+//! the chunk and how far the build has come. Inserts go on beside it: they append to tails and open
+//! buckets, and whoever opens one brings its entries along ([`super::maintenance`]).
+//!
+//! Of a bucket only the header is read: metadata and bounds, which are enough for any index but one
+//! over points. What stands in tails is looked at too, though dynamic indexes have no entries for it
+//! yet: values that the index cannot take would otherwise be found out when they are folded, too late
+//! to refuse the index.
+
+use std::sync::Arc;
+
+use nilometer_bson::{Document, ValueRef};
+use nilometer_storage::{Direction, Durability, Snapshot, WriteBatch};
+
+use super::maintenance::Maintained;
+use crate::catalog::{Catalog, Collection, StoredIndex};
+use crate::error::{Error, Result};
+use crate::index::{self, Build, BuildSource};
+use crate::timeseries::Timeseries;
+use crate::timeseries::fold;
+use crate::timeseries::fold::BucketKeyspaces;
+use crate::timeseries::format::bucket_document::{Layout, damaged};
+use crate::timeseries::format::sealed;
+use crate::timeseries::format::sealed::Stored;
+use crate::timeseries::format::tail;
+use crate::timeseries::scan::storage_iterator::{ChunkBounds, RawBucket, behind, next_buckets};
+
+/// Buckets dealt with at a time: a few milliseconds during which nothing is folded.
+const CHUNK_BUCKETS_MAX: usize = 512;
+
+/// Bytes of documents after which a chunk ends early.
+const CHUNK_BYTES_MAX: usize = 8 << 20;
+
+/// The buckets of a collection as a build walks them.
+pub struct BucketWalk<'w> {
+    timeseries: &'w Timeseries,
+    collection: &'w Collection,
+}
+
+impl BuildSource for BucketWalk<'_> {
+    /// Each chunk keeps others out by itself.
+    fn exclusively(&self, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        work()
+    }
+
+    fn documents_after(&self, _: &dyn Snapshot, _: Option<&[u8]>) -> Result<index::Chunk> {
+        Ok(Vec::new())
+    }
+
+    fn document_count(&self) -> Result<u64> {
+        self.timeseries.bucket_count(self.collection)
+    }
+
+    /// Folding does; inserts do not.
+    fn has_waiting_writers(&self) -> bool {
+        true
+    }
+
+    fn fill(
+        &self,
+        build: &Build<'_>,
+        after: Option<&[u8]>,
+    ) -> Option<Result<(u64, Option<Vec<u8>>)>> {
+        let from = after.and_then(|key| key.try_into().ok());
+        let filled =
+            self.timeseries
+                .build_chunk(build.catalog, self.collection, build.indexes, from);
+        Some(filled.map(|chunk| match chunk.last {
+            Some(last) => (chunk.buckets, Some(last.to_vec())),
+            None => (0, None),
+        }))
+    }
+}
+
+impl Timeseries {
+    /// The buckets of a collection, for building indexes over them.
+    pub fn walk<'w>(&'w self, collection: &'w Collection) -> BucketWalk<'w> {
+        BucketWalk {
+            timeseries: self,
+            collection,
+        }
+    }
+
+    // long function: three keyspaces walked side by side, with all they share.
+    pub(crate) fn build_chunk(
+        &self,
+        catalog: &Catalog,
+        collection: &Collection,
+        indexes: &[Arc<StoredIndex>],
+        after: Option<[u8; 12]>,
+    ) -> Result<Chunk> {
+        let (Some(keyspaces), Some(options)) =
+            (BucketKeyspaces::of(collection), &collection.timeseries)
+        else {
+            return Err(Error::bad_value("not a bucket collection"));
+        };
+        let layout = &Layout::of(collection, options)?;
+        let _alone = self.chores.exclusive();
+        let made = Maintained::only(collection, indexes)?;
+        let snapshot = self.engine.snapshot()?;
+        let start = after.map(behind).unwrap_or_default();
+        let bounds = ChunkBounds {
+            start: &start,
+            end: None,
+            direction: Direction::Forward,
+            buckets_max: CHUNK_BUCKETS_MAX,
+            bytes_max: CHUNK_BYTES_MAX,
+        };
+        let mut batch = WriteBatch::new();
+        let mut chunk = Chunk::default();
+        for bucket in next_buckets(&*snapshot, keyspaces, bounds, None)?.found {
+            let RawBucket { id, ref tail, .. } = bucket;
+            let stored = bucket.stored();
+            let entries = tail
+                .iter()
+                .map(|(key, value)| Ok((key.to_vec(), tail::decode(value)?)));
+            let entries = entries.collect::<Result<Vec<_>>>()?;
+            let document = match stored {
+                Some(stored) => Some(header_or_all(stored, made.needs_columns())?),
+                None => None,
+            };
+            if made.needs_documents() && !entries.is_empty() {
+                let whole = stored.map(|stored| sealed::load(stored)).transpose()?;
+                let whole = whole.as_ref().map(Document::as_ref);
+                if let Some(image) = fold::image(whole, &entries, id, layout)? {
+                    made.check_document(image.into_document().as_ref())?;
+                }
+            }
+            let document = document.as_ref().map(Document::as_ref);
+            if let (Some(document), true) = (document, made.may_take_buckets_later()) {
+                made.check_document(document)?;
+            }
+            match fold::opened_as(document, &entries, &options.time_field) {
+                Some((meta, start_ms)) => {
+                    made.bucket_found(&mut batch, id, document, meta.as_ref(), start_ms)?;
+                }
+                None => {
+                    let id = ValueRef::ObjectId(nilometer_bson::ObjectId(id));
+                    return Err(damaged(id, "it does not tell when it starts"));
+                }
+            }
+            chunk.buckets += 1;
+            chunk.last = Some(id);
+        }
+        if let Some(last) = chunk.last {
+            for index in indexes {
+                catalog.put_build_progress(&mut batch, index, &last);
+            }
+        }
+        made.mark_multikey(catalog)?;
+        if !batch.is_empty() {
+            self.engine.commit(batch, Durability::Buffered)?;
+        }
+        Ok(chunk)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Chunk {
+    buckets: u64,
+    /// The last bucket; none if there was none any more.
+    pub(crate) last: Option<[u8; 12]>,
+}
+
+/// A stored document, with lengths in place of its columns unless those are needed.
+fn header_or_all(stored: &[u8], with_columns: bool) -> Result<Document> {
+    Ok(match sealed::open(stored)? {
+        Stored::Split { skeleton, .. } if !with_columns => skeleton,
+        other => other.to_document(stored)?,
+    })
+}

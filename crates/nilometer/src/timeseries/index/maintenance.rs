@@ -1,0 +1,560 @@
+//! Keeping indexes over buckets in step with the buckets.
+//!
+//! ```text
+//! a bucket is opened (its first tail entry)      static indexes: entries by metadata and start
+//! its document is folded or sealed               dynamic indexes: difference of old and new document
+//! its document is written raw, or removed        both, with the document as it was stored
+//! ```
+//!
+//! always in the engine batch that does the thing itself, and always with the list of indexes held
+//! ([`Maintained`]) from choosing the entries until the engine has committed them.
+//!
+//! What a reader may rely on, in any one snapshot:
+//!
+//! 1. *A static index has the entries of every bucket of which anything is stored.* The first thing
+//!    stored of a bucket is a tail entry with the header, and whatever entry has the header brings the
+//!    index entries along (several may, as long as none is known to be committed; they are equal).
+//!    What they are made of, metadata and start, never changes but by raw writes and removals, which
+//!    take the bucket from the writers first and replace everything in one batch.
+//! 2. *A dynamic index has the entries of every bucket document, as stored.* Documents change under
+//!    one lock, that of the chores (`rewriting`): folds, seals, raw writes, removals and builds take
+//!    it, so each reads the document that its batch replaces. Appends do not take it, and do not
+//!    change documents. A bucket that has a tail may hold measurements its entries do not tell of:
+//!    every scan of a dynamic index takes it along.
+//! 3. *An index that is ready has entries for buckets older than itself too.* Adding it waits until
+//!    no writer holds the list. A bucket opened by a writer that did not know it is therefore committed
+//!    before the build takes its first snapshot; one opened later has its entries from its writer,
+//!    wherever the build has come; and while the build deals with a chunk, under the lock of the
+//!    chores, no document changes. Entries made by both are the same entries.
+//!
+//! A bucket that is found by an index and is gone when it is fetched was removed in between. A batch
+//! that fails to commit leaves neither its tail entry nor its index entries.
+//!
+//! An index over measurements cannot take arrays, as both bounds would be arrays; nor keys beyond the
+//! engine's limit. Both are refused when the measurement is inserted ([`Maintained::check_measurement`]),
+//! so that folding never fails. Metadata is checked once for each series of a command.
+//!
+//! Locks are taken in this order: chores, list of indexes, changes of the catalog. One thread holds
+//! the list of a collection at most once: a chore that an insert does itself comes after the commit.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use nilometer_bson::{DocRef, ValueRef, type_code};
+use nilometer_storage::WriteBatch;
+
+use crate::catalog::{Catalog, Collection, IndexListGuard, StoredIndex, TimeseriesOptions};
+use crate::error::{Error, ErrorCode, Result};
+use crate::eval::matcher::MatchExpression;
+use crate::eval::{Collation, EvalContext, ParseContext};
+use crate::geo::bucket_cells;
+use crate::index::buckets::{BucketIndex, opening_document};
+use crate::index::{KEY_BYTES_MAX, Keys, delete_entries, diff_entries, put_entries};
+use crate::timeseries::bucket_catalog::SeriesKey;
+use crate::timeseries::rewrite::{BucketHeader, BucketPredicate, BucketRewriter, FilterContext};
+
+/// An indexed measurement is an array.
+const INDEXED_MEASUREMENT_IS_ARRAY: i32 = 5_930_501;
+
+/// A point lies in an array: not all such points could be found again.
+const ARRAY_ON_THE_WAY_TO_POINT: i32 = 183_934;
+
+/// Bytes of a key string that are kept free for lead bytes, ends and times.
+const KEY_BYTES_RESERVED: usize = 1_000;
+
+/// Both bounds are in the key, and a byte takes two where it must be escaped.
+const KEY_BYTES_PER_VALUE_BYTE: usize = 4;
+
+/// The same for the sort keys of a collation, which are longer than the text.
+const KEY_BYTES_PER_COLLATED_BYTE: usize = 24;
+
+/// The indexes of a bucket collection, unchanging while this lives.
+pub(crate) struct Maintained<'c> {
+    collection: &'c Collection,
+    options: &'c TimeseriesOptions,
+    indexes: Vec<Arc<BucketIndex>>,
+    _list: Option<IndexListGuard<'c>>,
+    /// Arrays that the catalog must know of before the batch is committed.
+    multikey: RefCell<Vec<(Arc<StoredIndex>, u32)>>,
+}
+
+impl<'c> Maintained<'c> {
+    /// Holds the indexes of a bucket collection.
+    pub(crate) fn hold(collection: &'c Collection) -> Result<Self> {
+        let list = collection.indexes.hold();
+        let stored = list.to_vec();
+        Self::new(collection, &stored, Some(list))
+    }
+
+    /// The indexes `chosen` of a collection: for a build, which must not hold the list.
+    pub(crate) fn only(collection: &'c Collection, chosen: &[Arc<StoredIndex>]) -> Result<Self> {
+        Self::new(collection, chosen, None)
+    }
+
+    fn new(
+        collection: &'c Collection,
+        stored: &[Arc<StoredIndex>],
+        list: Option<IndexListGuard<'c>>,
+    ) -> Result<Self> {
+        let Some(options) = &collection.timeseries else {
+            return Err(Error::bad_value("not a bucket collection"));
+        };
+        let made = stored
+            .iter()
+            .map(|index| BucketIndex::of(index, &options.time_field));
+        Ok(Self {
+            collection,
+            options,
+            indexes: made.collect::<Result<_>>()?,
+            _list: list,
+            multikey: RefCell::default(),
+        })
+    }
+
+    /// True if there is nothing to keep in step.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.indexes.is_empty()
+    }
+
+    /// True if some index is made of what stored documents hold.
+    pub(crate) fn needs_documents(&self) -> bool {
+        self.indexes.iter().any(|index| !index.is_static())
+    }
+
+    /// True if some index is made of columns, not of headers alone.
+    pub(crate) fn needs_columns(&self) -> bool {
+        self.indexes.iter().any(|index| !index.points().is_empty())
+    }
+
+    /// True if some index is partial and made of what stored documents hold: a bucket it leaves out
+    /// now may belong into it when more has been added.
+    pub(crate) fn may_take_buckets_later(&self) -> bool {
+        let mut indexes = self.indexes.iter();
+        indexes.any(|index| !index.is_static() && index.partial_filter().is_some())
+    }
+
+    /// Refuses what an index cannot take of a bucket, whether a partial filter picks it or not.
+    pub(crate) fn check_document(&self, document: DocRef<'_>) -> Result<()> {
+        for index in &self.indexes {
+            all_keys(index, document)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the entries of a bucket that was there before its indexes.
+    pub(crate) fn bucket_found(
+        &self,
+        batch: &mut WriteBatch,
+        id: [u8; 12],
+        stored: Option<DocRef<'_>>,
+        meta: ValueRef<'_>,
+        start_ms: i64,
+    ) -> Result<()> {
+        let has_arrays = has_arrays(meta);
+        for (index, keys) in self.expected(stored, meta, start_ms)? {
+            self.remember_arrays(&index, &keys);
+            put_entries(batch, &index.unfiltered(), &keys, &id);
+            if has_arrays && !index.is_static() && stored.is_none() {
+                let opened = opening_document(meta, &self.options.time_field, start_ms);
+                self.remember_arrays(&index, &index.keys(opened.as_ref())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the entries of a bucket that is being opened.
+    pub(crate) fn bucket_opened(
+        &self,
+        batch: &mut WriteBatch,
+        meta: ValueRef<'_>,
+        start_ms: i64,
+        id: [u8; 12],
+    ) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let opened = opening_document(meta, &self.options.time_field, start_ms);
+        let has_arrays = has_arrays(meta);
+        for index in &self.indexes {
+            if index.is_static() {
+                let keys = self.keys(index, opened.as_ref(), None)?;
+                self.remember_arrays(index, &keys);
+                put_entries(batch, &index.unfiltered(), &keys, &id);
+            } else if has_arrays {
+                // Entries come with the document; that they will have arrays is known now.
+                self.remember_arrays(index, &all_keys(index, opened.as_ref())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts what changes when a bucket's document is written with its tail folded in.
+    pub(crate) fn document_folded(
+        &self,
+        batch: &mut WriteBatch,
+        id: [u8; 12],
+        before: Option<DocRef<'_>>,
+        after: DocRef<'_>,
+    ) -> Result<()> {
+        let dynamic = self.indexes.iter().filter(|index| !index.is_static());
+        for index in dynamic {
+            let (old, new) = (
+                self.keys_if_any(index, before),
+                self.keys_if_any(index, Some(after)),
+            );
+            match (old, new) {
+                (Ok(old), Ok(new)) => diff_entries(batch, &index.unfiltered(), &old, &new, &id),
+                // What was there before the index may be nothing it can take: then its build finds
+                // the bucket and fails, and the bucket is none the worse for it.
+                (Err(_), _) | (_, Err(_)) if !index.stored.is_ready() => {}
+                (Err(error), _) | (_, Err(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes all entries of a bucket: of the document stored, if there is one, else of how it was
+    /// opened.
+    pub(crate) fn bucket_removed(
+        &self,
+        batch: &mut WriteBatch,
+        id: [u8; 12],
+        stored: Option<DocRef<'_>>,
+        meta: ValueRef<'_>,
+        start_ms: i64,
+    ) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        for (index, keys) in self.expected(stored, meta, start_ms)? {
+            delete_entries(batch, &index.unfiltered(), &keys, &id);
+        }
+        Ok(())
+    }
+
+    /// Puts all entries of a bucket whose document is written as it is.
+    pub(crate) fn document_added(
+        &self,
+        batch: &mut WriteBatch,
+        id: [u8; 12],
+        document: DocRef<'_>,
+    ) -> Result<()> {
+        let keys = self
+            .indexes
+            .iter()
+            .map(|index| self.keys_if_any(index, Some(document)));
+        // All or none: one that is refused must leave nothing in the batch.
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        for (index, keys) in self.indexes.iter().zip(&keys) {
+            self.remember_arrays(index, keys);
+            put_entries(batch, &index.unfiltered(), keys, &id);
+        }
+        Ok(())
+    }
+
+    /// The entries each index should have for a bucket: its keys by place in the list.
+    pub(crate) fn expected(
+        &self,
+        stored: Option<DocRef<'_>>,
+        meta: ValueRef<'_>,
+        start_ms: i64,
+    ) -> Result<Vec<(Arc<BucketIndex>, Keys)>> {
+        let opened = opening_document(meta, &self.options.time_field, start_ms);
+        let expected = self.indexes.iter().map(|index| {
+            let keys = match index.is_static() {
+                true => self.keys(index, opened.as_ref(), None)?,
+                false => self.keys_if_any(index, stored)?,
+            };
+            Ok((index.clone(), keys))
+        });
+        expected.collect()
+    }
+
+    /// Makes the arrays that were met known. To be called before the batch is committed.
+    pub(crate) fn mark_multikey(&self, catalog: &Catalog) -> Result<()> {
+        for (index, bits) in self.multikey.take() {
+            catalog.mark_multikey(self.collection, &index, bits)?;
+        }
+        Ok(())
+    }
+
+    fn remember_arrays(&self, index: &BucketIndex, keys: &Keys) {
+        if keys.multikey & !index.stored.multikey() == 0 {
+            return;
+        }
+        let mut met = self.multikey.borrow_mut();
+        match met
+            .iter_mut()
+            .find(|(known, _)| known.keyspace == index.stored.keyspace)
+        {
+            Some((_, bits)) => *bits |= keys.multikey,
+            None => met.push((index.stored.clone(), keys.multikey)),
+        }
+    }
+
+    fn keys_if_any(&self, index: &BucketIndex, document: Option<DocRef<'_>>) -> Result<Keys> {
+        match document {
+            Some(document) => self.keys(index, document, Some(document)),
+            None => Ok(Keys::default()),
+        }
+    }
+
+    /// The keys of a bucket in one index. `header` is the document if its bounds may be asked.
+    fn keys(
+        &self,
+        index: &BucketIndex,
+        document: DocRef<'_>,
+        header: Option<DocRef<'_>>,
+    ) -> Result<Keys> {
+        if !self.belongs_into(index, document, header)? {
+            return Ok(Keys::default());
+        }
+        all_keys(index, document)
+    }
+
+    /// Whether a partial index has the bucket: if its filter on buckets says so, or if the bounds do
+    /// not rule out a measurement that the user's filter picks. The filter alone would leave out
+    /// buckets whose bounds are arrays or objects.
+    fn belongs_into(
+        &self,
+        index: &BucketIndex,
+        document: DocRef<'_>,
+        header: Option<DocRef<'_>>,
+    ) -> Result<bool> {
+        let Some(filter) = index.partial_filter() else {
+            return Ok(true);
+        };
+        let collation = index.index();
+        let context = EvalContext {
+            collator: collation.collation().collator(),
+            ..EvalContext::default()
+        };
+        if filter.matches(document, &context)? {
+            return Ok(true);
+        }
+        let (Some(header), false) = (header, index.is_static()) else {
+            return Ok(false);
+        };
+        match self.user_filter(index)? {
+            Some(predicate) => predicate.may_match(&DocumentHeader(header)),
+            None => Ok(false),
+        }
+    }
+
+    /// The user's partial filter as a predicate no bucket with a match fails.
+    fn user_filter(&self, index: &BucketIndex) -> Result<Option<BucketPredicate>> {
+        let original = index.stored.spec.original_spec.as_ref();
+        let filter = original.map(|spec| spec.get("partialFilterExpression"));
+        let Some(ValueRef::Document(filter)) = filter else {
+            return Ok(None);
+        };
+        let as_kept = index.index();
+        let collation = as_kept.collation();
+        let parsing = ParseContext::new().with_collator(collation.shared());
+        let filter = MatchExpression::parse(filter, &parsing)?;
+        let rewriter = BucketRewriter {
+            time_field: self.options.time_field.as_str().into(),
+            meta_field: self.options.meta_field.as_deref().map(Arc::from),
+            max_span_seconds: i64::from(self.options.span_seconds),
+            extended_range: true,
+            // The keys of a bucket depend on the bucket alone, not on a flag of its collection; no use
+            // is made of indexes over measurements where types may be mixed.
+            mixed_schema: false,
+            bounds_collation: Collation::of_stored(self.collection.options.as_ref())?,
+            context: FilterContext {
+                collator: collation.shared(),
+                ..FilterContext::default()
+            },
+        };
+        Ok(Some(rewriter.loose(&filter)))
+    }
+
+    /// Refuses a measurement that an index over measurements cannot take. Costs nothing where there
+    /// is no such index.
+    pub(crate) fn check_measurement(&self, measurement: DocRef<'_>) -> Result<()> {
+        let over_measurements = |index: &&Arc<BucketIndex>| {
+            !index.measurements().is_empty() || !index.points().is_empty()
+        };
+        for index in self.indexes.iter().filter(over_measurements) {
+            let weight = match index.index().collation().collator() {
+                None => KEY_BYTES_PER_VALUE_BYTE,
+                Some(_) => KEY_BYTES_PER_COLLATED_BYTE,
+            };
+            let mut bytes = KEY_BYTES_RESERVED;
+            for path in index.measurements() {
+                bytes += weight * check_value(measurement, path)?;
+            }
+            for path in index.points() {
+                bucket_cells([point_at(measurement, path)?])?;
+            }
+            if bytes > KEY_BYTES_MAX {
+                return Err(Error::new(
+                    ErrorCode::KeyTooLong,
+                    format!(
+                        "the measurement's values are too long for the index '{}'",
+                        index.stored.spec.name
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses metadata that an index cannot take.
+    pub(crate) fn check_meta(&self, series: &SeriesKey) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let has_arrays = series.has_arrays;
+        // Hardly ever is there reason to look closer.
+        let may_be_long = series.meta.len() * 2 + KEY_BYTES_RESERVED > KEY_BYTES_MAX;
+        let refusing = |index: &Arc<BucketIndex>| index.may_refuse_meta();
+        if !has_arrays && !may_be_long && !self.indexes.iter().any(refusing) {
+            return Ok(());
+        }
+        let meta = series.meta.value();
+        let is_long = bytes_of(meta) * 2 + KEY_BYTES_RESERVED > KEY_BYTES_MAX;
+        for index in &self.indexes {
+            if has_arrays || is_long || index.may_refuse_meta() {
+                let opened = opening_document(meta, &self.options.time_field, 0);
+                index.keys(opened.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The keys of a bucket, whatever a partial filter says of it.
+fn all_keys(index: &BucketIndex, document: DocRef<'_>) -> Result<Keys> {
+    index.keys(document).map_err(|error| {
+        let on_measurements = !index.measurements().is_empty();
+        match error.code {
+            ErrorCode::CannotIndexParallelArrays if on_measurements => is_array(&error.message),
+            _ => error,
+        }
+    })
+}
+
+/// A bucket document as the rewriting of predicates sees it.
+struct DocumentHeader<'d>(DocRef<'d>);
+
+impl DocumentHeader<'_> {
+    fn bound(&self, side: &str, field: &str) -> ValueRef<'_> {
+        let control = self.0.get("control").as_document();
+        let bounds = control.and_then(|control| control.get(side).as_document());
+        bounds.map_or(ValueRef::Missing, |bounds| bounds.get(field))
+    }
+}
+
+impl BucketHeader for DocumentHeader<'_> {
+    fn id(&self) -> nilometer_bson::ObjectId {
+        match self.0.get("_id") {
+            ValueRef::ObjectId(id) => id,
+            _ => nilometer_bson::ObjectId::default(),
+        }
+    }
+
+    fn meta(&self) -> ValueRef<'_> {
+        self.0.get("meta")
+    }
+
+    fn min(&self, field: &str) -> ValueRef<'_> {
+        self.bound("min", field)
+    }
+
+    fn max(&self, field: &str) -> ValueRef<'_> {
+        self.bound("max", field)
+    }
+
+    fn count(&self) -> u32 {
+        0
+    }
+}
+
+fn is_array(what: &str) -> Error {
+    Error::location(
+        INDEXED_MEASUREMENT_IS_ARRAY,
+        format!("Indexed measurement field contains an array value: {what}"),
+    )
+}
+
+/// The bytes of the value at a path; fails if an array is on the way to it or is it.
+fn check_value(measurement: DocRef<'_>, path: &str) -> Result<usize> {
+    let mut value = ValueRef::Document(measurement);
+    for part in path.split('.') {
+        value = match value {
+            ValueRef::Document(inner) => inner.get(part),
+            _ => return Ok(0),
+        };
+        if matches!(value, ValueRef::Array(_)) {
+            return Err(is_array(path));
+        }
+    }
+    Ok(bytes_of(value))
+}
+
+/// The value at the path of an indexed point; fails if an array is on the way to it.
+fn point_at<'a>(measurement: DocRef<'a>, path: &str) -> Result<ValueRef<'a>> {
+    let mut value = ValueRef::Document(measurement);
+    for part in path.split('.') {
+        value = match value {
+            ValueRef::Document(inner) => inner.get(part),
+            ValueRef::Array(_) => {
+                return Err(Error::location(
+                    ARRAY_ON_THE_WAY_TO_POINT,
+                    format!("Can't extract geo keys: '{path}' leads through an array"),
+                ));
+            }
+            _ => return Ok(ValueRef::Missing),
+        };
+    }
+    Ok(value)
+}
+
+/// The bytes that matter to the length of a key: those of values without a fixed length.
+fn bytes_of(value: ValueRef<'_>) -> usize {
+    match value {
+        ValueRef::String(text) => text.len(),
+        ValueRef::Binary { bytes, .. } => bytes.len(),
+        ValueRef::Document(inner) => inner.as_bytes().len(),
+        ValueRef::Array(inner) => inner.as_document().as_bytes().len(),
+        _ => 0,
+    }
+}
+
+/// True if there is an array anywhere in the value.
+pub(crate) fn has_arrays(value: ValueRef<'_>) -> bool {
+    match value {
+        ValueRef::Array(_) => true,
+        // Most fields need no decoding to be told apart.
+        ValueRef::Document(inner) => inner.iter().any(|field| match field.type_code() {
+            type_code::ARRAY => true,
+            type_code::DOCUMENT => has_arrays(field.value()),
+            _ => false,
+        }),
+        _ => false,
+    }
+}
+
+/// True if buckets may be looked for by query when a measurement finds none open: some index begins
+/// with metadata and time, or with the time where there is no metadata, and is not partial.
+pub(crate) fn supports_reopening(collection: &Collection) -> bool {
+    let Some(options) = &collection.timeseries else {
+        return false;
+    };
+    let bounds = ["min", "max"].map(|side| format!("control.{side}.{}", options.time_field));
+    collection.indexes.all().iter().any(|index| {
+        let mut parts = index.spec.key.iter();
+        let begins = match options.meta_field {
+            Some(_) => parts.next().is_some_and(|part| {
+                part.name() == "meta" && nilometer_bson::number::Number::of(part.value()).is_some()
+            }),
+            None => true,
+        };
+        let is_bound = |part: nilometer_bson::Element<'_>| bounds.iter().any(|b| b == part.name());
+        index.is_usable()
+            && index.spec.partial_filter.is_none()
+            && begins
+            && parts.next().is_some_and(is_bound)
+    })
+}

@@ -1,0 +1,127 @@
+//! Checking the entries of indexes over buckets against those computed from scratch.
+//!
+//! Both ways: every bucket has the entries it should have, and every entry belongs to a bucket that
+//! should have it. Each step reads index and bucket in one snapshot, in which they must agree whatever
+//! is being written meanwhile.
+
+use std::sync::Arc;
+
+use nilometer_bson::Document;
+use nilometer_storage::{Direction, Snapshot};
+
+use super::maintenance::Maintained;
+use crate::catalog::Collection;
+use crate::error::{Error, Result};
+use crate::index::Keys;
+use crate::index::buckets::BucketIndex;
+use crate::index::entry;
+use crate::timeseries::Timeseries;
+use crate::timeseries::fold;
+use crate::timeseries::fold::BucketKeyspaces;
+use crate::timeseries::scan::index_scan::split;
+use crate::validation::Validation;
+
+/// Entries checked under one snapshot.
+const CHUNK_ENTRIES_MAX: usize = 256;
+
+impl Timeseries {
+    /// The entries missing for one bucket, in words. Indexes being built are left out.
+    pub(crate) fn missing_entries(
+        &self,
+        collection: &Collection,
+        id: [u8; 12],
+    ) -> Result<Vec<String>> {
+        let indexes = Maintained::hold(collection)?;
+        let snapshot = self.engine.snapshot()?;
+        let mut missing = Vec::new();
+        for (index, keys) in expected(&*snapshot, collection, &indexes, id)? {
+            if !index.stored.is_ready() {
+                continue;
+            }
+            for key in &keys.keys {
+                let entry = entry::key(key, &id);
+                if snapshot.get(index.stored.keyspace, &entry)?.is_none() {
+                    let name = &index.stored.spec.name;
+                    missing.push(format!("the index '{name}' does not lead to it"));
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Checks every entry of every index.
+    pub(crate) fn validate_indexes(
+        &self,
+        collection: &Arc<Collection>,
+        found: &mut Validation,
+        check_interrupt: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        for stored in collection.indexes.all().iter() {
+            let name = &stored.spec.name;
+            let mut from = Vec::new();
+            let mut count = 0;
+            loop {
+                check_interrupt()?;
+                let indexes = Maintained::hold(collection)?;
+                let there = collection.indexes.all();
+                if !there.iter().any(|index| index.keyspace == stored.keyspace) {
+                    break;
+                }
+                let snapshot = self.engine.snapshot()?;
+                let scan = snapshot.scan(stored.keyspace, &from, None, Direction::Forward)?;
+                let mut taken = 0;
+                for item in scan.take(CHUNK_ENTRIES_MAX) {
+                    let (entry, type_bits) = item?;
+                    taken += 1;
+                    from = [&*entry, &[0]].concat();
+                    let (key, id) = split(&entry)?;
+                    // A bucket that cannot be read was told of when the buckets were.
+                    let Ok(wanted) = expected(&*snapshot, collection, &indexes, id) else {
+                        continue;
+                    };
+                    let keys = wanted
+                        .iter()
+                        .find(|(index, _)| index.stored.keyspace == stored.keyspace);
+                    let should_be = keys.is_some_and(|(_, keys)| {
+                        let mut keys = keys.keys.iter();
+                        keys.any(|one| one.key == key && one.type_bits == *type_bits)
+                    });
+                    if !should_be {
+                        let id = nilometer_bson::ObjectId(id).to_hex();
+                        let problem =
+                            format!("the index '{name}' has a wrong entry for bucket {id}");
+                        found.note(problem);
+                    }
+                }
+                count += taken as u64;
+                if taken < CHUNK_ENTRIES_MAX {
+                    break;
+                }
+            }
+            found.keys_per_index.push((name.clone(), count));
+        }
+        Ok(())
+    }
+}
+
+/// The keys each index should have for a bucket as it is in a snapshot; none if there is no such
+/// bucket.
+fn expected(
+    snapshot: &dyn Snapshot,
+    collection: &Collection,
+    indexes: &Maintained<'_>,
+    id: [u8; 12],
+) -> Result<Vec<(Arc<BucketIndex>, Keys)>> {
+    let (Some(keyspaces), Some(options)) =
+        (BucketKeyspaces::of(collection), &collection.timeseries)
+    else {
+        return Err(Error::bad_value("not a bucket collection"));
+    };
+    let parts = fold::read_parts(snapshot, keyspaces, id, None)?;
+    let document = parts.stored_document()?;
+    let document = document.as_ref().map(Document::as_ref);
+    match fold::opened_as(document, &parts.tail, &options.time_field) {
+        Some((meta, start_ms)) => indexes.expected(document, meta.as_ref(), start_ms),
+        None => Ok(Vec::new()),
+    }
+}

@@ -1,0 +1,547 @@
+//! A look at documents before they are measurements: their time, their metadata, and where their fields are.
+//!
+//! Documents of one command mostly have the same fields. The walker remembers what came behind each name, so that names are
+//! compared with what is expected, and notes the fields in the command's [`Plan`]; what metadata holds is left for
+//! a look at the series it names.
+
+use nilometer_bson::document::Elements;
+use nilometer_bson::{DocRef, Element, ValueRef, type_code};
+
+use crate::catalog::TimeseriesOptions;
+use crate::error::{Error, ErrorCode, Result};
+use crate::timeseries::bucket_catalog::{Measurement, Names, Plan, PlannedField, Texts, Walked};
+use crate::timeseries::format::bucket_document::COLUMN_SUBTYPE;
+
+/// The largest bucket document, in bytes: the largest BSON document.
+const BUCKET_BYTES_MAX: usize = 16 << 20;
+
+/// Looks at one document: its time, and the element that names its series.
+pub(crate) fn examine<'a>(
+    document: DocRef<'a>,
+    options: &TimeseriesOptions,
+) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
+    let (meta, measurement) = Walker::new(options, Names::default()).examine(document)?;
+    meta.map_or(Ok(()), refuse_column)?;
+    Ok((meta, measurement))
+}
+
+/// What a field of a measurement is.
+#[derive(Clone, Copy)]
+enum Role {
+    Time,
+    Meta,
+    Id,
+    Other,
+}
+
+impl Role {
+    fn of(name: &[u8], options: &TimeseriesOptions) -> Self {
+        let meta_field = options.meta_field.as_deref();
+        match name {
+            _ if name == options.time_field.as_bytes() => Self::Time,
+            _ if meta_field.is_some_and(|meta| meta.as_bytes() == name) => Self::Meta,
+            b"_id" => Self::Id,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Walks the fields of documents, which mostly have the same ones: the next is told by what came behind the one before it the
+/// last time, else by how its name begins, and only then is its name read to the end.
+///
+/// Fields of documents that have no others than those known are planned by the places of their names, whatever order they
+/// came in: who goes on with them meets the same types in the same order again, which a processor foresees.
+pub(crate) struct Walker<'o> {
+    options: &'o TimeseriesOptions,
+    pub(crate) plan: Plan,
+    /// What the names of the plan stand for.
+    roles: Vec<Role>,
+    /// Places of names by what they stand for.
+    special: Special,
+    /// The names that came behind them, with that of the first field in front.
+    behind: Vec<Option<u16>>,
+    /// What expecting a name is worth: it pays as long as documents repeat the order of their fields.
+    trust: u32,
+    /// The fields of one document by the places of their names.
+    slots: Box<[PlannedField; SLOTS]>,
+    texts: Texts,
+}
+
+/// Names as bits of places: those of the time, the metadata and the identity.
+#[derive(Clone, Copy, Default)]
+struct Special {
+    time: u64,
+    meta: u64,
+    id: u64,
+}
+
+/// Names up to which fields are planned by the places of their names.
+const SLOTS: usize = 64;
+
+/// Types whose values may hold a compressed column, as bits.
+const MAY_HOLD_COLUMNS: u32 =
+    1 << type_code::BINARY | 1 << type_code::DOCUMENT | 1 << type_code::ARRAY;
+
+/// The most that expecting a name is worth, in names that were not those expected.
+const TRUST_MAX: u32 = 256;
+
+/// What a name adds that was.
+const TRUST_STEP: u32 = 2;
+
+/// What was found in a document.
+struct Found<'a> {
+    /// The value of the time field.
+    time: ValueRef<'a>,
+    meta: Option<Element<'a>>,
+    has_id: bool,
+    walked: Option<Walked>,
+}
+
+impl<'o> Walker<'o> {
+    pub(crate) fn new(options: &'o TimeseriesOptions, names: Names) -> Self {
+        Self {
+            options,
+            plan: Plan::new(names),
+            roles: Vec::new(),
+            special: Special::default(),
+            behind: Vec::new(),
+            trust: TRUST_MAX,
+            slots: Box::new([PlannedField::default(); SLOTS]),
+            texts: Texts::default(),
+        }
+    }
+
+    /// The element at the front and the place of its name, if it has one already; `before` is that of the one before it.
+    #[inline]
+    fn next_known<'a>(
+        &mut self,
+        before: Option<u16>,
+        elements: &mut Elements<'a>,
+    ) -> Option<(Element<'a>, u16)> {
+        let Self {
+            plan,
+            behind,
+            trust,
+            ..
+        } = self;
+        elements.next_found(|bytes| {
+            if *trust == 0 {
+                return plan.names.at_front(bytes);
+            }
+            let link = before.map_or(0, |before| usize::from(before) + 1);
+            let expected = behind.get(link).copied().flatten();
+            let known = expected.and_then(|place| Some((place, plan.names.known(place)?)));
+            if let Some(expected) = known.filter(|(_, known)| known.begins(bytes)) {
+                *trust = TRUST_MAX.min(*trust + TRUST_STEP);
+                return Some((expected.0, expected.1.len()));
+            }
+            *trust -= 1;
+            let found = plan.names.at_front(bytes)?;
+            if behind.len() <= link {
+                behind.resize(link + 1, None);
+            }
+            if let Some(behind) = behind.get_mut(link) {
+                *behind = Some(found.0);
+            }
+            Some(found)
+        })
+    }
+
+    /// The element at the front, and the place of its name if it gets one.
+    fn next<'a>(
+        &mut self,
+        before: Option<u16>,
+        elements: &mut Elements<'a>,
+    ) -> Option<(Element<'a>, Option<u16>)> {
+        if let Some((element, place)) = self.next_known(before, elements) {
+            return Some((element, Some(place)));
+        }
+        let element = elements.next()?;
+        let place = self.plan.names.place(element.name_bytes());
+        Some((element, place))
+    }
+
+    fn role(&mut self, element: &Element<'_>, place: Option<u16>) -> Role {
+        self.learn_roles();
+        let known = place.and_then(|place| self.roles.get(usize::from(place)));
+        match known {
+            Some(role) => *role,
+            None => Role::of(element.name_bytes(), self.options),
+        }
+    }
+
+    /// Tells what names that are new stand for.
+    #[inline]
+    fn learn_roles(&mut self) {
+        let names = &self.plan.names;
+        for place in self.roles.len()..names.len() {
+            let name = u16::try_from(place).ok().and_then(|at| names.name(at));
+            let name = name.map_or(&[][..], |name| name.as_bytes());
+            let role = Role::of(name, self.options);
+            self.roles.push(role);
+            if place < SLOTS {
+                match role {
+                    Role::Time => self.special.time = 1 << place,
+                    Role::Meta => self.special.meta = 1 << place,
+                    Role::Id => self.special.id = 1 << place,
+                    Role::Other => {}
+                }
+            }
+        }
+    }
+
+    /// Looks at a document and plans its fields; what the metadata holds is left for a look at the series.
+    pub(crate) fn examine<'a>(
+        &mut self,
+        document: DocRef<'a>,
+    ) -> Result<(Option<Element<'a>>, Measurement<'a>)> {
+        let found = match self.walk_known(document)? {
+            Some(found) => found,
+            None => self.walk(document)?,
+        };
+        let ValueRef::DateTime(time_ms) = found.time else {
+            return Err(Error::bad_value(format!(
+                "'{}' must be present and contain a valid BSON UTC datetime value",
+                self.options.time_field
+            )));
+        };
+        let meta_bytes = found.meta.map_or(0, |element| element.value_bytes().len());
+        check_size(document.as_bytes().len(), meta_bytes)?;
+        let measurement = Measurement {
+            index: 0,
+            time_ms,
+            lacks_id: !found.has_id,
+            generated_id: None,
+            document,
+            walked: found.walked,
+        };
+        Ok((found.meta, measurement))
+    }
+
+    /// Walks a document all of whose names are known and have places in the table, each there once; `None` for others.
+    ///
+    /// Nothing in the loop depends on which field it is that comes next.
+    fn walk_known<'a>(&mut self, document: DocRef<'a>) -> Result<Option<Found<'a>>> {
+        self.learn_roles();
+        if self.plan.names.len() > SLOTS {
+            return Ok(None);
+        }
+        let document_bytes = document.as_bytes().len();
+        let special = self.special;
+        let (mut met, mut types, mut count, mut value_bytes) = (0u64, 0u32, 0u32, 0);
+        let mut texts = 0u64;
+        let mut elements = document.iter();
+        let mut before = None;
+        while let Some((element, place)) = self.next_known(before, &mut elements) {
+            before = Some(place);
+            let bit = 1 << place;
+            let bytes = element.value_bytes().len();
+            let at = document_bytes - elements.rest().len() - bytes;
+            if let Some(slot) = self.slots.get_mut(usize::from(place)) {
+                *slot = PlannedField::new(place, &element, at);
+            }
+            let of_meta = bit & special.meta != 0;
+            value_bytes += if of_meta { 0 } else { bytes };
+            // Types above those that matter fall on others that do not.
+            types |= u32::from(!of_meta) << (element.type_code() & 0x1F);
+            texts |= u64::from(element.type_code() == type_code::STRING) << place;
+            met |= bit;
+            count += 1;
+        }
+        if elements.rest() != [0] || met.count_ones() != count {
+            return Ok(None);
+        }
+        texts &= !special.meta;
+        while texts != 0 {
+            if let Some(slot) = self.slots.get_mut(texts.trailing_zeros() as usize) {
+                slot.number_text(document, &mut self.texts);
+            }
+            texts &= texts - 1;
+        }
+        let start = self.plan.next();
+        let is_planned = self.plan.add_places(&self.slots[..], met & !special.meta);
+        let walked = is_planned.then(|| self.plan.walked(start, value_bytes));
+        let slot = |of: u64| {
+            let slot = self.slots.get(of.trailing_zeros() as usize);
+            slot.filter(|_| met & of != 0)
+        };
+        if types & MAY_HOLD_COLUMNS != 0 {
+            let names = &self.plan.names;
+            let meta = slot(special.meta).and_then(|field| names.name(field.name));
+            let fields = document.iter();
+            fields
+                .filter(|field| meta.is_none_or(|meta| meta.as_bytes() != field.name_bytes()))
+                .try_for_each(refuse_column)?;
+        }
+        let meta = slot(special.meta).and_then(|field| {
+            let name = self.plan.names.known(field.name)?;
+            let before_value = 1 + name.len() + 1;
+            let mut from = document.iter_from(field.at().checked_sub(before_value)?);
+            from.next_known(name)
+        });
+        Ok(Some(Found {
+            time: slot(special.time).map_or(ValueRef::Missing, |field| field.value(document)),
+            meta,
+            has_id: met & special.id != 0,
+            walked: walked.flatten(),
+        }))
+    }
+
+    /// Walks any document, and gives names that are new their places.
+    fn walk<'a>(&mut self, document: DocRef<'a>) -> Result<Found<'a>> {
+        let (mut time, mut meta, mut has_id) = (None, None, false);
+        let (start, mut value_bytes, mut is_planned) = (self.plan.next(), 0, true);
+        let document_bytes = document.as_bytes().len();
+        let mut elements = document.iter();
+        let mut before = None;
+        while let Some((element, place)) = self.next(before, &mut elements) {
+            before = place;
+            match self.role(&element, place) {
+                Role::Time => time = time.or(Some(element)),
+                Role::Meta => {
+                    meta = meta.or(Some(element));
+                    continue;
+                }
+                Role::Id => has_id = true,
+                Role::Other => {}
+            }
+            refuse_column(element)?;
+            let bytes = element.value_bytes().len();
+            value_bytes += bytes;
+            match place {
+                Some(place) => {
+                    let at = document_bytes - elements.rest().len() - bytes;
+                    is_planned &= self.plan.add(PlannedField::new(place, &element, at));
+                }
+                None => is_planned = false,
+            }
+        }
+        let walked = is_planned.then(|| self.plan.walked(start, value_bytes));
+        Ok(Found {
+            time: time.map_or(ValueRef::Missing, |element| element.value()),
+            meta,
+            has_id,
+            walked: walked.flatten(),
+        })
+    }
+}
+
+/// Refuses a measurement that does not fit into a bucket of its own.
+fn check_size(document_bytes: usize, meta_bytes: usize) -> Result<()> {
+    // There each value stands in data, control.min and control.max.
+    let bucket_bytes = (document_bytes - meta_bytes) * 3 + meta_bytes;
+    if bucket_bytes > BUCKET_BYTES_MAX {
+        return Err(Error::new(
+            ErrorCode::BSONObjectTooLarge,
+            format!(
+                "the measurement needs a bucket of {bucket_bytes} bytes; at most {BUCKET_BYTES_MAX} fit"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a value with a compressed column anywhere in it: one cannot be compressed again.
+#[inline]
+pub(crate) fn refuse_column(element: Element<'_>) -> Result<()> {
+    // Most values need no decoding to be told apart.
+    let may_hold = [type_code::BINARY, type_code::DOCUMENT, type_code::ARRAY];
+    if may_hold.contains(&element.type_code()) && holds_column(element) {
+        return Err(Error::bad_value(
+            "a measurement cannot hold binary data of subtype 7, which buckets are made of",
+        ));
+    }
+    Ok(())
+}
+
+fn holds_column(element: Element<'_>) -> bool {
+    match element.value() {
+        ValueRef::Binary { subtype, .. } => subtype == COLUMN_SUBTYPE,
+        ValueRef::Document(inner) => inner.iter().any(holds_column),
+        ValueRef::Array(inner) => inner.as_document().iter().any(holds_column),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nilometer_bson::{Document, Value, doc};
+
+    fn options() -> TimeseriesOptions {
+        let spec = doc! { "timeField": "t", "metaField": "m" };
+        TimeseriesOptions::parse(spec.as_ref()).unwrap()
+    }
+
+    /// Fields as they are planned.
+    fn planned(walker: &mut Walker<'_>, document: &Document) -> Vec<(String, Value)> {
+        let (_, measurement) = walker.examine(document.as_ref()).unwrap();
+        let fields = walker.plan.fields(measurement.walked.unwrap());
+        let fields = fields.iter().map(|field| {
+            let name = walker.plan.names.name(field.name).unwrap();
+            (name.to_string(), field.value(document.as_ref()).to_value())
+        });
+        fields.collect()
+    }
+
+    #[test]
+    fn fields_are_planned_whatever_came_before() {
+        let options = options();
+        let mut walker = Walker::new(&options, Names::default());
+        let time = Value::DateTime(7);
+        let documents = [
+            doc! { "t": time.clone(), "m": 1, "usage_guest": 1.5, "usage_guest_nice": 2i64, "s": "text" },
+            doc! { "t": time.clone(), "m": 1, "usage_guest": 1.5, "usage_guest_nice": 2i64, "s": "text" },
+            doc! { "s": "more", "usage_guest_nice": 3, "usage_guest": true, "m": 2, "t": time.clone() },
+            doc! { "t": time.clone(), "usage_guest_nice": 3, "a": Value::Null, "s": doc! { "b": 1 } },
+            doc! { "t": time.clone(), "s": 1, "s": 2, "": 3, "usage_g": 4, "n": Value::Null },
+        ];
+        for document in &documents {
+            check_planned(&mut walker, document);
+        }
+    }
+
+    /// What is planned is what a plain walk finds, in some order; of fields given twice the first is in front.
+    fn check_planned(walker: &mut Walker<'_>, document: &Document) {
+        let fields = document.iter().filter(|field| field.name() != "m");
+        let mut expected: Vec<_> = fields
+            .map(|field| (field.name().to_owned(), field.value().to_value()))
+            .collect();
+        let mut found = planned(walker, document);
+        expected.sort_by(|a, b| a.0.cmp(&b.0));
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+    }
+
+    #[test]
+    fn generated_documents_are_looked_at_as_by_a_plain_walk() {
+        use crate::timeseries::tests::Draw;
+        let mut draw = Draw::new(3);
+        let options = options();
+        let mut walker = Walker::new(&options, Names::default());
+        let mut many = Walker::new(&options, Names::default());
+        let long = "x".repeat(30);
+        let names = [
+            "t",
+            "m",
+            "_id",
+            "a",
+            "ab",
+            "usage_guest",
+            "usage_guest_nice",
+            &long,
+        ];
+        let column = Value::Binary(nilometer_bson::Binary {
+            subtype: COLUMN_SUBTYPE,
+            bytes: [0].into(),
+        });
+        for round in 0..3000 {
+            let mut out = nilometer_bson::DocumentBuilder::new();
+            let mut order: Vec<usize> = (0..names.len()).collect();
+            for last in (1..order.len()).rev() {
+                order.swap(last, draw.below(last as u64 + 1) as usize);
+            }
+            for at in order {
+                let value = match (names[at], draw.below(40)) {
+                    (_, 0) => continue,
+                    (_, 1) => column.clone(),
+                    (_, 2) => doc! { "x": column.clone() }.into(),
+                    (_, 3) => doc! { "x": 1 }.into(),
+                    ("t", 4..) => Value::DateTime(draw.below(1000) as i64),
+                    (_, 4..15) => (draw.below(90) as f64 / 2.0).into(),
+                    (_, 15..25) => Value::Int32(draw.below(90) as i32),
+                    (_, 25..30) => Value::Null,
+                    _ => "text".into(),
+                };
+                out.append(names[at], value.clone());
+                if draw.below(100) == 0 {
+                    out.append(names[at], value);
+                }
+            }
+            let document = out.finish();
+            // Now and then there are more names than there are slots.
+            let mut other = nilometer_bson::DocumentBuilder::new();
+            other.append("t", Value::DateTime(1));
+            other.append(&format!("n{round}"), 1);
+            many.examine(other.finish().as_ref()).unwrap();
+            for walker in [&mut walker, &mut many] {
+                check_examined(walker, &document);
+            }
+        }
+    }
+
+    fn check_examined(walker: &mut Walker<'_>, document: &Document) {
+        let plain = |name| document.iter().find(|field| field.name() == name);
+        let is_column = |value: ValueRef<'_>| matches!(value, ValueRef::Binary { .. });
+        let refused = |field: Element<'_>| {
+            let within = field.value().as_document();
+            let is_within =
+                within.is_some_and(|fields| fields.iter().any(|f| is_column(f.value())));
+            field.name() != "m" && (is_column(field.value()) || is_within)
+        };
+        let time = plain("t").map(|field| field.value());
+        let is_good = matches!(time, Some(ValueRef::DateTime(_))) && !document.iter().any(refused);
+        let examined = walker.examine(document.as_ref());
+        assert_eq!(examined.is_ok(), is_good, "{document:?}");
+        let Ok((meta, measurement)) = examined else {
+            return;
+        };
+        let bytes = |field: Element<'_>| (field.name().to_owned(), field.value_bytes().to_vec());
+        assert_eq!(meta.map(bytes), plain("m").map(bytes), "{document:?}");
+        assert_eq!(measurement.lacks_id, plain("_id").is_none());
+        let ms = Value::DateTime(measurement.time_ms).as_ref().to_value();
+        assert_eq!(
+            format!("{:?}", time.map(|time| time.to_value())),
+            format!("{:?}", Some(ms))
+        );
+        if measurement.walked.is_some() {
+            check_planned(walker, document);
+        }
+    }
+
+    #[test]
+    fn where_fields_come_in_any_order_they_are_planned_in_one_and_none_is_expected_any_more() {
+        let options = options();
+        let mut walker = Walker::new(&options, Names::default());
+        let time = Value::DateTime(7);
+        let one = doc! { "t": time.clone(), "a": 1, "b": 2, "c": 3 };
+        let other = doc! { "c": 3, "b": 2, "a": 1, "t": time.clone() };
+        let names = |found: Vec<(String, Value)>| found.into_iter().map(|(name, _)| name);
+        for _ in 0..TRUST_MAX {
+            assert!(names(planned(&mut walker, &one)).eq(["t", "a", "b", "c"]));
+            assert!(names(planned(&mut walker, &other)).eq(["t", "a", "b", "c"]));
+        }
+        assert_eq!(walker.trust, 0);
+        let mut walker = Walker::new(&options, Names::default());
+        for _ in 0..TRUST_MAX {
+            assert!(names(planned(&mut walker, &one)).eq(["t", "a", "b", "c"]));
+        }
+        // The end of a document is never expected.
+        assert!(walker.trust >= TRUST_MAX - 1);
+    }
+
+    #[test]
+    fn time_metadata_and_identity_are_told_by_their_names() {
+        let options = options();
+        let mut walker = Walker::new(&options, Names::default());
+        let document = doc! { "m": "x", "_id": 1, "t": Value::DateTime(7) };
+        let (meta, measurement) = walker.examine(document.as_ref()).unwrap();
+        assert!(matches!(meta.unwrap().value(), ValueRef::String("x")));
+        assert_eq!((measurement.time_ms, measurement.lacks_id), (7, false));
+        for bad in [doc! { "m": 1 }, doc! { "t": 7i64 }] {
+            assert!(walker.examine(bad.as_ref()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_left_to_a_closer_look() {
+        let mut bytes = doc! { "t": Value::DateTime(7), "a": 1 }.as_bytes().to_vec();
+        let name = bytes.iter().rposition(|byte| *byte == b'a').unwrap();
+        bytes[name] = 0xFF;
+        let options = options();
+        let mut walker = Walker::new(&options, Names::default());
+        let document = DocRef::new(&bytes).unwrap();
+        let (_, measurement) = walker.examine(document).unwrap();
+        assert!(measurement.walked.is_none());
+    }
+}

@@ -1,0 +1,337 @@
+//! Changing and removing buckets by other than the insert path.
+//!
+//! Raw writes, expiry, and updates and deletes through the view all go through here, so that what
+//! must hold of a bucket is kept in one place:
+//!
+//! ```text
+//! begin ──► claim a bucket ──► read it whole ──► replace │ remove │ leave ──► one engine batch ──► release
+//!           │                  │                 add another
+//!           │                  document with its tail folded in, entries on their way included
+//!           taken from the writers; whoever is under way is waited for
+//! ```
+//!
+//! Promises:
+//!
+//! - **Nothing is lost.** A measurement that was acknowledged before the claim is in the document
+//!   that is read; one that comes later goes to another bucket, or to this one after the release.
+//! - **All or nothing.** All changes of one [`BucketChanges`] are one engine batch: documents, tail
+//!   entries, the series index.
+//! - **The catalog forgets** a bucket that is claimed. The next measurement of its series finds it
+//!   again if it still takes measurements, or opens another.
+//!
+//! While one of these is alive no bucket is folded, sealed, expired or changed by another: keep it
+//! short, a few hundred buckets at most. Decides nothing about the contents of buckets: whether a
+//! document is a good one is for the caller to check.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+
+use nilometer_bson::{DocRef, Document, ObjectId, ValueRef, doc};
+use nilometer_storage::{Durability, WriteBatch};
+
+use crate::catalog::{Catalog, Collection, TimeseriesOptions};
+use crate::error::{Error, ErrorCode, Result};
+use crate::timeseries::Timeseries;
+use crate::timeseries::bucket_catalog::Evicted;
+use crate::timeseries::fold;
+use crate::timeseries::fold::{BucketKeyspaces, Parts};
+use crate::timeseries::format::bucket_document::{BucketDocument, Layout};
+use crate::timeseries::format::sealed::Columns;
+use crate::timeseries::format::series_index;
+use crate::timeseries::format::series_key::SeriesMeta;
+use crate::timeseries::index::maintenance::Maintained;
+use crate::timeseries::insert::in_ordinary_range;
+
+/// What a claim found.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// The bucket is the caller's; its document with the tail folded in.
+    Taken(Document),
+    /// There is no such bucket.
+    Absent,
+    /// Entries of it are on their way.
+    Busy,
+}
+
+/// A claimed bucket as it lies in storage.
+struct Claimed {
+    meta: SeriesMeta,
+    start_ms: i64,
+    parts: Parts,
+}
+
+/// Changes to buckets of one collection that become visible together.
+#[must_use = "changes are made when they are committed"]
+pub(crate) struct BucketChanges<'t> {
+    timeseries: &'t Timeseries,
+    collection: &'t Collection,
+    options: &'t TimeseriesOptions,
+    keyspaces: BucketKeyspaces,
+    _alone: MutexGuard<'t, ()>,
+    /// Held until the batch is committed.
+    indexes: Maintained<'t>,
+    batch: WriteBatch,
+    bytes: usize,
+    claimed: HashMap<[u8; 12], Claimed>,
+    evicted: Vec<Evicted>,
+    added: HashSet<[u8; 12]>,
+    /// Series that may have measurements they had not, or not have those they had.
+    changed_series: Vec<u128>,
+    replaced: i64,
+    removed: i64,
+    extended: bool,
+}
+
+impl Timeseries {
+    /// Begins to change buckets of a collection. Waits for others that do.
+    pub(crate) fn change_buckets<'t>(
+        &'t self,
+        collection: &'t Arc<Collection>,
+    ) -> Result<BucketChanges<'t>> {
+        let (Some(keyspaces), Some(options)) =
+            (BucketKeyspaces::of(collection), &collection.timeseries)
+        else {
+            return Err(Error::bad_value("not a bucket collection"));
+        };
+        // In this order: see index maintenance.
+        let alone = self.chores.exclusive();
+        Ok(BucketChanges {
+            timeseries: self,
+            collection,
+            options,
+            keyspaces,
+            _alone: alone,
+            indexes: Maintained::hold(collection)?,
+            batch: WriteBatch::new(),
+            bytes: 0,
+            claimed: HashMap::new(),
+            evicted: Vec::new(),
+            added: HashSet::new(),
+            changed_series: Vec::new(),
+            replaced: 0,
+            removed: 0,
+            extended: false,
+        })
+    }
+}
+
+impl BucketChanges<'_> {
+    /// Takes a bucket from the writers and reads it. Waits until nothing of it is on its way.
+    pub(crate) fn claim(&mut self, id: [u8; 12]) -> Result<Option<Document>> {
+        match self.claim_with(id, true)? {
+            Claim::Taken(document) => Ok(Some(document)),
+            Claim::Absent | Claim::Busy => Ok(None),
+        }
+    }
+
+    /// Takes a bucket from the writers and reads it, unless it is being written to just now.
+    pub(crate) fn try_claim(&mut self, id: [u8; 12]) -> Result<Claim> {
+        self.claim_with(id, false)
+    }
+
+    fn layout(&self) -> Result<Layout<'_>> {
+        Layout::of(self.collection, self.options)
+    }
+
+    fn read(&self, id: [u8; 12]) -> Result<Parts> {
+        fold::read_parts(
+            &*self.timeseries.engine.snapshot()?,
+            self.keyspaces,
+            id,
+            None,
+        )
+    }
+
+    /// Meta and start do not change while others are kept out, so they may be read before the bucket
+    /// is taken away from the writers.
+    fn claim_with(&mut self, id: [u8; 12], wait: bool) -> Result<Claim> {
+        if let Some(known) = self.claimed.get(&id) {
+            let document = known.parts.document(id, &self.layout()?)?;
+            return Ok(document.map_or(Claim::Absent, Claim::Taken));
+        }
+        let parts = self.read(id)?;
+        let Some((meta, start_ms)) = parts.series(id, &self.options.time_field)? else {
+            return Ok(Claim::Absent);
+        };
+        let bucket_catalog = &self.timeseries.bucket_catalog;
+        let uuid = self.collection.uuid;
+        let evicted = match wait {
+            true => bucket_catalog.evict_waiting(uuid, meta.clone(), id),
+            false => match bucket_catalog.evict(uuid, meta.clone(), id) {
+                Some(evicted) => evicted,
+                None => return Ok(Claim::Busy),
+            },
+        };
+        self.evicted.push(evicted);
+        // Read again: what was on its way has arrived.
+        let parts = self.read(id)?;
+        let Some(document) = parts.document(id, &self.layout()?)? else {
+            return Ok(Claim::Absent);
+        };
+        let claimed = Claimed {
+            meta,
+            start_ms,
+            parts,
+        };
+        self.claimed.insert(id, claimed);
+        Ok(Claim::Taken(document))
+    }
+
+    fn start_of(&self, bucket: &BucketDocument<'_>) -> Result<i64> {
+        bucket.start_ms(&self.options.time_field)
+    }
+
+    /// Puts another document in the place of a claimed bucket; its `_id` is the same.
+    pub(crate) fn replace(&mut self, id: [u8; 12], after: DocRef<'_>) -> Result<()> {
+        let bucket = BucketDocument::parse(after, &self.options.time_field)?;
+        assert_eq!(bucket.id, id, "a bucket keeps its id");
+        // Before anything is in the batch: what is refused must leave nothing there.
+        self.indexes.check_document(after)?;
+        if self.take_out(id)? {
+            self.replaced += 1;
+            self.put(&bucket, after)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a claimed bucket.
+    pub(crate) fn remove(&mut self, id: [u8; 12]) -> Result<()> {
+        if self.take_out(id)? {
+            self.removed += 1;
+        }
+        Ok(())
+    }
+
+    /// Adds a bucket; code 11000 if its `_id` is taken.
+    pub(crate) fn add(&mut self, document: DocRef<'_>) -> Result<()> {
+        let bucket = BucketDocument::parse(document, &self.options.time_field)?;
+        let taken = self.added.contains(&bucket.id) || !self.read(bucket.id)?.is_empty();
+        if taken {
+            return Err(duplicate(self.collection, bucket.id));
+        }
+        self.indexes.check_document(document)?;
+        self.added.insert(bucket.id);
+        self.put(&bucket, document)
+    }
+
+    /// Bytes of the documents written so far: for callers who bound their batches.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Deletes what there is of a claimed bucket; false if it was not claimed.
+    fn take_out(&mut self, id: [u8; 12]) -> Result<bool> {
+        let Some(claimed) = self.claimed.remove(&id) else {
+            return Ok(false);
+        };
+        let Claimed {
+            meta,
+            start_ms,
+            parts,
+        } = claimed;
+        self.changed_series.push(series_index::hash(&meta));
+        let key = series_index::key(&meta, start_ms, id);
+        self.batch.delete(self.keyspaces.series, key);
+        if parts.stored.is_some() {
+            let from = match parts.in_open {
+                true => self.keyspaces.open,
+                false => self.keyspaces.sealed,
+            };
+            self.batch.delete(from, id.to_vec());
+        }
+        if !self.indexes.is_empty()
+            && let Some((meta, start_ms)) = parts.opened_as(&self.options.time_field)?
+        {
+            let stored = parts.stored_document()?;
+            let stored = stored.as_ref().map(Document::as_ref);
+            let batch = &mut self.batch;
+            self.indexes
+                .bucket_removed(batch, id, stored, meta.as_ref(), start_ms)?;
+        }
+        for (key, _) in parts.tail {
+            self.batch.delete(self.keyspaces.tail, key);
+        }
+        Ok(true)
+    }
+
+    /// Stores a document. What the batch deletes before it does not matter: the last word counts.
+    fn put(&mut self, bucket: &BucketDocument<'_>, document: DocRef<'_>) -> Result<()> {
+        let start_ms = self.start_of(bucket)?;
+        self.extended |= !self.is_regular(bucket, start_ms);
+        let meta = SeriesMeta::of(bucket.meta);
+        self.changed_series.push(series_index::hash(&meta));
+        let key = series_index::key(&meta, start_ms, bucket.id);
+        self.batch.put(self.keyspaces.series, key, Vec::new());
+        self.indexes
+            .document_added(&mut self.batch, bucket.id, document)?;
+        let dictionaries = &self.timeseries.dictionaries;
+        let stored = dictionaries.store(self.collection.uuid, document, Columns::Packed)?;
+        self.bytes += stored.len();
+        self.batch
+            .put(self.keyspaces.sealed, bucket.id.to_vec(), stored);
+        Ok(())
+    }
+
+    /// True if queries may conclude from the bucket's id where its times lie.
+    fn is_regular(&self, bucket: &BucketDocument<'_>, start_ms: i64) -> bool {
+        let ValueRef::DateTime(last_ms) = bucket.max.get(&self.options.time_field) else {
+            return false;
+        };
+        let seconds = bucket.id.first_chunk().copied().map(u32::from_be_bytes);
+        in_ordinary_range(start_ms)
+            && in_ordinary_range(last_ms)
+            && seconds == u32::try_from(start_ms.div_euclid(1000)).ok()
+            && self.options.spans(start_ms, last_ms)
+    }
+
+    /// Makes the changes.
+    pub(crate) fn commit(mut self, catalog: &Catalog, durability: Durability) -> Result<()> {
+        if self.extended {
+            catalog.mark_extended_range(self.collection)?;
+        }
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        self.indexes.mark_multikey(catalog)?;
+        let batch = std::mem::take(&mut self.batch);
+        let (timeseries, replaced, removed) = (self.timeseries, self.replaced, self.removed);
+        // Before, as others see what is committed at once; after, as something may have been read meanwhile.
+        let (claims, uuid) = (&timeseries.claims, self.collection.uuid);
+        claims.forget_series(uuid, &self.changed_series);
+        let committed = timeseries.engine.commit(batch, Durability::Buffered);
+        claims.forget_series(uuid, &self.changed_series);
+        committed?;
+        // The disk is waited for without keeping others out.
+        drop(self);
+        let metrics = &timeseries.metrics;
+        metrics
+            .direct_updated
+            .fetch_add(replaced, Ordering::Relaxed);
+        metrics.direct_deleted.fetch_add(removed, Ordering::Relaxed);
+        if durability == Durability::Sync {
+            timeseries.engine.sync()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for BucketChanges<'_> {
+    fn drop(&mut self) {
+        let evicted = std::mem::take(&mut self.evicted);
+        self.timeseries.bucket_catalog.release(evicted);
+    }
+}
+
+fn duplicate(collection: &Collection, id: [u8; 12]) -> Error {
+    let id: Document = doc! { "_id": ObjectId(id) };
+    Error::new(
+        ErrorCode::DuplicateKey,
+        format!(
+            "E11000 duplicate key error collection: {} dup key: {}",
+            collection.namespace,
+            nilometer_bson::extjson::to_relaxed(id.as_ref())
+        ),
+    )
+    .with_details(doc! { "keyPattern": doc! { "_id": 1 }, "keyValue": id })
+}

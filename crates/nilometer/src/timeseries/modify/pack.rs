@@ -1,0 +1,148 @@
+//! New buckets for measurements that leave theirs.
+//!
+//! They are put together by series and in order of time, and cut where an open bucket would have been
+//! closed: at its span, its count, its size, another schema. Nobody else adds to a bucket before it is
+//! committed; afterwards it may be taken up again like any other.
+
+use std::collections::HashMap;
+
+use nilometer_bson::Document;
+
+use super::assemble::{Parts, Row};
+use super::bucket_changes::BucketChanges;
+use crate::catalog::TimeseriesOptions;
+use crate::error::{ErrorCode, Result};
+use crate::timeseries::Timeseries;
+use crate::timeseries::bucket_catalog::BucketLimits;
+use crate::timeseries::format::bucket_document::Layout;
+use crate::timeseries::format::schema::Schema;
+use crate::timeseries::format::series_key::SeriesMeta;
+
+/// Times another id is tried when one is taken.
+const ID_TRIES_MAX: usize = 16;
+
+/// A bucket of few large measurements is cut at this size: 16 MiB less 4 MiB.
+const LARGE_BUCKET_BYTES_MAX: usize = 12 << 20;
+
+/// A measurement that leaves its bucket.
+pub(super) struct Moved {
+    pub(super) meta: SeriesMeta,
+    pub(super) time_ms: i64,
+    pub(super) document: Document,
+}
+
+/// A bucket's measurements so far.
+struct Open<'m> {
+    start_ms: i64,
+    bytes: usize,
+    schemas: HashMap<&'m str, Schema>,
+    members: Vec<&'m Document>,
+}
+
+/// Adds buckets that hold the measurements; gives their ids.
+pub(super) fn pack(
+    timeseries: &Timeseries,
+    changes: &mut BucketChanges<'_>,
+    options: &TimeseriesOptions,
+    layout: &Layout<'_>,
+    moved: &[Moved],
+) -> Result<Vec<[u8; 12]>> {
+    let limits = timeseries.bucket_catalog.limits();
+    let mut series: Vec<(&SeriesMeta, Vec<&Moved>)> = Vec::new();
+    let mut places: HashMap<&SeriesMeta, usize> = HashMap::new();
+    for one in moved {
+        let at = *places.entry(&one.meta).or_insert(series.len());
+        match series.get_mut(at) {
+            Some((_, members)) => members.push(one),
+            None => series.push((&one.meta, vec![one])),
+        }
+    }
+    let mut ids = Vec::new();
+    for (meta, mut members) in series {
+        members.sort_by_key(|one| one.time_ms);
+        let mut open: Option<Open<'_>> = None;
+        for one in members {
+            if let Some(full) = open.take_if(|open| !open.takes(one, options, limits)) {
+                ids.push(full.add(timeseries, changes, options, layout, meta)?);
+            }
+            let open = open.get_or_insert_with(|| Open {
+                start_ms: options.round_down_ms(one.time_ms),
+                bytes: 0,
+                schemas: HashMap::new(),
+                members: Vec::new(),
+            });
+            open.push(one, options);
+        }
+        if let Some(last) = open {
+            ids.push(last.add(timeseries, changes, options, layout, meta)?);
+        }
+    }
+    Ok(ids)
+}
+
+impl<'m> Open<'m> {
+    fn takes(&self, one: &Moved, options: &TimeseriesOptions, limits: BucketLimits) -> bool {
+        let bytes = self.bytes + one.document.as_bytes().len();
+        let fits = match self.members.len() < limits.count_min {
+            // Each value may stand in data, control.min and control.max.
+            true => bytes.saturating_mul(3) <= LARGE_BUCKET_BYTES_MAX,
+            false => bytes <= limits.bytes_max,
+        };
+        options.spans(self.start_ms, one.time_ms)
+            && self.members.len() < limits.count_max
+            && fits
+            && one.document.iter().all(|element| {
+                let known = self.schemas.get(element.name());
+                known.is_none_or(|known| {
+                    known.accepts_scalar(element.type_code()) || known.accepts(element.value())
+                })
+            })
+    }
+
+    fn push(&mut self, one: &'m Moved, options: &TimeseriesOptions) {
+        self.bytes += one.document.as_bytes().len();
+        for element in one.document.iter() {
+            if options.meta_field.as_deref() == Some(element.name()) {
+                continue;
+            }
+            match self.schemas.get_mut(element.name()) {
+                Some(known) => known.learn(element.value()),
+                None => {
+                    let schema = Schema::of(element.value());
+                    self.schemas.insert(element.name(), schema);
+                }
+            }
+        }
+        self.members.push(&one.document);
+    }
+
+    fn add(
+        self,
+        timeseries: &Timeseries,
+        changes: &mut BucketChanges<'_>,
+        options: &TimeseriesOptions,
+        layout: &Layout<'_>,
+        meta: &SeriesMeta,
+    ) -> Result<[u8; 12]> {
+        let rows: Vec<Row<'_>> = self.members.iter().map(|m| Row::New(m.as_ref())).collect();
+        let parts = Parts {
+            bucket: None,
+            rows: &rows,
+            in_place: false,
+            layout,
+            meta_field: options.meta_field.as_deref(),
+        };
+        let mut tries = 0;
+        loop {
+            let id = timeseries.bucket_catalog.new_bucket_id(self.start_ms);
+            let bucket = parts.assemble(id, self.start_ms, meta.value())?;
+            match changes.add(bucket.document.as_ref()) {
+                Ok(()) => return Ok(id),
+                Err(error) if error.code == ErrorCode::DuplicateKey && tries < ID_TRIES_MAX => {
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
