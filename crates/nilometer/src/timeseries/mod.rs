@@ -28,12 +28,6 @@ pub mod unpack;
 mod validate;
 
 #[cfg(test)]
-mod behaviour_tests;
-#[cfg(test)]
-mod raw_tests;
-#[cfg(test)]
-mod simulation_tests;
-#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;

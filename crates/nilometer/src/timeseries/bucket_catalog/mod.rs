@@ -33,7 +33,6 @@ use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-pub(crate) use super::insert::normalize_meta::{InOrder, NormalOrder};
 pub(crate) use bucket::Measurement;
 pub(crate) use eviction::Evicted;
 pub(crate) use field_layout::{Plan, PlannedField, Texts, Walked};

@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::eval::accumulator::ColumnTotal;
 use crate::eval::memory_bytes;
 use crate::timeseries::format::bucket_document::{
-    BucketDocument, COLUMN_SUBTYPE, Version, damaged,
+    BucketDocument, COLUMN_SUBTYPE, Version, damaged, plain_values,
 };
 use crate::timeseries::format::sealed;
 use crate::timeseries::format::sealed::{ColumnPlace, Stored};
@@ -539,9 +539,8 @@ impl StoredBucket {
             .unwrap_or(DocRef::EMPTY);
         match (self.version, data.get(name)) {
             (Version::Plain, ValueRef::Document(entries)) => {
-                let values =
-                    crate::timeseries::format::bucket_document::plain_values(entries, self.count)
-                        .ok_or_else(|| bad("a plain column has entries beyond its measurements"))?;
+                let values = plain_values(entries, self.count)
+                    .ok_or_else(|| bad("a plain column has entries beyond its measurements"))?;
                 Ok(ColumnBlock::from_values(&values))
             }
             (

@@ -5,6 +5,7 @@
 //! changes what a reader sees, so neither waits for a sync: after a crash the tail is there again.
 
 pub(crate) mod queue;
+
 use nilometer_bson::{DocRef, Document, Value, ValueRef};
 use nilometer_storage::{Bytes, Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
 

@@ -686,6 +686,7 @@ impl WrittenBucket<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sealed;
     use super::*;
 
     /// What a column is made of if each value is taken for itself.
@@ -793,8 +794,8 @@ mod tests {
                 image.rows = rows as usize;
                 image
             };
-            let stored = crate::timeseries::format::sealed::seal_split(&image().into_split());
-            let document = crate::timeseries::format::sealed::load(&stored).unwrap();
+            let stored = sealed::seal_split(&image().into_split());
+            let document = sealed::load(&stored).unwrap();
             assert_eq!(document, image().into_document(), "{rows}");
         }
     }

@@ -1,4 +1,13 @@
-//! TODO head of timeseries::index.
+//! Indexes of time-series collections: kept over buckets, named by users in terms of measurements.
+//!
+//! ```text
+//! createIndexes ─► spec (keys, partial_filter) ─► build ─► entries
+//! every change of a bucket ─► maintenance ─► entries, in the engine batch of the change
+//! query ─► view: which indexes there are, in terms of buckets
+//! validate ─► validate: entries against buckets
+//! ```
+//!
+//! An entry names a bucket, never a measurement. Does not read entries for queries: that is [`super::scan::index_scan`].
 
 pub(crate) mod build;
 pub(crate) mod keys;

@@ -13,12 +13,13 @@ use nilometer_bson::{DocRef, Element, ValueRef};
 
 use super::field_scanner::{Walker, refuse_column};
 use super::in_ordinary_range;
+use super::normalize_meta::{InOrder, NormalOrder};
 use crate::catalog::{Catalog, Collection};
 use crate::error::{Error, Result};
 use crate::insertion::{InsertOptions, InsertOutcome, WriteError};
 use crate::timeseries::Timeseries;
 use crate::timeseries::bucket_catalog::{
-    BucketCatalog, InOrder, KnownAliases, Measurement, Names, NormalOrder, Plan, SeriesKey,
+    BucketCatalog, KnownAliases, Measurement, Names, Plan, SeriesKey,
 };
 use crate::timeseries::format::series_key::SeriesMeta;
 use crate::timeseries::index::maintenance::Maintained;

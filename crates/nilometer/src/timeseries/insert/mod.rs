@@ -11,6 +11,7 @@ pub(crate) mod duplicates;
 pub(crate) mod field_scanner;
 pub(crate) mod group_by_series;
 pub(crate) mod normalize_meta;
+
 use std::sync::Arc;
 
 use nilometer_bson::{DocRef, Document};

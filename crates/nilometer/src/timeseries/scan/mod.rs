@@ -15,6 +15,7 @@ pub(crate) mod index_scan;
 pub(crate) mod latest_buckets;
 pub(crate) mod point_reads;
 pub(crate) mod storage_iterator;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 

@@ -339,6 +339,7 @@ mod tests {
 
     use super::*;
     use crate::catalog::Namespace;
+    use crate::timeseries::format::sealed;
 
     const COLLECTION: [u8; 16] = [1; 16];
 
@@ -373,10 +374,7 @@ mod tests {
             let bucket = bucket(number, word);
             let stored = dictionaries.store(COLLECTION, bucket.as_ref(), Columns::Packed);
             let stored = stored.unwrap();
-            assert_eq!(
-                crate::timeseries::format::sealed::load(&stored).unwrap(),
-                bucket
-            );
+            assert_eq!(sealed::load(&stored).unwrap(), bucket);
             last = stored.len();
         }
         last
@@ -393,13 +391,10 @@ mod tests {
         assert!(stored.len() * 2 < before, "{} {before}", stored.len());
         let number: [u8; 8] = stored[5..13].try_into().unwrap();
         drop(dictionaries);
-        let missing = crate::timeseries::format::sealed::load(&stored).unwrap_err();
+        let missing = sealed::load(&stored).unwrap_err();
         assert!(missing.to_string().contains("dictionary"), "{missing}");
         let again = Dictionaries::open(catalog(&engine), SAMPLES).unwrap();
-        assert_eq!(
-            crate::timeseries::format::sealed::load(&stored).unwrap(),
-            bucket(1, "sensor")
-        );
+        assert_eq!(sealed::load(&stored).unwrap(), bucket(1, "sensor"));
         let more = again.store(COLLECTION, bucket(2, "sensor").as_ref(), Columns::Packed);
         assert_eq!(more.unwrap()[5..13], number);
     }
@@ -417,12 +412,9 @@ mod tests {
         dictionaries.forget(COLLECTION);
         assert!(dictionaries.dropped_for().is_some());
         dictionaries.let_go(Duration::from_secs(3600)).unwrap();
-        assert_eq!(
-            crate::timeseries::format::sealed::load(&stored).unwrap(),
-            bucket
-        );
+        assert_eq!(sealed::load(&stored).unwrap(), bucket);
         dictionaries.let_go(Duration::ZERO).unwrap();
-        let missing = crate::timeseries::format::sealed::load(&stored).unwrap_err();
+        let missing = sealed::load(&stored).unwrap_err();
         assert!(missing.to_string().contains("dictionary"), "{missing}");
         assert!(catalog.dictionaries().unwrap().is_empty());
         assert!(dictionaries.dropped_for().is_none());
@@ -470,10 +462,7 @@ mod tests {
             let meta = words.by_ref().take(20).collect::<Vec<_>>().join("x");
             let bucket = doc! { "control": doc! { "count": 1 }, "meta": meta, "data": doc! {} };
             let stored = dictionaries.store(COLLECTION, bucket.as_ref(), Columns::Packed);
-            assert_eq!(
-                crate::timeseries::format::sealed::load(&stored.unwrap()).unwrap(),
-                bucket
-            );
+            assert_eq!(sealed::load(&stored.unwrap()).unwrap(), bucket);
         }
         assert!(catalog.dictionaries().unwrap().is_empty());
     }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use nilometer_bson::{Binary, Document, DocumentBuilder, ObjectId, Value, ValueRef, array, doc};
 use nilometer_storage::{Direction, Durability, WriteBatch};
 
-use super::fold::BucketKeyspaces;
-use super::modify::raw::{BucketFate, RawChange};
-use super::tests::{Draw, Fixture, at, measurements};
-use super::{BucketRange, StoredBucket};
+use super::{Draw, Fixture, at, measurements};
 use crate::error::{ErrorCode, Result};
 use crate::insertion::{InsertOptions, InsertOutcome};
+use crate::timeseries::fold::BucketKeyspaces;
+use crate::timeseries::modify::raw::{BucketFate, RawChange};
+use crate::timeseries::{BucketRange, StoredBucket};
 
 fn put(f: &Fixture, documents: &[Document]) -> InsertOutcome {
     let options = InsertOptions {

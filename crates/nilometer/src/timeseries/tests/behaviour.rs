@@ -5,9 +5,9 @@ use std::sync::Arc;
 use nilometer_bson::{Decimal128, ObjectId, Value, array, doc};
 use nilometer_storage::{Direction, Durability, KeyspaceId, WriteBatch};
 
-use super::BucketLimits;
-use super::fold::BucketKeyspaces;
-use super::tests::{Fixture, at};
+use super::{Fixture, at};
+use crate::timeseries::BucketLimits;
+use crate::timeseries::fold::BucketKeyspaces;
 
 fn limited(limits: BucketLimits) -> Fixture {
     Fixture::with(limits, doc! { "timeField": "t", "metaField": "m" })

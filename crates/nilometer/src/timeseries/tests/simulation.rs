@@ -27,17 +27,17 @@ use nilometer_storage::{
     KeyspaceStatistics, MemoryEngine, Snapshot, WriteBatch,
 };
 
-use super::Timeseries;
-use super::bucket_catalog::{BucketCatalog, BucketLimits};
-use super::cache::opened_bucket::StoredBucket;
-use super::fold::queue::ChoreQueue;
-use super::format::bucket_document::BucketDocument;
-use super::format::sealed::Dictionaries;
-use super::insert::StagedInsert;
-use super::modify::bucket_changes::Claim;
-use super::scan::BucketRange;
-use super::tests::{Draw, measurements, sorted_fields, stage};
+use super::{Draw, measurements, sorted_fields, stage};
 use crate::catalog::{Catalog, Collection, Namespace, TimeseriesOptions};
+use crate::timeseries::Timeseries;
+use crate::timeseries::bucket_catalog::{BucketCatalog, BucketLimits};
+use crate::timeseries::cache::opened_bucket::StoredBucket;
+use crate::timeseries::fold::queue::ChoreQueue;
+use crate::timeseries::format::bucket_document::BucketDocument;
+use crate::timeseries::format::sealed::Dictionaries;
+use crate::timeseries::insert::StagedInsert;
+use crate::timeseries::modify::bucket_changes::Claim;
+use crate::timeseries::scan::BucketRange;
 
 /// Histories of the fast suite.
 const HISTORIES: u64 = 500;

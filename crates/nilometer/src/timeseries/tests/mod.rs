@@ -1,7 +1,10 @@
 //! The write path against a list of measurements kept beside it.
 
 mod arrival;
+mod behaviour;
 mod concurrency;
+mod raw;
+mod simulation;
 
 pub(super) use concurrency::on_disk;
 
