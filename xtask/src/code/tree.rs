@@ -54,21 +54,42 @@ struct Target {
 impl Crate {
     /// Reads the crate whose sources lie in `folder`.
     pub(crate) fn load(folder: &Path) -> Outcome<Self> {
+        let mut files = HashMap::new();
+        read_sources(folder, Path::new(""), &mut files)?;
+        Self::of(&files).map_err(|e| format!("{}: {e}", folder.display()))
+    }
+
+    /// A crate of these files, their paths relative to `src`.
+    #[cfg(test)]
+    pub(crate) fn parse(files: &[(&str, &str)]) -> Outcome<Self> {
+        let files = files
+            .iter()
+            .map(|(path, text)| (PathBuf::from(path), (*text).to_string()));
+        Self::of(&files.collect())
+    }
+
+    fn of(files: &HashMap<PathBuf, String>) -> Outcome<Self> {
         let mut tree = Self {
             modules: Vec::new(),
             imports: Vec::new(),
         };
-        tree.add(folder, PathBuf::from("lib.rs"), String::new(), 0)?;
+        tree.add(files, PathBuf::from("lib.rs"), String::new(), 0)?;
         tree.imports = tree.resolve_all();
         Ok(tree)
     }
 
-    /// Reads one file and the modules it declares.
-    fn add(&mut self, folder: &Path, file: PathBuf, path: String, parent: usize) -> Outcome<usize> {
-        let full = folder.join(&file);
-        let text =
-            std::fs::read_to_string(&full).map_err(|e| format!("{}: {e}", full.display()))?;
-        let code = Source::new(&text).code;
+    /// Adds one file and the modules it declares.
+    fn add(
+        &mut self,
+        files: &HashMap<PathBuf, String>,
+        file: PathBuf,
+        path: String,
+        parent: usize,
+    ) -> Outcome<usize> {
+        let text = files
+            .get(&file)
+            .ok_or_else(|| format!("no {}", file.display()))?;
+        let code = Source::new(text).code;
         let declared = declared_modules(&code);
         let names = paths(&code);
         let own = self.modules.len();
@@ -92,17 +113,17 @@ impl Crate {
         for name in declared {
             let flat = inner.join(format!("{name}.rs"));
             let nested = inner.join(&name).join("mod.rs");
-            let child = match (folder.join(&flat).exists(), folder.join(&nested).exists()) {
+            let child = match (files.contains_key(&flat), files.contains_key(&nested)) {
                 (true, _) => flat,
                 (_, true) => nested,
-                _ => return Err(format!("{}: no file for `mod {name}`", full.display())),
+                _ => return Err(format!("{}: no file for `mod {name}`", file.display())),
             };
             let child_path = if path.is_empty() {
                 name.clone()
             } else {
                 format!("{path}::{name}")
             };
-            let child = self.add(folder, child, child_path, own)?;
+            let child = self.add(files, child, child_path, own)?;
             self.modules[own].children.insert(name, child);
         }
         Ok(own)
@@ -111,6 +132,18 @@ impl Crate {
     /// The number of the module at `path`.
     pub(crate) fn find(&self, path: &str) -> Option<usize> {
         self.modules.iter().position(|module| module.path == path)
+    }
+
+    /// The direct child of the module path `folder` that `module` is or lies in.
+    pub(crate) fn child_of(&self, folder: &str, module: usize) -> Option<&str> {
+        let path = self.modules[module].path.as_str();
+        let inner = if folder.is_empty() {
+            path
+        } else {
+            path.strip_prefix(folder)?.strip_prefix("::")?
+        };
+        let first = inner.split("::").next()?;
+        (!first.is_empty()).then_some(first)
     }
 
     fn resolve_all(&self) -> Vec<Import> {
@@ -218,6 +251,22 @@ impl Module {
             .count();
         count > 1
     }
+}
+
+/// All Rust files below `folder`, by path relative to the first folder.
+fn read_sources(folder: &Path, inner: &Path, files: &mut HashMap<PathBuf, String>) -> Outcome {
+    let failed = |e: std::io::Error| format!("{}: {e}", folder.join(inner).display());
+    for entry in std::fs::read_dir(folder.join(inner)).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = inner.join(entry.file_name());
+        if entry.path().is_dir() {
+            read_sources(folder, &path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(entry.path()).map_err(failed)?;
+            files.insert(path, text);
+        }
+    }
+    Ok(())
 }
 
 /// Names of `mod name;`.

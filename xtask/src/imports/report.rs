@@ -26,7 +26,7 @@ impl Folder {
     /// Measures the folder at the module path `path` (empty for the crate); none where there is no such folder.
     pub(crate) fn measure(tree: &Crate, path: &str) -> Option<Self> {
         let own = tree.find(path)?;
-        let child_of = |module: usize| child(path, &tree.modules[module].path);
+        let child_of = |module: usize| tree.child_of(path, module);
         let mut children: Vec<String> = (0..tree.modules.len())
             .filter_map(child_of)
             .map(String::from)
@@ -84,17 +84,6 @@ impl Folder {
             places,
         })
     }
-}
-
-/// The direct child of `folder` that `path` lies in.
-fn child<'a>(folder: &str, path: &'a str) -> Option<&'a str> {
-    let inner = if folder.is_empty() {
-        path
-    } else {
-        path.strip_prefix(folder)?.strip_prefix("::")?
-    };
-    let first = inner.split("::").next()?;
-    (!first.is_empty()).then_some(first)
 }
 
 fn file_cycles(tree: &Crate, graph: &Graph) -> Vec<Vec<String>> {

@@ -1,6 +1,4 @@
-//! Links between the project's own texts lead somewhere.
-//!
-//! Only relative links are followed: files, and headings within them. The web is not asked.
+//! Relative links between the project's texts: the file and the heading must exist. Links to the web are not checked.
 
 use std::path::Path;
 
@@ -19,7 +17,7 @@ pub(crate) fn check(file: &Path, text: &str) -> Vec<(usize, String)> {
             folder.join(path)
         };
         if !other.exists() {
-            found.push((line, format!("link to `{path}`, which is not there")));
+            found.push((line, format!("link to `{path}`, which does not exist")));
         } else if !heading.is_empty() && !has_heading(&other, heading) {
             found.push((
                 line,
@@ -94,6 +92,6 @@ mod tests {
 
     #[test]
     fn headings_become_anchors() {
-        assert_eq!(anchor("Which room? (guess)"), "which-room-guess");
+        assert_eq!(anchor("Which module? (guess)"), "which-module-guess");
     }
 }

@@ -1,16 +1,18 @@
-//! `cargo xtask tidy`: the house rules that the compiler does not know.
+//! `cargo xtask tidy`: the rules of the house that the compiler does not check.
 //!
-//! Each check is a function from a file to violations, and all of them also run as a test, so that
-//! `cargo test` tells as early as `cargo xtask ci`. The rules are data where they can be: rooms in
-//! [`rooms`], limits as constants here. A rule that must bend says so in the code it bends for:
-//! a function longer than the limit carries `// long function: REASON` in the comment above it.
+//! Most checks are functions from a file to violations; the order of modules is checked for the whole crate. All run
+//! as a test, too, so `cargo test` fails as early as `cargo xtask ci`. Rules are data where possible: imports of top
+//! modules in [`modules`], the order inside folders in [`layers`], limits as constants here. An exception stands in
+//! the code: a function longer than the limit carries `// long function: REASON` in the comment above it.
 
+mod layers;
 mod links;
-mod rooms;
+mod modules;
 
 use std::path::{Path, PathBuf};
 
 use crate::code::source::{Source, is_test_file};
+use crate::code::tree::Crate;
 use crate::process::{Outcome, root};
 
 /// Lines of a file outside its tests.
@@ -20,7 +22,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// The shortest reason worth writing.
 const REASON_CHARS_MIN: usize = 15;
 
-/// Folders that hold what is built or fetched, not what is written.
+/// Folders of built or fetched files.
 const NOT_OURS: [&str; 5] = [
     ".git",
     "target",
@@ -28,15 +30,15 @@ const NOT_OURS: [&str; 5] = [
     "nilometer-data",
     "__pycache__",
 ];
-/// Names of files that are text of ours.
+/// Extensions of text files.
 const TEXT: [&str; 15] = [
     "rs", "md", "toml", "py", "js", "mjs", "go", "java", "xml", "json", "txt", "csv", "script",
     "yml", "run",
 ];
-/// Files made by tools, not by hand.
+/// Files written by tools.
 const GENERATED: [&str; 3] = ["Cargo.lock", "package-lock.json", "go.sum"];
 
-/// A rule that a line breaks.
+/// A line that breaks a rule.
 #[derive(Debug)]
 pub(crate) struct Violation {
     path: String,
@@ -44,12 +46,12 @@ pub(crate) struct Violation {
     message: String,
 }
 
-/// Checks everything; an error lists what was found.
+/// Runs every check and prints the violations.
 pub(crate) fn run() -> Outcome {
     let files = files(&root())?;
     let violations = check_all(&files)?;
     if violations.is_empty() {
-        println!("tidy: {} files, nothing to say", files.len());
+        println!("tidy: {} files, no violations", files.len());
         return Ok(());
     }
     for Violation {
@@ -86,10 +88,18 @@ fn check_all(files: &[PathBuf]) -> Outcome<Vec<Violation>> {
             message,
         }));
     }
+    let sources = "crates/nilometer/src";
+    let tree = Crate::load(&base.join(sources))?;
+    let found = layers::check(&tree, layers::LAYERED).into_iter();
+    violations.extend(found.map(|(file, line, message)| Violation {
+        path: format!("{sources}/{file}"),
+        line,
+        message,
+    }));
     Ok(violations)
 }
 
-/// All files of ours under `folder`, in order.
+/// All text files under `folder`, sorted, without built and fetched ones.
 fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -120,7 +130,7 @@ fn is_text(path: &Path, name: &str) -> bool {
     known && !GENERATED.contains(&name)
 }
 
-/// What holds for every text: clean line ends, and no word of the machine it was written on.
+/// Rules for every text: clean line ends, no path of one machine.
 fn check_text(path: &str, text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -144,7 +154,7 @@ fn check_text(path: &str, text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The start of a path into somebody's home or work folder.
+/// The kind of folder that an absolute path in `line` leads into, if it exists on one machine only.
 fn absolute_home(line: &str) -> Option<&'static str> {
     // In two parts, so that this file does not break its own rule.
     const PLACES: [(&str, &str); 4] = [
@@ -169,7 +179,7 @@ fn absolute_home(line: &str) -> Option<&'static str> {
     })
 }
 
-/// What holds for Rust.
+/// Rules for Rust files.
 fn check_rust(path: &str, text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let source = Source::new(text);
@@ -191,7 +201,7 @@ fn check_rust(path: &str, text: &str) -> Vec<(usize, String)> {
     }
     found.extend(long_functions(&source));
     if !path.starts_with("xtask/") {
-        found.extend(rooms::check(path, &source));
+        found.extend(modules::check(path, &source));
     }
     found
 }
@@ -235,11 +245,11 @@ mod tests {
     fn the_house_is_tidy() {
         let files = files(&root()).expect("readable");
         let violations = check_all(&files).expect("readable");
-        let told: Vec<String> = violations
+        let lines: Vec<String> = violations
             .iter()
             .map(|v| format!("{}:{}: {}", v.path, v.line, v.message))
             .collect();
-        assert!(told.is_empty(), "\n{}\n", told.join("\n"));
+        assert!(lines.is_empty(), "\n{}\n", lines.join("\n"));
     }
 
     #[test]
@@ -263,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn text_knows_no_machine() {
+    fn text_names_no_path_of_one_machine() {
         let bad = format!("see {}somebody/notes\n", concat!("/ho", "me/"));
         assert_eq!(check_text("x.md", &bad).len(), 1);
         assert_eq!(check_text("x.md", "docs/home/ and x \n").len(), 1);

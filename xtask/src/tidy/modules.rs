@@ -1,42 +1,43 @@
-//! Who may know whom: the table of rooms, and the check that nobody imports what it must not.
+//! Which paths a crate or module must not name, and which modules of `nilometer` a module may name.
 //!
-//! The crates' dependencies already forbid most of it; this table forbids the rest: what of the
-//! standard library a crate may touch, and which rooms of `nilometer` a room may name. A room is a
-//! folder (or file) directly under `crates/nilometer/src`. The reasons are in `ARCHITECTURE.md`.
+//! The crates' dependencies forbid most of it; this table forbids the rest: what of the standard library a crate may
+//! use, and which top modules of `nilometer` a top module may name. A top module is a folder or file directly under
+//! `crates/nilometer/src`. The order inside folders is checked by [`super::layers`]. The reasons are in
+//! `ARCHITECTURE.md`.
 
 use crate::code::paths::named_paths;
 use crate::code::source::{Source, tokens};
 
-/// What one folder must not name.
+/// What one folder may name.
 pub(crate) struct Rule {
-    /// Folder or file the rule is about, relative to the root.
+    /// Folder or file, relative to the root.
     pub(crate) place: &'static str,
     /// Path prefixes outside its crate that it must not name.
     pub(crate) never: &'static [&'static str],
-    /// Rooms of its own crate it may name (beside itself); none means any.
-    pub(crate) rooms: Option<&'static [&'static str]>,
+    /// Top modules of its own crate that it may name (beside itself); none means any.
+    pub(crate) modules: Option<&'static [&'static str]>,
 }
 
-/// Rooms everybody may name: they hold no behaviour, only what is passed around.
+/// Top modules that every module may name: types that are passed around, without behaviour.
 const COMMON: [&str; 5] = ["budget", "error", "insertion", "limits", "validation"];
 
-/// Names that `nilometer`'s root re-exports, and the room each belongs to.
+/// Names that `nilometer`'s root re-exports, and the module of each.
 const REEXPORTS: [(&str, &str); 3] = [
     ("Error", "error"),
     ("ErrorCode", "error"),
     ("Result", "error"),
 ];
 
-/// The only rooms of `timeseries` that `query` may name.
+/// The only modules of `timeseries` that `query` may name.
 const TIMESERIES_FOR_QUERY: [&str; 2] = ["unpack", "rewrite"];
 
-/// Modules of `nilometer`'s root that may name `commands`.
+/// Top modules that may name `commands`.
 const MAY_RUN_COMMANDS: [&str; 1] = ["database"];
 
-/// Words that mean the layer above, which storage must not know.
+/// Words of the layer above, which storage must not use.
 const STORAGE_NEVER_SAYS: [&str; 3] = ["collection", "bucket", "command"];
 
-/// Facts and values that lie in a forbidden place: what the program was built for, an address.
+/// Constants and plain values below a forbidden prefix: the build target, an address.
 const HARMLESS: [&str; 3] = [
     "std::env::consts",
     "std::net::SocketAddr",
@@ -67,7 +68,7 @@ pub(crate) const RULES: &[Rule] = &[
             "nilometer_storage",
             "nilometer_server",
         ],
-        rooms: None,
+        modules: None,
     },
     Rule {
         place: "crates/nilometer-storage/src",
@@ -78,17 +79,17 @@ pub(crate) const RULES: &[Rule] = &[
             "nilometer_server",
             "std::net",
         ],
-        rooms: None,
+        modules: None,
     },
     Rule {
         place: "crates/nilometer/src",
         never: &["std::env", "clap", "nilometer_server"],
-        rooms: None,
+        modules: None,
     },
     Rule {
         place: "crates/nilometer/src",
         never: NETWORK,
-        rooms: None,
+        modules: None,
     },
     Rule {
         place: "crates/nilometer/src/geo",
@@ -99,7 +100,7 @@ pub(crate) const RULES: &[Rule] = &[
             "std::time",
             "rand",
         ],
-        rooms: Some(&["geo"]),
+        modules: Some(&["geo"]),
     },
     Rule {
         place: "crates/nilometer/src/eval",
@@ -110,17 +111,17 @@ pub(crate) const RULES: &[Rule] = &[
             "std::time",
             "rand",
         ],
-        rooms: Some(&["eval", "geo"]),
+        modules: Some(&["eval", "geo"]),
     },
     Rule {
         place: "crates/nilometer/src/catalog",
         never: &[],
-        rooms: Some(&["catalog", "config", "operation", "stats"]),
+        modules: Some(&["catalog", "config", "operation", "stats"]),
     },
     Rule {
         place: "crates/nilometer/src/index",
         never: &[],
-        rooms: Some(&[
+        modules: Some(&[
             "index",
             "catalog",
             "eval",
@@ -133,7 +134,7 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         place: "crates/nilometer/src/write",
         never: &[],
-        rooms: Some(&[
+        modules: Some(&[
             "write",
             "catalog",
             "index",
@@ -147,7 +148,7 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         place: "crates/nilometer/src/timeseries",
         never: &[],
-        rooms: Some(&[
+        modules: Some(&[
             "timeseries",
             "write",
             "catalog",
@@ -162,7 +163,7 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         place: "crates/nilometer/src/query",
         never: &[],
-        rooms: Some(&[
+        modules: Some(&[
             "query",
             "ids",
             "session",
@@ -180,12 +181,12 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         place: "crates/nilometer/src/auth",
         never: NETWORK,
-        rooms: Some(&["auth", "catalog", "config", "operation", "stats"]),
+        modules: Some(&["auth", "catalog", "config", "operation", "stats"]),
     },
     Rule {
         place: "crates/nilometer/src/background",
         never: &[],
-        rooms: Some(&[
+        modules: Some(&[
             "background",
             "catalog",
             "index",
@@ -200,11 +201,11 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         place: "crates/nilometer-server/src",
         never: &["nilometer_storage"],
-        rooms: None,
+        modules: None,
     },
 ];
 
-/// Everything in `source`, the file at `path`, that the table forbids: line and message.
+/// Paths in `source`, the file at `path`, that the table forbids: line and message.
 pub(crate) fn check(path: &str, source: &Source) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let paths = named_paths(path, &source.code);
@@ -215,8 +216,8 @@ pub(crate) fn check(path: &str, source: &Source) -> Vec<(usize, String)> {
                 let message = format!("{} must not name `{prefix}`", rule.place);
                 found.push((source.line_of(*offset), message));
             }
-            if let Some(room) = forbidden_room(rule, named) {
-                let message = format!("{} must not name the room `{room}`", rule.place);
+            if let Some(module) = forbidden_module(rule, named) {
+                let message = format!("{} must not name the module `{module}`", rule.place);
                 found.push((source.line_of(*offset), message));
             }
         }
@@ -232,22 +233,22 @@ pub(crate) fn check(path: &str, source: &Source) -> Vec<(usize, String)> {
     found
 }
 
-/// The rules that are about more than one room naming another.
+/// Rules between particular modules.
 fn special_case(path: &str, named: &str) -> Option<String> {
-    let own_room = room_of(path)?;
+    let own_module = top_module(path)?;
     let mut parts = named.strip_prefix("crate::")?.split("::");
-    let (room, inner) = (parts.next()?, parts.next().unwrap_or("*"));
-    if room == "commands" && own_room != "commands" && !MAY_RUN_COMMANDS.contains(&own_room) {
+    let (module, inner) = (parts.next()?, parts.next().unwrap_or("*"));
+    if module == "commands" && own_module != "commands" && !MAY_RUN_COMMANDS.contains(&own_module) {
         return Some(format!(
-            "only {MAY_RUN_COMMANDS:?} may name the room `commands`"
+            "only {MAY_RUN_COMMANDS:?} may name the module `commands`"
         ));
     }
-    if own_room == "query" && room == "timeseries" && !TIMESERIES_FOR_QUERY.contains(&inner) {
+    if own_module == "query" && module == "timeseries" && !TIMESERIES_FOR_QUERY.contains(&inner) {
         return Some(format!(
             "of `timeseries`, `query` may name only {TIMESERIES_FOR_QUERY:?}, not `{inner}`"
         ));
     }
-    if own_room == "timeseries" && room == "write" && inner != "update" {
+    if own_module == "timeseries" && module == "write" && inner != "update" {
         return Some(format!(
             "of `write`, `timeseries` may name only `update`, not `{inner}`"
         ));
@@ -274,22 +275,22 @@ fn words_of_the_layer_above(source: &Source) -> Vec<(usize, String)> {
     found
 }
 
-/// The room that `named` lies in, when the rule does not allow it.
-fn forbidden_room<'a>(rule: &Rule, named: &'a str) -> Option<&'a str> {
-    let allowed = rule.rooms?;
+/// The top module of `named` if the rule does not allow it.
+fn forbidden_module<'a>(rule: &Rule, named: &'a str) -> Option<&'a str> {
+    let allowed = rule.modules?;
     let first = named.strip_prefix("crate::")?.split("::").next()?;
-    let room = REEXPORTS
+    let module = REEXPORTS
         .iter()
         .find(|(name, _)| *name == first)
-        .map_or(first, |(_, room)| *room);
-    let known = allowed.contains(&room) || COMMON.contains(&room);
-    // Macros exported at the root have no room.
+        .map_or(first, |(_, module)| *module);
+    let known = allowed.contains(&module) || COMMON.contains(&module);
+    // Macros exported at the root have no module.
     let is_macro = named.ends_with('!');
     (!known && !is_macro).then_some(first)
 }
 
-/// The room of a file of `nilometer`: the folder or file directly under `src`.
-fn room_of(path: &str) -> Option<&str> {
+/// The top module of a file of `nilometer`: the folder or file directly under `src`.
+fn top_module(path: &str) -> Option<&str> {
     let inner = path.strip_prefix("crates/nilometer/src/")?;
     let first = inner.split('/').next()?;
     Some(first.strip_suffix(".rs").unwrap_or(first))
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_may_name_what_lies_below_it() {
+    fn a_module_may_name_lower_modules() {
         let text = "use crate::{Error, catalog::{Catalog, views}};\nuse crate::eval::matcher;\n";
         assert_eq!(
             messages("crates/nilometer/src/index/build.rs", text),
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_must_not_name_what_lies_above_it() {
+    fn a_module_must_not_name_higher_modules() {
         for (path, text) in [
             (
                 "crates/nilometer/src/catalog/mod.rs",
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_query_needs_of_timeseries_is_allowed() {
+    fn query_may_name_its_part_of_timeseries() {
         let text = "use crate::timeseries::{rewrite::Predicate, unpack};";
         assert_eq!(
             messages("crates/nilometer/src/query/planner/rules.rs", text),
