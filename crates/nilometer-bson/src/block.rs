@@ -1,7 +1,7 @@
-//! Columns in memory: what a compressed column decodes into and what filters and group kernels read.
+//! Decoded columns in memory: input of filter and group kernels.
 //!
-//! A [`ColumnBlock`] holds the values of one field for a run of measurements, missing ones included, so that position `i`
-//! means the same measurement in every block of a bucket.
+//! A [`ColumnBlock`] holds the values of one field for consecutive measurements, missing ones
+//! included, so position `i` is the same measurement in every block of a bucket.
 //!
 //! ```text
 //! len 5        data      Int32 [7, 7, 0, 9, 9]          one vector per type; a missing place holds anything
@@ -14,10 +14,10 @@
 //!              Missing      nothing there at all
 //! ```
 //!
-//! The values of a dictionary are all different, as bytes: equal codes are equal values, though two numbers of different
-//! types in it may still compare equal.
+//! The values of a dictionary are distinct as bytes: equal codes mean equal values, but two numbers
+//! of different types may still compare equal.
 //!
-//! Blocks do not compare or hash; order and equality of values are other modules' business.
+//! Blocks have no comparison or hash; see [`crate::order`] for values.
 
 mod builder;
 
@@ -28,7 +28,7 @@ use crate::value::{ObjectId, Timestamp, Value, ValueRef};
 pub use builder::ColumnBlockBuilder;
 pub(crate) use builder::Interner;
 
-/// A bitmap with one bit for each value of a block, set where the value is there.
+/// A bitmap with one bit for each value of a block, set if the value is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Presence {
     words: Vec<u64>,
@@ -36,7 +36,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// A bitmap of `len` values that are all there.
+    /// Creates a bitmap of `len` present values.
     pub fn all(len: usize) -> Self {
         let mut words = vec![u64::MAX; len.div_ceil(64)];
         if let (Some(last), 1..) = (words.last_mut(), len % 64) {
@@ -45,19 +45,19 @@ impl Presence {
         Presence { words, len }
     }
 
-    /// Whether value `at` is there.
+    /// True if value `at` is present.
     pub fn get(&self, at: usize) -> bool {
         self.words
             .get(at / 64)
             .is_some_and(|word| word >> (at % 64) & 1 == 1)
     }
 
-    /// The bits, 64 values to a word, lowest first; bits behind the last value are 0.
+    /// Returns the bits, 64 values to a word, lowest first; bits after the last value are 0.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// How many values are there.
+    /// Returns the number of present values.
     pub fn count(&self) -> usize {
         self.words
             .iter()
@@ -72,7 +72,7 @@ impl Presence {
     }
 }
 
-/// A [`Presence`] that is only made once something is missing.
+/// Builder of a [`Presence`], which allocates once a value is missing.
 #[derive(Debug, Clone)]
 pub(crate) struct PresenceBuilder {
     presence: Option<Presence>,
@@ -87,7 +87,7 @@ impl PresenceBuilder {
         }
     }
 
-    /// Takes out the values from `at` on whose bits are set.
+    /// Marks the values from `at` on whose bits are set as missing.
     pub(crate) fn clear_bits(&mut self, at: usize, bits: u64) {
         let words = &mut self.get_mut().words;
         let shift = at % 64;
@@ -101,7 +101,7 @@ impl PresenceBuilder {
         }
     }
 
-    /// Takes out `count` values from `at` on.
+    /// Marks `count` values from `at` on as missing.
     pub(crate) fn clear_range(&mut self, at: usize, count: usize) {
         let end = at + count;
         let mut at = at;
@@ -121,18 +121,18 @@ impl PresenceBuilder {
     }
 }
 
-/// The values of a block. Places without a value hold anything.
+/// The values of a block. Positions without a value hold arbitrary data.
 #[derive(Debug, Clone)]
 pub enum BlockData {
-    /// No value is there.
+    /// All values are missing.
     Missing,
-    /// Every value that is there is this one.
+    /// All present values are this one.
     Constant(Value),
     /// 32-bit integers.
     Int32(Vec<i32>),
     /// 64-bit integers.
     Int64(Vec<i64>),
-    /// The same where all of them fit into 16 bits.
+    /// 64-bit integers that all fit into 16 bits.
     ShortInt64(Vec<i16>),
     /// Doubles.
     Double(Vec<f64>),
@@ -144,19 +144,19 @@ pub enum BlockData {
     Timestamp(Vec<Timestamp>),
     /// ObjectIds.
     ObjectId(Vec<ObjectId>),
-    /// Values by number.
+    /// Distinct values with a code for each position.
     Dictionary {
-        /// For each place an index into `values`.
+        /// For each position an index into `values`.
         codes: Vec<u32>,
-        /// Different values, in order of first appearance.
+        /// Distinct values, in order of first appearance.
         values: Vec<Value>,
     },
-    /// Values of any type; [`Value::Missing`] where none is there.
+    /// Values of any type; [`Value::Missing`] where there is none.
     Mixed(Vec<Value>),
 }
 
 impl BlockData {
-    /// Bytes of one place, without what its value has elsewhere.
+    /// Returns the bytes of one position, without heap data of its value.
     fn place_bytes(&self) -> usize {
         match self {
             Self::Missing | Self::Constant(_) => 0,
@@ -170,7 +170,7 @@ impl BlockData {
     }
 }
 
-/// The values of one field for a run of measurements. See the module.
+/// The values of one field for consecutive measurements. See the module.
 #[derive(Debug, Clone)]
 pub struct ColumnBlock {
     len: usize,
@@ -179,12 +179,12 @@ pub struct ColumnBlock {
 }
 
 impl ColumnBlock {
-    /// A block in which nothing is there.
+    /// Creates a block of `len` missing values.
     pub fn missing(len: usize) -> Self {
         Self::from_parts(len, BlockData::Missing, None)
     }
 
-    /// A block of one value, `len` times.
+    /// Creates a block of one value, `len` times.
     pub fn constant(len: usize, value: Value) -> Self {
         if value.is_missing() {
             return Self::missing(len);
@@ -192,32 +192,32 @@ impl ColumnBlock {
         Self::from_parts(len, BlockData::Constant(value), None)
     }
 
-    /// Dates of which none is missing: a time column.
+    /// Creates a block of dates without gaps: a time column.
     pub fn from_datetimes(values: Vec<i64>) -> Self {
         Self::from_parts(values.len(), BlockData::DateTime(values), None)
     }
 
-    /// Ints of which none is missing.
+    /// Creates a block of ints without gaps.
     pub fn from_i32s(values: Vec<i32>) -> Self {
         Self::from_parts(values.len(), BlockData::Int32(values), None)
     }
 
-    /// Longs of which none is missing.
+    /// Creates a block of longs without gaps.
     pub fn from_i64s(values: Vec<i64>) -> Self {
         Self::from_parts(values.len(), BlockData::Int64(values), None)
     }
 
-    /// Doubles of which none is missing.
+    /// Creates a block of doubles without gaps.
     pub fn from_f64s(values: Vec<f64>) -> Self {
         Self::from_parts(values.len(), BlockData::Double(values), None)
     }
 
-    /// Bools of which none is missing.
+    /// Creates a block of bools without gaps.
     pub fn from_bools(values: Vec<bool>) -> Self {
         Self::from_parts(values.len(), BlockData::Bool(values), None)
     }
 
-    /// The block a list of values makes.
+    /// Creates a block from a list of values, in the best form.
     pub fn from_values(values: &[Value]) -> Self {
         let mut builder = ColumnBlockBuilder::new();
         for value in values {
@@ -235,38 +235,38 @@ impl ColumnBlock {
         }
     }
 
-    /// How many places it has, missing ones included.
+    /// Returns the number of positions, missing values included.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no places.
+    /// True if it has no positions.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The values, by form.
+    /// Returns the values, by form.
     pub fn data(&self) -> &BlockData {
         &self.data
     }
 
-    /// Which values are there, if any is missing and any is not: `None` for a block without gaps, and for one that is all
-    /// missing ([`is_all_missing`](Self::is_all_missing)).
+    /// Returns which values are present, if some are present and some missing: `None` for a block
+    /// without gaps, and for one that is all missing ([`is_all_missing`](Self::is_all_missing)).
     pub fn presence(&self) -> Option<&Presence> {
         self.presence.as_ref()
     }
 
-    /// Whether nothing is there.
+    /// True if all values are missing.
     pub fn is_all_missing(&self) -> bool {
         matches!(self.data, BlockData::Missing)
     }
 
-    /// Whether every value is there.
+    /// True if all values are present.
     pub fn is_all_present(&self) -> bool {
         self.presence.is_none() && !self.is_all_missing()
     }
 
-    /// Whether value `at` is missing, or beyond the end.
+    /// True if value `at` is missing or beyond the end.
     pub fn is_missing(&self, at: usize) -> bool {
         if at >= self.len || self.is_all_missing() {
             return true;
@@ -276,7 +276,7 @@ impl ColumnBlock {
             .is_some_and(|presence| !presence.get(at))
     }
 
-    /// How many values are there.
+    /// Returns the number of present values.
     pub fn present_count(&self) -> usize {
         match &self.presence {
             _ if self.is_all_missing() => 0,
@@ -285,7 +285,7 @@ impl ColumnBlock {
         }
     }
 
-    /// Value `at`; missing beyond the end.
+    /// Returns value `at`; missing beyond the end.
     pub fn value(&self, at: usize) -> ValueRef<'_> {
         if self.is_missing(at) {
             return ValueRef::Missing;
@@ -313,7 +313,7 @@ impl ColumnBlock {
         value.unwrap_or(ValueRef::Missing)
     }
 
-    /// Value `at`, owned: shares what the block shares.
+    /// Returns value `at`, owned; shares heap data with the block.
     pub fn to_value(&self, at: usize) -> Value {
         if self.is_missing(at) {
             return Value::Missing;
@@ -329,17 +329,17 @@ impl ColumnBlock {
         }
     }
 
-    /// All values in order, missing ones included.
+    /// Returns all values in order, missing ones included.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = ValueRef<'_>> + '_ {
         (0..self.len).map(|at| self.value(at))
     }
 
-    /// All values, owned.
+    /// Returns all values, owned.
     pub fn to_values(&self) -> Vec<Value> {
         (0..self.len).map(|at| self.to_value(at)).collect()
     }
 
-    /// 32-bit integers, if that is what the block holds.
+    /// Returns the 32-bit integers, if the block has that form.
     pub fn as_i32(&self) -> Option<&[i32]> {
         match &self.data {
             BlockData::Int32(values) => Some(values),
@@ -347,7 +347,7 @@ impl ColumnBlock {
         }
     }
 
-    /// 64-bit integers, if the block holds them as such.
+    /// Returns the 64-bit integers, if the block has that form.
     pub fn as_i64(&self) -> Option<&[i64]> {
         match &self.data {
             BlockData::Int64(values) => Some(values),
@@ -355,7 +355,7 @@ impl ColumnBlock {
         }
     }
 
-    /// Doubles, if that is what the block holds.
+    /// Returns the doubles, if the block has that form.
     pub fn as_f64(&self) -> Option<&[f64]> {
         match &self.data {
             BlockData::Double(values) => Some(values),
@@ -363,7 +363,7 @@ impl ColumnBlock {
         }
     }
 
-    /// Dates in milliseconds, if that is what the block holds.
+    /// Returns the dates in milliseconds, if the block has that form.
     pub fn as_datetime(&self) -> Option<&[i64]> {
         match &self.data {
             BlockData::DateTime(values) => Some(values),
@@ -371,7 +371,7 @@ impl ColumnBlock {
         }
     }
 
-    /// The one value, if there is just one.
+    /// Returns the value of a constant block.
     pub fn as_constant(&self) -> Option<&Value> {
         match &self.data {
             BlockData::Constant(value) => Some(value),
@@ -379,7 +379,8 @@ impl ColumnBlock {
         }
     }
 
-    /// The one value all measurements have, if they do and that is easily seen; numbers alike to the bit.
+    /// Returns the value that all positions share, if this is cheap to detect; numbers must be
+    /// identical bit by bit.
     pub fn common_value(&self) -> Option<Value> {
         fn same<T: Copy + PartialEq>(values: &[T]) -> Option<T> {
             let first = *values.first()?;
@@ -402,7 +403,7 @@ impl ColumnBlock {
         }
     }
 
-    /// Codes and the values they stand for, if the block has them.
+    /// Returns codes and values, if the block is a dictionary.
     pub fn as_dictionary(&self) -> Option<(&[u32], &[Value])> {
         match &self.data {
             BlockData::Dictionary { codes, values } => Some((codes, values)),
@@ -410,7 +411,8 @@ impl ColumnBlock {
         }
     }
 
-    /// The smallest and the greatest value, where all are of one numeric or time type. NaN is the smallest double.
+    /// Returns the smallest and greatest value if all are of one numeric or time type. NaN is the
+    /// smallest double.
     pub fn min_max(&self) -> Option<(Value, Value)> {
         let range = |values: &[i64]| self.range(values, i64::cmp);
         match &self.data {
@@ -477,7 +479,7 @@ impl ColumnBlock {
         range
     }
 
-    /// About how much memory it takes, in bytes. Shared values count in full.
+    /// Returns the approximate memory use in bytes. Shared values count in full.
     pub fn size_bytes(&self) -> usize {
         let each = self.data.place_bytes();
         let presence = self
@@ -487,7 +489,7 @@ impl ColumnBlock {
         size_of::<Self>() + each * self.len + presence
     }
 
-    /// The places `range`, cut to the block.
+    /// Returns the positions `range`, clipped to the block.
     pub fn slice(&self, range: Range<usize>) -> ColumnBlock {
         let end = range.end.min(self.len);
         let start = range.start.min(end);
@@ -497,7 +499,7 @@ impl ColumnBlock {
         }
     }
 
-    /// Numbers without gaps are copied in one go.
+    /// Fast path of [`slice`](Self::slice) for numbers without gaps, copied as one slice.
     fn slice_full(&self, range: Range<usize>) -> Option<ColumnBlock> {
         fn cut<T: Copy>(values: &[T], range: Range<usize>) -> Option<Vec<T>> {
             values.get(range).map(<[T]>::to_vec)
@@ -517,7 +519,7 @@ impl ColumnBlock {
         Some(ColumnBlock::from_parts(len, data, None))
     }
 
-    /// The places `indices`, in that order; places beyond the end are missing.
+    /// Returns the positions `indices`, in that order; positions beyond the end are missing.
     pub fn select(&self, indices: &[u32]) -> ColumnBlock {
         self.gather(indices.len(), indices.iter().map(|at| *at as usize))
     }
@@ -554,7 +556,7 @@ impl ColumnBlock {
         ColumnBlock::from_parts(len, data, presence.finish())
     }
 
-    /// The same values, longs in 16 bits if all of them fit.
+    /// Converts longs to 16 bits if all of them fit.
     pub fn shortened(mut self) -> ColumnBlock {
         if let BlockData::Int64(values) = &self.data {
             let shorts: Result<Vec<i16>, _> = values.iter().map(|v| i16::try_from(*v)).collect();
@@ -565,7 +567,7 @@ impl ColumnBlock {
         self
     }
 
-    /// The same values with a constant written out: a vector for the types that have one, else codes.
+    /// Expands a constant into a vector, or into a dictionary for types without one.
     pub fn flatten(self) -> ColumnBlock {
         let BlockData::Constant(value) = self.data else {
             return self;
@@ -642,7 +644,7 @@ mod tests {
                     let mut builder = ColumnBlockBuilder::new();
                     let mut expected = Vec::new();
                     for part in [first, second, third] {
-                        // Not the first, and one beyond the end.
+                        // Not the first position, and one beyond the end.
                         let from = part.len().min(1);
                         builder.append(&block(part).shortened(), from..part.len() + 1);
                         expected.extend(part.iter().skip(1).cloned());

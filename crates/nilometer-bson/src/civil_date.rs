@@ -74,22 +74,23 @@ impl CivilDateTime {
         }
     }
 
-    /// The day of the year, 1 to 366.
+    /// Returns the day of the year, 1 to 366.
     pub fn day_of_year(&self) -> i64 {
         self.days - days_of_date(self.year, 1, 1) + 1
     }
 
-    /// The day of the week, 1 (Sunday) to 7.
+    /// Returns the day of the week, 1 (Sunday) to 7.
     pub fn day_of_week(&self) -> i64 {
         sunday_based(self.days) + 1
     }
 
-    /// The week of the year, 0 to 53. Weeks start on Sunday; days before the first Sunday are week 0.
+    /// Returns the week of the year, 0 to 53. Weeks start on Sunday; days before the first Sunday
+    /// are week 0.
     pub fn week(&self) -> i64 {
         (self.day_of_year() - 1 + 7 - sunday_based(self.days)) / 7
     }
 
-    /// The ISO week date.
+    /// Returns the ISO week date.
     pub fn iso_week(&self) -> IsoWeek {
         let weekday = (self.days + 3).rem_euclid(7) + 1;
         // The year of a week is the year of its Thursday.
@@ -103,12 +104,13 @@ impl CivilDateTime {
     }
 }
 
-/// Days since Sunday, 0 to 6.
+/// Returns the days since Sunday, 0 to 6.
 fn sunday_based(days: i64) -> i64 {
     (days + 4).rem_euclid(7)
 }
 
-/// Days since 1970-01-01 of a date. Any year is allowed; month and day must be in range.
+/// Returns the days since 1970-01-01 of a date. Any year is allowed; month and day must be in
+/// range.
 pub fn days_of_date(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -138,13 +140,13 @@ pub fn date_of_days(days: i64) -> (i64, i64, i64) {
     (year, month, day)
 }
 
-/// Days since 1970-01-01 of the Monday that starts ISO week 1 of a year.
+/// Returns the days since 1970-01-01 of the Monday that starts ISO week 1 of a year.
 pub fn days_of_iso_year(year: i64) -> i64 {
     let fourth = days_of_date(year, 1, 4);
     fourth - (fourth + 3).rem_euclid(7)
 }
 
-/// Days in a month.
+/// Returns the days in a month.
 pub fn days_in_month(year: i64, month: i64) -> i64 {
     match month {
         4 | 6 | 9 | 11 => 30,

@@ -41,44 +41,44 @@ impl Default for Document {
     }
 }
 
-/// One element of a document: its value is decoded only when asked for.
+/// One element of a document. Its value is decoded on request.
 #[derive(Clone, Copy, Debug)]
 pub struct Element<'a> {
-    /// A whole word: what is moved around often should have no bytes that mean nothing. They are moved, too, in parts that
-    /// overlap, and the processor waits for each.
+    /// The type byte, widened to a word: a struct without padding is copied in whole words. With
+    /// padding it is copied in overlapping parts, and each causes a store-forwarding stall.
     type_code: usize,
     name: &'a [u8],
     value: &'a [u8],
 }
 
 impl<'a> Element<'a> {
-    /// The BSON type byte.
+    /// Returns the BSON type byte.
     #[inline]
     pub fn type_code(&self) -> u8 {
         self.type_code as u8
     }
 
-    /// The field name; empty if it is no UTF-8, which validated documents never have.
+    /// Returns the field name; empty if it is not UTF-8, which validated documents never contain.
     pub fn name(&self) -> &'a str {
         std::str::from_utf8(self.name).unwrap_or("")
     }
 
-    /// The field name's bytes.
+    /// Returns the field name's bytes.
     #[inline]
     pub fn name_bytes(&self) -> &'a [u8] {
         self.name
     }
 
-    /// The bytes of the value, without type and name.
+    /// Returns the bytes of the value, without type and name.
     #[inline]
     pub fn value_bytes(&self) -> &'a [u8] {
         self.value
     }
 
-    /// The value.
+    /// Returns the value.
     #[inline]
     pub fn value(&self) -> ValueRef<'a> {
-        // What measurements are made of, without a call.
+        // Fast path without a call for the types that measurements consist of.
         match (self.type_code(), self.value.first_chunk::<8>()) {
             (t::INT64, Some(bytes)) => ValueRef::Int64(i64::from_le_bytes(*bytes)),
             (t::DOUBLE, Some(bytes)) => ValueRef::Double(f64::from_le_bytes(*bytes)),
@@ -87,7 +87,8 @@ impl<'a> Element<'a> {
     }
 }
 
-/// True if names of equal length are the same. They are short: two words mostly tell without a call.
+/// True if two names of equal length are equal. Names are short: two words usually decide without a
+/// call to `memcmp`.
 #[inline]
 fn are_same(a: &[u8], b: &[u8]) -> bool {
     let ends = |name: &[u8]| {
@@ -101,13 +102,13 @@ fn are_same(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// The bytes before the first NUL.
+/// Returns the bytes before the first NUL.
 fn c_string(bytes: &[u8]) -> Option<&[u8]> {
     let (end, _) = find_nul(bytes)?;
     bytes.get(..end)
 }
 
-/// A length-prefixed, NUL-terminated string.
+/// Decodes a length-prefixed, NUL-terminated string.
 fn string(bytes: &[u8]) -> Option<&str> {
     let n = counted(bytes, 1)?;
     std::str::from_utf8(bytes.get(4..4 + n - 1)?).ok()
@@ -166,38 +167,40 @@ pub fn decode_value(type_code: u8, bytes: &[u8]) -> Option<ValueRef<'_>> {
     })
 }
 
-/// Walks the elements of a document; ends early on malformed bytes.
+/// Iterates over the elements of a document; ends early on malformed bytes.
 #[derive(Clone, Debug)]
 pub struct Elements<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Elements<'a> {
-    /// The bytes that have not been walked.
+    /// Returns the bytes not yet iterated.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The next element if it is called `name`; else none, and it stays the next. Who knows what comes saves looking
-    /// for the end of the name.
+    /// Returns the next element if its name is `name`; otherwise returns `None` and does not
+    /// advance. A caller that predicts the next name saves the search for the end of the name.
     #[inline]
     pub fn next_named(&mut self, name: &[u8]) -> Option<Element<'a>> {
         self.next_called(name.len(), |bytes| {
-            // A name that goes on is another one, and one that ends before holds a zero.
+            // A longer name differs at the terminator; a shorter one contains a zero byte within
+            // this length.
             let found = bytes.split_at_checked(name.len());
             found.is_some_and(|(found, rest)| rest.first() == Some(&0) && are_same(found, name))
         })
     }
 
-    /// The same for a name that was made ready for it.
+    /// [`next_named`](Self::next_named) with a prepared name.
     #[inline]
     pub fn next_known(&mut self, name: &KnownName) -> Option<Element<'a>> {
         self.next_called(name.len(), |bytes| name.begins(bytes))
     }
 
-    /// The next element if `find` knows its name, and what it found by it; else none, and it stays the next. `find` is given
-    /// what begins with the name, and tells the name's length, behind which there is a zero.
+    /// Returns the next element and the result of `find` if `find` recognises its name; otherwise
+    /// returns `None` and does not advance. `find` receives the bytes that begin with the name and
+    /// returns its result with the length of the name, which a zero byte follows.
     #[inline]
     pub fn next_found<T>(
         &mut self,
@@ -212,7 +215,8 @@ impl<'a> Elements<'a> {
         Some((self.step_over(type_code, after, length)?, found))
     }
 
-    /// The next element if what follows its type begins with a name of this length, as `is_it` tells.
+    /// Returns the next element if `is_it` accepts the bytes of its name and a terminator follows
+    /// at `length`.
     #[inline]
     fn next_called(
         &mut self,
@@ -226,7 +230,7 @@ impl<'a> Elements<'a> {
         self.step_over(type_code, after, length)
     }
 
-    /// Steps over the element of this type with a name of this length.
+    /// Advances over the element of this type whose name has this length.
     #[inline]
     fn step_over(&mut self, type_code: u8, after: &'a [u8], length: usize) -> Option<Element<'a>> {
         let (name, after) = after.split_at_checked(length)?;
@@ -258,7 +262,7 @@ impl<'a> DocRef<'a> {
     /// The empty document.
     pub const EMPTY: DocRef<'static> = DocRef(EMPTY);
 
-    /// The document at the start of `bytes`, if its length fits and its end byte is there.
+    /// Wraps the document at the start of `bytes`, if its length fits and its end byte is present.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         let n = counted(bytes, 5)?;
@@ -266,13 +270,13 @@ impl<'a> DocRef<'a> {
         (bytes.last() == Some(&0)).then_some(Self(bytes))
     }
 
-    /// All its bytes.
+    /// Returns the encoded bytes.
     #[inline]
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// The elements in order.
+    /// Returns the elements in order.
     #[inline]
     pub fn iter(self) -> Elements<'a> {
         Elements {
@@ -280,7 +284,7 @@ impl<'a> DocRef<'a> {
         }
     }
 
-    /// The elements from a place on where a walk has met one ([`DocRef::place_of`]).
+    /// Returns the elements from a position returned by [`DocRef::place_of`].
     #[inline]
     pub fn iter_from(self, place: usize) -> Elements<'a> {
         Elements {
@@ -288,13 +292,14 @@ impl<'a> DocRef<'a> {
         }
     }
 
-    /// Where a walk that has this left to walk is.
+    /// Returns the position of an iterator over this document.
     #[inline]
     pub fn place_of(self, walk: &Elements<'_>) -> usize {
         self.0.len().saturating_sub(walk.rest.len())
     }
 
-    /// The bytes of this document from where a document in it begins; `None` if that is not in it.
+    /// Returns the bytes of this document from the start of an embedded document on; `None` if
+    /// `inner` is not part of it.
     #[inline]
     pub fn onward(self, inner: DocRef<'_>) -> Option<&'a [u8]> {
         let at = inner
@@ -306,24 +311,25 @@ impl<'a> DocRef<'a> {
         (inner.0.len() <= onward.len()).then_some(onward)
     }
 
-    /// True when it has no element.
+    /// True if it has no element.
     pub fn is_empty(self) -> bool {
         self.0.len() <= 5
     }
 
-    /// The value of the first field called `name`; missing if there is none. Names are not paths.
+    /// Returns the value of the first field called `name`; missing if there is none. Names are not
+    /// paths.
     pub fn get(self, name: &str) -> ValueRef<'a> {
         self.iter()
             .find(|e| e.name_bytes() == name.as_bytes())
             .map_or(ValueRef::Missing, |e| e.value())
     }
 
-    /// True when a field called `name` is there.
+    /// True if a field called `name` is there.
     pub fn contains(self, name: &str) -> bool {
         self.iter().any(|e| e.name_bytes() == name.as_bytes())
     }
 
-    /// A copy that owns its bytes.
+    /// Returns a copy that owns its bytes.
     pub fn to_document(self) -> Document {
         Document {
             bytes: Arc::new(self.0.to_vec()),
@@ -342,17 +348,17 @@ impl<'a> IntoIterator for DocRef<'a> {
 }
 
 impl<'a> ArrayRef<'a> {
-    /// Reads `document` as an array: its names do not matter.
+    /// Interprets `document` as an array: its field names are ignored.
     pub fn new(document: DocRef<'a>) -> Self {
         Self(document)
     }
 
-    /// The elements in order.
+    /// Returns the elements in order.
     pub fn iter(self) -> impl Iterator<Item = ValueRef<'a>> + Clone + use<'a> {
         self.0.iter().map(|e| e.value())
     }
 
-    /// The element at `index`, missing if there are fewer.
+    /// Returns the element at `index`, missing if there are fewer.
     pub fn get(self, index: usize) -> ValueRef<'a> {
         self.0
             .iter()
@@ -360,29 +366,29 @@ impl<'a> ArrayRef<'a> {
             .map_or(ValueRef::Missing, |e| e.value())
     }
 
-    /// Number of elements, counted by walking.
+    /// Returns the number of elements. Iterates over all of them.
     pub fn len(self) -> usize {
         self.0.iter().count()
     }
 
-    /// True when it has no element.
+    /// True if it has no element.
     pub fn is_empty(self) -> bool {
         self.0.is_empty()
     }
 
-    /// The document form.
+    /// Returns the underlying document.
     pub fn as_document(self) -> DocRef<'a> {
         self.0
     }
 }
 
 impl Document {
-    /// The empty document.
+    /// Creates the empty document.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes bytes that hold exactly one well-framed document.
+    /// Takes bytes that are exactly one document with valid length and end byte.
     pub fn from_bytes(bytes: Vec<u8>) -> Option<Self> {
         let n = DocRef::new(&bytes)?.0.len();
         (n == bytes.len()).then(|| Self {
@@ -390,39 +396,39 @@ impl Document {
         })
     }
 
-    /// The document, borrowed.
+    /// Returns the document, borrowed.
     pub fn as_ref(&self) -> DocRef<'_> {
         DocRef(&self.bytes)
     }
 
-    /// All its bytes.
+    /// Returns the encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The bytes, copied only if they are shared.
+    /// Returns the bytes, copied only if they are shared.
     pub fn into_bytes(self) -> Vec<u8> {
         Arc::try_unwrap(self.bytes).unwrap_or_else(|shared| shared.as_ref().clone())
     }
 
-    /// The value of the first field called `name`; missing if there is none.
+    /// Returns the value of the first field called `name`; missing if there is none.
     pub fn get(&self, name: &str) -> ValueRef<'_> {
         self.as_ref().get(name)
     }
 
-    /// The elements in order.
+    /// Returns the elements in order.
     pub fn iter(&self) -> Elements<'_> {
         self.as_ref().iter()
     }
 
-    /// True when it has no element.
+    /// True if it has no element.
     pub fn is_empty(&self) -> bool {
         self.as_ref().is_empty()
     }
 }
 
 impl PartialEq for Document {
-    /// Equal bytes. Equality of values across numeric types is [`crate::order`]'s business.
+    /// Compares the bytes. For equality of values across numeric types see [`crate::order`].
     fn eq(&self, other: &Self) -> bool {
         self.as_bytes() == other.as_bytes()
     }
@@ -432,7 +438,7 @@ impl PartialEq for Document {
 #[derive(Clone, Debug)]
 pub struct DocumentBuilder {
     bytes: Vec<u8>,
-    /// Offsets of the length fields of the open documents within the outermost, which begins at 0.
+    /// Offsets of the length fields of the open documents inside the outermost, which starts at 0.
     open: Vec<usize>,
 }
 
@@ -443,12 +449,12 @@ impl Default for DocumentBuilder {
 }
 
 impl DocumentBuilder {
-    /// Starts an empty document.
+    /// Creates an empty document.
     pub fn new() -> Self {
         Self::with_capacity(64)
     }
 
-    /// Starts an empty document with room for `capacity` bytes.
+    /// Creates an empty document with capacity for `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
         let mut bytes = Vec::with_capacity(capacity.max(5));
         bytes.extend_from_slice(&[0; 4]);
@@ -473,14 +479,14 @@ impl DocumentBuilder {
         self
     }
 
-    /// Appends an element as it stands in another document.
+    /// Appends a copy of an element of another document.
     pub fn append_element(&mut self, element: Element<'_>) -> &mut Self {
         self.header(element.type_code(), element.name);
         self.bytes.extend_from_slice(element.value);
         self
     }
 
-    /// Appends all elements of a document, as they lie there.
+    /// Appends copies of all elements of a document.
     pub fn append_all(&mut self, document: DocRef<'_>) -> &mut Self {
         let bytes = document.as_bytes();
         let elements = bytes.get(4..bytes.len().saturating_sub(1));
@@ -495,7 +501,7 @@ impl DocumentBuilder {
         self
     }
 
-    /// Appends an array element; missing becomes null, as an array has no gaps.
+    /// Appends an array element; missing becomes null, since an array has no gaps.
     pub fn append_indexed(&mut self, index: usize, value: ValueRef<'_>) -> &mut Self {
         let value = if value.is_missing() {
             ValueRef::Null
@@ -514,7 +520,7 @@ impl DocumentBuilder {
         self.begin(t::DOCUMENT, name)
     }
 
-    /// Opens an array, whose elements are then named "0", "1", … ([`DocumentBuilder::append_indexed`]).
+    /// Opens an array, whose elements are named "0", "1", … ([`DocumentBuilder::append_indexed`]).
     pub fn begin_array(&mut self, name: &str) -> &mut Self {
         self.begin(t::ARRAY, name)
     }
@@ -526,7 +532,7 @@ impl DocumentBuilder {
         self
     }
 
-    /// Closes the innermost open document or array (never the outermost: that is `finish`).
+    /// Closes the innermost open document or array. The outermost is closed by `finish`.
     pub fn end(&mut self) -> &mut Self {
         if let Some(start) = self.open.pop() {
             self.close(start);
@@ -548,29 +554,29 @@ impl DocumentBuilder {
         self.bytes.push(0);
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Bytes there is room for.
+    /// Returns the capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// True before the first element.
+    /// True if no element was appended.
     pub fn is_empty(&self) -> bool {
         self.bytes.len() == 4
     }
 
-    /// Closes everything still open and hands over the document.
+    /// Closes all open documents and returns the outermost.
     pub fn finish(self) -> Document {
         Document {
             bytes: Arc::new(self.finish_bytes()),
         }
     }
 
-    /// Like [`DocumentBuilder::finish`], as bytes.
+    /// Like [`DocumentBuilder::finish`], but returns the bytes.
     pub fn finish_bytes(mut self) -> Vec<u8> {
         while let Some(start) = self.open.pop() {
             self.close(start);
@@ -605,7 +611,7 @@ fn write_string(out: &mut Vec<u8>, text: &str) {
     out.push(0);
 }
 
-/// Appends the bytes of a value (nothing for missing).
+/// Appends the encoded bytes of a value; nothing for missing.
 pub fn write_value(out: &mut Vec<u8>, value: ValueRef<'_>) {
     match value {
         ValueRef::Missing

@@ -1,13 +1,13 @@
-//! MongoDB Extended JSON, version 2: text to values and back.
+//! MongoDB Extended JSON version 2: parsing and formatting.
 //!
-//! [`parse_document`] and [`parse_value`] read canonical and relaxed form alike: plain numbers
-//! without point or exponent are int, or long where they must be, others are double. Field order is
-//! kept. [`to_relaxed`] prints what people read, [`to_canonical`] what keeps every type; both on one
-//! line.
+//! [`parse_document`] and [`parse_value`] accept canonical and relaxed form. Plain numbers without
+//! point or exponent become int, or long if required; others become double. Field order is kept.
+//! [`to_relaxed`] writes the readable form, [`to_canonical`] the one that keeps every type; both on
+//! one line.
 //!
-//! An object is a wrapper only if its names are exactly those of one (`{"$oid": "…"}`); anything else
-//! with a `$` is an ordinary document, as commands and operators need it. For scripts, tools and
-//! the demo, not for the hot path.
+//! An object is a type wrapper only if its names are exactly those of one (`{"$oid": "…"}`). Any
+//! other object with a `$` is an ordinary document, as commands and operators need it. Intended for
+//! scripts, tools and the demo, not for hot paths.
 
 mod date;
 mod read;

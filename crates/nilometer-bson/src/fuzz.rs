@@ -1,19 +1,20 @@
-//! Entry points for fuzzing: each takes bytes from anywhere and panics only on a bug.
+//! Entry points for fuzzing: each accepts arbitrary bytes and panics only on a bug.
 //!
-//! A libFuzzer target is a shell around one of these, and `cargo test` runs each on 200 fixed seeds. [`column_bytes`] makes
-//! bytes that are nearly a column, which pure chance would never find.
+//! A libFuzzer target is a wrapper around one of these, and `cargo test` runs each with 200 fixed
+//! seeds. [`column_bytes`] generates bytes that are almost a valid column, which random bytes
+//! practically never are.
 
 use crate::column::{self, ColumnBuilder, ColumnError, RawValue};
 use crate::document::write_value;
 
-/// The most values a fuzzed column may have.
+/// Maximum number of values in a fuzzed column.
 const VALUES_MAX: usize = 6000;
 
-/// Reads bytes as a column in every way there is, and holds the answers against each other.
+/// Decodes bytes as a column with every decoder and compares the results.
 ///
 /// # Panics
 ///
-/// When two ways of reading disagree, or a column that was read does not come back after being written.
+/// Panics if two decoders disagree, or if a decoded column does not round-trip.
 pub fn column_decode(bytes: &[u8]) {
     column_pack(bytes);
     let plain = column::decode_raw(bytes, VALUES_MAX);
@@ -42,11 +43,11 @@ pub fn column_decode(bytes: &[u8]) {
     column_encode(values);
 }
 
-/// Packs bytes as a column, and reads them as a packed one.
+/// Packs bytes as a column, and decodes them as a packed one.
 ///
 /// # Panics
 ///
-/// When what was packed does not come back, or takes no less.
+/// Panics if a packed column does not round-trip or is not smaller.
 pub fn column_pack(bytes: &[u8]) {
     if let Some(packed) = column::pack(bytes) {
         assert!(packed.len() < bytes.len());
@@ -57,7 +58,7 @@ pub fn column_pack(bytes: &[u8]) {
     let column = column::unpack(&as_packed, VALUES_MAX);
     let column = column.and_then(|column| column::decode_block(&column, VALUES_MAX));
     let values = column::decode_packed(&as_packed, VALUES_MAX);
-    // Damage may have made differences that no word can hold.
+    // A damaged column may contain differences that no word can hold.
     if let (Ok(column), Ok(values)) = (column, values)
         && column.len() == values.len()
     {
@@ -68,11 +69,11 @@ pub fn column_pack(bytes: &[u8]) {
     }
 }
 
-/// Writes values as a column, whole and in pieces, and reads them back.
+/// Encodes values as a column, whole and in parts, and decodes them.
 ///
 /// # Panics
 ///
-/// When other values come back, or the pieces do not make the same column.
+/// Panics if the values differ, or the parts do not give the same column.
 pub fn column_encode(values: &[RawValue]) {
     let mut builder = ColumnBuilder::new();
     let mut column = Vec::new();
@@ -92,7 +93,7 @@ pub fn column_encode(values: &[RawValue]) {
     assert!(read.as_deref() == Ok(values), "values come back");
 }
 
-/// A value as the bytes a column stores.
+/// Converts a value to the bytes a column stores.
 fn raw(value: crate::ValueRef<'_>) -> RawValue {
     let mut bytes = Vec::new();
     write_value(&mut bytes, value);
@@ -102,17 +103,17 @@ fn raw(value: crate::ValueRef<'_>) -> RawValue {
     }
 }
 
-/// A small generator of numbers that look random.
+/// A small pseudo-random number generator.
 #[derive(Debug, Clone)]
 pub struct Numbers(u64);
 
 impl Numbers {
-    /// The sequence of a seed.
+    /// Creates the generator with a seed.
     pub fn new(seed: u64) -> Self {
         Numbers(seed.wrapping_add(0x9E37_79B9_7F4A_7C15))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -121,13 +122,14 @@ impl Numbers {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, which is not 0.
+    /// Returns a number below `limit`, which is not 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next_u64() % limit
     }
 }
 
-/// Bytes that are a column, or nearly one: pieces in any order, words of any shape, now and then a wrong byte.
+/// Generates a column that is valid or almost valid: pieces in any order, words of any shape,
+/// occasionally a wrong byte.
 pub fn column_bytes(seed: u64) -> Vec<u8> {
     let numbers = &mut Numbers::new(seed);
     let mut out = Vec::new();
@@ -214,7 +216,7 @@ fn push_section(numbers: &mut Numbers, out: &mut Vec<u8>) {
     let len = (out.len() - start) as u32;
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
     if numbers.below(2) == 0 {
-        // One block for each stream, of the same length.
+        // One block for each stream, all of the same length.
         let word = [14, 13, 0x0F, 9][numbers.below(4) as usize] | numbers.below(1 << 20) << 32;
         for _ in 0..=leaves {
             out.push(0x80);
@@ -230,7 +232,7 @@ fn push_section(numbers: &mut Numbers, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// The seeds of a run: 0 to 199, or as `cargo xtask fuzz` says.
+    /// Returns the seeds of a run: 0 to 199, or those set by `cargo xtask fuzz`.
     fn seeds() -> std::ops::Range<u64> {
         let number = |name, default| {
             std::env::var(name).map_or(default, |text| text.parse().expect("a number"))

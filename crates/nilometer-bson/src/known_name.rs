@@ -1,15 +1,15 @@
-//! Names that are looked for again and again.
+//! Prepared field names, for repeated comparison with the bytes of documents.
 //!
-//! Names of fields are short: three words cover most of them with the zero behind them, and comparing those takes no loop
-//! and no branch that depends on which name it is.
+//! Field names are short: three 8-byte words cover most of them including the terminator. Comparing
+//! three masked words takes no loop and no branch that depends on the name.
 
 /// The longest name that three words cover.
 const SHORT_MAX: usize = 23;
 
-/// Bytes of a word.
+/// Bytes in a word.
 const WORD: usize = 8;
 
-/// Eight bytes of a name, from `at` on; of them those of `mask` count.
+/// Eight bytes of the name from offset `at` on; only the bits of `mask` are compared.
 #[derive(Clone, Copy, Debug)]
 struct Word {
     at: usize,
@@ -17,7 +17,7 @@ struct Word {
     bytes: u64,
 }
 
-/// A name of a field, made ready to be compared with bytes of documents. See the module.
+/// A field name prepared for comparison with the bytes of documents. See the module.
 #[derive(Clone, Debug)]
 pub struct KnownName {
     name: Box<[u8]>,
@@ -25,7 +25,7 @@ pub struct KnownName {
 }
 
 impl KnownName {
-    /// The name with these bytes, none of which is zero.
+    /// Prepares a name, which must not contain a zero byte.
     pub fn new(name: &[u8]) -> Self {
         let last = (name.len() + 1).saturating_sub(WORD);
         let middle = if last > WORD { WORD } else { 0 };
@@ -47,14 +47,14 @@ impl KnownName {
         }
     }
 
-    /// Its length without the zero behind it.
+    /// Returns the length without the terminator.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.name.len()
     }
 
-    /// True if these bytes begin with the name and a zero.
+    /// True if `bytes` begin with the name and its terminator.
     #[inline]
     pub fn begins(&self, bytes: &[u8]) -> bool {
         if self.name.len() > SHORT_MAX || bytes.len() <= self.name.len().max(WORD) {

@@ -1,7 +1,7 @@
 //! BSON for Nilometer: values and documents as bytes, their order and arithmetic, index key
 //! strings, the BSONColumn codec with the typed blocks it decodes into, and civil dates.
 //!
-//! Pure: no files, threads, clock or randomness.
+//! Pure computation: no files, threads, clock or randomness.
 
 pub mod block;
 pub mod civil_date;

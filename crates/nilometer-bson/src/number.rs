@@ -1,11 +1,11 @@
-//! Numbers of the four BSON types, and what arithmetic between them gives.
+//! Numbers of the four BSON numeric types and arithmetic between them.
 //!
-//! An operation is done in the wider type of its operands, int < long < double < decimal. Sums and
-//! products of ints that overflow become long, those of longs become double. Comparison never
-//! rounds: it is exact across all four types.
+//! An operation is computed in the wider type of its operands, int < long < double < decimal. Sums
+//! and products of ints that overflow become long, those of longs become double. Comparison is
+//! exact across all four types.
 //!
-//! Which operands an operator takes, and the error it raises, is the operator's business; here are
-//! only values. [`NumberSum`] is the total that `$sum` and `$avg` keep.
+//! Operand checks and error messages belong to the operators; this module computes values only.
+//! [`NumberSum`] is the total that `$sum` and `$avg` keep.
 
 mod sum;
 
@@ -17,7 +17,7 @@ use std::hash::{Hash, Hasher};
 use crate::decimal128::Rounding;
 use crate::value::{Decimal128, Value, ValueRef};
 
-/// 2^63 as a double: the first that no long reaches.
+/// 2^63 as a double: the least one above every long.
 const LONG_END: f64 = 9_223_372_036_854_775_808.0;
 
 /// A BSON number.
@@ -33,7 +33,7 @@ pub enum Number {
     Decimal(Decimal128),
 }
 
-/// Why a number has no value in the type asked for.
+/// Why a number has no value in the requested type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConversionError {
     /// NaN has no integer value.
@@ -52,7 +52,7 @@ pub enum ConversionError {
 #[error("division by zero")]
 pub struct DivisionByZero;
 
-/// Operands of one operation in the type it is done in.
+/// Operands of one operation, converted to the type it is computed in.
 enum Pair {
     Int(i32, i32),
     Long(i64, i64),
@@ -65,7 +65,7 @@ enum Pair {
     reason = "arithmetic is spelled out, as some of it can fail"
 )]
 impl Number {
-    /// The number a value is, if it is one.
+    /// Returns the value as a number, if it is one.
     pub fn of(value: ValueRef<'_>) -> Option<Self> {
         Some(match value {
             ValueRef::Int32(v) => Self::Int(v),
@@ -76,7 +76,7 @@ impl Number {
         })
     }
 
-    /// As a value that borrows nothing.
+    /// Returns the number as a value that borrows nothing.
     pub fn to_ref(self) -> ValueRef<'static> {
         match self {
             Self::Int(v) => ValueRef::Int32(v),
@@ -100,7 +100,7 @@ impl Number {
         }
     }
 
-    /// As a double, rounded to the nearest.
+    /// Converts to double, rounding to nearest.
     pub fn to_f64(self) -> f64 {
         match self {
             Self::Int(v) => v.into(),
@@ -110,7 +110,7 @@ impl Number {
         }
     }
 
-    /// As a decimal; a double keeps 15 digits, as MongoDB converts where the two meet.
+    /// Converts to decimal. A double keeps 15 digits, as in MongoDB's mixed arithmetic.
     pub fn to_decimal(self) -> Decimal128 {
         match self {
             Self::Int(v) => v.into(),
@@ -120,7 +120,7 @@ impl Number {
         }
     }
 
-    /// The integer this equals exactly, if it is one and fits 64 bits.
+    /// Returns the integer this number equals exactly, if there is one that fits in 64 bits.
     pub fn to_i64_exact(self) -> Option<i64> {
         match self {
             Self::Int(v) => Some(v.into()),
@@ -132,7 +132,7 @@ impl Number {
         }
     }
 
-    /// The long this becomes when cut off towards zero, as `$toLong` does.
+    /// Truncates towards zero to a long, as `$toLong` does.
     pub fn to_i64_truncated(self) -> Result<i64, ConversionError> {
         match self {
             Self::Int(v) => Ok(v.into()),
@@ -149,13 +149,13 @@ impl Number {
         }
     }
 
-    /// The int this becomes when cut off towards zero, as `$toInt` does.
+    /// Truncates towards zero to an int, as `$toInt` does.
     pub fn to_i32_truncated(self) -> Result<i32, ConversionError> {
         let whole = self.to_i64_truncated()?;
         i32::try_from(whole).map_err(|_| ConversionError::Overflow)
     }
 
-    /// The double this becomes, as `$toDouble` does: a decimal beyond the range is refused.
+    /// Converts to double as `$toDouble` does: a decimal out of range is an error.
     pub fn to_f64_checked(self) -> Result<f64, ConversionError> {
         let double = self.to_f64();
         match self {
@@ -166,7 +166,7 @@ impl Number {
         }
     }
 
-    /// True for anything but zero (NaN is true), as a condition reads a number.
+    /// True if not zero (NaN is true), the value of a number as a condition.
     pub fn is_truthy(self) -> bool {
         match self {
             Self::Int(v) => v != 0,
@@ -176,7 +176,7 @@ impl Number {
         }
     }
 
-    /// True for NaN of either kind.
+    /// True for a NaN of either type.
     pub fn is_nan(self) -> bool {
         match self {
             Self::Double(v) => v.is_nan(),
@@ -185,7 +185,7 @@ impl Number {
         }
     }
 
-    /// Exact order by value; NaNs are equal and below everything, zeros are equal.
+    /// Compares exactly by value; NaNs are equal and below all others, zeros are equal.
     pub fn compare(self, other: Self) -> Ordering {
         use Number::{Decimal, Double, Int, Long};
         match (self, other) {
@@ -208,7 +208,7 @@ impl Number {
         }
     }
 
-    /// Sum.
+    /// Returns the sum.
     #[must_use]
     pub fn add(self, other: Self) -> Self {
         match self.pair(other) {
@@ -221,7 +221,7 @@ impl Number {
         }
     }
 
-    /// Difference.
+    /// Returns the difference.
     #[must_use]
     pub fn subtract(self, other: Self) -> Self {
         match self.pair(other) {
@@ -234,7 +234,7 @@ impl Number {
         }
     }
 
-    /// Product.
+    /// Returns the product.
     #[must_use]
     pub fn multiply(self, other: Self) -> Self {
         match self.pair(other) {
@@ -247,7 +247,7 @@ impl Number {
         }
     }
 
-    /// Quotient: a double, or a decimal if either operand is one.
+    /// Returns the quotient: a double, or a decimal if either operand is one.
     pub fn divide(self, other: Self) -> Result<Self, DivisionByZero> {
         match self.pair(other) {
             Pair::Decimal(_, b) if b.is_zero() => Err(DivisionByZero),
@@ -257,7 +257,8 @@ impl Number {
         }
     }
 
-    /// Remainder of the division truncated towards zero: it has the sign of the dividend.
+    /// Returns the remainder of the division truncated towards zero; it has the sign of the
+    /// dividend.
     pub fn modulo(self, other: Self) -> Result<Self, DivisionByZero> {
         match self.pair(other) {
             Pair::Int(_, 0) | Pair::Long(_, 0) => Err(DivisionByZero),
@@ -270,7 +271,7 @@ impl Number {
         }
     }
 
-    /// The value with its sign turned, in a wider type if it has to be.
+    /// Returns the value with opposite sign, in a wider type if required.
     #[must_use]
     pub fn negate(self) -> Self {
         match self {
@@ -281,7 +282,8 @@ impl Number {
         }
     }
 
-    /// The value without sign; `None` for the smallest long, whose size is no long.
+    /// Returns the absolute value; `None` for the smallest long, whose absolute value is not a
+    /// long.
     pub fn abs(self) -> Option<Self> {
         Some(match self {
             Self::Int(v) => narrow(i64::from(v).abs()),
@@ -291,8 +293,8 @@ impl Number {
         })
     }
 
-    /// Rounds to `place` digits behind the point (before it if negative), in the same type; an int
-    /// that leaves its range becomes long, `None` for a long that leaves its own.
+    /// Rounds to `place` decimal places (before the decimal point if negative), in the same type.
+    /// An int out of range becomes long; `None` for a long out of range.
     pub fn round(self, place: i32, rounding: Rounding) -> Option<Self> {
         match self {
             Self::Int(v) => {
@@ -306,7 +308,7 @@ impl Number {
     }
 }
 
-/// A sum or product of two ints: int if it fits.
+/// Returns the result of an int operation: int if it fits, else long.
 fn narrow(value: i64) -> Number {
     i32::try_from(value).map_or(Number::Long(value), Number::Int)
 }
@@ -319,7 +321,7 @@ fn round_long(value: i64, place: i32, rounding: Rounding) -> Option<i64> {
     rounded.to_i64(Rounding::TowardZero)
 }
 
-/// Rounds the digits a double has, not the binary fraction: 2.675 is just below a tie and goes down.
+/// Rounds the exact value of a double: 2.675 is stored just below the tie and rounds down.
 fn round_double(value: f64, place: i32, rounding: Rounding) -> f64 {
     if !value.is_finite() || value == 0.0 {
         return value;
@@ -337,13 +339,13 @@ fn round_double(value: f64, place: i32, rounding: Rounding) -> f64 {
         .map_or(value, Decimal128::to_f64)
 }
 
-/// Order of doubles as BSON has it: NaN equal to itself and lowest, zeros equal.
+/// Order of doubles in BSON: NaN is equal to itself and lowest, zeros are equal.
 pub fn compare_f64(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b)
         .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
 }
 
-/// Exact order of a long against a double.
+/// Compares a long and a double exactly.
 pub fn compare_i64_f64(a: i64, b: f64) -> Ordering {
     if b.is_nan() {
         return Ordering::Greater;
@@ -359,7 +361,7 @@ pub fn compare_i64_f64(a: i64, b: f64) -> Ordering {
 }
 
 impl Hash for Number {
-    /// Numbers that compare equal hash alike, whatever their types.
+    /// Numbers that compare equal have equal hashes, whatever their types.
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self.to_i64_exact() {
             Some(whole) => whole.hash(state),
@@ -376,11 +378,11 @@ impl From<Number> for Value {
     }
 }
 
-/// From this power of ten up, and below 10^-4, a double is printed with an exponent.
+/// Decimal exponents of doubles that are printed without an exponent.
 const PLAIN_POWERS: std::ops::Range<i32> = -5..16;
 
-/// A double as `$toString` prints it: the shortest digits that read back as the same double, with
-/// an exponent (`1e+20`, `1e-05`) outside 10^-5 … 10^16.
+/// Formats a double as `$toString` does: the shortest digits that parse to the same double, with an
+/// exponent (`1e+20`, `1e-05`) outside 10^-5 … 10^16.
 pub fn format_f64(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();

@@ -1,22 +1,22 @@
-//! The one order of BSON values: match, sort, group, min and max, indexes and `$expr` all use it.
+//! The order of BSON values, shared by match, sort, group, min and max, indexes and `$expr`.
 //!
 //! ```text
 //! MinKey < missing = undefined < null < numbers < string = symbol < object < array < binData
 //!        < ObjectId < bool < date < timestamp < regex < dbPointer < code < codeWithScope < MaxKey
 //! ```
 //!
-//! Types that share a place ([`CanonicalType`]) compare by value: numbers across int, long, double
-//! and decimal without rounding, NaN below all of them and equal to itself, minus zero equal to
-//! zero. Objects compare field by field: place of the value's type, then name, then value; the one
-//! that ends first is less. Arrays compare element by element. Binary data compare by length, then
-//! subtype, then bytes. Strings compare as bytes, or as a [`Collator`] says, also inside objects
-//! and arrays; code and field names never follow a collation.
+//! Types of one rank ([`CanonicalType`]) compare by value. Numbers compare across int, long, double
+//! and decimal without rounding; NaN orders below all of them and equals itself, minus zero equals
+//! zero. Objects compare field by field: rank of the value's type, then name, then value; the
+//! shorter one is less. Arrays compare element by element. Binary data compares by length, then
+//! subtype, then bytes. Strings compare as bytes, or by a [`Collator`], also inside objects and
+//! arrays; code and field names never use a collation.
 //!
-//! Whoever wants a missing field to sort as null says so before comparing (sort keys and index keys
-//! do, see [`crate::path`]); whoever wants a comparison only within one type (`$lt` in a filter)
+//! A caller that sorts a missing field as null converts it before comparing (sort keys and index
+//! keys do, see [`crate::path`]). A caller that compares only within one type (`$lt` in a filter)
 //! checks [`canonical_type`] first.
 //!
-//! [`hash`] agrees: values that compare equal hash alike.
+//! [`hash`] is consistent: values that compare equal have equal hashes.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
@@ -25,7 +25,7 @@ use crate::document::{ArrayRef, DocRef};
 use crate::number::{self, Number};
 use crate::value::{Value, ValueRef};
 
-/// The place of a type in the order; types with one place compare by value.
+/// The rank of a type in the order; types of one rank compare by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum CanonicalType {
@@ -65,7 +65,7 @@ pub enum CanonicalType {
     MaxKey,
 }
 
-/// The place of a value's type in the order.
+/// Returns the rank of a value's type in the order.
 pub fn canonical_type(value: ValueRef<'_>) -> CanonicalType {
     match value {
         ValueRef::MinKey => CanonicalType::MinKey,
@@ -90,12 +90,13 @@ pub fn canonical_type(value: ValueRef<'_>) -> CanonicalType {
     }
 }
 
-/// An order of strings other than by bytes: a collation.
+/// An order of strings other than by bytes, such as a collation.
 pub trait Collator {
     /// Compares two strings.
     fn compare(&self, a: &str, b: &str) -> Ordering;
 
-    /// Appends bytes that compare, as bytes, as the strings compare; equal strings give equal bytes.
+    /// Appends a byte string whose order is the order of the strings; equal strings give equal
+    /// bytes.
     fn sort_key(&self, text: &str, out: &mut Vec<u8>);
 }
 
@@ -104,7 +105,7 @@ pub fn compare(a: ValueRef<'_>, b: ValueRef<'_>) -> Ordering {
     compare_with(a, b, None)
 }
 
-/// Compares two values, strings as `collator` says.
+/// Compares two values, strings by `collator`.
 pub fn compare_with(a: ValueRef<'_>, b: ValueRef<'_>, collator: Option<&dyn Collator>) -> Ordering {
     use ValueRef as V;
     match (a, b) {
@@ -170,7 +171,7 @@ pub fn compare_with(a: ValueRef<'_>, b: ValueRef<'_>, collator: Option<&dyn Coll
     }
 }
 
-/// Compares two documents field by field: place of the type, name, value.
+/// Compares two documents field by field: rank of the type, name, value.
 pub fn compare_documents(
     a: DocRef<'_>,
     b: DocRef<'_>,
@@ -198,7 +199,7 @@ pub fn compare_documents(
     }
 }
 
-/// Compares two arrays element by element; the names of the elements do not matter.
+/// Compares two arrays element by element; element names are ignored.
 pub fn compare_arrays(
     a: ArrayRef<'_>,
     b: ArrayRef<'_>,
@@ -218,17 +219,17 @@ pub fn compare_arrays(
     }
 }
 
-/// True when two values compare equal, strings by bytes.
+/// True if two values compare equal, strings by bytes.
 pub fn equal(a: ValueRef<'_>, b: ValueRef<'_>) -> bool {
     compare(a, b) == Ordering::Equal
 }
 
-/// Hashes a value so that values that compare equal hash alike.
+/// Hashes a value; values that compare equal have equal hashes.
 pub fn hash(value: ValueRef<'_>, state: &mut impl Hasher) {
     hash_with(value, None, state);
 }
 
-/// [`hash`] for an order of strings that follows a collation.
+/// Like [`hash`], with strings compared by a collation.
 pub fn hash_with(value: ValueRef<'_>, collator: Option<&dyn Collator>, state: &mut impl Hasher) {
     state.write_u8(canonical_type(value) as u8);
     match value {
@@ -280,7 +281,7 @@ fn hash_document(document: DocRef<'_>, collator: Option<&dyn Collator>, state: &
     state.write_u8(u8::MAX);
 }
 
-/// A value as a map key: ordered, equal and hashed as [`compare`] says.
+/// A value as a map key, with equality, order and hash of [`compare`].
 #[derive(Clone, Debug, Default)]
 pub struct OrdValue(pub Value);
 

@@ -1,4 +1,4 @@
-//! Dotted paths, parsed once, and two of the three ways MongoDB walks them.
+//! Dotted paths, parsed once, and two of the three ways MongoDB evaluates them.
 //!
 //! ```text
 //!                       { a: [ {b: 1}, {b: [2, 3]}, 7, {} ] }   path a.b
@@ -6,13 +6,14 @@
 //! keys         a.b      1, 2 or 3 …, null, null     every sort or index key of the document
 //! ```
 //!
-//! * [`FieldPath::get`]: expressions. Names are names: `"$a.0"` is the field called 0.
-//! * [`keys`]: sort and index keys; arrays at one place expand together.
+//! * [`FieldPath::get`]: expressions. Components are always field names: `"$a.0"` is the field
+//!   called 0.
+//! * [`keys`]: sort and index keys; paths into the same array expand together.
 //!
-//! The third, that of filters, belongs to the matcher, which knows what each operator asks of it.
+//! The third way, that of filters, is in the matcher, since it depends on the operator.
 //!
-//! Documents without arrays on the way take a walk that does not allocate. What a missing value
-//! means is for the caller to say; only keys turn missing into null, as sorting does.
+//! A path that meets no array is evaluated without allocating. The caller interprets a missing
+//! value; only keys replace missing by null, as sorting requires.
 
 mod expression;
 pub mod keys;
@@ -28,22 +29,22 @@ use crate::value::ValueRef;
 /// Most components a path may have.
 pub const PATH_DEPTH_MAX: usize = 200;
 
-/// Why a text is no field path.
+/// Why a text is not a field path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// No text at all.
+    /// The text is empty.
     #[error("FieldPath cannot be constructed with empty string")]
     Empty,
     /// The last character is a dot.
     #[error("FieldPath must not end with a '.'.")]
     TrailingDot,
-    /// Two dots in a row, or one in front.
+    /// Two consecutive dots, or a leading one.
     #[error("FieldPath field names may not be empty strings.")]
     EmptyComponent,
     /// A name starts with a dollar sign.
     #[error("FieldPath field names may not start with '$'. Consider using $getField or $setField.")]
     DollarPrefix,
-    /// A name holds a NUL.
+    /// A name contains a NUL.
     #[error("FieldPath field names may not contain embedded nulls")]
     EmbeddedNul,
     /// More than [`PATH_DEPTH_MAX`] components.
@@ -51,11 +52,11 @@ pub enum PathError {
     TooLong,
 }
 
-/// One name of a path.
+/// One component of a path.
 #[derive(Clone, Debug)]
 struct Component {
     name: Arc<str>,
-    /// The array position this also means: digits without leading zeros.
+    /// The array position the name can also mean: digits without leading zeros.
     index: Option<u32>,
 }
 
@@ -67,7 +68,7 @@ pub struct FieldPath {
 }
 
 impl FieldPath {
-    /// Parses a path as expressions, projections and sort patterns demand it.
+    /// Parses a path with the rules of expressions, projections and sort patterns.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         if text.is_empty() {
             return Err(PathError::Empty);
@@ -85,7 +86,7 @@ impl FieldPath {
         Ok(path)
     }
 
-    /// Splits a path as filters do: any text is one, empty names and `$` included.
+    /// Splits a path with the rules of filters: every text is valid, including empty names and `$`.
     pub fn parse_lenient(text: &str) -> Self {
         let components = text.split('.').map(|name| Component {
             name: name.into(),
@@ -97,67 +98,67 @@ impl FieldPath {
         }
     }
 
-    /// The whole path.
+    /// Returns the whole path.
     pub fn as_str(&self) -> &str {
         &self.full
     }
 
-    /// Number of components; at least one.
+    /// Returns the number of components; at least one.
     #[expect(clippy::len_without_is_empty, reason = "a path is never empty")]
     pub fn len(&self) -> usize {
         self.components.len()
     }
 
-    /// The first name.
+    /// Returns the first name.
     pub fn first(&self) -> &str {
         self.name(0)
     }
 
-    /// The last name.
+    /// Returns the last name.
     pub fn last(&self) -> &str {
         self.name(self.len() - 1)
     }
 
-    /// The names in order.
+    /// Returns the names in order.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> + DoubleEndedIterator {
         self.components.iter().map(|c| &*c.name)
     }
 
-    /// The name at a position; empty beyond the end.
+    /// Returns the component at a position; empty beyond the end.
     pub fn name(&self, at: usize) -> &str {
         self.components.get(at).map_or("", |c| &c.name)
     }
 
-    /// The array position the component at `at` can also mean.
+    /// Returns the array position the component at `at` can also mean.
     pub fn index(&self, at: usize) -> Option<u32> {
         self.components.get(at).and_then(|c| c.index)
     }
 
-    /// The path without its first component; `None` if it has only one.
+    /// Returns the path without its first component; `None` if it has only one.
     pub fn tail(&self) -> Option<Self> {
         let (_, rest) = self.full.split_once('.')?;
         Some(Self::parse_lenient(rest))
     }
 
-    /// The path without its last component; `None` if it has only one.
+    /// Returns the path without its last component; `None` if it has only one.
     pub fn parent(&self) -> Option<Self> {
         let (rest, _) = self.full.rsplit_once('.')?;
         Some(Self::parse_lenient(rest))
     }
 
-    /// This path with `name` behind it.
+    /// Appends `name` as the last component.
     #[must_use]
     pub fn join(&self, name: &str) -> Self {
         Self::parse_lenient(&format!("{}.{name}", self.full))
     }
 
-    /// True when `self` is `prefix` or lies below it.
+    /// True if `self` is `prefix` or lies below it.
     pub fn starts_with(&self, prefix: &Self) -> bool {
         prefix.len() <= self.len() && self.names().zip(prefix.names()).all(|(a, b)| a == b)
     }
 
-    /// Walks through embedded documents from component `from` on, until the path ends, a value is
-    /// neither document nor worth entering, or an array stands in the way.
+    /// Descends through embedded documents from component `from` on, until the path ends, a value
+    /// is not a document, or an array is met.
     fn descend<'a>(&self, document: DocRef<'a>, from: usize) -> Step<'a> {
         let mut document = document;
         let mut at = from;
@@ -189,15 +190,15 @@ impl FieldPath {
     }
 }
 
-/// Where a walk through documents came to.
+/// Result of a descent through documents.
 #[derive(Clone, Copy, Debug)]
 struct Step<'a> {
     value: ValueRef<'a>,
-    /// Components used up; less than the path's length only in front of an array.
+    /// Components consumed; less than the path's length only if an array was met.
     consumed: usize,
 }
 
-/// Checks one name as expressions demand it.
+/// Checks one component with the rules of expressions.
 pub fn check_name(name: &str) -> Result<(), PathError> {
     if name.is_empty() {
         Err(PathError::EmptyComponent)
@@ -210,7 +211,7 @@ pub fn check_name(name: &str) -> Result<(), PathError> {
     }
 }
 
-/// The array position a name means: digits, no leading zero.
+/// Returns the array position a name can mean: digits, no leading zero.
 fn array_index(name: &str) -> Option<u32> {
     let digits = name.bytes().all(|b| b.is_ascii_digit());
     let plain = name == "0" || !name.starts_with('0');

@@ -1,8 +1,9 @@
-//! The awkward values that every test of an order runs over: comparison, filters, sorting, grouping,
-//! min and max, index keys.
+//! Edge-case values for tests of every order: comparison, filters, sorting, grouping, min and max,
+//! index keys.
 //!
 //! [`awkward_groups`] lists them in ascending order; values of one group compare equal. With the
-//! feature `testing` (and in this crate's own tests) the module `strategies` generates random ones.
+//! feature `testing` (and in this crate's own tests) the module `strategies` generates random
+//! values.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod strategies;
@@ -14,7 +15,7 @@ use crate::value::{
 };
 use crate::{array, doc};
 
-/// 2^53: from here on doubles skip integers.
+/// 2^53: above it doubles skip integers.
 const DOUBLE_GAP: i64 = 1 << 53;
 /// 2^63 as a double.
 const LONG_END: f64 = 9_223_372_036_854_775_808.0;
@@ -35,7 +36,7 @@ pub fn awkward_groups() -> Vec<Vec<Value>> {
     groups
 }
 
-/// Every awkward value with the number of its group.
+/// Returns every value with the number of its group.
 pub fn awkward_values() -> Vec<(usize, Value)> {
     let numbered = awkward_groups().into_iter().enumerate();
     numbered
@@ -52,7 +53,7 @@ fn whole(value: i64) -> Vec<Value> {
     if let Ok(int) = i32::try_from(value) {
         group.push(int.into());
     }
-    // Exactly representable: either small, or a multiple of a large power of two.
+    // Exactly representable: small, or a multiple of a large power of two.
     if value.unsigned_abs() < 1 << 53 || value.trailing_zeros() > 10 {
         group.push((value as f64).into());
     }
@@ -60,7 +61,7 @@ fn whole(value: i64) -> Vec<Value> {
 }
 
 /// Numbers from NaN to infinity.
-// long function: one list in ascending order, best read in one piece.
+// long function: one list in ascending order.
 pub fn numbers() -> Vec<Vec<Value>> {
     let negative_nan = Decimal128 {
         low: 0,

@@ -1,33 +1,33 @@
-//! The check that bytes from outside go through once: after it they are well-formed BSON.
+//! Validation of BSON from outside, performed once per document.
 //!
-//! Checked: every length against the bytes there are and against what encloses it, every terminator,
-//! known types, UTF-8 of names and strings, booleans, nesting depth, total size. One pass, no
+//! Checks every length against the available bytes and the enclosing document, every terminator,
+//! type bytes, UTF-8 of names and strings, booleans, nesting depth and total size. One pass, no
 //! allocation, no recursion.
 //!
-//! Deliberately not checked, as MongoDB does not either: that names differ, that the names of array
-//! elements count up, what is inside binary data.
+//! Deliberately not checked, as in MongoDB: that names differ, that the names of array elements
+//! count up, the contents of binary data.
 
-/// Deepest nesting of a message's documents, the outermost included.
+/// Maximum nesting of documents in a message, including the outermost.
 pub const DEPTH_MAX: usize = 200;
-/// Deepest nesting of a document that is to be stored.
+/// Maximum nesting of a stored document.
 pub const STORED_DEPTH_MAX: usize = 180;
-/// Largest document a user may store.
+/// Maximum size of a document stored by a user.
 pub const SIZE_MAX: usize = 16 * 1024 * 1024;
-/// Largest document that may exist: room for what the server itself puts around a user's document.
+/// Maximum size of any document: leaves space for what the server adds to a user's document.
 pub const INTERNAL_SIZE_MAX: usize = SIZE_MAX + 16 * 1024;
 
-/// Open documents the walk can keep track of.
+/// Open documents the validator can track.
 const STACK: usize = 256;
-/// Length and terminator.
+/// Bytes of length and terminator.
 const DOCUMENT_MIN: usize = 5;
 const LENGTH_BYTES: usize = 4;
 
-/// What a document may not exceed.
+/// Limits of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Deepest nesting, the outermost document counted; at most 256 is honoured.
+    /// Maximum nesting including the outermost document; values above 256 mean 256.
     pub depth_max: usize,
-    /// Most bytes.
+    /// Maximum size in bytes.
     pub size_max: usize,
 }
 
@@ -40,13 +40,13 @@ impl Default for Limits {
     }
 }
 
-/// Why bytes are no document, and where.
+/// Why bytes are not a document, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{cause} at offset {offset}")]
 pub struct BsonError {
     /// What is wrong.
     pub cause: Cause,
-    /// Where in the outermost document.
+    /// Byte offset in the outermost document.
     pub offset: usize,
 }
 
@@ -57,7 +57,7 @@ pub enum Cause {
     /// The bytes end before the document does.
     #[error("document is cut short")]
     Truncated,
-    /// A document's length is too small, or more than there is room for.
+    /// A document's length is too small, or exceeds the enclosing document.
     #[error("invalid document length {0}")]
     DocumentLength(i32),
     /// Larger than allowed.
@@ -72,7 +72,7 @@ pub enum Cause {
     /// Bytes follow the document.
     #[error("bytes follow the document")]
     TrailingBytes,
-    /// A type byte that is none.
+    /// An unknown type byte.
     #[error("unknown BSON type {0:#04x}")]
     UnknownType(u8),
     /// A value runs past the end of its document.
@@ -116,7 +116,7 @@ pub fn validate_document(bytes: &[u8], limits: &Limits) -> Result<(), BsonError>
     Ok(())
 }
 
-/// Checks the document at the start of `bytes` and gives its length; bytes may follow.
+/// Checks the document at the start of `bytes` and returns its length; more bytes may follow.
 pub fn validate_prefix(bytes: &[u8], limits: &Limits) -> Result<usize, BsonError> {
     let at = |cause, offset| BsonError { cause, offset };
     let declared = read_i32(bytes, 0).ok_or(at(Cause::Truncated, bytes.len()))?;
@@ -142,16 +142,16 @@ pub fn validate_prefix(bytes: &[u8], limits: &Limits) -> Result<usize, BsonError
     Ok(length)
 }
 
-/// A walk over all elements. Every end on the stack lies within the one before it, and the
-/// outermost within the bytes.
+/// Iteration over all elements. Invariant: every end on the stack lies within the one before it,
+/// and the outermost within the bytes.
 struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Where the innermost open document ends, its terminator included.
+    /// End of the innermost open document, including its terminator.
     end: usize,
     depth: usize,
     depth_max: usize,
-    /// The ends of the documents around the innermost.
+    /// Ends of the enclosing documents.
     ends: [u32; STACK],
 }
 
@@ -223,7 +223,7 @@ impl Walk<'_> {
         value.ok_or(fault(Cause::ValueLength, self.at))
     }
 
-    /// Passes over `count` bytes that must leave room for the document's terminator.
+    /// Advances over `count` bytes, which must leave space for the document's terminator.
     fn pass(&mut self, count: usize) -> Result<(), BsonError> {
         if count >= self.end - self.at {
             return Err(fault(Cause::ValueLength, self.at));
@@ -232,7 +232,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Passes over text up to a NUL: a name, or half a regular expression.
+    /// Advances over text up to a NUL: a name, or half of a regular expression.
     fn c_string(&mut self) -> Result<(), BsonError> {
         let start = self.at;
         let rest = self.bytes.get(start..self.end).unwrap_or(&[]);
@@ -246,7 +246,7 @@ impl Walk<'_> {
             .map_err(|_| fault(Cause::UnterminatedName, start))
     }
 
-    /// Passes over a string with its length.
+    /// Advances over a string with its length.
     fn string(&mut self) -> Result<(), BsonError> {
         let start = self.at;
         let declared = self.i32()?;
@@ -278,7 +278,7 @@ impl Walk<'_> {
             return Err(fault(Cause::TooDeep(self.depth_max), start));
         }
         if let Some(slot) = self.ends.get_mut(self.depth) {
-            // Documents are far below 4 GiB.
+            // Documents are far smaller than 4 GiB.
             *slot = self.end as u32;
         }
         self.depth += 1;
@@ -313,7 +313,8 @@ fn read_i32(bytes: &[u8], at: usize) -> Option<i32> {
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// Where the first NUL is, and whether all before it is ASCII. Names are short: eight bytes at a time.
+/// Returns the position of the first NUL, and whether all bytes before it are ASCII. Names are
+/// short: compares eight bytes at a time.
 pub(crate) fn find_nul(bytes: &[u8]) -> Option<(usize, bool)> {
     let mut at = 0;
     let mut high = 0;
@@ -321,7 +322,7 @@ pub(crate) fn find_nul(bytes: &[u8]) -> Option<(usize, bool)> {
         let word = u64::from_le_bytes(*word);
         let zeros = word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS;
         if zeros != 0 {
-            // The lowest mark is exact; those above it may not be.
+            // Only the lowest mark is exact.
             let before = zeros.trailing_zeros() / 8;
             let mask = (1u64 << (8 * before)) - 1;
             high |= word & mask & HIGH_BITS;
@@ -454,7 +455,7 @@ mod tests {
         }
     }
 
-    /// Walks everything; what validation let pass must be there in full.
+    /// Iterates over all elements; after validation all must be readable.
     fn count(document: crate::DocRef<'_>) -> usize {
         let mut bytes = DOCUMENT_MIN;
         for element in document {

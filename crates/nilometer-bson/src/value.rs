@@ -1,37 +1,37 @@
 //! BSON values, borrowed and owned.
 //!
-//! Documents stay the bytes they came as. [`DocRef`] reads them in place, [`Document`] owns them
-//! behind a counter, so that a [`Value`] is 24 bytes and costs a counter to copy. [`ValueRef`] is
-//! the same value borrowed from a document's bytes; every comparison, hash and conversion is
-//! written once, for [`ValueRef`].
+//! Documents stay in their encoded form. [`DocRef`] reads them in place. [`Document`] owns them
+//! behind a reference counter, so a [`Value`] takes 24 bytes and cloning it increments a counter.
+//! [`ValueRef`] is the same value borrowed from the bytes of a document; comparison, hashing and
+//! conversion are written once, for [`ValueRef`].
 //!
-//! Both have a `Missing` variant: the absence of a field, which expressions produce and compare.
-//! It is never stored; builders leave it out.
+//! Both have a `Missing` variant for an absent field, which expressions produce and compare. It is
+//! never stored: builders leave it out.
 //!
-//! Bytes from outside are checked once by [`crate::validate::validate_document`]. Reading malformed
-//! bytes never panics: an iterator over them ends early.
+//! Input from outside is checked once by [`crate::validate::validate_document`]. Reading malformed
+//! bytes never panics: iterators end early.
 
 use std::sync::Arc;
 
 use crate::document::{ArrayRef, DocRef, Document};
 
-/// Twelve bytes: seconds (big-endian), process, counter (big-endian).
+/// An ObjectId, 12 bytes: seconds (4, big-endian), process (5), counter (3, big-endian).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ObjectId(pub [u8; 12]);
 
 impl ObjectId {
-    /// Seconds since 1970 in its first four bytes.
+    /// Returns the first four bytes: seconds since 1970.
     pub fn timestamp_seconds(self) -> u32 {
         let [a, b, c, d, ..] = self.0;
         u32::from_be_bytes([a, b, c, d])
     }
 
-    /// Twenty-four lower-case hexadecimal digits.
+    /// Formats the id as 24 lower-case hexadecimal digits.
     pub fn to_hex(self) -> String {
         self.0.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// Reads twenty-four hexadecimal digits.
+    /// Parses 24 hexadecimal digits.
     pub fn parse_hex(text: &str) -> Option<Self> {
         if text.len() != 24 || !text.is_ascii() {
             return None;
@@ -54,7 +54,7 @@ pub struct Decimal128 {
 }
 
 impl Decimal128 {
-    /// From the sixteen bytes of a BSON element.
+    /// Decodes the 16 bytes of a BSON element.
     pub fn from_le_bytes(bytes: [u8; 16]) -> Self {
         let all = u128::from_le_bytes(bytes);
         Self {
@@ -63,12 +63,12 @@ impl Decimal128 {
         }
     }
 
-    /// The sixteen bytes of a BSON element.
+    /// Encodes the value as the 16 bytes of a BSON element.
     pub fn to_le_bytes(self) -> [u8; 16] {
         self.bits().to_le_bytes()
     }
 
-    /// All 128 bits as one number.
+    /// Returns all 128 bits as one number.
     pub fn bits(self) -> u128 {
         (u128::from(self.high) << 64) | u128::from(self.low)
     }
@@ -84,12 +84,13 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// Seconds high, increment low: the order and the stored form.
+    /// Packs seconds into the high and increment into the low 32 bits: the stored form, ordered
+    /// like the values.
     pub fn to_u64(self) -> u64 {
         (u64::from(self.seconds) << 32) | u64::from(self.increment)
     }
 
-    /// The reverse of [`Timestamp::to_u64`].
+    /// Reverses [`Timestamp::to_u64`].
     pub fn from_u64(bits: u64) -> Self {
         Self {
             seconds: (bits >> 32) as u32,
@@ -116,7 +117,7 @@ pub struct DbPointer {
     pub id: ObjectId,
 }
 
-/// Code with the variables it closes over.
+/// Code with the variables in its scope.
 #[derive(Clone, Debug)]
 pub struct CodeWithScope {
     /// The source text.
@@ -128,7 +129,7 @@ pub struct CodeWithScope {
 /// An owned BSON value, cheap to copy.
 #[derive(Clone, Debug, Default)]
 pub enum Value {
-    /// Not there at all; below null in the order. Never stored.
+    /// No value: an absent field. Orders below null and is never stored.
     #[default]
     Missing,
     /// 64-bit binary floating point.
@@ -169,9 +170,9 @@ pub enum Value {
     Int64(i64),
     /// 128-bit decimal floating point.
     Decimal128(Decimal128),
-    /// Below everything.
+    /// Orders below all other values.
     MinKey,
-    /// Above everything.
+    /// Orders above all other values.
     MaxKey,
 }
 
@@ -180,17 +181,17 @@ pub enum Value {
 pub struct Array(pub(crate) Document);
 
 impl Array {
-    /// Wraps a document whose names are "0", "1", …
+    /// Wraps a document whose field names are "0", "1", …
     pub fn from_document(document: Document) -> Self {
         Self(document)
     }
 
-    /// The array, borrowed.
+    /// Returns the array, borrowed.
     pub fn as_ref(&self) -> ArrayRef<'_> {
         ArrayRef::new(self.0.as_ref())
     }
 
-    /// The elements, owned.
+    /// Returns the elements, owned.
     pub fn to_vec(&self) -> Vec<Value> {
         self.as_ref().iter().map(ValueRef::to_value).collect()
     }
@@ -209,7 +210,7 @@ impl FromIterator<Value> for Array {
 /// Owned bytes with a subtype.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Binary {
-    /// What the bytes mean; 7 is a compressed column.
+    /// The subtype byte; 7 is a compressed column.
     pub subtype: u8,
     /// The bytes.
     pub bytes: Arc<[u8]>,
@@ -218,7 +219,7 @@ pub struct Binary {
 /// A BSON value borrowed from the bytes of a document.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum ValueRef<'a> {
-    /// Not there at all.
+    /// No value: an absent field.
     #[default]
     Missing,
     /// 64-bit binary floating point.
@@ -231,7 +232,7 @@ pub enum ValueRef<'a> {
     Array(ArrayRef<'a>),
     /// Bytes with a subtype.
     Binary {
-        /// What the bytes mean.
+        /// The subtype byte.
         subtype: u8,
         /// The bytes.
         bytes: &'a [u8],
@@ -279,13 +280,13 @@ pub enum ValueRef<'a> {
     Int64(i64),
     /// 128-bit decimal floating point.
     Decimal128(Decimal128),
-    /// Below everything.
+    /// Orders below all other values.
     MinKey,
-    /// Above everything.
+    /// Orders above all other values.
     MaxKey,
 }
 
-/// The BSON type byte of each type, and the alias `$type` knows it by.
+/// The BSON type byte of each type.
 pub mod type_code {
     /// Double.
     pub const DOUBLE: u8 = 0x01;
@@ -332,7 +333,7 @@ pub mod type_code {
 }
 
 impl<'a> ValueRef<'a> {
-    /// The BSON type byte; 0 for missing.
+    /// Returns the BSON type byte; 0 for missing.
     pub fn type_code(self) -> u8 {
         use type_code as t;
         match self {
@@ -361,7 +362,8 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The name `$type` gives this type, as in error messages: "int", "string", "missing", …
+    /// Returns the name `$type` gives this type, as in error messages: "int", "string", "missing",
+    /// …
     pub fn type_name(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -394,7 +396,7 @@ impl<'a> ValueRef<'a> {
         matches!(self, Self::Missing)
     }
 
-    /// True for missing, null and undefined: what expressions call nullish.
+    /// True for missing, null and undefined.
     pub fn is_nullish(self) -> bool {
         matches!(self, Self::Missing | Self::Null | Self::Undefined)
     }
@@ -407,7 +409,7 @@ impl<'a> ValueRef<'a> {
         )
     }
 
-    /// A copy that owns its bytes.
+    /// Returns a copy that owns its bytes.
     pub fn to_value(self) -> Value {
         match self {
             Self::Missing => Value::Missing,
@@ -447,7 +449,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The document, if it is one.
+    /// Returns the document, if it is one.
     pub fn as_document(self) -> Option<DocRef<'a>> {
         match self {
             Self::Document(v) => Some(v),
@@ -455,7 +457,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The array, if it is one.
+    /// Returns the array, if it is one.
     pub fn as_array(self) -> Option<ArrayRef<'a>> {
         match self {
             Self::Array(v) => Some(v),
@@ -463,7 +465,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The text, if it is a string.
+    /// Returns the text, if it is a string.
     pub fn as_str(self) -> Option<&'a str> {
         match self {
             Self::String(v) => Some(v),
@@ -471,7 +473,8 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The integer this number equals exactly, if there is one that fits 64 bits (not for decimals).
+    /// Returns the integer this number equals exactly, if there is one that fits in 64 bits. `None`
+    /// for decimals.
     pub fn as_exact_i64(self) -> Option<i64> {
         match self {
             Self::Int32(v) => Some(i64::from(v)),
@@ -483,7 +486,7 @@ impl<'a> ValueRef<'a> {
 }
 
 impl Value {
-    /// The value, borrowed.
+    /// Returns the value, borrowed.
     pub fn as_ref(&self) -> ValueRef<'_> {
         match self {
             Self::Missing => ValueRef::Missing,
@@ -523,12 +526,12 @@ impl Value {
         }
     }
 
-    /// The BSON type byte; 0 for missing.
+    /// Returns the BSON type byte; 0 for missing.
     pub fn type_code(&self) -> u8 {
         self.as_ref().type_code()
     }
 
-    /// The name `$type` gives this type.
+    /// Returns the name `$type` gives this type.
     pub fn type_name(&self) -> &'static str {
         self.as_ref().type_name()
     }
@@ -579,7 +582,7 @@ from! {
 }
 
 impl<T: Into<Value>> From<Option<T>> for Value {
-    /// `None` is missing, so an optional field is left out of a document.
+    /// `None` becomes missing, so an optional field is left out of a document.
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Missing, Into::into)
     }

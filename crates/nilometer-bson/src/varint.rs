@@ -1,4 +1,4 @@
-//! Unsigned integers in as few bytes as they need: seven bits a byte, the lowest first.
+//! Variable-length unsigned integers: seven bits per byte, the lowest first.
 
 /// Appends an integer.
 #[inline]
@@ -10,7 +10,7 @@ pub fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes an integer from the front of `bytes`; `None` if they end in it.
+/// Reads an integer and advances `bytes` past it; `None` if they end within it.
 #[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;

@@ -1,4 +1,4 @@
-//! The column codec from outside: vectors, golden columns, and laws that hold for all columns.
+//! Integration tests of the column codec: vectors, golden columns, and properties of all columns.
 
 #[path = "column/extended_json.rs"]
 mod extended_json;

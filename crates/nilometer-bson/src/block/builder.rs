@@ -1,6 +1,7 @@
-//! Blocks from values that come one by one: the uncompressed tail of a bucket, and tests.
+//! Incremental building of blocks: for the uncompressed tail of a bucket, and tests.
 //!
-//! The first value that is there decides the form. A value that does not fit it turns the block into a mixed one.
+//! The first present value determines the form. A value that does not fit it turns the block into a
+//! mixed one.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,7 +10,7 @@ use super::{BlockData, ColumnBlock, Presence};
 use crate::document::write_value;
 use crate::value::{ObjectId, Timestamp, Value, ValueRef};
 
-/// Builds a [`ColumnBlock`] value by value, finding the form that fits.
+/// Builds a [`ColumnBlock`] value by value and chooses the form.
 ///
 /// ```
 /// use nilometer_bson::{ValueRef, block::ColumnBlockBuilder};
@@ -41,17 +42,17 @@ impl Default for ColumnBlockBuilder {
 }
 
 impl ColumnBlockBuilder {
-    /// A builder with no values.
+    /// Creates a builder with no values.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many values have been pushed.
+    /// Returns the number of values pushed.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none has.
+    /// True if no value was pushed.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -87,14 +88,14 @@ impl ColumnBlockBuilder {
         self.len += 1;
     }
 
-    /// Adds the values of a block at `places`; numbers without gaps in one go.
+    /// Appends the positions `places` of a block; numbers without gaps as one slice.
     pub fn append(&mut self, block: &ColumnBlock, places: Range<usize>) {
         if !self.append_slices(block, &places) {
             places.for_each(|at| self.push(block.value(at)));
         }
     }
 
-    /// Adds numbers that lie side by side in both; false, and nothing added, where they do not.
+    /// Appends numbers stored as slices in both; returns false and appends nothing if they are not.
     fn append_slices(&mut self, block: &ColumnBlock, places: &Range<usize>) -> bool {
         fn extend<T: Copy>(all: &mut Vec<T>, values: &[T], places: &Range<usize>) -> bool {
             let values = values.get(places.clone());
@@ -134,7 +135,7 @@ impl ColumnBlockBuilder {
         appended
     }
 
-    /// Bytes that all places take, without what values have elsewhere.
+    /// Returns the bytes of all positions, without heap data of values.
     pub fn place_bytes(&self) -> usize {
         self.data.place_bytes() * self.len + self.gaps.len() * size_of::<usize>()
     }
@@ -157,7 +158,7 @@ impl ColumnBlockBuilder {
         }
     }
 
-    /// The block of all values pushed.
+    /// Returns the block of all values pushed.
     pub fn finish(self) -> ColumnBlock {
         let presence = self.presence();
         let data = match self.data {
@@ -178,7 +179,8 @@ impl ColumnBlockBuilder {
         Some(presence)
     }
 
-    /// The form for a block whose first value, behind `self.len` missing ones, is `value`.
+    /// Returns the form for a block whose first present value, after `self.len` missing ones, is
+    /// `value`.
     fn first_form(&self, value: ValueRef<'_>) -> BlockData {
         let len = self.len;
         match value {
@@ -211,7 +213,8 @@ fn push<T>(values: &mut Vec<T>, value: T) -> bool {
     true
 }
 
-/// Whether values of this type are kept by code: those without a vector of their own, but not documents.
+/// True if values of this type are stored in a dictionary: those without a vector form, except
+/// documents.
 fn is_coded(value: ValueRef<'_>) -> bool {
     !matches!(
         value,
@@ -228,7 +231,7 @@ fn is_coded(value: ValueRef<'_>) -> bool {
     )
 }
 
-/// Gives equal values (as bytes) equal codes.
+/// Assigns equal codes to values with equal bytes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interner {
     codes: HashMap<Box<[u8]>, u32>,
@@ -243,7 +246,7 @@ impl Interner {
         self.code_of_key(values, || value.to_value())
     }
 
-    /// The code of the value with these bytes, which `value` makes if it is new.
+    /// Returns the code of the value with these bytes; calls `value` to build it if it is new.
     pub(crate) fn code_of_bytes<E>(
         &mut self,
         tag: u8,

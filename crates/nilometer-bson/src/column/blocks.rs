@@ -1,4 +1,4 @@
-//! The fast way to read a column: straight into typed vectors.
+//! Fast decoding of columns directly into typed vectors.
 //!
 //! ```text
 //! survey    one pass over pieces and selectors: how many values, of which types, do they ever change?
@@ -9,10 +9,11 @@
 //!             └─ several types                      ─► run after run of one type, each as above, then Mixed
 //! ```
 //!
-//! An interleaved section is cut into the pieces of its streams, each stream is decoded as a column of its own, and the rows
-//! are put together from those.
+//! An interleaved section is split into the pieces of its streams, each stream is decoded as a
+//! separate column, and rows are assembled from those.
 //!
-//! [`decode_raw`](super::decode_raw) gives the same values slot by slot; random columns are read both ways in tests.
+//! [`decode_raw`](super::decode_raw) returns the same values slot by slot; tests compare both on
+//! random columns.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,7 +32,7 @@ use crate::block::{BlockData, ColumnBlock};
 use crate::document::{Document, decode_value, write_value};
 use crate::value::{Array, ObjectId, Value};
 
-/// A piece with its offset.
+/// A piece and its offset.
 pub(crate) type Placed<'a> = (usize, Piece<'a>);
 
 /// Decodes a column of at most `max_values` values into a block.
@@ -56,12 +57,12 @@ pub fn decode_values(bytes: &[u8], max_values: usize) -> Result<Vec<Value>, Colu
     decode_block(bytes, max_values).map(|block| block.to_values())
 }
 
-/// Walks a whole column and says how many values it has, if it is sound and they are at most `max_values`.
+/// Validates a whole column; returns how many values it has, at most `max_values`.
 pub fn validate(bytes: &[u8], max_values: usize) -> Result<usize, ColumnError> {
     decode_block(bytes, max_values).map(|block| block.len())
 }
 
-/// How many values a column says it has, by its selectors alone.
+/// Returns the number of values of a column from its selectors alone.
 pub fn count(bytes: &[u8]) -> Result<usize, ColumnError> {
     let mut pieces = Pieces::new(bytes);
     let mut total = 0_usize;
@@ -83,7 +84,7 @@ pub fn count(bytes: &[u8]) -> Result<usize, ColumnError> {
     Ok(total)
 }
 
-/// The value in the last place of a column, missing if nothing is there; decodes from the last literal on.
+/// Returns the last value of a column, missing if there is none; decodes from the last literal on.
 pub fn last(bytes: &[u8], max_values: usize) -> Result<Value, ColumnError> {
     let (kept, count) = settled(bytes, max_values)?;
     let tail = bytes.get(kept..).unwrap_or_default();
@@ -91,8 +92,8 @@ pub fn last(bytes: &[u8], max_values: usize) -> Result<Value, ColumnError> {
     Ok(block.to_value(block.len().wrapping_sub(1)))
 }
 
-/// Where the last literal of a column begins, and how many values are before it: what comes behind is a column of its own.
-/// The beginning, for a column with sections.
+/// Returns the offset of the last literal of a column and the number of values before it: the bytes
+/// from there are a column themselves. Returns the start of a column that has sections.
 pub(crate) fn settled(bytes: &[u8], max_values: usize) -> Result<(usize, usize), ColumnError> {
     let mut pieces = Pieces::new(bytes);
     let mut budget = Budget::new(max_values);
@@ -114,7 +115,7 @@ pub(crate) fn settled(bytes: &[u8], max_values: usize) -> Result<(usize, usize),
     Ok((at, before))
 }
 
-/// The pieces of a column that has been surveyed and has no sections.
+/// The pieces of a column that was surveyed and has no sections.
 #[derive(Debug, Clone)]
 struct Flat<'a>(Pieces<'a>);
 
@@ -131,7 +132,7 @@ impl<'a> Iterator for Flat<'a> {
     }
 }
 
-/// How many values a literal or block stands for. Finds words that do not exist.
+/// Returns the number of values of a literal or block. An error if a word has an invalid selector.
 #[inline]
 fn values_in(offset: usize, piece: &Piece<'_>) -> Result<usize, ColumnError> {
     let Piece::Block { words, .. } = piece else {
@@ -152,18 +153,18 @@ fn values_in(offset: usize, piece: &Piece<'_>) -> Result<usize, ColumnError> {
     Ok(total)
 }
 
-/// What is known of a run of pieces before any of them is decoded.
+/// Properties of a run of pieces, determined before decoding.
 #[derive(Debug, Clone, Copy)]
 struct Survey {
     count: usize,
     literals: usize,
-    /// The type of all literals with a vector of their own, if there is just one.
+    /// The type of all literals with a vector form, if there is only one.
     typed: Option<u8>,
     /// Literals of two such types.
     several: bool,
     /// Literals of other types.
     coded: bool,
-    /// Every word only repeats.
+    /// All words only repeat.
     still: bool,
     /// The first piece is a literal.
     starts: bool,
@@ -230,7 +231,7 @@ impl Survey {
     }
 }
 
-/// Whether blocks have a vector for this type.
+/// True if blocks have a vector form for this type.
 fn has_vector(tag: u8) -> bool {
     matches!(
         tag,
@@ -244,7 +245,7 @@ fn has_vector(tag: u8) -> bool {
     )
 }
 
-/// Decodes literals and blocks that follow `base`, which is not itself a value of theirs.
+/// Decodes literals and blocks after `base`, which is not part of the result.
 fn decode_run<'a>(
     pieces: impl Iterator<Item = Placed<'a>> + Clone,
     base: Option<Raw<'a>>,
@@ -311,7 +312,7 @@ fn decode_run<'a>(
     Ok(ColumnBlock::from_parts(count, data, presence))
 }
 
-/// Decodes a run whose words all say "the same again": one value, or none at all. `None` if it is neither.
+/// Decodes a run in which every value repeats: one value, or all missing. `None` for other runs.
 fn decode_still<'a>(
     pieces: impl Iterator<Item = Placed<'a>>,
     base: Option<Raw<'a>>,
@@ -340,7 +341,7 @@ fn decode_still<'a>(
     }))
 }
 
-/// The scale of a block that follows `last`, if it can.
+/// Returns the scale of a block after `last`; an error if it cannot follow.
 fn check_scale(control: u8, last: Option<Raw<'_>>, offset: usize) -> Result<Scale, ColumnError> {
     let error = ColumnError::InvalidScale { offset };
     let scale = Scale::from_control(control).ok_or(error.clone())?;
@@ -354,13 +355,13 @@ fn check_scale(control: u8, last: Option<Raw<'_>>, offset: usize) -> Result<Scal
     }
 }
 
-/// The value in memory of a stored one.
+/// Converts a stored value to a [`Value`].
 pub(crate) fn to_value(raw: Raw<'_>, offset: usize) -> Result<Value, ColumnError> {
     let value = decode_value(raw.tag, raw.bytes).ok_or(ColumnError::InvalidUtf8 { offset })?;
     Ok(value.to_value())
 }
 
-/// Decodes a run with values of several kinds: cuts it where the type changes.
+/// Decodes a run with values of several types: splits it where the type changes.
 fn decode_mixed<'a>(
     pieces: Vec<Placed<'a>>,
     mut base: Option<Raw<'a>>,
@@ -414,7 +415,7 @@ fn decode_segments(bytes: &[u8], mut budget: Budget) -> Result<ColumnBlock, Colu
         let piece = pieces.next()?;
         if !matches!(piece, Piece::End | Piece::Section { .. }) {
             run.push((offset, piece));
-            // Each piece is at least one value.
+            // Each piece holds at least one value.
             budget.values_again().take_values(run.len())?;
             continue;
         }
@@ -441,7 +442,8 @@ fn decode_segments(bytes: &[u8], mut budget: Budget) -> Result<ColumnBlock, Colu
     }
 }
 
-/// Gives each piece of a section to its stream: the one with the fewest values so far. Says how many values there are.
+/// Assigns each piece of a section to its stream: the one with the fewest values so far. Returns
+/// the number of values.
 fn walk_section<'a>(
     streams: usize,
     start: usize,

@@ -1,4 +1,5 @@
-//! Dictionary codes from runs of literals and blocks of the types that have no vector: strings above all.
+//! Dictionary codes from runs of literals and blocks of types without a vector form, mainly
+//! strings.
 //!
 //! ```text
 //! words ─► 128-bit sums ─► code of that sum, from a small table ─► codes
@@ -7,8 +8,9 @@
 //!                          bytes of the value ─► dictionary
 //! ```
 //!
-//! Columns of strings come back to few values, so nearly every sum has been seen before. The table is emptied at each literal,
-//! because what a sum means (type, size, subtype) may have changed; the dictionary is not.
+//! Columns of strings repeat few values, so almost every sum was seen before. The table is cleared
+//! at each literal, since a literal may change the meaning of sums (type, size, subtype); the
+//! dictionary is kept.
 
 use super::blocks::{Placed, to_value};
 use super::delta::{is_wide, unzigzag, unzigzag_wide, wide_from_int, wide_to_int};
@@ -20,7 +22,7 @@ use super::stream::Raw;
 use crate::block::{BlockData, ColumnBlock, Interner, PresenceBuilder};
 use crate::value::Value;
 
-/// Entries of the table from sums to codes.
+/// Entries in the table from sums to codes.
 const SEEN_MAX: usize = 256;
 
 /// Decodes a run of `count` values into codes.
@@ -64,10 +66,10 @@ pub(crate) fn decode<'a>(
 type Seen = Option<(u128, u32)>;
 
 struct CodeReader<'a> {
-    /// The last literal: what sums mean.
+    /// The last literal, which defines the meaning of sums.
     last: Option<Raw<'a>>,
     number: u128,
-    /// Code of the last value, once it has been asked for.
+    /// Code of the last value, once it was needed.
     code: Option<u32>,
     repeat: Option<u128>,
     seen: Vec<Seen>,
@@ -89,7 +91,7 @@ impl<'a> CodeReader<'a> {
         Ok(())
     }
 
-    /// Code of the last value: a literal's or base's on first use.
+    /// Returns the code of the last value; that of a literal or base is determined on first use.
     fn last_code(&mut self, offset: usize) -> Result<u32, ColumnError> {
         match (self.code, self.last) {
             (Some(code), _) => Ok(code),
@@ -136,7 +138,7 @@ impl<'a> CodeReader<'a> {
         Ok(())
     }
 
-    /// The common case of [`word`](Self::word): slots of at most 60 bits.
+    /// Fast path of [`word`](Self::word) for slots of at most 60 bits.
     fn plain_word(
         &mut self,
         word: u64,
@@ -242,7 +244,7 @@ impl<'a> CodeReader<'a> {
     }
 }
 
-/// Where a sum would be in the table.
+/// Returns the table index of a sum.
 #[expect(clippy::cast_possible_truncation, reason = "a hash")]
 fn seen_slot(number: u128) -> usize {
     let folded = (number as u64) ^ ((number >> 64) as u64).rotate_left(32);

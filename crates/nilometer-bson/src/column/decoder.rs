@@ -1,7 +1,8 @@
-//! Reading a column value by value: the format told as code.
+//! Reference decoder: reads a column value by value.
 //!
-//! [`decode_raw`] follows the rules one slot at a time and is what the fast path ([`blocks`](super::blocks)) is compared with.
-//! It gives values as their BSON bytes, so that even strings that are not UTF-8 come back as they were stored.
+//! [`decode_raw`] applies the format's rules one slot at a time and is the reference for the fast
+//! decoder ([`blocks`](super::blocks)). It returns values as BSON bytes, so strings that are not
+//! UTF-8 are preserved.
 //!
 //! ```text
 //! word slot u ─► missing?            missing, nothing changes
@@ -11,8 +12,8 @@
 //!             ─► otherwise           number += u; the value of that number
 //! ```
 //!
-//! A few bytes can stand for thousands of values, so every reader takes a limit on their number, and stops at
-//! [`MEMORY_MAX`] bytes of values.
+//! A few bytes can encode thousands of values, so every decoder takes a limit on their number, and
+//! stops at [`MEMORY_MAX`] bytes of values.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,25 +29,25 @@ use super::pieces::{self, Piece, Pieces};
 use super::simple8b;
 use super::stream::Raw;
 
-/// The most memory the values of one column may take, in bytes.
+/// Maximum memory for the values of one column, in bytes.
 pub const MEMORY_MAX: usize = 256 << 20;
 
-/// A value as BSON stores it: its type and its value bytes.
+/// A value in BSON encoding: its type and its value bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawValue {
     /// BSON type; 0 for a missing value.
     pub tag: u8,
-    /// The bytes behind type and name.
+    /// The bytes after type and name.
     pub bytes: Arc<[u8]>,
 }
 
 impl RawValue {
-    /// The absence of a value.
+    /// Returns a missing value.
     pub fn missing() -> Self {
         Self::default()
     }
 
-    /// Whether this is the absence of a value.
+    /// True if the value is missing.
     pub fn is_missing(&self) -> bool {
         self.tag == 0
     }
@@ -68,7 +69,7 @@ impl From<Raw<'_>> for RawValue {
     }
 }
 
-/// What a decoder may still produce.
+/// Remaining limits on a decoder's output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     values_max: usize,
@@ -85,7 +86,7 @@ impl Budget {
         }
     }
 
-    /// The same number of values again, from the same memory.
+    /// Returns a budget for the same number of values, sharing the memory limit.
     pub(crate) fn values_again(self) -> Self {
         Budget {
             values: self.values_max,
@@ -137,8 +138,8 @@ pub fn decode_raw(bytes: &[u8], max_values: usize) -> Result<Vec<RawValue>, Colu
     }
 }
 
-/// Reads one interleaved section by its definition: value after value, stream after stream, and the next piece belongs to the
-/// first stream that has none left.
+/// Decodes one interleaved section by its definition: value after value, stream after stream; the
+/// next piece belongs to the first stream that has no values left.
 fn read_section(
     kind: u8,
     reference: &[u8],
@@ -201,14 +202,14 @@ fn read_section(
     }
 }
 
-/// Follows one stream.
+/// Decodes one stream.
 #[derive(Debug, Clone)]
 struct StreamReader {
     last: RawValue,
     number: i64,
     step: i64,
     wide_number: u128,
-    /// The slot before, which a repeat word repeats.
+    /// The previous slot, which a repeat word repeats.
     repeat: Option<u128>,
     scale: Scale,
 }
@@ -233,7 +234,7 @@ impl StreamReader {
         stream
     }
 
-    /// A stream that can only repeat the last value of a section.
+    /// Creates a stream that can only repeat the last value of a section.
     fn after_section(last: Option<&RawValue>) -> Self {
         StreamReader {
             last: last.cloned().unwrap_or_default(),

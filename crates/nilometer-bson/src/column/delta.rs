@@ -1,4 +1,4 @@
-//! The arithmetic between values and words: zig-zag, decimal scales, and values as integers.
+//! Arithmetic between values and words: zig-zag coding, decimal scales, and values as integers.
 //!
 //! ```text
 //! value ──integer──► n ──minus the one before──► d ──zig-zag──► u ──► slot of a word
@@ -14,16 +14,16 @@
 //! | binary up to 16 bytes | its bytes, little-endian |
 //! | string and code up to 16 bytes | their bytes, big-endian |
 //!
-//! Dates, timestamps and ObjectIds store the difference of differences. All sums wrap.
+//! Dates, timestamps and ObjectIds store second-order differences. All sums wrap.
 
 use super::element::tag;
 
-/// Folds the sign into the lowest bit: 0, −1, 1, −2 become 0, 1, 2, 3.
+/// Moves the sign into the lowest bit: 0, −1, 1, −2 become 0, 1, 2, 3.
 pub(crate) fn zigzag(delta: i64) -> u64 {
     ((delta << 1) ^ (delta >> 63)).cast_unsigned()
 }
 
-/// The inverse of [`zigzag`].
+/// Reverses [`zigzag`].
 pub(crate) fn unzigzag(coded: u64) -> i64 {
     (coded >> 1).cast_signed() ^ -(coded & 1).cast_signed()
 }
@@ -33,22 +33,22 @@ pub(crate) fn zigzag_wide(delta: i128) -> u128 {
     ((delta << 1) ^ (delta >> 127)).cast_unsigned()
 }
 
-/// The inverse of [`zigzag_wide`].
+/// Reverses [`zigzag_wide`].
 pub(crate) fn unzigzag_wide(coded: u128) -> i128 {
     (coded >> 1).cast_signed() ^ -(coded & 1).cast_signed()
 }
 
-/// Whether deltas of this type are differences of differences.
+/// True if this type stores second-order differences.
 pub(crate) fn is_second_order(tag: u8) -> bool {
     matches!(tag, tag::OBJECT_ID | tag::DATE | tag::TIMESTAMP)
 }
 
-/// Whether deltas of this type have 128 bits.
+/// True if deltas of this type have 128 bits.
 pub(crate) fn is_wide(tag: u8) -> bool {
     matches!(tag, tag::STRING | tag::CODE | tag::BINARY | tag::DECIMAL128)
 }
 
-/// How doubles of one block are stored as integers.
+/// Scale at which the doubles of a block are stored as integers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scale {
     One,
@@ -56,15 +56,15 @@ pub(crate) enum Scale {
     Hundred,
     TenThousand,
     HundredMillion,
-    /// The bits of the double: always exact.
+    /// The bits of the double, always exact.
     #[default]
     Memory,
 }
 
-/// No integer at or above this is exact in a double (and its negative).
+/// Integers from here on, and below the negative of this, are not all exact in a double.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// Below this a scaled value is so far from a tie that any way of rounding finds the same integer.
+/// Below this a scaled value is so far from a tie that every rounding mode finds the same integer.
 const QUICK_MAX: f64 = 1_125_899_906_842_624.0;
 
 /// Adding this leaves the nearest integer in the low bits of the sum.
@@ -80,7 +80,7 @@ impl Scale {
         Scale::Memory,
     ];
 
-    /// What values are multiplied with; 1 for [`Scale::Memory`].
+    /// Returns the factor of the scale; 1 for [`Scale::Memory`].
     pub(crate) fn multiplier(self) -> f64 {
         match self {
             Scale::One | Scale::Memory => 1.0,
@@ -91,7 +91,7 @@ impl Scale {
         }
     }
 
-    /// The high nibble of a control byte.
+    /// Returns the high nibble of a control byte.
     pub(crate) fn nibble(self) -> u8 {
         match self {
             Scale::Memory => 0x80,
@@ -103,14 +103,14 @@ impl Scale {
         }
     }
 
-    /// The scale a control byte names.
+    /// Returns the scale of a control byte.
     pub(crate) fn from_control(control: u8) -> Option<Scale> {
         Scale::ALL
             .into_iter()
             .find(|scale| scale.nibble() == control & 0xF0)
     }
 
-    /// The integer that stands for exactly `value`, if there is one.
+    /// Returns the integer that represents exactly `value`, if there is one.
     #[inline]
     pub(crate) fn encode(self, value: f64) -> Option<i64> {
         if self == Scale::Memory {
@@ -119,8 +119,8 @@ impl Scale {
         let multiplier = self.multiplier();
         let scaled = value * multiplier;
         if scaled.abs() < QUICK_MAX {
-            // An integer n with n / multiplier == value lies within 2⁻² of `scaled` here, so the nearest
-            // integer is the only candidate and ties need no care.
+            // An integer n with n / multiplier == value lies within 2⁻² of `scaled` here, so the
+            // nearest integer is the only candidate and ties need no special handling.
             let shifted = scaled + ROUNDER;
             let nearest = shifted - ROUNDER;
             let back = if self == Scale::One {
@@ -139,7 +139,7 @@ impl Scale {
         exact.then_some(nearest as i64)
     }
 
-    /// The double an integer stands for.
+    /// Returns the double represented by an integer.
     #[inline]
     pub(crate) fn decode(self, number: i64) -> f64 {
         if self == Scale::Memory {
@@ -148,12 +148,14 @@ impl Scale {
         number as f64 / self.multiplier()
     }
 
-    /// The smallest scale, not below `from`, that holds `value`, with the integer for it.
+    /// Returns the smallest scale, not below `from`, that represents `value`, and the integer at
+    /// that scale.
     #[inline]
     pub(crate) fn lowest(value: f64, from: Scale) -> (i64, Scale) {
         let finest = Scale::HundredMillion;
         if (value * finest.multiplier()).abs() < QUICK_MAX {
-            // What a coarser scale holds, this one holds too, without rounding to the same double by chance.
+            // Values of a coarser scale are representable here too, and no two of them round to the
+            // same double.
             return match finest.encode(value) {
                 Some(number) if from <= finest => Scale::reduce(number, finest, from),
                 _ => (value.to_bits().cast_signed(), Scale::Memory),
@@ -169,7 +171,8 @@ impl Scale {
         (value.to_bits().cast_signed(), Scale::Memory)
     }
 
-    /// The smallest scale, not below `from`, that holds what `number` stands for at this one.
+    /// Returns the smallest scale, not below `from`, for the value that `number` represents at this
+    /// scale.
     #[inline]
     pub(crate) fn lowest_for(self, number: i64, from: Scale) -> (i64, Scale) {
         if self != Scale::Memory && number.unsigned_abs() < QUICK_MAX as u64 {
@@ -178,8 +181,8 @@ impl Scale {
         Scale::lowest(self.decode(number), from)
     }
 
-    /// Takes factors of ten out of a number below [`QUICK_MAX`]. Two fractions n/10 and m/100 of that size are the same
-    /// double only if they are the same number.
+    /// Removes factors of ten from a number below [`QUICK_MAX`]. Two fractions n/10 and m/100 of
+    /// that size are the same double only if they are the same number.
     #[inline]
     fn reduce(mut number: i64, mut scale: Scale, from: Scale) -> (i64, Scale) {
         let coarser = [
@@ -201,7 +204,8 @@ impl Scale {
     }
 }
 
-/// The 56 bits of an ObjectId that change: time and counter, the fast-moving bytes lowest.
+/// Returns the 56 bits of an ObjectId that change: time and counter, the fast-changing bytes
+/// lowest.
 ///
 /// ```text
 /// ObjectId   t0 t1 t2 t3  p0 p1 p2 p3 p4  c0 c1 c2
@@ -221,7 +225,7 @@ pub(crate) fn object_id_to_int(id: &[u8; 12]) -> i64 {
     (time | counter).cast_signed()
 }
 
-/// Puts the bytes of [`object_id_to_int`] back; the process bytes come from `like`.
+/// Reverses [`object_id_to_int`]; the process bytes are taken from `like`.
 #[inline]
 pub(crate) fn object_id_from_int(number: i64, like: &[u8; 12]) -> [u8; 12] {
     let number = number.cast_unsigned();
@@ -240,20 +244,20 @@ pub(crate) fn object_id_from_int(number: i64, like: &[u8; 12]) -> [u8; 12] {
     id
 }
 
-/// The bytes of an ObjectId that stay: the process.
+/// Returns the constant bytes of an ObjectId: the process.
 pub(crate) fn object_id_process(id: &[u8; 12]) -> [u8; 5] {
     let [_, _, _, _, p0, p1, p2, p3, p4, ..] = *id;
     [p0, p1, p2, p3, p4]
 }
 
-/// Text (without length and terminator) as an integer, its last byte lowest. `None` for text longer than 16 bytes or
-/// beginning with a zero byte.
+/// Converts text (without length and terminator) to an integer, its last byte lowest. `None` for
+/// text longer than 16 bytes or starting with a zero byte.
 #[inline]
 pub(crate) fn text_to_int(text: &[u8]) -> Option<u128> {
     if text.len() > 16 || text.first() == Some(&0) {
         return None;
     }
-    // Two overlapping reads of a fixed size; where they overlap they agree.
+    // Two overlapping reads of fixed size; they agree where they overlap.
     Some(
         if let (Some(front), Some(back)) = (text.first_chunk(), text.last_chunk()) {
             let front = u128::from(u64::from_be_bytes(*front));
@@ -268,7 +272,7 @@ pub(crate) fn text_to_int(text: &[u8]) -> Option<u128> {
     )
 }
 
-/// Binary data as an integer, its first byte lowest. `None` beyond 16 bytes.
+/// Converts binary data to an integer, its first byte lowest. `None` beyond 16 bytes.
 pub(crate) fn binary_to_int(data: &[u8]) -> Option<u128> {
     if data.len() > 16 {
         return None;
@@ -279,7 +283,7 @@ pub(crate) fn binary_to_int(data: &[u8]) -> Option<u128> {
     Some(u128::from_le_bytes(bytes))
 }
 
-/// The integer of a value with 128-bit deltas, from its bytes as BSON stores them.
+/// Converts a value with 128-bit deltas to an integer, from its BSON bytes.
 pub(crate) fn wide_to_int(tag: u8, value: &[u8]) -> Option<u128> {
     match tag {
         tag::STRING | tag::CODE => text_to_int(value.get(4..value.len().checked_sub(1)?)?),
@@ -289,7 +293,7 @@ pub(crate) fn wide_to_int(tag: u8, value: &[u8]) -> Option<u128> {
     }
 }
 
-/// Writes the value bytes that `number` stands for after a value `like` of the same type.
+/// Appends the value bytes of `number` after a value `like` of the same type.
 pub(crate) fn wide_from_int(tag: u8, number: u128, like: &[u8], out: &mut Vec<u8>) {
     match tag {
         tag::STRING | tag::CODE => {
@@ -323,7 +327,7 @@ mod tests {
         assert_eq!(unzigzag_wide(u128::MAX), i128::MIN);
     }
 
-    /// The rule as it is defined, without the shortcut of [`Scale::encode`].
+    /// Returns the definition, without the shortcut of [`Scale::encode`].
     fn encode_slowly(scale: Scale, value: f64) -> Option<i64> {
         let scaled = value * scale.multiplier();
         if !(-EXACT_MAX..=EXACT_MAX).contains(&scaled) {

@@ -1,14 +1,15 @@
-//! BSON elements as bytes: how long a value is, and what a document holds.
+//! BSON elements as bytes: lengths of values and iteration over documents.
 //!
-//! The codec works on `(type, value bytes)` pairs so that a literal is copied, compared and counted without
-//! building a value from it. [`value_len`] checks everything it walks over; [`Elements`] then reads documents
-//! that have been checked.
+//! The codec works on `(type, value bytes)` pairs so that literals are copied, compared and counted
+//! without building values. [`value_len`] validates everything it reads; [`Elements`] then iterates
+//! over validated documents.
 //!
-//! It does not look at field names or text encoding, and knows nothing of values in memory: `crate::value` does.
+//! Field names and text encoding are not checked. Values in memory are the concern of
+//! `crate::value`.
 
 use super::error::BsonCause;
 
-/// BSON type bytes, by the names the specification gives them.
+/// BSON type bytes, named as in the specification.
 pub(crate) mod tag {
     pub(crate) const DOUBLE: u8 = 0x01;
     pub(crate) const STRING: u8 = 0x02;
@@ -33,10 +34,10 @@ pub(crate) mod tag {
     pub(crate) const MIN_KEY: u8 = 0xFF;
 }
 
-/// Deepest nesting of documents inside one value.
+/// Maximum nesting of documents inside one value.
 pub(crate) const DEPTH_MAX: usize = 200;
 
-/// Binary subtype of a compressed column, which must not nest.
+/// Binary subtype of a compressed column, which must not be nested.
 const SUBTYPE_COLUMN: u8 = 7;
 
 /// One element of a document.
@@ -48,33 +49,33 @@ pub(crate) struct Element<'a> {
 }
 
 impl<'a> Element<'a> {
-    /// Whether this is an object or an array.
+    /// True if this is an object or an array.
     pub(crate) fn is_nested(&self) -> bool {
         is_nested(self.tag)
     }
 
-    /// The elements of a nested document.
+    /// Returns the elements of a nested document.
     pub(crate) fn children(&self) -> Elements<'a> {
         Elements::new(self.value)
     }
 
-    /// Whether this is an object or array without elements.
+    /// True if this is an object or array without elements.
     pub(crate) fn is_empty_nested(&self) -> bool {
         self.is_nested() && is_empty_document(self.value)
     }
 }
 
-/// Whether values of this type are documents.
+/// True if values of this type are documents.
 pub(crate) fn is_nested(tag: u8) -> bool {
     matches!(tag, tag::OBJECT | tag::ARRAY)
 }
 
-/// Whether a checked document has no elements.
+/// True if a validated document has no elements.
 pub(crate) fn is_empty_document(document: &[u8]) -> bool {
     document.len() <= 5
 }
 
-/// Reads the elements of a document that [`value_len`] has accepted. On other bytes it stops early.
+/// Iterates over a document validated by [`value_len`]. Ends early on other bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Elements<'a> {
     rest: &'a [u8],
@@ -107,12 +108,12 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Length of a literal's value bytes at the start of `bytes`, all of them checked.
+/// Validates a literal's value at the start of `bytes`; returns its length.
 pub(crate) fn value_len(tag: u8, bytes: &[u8]) -> Result<usize, BsonCause> {
     checked_len(tag, bytes, DEPTH_MAX)
 }
 
-/// Length of the document at the start of `bytes`, all of it checked.
+/// Validates the document at the start of `bytes`; returns its length.
 pub(crate) fn document_len(bytes: &[u8]) -> Result<usize, BsonCause> {
     checked_document(bytes, DEPTH_MAX)
 }
@@ -164,7 +165,7 @@ fn checked_document(bytes: &[u8], depth: usize) -> Result<usize, BsonCause> {
     }
 }
 
-/// Length of a value by its own header, without looking inside documents.
+/// Returns the length of a value from its own header, without validating nested documents.
 fn shallow_len(tag: u8, bytes: &[u8]) -> Result<usize, BsonCause> {
     Ok(match tag {
         tag::UNDEFINED | tag::NULL | tag::MAX_KEY | tag::MIN_KEY => 0,
@@ -186,7 +187,7 @@ fn shallow_len(tag: u8, bytes: &[u8]) -> Result<usize, BsonCause> {
         tag::DB_POINTER => string_len(bytes)?
             .checked_add(12)
             .ok_or(BsonCause::BadLength)?,
-        // total, then at least an empty string (5) and an empty document (5)
+        // Length, then at least an empty string (5) and an empty document (5).
         tag::CODE_WITH_SCOPE => length_prefix(bytes, 14)?,
         _ => return Err(BsonCause::UnknownType),
     })
@@ -207,7 +208,7 @@ fn length_prefix(bytes: &[u8], least: usize) -> Result<usize, BsonCause> {
     Ok(len)
 }
 
-/// Length of a C string with its zero byte.
+/// Returns the length of a C string including its zero byte.
 fn c_string_len(bytes: &[u8]) -> Result<usize, BsonCause> {
     let zero = bytes.iter().position(|&byte| byte == 0);
     zero.map(|at| at + 1).ok_or(BsonCause::MissingTerminator)

@@ -1,9 +1,9 @@
-//! Building columns value by value, and telling what changed since the last time.
+//! Building of columns value by value, and differences between two states of a column.
 //!
-//! [`ColumnBuilder`] writes the bytes MongoDB's own builder writes for the same values, so that a server which reopens the
-//! bucket can go on appending to them. It is the top of three layers: [`words`](super::words) packs numbers,
-//! [`stream`](super::stream) turns values of one field into numbers, [`super::objects`] takes documents apart into
-//! streams.
+//! [`ColumnBuilder`] writes the same bytes as MongoDB's builder for the same values, so a server
+//! that reopens the bucket can continue appending to them. It is the top of three layers:
+//! [`words`](super::words) packs numbers, [`stream`](super::stream) converts values of one field to
+//! numbers, [`super::objects`] splits documents into streams.
 //!
 //! ```text
 //! append(1)  append(2)  to_bytes()  append(3)  diff()
@@ -12,8 +12,9 @@
 //!                    whole column      (offset, bytes): cut the column there, append these
 //! ```
 //!
-//! Everything up to the control byte that may still grow is final. [`ColumnBuilder::diff`] names the first byte that differs
-//! from the column it described last, as MongoDB writes it into its oplog.
+//! All bytes before the control byte that may still grow are final. [`ColumnBuilder::diff`] returns
+//! the offset of the first byte that differs from the previously described column, as MongoDB
+//! writes it into its oplog.
 
 use super::blocks;
 use super::decoder::decode_raw;
@@ -24,17 +25,17 @@ use super::stream::{Raw, Stream};
 use crate::document::write_value;
 use crate::value::{ObjectId, Timestamp, ValueRef};
 
-/// What turns one column into a later one: cut it at `offset` and append `bytes`.
+/// Turns one column into a later one: truncate it at `offset`, then append `bytes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnDiff {
-    /// How many bytes of the earlier column stay.
+    /// Number of bytes of the earlier column to keep.
     pub offset: usize,
-    /// What comes behind them.
+    /// Bytes to append.
     pub bytes: Vec<u8>,
 }
 
 impl ColumnDiff {
-    /// Changes `column` as the diff says.
+    /// Applies the difference to `column`.
     pub fn apply(&self, column: &mut Vec<u8>) {
         column.truncate(self.offset);
         column.extend_from_slice(&self.bytes);
@@ -59,32 +60,34 @@ pub struct ColumnBuilder {
     section: Option<Box<Section>>,
     count: usize,
     described: Described,
-    /// Bytes of a value on its way in.
+    /// Buffer for the bytes of a value being appended.
     scratch: Vec<u8>,
 }
 
-/// What the last [`ColumnBuilder::diff`] told.
+/// State of the column at the last [`ColumnBuilder::diff`].
 #[derive(Debug, Clone, Default)]
 struct Described {
-    /// Bytes that are final.
+    /// Number of final bytes.
     base: usize,
-    /// The last control byte, where it was (from `base`) and how many bytes from `base` on were there before the flush.
+    /// The last control byte, its offset (from `base`), and the number of bytes after `base` before
+    /// the flush.
     control: Option<(u8, usize)>,
     len: usize,
 }
 
 impl ColumnBuilder {
-    /// A builder with no values.
+    /// Creates a builder with no values.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A builder that goes on from a stored column of at most `max_values` values, as if it had written it and
-    /// [`diff`](Self::diff) had just described it.
+    /// Creates a builder that continues a stored column of at most `max_values` values, as if it
+    /// had written the column and [`diff`](Self::diff) had just described it.
     ///
-    /// Nothing before the last literal bears on what comes behind the column, so values are only appended again from there;
-    /// a column with interleaved sections is built again whole. If another builder wrote that part differently, the column as
-    /// it is now is [`to_bytes`](Self::to_bytes), and the diffs that follow are diffs to that.
+    /// Values before the last literal do not affect later bytes, so only values from there on are
+    /// appended again; a column with interleaved sections is rebuilt completely. If another builder
+    /// encoded that part differently, [`to_bytes`](Self::to_bytes) returns the stored column as it
+    /// would be written here, and later diffs are relative to that.
     pub fn reopen(bytes: &[u8], max_values: usize) -> Result<Self, ColumnError> {
         let mut builder = ColumnBuilder::new();
         let (kept, count) = blocks::settled(bytes, max_values)?;
@@ -104,12 +107,13 @@ impl ColumnBuilder {
         Ok(builder)
     }
 
-    /// How many values have been added, missing ones included.
+    /// Returns the number of values added, missing ones included.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// About how many bytes the column has so far. Costs nothing per value (one step per leaf while in objects).
+    /// Returns the approximate number of bytes of the column. Constant time (one step per leaf
+    /// inside a section).
     pub fn size_bytes(&self) -> usize {
         let section = self
             .section
@@ -118,7 +122,7 @@ impl ColumnBuilder {
         self.flat.size_bytes() + section + 1
     }
 
-    /// Adds a value; [`ValueRef::Missing`] like [`skip`](Self::skip).
+    /// Adds a value; [`ValueRef::Missing`] equals [`skip`](Self::skip).
     pub fn append(&mut self, value: ValueRef<'_>) -> Result<(), ColumnError> {
         match value {
             ValueRef::Missing => self.skip(),
@@ -143,9 +147,10 @@ impl ColumnBuilder {
         Ok(())
     }
 
-    /// Adds a value given as its BSON type and value bytes. Type 0 is a missing value.
+    /// Adds a value from its BSON type and value bytes. Type 0 is a missing value.
     ///
-    /// Fails on bytes that are not one whole value of the type, and on compressed columns, at any depth.
+    /// An error if the bytes are not exactly one value of the type, or contain a compressed column
+    /// at any depth.
     pub fn append_raw(&mut self, tag: u8, bytes: &[u8]) -> Result<(), ColumnError> {
         if tag == 0 {
             self.skip();
@@ -246,7 +251,7 @@ impl ColumnBuilder {
         self.flat.skip();
     }
 
-    /// The stream for values that are not interleaved; ends a section.
+    /// Returns the stream for values that are not interleaved; ends an open section.
     #[inline]
     fn scalars(&mut self) -> &mut Stream {
         if self.section.is_some() {
@@ -277,12 +282,12 @@ impl ColumnBuilder {
         }
     }
 
-    /// The whole column as it would be if no more values came.
+    /// Returns the whole column as if no more values followed.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.finished_from(0)
     }
 
-    /// Ends the column.
+    /// Finishes the column.
     pub fn finish(mut self) -> Vec<u8> {
         self.close_section();
         self.flat.flush();
@@ -290,7 +295,7 @@ impl ColumnBuilder {
         self.flat.blocks.bytes
     }
 
-    /// The column from an offset on that is final.
+    /// Returns the finished column from a final offset on.
     fn finished_from(&self, from: usize) -> Vec<u8> {
         let copy = ColumnBuilder {
             flat: self.flat.clone_from(from),
@@ -300,7 +305,8 @@ impl ColumnBuilder {
         copy.finish()
     }
 
-    /// What turns the column described by the last call into the present one; the first call describes all of it.
+    /// Returns the difference from the column described by the last call; the first call describes
+    /// the whole column.
     pub fn diff(&mut self) -> ColumnDiff {
         let from = self.described.base;
         let mut out = self.finished_from(from);
@@ -345,7 +351,8 @@ impl ColumnBuilder {
     }
 }
 
-/// The last control byte of a finished column, and where it is, walking control blocks from the one at `at`.
+/// Returns the last control byte of a finished column and its offset, iterating over control blocks
+/// from the one at `at`.
 fn last_control(column: &[u8], mut at: usize) -> (u8, usize) {
     loop {
         let control = column.get(at).copied().unwrap_or_default();

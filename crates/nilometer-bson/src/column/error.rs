@@ -1,12 +1,12 @@
-//! Why a column cannot be read, or a value cannot be put into one.
+//! Errors of decoding a column or adding a value to one.
 
 use thiserror::Error;
 
-/// The causes a column codec can fail with.
+/// Errors of the column codec.
 ///
-/// Everything but [`TooManyValues`](Self::TooManyValues), [`TooLarge`](Self::TooLarge) and
-/// [`Unstorable`](Self::Unstorable) says that the bytes are not a column; offsets count from the first
-/// byte of the column.
+/// Except for [`TooManyValues`](Self::TooManyValues), [`TooLarge`](Self::TooLarge) and
+/// [`Unstorable`](Self::Unstorable), all mean that the bytes are not a valid column; offsets are
+/// from the first byte of the column.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ColumnError {
@@ -28,7 +28,7 @@ pub enum ColumnError {
         /// Offset of the piece.
         offset: usize,
     },
-    /// A byte that begins no piece.
+    /// A byte that starts no piece.
     #[error("invalid control byte {byte:#04x} at offset {offset}")]
     InvalidControl {
         /// Offset of the byte.
@@ -44,7 +44,7 @@ pub enum ColumnError {
         /// What is wrong with it.
         cause: BsonCause,
     },
-    /// A word with a selector that does not exist.
+    /// A word with an invalid selector.
     #[error("invalid Simple-8b selector {selector:#04x} at offset {offset}")]
     InvalidSelector {
         /// Offset of the word.
@@ -58,10 +58,10 @@ pub enum ColumnError {
         /// Offset of the control byte.
         offset: usize,
     },
-    /// A non-zero delta after a value that has no number.
+    /// A delta other than zero after a value that has no integer form.
     #[error("delta at offset {offset} on a value of type {tag:#04x}, which has no number")]
     InvalidDelta {
-        /// Offset of the word (of its block where only that is known).
+        /// Offset of the word, or of its block.
         offset: usize,
         /// BSON type of the value before it.
         tag: u8,
@@ -93,7 +93,7 @@ pub enum ColumnError {
     /// A string that is not UTF-8.
     #[error("string at offset {offset} is not UTF-8")]
     InvalidUtf8 {
-        /// Offset of the literal or word that says it.
+        /// Offset of the literal or word that encodes it.
         offset: usize,
     },
     /// The column holds more values than the caller allows.
@@ -102,31 +102,31 @@ pub enum ColumnError {
         /// The caller's limit.
         limit: usize,
     },
-    /// Decoding would take more memory than a column may.
+    /// Decoding would exceed the memory limit.
     #[error("column needs more than {limit} bytes in memory")]
     TooLarge {
         /// The limit in bytes.
         limit: usize,
     },
-    /// A value a column cannot hold: a column, or something that holds one.
+    /// A value that cannot be stored: a column, or a value that contains one.
     #[error("a column cannot hold a compressed column")]
     Unstorable,
 }
 
-/// What is wrong with a BSON element inside a column.
+/// Why a BSON element inside a column is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BsonCause {
-    /// It runs past its end.
+    /// It exceeds the enclosing bytes.
     #[error("it is cut short")]
     Truncated,
-    /// A type byte BSON does not know.
+    /// An unknown type byte.
     #[error("unknown type")]
     UnknownType,
-    /// A length that does not fit its surroundings.
+    /// A length that does not match its surroundings.
     #[error("impossible length")]
     BadLength,
-    /// A string or document without its final zero byte.
+    /// A string or document without its terminator.
     #[error("missing terminator")]
     MissingTerminator,
     /// A bool that is neither 0 nor 1.

@@ -1,4 +1,5 @@
-//! The reference document of an interleaved section: which streams there are, and how their values make a document.
+//! The reference document of an interleaved section: which streams exist, and how their values form
+//! a document.
 //!
 //! ```text
 //! reference {a: 1, b: {c: "x", e: {}}, d: [7]}
@@ -10,7 +11,7 @@
 //! row       (missing …)       ─►   missing, if the reference holds no empty document
 //! ```
 //!
-//! Names and nesting come from the reference, types and values from the streams.
+//! Names and nesting are taken from the reference, types and values from the streams.
 
 use super::decoder::Budget;
 use super::element::{self, Element, Elements, tag};
@@ -18,23 +19,23 @@ use super::error::ColumnError;
 use super::pieces::{SECTION_ARRAYS, SECTION_LEGACY};
 use super::stream::Raw;
 
-/// What a stream takes in memory while it is read, its values aside.
+/// Memory of one stream decoder, without its values.
 const STREAM_BYTES: usize = 256;
 
 /// One step in writing a document.
 #[derive(Debug, Clone, Copy)]
 enum Step<'a> {
-    /// The next stream's value, under this name.
+    /// Writes the next stream's value under this name.
     Leaf(Element<'a>),
-    /// A sub-document begins; it is dropped if nothing gets into it.
+    /// Starts a sub-document, which is dropped if it stays empty.
     Begin(Element<'a>),
-    /// A sub-document that is empty in the reference, and so always written.
+    /// Writes a sub-document that is empty in the reference.
     Empty(Element<'a>),
-    /// The innermost sub-document ends.
+    /// Ends the innermost sub-document.
     End,
 }
 
-/// The shape of a section's values. See the module.
+/// The document shape of a section's values. See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Reference<'a> {
     root: u8,
@@ -42,8 +43,8 @@ pub(crate) struct Reference<'a> {
 }
 
 impl<'a> Reference<'a> {
-    /// Reads a checked reference document of a section of a kind, which starts at `offset`. Takes what its streams will
-    /// need from `budget`.
+    /// Parses the validated reference document of a section of kind `kind` at `offset`. Charges the
+    /// memory of its streams to `budget`.
     pub(crate) fn new(
         kind: u8,
         document: &'a [u8],
@@ -63,12 +64,12 @@ impl<'a> Reference<'a> {
         Ok(Reference { root, steps })
     }
 
-    /// Type of the section's values.
+    /// Returns the type of the section's values.
     pub(crate) fn root(&self) -> u8 {
         self.root
     }
 
-    /// The values the streams start from, in order.
+    /// Returns the values that the streams start from, in order.
     pub(crate) fn leaves(&self) -> impl Iterator<Item = Raw<'a>> + '_ {
         self.steps.iter().filter_map(|step| match step {
             Step::Leaf(element) => Some(Raw {
@@ -79,11 +80,12 @@ impl<'a> Reference<'a> {
         })
     }
 
-    /// The document of one row. `write` is called for each stream in order with the name of its leaf, and appends the
-    /// element unless it is missing. `None` if the whole value is missing.
+    /// Builds the document of one row. `write` is called for each stream in order with the name of
+    /// its leaf, and appends the element unless it is missing. `None` if the whole value is
+    /// missing.
     pub(crate) fn assemble(&self, mut write: impl FnMut(&[u8], &mut Vec<u8>)) -> Option<Vec<u8>> {
         let mut out = vec![0; 4];
-        // Where each open sub-document's element begins, and where its content does.
+        // Offsets of element and content of each open sub-document.
         let mut open = Vec::new();
         for step in &self.steps {
             match step {
@@ -146,7 +148,7 @@ pub(crate) fn push_header(tag: u8, name: &[u8], out: &mut Vec<u8>) {
     out.push(0);
 }
 
-/// Ends the document that begins at `start`.
+/// Finishes the document that starts at `start`.
 fn close(start: usize, out: &mut Vec<u8>) {
     out.push(0);
     let len = u32::try_from(out.len() - start).unwrap_or(u32::MAX);

@@ -1,12 +1,12 @@
-//! The inner loops: one word to a run of running sums.
+//! Inner loops: one word to a run of running sums.
 //!
-//! [`Sums::word`] looks at selector and extension once and then runs the loop made for that shape; a word holds no branch per
-//! value. The common cases are shorter still:
+//! [`Sums::word`] checks selector and extension once and then runs the loop for that shape; the
+//! loop has no branch per value. The common cases are shorter still:
 //!
 //! ```text
 //! word of zeros     first order: the same number, filled      second order: numbers one step apart
 //! repeat word       the same, 120 to 1920 at a time
-//! no missing slot   told from the whole word in five operations; the loop then needs no bitmap
+//! no missing slot   detected for the whole word in five operations; the loop then needs no bitmap
 //! ```
 //!
 //! No missing slot means no field of the word is all ones. With `x` the inverted slots, `L` the lowest bit of each and `H`
@@ -15,18 +15,18 @@
 use super::simple8b::{self, Shape};
 use crate::block::PresenceBuilder;
 
-/// The most slots of a word.
+/// Maximum number of slots in a word.
 pub(crate) const SLOTS_MAX: usize = 60;
 
-/// Stands for a missing value where slots are unsigned integers.
+/// Represents a missing value where slots are unsigned integers.
 pub(crate) const MISSING: u64 = u64::MAX;
 
-/// The integers sums are made of: i64, or i32 where only the low half is wanted.
+/// The integer type of sums: i64, or i32 where only the low half is needed.
 pub(crate) trait Number: Copy + Default {
     fn plus(self, other: Self) -> Self;
     fn times(self, count: usize) -> Self;
     fn unzigzag(coded: u64) -> Self;
-    /// Itself if `keep`, else 0.
+    /// Returns `self` if `keep`, else 0.
     fn only_if(self, keep: bool) -> Self;
     fn is_zero(self) -> bool;
 }
@@ -70,7 +70,7 @@ macro_rules! number {
 number!(i32);
 number!(i64);
 
-/// Where values go: a slice that is filled from the front, and the bitmap of what is there.
+/// Output of a decoder: a slice filled from the front.
 #[derive(Debug)]
 pub(crate) struct Out<'a, T> {
     rest: &'a mut [T],
@@ -78,17 +78,17 @@ pub(crate) struct Out<'a, T> {
 }
 
 impl<'a, T: Copy> Out<'a, T> {
-    /// Values from place `at` on.
+    /// Creates an output that starts at position `at`.
     pub(crate) fn new(values: &'a mut [T], at: usize) -> Self {
         Out { rest: values, at }
     }
 
-    /// How many values are there.
+    /// Returns the number of values written.
     pub(crate) fn at(&self) -> usize {
         self.at
     }
 
-    /// The next `count` values to be written; fewer if the slice ends.
+    /// Returns the next `count` positions to be written; fewer if the slice ends.
     #[inline(always)]
     pub(crate) fn take(&mut self, count: usize) -> &'a mut [T] {
         let rest = std::mem::take(&mut self.rest);
@@ -121,16 +121,16 @@ impl<'a, T: Copy> Out<'a, T> {
     }
 }
 
-/// The state of one stream of numbers. `SECOND`: deltas are differences of differences.
+/// Decoding state of one stream of numbers. `SECOND`: deltas are second-order differences.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sums<T, const SECOND: bool> {
     pub(crate) number: T,
     step: T,
-    /// The slot before, [`MISSING`] for a missing one.
+    /// The previous slot, [`MISSING`] for a missing one.
     repeat: u64,
 }
 
-/// A bit in the lowest place of each of `slots` fields.
+/// Returns a mask with the lowest bit of each of `slots` fields.
 const fn lows(slots: usize, bits: usize) -> u64 {
     let mut word = 0;
     let mut slot = 0;
@@ -141,7 +141,7 @@ const fn lows(slots: usize, bits: usize) -> u64 {
     word
 }
 
-/// Whether any of the fields is all ones.
+/// True if any field is all ones.
 #[inline(always)]
 fn any_missing<const N: usize, const BITS: usize>(slots: u64) -> bool {
     let (low, high) = const {
@@ -153,7 +153,7 @@ fn any_missing<const N: usize, const BITS: usize>(slots: u64) -> bool {
 }
 
 impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
-    /// The state after a literal.
+    /// Creates the state after a literal.
     pub(crate) fn after(number: T) -> Self {
         Sums {
             number,
@@ -162,30 +162,30 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
         }
     }
 
-    /// The last slot of the words so far.
+    /// Returns the last slot of the words so far.
     pub(crate) fn repeat(&self) -> u64 {
         self.repeat
     }
 
-    /// Takes note of a word of zeros while the number rests.
+    /// Records a word of zeros that leaves the number unchanged.
     #[inline(always)]
     pub(crate) fn still(&mut self) {
         self.repeat = 0;
     }
 
-    /// The number behind one more slot that is there.
+    /// Returns the number after one more present slot.
     #[inline(always)]
     pub(crate) fn next(&mut self, coded: u64) -> T {
         self.add(T::unzigzag(coded))
     }
 
-    /// Whether the number stays as it is while slots are zero.
+    /// True if the number does not change while slots are zero.
     #[inline(always)]
     pub(crate) fn rests(&self) -> bool {
         !SECOND || self.step.is_zero()
     }
 
-    /// The number behind one more difference.
+    /// Returns the number after one more difference.
     #[inline(always)]
     pub(crate) fn add(&mut self, delta: T) -> T {
         if SECOND {
@@ -199,7 +199,7 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
 
     /// Writes the sums of one valid word that is not a repeat word.
     ///
-    /// One arm per shape, which is why this is long: the table of section "selectors" as code.
+    /// Long because it has one arm per shape: the table of selectors as code.
     #[inline]
     pub(crate) fn word(&mut self, word: u64, out: &mut Out<'_, T>, presence: &mut PresenceBuilder) {
         match word & 0xFF {
@@ -304,7 +304,7 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
         self.repeat = coded;
     }
 
-    /// The same for any shape, with a bit for each missing slot.
+    /// Slow path of [`word`](Self::word): any shape, with a bit for each missing slot.
     fn word_with_missing(
         &mut self,
         word: u64,
@@ -355,7 +355,7 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
         }
     }
 
-    /// Writes `count` numbers that repeat the slot before.
+    /// Writes `count` numbers that repeat the previous slot.
     pub(crate) fn repeated(
         &mut self,
         count: usize,
@@ -381,7 +381,7 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
     }
 }
 
-/// Writes numbers `step` apart, beginning one step behind `number`.
+/// Writes numbers `step` apart, starting one step after `number`.
 #[inline(always)]
 fn series<T: Number>(number: &mut T, step: T, values: &mut [T]) {
     const LANES: usize = 8;

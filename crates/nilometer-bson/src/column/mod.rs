@@ -1,7 +1,7 @@
-//! BSONColumn: many values of one field in few bytes (BSON binary, subtype 7).
+//! BSONColumn: compressed values of one field (BSON binary, subtype 7).
 //!
-//! A time-series bucket holds one column per field of its measurements. A column has no header and no count; it is a
-//! sequence of pieces and a zero byte.
+//! A time-series bucket holds one column per field of its measurements. A column has no header and
+//! no count; it is a sequence of pieces and a zero byte.
 //!
 //! ```text
 //! literal    type │ 00 │ value bytes as in any BSON element                      one value
@@ -10,9 +10,9 @@
 //! end        00
 //! ```
 //!
-//! A literal gives a value as it is. The words of the blocks behind it hold differences (of dates, timestamps and ObjectIds:
-//! differences of differences), zig-zag coded and packed as Simple-8b, and missing values. A change of type, or a difference
-//! that no word can hold, takes a new literal.
+//! A literal is a complete value. The words of the blocks after it hold differences (second-order
+//! differences for dates, timestamps and ObjectIds), zig-zag coded and packed as Simple-8b, and
+//! missing values. A change of type, or a difference that fits no word, requires a new literal.
 //!
 //! ```text
 //! 10 00 64 00 00 00   80   0d 00 00 00 08 00 00 00   00          100, 100, 101 (int32)
@@ -20,14 +20,16 @@
 //!                     └ one word of integers
 //! ```
 //!
-//! Objects and arrays are taken apart: the reference gives their shape, and each leaf of it is a stream of its own whose
-//! pieces stand in the order in which a reader runs out of them.
+//! Objects and arrays are split: the reference defines their shape, and each leaf is a separate
+//! stream. The pieces of all streams are stored in the order in which a decoder needs them.
 //!
-//! From the bottom: `simple8b` and `words` read and pack words, `delta` turns values into integers, `element` and
-//! `pieces` cut bytes, `stream`, `objects` and `encoder` write, `decoder` and `interleaved` read; `packed` keeps columns in still fewer bytes.
+//! Layers from the bottom: `simple8b` and `words` decode and pack words, `delta` converts values to
+//! integers, `element` and `pieces` split bytes, `stream`, `objects` and `encoder` write, `decoder`
+//! and `interleaved` read; `packed` stores columns in fewer bytes.
 //!
-//! The bytes written are those MongoDB writes for the same values, because a server that appends to a stored column undoes
-//! its last flush and must find what it expects. All columns MongoDB has written since 5.2 can be read.
+//! The bytes written are those MongoDB writes for the same values, because a server that appends to
+//! a stored column undoes its last flush and depends on its exact form. All columns written by
+//! MongoDB since 5.2 can be read.
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -54,13 +56,13 @@ pub use encoder::{ColumnBuilder, ColumnDiff};
 pub use error::{BsonCause, ColumnError};
 pub use packed::{decode_packed, pack, pack_built, pack_numbers, unpack};
 
-/// Simple-8b words by themselves, for tests.
+/// Access to Simple-8b words for tests.
 #[doc(hidden)]
 pub mod words_alone {
     use super::simple8b;
     use super::words::{Unsigned, WordBuilder};
 
-    /// Packs values into words; `None` if one is too wide for any word.
+    /// Packs values into words; `None` if a value does not fit in any word.
     pub fn pack(values: impl IntoIterator<Item = Option<u128>>, wide: bool) -> Option<Vec<u64>> {
         if wide {
             return pack_as(values, |value| value);
@@ -84,7 +86,7 @@ pub mod words_alone {
         Some(out)
     }
 
-    /// Reads the values of words; `None` at a word that does not exist.
+    /// Decodes the values of words; `None` if a selector is invalid.
     pub fn unpack(words: &[u64], wide: bool) -> Option<Vec<Option<u128>>> {
         let mut values = Vec::new();
         for &word in words {

@@ -1,7 +1,8 @@
-//! Typed vectors from runs of literals and blocks of one type.
+//! Decoding of runs of literals and blocks of one type into typed vectors.
 //!
-//! Integers and dates are their own running sums ([`direct`]). Doubles, bools, timestamps and ObjectIds are made from the sums
-//! of one word at a time ([`mapped`]), while those are in the first-level cache.
+//! Integers and dates are equal to their running sums ([`direct`]). Doubles, bools, timestamps and
+//! ObjectIds are computed from the sums of one word at a time ([`mapped`]), which stay in the
+//! first-level cache.
 
 use std::cell::Cell;
 
@@ -15,13 +16,13 @@ use super::stream::Raw;
 use crate::block::{Presence, PresenceBuilder};
 use crate::value::{ObjectId, Timestamp};
 
-/// Values of a run, and which of them are there.
+/// Values of a run, and which of them are present.
 type Vector<T> = (Vec<T>, Option<Presence>);
 
 /// Control bytes of blocks without a decimal scale.
 const UNSCALED: u8 = 0x80;
 
-/// Decodes a run of `count` values that are their own sums.
+/// Decodes a run of `count` values that are equal to their sums.
 pub(crate) fn direct<'a, T: Number, const SECOND: bool>(
     pieces: impl Iterator<Item = Placed<'a>>,
     base: Option<Raw<'a>>,
@@ -60,22 +61,22 @@ pub(crate) fn direct<'a, T: Number, const SECOND: bool>(
     Ok((values, presence.finish()))
 }
 
-/// A block before any literal: everything is missing.
+/// Skips a block before any literal: all its values are missing.
 fn skip_block<T: Copy>(words: &[u8], out: &mut Out<'_, T>, presence: &mut PresenceBuilder) {
     let count = pieces::words(words).map(simple8b::value_count).sum();
     presence.clear_range(out.at(), count);
     out.take(count);
 }
 
-/// How a type is made from the sums of its stream.
+/// Conversion from the sums of a stream to values of a type.
 pub(crate) trait Map {
-    /// What is made.
+    /// The value type.
     type Value: Copy + Default;
 
-    /// A literal: its value, and the number the sums go on from.
+    /// Returns the value of a literal, and the integer that sums continue from.
     fn literal(&mut self, literal: Raw<'_>) -> (Self::Value, i64);
 
-    /// The start of a block: the number to go on from, given the last one.
+    /// Starts a block: returns the integer to continue from, given the last one.
     fn block(&mut self, control: u8, number: i64, offset: usize) -> Result<i64, ColumnError> {
         if control & 0xF0 == UNSCALED {
             Ok(number)
@@ -84,10 +85,10 @@ pub(crate) trait Map {
         }
     }
 
-    /// One value.
+    /// Converts one value.
     fn value(&self, number: i64) -> Self::Value;
 
-    /// Many values.
+    /// Converts many values.
     #[inline]
     fn values(&self, numbers: &[i64], values: &mut [Self::Value]) {
         for (value, number) in values.iter_mut().zip(numbers) {
@@ -96,7 +97,7 @@ pub(crate) trait Map {
     }
 }
 
-/// Decodes a run of `count` values that are made from sums.
+/// Decodes a run of `count` values that are converted from sums.
 pub(crate) fn mapped<'a, M: Map, const SECOND: bool>(
     mut map: M,
     pieces: impl Iterator<Item = Placed<'a>>,
@@ -184,15 +185,15 @@ impl Map for Int64Map {
     }
 }
 
-/// Integers of 64 bits, as long as they fit into 16.
+/// Integers of 64 bits while they fit in 16.
 #[derive(Debug, Default)]
 pub(crate) struct ShortMap {
-    /// Not 0 once one did not fit.
+    /// Not 0 once a value did not fit.
     lost: Cell<i64>,
 }
 
 impl ShortMap {
-    /// Whether all did.
+    /// True if all values did fit.
     pub(crate) fn fits(&self) -> bool {
         self.lost.get() == 0
     }
@@ -292,7 +293,7 @@ impl Map for DoubleMap {
     }
 }
 
-/// Bools: any number but 0 is true.
+/// Bools: any number other than 0 is true.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BoolMap;
 
@@ -328,7 +329,7 @@ impl Map for TimestampMap {
     }
 }
 
-/// ObjectIds: the process bytes come from the last literal.
+/// ObjectIds: the process bytes are those of the last literal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IdMap(pub(crate) ObjectId);
 

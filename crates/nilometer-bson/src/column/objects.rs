@@ -1,17 +1,18 @@
-//! Objects and arrays on their way into a column: an interleaved section with one stream per leaf.
+//! Encoding of objects and arrays: an interleaved section with one stream per leaf.
 //!
 //! ```text
 //! {a: 1, b: {c: "x"}}        reference        F1 ⟨reference⟩
 //! {a: 2, b: {c: "x"}}        a ─► stream 0        pieces of both streams,
-//! {a: 3}                     b.c ─► stream 1      as a reader will run out of them
+//! {a: 3}                     b.c ─► stream 1      in the order a decoder needs them
 //!                                             00
 //! ```
 //!
-//! A section first *collects* values and lets its reference grow by what they bring, then *settles*: writes the reference
-//! and appends what it has collected, and from then on only takes values that fit. A value that cannot join ends the section.
+//! A section first *collects* values and extends its reference by their fields, then *settles*:
+//! writes the reference, appends the collected values, and from then on accepts only values that
+//! fit. A value that does not fit ends the section.
 //!
-//! [`walk`] lays a value along the reference, [`merge`] makes a reference that holds both. An empty sub-document belongs to
-//! the shape: it can be neither absent nor added.
+//! [`walk`] matches a value against the reference, [`merge`] builds a reference for both. An empty
+//! sub-document is part of the shape: it can be neither absent nor added.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,7 +22,7 @@ use super::pieces::{self, Piece, Pieces, SECTION_ARRAYS, SECTION_OBJECTS};
 use super::simple8b;
 use super::stream::{Raw, Stream};
 
-/// The empty document, held for a missing value.
+/// The empty document, collected for a missing value.
 const EMPTY: &[u8] = &[5, 0, 0, 0, 0];
 
 /// An interleaved section being built.
@@ -35,14 +36,14 @@ pub(crate) struct Section {
 
 #[derive(Debug, Clone)]
 enum State {
-    /// Values so far, and their size.
+    /// Values collected so far, and their size.
     Collecting { held: Vec<Vec<u8>>, bytes: usize },
     /// One stream per leaf of the reference.
     Running(Vec<Stream>),
 }
 
 impl Section {
-    /// Begins a section with its first value.
+    /// Creates a section with its first value.
     pub(crate) fn new(root: u8, value: &[u8]) -> Self {
         Section {
             root,
@@ -54,21 +55,21 @@ impl Section {
         }
     }
 
-    /// Type of its values.
+    /// Returns the type of its values.
     pub(crate) fn root(&self) -> u8 {
         self.root
     }
 
-    /// About how many bytes it will take beyond what it has written.
+    /// Returns the approximate number of bytes still to be written.
     pub(crate) fn size_bytes(&self) -> usize {
         match &self.state {
-            // Deltas and repeats take a fraction of what is held.
+            // Deltas and repeats take a fraction of the collected bytes.
             State::Collecting { bytes, .. } => self.reference.len() + bytes / 8,
             State::Running(streams) => streams.iter().map(Stream::size_bytes).sum(),
         }
     }
 
-    /// Adds a value. False if it cannot join this section, which must then be closed.
+    /// Adds a value. False if it does not fit this section, which must then be closed.
     pub(crate) fn append(&mut self, value: &[u8], flat: &mut Stream) -> bool {
         if let State::Collecting { held, bytes } = &mut self.state {
             let mut leaves = 0_usize;
@@ -95,7 +96,7 @@ impl Section {
         true
     }
 
-    /// Adds a missing value. False if the section must be closed for it.
+    /// Adds a missing value. False if this requires the section to be closed.
     pub(crate) fn skip(&mut self) -> bool {
         if Elements::new(&self.reference).any(|element| holds_empty(&element)) {
             return false;
@@ -107,7 +108,7 @@ impl Section {
         true
     }
 
-    /// Writes the reference and starts the streams with what was collected.
+    /// Writes the reference and starts the streams with the collected values.
     fn settle(&mut self, flat: &mut Stream) {
         let State::Collecting { held, .. } = &mut self.state else {
             return;
@@ -150,7 +151,7 @@ impl Section {
             };
             let from = reader.offset();
             let Ok(piece) = reader.next() else {
-                continue; // this stream has no more pieces
+                continue; // This stream has no more pieces.
             };
             flat.blocks
                 .bytes
@@ -199,19 +200,19 @@ fn for_each_leaf<'a>(document: &'a [u8], visit: &mut impl FnMut(Element<'a>)) {
     }
 }
 
-/// Whether an element is or holds an empty sub-document.
+/// True if an element is or contains an empty sub-document.
 fn holds_empty(element: &Element<'_>) -> bool {
     element.is_nested()
         && (element.is_empty_nested() || element.children().any(|child| holds_empty(&child)))
 }
 
-/// Whether a document holds a value that is not a document, at any depth.
+/// True if a document contains a value that is not a document, at any depth.
 pub(crate) fn holds_scalar(document: &[u8]) -> bool {
     Elements::new(document).any(|element| !element.is_nested() || holds_scalar(element.value))
 }
 
-/// Lays `value` along `reference` and calls `visit` once for each leaf of the reference, with the value there, if any.
-/// False, and no more calls, as soon as the value does not fit.
+/// Matches `value` against `reference` and calls `visit` once for each leaf of the reference, with
+/// the value at that place, if any. Returns false at the first mismatch.
 fn walk<'a>(reference: &[u8], value: &'a [u8], visit: &mut impl FnMut(Option<Raw<'a>>)) -> bool {
     let mut rest = Elements::new(value).peekable();
     for expected in Elements::new(reference) {
@@ -236,7 +237,7 @@ fn walk<'a>(reference: &[u8], value: &'a [u8], visit: &mut impl FnMut(Option<Raw
     rest.next().is_none()
 }
 
-/// Visits every leaf of an absent element. False if an empty sub-document would be absent with it.
+/// Visits every leaf of an absent element. False if it contains an empty sub-document.
 fn walk_absent<'a>(expected: &Element<'_>, visit: &mut impl FnMut(Option<Raw<'a>>)) -> bool {
     if !expected.is_nested() {
         visit(None);
@@ -245,7 +246,7 @@ fn walk_absent<'a>(expected: &Element<'_>, visit: &mut impl FnMut(Option<Raw<'a>
     !expected.is_empty_nested() && expected.children().all(|child| walk_absent(&child, visit))
 }
 
-/// A reference both documents fit, if there is one.
+/// Returns a reference that both documents fit, if there is one.
 fn merge(reference: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     let mut out = vec![0; 4];
     let mut names = Vec::new();
@@ -309,7 +310,7 @@ fn push_element(element: &Element<'_>, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(value);
 }
 
-/// Whether values of this type and content begin or join a section.
+/// True if a value of this type and content starts or joins a section.
 pub(crate) fn is_interleaved(value: Raw<'_>) -> bool {
     element::is_nested(value.tag) && !element::is_empty_document(value.bytes)
 }

@@ -1,6 +1,6 @@
-//! Cutting a column into its pieces: literals, control blocks, section starts and ends.
+//! Splitting of a column into its pieces: literals, control blocks, section starts and ends.
 //!
-//! Everything that reads columns goes through [`Pieces`], which checks framing and BSON but does not look into words.
+//! All decoders use [`Pieces`], which validates framing and BSON but does not decode words.
 
 use super::element::{self, tag};
 use super::error::{BsonCause, ColumnError};
@@ -24,7 +24,7 @@ pub(crate) const SECTION_LEGACY: u8 = 0xF0;
 pub(crate) const SECTION_OBJECTS: u8 = 0xF1;
 pub(crate) const SECTION_ARRAYS: u8 = 0xF2;
 
-/// Reads pieces one after the other.
+/// Iterates over the pieces.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pieces<'a> {
     bytes: &'a [u8],
@@ -36,12 +36,12 @@ impl<'a> Pieces<'a> {
         Pieces { bytes, at: 0 }
     }
 
-    /// Offset of the next piece.
+    /// Returns the offset of the next piece.
     pub(crate) fn offset(&self) -> usize {
         self.at
     }
 
-    /// The bytes of pieces between two offsets.
+    /// Returns the bytes between two offsets.
     pub(crate) fn between(&self, from: usize, to: usize) -> &'a [u8] {
         self.bytes.get(from..to).unwrap_or_default()
     }
@@ -97,7 +97,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// The bytes of a literal of eight bytes: the usual ones, without the long way through [`literal`].
+/// Fast path of [`literal`]: returns the value bytes of a literal of eight bytes.
 #[inline]
 fn number_bytes(tag: u8, after: &[u8]) -> Option<&[u8]> {
     let eight = matches!(tag, tag::DOUBLE | tag::INT64 | tag::DATE | tag::TIMESTAMP);
@@ -126,7 +126,7 @@ fn invalid(offset: usize) -> impl Fn(BsonCause) -> ColumnError {
     }
 }
 
-/// The words of a block.
+/// Returns the words of a block.
 pub(crate) fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u64> + '_ {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().map(|word| u64::from_le_bytes(*word))

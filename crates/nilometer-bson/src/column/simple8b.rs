@@ -8,8 +8,9 @@
 //! └──────┴──────┴───────────┴──────┴──────────┴──────────┘
 //! ```
 //!
-//! The selector says how many slots there are and how wide they are. Selectors 7, 8 and 15 have an extension in bits
-//! 4–7 and their slots begin at bit 8; all others begin at bit 4. A slot of all ones is a missing value.
+//! The selector determines number and width of the slots. Selectors 7, 8 and 15 have an extension
+//! in bits 4–7 and their slots start at bit 8; all others start at bit 4. A slot of all ones is a
+//! missing value.
 //!
 //! | family | selector | extension | a slot is |
 //! |---|---|---|---|
@@ -21,18 +22,18 @@
 //!
 //! `1c00000200300000` is selector 12: three slots of 20 bits with 1, 2 and 3.
 //!
-//! This module reads words and knows their shapes. [`words`](super::words) builds them.
+//! This module decodes words and defines their shapes. [`words`](super::words) builds them.
 
-/// Values per step of a repeat word.
+/// Values per unit of a repeat word.
 pub(crate) const REPEAT_UNIT: usize = 120;
 
-/// The most steps one repeat word can hold.
+/// Maximum number of units in one repeat word.
 pub(crate) const REPEAT_STEPS_MAX: usize = 16;
 
 /// Selector of repeat words.
 pub(crate) const REPEAT: u8 = 15;
 
-/// How a word is cut into slots.
+/// How a word is divided into slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Low byte of the word (selector, and extension where there is one).
@@ -94,7 +95,7 @@ pub(crate) const PLAIN: [Shape; 14] = [
     plain(14, 1, 60),
 ];
 
-/// Selector 7 extended: 4 bits count zeros.
+/// Selector 7 extended: 4 bits count trailing zeros.
 pub(crate) const ZEROS: [Shape; 9] = [
     extended(7, 1, 9, 2),
     extended(7, 2, 8, 3),
@@ -107,7 +108,7 @@ pub(crate) const ZEROS: [Shape; 9] = [
     extended(7, 9, 1, 52),
 ];
 
-/// Selector 8 extended: 4 bits count nibbles of zeros.
+/// Selector 8 extended: 4 bits count trailing nibbles of zeros.
 pub(crate) const NIBBLES: [Shape; 7] = [
     extended(8, 1, 7, 4),
     extended(8, 2, 6, 5),
@@ -118,7 +119,7 @@ pub(crate) const NIBBLES: [Shape; 7] = [
     extended(8, 7, 1, 52),
 ];
 
-/// Selector 8 extended: 5 bits count nibbles of zeros.
+/// Selector 8 extended: 5 bits count trailing nibbles of zeros.
 pub(crate) const NIBBLES_WIDE: [Shape; 6] = [
     extended(8, 8, 6, 4),
     extended(8, 9, 5, 6),
@@ -131,7 +132,7 @@ pub(crate) const NIBBLES_WIDE: [Shape; 6] = [
 /// Shapes of the four families, in the order a builder tries them.
 pub(crate) const FAMILIES: [&[Shape]; 4] = [&PLAIN, &ZEROS, &NIBBLES, &NIBBLES_WIDE];
 
-/// The shape of a word by its low byte. `None` for repeat words and for selectors that do not exist.
+/// Returns the shape of a word from its low byte. `None` for repeat words and invalid selectors.
 pub(crate) fn shape(word: u64) -> Option<Shape> {
     let [low, ..] = word.to_le_bytes();
     let (selector, extension) = (low & 15, low >> 4);
@@ -145,7 +146,7 @@ pub(crate) fn shape(word: u64) -> Option<Shape> {
     shapes.get(usize::from(index)).copied()
 }
 
-/// How many values a word holds by its low byte: 0 for a word that does not exist.
+/// Number of values in a word by its low byte: 0 for an invalid word.
 #[expect(
     clippy::indexing_slicing,
     reason = "a byte indexes a table of 256 entries"
@@ -181,17 +182,17 @@ const fn count_table() -> [u16; 256] {
     table
 }
 
-/// How many values a repeat word stands for, `None` for any other word.
+/// Returns the number of values of a repeat word, `None` for any other word.
 pub(crate) fn repeat_count(word: u64) -> Option<usize> {
     let [low, ..] = word.to_le_bytes();
     (low & 15 == REPEAT).then(|| REPEAT_UNIT * (usize::from(low >> 4) + 1))
 }
 
 impl Shape {
-    /// The slots of `word`, in order, one at a time: `None` is a missing value. `wide` streams shift in 128 bits,
-    /// others in 64 with the shift taken modulo 64.
+    /// Returns the slots of `word`, in order: `None` is a missing value. `wide` streams shift in
+    /// 128 bits, others in 64 with the shift taken modulo 64.
     ///
-    /// This is the plain reading of the format, which the fast kernels are compared with.
+    /// This is the reference implementation that the fast kernels are compared with.
     pub(crate) fn slots(self, word: u64, wide: bool) -> impl Iterator<Item = Option<u128>> {
         let mask = u64::MAX >> (64 - u32::from(self.bits));
         (0..self.slots).map(move |slot| {

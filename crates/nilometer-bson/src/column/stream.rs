@@ -1,4 +1,4 @@
-//! One stream of values on its way into a column: literals, deltas, control bytes, and the scale of doubles.
+//! Encoding of one stream of values: literals, deltas, control bytes, and the scale of doubles.
 //!
 //! A column without objects is one stream; an interleaved section has one for each leaf of its reference.
 //!
@@ -8,9 +8,10 @@
 //!        └──► flush, literal ──────────────────────────────────────► Blocks: type, 00, value bytes
 //! ```
 //!
-//! Doubles are the hard part. They are stored as integers at a decimal scale, and the scale may change between words:
-//! it is raised when a value needs more decimals, and after every word it is tried whether what is still held would do
-//! with fewer. Both mean working out again what is held, from the value at the end of the last word (`edge`).
+//! Doubles are stored as integers at a decimal scale, which may change between words: it is raised
+//! when a value needs more decimals, and after every word the encoder checks whether the pending
+//! values fit a lower scale. Both re-encode the pending values, starting from the value at the end
+//! of the last word (`edge`).
 
 use super::delta::{
     Scale, is_wide, object_id_process, object_id_to_int, text_to_int, unzigzag, wide_to_int,
@@ -22,13 +23,13 @@ use super::words::{Unsigned, WordBuilder, WordCounter, WordSink};
 /// No control byte is open.
 const CLOSED: usize = usize::MAX;
 
-/// The bytes of a stream, with the control byte that words are being added to.
+/// The bytes of a stream, with the control byte that words are added to.
 #[derive(Debug, Clone)]
 pub(crate) struct Blocks {
     pub(crate) bytes: Vec<u8>,
     /// Offset of the control byte that can take more words, or [`CLOSED`].
     open: usize,
-    /// High nibble that words are to have.
+    /// High nibble of the control byte for new words.
     nibble: u8,
 }
 
@@ -62,7 +63,7 @@ impl WordSink for Blocks {
 }
 
 impl Blocks {
-    /// Blocks behind `bytes`.
+    /// Creates the blocks that follow `bytes`.
     pub(crate) fn behind(bytes: Vec<u8>) -> Self {
         Blocks {
             bytes,
@@ -70,7 +71,7 @@ impl Blocks {
         }
     }
 
-    /// The words that follow are of the scale with this nibble.
+    /// Sets the scale nibble for the words that follow.
     pub(crate) fn go_on_with(&mut self, nibble: u8) {
         self.nibble = nibble;
     }
@@ -79,13 +80,13 @@ impl Blocks {
         self.open = CLOSED;
     }
 
-    /// Offset of the open control byte.
+    /// Returns the offset of the open control byte.
     pub(crate) fn open(&self) -> Option<usize> {
         (self.open != CLOSED).then_some(self.open)
     }
 }
 
-/// A value as BSON stores it: type and value bytes.
+/// A value in BSON encoding: type and value bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Raw<'a> {
     pub(crate) tag: u8,
@@ -93,12 +94,13 @@ pub(crate) struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// The leading bytes as an array; zeros where a malformed value has fewer.
+    /// Returns the leading bytes as an array, padded with zeros if a malformed value has fewer.
     pub(crate) fn array<const N: usize>(self) -> [u8; N] {
         self.bytes.first_chunk().copied().unwrap_or([0; N])
     }
 
-    /// The integer a 64-bit stream starts from at this value; 0 where it has none. Doubles: their bits.
+    /// Returns the integer a 64-bit stream starts from at this value; 0 if it has none. Doubles:
+    /// their bits.
     pub(crate) fn to_int(self) -> i64 {
         match self.tag {
             tag::INT32 => i64::from(i32::from_le_bytes(self.array())),
@@ -122,7 +124,7 @@ pub(crate) struct Stream {
     wide: WordBuilder<u128>,
     /// The last value as an integer, for 64-bit types. Doubles: at `scale`.
     number: i64,
-    /// The last step, for dates, timestamps and ObjectIds.
+    /// The last delta, for dates, timestamps and ObjectIds.
     delta: i64,
     /// The last value of a double stream.
     double: f64,
@@ -133,19 +135,21 @@ pub(crate) struct Stream {
     id: [u8; 12],
     /// The last value as an integer, for 128-bit types that have one.
     wide_number: Option<u128>,
-    /// Bytes of the last value, for types that are not just a number. Text that has a number is not kept.
+    /// Bytes of the last value, for types that are not just a number. Text with an integer form is
+    /// not kept.
     bytes: Vec<u8>,
 }
 
 impl Stream {
-    /// A stream that goes on from `base` as if that had been its last literal, without having written it.
+    /// Creates a stream that continues from `base` as if that had been its last literal, without
+    /// writing it.
     pub(crate) fn from_base(base: Raw<'_>) -> Self {
         let mut stream = Stream::default();
         stream.rebase(base);
         stream
     }
 
-    /// About how many bytes the stream has and would still write.
+    /// Returns the approximate number of bytes, including those still to be written.
     pub(crate) fn size_bytes(&self) -> usize {
         self.blocks.bytes.len() + self.narrow.pending_bytes() + self.wide.pending_bytes()
     }
@@ -187,7 +191,7 @@ impl Stream {
         self.number_literal(tag, number);
     }
 
-    /// Appends the difference of differences.
+    /// Appends a second-order difference.
     #[inline]
     fn append_step(&mut self, number: i64) -> bool {
         let delta = number.wrapping_sub(self.number);
@@ -235,7 +239,7 @@ impl Stream {
         });
     }
 
-    /// Appends any other value: by its number in 128 bits if it has one, else only as a repeat.
+    /// Appends any other value: by its 128-bit integer if it has one, else only as a repeat.
     fn append_bytes(&mut self, value: Raw<'_>) {
         if self.tag != value.tag || !self.append_bytes_delta(value) {
             self.literal(value);
@@ -250,7 +254,8 @@ impl Stream {
                     self.wide_number = Some(number);
                     self.append_wide(number.wrapping_sub(last))
                 }
-                // After text without a number the delta counts from 0, but 0 itself would mean "the same".
+                // After text without an integer form the delta counts from 0, but 0 itself would
+                // mean "repeat".
                 (Some(0), None) => false,
                 (Some(number), None) => {
                     self.wide_number = Some(number);
@@ -289,13 +294,13 @@ impl Stream {
         if !wide {
             return false;
         }
-        // Size and subtype of binary data are not part of the number.
+        // Size and subtype of binary data are not part of the integer.
         if value.tag == tag::BINARY
             && (value.bytes.len() != self.bytes.len() || value.bytes.get(4) != self.bytes.get(4))
         {
             return false;
         }
-        // These have a number, or the literal had none and nothing but repeats can follow it.
+        // Both have integer forms, or the literal had none and only repeats can follow it.
         let (Some(number), Some(last)) = (wide_to_int(value.tag, value.bytes), self.wide_number)
         else {
             return false;
@@ -321,7 +326,7 @@ impl Stream {
         }
     }
 
-    /// Writes everything that is held back.
+    /// Writes all pending values.
     #[inline]
     pub(crate) fn flush(&mut self) {
         if self.narrow.is_flushed() && self.wide.is_flushed() {
@@ -335,14 +340,15 @@ impl Stream {
         }
     }
 
-    /// Flushes, ends the control block and forgets the last value; what follows starts like a new column.
+    /// Flushes, ends the control block and resets the last value; the following values start like a
+    /// new column.
     pub(crate) fn restart(&mut self) {
         self.flush();
         self.blocks.close();
         self.rebase(Raw { tag: 0, bytes: &[] });
     }
 
-    /// A copy whose bytes begin at `from`, which no open control byte lies before.
+    /// Returns a copy whose bytes start at `from`, which must not be after an open control byte.
     pub(crate) fn clone_from(&self, from: usize) -> Self {
         Stream {
             blocks: Blocks {
@@ -362,7 +368,7 @@ impl Stream {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// A literal of a type that is just a number.
+    /// Writes a literal of a numeric type.
     #[cold]
     fn number_literal(&mut self, tag: u8, number: i64) {
         let bytes = number.to_le_bytes();
@@ -384,7 +390,7 @@ impl Stream {
         self.rebase(value);
     }
 
-    /// All delta state fresh from `value`.
+    /// Resets all delta state to `value`.
     fn rebase(&mut self, value: Raw<'_>) {
         self.tag = value.tag;
         self.narrow.reset();
@@ -414,14 +420,15 @@ impl Stream {
         self.blocks.nibble = scale.nibble();
     }
 
-    /// Takes the lowest scale that holds the value at the end of the last word, which becomes the last one.
+    /// Selects the lowest scale that holds the value at the end of the last word, which becomes the
+    /// last value.
     fn lower_scale(&mut self) {
         (self.edge, self.scale) = self.scale.lowest_for(self.edge, Scale::One);
         self.number = self.edge;
         self.blocks.nibble = self.scale.nibble();
     }
 
-    /// The value at the end of the last word: the last value less all steps still held.
+    /// Computes the value at the end of the last word: the last value minus all pending deltas.
     fn find_edge(&mut self) {
         let (last, repeats, pending) = self.narrow.held_parts();
         let step = |value: u64| {
@@ -438,7 +445,7 @@ impl Stream {
         self.edge = self.number.wrapping_sub(held);
     }
 
-    /// Appends a double that follows `self.double`, changing the scale where that pays.
+    /// Appends a double after `self.double`; changes the scale where that is shorter.
     #[inline]
     fn append_double_delta(&mut self, value: f64) -> bool {
         let number = match self.scale.encode(value) {
@@ -461,8 +468,9 @@ impl Stream {
         true
     }
 
-    /// Finds a scale for a value the current one cannot hold. `None` when the value has been taken in with everything
-    /// held put at the new scale; otherwise its integer, with everything held written out.
+    /// Finds a scale for a value the current one cannot hold. `None` if the value and all pending
+    /// values were re-encoded at the new scale; otherwise flushes the pending values and returns
+    /// the integer of the value.
     #[cold]
     fn raise_scale(&mut self, value: f64) -> Option<i64> {
         let (mut number, mut scale) = Scale::lowest(value, self.scale);
@@ -486,7 +494,8 @@ impl Stream {
         Some(number)
     }
 
-    /// Everything held, and one value more, at another scale; unless that fails or finishes a word.
+    /// Re-encodes all pending values and one more at another scale; `None` if that fails or
+    /// completes a word.
     fn try_rescale(&self, number: i64, scale: Scale) -> Option<(WordBuilder<u64>, i64)> {
         let old = self.scale;
         let mut words = WordBuilder::after(self.narrow.repeatable());
@@ -513,13 +522,13 @@ impl Stream {
         (counter.0 == 0).then_some((words, edge))
     }
 
-    /// After a word: puts what is still held at the lowest scale that does.
+    /// After a word: re-encodes the pending values at the lowest scale that holds them.
     fn rescale_held(&mut self) {
         let old = self.scale;
         let mut at = self.edge;
         let (edge, scale) = old.lowest_for(at, Scale::One);
         if scale == old {
-            // Working it out again would give the same words.
+            // Re-encoding would give the same words.
             return;
         }
         let held: Vec<u64> = self.narrow.held().collect();

@@ -1,8 +1,9 @@
-//! Packing unsigned values into Simple-8b words, byte for byte as MongoDB's servers do.
+//! Packing of unsigned values into Simple-8b words, identical to MongoDB's.
 //!
-//! [`WordBuilder`] holds values back until a word is certain: it is filled with as many of the oldest values as will fit,
-//! and which ones fit is only known when one does not. So at any moment there are either up to 60 *pending* values, or
-//! a *repeat*: a value that ended the last word exactly and has come again and again since.
+//! [`WordBuilder`] delays values until a word is determined: a word takes as many of the oldest
+//! values as fit, which is known only when the next value does not. So at any moment there are
+//! either up to 60 *pending* values, or a *repeat*: a value that ended the last word exactly and
+//! has been repeated since.
 //!
 //! ```text
 //! append(u) ──► fits with the pending ones? ── yes ──► pending
@@ -11,38 +12,39 @@
 //!               a word of the oldest, until it fits ──► pending, or a repeat if nothing is pending
 //! ```
 //!
-//! Four families of words compete (see [`simple8b`](super::simple8b)). The first that can take all pending values and the
-//! new one stays open; one that cannot is closed until the next word. Almost all values fit the plain family, so the widths
-//! for the other three are worked out only when the plain one closes, from the few values that could matter.
+//! Four families of words compete (see [`simple8b`](super::simple8b)). The first that holds all
+//! pending values and the new one stays open; one that does not is closed until the next word.
+//! Almost all values fit the plain family, so the widths for the other three are computed only when
+//! the plain one closes, from the few relevant values.
 //!
-//! What a word holds is the same for every builder that follows the rules; no rule here may be changed, or a server that
-//! reopens a column would misread where its last flush began.
+//! The content of a word is the same for every builder that follows the rules. The rules must not
+//! change, or a server that reopens a column would misread where its last flush started.
 
 use super::simple8b::{FAMILIES, PLAIN, REPEAT, REPEAT_STEPS_MAX, REPEAT_UNIT, Shape};
 
-/// Bits for slots in a word of each family.
+/// Bits available for slots in a word of each family.
 const ROOM: [u32; 4] = [60, 56, 56, 56];
 const COUNT_BITS: [u32; 4] = [0, 4, 4, 5];
 const UNIT: [u32; 4] = [1, 1, 4, 4];
-/// The most trailing zeros a slot of each family can leave out.
+/// Maximum number of trailing zeros a slot of each family can omit.
 const ZEROS_MAX: [u32; 4] = [0, 15, 60, 124];
-/// Value bits no slot goes below.
+/// Minimum number of value bits in a slot.
 const LEAST_BITS: [u32; 4] = [1, 2, 4, 4];
 
-/// The unsigned integers a stream can be made of: u64, and u128 for strings, binaries and decimals.
+/// The unsigned integers of a stream: u64, or u128 for strings, binaries and decimals.
 ///
-/// The greatest one, all ones, cannot be stored; builders use it to mean a missing value.
+/// The maximum, all ones, cannot be stored; builders use it as a missing value.
 pub(crate) trait Unsigned: Copy + Eq + std::fmt::Debug {
     const ZERO: Self;
     const MISSING: Self;
     const WIDE: bool;
-    /// Bits of the smallest plain slot that holds this without being all ones.
+    /// Returns the bits of the smallest plain slot that holds this without being all ones.
     fn plain_bits(self) -> u32;
-    /// Trailing zeros, none for 0.
+    /// Returns the number of trailing zeros, 0 for 0.
     fn zeros(self) -> u32;
-    /// Bits of `self >> shift` plus `extra`.
+    /// Returns the bits of `self >> shift` plus `extra`.
     fn bits_shifted(self, shift: u32, extra: u32) -> u32;
-    /// Low 64 bits of `self >> shift`.
+    /// Returns the low 64 bits of `self >> shift`.
     fn low(self, shift: u32) -> u64;
 }
 
@@ -101,7 +103,7 @@ impl Unsigned for u128 {
     }
 }
 
-/// Takes finished words.
+/// Receives finished words.
 pub(crate) trait WordSink {
     /// Appends one word.
     fn word(&mut self, word: u64);
@@ -123,23 +125,24 @@ impl WordSink for Vec<u64> {
     }
 }
 
-/// A value that no word of its width can hold.
+/// A value too wide for any word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooWide;
 
-/// Values on their way into words. See the module.
+/// Packs values into words. See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct WordBuilder<U> {
     /// Values not yet in a word; [`Unsigned::MISSING`] for missing ones.
     pending: Vec<U>,
-    /// How many repeats of `last` are held back.
+    /// Number of pending repeats of `last`.
     repeats: usize,
     last: U,
     /// The family that fitted most recently: the one a flush uses.
     family: usize,
-    /// Which families can still hold all pending values. The last three count only while the first is closed.
+    /// Which families can still hold all pending values. The last three are valid only while the
+    /// first is closed.
     open: [bool; 4],
-    /// The widest pending value in each family. Same.
+    /// The widest pending value in each family, valid like `open`.
     top: [u32; 4],
 }
 
@@ -156,7 +159,7 @@ impl<U: Unsigned> Default for WordBuilder<U> {
     }
 }
 
-/// Zeros a value leaves out in a family: as many as the family can count.
+/// Returns the trailing zeros omitted in a family: at most what its count can express.
 fn zeros_in<U: Unsigned>(value: U, family: usize) -> u32 {
     let (unit, max) = match family {
         0 => return 0,
@@ -168,7 +171,7 @@ fn zeros_in<U: Unsigned>(value: U, family: usize) -> u32 {
     zeros - zeros % unit
 }
 
-/// Value bits a present value needs in each family.
+/// Returns the value bits a present value needs in each family.
 fn bits_in<U: Unsigned>(value: U) -> [u32; 4] {
     let plain = value.plain_bits();
     let zeros = value.zeros();
@@ -198,7 +201,7 @@ fn bits_in<U: Unsigned>(value: U) -> [u32; 4] {
               nothing here reads outside bytes"
 )]
 impl<U: Unsigned> WordBuilder<U> {
-    /// A builder that may go on repeating `last`.
+    /// Creates a builder that may continue repeating `last`.
     pub(crate) fn after(last: U) -> Self {
         WordBuilder {
             last,
@@ -206,7 +209,7 @@ impl<U: Unsigned> WordBuilder<U> {
         }
     }
 
-    /// Forgets everything.
+    /// Resets the builder.
     pub(crate) fn reset(&mut self) {
         self.pending.clear();
         self.repeats = 0;
@@ -216,13 +219,14 @@ impl<U: Unsigned> WordBuilder<U> {
         self.top = LEAST_BITS;
     }
 
-    /// Whether a flush would change nothing.
+    /// True if a flush would change nothing.
     #[inline]
     pub(crate) fn is_flushed(&self) -> bool {
         self.pending.is_empty() && self.repeats == 0 && self.last == U::ZERO
     }
 
-    /// What a builder that takes over the held values may repeat: see [`WordBuilder::after`].
+    /// Returns the value a new builder that takes over the pending values may repeat: see
+    /// [`WordBuilder::after`].
     pub(crate) fn repeatable(&self) -> U {
         if self.pending.is_empty() || self.repeats > 0 {
             self.last
@@ -231,17 +235,18 @@ impl<U: Unsigned> WordBuilder<U> {
         }
     }
 
-    /// Every value that is not in a word yet, oldest first.
+    /// Returns every value that is not in a word yet, oldest first.
     pub(crate) fn held(&self) -> impl Iterator<Item = U> + '_ {
         std::iter::repeat_n(self.last, self.repeats).chain(self.pending.iter().copied())
     }
 
-    /// The repeated value and how often it is held, and the pending values behind it.
+    /// Returns the repeated value, its number of pending repeats, and the pending values after
+    /// them.
     pub(crate) fn held_parts(&self) -> (U, usize, &[U]) {
         (self.last, self.repeats, &self.pending)
     }
 
-    /// About how many bytes a flush would write.
+    /// Returns the approximate number of bytes a flush would write.
     pub(crate) fn pending_bytes(&self) -> usize {
         let bits = self.pending.len() * self.top[0] as usize;
         bits.div_ceil(60) * 8 + if self.repeats > 0 { 8 } else { 0 }
@@ -272,7 +277,7 @@ impl<U: Unsigned> WordBuilder<U> {
         self.add_missing(true, sink);
     }
 
-    /// Writes everything held. No repeat can start from what was flushed.
+    /// Writes all pending values. No repeat can start from a flushed word.
     pub(crate) fn flush(&mut self, sink: &mut impl WordSink) {
         self.end_repeat(sink);
         while !self.pending.is_empty() {
@@ -379,7 +384,7 @@ impl<U: Unsigned> WordBuilder<U> {
         self.pending.push(value);
     }
 
-    /// Finds the first family that holds all pending values and one more; closes those before it.
+    /// Selects the first family that holds all pending values and one more; closes those before it.
     fn fits(&mut self, bits: [u32; 4]) -> bool {
         let count = self.pending.len() as u32 + 1;
         let fits = |top: u32, family: usize| {
@@ -391,7 +396,7 @@ impl<U: Unsigned> WordBuilder<U> {
                 return true;
             }
             self.open[0] = false;
-            // From here on the other families matter, until the next word.
+            // The other families matter until the next word.
             if !self.measure_extended(bits, count) {
                 self.open = [false; 4];
                 return false;
@@ -409,8 +414,8 @@ impl<U: Unsigned> WordBuilder<U> {
         false
     }
 
-    /// Finds the widest pending value in the families that leave out zeros. False as soon as none of them can hold `count`
-    /// values, the one with `bits` among them.
+    /// Computes the widest pending value in the families that omit zeros. False as soon as none of
+    /// them can hold `count` values, including the one with `bits`.
     fn measure_extended(&mut self, bits: [u32; 4], count: u32) -> bool {
         let most = (ROOM[1] / count).saturating_sub(COUNT_BITS[1]);
         if most < bits[1].min(bits[2]).min(bits[3]) || most < LEAST_BITS[1] {
@@ -463,7 +468,7 @@ impl<U: Unsigned> WordBuilder<U> {
         });
     }
 
-    /// Turns a repeat into repeat words, and what they cannot hold into pending values.
+    /// Converts a repeat to repeat words; repeats that do not fill a unit become pending values.
     fn end_repeat(&mut self, sink: &mut impl WordSink) {
         let mut steps = self.repeats / REPEAT_UNIT;
         while steps > 0 {
@@ -489,7 +494,7 @@ impl<U: Unsigned> WordBuilder<U> {
     }
 }
 
-/// For each number of pending values the plain shape a word of them takes.
+/// The plain shape of a word for each number of pending values.
 #[expect(
     clippy::indexing_slicing,
     reason = "evaluated by the compiler, which checks every index"
@@ -527,7 +532,7 @@ fn pack_plain<U: Unsigned>(values: &[U], shape: &Shape) -> u64 {
     }
 }
 
-/// The slots of a plain word, the first value lowest.
+/// Packs the slots of a plain word, the first value lowest.
 #[inline(always)]
 fn pack<U: Unsigned, const N: usize, const BITS: u32>(values: &[U]) -> u64 {
     let mask = u64::MAX >> (64 - BITS);

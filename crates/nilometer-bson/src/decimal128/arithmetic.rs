@@ -1,14 +1,14 @@
-//! The operations of IEEE 754 arithmetic.
+//! Operations of IEEE 754 arithmetic.
 
 use ethnum::U256;
 
 use super::{DIGITS_MAX, EXPONENT_MIN, Finite, Parts, Unrounded, digits, digits_wide, pow10_wide};
 use crate::value::Decimal128;
 
-/// How far a coefficient of 34 digits can be shifted within 256 bits.
+/// How far a 34-digit coefficient can be shifted within 256 bits.
 const ALIGN_MAX: u32 = 42;
 
-/// Where rounding goes when the digits cut off are not zero.
+/// Rounding direction when the discarded digits are not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// To the nearest; a tie goes to the even digit.
@@ -26,7 +26,7 @@ pub enum Rounding {
     reason = "arithmetic is spelled out, as for numbers of all types"
 )]
 impl Decimal128 {
-    /// Sum.
+    /// Returns the sum.
     #[must_use]
     pub fn add(self, other: Self) -> Self {
         match (self.parts(), other.parts()) {
@@ -48,13 +48,13 @@ impl Decimal128 {
         }
     }
 
-    /// Difference.
+    /// Returns the difference.
     #[must_use]
     pub fn sub(self, other: Self) -> Self {
         self.add(other.negate())
     }
 
-    /// Product.
+    /// Returns the product.
     #[must_use]
     pub fn mul(self, other: Self) -> Self {
         if self.is_nan() || other.is_nan() {
@@ -75,7 +75,7 @@ impl Decimal128 {
         }
     }
 
-    /// Quotient; division by zero gives infinity (NaN for 0/0).
+    /// Returns the quotient; division by zero gives infinity, 0/0 NaN.
     #[must_use]
     pub fn div(self, other: Self) -> Self {
         if self.is_nan() || other.is_nan() {
@@ -96,7 +96,7 @@ impl Decimal128 {
                 Self::infinite(negative)
             };
         }
-        // At least 35 digits of quotient, so that the remainder is only a sticky bit.
+        // At least 35 digits of quotient, so the remainder only affects the sticky bit.
         let shift = (DIGITS_MAX + 1 + digits(b.coefficient)).saturating_sub(digits(a.coefficient));
         let shift = if a.coefficient == 0 { 0 } else { shift };
         let dividend = U256::from(a.coefficient) * pow10_wide(shift);
@@ -111,7 +111,7 @@ impl Decimal128 {
         .round()
     }
 
-    /// Remainder of the division truncated towards zero, with the sign of `self`, exact.
+    /// Returns the exact remainder of the division truncated towards zero, with the sign of `self`.
     #[must_use]
     pub fn rem(self, other: Self) -> Self {
         let (a, b) = match (self.finite(), other.finite()) {
@@ -135,7 +135,7 @@ impl Decimal128 {
         Self::pack(a.negative, exponent, coefficient)
     }
 
-    /// Square root; NaN below zero.
+    /// Returns the square root; NaN below zero.
     #[must_use]
     pub fn sqrt(self) -> Self {
         let Some(a) = self.finite() else {
@@ -152,7 +152,7 @@ impl Decimal128 {
         if a.negative {
             return Self::NAN;
         }
-        // 70 or 71 digits under the root give 35 or 36 in it; the exponent must be even.
+        // A radicand of 70 or 71 digits gives a root of 35 or 36; the exponent must be even.
         let mut shift = 2 * (DIGITS_MAX + 1) - digits(a.coefficient);
         if (a.exponent - shift as i32) % 2 != 0 {
             shift += 1;
@@ -169,8 +169,8 @@ impl Decimal128 {
         .round()
     }
 
-    /// The value as a multiple of `10^exponent`; `None` when that needs more than 34 digits.
-    /// Infinities and NaN stay as they are.
+    /// Returns the value as a multiple of `10^exponent`; `None` if that needs more than 34 digits.
+    /// Infinities and NaN are returned unchanged.
     pub fn quantize(self, exponent: i32, rounding: Rounding) -> Option<Self> {
         let Some(a) = self.finite() else {
             return Some(self);
@@ -211,7 +211,7 @@ impl Decimal128 {
         }
     }
 
-    /// The same value without trailing zeros in its coefficient; zero gets exponent zero.
+    /// Removes trailing zeros from the coefficient; zero gets exponent zero.
     #[must_use]
     pub fn reduce(self) -> Self {
         let Some(mut a) = self.finite() else {
@@ -235,7 +235,7 @@ fn add_finite(a: Finite, b: Finite) -> Decimal128 {
     } else {
         (b, a)
     };
-    // A zero has no digits to align: the other value only moves to the lower exponent.
+    // A zero has no digits to align: only the exponent is lowered.
     if high.coefficient == 0 || low.coefficient == 0 {
         let (value, negative) = match (high.coefficient, low.coefficient) {
             (0, 0) => (low, high.negative && low.negative),
@@ -265,7 +265,7 @@ fn add_finite(a: Finite, b: Finite) -> Decimal128 {
     let (coefficient, negative) = if high.negative == low.negative {
         (left + right, high.negative)
     } else if left > right {
-        // What was cut off makes the true difference smaller: borrow one and keep the rest sticky.
+        // The discarded part makes the true difference smaller: borrow one and keep the sticky bit.
         (left - right - u128::from(sticky), high.negative)
     } else if left == right {
         (U256::ZERO, false)
@@ -282,7 +282,7 @@ fn add_finite(a: Finite, b: Finite) -> Decimal128 {
     .round()
 }
 
-/// `10^power mod modulus`, with `modulus` below 10^34 so that products fit.
+/// Returns `10^power mod modulus`, with `modulus` below 10^34 so that products fit.
 fn pow10_modulo(mut power: u32, modulus: U256) -> U256 {
     let mut result = U256::ONE % modulus;
     let mut base = U256::from(10u8) % modulus;
@@ -296,9 +296,9 @@ fn pow10_modulo(mut power: u32, modulus: U256) -> U256 {
     result
 }
 
-/// Largest integer whose square is at most `n`.
+/// Returns the largest integer whose square is at most `n`.
 fn isqrt(n: U256) -> U256 {
-    // Newton from above converges downwards and stops at the floor.
+    // Newton's method from above converges downwards and stops at the floor.
     let mut root = pow10_wide(digits_wide(n).div_ceil(2));
     loop {
         let next = (root + n / root) / 2;

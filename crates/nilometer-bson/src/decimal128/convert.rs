@@ -1,4 +1,4 @@
-//! Decimals to and from integers and doubles, and exact comparison with them.
+//! Conversion of decimals to and from integers and doubles, and exact comparison with them.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -9,9 +9,9 @@ use super::arithmetic::Rounding;
 use super::{DIGITS_MAX, Finite, Unrounded, digits, digits_wide, pow10_wide};
 use crate::value::Decimal128;
 
-/// Digits a double becomes where MongoDB mixes doubles into decimals.
+/// Digits kept when MongoDB converts a double for mixed arithmetic.
 const DOUBLE_DIGITS: usize = 15;
-/// Significant digits that write any double exactly.
+/// Significant digits that represent any double exactly.
 const EXACT_DOUBLE_DIGITS: usize = 767;
 /// Largest power of ten a double holds exactly.
 const EXACT_POWER_OF_TEN: u32 = 22;
@@ -35,12 +35,13 @@ impl From<u64> for Decimal128 {
 }
 
 impl Decimal128 {
-    /// A double rounded to exactly 15 digits, as where doubles and decimals meet: 0.1 is 0.100000000000000.
+    /// Converts a double to exactly 15 digits, as in mixed arithmetic: 0.1 is 0.100000000000000.
     pub fn from_f64(value: f64) -> Self {
         Self::from_f64_digits(value, DOUBLE_DIGITS).unwrap_or(Self::NAN)
     }
 
-    /// A double rounded to 34 digits, the closest there is; zeros behind the point are left off.
+    /// Converts a double to the closest decimal of 34 digits, without trailing zeros after the
+    /// point.
     pub fn from_f64_closest(value: f64) -> Self {
         let long = Self::from_f64_digits(value, DIGITS_MAX as usize).unwrap_or(Self::NAN);
         let Some(Finite {
@@ -55,7 +56,7 @@ impl Decimal128 {
             coefficient /= 10;
             exponent += 1;
         }
-        // A whole number is written out, not as a power of ten, where its digits have room.
+        // A whole number is written with all its digits and exponent zero, if they fit.
         Unrounded {
             negative,
             exponent,
@@ -87,7 +88,7 @@ impl Decimal128 {
         Self::from_parts(value < 0.0, exponent, coefficient)
     }
 
-    /// The nearest double, ties to even; beyond the range infinity.
+    /// Returns the nearest double, ties to even; infinity beyond the range.
     pub fn to_f64(self) -> f64 {
         let Some(a) = self.finite() else {
             return match (self.is_nan(), self.is_negative()) {
@@ -100,7 +101,7 @@ impl Decimal128 {
         if a.negative { -size } else { size }
     }
 
-    /// The double nearest to this among those not larger in size: the truncated value.
+    /// Returns the nearest double of at most this absolute value: the truncated value.
     pub fn to_f64_toward_zero(self) -> f64 {
         let near = self.to_f64();
         if self.abs().compare_f64(near.abs()) == Ordering::Less {
@@ -110,13 +111,13 @@ impl Decimal128 {
         near
     }
 
-    /// The integer this equals, if it is one and fits.
+    /// Returns the integer this equals, if it is one and fits.
     pub fn to_i64_exact(self) -> Option<i64> {
         let whole = self.to_i64(Rounding::TowardZero)?;
         (Self::from(whole).compare(self) == Ordering::Equal).then_some(whole)
     }
 
-    /// The integer this rounds to; `None` if it does not fit or is no number.
+    /// Rounds to an integer; `None` if it does not fit or is not a number.
     pub fn to_i64(self, rounding: Rounding) -> Option<i64> {
         let a = self.round_to_integral(rounding).finite()?;
         if a.coefficient == 0 {
@@ -125,18 +126,19 @@ impl Decimal128 {
         if a.magnitude() > 19 {
             return None;
         }
-        // Exponent is not negative here, and with at most 19 digits the product fits 128 bits.
+        // The exponent is not negative here, and with at most 19 digits the product fits in 128
+        // bits.
         let size = a.coefficient * 10u128.pow(u32::try_from(a.exponent).ok()?);
         let signed = i128::try_from(size).ok()?;
         i64::try_from(if a.negative { -signed } else { signed }).ok()
     }
 
-    /// Exact order against an integer.
+    /// Compares exactly with an integer.
     pub fn compare_i64(self, other: i64) -> Ordering {
         self.compare(Self::from(other))
     }
 
-    /// Exact order against a double; NaNs are equal and below everything.
+    /// Compares exactly with a double; NaNs are equal and below everything else.
     pub fn compare_f64(self, other: f64) -> Ordering {
         if self.is_nan() || other.is_nan() {
             return other.is_nan().cmp(&self.is_nan());
@@ -158,7 +160,7 @@ impl Decimal128 {
         if sign < 0 { size.reverse() } else { size }
     }
 
-    /// Infinities as themselves, anything finite as zero.
+    /// Converts infinities to themselves, anything finite to zero.
     fn to_f64_special(self) -> f64 {
         if self.is_infinite() {
             self.to_f64()
@@ -179,7 +181,7 @@ impl Finite {
         }
         let power = self.exponent.unsigned_abs();
         if self.coefficient <= 1 << 53 && power <= EXACT_POWER_OF_TEN {
-            // Both operands are exact, so the one operation rounds correctly.
+            // Both operands are exact, so the single operation rounds correctly.
             let unit = 10u64.pow(power.min(19)) as f64 * 10u64.pow(power.saturating_sub(19)) as f64;
             let whole = self.coefficient as f64;
             return if self.exponent < 0 {
@@ -195,9 +197,9 @@ impl Finite {
         }
     }
 
-    /// Compares sizes exactly; both are above zero.
+    /// Compares absolute values exactly; both are above zero.
     fn compare_size(self, other: f64) -> Ordering {
-        // Rounding to nearest keeps the order, so different doubles decide.
+        // Rounding to nearest preserves order, so unequal doubles decide.
         let near = self.size_to_f64();
         if near != other {
             return near.total_cmp(&other);
@@ -207,7 +209,7 @@ impl Finite {
             .unwrap_or_else(|| self.compare_digits(other))
     }
 
-    /// Compares with `mantissa × 2^power` in 256 bits, if they suffice.
+    /// Compares with `mantissa × 2^power` in 256 bits; `None` if they are not sufficient.
     fn compare_binary(self, mantissa: u64, power: i32) -> Option<Ordering> {
         let binary = if power >= 0 {
             U256::from(mantissa).checked_mul(U256::ONE << u32::try_from(power.min(200)).ok()?)?
@@ -229,7 +231,7 @@ impl Finite {
         })
     }
 
-    /// Compares digit by digit with all digits the double has.
+    /// Compares with all decimal digits of the double.
     fn compare_digits(self, other: f64) -> Ordering {
         let text = format!("{:.*e}", EXACT_DOUBLE_DIGITS - 1, other);
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -248,7 +250,7 @@ impl Finite {
     }
 }
 
-/// A finite positive double as `mantissa × 2^power` with an odd mantissa.
+/// Splits a finite positive double into `mantissa × 2^power` with an odd mantissa.
 fn take_apart(value: f64) -> (u64, i32) {
     let bits = value.to_bits();
     let fraction = bits & ((1 << 52) - 1);
@@ -262,7 +264,7 @@ fn take_apart(value: f64) -> (u64, i32) {
     (mantissa >> zeros, power + zeros as i32)
 }
 
-/// A short text built without allocating.
+/// A short text built on the stack.
 struct StackText {
     bytes: [u8; 64],
     length: usize,
@@ -297,8 +299,9 @@ impl std::fmt::Write for StackText {
     }
 }
 
-/// The fraction of `coefficient × 10^exponent` in units of `2^-bits`, cut off, and whether that is exact.
-/// The value has at least one digit before the point, so at most 33 behind it.
+/// Returns the fraction of `coefficient × 10^exponent` in units of `2^-bits`, truncated, and
+/// whether that is exact. The value must have at least one digit before the point, so at most 33
+/// after it.
 pub(crate) fn fraction_bits(coefficient: u128, exponent: i32, bits: u32) -> (u64, bool) {
     if exponent >= 0 {
         return (0, true);

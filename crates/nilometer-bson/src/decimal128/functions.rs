@@ -1,8 +1,8 @@
-//! Functions that are not arithmetic: exponentials, logarithms, powers, trigonometry.
+//! Transcendental functions: exponentials, logarithms, powers, trigonometry.
 //!
 //! Evaluated by an arbitrary-precision library to 50 digits and rounded to 34. An exact result has
-//! exponent zero if it can (`log10(1000)` is 3), any other has all 34 digits. Outside its domain a
-//! function is NaN; where MongoDB raises an error instead, its operator checks first.
+//! exponent zero if possible (`log10(1000)` is 3), any other has all 34 digits. Outside its domain
+//! a function returns NaN; where MongoDB raises an error instead, the operator checks first.
 
 use dashu_float::round::{Rounded, mode};
 use dashu_float::{Context, FBig, FpError, Repr};
@@ -15,19 +15,20 @@ type Float = FBig<mode::HalfEven, 10>;
 type Precision = Context<mode::HalfEven>;
 type Outcome = Result<Rounded<Float>, FpError>;
 
-/// `e^x` leaves the range of decimals when the size of `x` passes this (6145 × ln 10, and some).
+/// `e^x` leaves the range of decimals when |x| exceeds this (6145 × ln 10, rounded up).
 const EXP_LIMIT: i64 = 14_300;
 /// π / 180, as 34 digits.
 const PI_BY_180: u128 = 1_745_329_251_994_329_576_923_690_768_488_613;
 /// 180 / π, as 34 digits.
 const BY_PI_180: u128 = 5_729_577_951_308_232_087_679_815_481_410_517;
-/// Digits asked of the library: more than 34, as its constants at the edge of a domain are rounded twice.
+/// Digits requested from the library: more than 34, since its constants at the edge of a domain are
+/// rounded twice.
 const WORK_DIGITS: usize = 50;
-/// Digits of the second try, should rounding not be settled at the first.
+/// Digits of the second attempt, if the first does not determine the rounding.
 const RETRY_DIGITS: usize = 80;
 
 impl Decimal128 {
-    /// `e` to this power.
+    /// Returns `e` to this power.
     #[must_use]
     pub fn exp(self) -> Self {
         if self.is_infinite() {
@@ -39,19 +40,19 @@ impl Decimal128 {
         self.evaluate(|c, x| c.exp(x, None))
     }
 
-    /// Natural logarithm: −∞ for zero, NaN below.
+    /// Returns the natural logarithm: −∞ for zero, NaN below.
     #[must_use]
     pub fn ln(self) -> Self {
         self.logarithm(|c, x| c.ln(x, None))
     }
 
-    /// Logarithm to base ten: −∞ for zero, NaN below.
+    /// Returns the logarithm to base ten: −∞ for zero, NaN below.
     #[must_use]
     pub fn log10(self) -> Self {
         self.logarithm(|c, x| c.log10(x, None))
     }
 
-    /// Logarithm to any base: the quotient of the natural logarithms.
+    /// Returns the logarithm to any base: the quotient of the natural logarithms.
     #[must_use]
     pub fn log(self, base: Self) -> Self {
         self.ln().div(base.ln())
@@ -69,7 +70,7 @@ impl Decimal128 {
         }
     }
 
-    /// This to the power of `exponent`, with the special cases of IEEE 754.
+    /// Returns this to the power of `exponent`, with the special cases of IEEE 754.
     #[must_use]
     pub fn pow(self, exponent: Self) -> Self {
         let one = Self::ONE;
@@ -111,7 +112,7 @@ impl Decimal128 {
         self.evaluate(|c, x| c.powf(x, &y, None))
     }
 
-    /// Infinity or zero where `e` to this power leaves the range.
+    /// Returns infinity or zero if `e` to this power leaves the range.
     fn beyond_exp(self) -> Option<Self> {
         if self.compare_i64(EXP_LIMIT).is_gt() {
             Some(Self::INFINITY)
@@ -122,25 +123,25 @@ impl Decimal128 {
         }
     }
 
-    /// Sine.
+    /// Returns the sine.
     #[must_use]
     pub fn sin(self) -> Self {
         self.evaluate(|c, x| c.sin(x, None))
     }
 
-    /// Cosine.
+    /// Returns the cosine.
     #[must_use]
     pub fn cos(self) -> Self {
         self.evaluate(|c, x| c.cos(x, None))
     }
 
-    /// Tangent.
+    /// Returns the tangent.
     #[must_use]
     pub fn tan(self) -> Self {
         self.evaluate(|c, x| c.tan(x, None))
     }
 
-    /// Inverse sine; NaN outside −1 … 1.
+    /// Returns the inverse sine; NaN outside −1 … 1.
     #[must_use]
     pub fn asin(self) -> Self {
         if self.abs().compare(Self::ONE).is_gt() {
@@ -149,7 +150,7 @@ impl Decimal128 {
         self.evaluate(|c, x| c.asin(x, None))
     }
 
-    /// Inverse cosine; NaN outside −1 … 1.
+    /// Returns the inverse cosine; NaN outside −1 … 1.
     #[must_use]
     pub fn acos(self) -> Self {
         if self.abs().compare(Self::ONE).is_gt() {
@@ -158,13 +159,13 @@ impl Decimal128 {
         self.evaluate(|c, x| c.acos(x, None))
     }
 
-    /// Inverse tangent.
+    /// Returns the inverse tangent.
     #[must_use]
     pub fn atan(self) -> Self {
         self.atan2(Self::ONE)
     }
 
-    /// The angle of the point whose height is `self` and whose breadth is `x`.
+    /// Returns the angle of the point with y = `self` and `x`.
     #[must_use]
     pub fn atan2(self, x: Self) -> Self {
         if self.is_zero() && (x.is_zero() || x.compare(Self::ZERO).is_gt()) && !x.is_negative() {
@@ -175,7 +176,7 @@ impl Decimal128 {
         };
         let pi = || Self::evaluated(|c| Ok(c.pi::<10>(None)));
         if self.is_zero() {
-            // Behind the origin: half a turn, on the side of the zero's sign.
+            // On the negative x axis: half a turn, on the side of the zero's sign.
             let half_turn = pi();
             return if self.is_negative() {
                 half_turn.negate()
@@ -189,7 +190,7 @@ impl Decimal128 {
         }
     }
 
-    /// Hyperbolic sine.
+    /// Returns the hyperbolic sine.
     #[must_use]
     pub fn sinh(self) -> Self {
         match self.abs().beyond_exp() {
@@ -199,7 +200,7 @@ impl Decimal128 {
         }
     }
 
-    /// Hyperbolic cosine.
+    /// Returns the hyperbolic cosine.
     #[must_use]
     pub fn cosh(self) -> Self {
         match self.abs().beyond_exp() {
@@ -208,7 +209,7 @@ impl Decimal128 {
         }
     }
 
-    /// Hyperbolic tangent.
+    /// Returns the hyperbolic tangent.
     #[must_use]
     pub fn tanh(self) -> Self {
         match self.abs().beyond_exp() {
@@ -218,7 +219,7 @@ impl Decimal128 {
         }
     }
 
-    /// Inverse hyperbolic sine.
+    /// Returns the inverse hyperbolic sine.
     #[must_use]
     pub fn asinh(self) -> Self {
         if self.is_infinite() {
@@ -227,7 +228,7 @@ impl Decimal128 {
         self.evaluate(|c, x| c.asinh(x, None))
     }
 
-    /// Inverse hyperbolic cosine; NaN below 1.
+    /// Returns the inverse hyperbolic cosine; NaN below 1.
     #[must_use]
     pub fn acosh(self) -> Self {
         if self.compare(Self::ONE).is_lt() {
@@ -239,7 +240,7 @@ impl Decimal128 {
         self.evaluate(|c, x| c.acosh(x, None))
     }
 
-    /// Inverse hyperbolic tangent; infinite at −1 and 1, NaN outside.
+    /// Returns the inverse hyperbolic tangent; infinite at −1 and 1, NaN outside.
     #[must_use]
     pub fn atanh(self) -> Self {
         match self.abs().compare(Self::ONE) {
@@ -249,13 +250,13 @@ impl Decimal128 {
         }
     }
 
-    /// Degrees as radians.
+    /// Converts degrees to radians.
     #[must_use]
     pub fn to_radians(self) -> Self {
         self.mul(Self::pack(false, -35, PI_BY_180))
     }
 
-    /// Radians as degrees.
+    /// Converts radians to degrees.
     #[must_use]
     pub fn to_degrees(self) -> Self {
         self.mul(Self::pack(false, -32, BY_PI_180))
@@ -285,7 +286,7 @@ impl Decimal128 {
         }
     }
 
-    /// As the library has it; `None` for NaN.
+    /// Converts to the library's representation; `None` for NaN.
     fn to_repr(self) -> Option<Repr<10>> {
         if self.is_nan() {
             return None;
@@ -315,8 +316,8 @@ impl Decimal128 {
         let Some(read) = text.parse().ok().and_then(Self::finite) else {
             return Self::NAN;
         };
-        // The library drops trailing zeros: an inexact result has 34 digits, an exact one is as
-        // close to exponent zero as it can be.
+        // The library drops trailing zeros: an inexact result has 34 digits, an exact one an
+        // exponent as close to zero as possible.
         let preferred = if exact { 0 } else { EXPONENT_MIN };
         Unrounded {
             negative,

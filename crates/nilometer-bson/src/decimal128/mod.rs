@@ -8,12 +8,11 @@
 //!     sign      11111 …                                       NaN
 //! ```
 //!
-//! The promise: every operation here is correctly rounded, and its exponent is the one the
-//! standard prefers, so that `1.10 + 1.20` is `2.30` and `0 × 1E+294` is `0E+294`. Comparison with
-//! integers and doubles is exact.
+//! Every operation is correctly rounded and has the exponent the standard prefers: `1.10 + 1.20` is
+//! `2.30` and `0 × 1E+294` is `0E+294`. Comparison with integers and doubles is exact.
 //!
-//! Intermediate results are 256-bit integers; what does not fit is folded into a sticky bit before
-//! it can matter.
+//! Intermediate results are 256-bit integers; digits that do not fit are folded into a sticky bit
+//! before they can affect the result.
 
 mod arithmetic;
 mod convert;
@@ -32,18 +31,18 @@ use ethnum::U256;
 
 use crate::value::Decimal128;
 
-/// Digits of a coefficient.
+/// Maximum number of digits in a coefficient.
 pub const DIGITS_MAX: u32 = 34;
-/// Smallest exponent of a coefficient.
+/// Smallest exponent.
 pub const EXPONENT_MIN: i32 = -6176;
-/// Largest exponent of a coefficient.
+/// Largest exponent.
 pub const EXPONENT_MAX: i32 = 6111;
 /// One more than the largest coefficient.
 const COEFFICIENT_END: u128 = 10u128.pow(DIGITS_MAX);
 const EXPONENT_BIAS: i32 = 6176;
 const SIGN_BIT: u64 = 1 << 63;
 
-/// A decimal taken apart.
+/// The parts of a decimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
     /// Not a number, of either sign.
@@ -64,7 +63,7 @@ pub enum Parts {
     },
 }
 
-/// A finite decimal taken apart.
+/// The parts of a finite decimal.
 #[derive(Clone, Copy, Debug)]
 struct Finite {
     negative: bool,
@@ -77,9 +76,9 @@ struct Unrounded {
     negative: bool,
     exponent: i32,
     coefficient: U256,
-    /// True when something below the last digit was cut off.
+    /// True if digits below the last were discarded.
     sticky: bool,
-    /// The exponent an exact result should have if it can.
+    /// The exponent of an exact result, if possible.
     preferred: i32,
 }
 
@@ -98,7 +97,7 @@ impl Decimal128 {
         low: 0,
         high: 0xF800 << 48,
     };
-    /// The NaN operations give.
+    /// The NaN that operations return.
     pub const NAN: Self = Self {
         low: 0,
         high: 0x7C00 << 48,
@@ -111,7 +110,7 @@ impl Decimal128 {
         }
     }
 
-    /// Takes the value apart.
+    /// Splits the value into its parts.
     pub fn parts(self) -> Parts {
         let negative = self.high & SIGN_BIT != 0;
         match (self.high >> 58) & 0x1F {
@@ -132,14 +131,14 @@ impl Decimal128 {
         }
     }
 
-    /// Puts a finite value together: `None` if coefficient or exponent is out of range.
+    /// Builds a finite value; `None` if coefficient or exponent is out of range.
     pub fn from_parts(negative: bool, exponent: i32, coefficient: u128) -> Option<Self> {
         let fits =
             coefficient < COEFFICIENT_END && (EXPONENT_MIN..=EXPONENT_MAX).contains(&exponent);
         fits.then(|| Self::pack(negative, exponent, coefficient))
     }
 
-    /// Puts together what is known to be in range.
+    /// Builds a value from parts that are in range.
     fn pack(negative: bool, exponent: i32, coefficient: u128) -> Self {
         debug_assert!(coefficient < COEFFICIENT_END);
         debug_assert!((EXPONENT_MIN..=EXPONENT_MAX).contains(&exponent));
@@ -173,32 +172,32 @@ impl Decimal128 {
         }
     }
 
-    /// True for NaN.
+    /// True if NaN.
     pub fn is_nan(self) -> bool {
         (self.high >> 58) & 0x1F == 0x1F
     }
 
-    /// True for either infinity.
+    /// True if infinite, of either sign.
     pub fn is_infinite(self) -> bool {
         (self.high >> 58) & 0x1F == 0x1E
     }
 
-    /// True for a number that is neither infinite nor NaN.
+    /// True if neither infinite nor NaN.
     pub fn is_finite(self) -> bool {
         (self.high >> 59) & 0xF != 0xF
     }
 
-    /// True for zero of either sign and any exponent.
+    /// True if zero, of either sign and any exponent.
     pub fn is_zero(self) -> bool {
         self.finite().is_some_and(|f| f.coefficient == 0)
     }
 
-    /// True when the sign bit is set (also of minus zero and NaN).
+    /// True if the sign bit is set (also of minus zero and NaN).
     pub fn is_negative(self) -> bool {
         self.high & SIGN_BIT != 0
     }
 
-    /// The value with its sign turned; NaN stays as it is.
+    /// Returns the value with opposite sign; NaN is returned unchanged.
     #[must_use]
     pub fn negate(self) -> Self {
         if self.is_nan() {
@@ -210,7 +209,7 @@ impl Decimal128 {
         }
     }
 
-    /// The value without its sign.
+    /// Returns the absolute value.
     #[must_use]
     pub fn abs(self) -> Self {
         Self {
@@ -219,7 +218,8 @@ impl Decimal128 {
         }
     }
 
-    /// Order by value: NaN equals NaN and is below everything, zeros are equal, exponents do not matter.
+    /// Compares by value: NaN equals NaN and is below everything, zeros are equal, exponents do not
+    /// matter.
     pub fn compare(self, other: Self) -> Ordering {
         match (self.rank(), other.rank()) {
             (0, 0) => {}
@@ -231,7 +231,7 @@ impl Decimal128 {
         }
     }
 
-    /// Which end of the order: NaN −3, −∞ −2, finite 0, ∞ 2.
+    /// Returns the class in the order: NaN −3, −∞ −2, finite 0, ∞ 2.
     fn rank(self) -> i8 {
         match self.parts() {
             Parts::Nan => -3,
@@ -243,7 +243,7 @@ impl Decimal128 {
 }
 
 impl Finite {
-    /// −1, 0 or 1.
+    /// Returns −1, 0 or 1.
     fn signum(self) -> i8 {
         match (self.coefficient, self.negative) {
             (0, _) => 0,
@@ -252,7 +252,8 @@ impl Finite {
         }
     }
 
-    /// Power of ten just above the leading digit; only for a coefficient that is not zero.
+    /// Returns the decimal exponent just above the leading digit; only for a coefficient other than
+    /// zero.
     fn magnitude(self) -> i32 {
         self.exponent + digits(self.coefficient) as i32
     }
@@ -269,13 +270,13 @@ impl Finite {
         if left < 0 { by_size.reverse() } else { by_size }
     }
 
-    /// The coefficient shifted to have all 34 digits.
+    /// Returns the coefficient scaled to all 34 digits.
     fn left_aligned(self) -> u128 {
         self.coefficient * 10u128.pow(DIGITS_MAX - digits(self.coefficient))
     }
 }
 
-/// Decimal digits of a number; 1 for zero.
+/// Returns the number of decimal digits; 1 for zero.
 fn digits(n: u128) -> u32 {
     n.checked_ilog10().map_or(1, |log| log + 1)
 }
@@ -287,7 +288,7 @@ fn digits_wide(n: U256) -> u32 {
     38 + digits_wide(n / U256::from(10u128.pow(38)))
 }
 
-/// Ten to a power of at most 76.
+/// Returns ten to a power of at most 76.
 fn pow10_wide(power: u32) -> U256 {
     debug_assert!(power <= 76);
     let low = power.min(38);
@@ -295,7 +296,7 @@ fn pow10_wide(power: u32) -> U256 {
 }
 
 impl Unrounded {
-    /// Rounds half to even to 34 digits and into the exponent range, once.
+    /// Rounds once, half to even, to 34 digits and into the exponent range.
     fn round(mut self) -> Decimal128 {
         let count = digits_wide(self.coefficient);
         let too_long = count.saturating_sub(DIGITS_MAX) as i32;
@@ -332,7 +333,7 @@ impl Unrounded {
         Decimal128::pack(negative, exponent, coefficient)
     }
 
-    /// Cuts `drop` digits off, rounding; true when they were all zero.
+    /// Drops `drop` digits with rounding; true if all of them were zero.
     fn drop_digits(&mut self, drop: u32, count: u32) -> bool {
         self.exponent += drop as i32;
         if drop > count {
@@ -359,7 +360,7 @@ impl Unrounded {
         rest == 0
     }
 
-    /// Shifts an exact result towards the exponent it should have.
+    /// Moves the exponent of an exact result towards the preferred one.
     fn move_to_preferred(&mut self) {
         let preferred = self.preferred.clamp(EXPONENT_MIN, EXPONENT_MAX);
         if self.coefficient == 0 {

@@ -95,7 +95,7 @@ fn golden_bits() {
     );
     assert_eq!(Decimal128::NAN.bits() >> 112, 0x7c00);
     assert_eq!(Decimal128::ONE, dec("1"));
-    // A coefficient of 10^34 and the large form read as zero.
+    // A coefficient of 10^34 and the large form are read as zero.
     let too_large = Decimal128::from_le_bytes(((0x3040u128 << 112) | 10u128.pow(34)).to_le_bytes());
     assert!(too_large.is_zero());
     assert_eq!(

@@ -1,7 +1,7 @@
-//! Decimals as text: the forms of the BSON Decimal128 specification.
+//! Parsing and formatting of decimals, in the forms of the BSON Decimal128 specification.
 //!
-//! Printed plainly when the exponent is not positive and the leading digit is at most six places
-//! behind the point, otherwise with an exponent. Parsing takes both, with any number of digits.
+//! Formatted plainly if the exponent is not positive and the leading digit is at most six places
+//! after the point, otherwise with an exponent. Parsing accepts both, with any number of digits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,24 +11,24 @@ use ethnum::U256;
 use super::{Parts, Unrounded, digits};
 use crate::value::Decimal128;
 
-/// Significant digits kept before the rest becomes a sticky bit.
+/// Significant digits kept; the rest becomes a sticky bit.
 const PARSE_DIGITS: u32 = 70;
-/// An exponent beyond this overflows or underflows whatever the coefficient is.
+/// An exponent beyond this overflows or underflows with any coefficient.
 const PARSE_EXPONENT_LIMIT: i64 = 1_000_000;
 
-/// The text is no decimal number.
+/// Why a text is not a decimal number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDecimalError {
-    /// Not of the form of a number.
+    /// Not in the form of a number.
     #[error("not a decimal number")]
     Syntax,
-    /// More than 34 digits, or an exponent out of range (only where exactness was asked for).
+    /// More than 34 digits, or an exponent out of range (only if exactness was required).
     #[error("not representable as a decimal128 without rounding")]
     Inexact,
 }
 
 impl Decimal128 {
-    /// Parses a number, refusing one that does not fit without rounding.
+    /// Parses a number; an error if it needs rounding.
     pub fn parse_exact(text: &str) -> Result<Self, ParseDecimalError> {
         match parse(text)? {
             (value, true) => Ok(value),
@@ -40,13 +40,13 @@ impl Decimal128 {
 impl FromStr for Decimal128 {
     type Err = ParseDecimalError;
 
-    /// Parses a number, rounding to 34 digits; overflow gives infinity.
+    /// Parses a number and rounds to 34 digits; overflow gives infinity.
     fn from_str(text: &str) -> Result<Self, ParseDecimalError> {
         Ok(parse(text)?.0)
     }
 }
 
-/// The value, and whether it is exactly what the text says.
+/// Parses a number; returns it and whether it is exact.
 fn parse(text: &str) -> Result<(Decimal128, bool), ParseDecimalError> {
     let (negative, body) = match text.as_bytes().first() {
         Some(b'-') => (true, text.get(1..).unwrap_or("")),
@@ -119,7 +119,7 @@ fn parse_exponent(text: &str) -> Result<i64, ParseDecimalError> {
     Ok(if negative { -size } else { size })
 }
 
-/// True when rounding lost nothing of `coefficient × 10^exponent`.
+/// True if rounding did not change `coefficient × 10^exponent`.
 fn is_exact(value: Decimal128, coefficient: U256, exponent: i32) -> bool {
     let Parts::Finite {
         exponent: got,

@@ -1,15 +1,16 @@
-//! How many bytes values take, by their type and what lies in front of them.
+//! Lengths of encoded values, from their type and first bytes.
 
 use super::c_string;
 use crate::value::type_code as t;
 
-/// How long values of a type are: so many bytes, and as many as the number in front says where there is one.
+/// Encoded length of a type's values: a fixed part, plus the int32 length prefix where the type has
+/// one.
 #[derive(Clone, Copy)]
 struct Length {
     bytes: u8,
-    /// All ones where there is a number in front.
+    /// All ones if there is a length prefix, else 0.
     counted: i32,
-    /// What that number is at least; above zero without one: a closer look is needed.
+    /// The least valid prefix. Above zero for types without one, which take the slow path.
     min: i32,
 }
 
@@ -66,10 +67,11 @@ const LENGTHS: [Length; 256] = {
     all
 };
 
-/// How many bytes a value of `type_code` at the start of `bytes` takes; `None` if they do not hold it.
+/// Returns the length in bytes of a value of `type_code` at the start of `bytes`; `None` if they
+/// are too short.
 #[inline]
 pub fn value_length(type_code: u8, bytes: &[u8]) -> Option<usize> {
-    // Which type comes next cannot be foreseen where fields come in any order: no branch asks for it.
+    // Branch-free: the next type cannot be predicted when fields come in any order.
     let length = LENGTHS[usize::from(type_code)];
     let Some(front) = bytes.first_chunk() else {
         return short_value_length(type_code, bytes);
@@ -82,7 +84,7 @@ pub fn value_length(type_code: u8, bytes: &[u8]) -> Option<usize> {
     (length <= bytes.len()).then_some(length)
 }
 
-/// The same for what has few bytes behind it, has no number in front, or is malformed.
+/// Slow path of [`value_length`]: few bytes left, a type without length prefix, or malformed bytes.
 #[inline(never)]
 fn short_value_length(type_code: u8, bytes: &[u8]) -> Option<usize> {
     let length = LENGTHS[usize::from(type_code)];
@@ -97,7 +99,7 @@ fn short_value_length(type_code: u8, bytes: &[u8]) -> Option<usize> {
     (length <= bytes.len()).then_some(length)
 }
 
-/// The int32 at the front, if at least `min`.
+/// Reads the int32 at the start, if it is at least `min`.
 #[inline]
 pub(super) fn counted(bytes: &[u8], min: i32) -> Option<usize> {
     let n = i32::from_le_bytes(*bytes.first_chunk()?);
@@ -112,7 +114,7 @@ pub(super) fn counted(bytes: &[u8], min: i32) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// The lengths of types as the format tells them.
+    /// Lengths of types as defined by the BSON specification.
     fn plain_value_length(type_code: u8, bytes: &[u8]) -> Option<usize> {
         let length = match type_code {
             t::DOUBLE | t::DATE_TIME | t::TIMESTAMP | t::INT64 => 8,

@@ -56,7 +56,7 @@ fn digits(text: &str, count: usize) -> Option<i64> {
     if plain { text.parse().ok() } else { None }
 }
 
-/// The offset of a zone from UTC in milliseconds, east positive.
+/// Returns the offset of a zone from UTC in milliseconds, east positive.
 fn zone_offset(zone: &str) -> Option<i64> {
     let sign = match zone.as_bytes().first()? {
         b'Z' => return (zone.len() == 1).then_some(0),

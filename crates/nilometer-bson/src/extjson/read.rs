@@ -1,4 +1,4 @@
-//! Extended JSON into values.
+//! Parsing of Extended JSON.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use crate::value::{
     Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Value,
 };
 
-/// Why text is no Extended JSON.
+/// Why text is not Extended JSON.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtJsonError {
     /// Not JSON.
     #[error("invalid JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A wrapper such as `{"$oid": …}` with something it cannot hold.
+    /// A wrapper such as `{"$oid": …}` with invalid content.
     #[error("invalid {0} in Extended JSON")]
     Wrapper(String),
-    /// A field name with a NUL, which BSON has not.
+    /// A field name with a NUL, which BSON does not allow.
     #[error("field name with a NUL: {0:?}")]
     Name(String),
-    /// Nested deeper than any document may be.
+    /// Nested deeper than a document may be.
     #[error("nested deeper than {DEPTH_MAX} levels")]
     TooDeep,
-    /// The text is a value but no document.
+    /// The text is a value but not a document.
     #[error("expected a document")]
     NotADocument,
 }
 
-/// Reads a document.
+/// Parses a document.
 pub fn parse_document(text: &str) -> Result<Document, ExtJsonError> {
     match parse_value(text)? {
         Value::Document(document) => Ok(document),
@@ -43,12 +43,14 @@ pub fn parse_document(text: &str) -> Result<Document, ExtJsonError> {
     }
 }
 
-/// Levels a wrapper adds to what it stands for: `{"$code": …, "$scope": …}` and a `$numberLong` inside a `$date`.
+/// Levels a wrapper adds to the value it encodes: `{"$code": …, "$scope": …}` and a `$numberLong`
+/// inside a `$date`.
 const WRAPPER_LEVELS: usize = 2;
 
-/// Reads any value.
+/// Parses any value.
 pub fn parse_value(text: &str) -> Result<Value, ExtJsonError> {
-    // The reader's own limit is below that of documents, so what was written could not be read again.
+    // The parser's own limit is lower than the nesting limit of documents, so it is replaced by
+    // this check.
     if depth(text) > DEPTH_MAX + WRAPPER_LEVELS {
         return Err(ExtJsonError::TooDeep);
     }
@@ -59,7 +61,8 @@ pub fn parse_value(text: &str) -> Result<Value, ExtJsonError> {
     json.into_value()
 }
 
-/// How deep brackets outside strings are nested. Of text that is no JSON, at least as deep as a reader gets.
+/// Returns the nesting depth of brackets outside strings. For invalid JSON, at least the depth a
+/// parser reaches.
 fn depth(text: &str) -> usize {
     let (mut now, mut most, mut in_string, mut escaped) = (0usize, 0, false, false);
     for byte in text.bytes() {
@@ -79,7 +82,7 @@ fn depth(text: &str) -> usize {
     most
 }
 
-/// JSON with its field order, before wrappers are recognised.
+/// JSON with field order, before wrappers are recognised.
 enum Json {
     Null,
     Bool(bool),
@@ -121,7 +124,7 @@ impl Json {
         }
     }
 
-    /// The fields, if this is an object with exactly these names, in their order.
+    /// Returns the fields, if this is an object with exactly these names in this order.
     fn fields<const N: usize>(&self, names: [&str; N]) -> Option<[&Json; N]> {
         match self {
             Self::Object(fields) => pick(fields, names),
@@ -173,8 +176,8 @@ fn object(fields: Vec<(String, Json)>) -> Result<Value, ExtJsonError> {
     Ok(Value::Document(builder.finish()))
 }
 
-/// The name of a wrapper and its value (none if it cannot hold what it was given); `None` if the
-/// names are no wrapper's.
+/// Returns the name of a wrapper and its value (`None` if the content is invalid); `None` if the
+/// names are not those of a wrapper.
 fn unwrap(fields: &[(String, Json)]) -> Option<(&str, Option<Value>)> {
     if let Some([namespace, id]) = dotted_pointer(fields) {
         return Some(("$dbPointer", pointer(namespace, id)));
@@ -209,7 +212,7 @@ fn unwrap(fields: &[(String, Json)]) -> Option<(&str, Option<Value>)> {
     Some((name, value))
 }
 
-/// The parts of `{"$dbPointer": {"$ref": …, "$id": …}}`.
+/// Returns the parts of `{"$dbPointer": {"$ref": …, "$id": …}}`.
 fn dotted_pointer(fields: &[(String, Json)]) -> Option<[&Json; 2]> {
     let [inner] = pick(fields, ["$dbPointer"])?;
     inner.fields(["$ref", "$id"])
@@ -242,7 +245,7 @@ fn binary(inner: &Json) -> Option<Value> {
     }))
 }
 
-/// Thirty-two hexadecimal digits with dashes in the usual places.
+/// Parses 32 hexadecimal digits with dashes at the standard positions.
 fn uuid(text: &str) -> Option<Value> {
     let groups: Vec<_> = text.split('-').map(str::len).collect();
     let hex: String = text.split('-').collect();

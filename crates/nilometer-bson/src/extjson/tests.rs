@@ -6,7 +6,7 @@ use super::*;
 use crate::testing::strategies;
 use crate::value::Value;
 
-/// Pairs of canonical text and relaxed text of one value.
+/// Canonical and relaxed text of the same value.
 const FORMS: &[(&str, &str)] = &[
     (r#"{"$numberInt":"1"}"#, "1"),
     (r#"{"$numberLong":"5000000000"}"#, "5000000000"),
@@ -102,7 +102,7 @@ fn other_ways_to_write() {
         r#"{"$binary":{"subType":"0","base64":""}}"#,
         r#"{"$binary":{"base64":"","subType":"00"}}"#,
     );
-    // Operators, references and nearly-wrappers are documents.
+    // Operators, references and near-wrappers are documents.
     for text in [
         r#"{"$gt":1}"#,
         r#"{"$regex":"a","$options":"i"}"#,
@@ -144,7 +144,7 @@ fn refused() {
         parse_document("[]"),
         Err(ExtJsonError::NotADocument)
     ));
-    // Deep nesting is refused, not followed.
+    // Deep nesting is rejected without recursion.
     assert!(parse_value(&"[".repeat(100_000)).is_err());
 }
 

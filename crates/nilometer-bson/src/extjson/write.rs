@@ -1,4 +1,4 @@
-//! Values as Extended JSON.
+//! Formatting of values as Extended JSON.
 
 use std::fmt::Write as _;
 
@@ -9,22 +9,22 @@ use super::date::format_date;
 use crate::document::DocRef;
 use crate::value::ValueRef;
 
-/// A document in relaxed form.
+/// Formats a document in relaxed form.
 pub fn to_relaxed(document: DocRef<'_>) -> String {
     value_to_relaxed(ValueRef::Document(document))
 }
 
-/// A document in canonical form.
+/// Formats a document in canonical form.
 pub fn to_canonical(document: DocRef<'_>) -> String {
     value_to_canonical(ValueRef::Document(document))
 }
 
-/// A value in relaxed form; a missing value prints as `undefined` does.
+/// Formats a value in relaxed form; missing is formatted as `undefined`.
 pub fn value_to_relaxed(value: ValueRef<'_>) -> String {
     Writer::print(value, true)
 }
 
-/// A value in canonical form; a missing value prints as `undefined` does.
+/// Formats a value in canonical form; missing is formatted as `undefined`.
 pub fn value_to_canonical(value: ValueRef<'_>) -> String {
     Writer::print(value, false)
 }
@@ -127,7 +127,7 @@ impl Writer {
         let _ = write!(self.out, "{value}");
     }
 
-    /// A wrapper with a text inside.
+    /// Writes a wrapper object with a text value.
     fn wrap(&mut self, name: &str, text: &str) {
         let _ = write!(self.out, r#"{{"{name}":"#);
         self.string(text);
@@ -140,7 +140,7 @@ impl Writer {
         } else if value.is_infinite() {
             if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned()
         } else {
-            // Shortest form that reads back, always with a point or an exponent.
+            // Shortest form that parses to the same double, always with a point or an exponent.
             format!("{value:?}")
         };
         if self.relaxed && value.is_finite() {
@@ -150,7 +150,7 @@ impl Writer {
         }
     }
 
-    /// Relaxed form writes text for the years 1970 to 9999.
+    /// Writes a date; relaxed form uses text for the years 1970 to 9999.
     fn date(&mut self, ms: i64) {
         match format_date(ms) {
             Some(text) if self.relaxed && ms >= 0 => self.wrap("$date", &text),

@@ -1,4 +1,4 @@
-//! Keys back into values.
+//! Decoding of keys.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{DEPTH_MAX, END, ESCAPE, KeyOrder, lead};
 use crate::document::{Document, DocumentBuilder};
 use crate::value::{Array, Binary, CodeWithScope, DbPointer, ObjectId, Regex, Timestamp, Value};
 
-/// Why bytes are no key.
+/// Why bytes are not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyStringError {
     /// The key ends within a component.
@@ -17,13 +17,13 @@ pub enum KeyStringError {
     /// No type has this lead byte.
     #[error("unknown lead byte {0:#04x} in index key")]
     Lead(u8),
-    /// A 00 in a string is followed by this.
+    /// A 00 in a string is followed by this byte.
     #[error("bad escape {0:#04x} in index key")]
     Escape(u8),
-    /// A string or name is no UTF-8: the key of a collated index, or damage.
+    /// A string or name is not UTF-8: the key belongs to a collated index, or is damaged.
     #[error("text in index key is not UTF-8")]
     Text,
-    /// The type bits do not fit the key.
+    /// The type bits do not match the key.
     #[error("type bits do not fit the index key")]
     TypeBits,
     /// Nested deeper than [`DEPTH_MAX`].
@@ -31,7 +31,7 @@ pub enum KeyStringError {
     Depth,
 }
 
-/// The first `components` values of a key, and the bytes behind them.
+/// Decodes the first `components` values of a key; returns them and the remaining bytes.
 pub fn decode<'a>(
     key: &'a [u8],
     order: KeyOrder,
@@ -55,9 +55,9 @@ pub fn decode<'a>(
     Ok((values, decoder.rest))
 }
 
-/// The bytes behind the first `components` values of a key.
+/// Skips the first `components` values of a key; returns the remaining bytes.
 pub fn skip(key: &[u8], order: KeyOrder, components: usize) -> Result<&[u8], KeyStringError> {
-    // Kinds only matter to the values made, so the usual ones serve where they fit.
+    // Type bits affect only the decoded values, so empty ones are sufficient to skip.
     let mut decoder = Decoder {
         rest: key,
         mask: 0,
@@ -74,7 +74,7 @@ pub fn skip(key: &[u8], order: KeyOrder, components: usize) -> Result<&[u8], Key
     Ok(decoder.rest)
 }
 
-/// Reads bytes, turning them back where they are turned.
+/// Reads bytes of a key, inverting those of descending components.
 struct Decoder<'a, 'b> {
     rest: &'a [u8],
     mask: u8,
@@ -192,7 +192,7 @@ impl Decoder<'_, '_> {
         })
     }
 
-    /// Passes over one component.
+    /// Skips one component.
     fn skip(&mut self, depth: usize) -> Result<(), KeyStringError> {
         let depth = depth.checked_sub(1).ok_or(KeyStringError::Depth)?;
         match self.byte()? {
@@ -285,7 +285,7 @@ impl Decoder<'_, '_> {
         }
     }
 
-    /// Sign and size of the number behind its lead byte.
+    /// Decodes sign and size of the number after its lead byte.
     fn size(&mut self, lead: u8) -> Result<(bool, Size), KeyStringError> {
         match lead {
             lead::NAN => return Ok((false, Size::Nan)),

@@ -1,4 +1,4 @@
-//! Values into keys.
+//! Encoding of values as keys.
 
 use super::number::{self, Taken};
 use super::type_bits::{Kind, Writer};
@@ -8,7 +8,7 @@ use crate::number::Number;
 use crate::order::{Collator, canonical_type};
 use crate::value::ValueRef;
 
-/// Lengths from here on take five bytes.
+/// Lengths from here on are encoded in five bytes.
 const SHORT_LENGTH_END: usize = 0xFF;
 
 /// Builds one key, component by component.
@@ -21,12 +21,12 @@ pub struct KeyBuilder<'c> {
 }
 
 impl<'c> KeyBuilder<'c> {
-    /// An empty key.
+    /// Creates an empty key.
     pub fn new(order: KeyOrder) -> Self {
         Self::with_collator(order, None)
     }
 
-    /// An empty key whose strings become the sort keys of `collator`.
+    /// Creates an empty key whose strings are encoded as sort keys of `collator`.
     pub fn with_collator(order: KeyOrder, collator: Option<&'c dyn Collator>) -> Self {
         Self {
             bytes: Vec::with_capacity(32),
@@ -48,18 +48,18 @@ impl<'c> KeyBuilder<'c> {
         self
     }
 
-    /// Appends bytes behind the last component, as they are: a record id or `_id`.
+    /// Appends bytes unchanged after the last component: a record id or `_id`.
     pub fn push_suffix(&mut self, suffix: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(suffix);
         self
     }
 
-    /// The key so far.
+    /// Returns the key built so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The key and its type bits.
+    /// Returns the key and its type bits.
     pub fn finish(self) -> (Vec<u8>, Vec<u8>) {
         (self.bytes, self.type_bits.finish())
     }
@@ -73,7 +73,7 @@ impl<'c> KeyBuilder<'c> {
             ValueRef::MinKey => self.bytes.push(lead::MIN_KEY),
             ValueRef::Missing | ValueRef::Undefined => self.bytes.push(lead::UNDEFINED),
             ValueRef::Null => self.bytes.push(lead::NULL),
-            // Taken care of above.
+            // Handled above.
             ValueRef::Int32(_)
             | ValueRef::Int64(_)
             | ValueRef::Double(_)
@@ -131,7 +131,7 @@ impl<'c> KeyBuilder<'c> {
             ValueRef::CodeWithScope { code, scope } => {
                 self.bytes.push(lead::CODE_WITH_SCOPE);
                 self.escaped(code.as_bytes());
-                // A collation does not reach the scope, as in comparison.
+                // The collation does not apply to the scope, as in comparison.
                 let collator = self.collator.take();
                 self.object(scope);
                 self.collator = collator;
@@ -145,7 +145,7 @@ impl<'c> KeyBuilder<'c> {
         self.bytes.extend_from_slice(body);
     }
 
-    /// BSON lengths are below 2^31.
+    /// Appends a length. BSON lengths are below 2^31.
     fn length(&mut self, length: usize) {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         self.bytes.extend_from_slice(&length.to_be_bytes());
@@ -213,7 +213,7 @@ impl<'c> KeyBuilder<'c> {
     }
 }
 
-/// Turns all bits.
+/// Inverts all bits.
 fn turn(bytes: Option<&mut [u8]>) {
     for byte in bytes.into_iter().flatten() {
         *byte = !*byte;

@@ -1,10 +1,10 @@
 //! Index keys as bytes: `memcmp` of two keys agrees with [`crate::order::compare`] of the values.
 //!
-//! A key is its components, one behind the other. Each is a lead byte for the place of its type,
-//! then a body that is never a prefix of another body of that type; a descending component has all
-//! its bits turned. A key says nothing about which of several equal values it was made from (int 1,
-//! double 1.0, a symbol); that stands in the *type bits* beside it, so that [`decode()`] gives back the
-//! very values (but for the payloads of NaNs, and "missing", which comes back as undefined).
+//! A key is the concatenation of its components. Each is a lead byte for the rank of its type and a
+//! body that is never a prefix of another body of that type; all bits of a descending component are
+//! inverted. Equal values of different types (int 1, double 1.0; string and symbol) have the same
+//! key. Separate *type bits* record the difference, so that [`decode()`] returns the original
+//! values, except for NaN payloads and missing, which is decoded as undefined.
 //!
 //! ```text
 //! 0A MinKey   14 undefined   19 null   3C string   46 object   50 array   5A binary   64 object id
@@ -16,26 +16,26 @@
 //!           21 … 28 below zero, 8 … 1 bytes      2B size below 1
 //!                                                2C … 33 1 … 8 bytes             34 2^63 and up
 //!   1 … 8 bytes   whole part × 2 + (1 if there is a fraction), big-endian; then with a fraction
-//!                 7 bytes: fraction × 2^55 cut off, × 2 + (1 if that cut something off)
-//!   2B, 34        8 bytes: the double cut off towards zero, its bits × 2 + (1 if inexact)
+//!                 7 bytes: fraction × 2^55 truncated, × 2 + (1 if inexact)
+//!   2B, 34        8 bytes: the double truncated towards zero, its bits × 2 + (1 if inexact)
 //!   inexact       17 bytes more: power of ten of the first digit + 8192 (2), then the 34 digits (15);
 //!                 only decimals need this
-//!   below zero    the same bytes with all bits turned
+//!   below zero    the same bytes with all bits inverted
 //!
 //! string    bytes, 00 as 00 FF, then 00 00      regex: two strings       code: a string
-//! object    per field: place of the type (1), name 00, the value's component; then 00
+//! object    per field: rank of the type (1), name 00, the value's component; then 00
 //! array     the components of the elements; then 00
 //! binary    length (1, or FF and 4 big-endian), subtype, bytes
-//! date      8 big-endian, sign bit turned       timestamp: 8 big-endian   object id: 12
+//! date      8 big-endian, sign bit inverted       timestamp: 8 big-endian   object id: 12
 //! dbPointer length of namespace (4), namespace, id     code with scope: a string, an object body
 //!
-//! type bits   for each number and string that is not what its key alone reads as (int, then long,
-//!             for whole numbers and zero; double for others; string): one byte, kind + 8 × how many
-//!             numbers and strings were passed since the last (31: a varint of the rest follows);
-//!             decimals add their exponent (zigzag varint). Empty for the usual key.
+//! type bits   for each number and string that is not of its key's default type (int, then long,
+//!             for whole numbers and zero; double for others; string): one byte, type + 8 × number of
+//!             numbers and strings since the last (31: a varint of the rest follows);
+//!             decimals add their exponent (zigzag varint). Empty if all types are default.
 //! ```
 //!
-//! Keys of a collated index hold the collation's sort keys in place of the strings; they compare
+//! Keys of a collated index contain the collation's sort keys instead of the strings; they compare
 //! like the strings but cannot be decoded.
 
 #![cfg_attr(
@@ -56,9 +56,9 @@ pub use encode::KeyBuilder;
 use crate::order::CanonicalType;
 use crate::value::ValueRef;
 
-/// Most components of a key.
+/// Maximum number of components in a key.
 pub const COMPONENTS_MAX: usize = 32;
-/// Deepest nesting [`decode()`] follows.
+/// Maximum nesting that [`decode()`] accepts.
 pub const DEPTH_MAX: usize = 250;
 
 /// Lead bytes, in the order of the types.
@@ -68,13 +68,13 @@ mod lead {
     pub(super) const NULL: u8 = 0x19;
     pub(super) const NAN: u8 = 0x1E;
     pub(super) const NEGATIVE_LARGE: u8 = 0x20;
-    /// Eight bytes; one more for each byte less.
+    /// Eight bytes; each following byte means one byte less.
     pub(super) const NEGATIVE_WHOLE_8: u8 = 0x21;
     pub(super) const NEGATIVE_WHOLE_1: u8 = 0x28;
     pub(super) const NEGATIVE_SMALL: u8 = 0x29;
     pub(super) const ZERO: u8 = 0x2A;
     pub(super) const SMALL: u8 = 0x2B;
-    /// One byte; one more for each byte more.
+    /// One byte; each following byte means one byte more.
     pub(super) const WHOLE_1: u8 = 0x2C;
     pub(super) const WHOLE_8: u8 = 0x33;
     pub(super) const LARGE: u8 = 0x34;
@@ -94,14 +94,14 @@ mod lead {
     pub(super) const MAX_KEY: u8 = 0xF0;
 }
 
-/// Ends an object's fields and an array's elements; below every lead byte and type place.
+/// Ends the fields of an object and the elements of an array; below every lead byte and rank.
 const END: u8 = 0x00;
-/// Follows a 00 that belongs to a string.
+/// Follows a 00 that is part of a string.
 const ESCAPE: u8 = 0xFF;
-/// Added to a type's place in an object, to stay above [`END`].
+/// Added to a type's rank in an object, to stay above [`END`].
 const PLACE_OFFSET: u8 = 1;
 
-/// The byte that stands for a type's place in front of a field's name.
+/// Returns the byte for a type's rank in front of a field's name.
 fn place_byte(canonical: CanonicalType) -> u8 {
     canonical as u8 + PLACE_OFFSET
 }
@@ -114,7 +114,8 @@ impl KeyOrder {
     /// All ascending.
     pub const ASCENDING: Self = Self(0);
 
-    /// From one flag per component, true for descending; those beyond [`COMPONENTS_MAX`] are ascending.
+    /// Creates an order from one flag per component, true for descending; components beyond
+    /// [`COMPONENTS_MAX`] are ascending.
     pub fn new(descending: impl IntoIterator<Item = bool>) -> Self {
         let flags = descending.into_iter().take(COMPONENTS_MAX).enumerate();
         Self(flags.fold(0, |bits, (at, down)| bits | (u32::from(down) << at)))
@@ -125,14 +126,14 @@ impl KeyOrder {
         component < COMPONENTS_MAX && (self.0 >> component) & 1 == 1
     }
 
-    /// Every direction turned.
+    /// Returns the order with every direction reversed.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self(!self.0)
     }
 }
 
-/// A key of several values: its bytes and its type bits.
+/// Encodes a key of several values; returns its bytes and its type bits.
 pub fn encode<'a>(
     values: impl IntoIterator<Item = ValueRef<'a>>,
     order: KeyOrder,
@@ -144,11 +145,11 @@ pub fn encode<'a>(
     builder.finish()
 }
 
-/// Turns `key` into the least byte string above every key that starts with it; `None` if there is none.
+/// Returns the least byte string above every key that starts with `key`; `None` if there is none.
 ///
-/// With this every bound of a range is a plain byte string: keys equal to a prefix lie between the
-/// prefix itself (inclusive) and its end (exclusive), whatever follows the prefix: more components,
-/// or the record id behind the last.
+/// With this every bound of a range is a plain byte string: the keys that start with a prefix lie
+/// between the prefix (inclusive) and its end (exclusive), whatever follows the prefix: more
+/// components, or the record id after the last.
 pub fn prefix_end(mut key: Vec<u8>) -> Option<Vec<u8>> {
     while let Some(last) = key.pop() {
         if last < u8::MAX {
@@ -159,16 +160,17 @@ pub fn prefix_end(mut key: Vec<u8>) -> Option<Vec<u8>> {
     None
 }
 
-/// On which side of all keys that start with a prefix a bound lies.
+/// The side of the keys that start with a prefix on which a bound lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Below them: they are inside a range that starts here, outside one that ends here.
+    /// Below them: a range that starts here includes them, one that ends here excludes them.
     Before,
-    /// Above them.
+    /// Above them: a range that starts here excludes them, one that ends here includes them.
     After,
 }
 
-/// The bound at one side of all keys that start with `prefix`; `None` is the end of the keyspace.
+/// Returns the bound on one side of the keys that start with `prefix`; `None` is the end of the key
+/// space.
 pub fn bound(prefix: Vec<u8>, side: Side) -> Option<Vec<u8>> {
     match side {
         Side::Before => Some(prefix),

@@ -1,4 +1,4 @@
-//! Numbers in keys: taken apart into a size class and bytes, and put together again.
+//! Numbers in keys: split into a size class and bytes, and recombined.
 
 use super::decode::KeyStringError;
 use super::lead;
@@ -7,39 +7,41 @@ use crate::decimal128::{self, Parts};
 use crate::number::Number;
 use crate::value::Decimal128;
 
-/// Bits of a fraction kept in a key.
+/// Bits of a fraction stored in a key.
 const FRACTION_BITS: u32 = 55;
 /// 2^55.
 const FRACTION_UNIT: f64 = (1u64 << FRACTION_BITS) as f64;
-/// 2^63: sizes from here on are kept as doubles.
+/// 2^63: absolute values from here on are stored as doubles.
 const WHOLE_END: f64 = 9_223_372_036_854_775_808.0;
-/// Added to a power of ten to make it positive.
+/// Added to a decimal exponent to make it positive.
 const POWER_OFFSET: i32 = 8192;
-/// Bytes of 34 digits.
+/// Bytes that hold 34 decimal digits.
 const DIGIT_BYTES: usize = 15;
 
-/// What a number's key holds, without its sign.
+/// The absolute value of a number as stored in a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Size {
     Nan,
     Zero,
-    /// Between 1 and 2^63: whole part, fraction in units of 2^-55 cut off, and what that lacks.
+    /// Between 1 and 2^63: whole part, fraction truncated to units of 2^-55, and the exact digits
+    /// if truncation lost any.
     Whole {
         whole: u64,
         fraction: u64,
         inexact: Option<Digits>,
     },
-    /// Below 1, or 2^63 and up: the double cut off towards zero, and what that lacks.
+    /// Below 1, or 2^63 and above: the double truncated towards zero, and the exact digits if
+    /// truncation lost any.
     Double {
         cut: f64,
         inexact: Option<Digits>,
     },
 }
 
-/// A decimal's size, so that these compare like the sizes.
+/// Absolute value of a decimal, in a form whose order is that of the values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Digits {
-    /// Power of ten just above the first digit.
+    /// Decimal exponent just above the first digit.
     power: i32,
     /// All 34 digits.
     digits: u128,
@@ -77,7 +79,7 @@ impl Digits {
     }
 }
 
-/// A number as its key has it: sign, size, and its kind if the key alone reads as another.
+/// A number as encoded: sign, size, and its type bits if the key alone decodes to another type.
 pub(super) struct Taken {
     pub(super) negative: bool,
     pub(super) size: Size,
@@ -96,7 +98,7 @@ pub(super) fn take_apart(number: Number) -> Taken {
 fn take_long(value: i64, kind: Kind) -> Taken {
     let size = match value.unsigned_abs() {
         0 => Size::Zero,
-        // Only the smallest long has this size.
+        // Only the smallest long has this absolute value.
         whole if whole == 1 << 63 => Size::Double {
             cut: WHOLE_END,
             inexact: None,
@@ -201,7 +203,7 @@ fn finish(negative: bool, size: Size, kind: Kind) -> Taken {
     }
 }
 
-/// What a key alone reads as.
+/// Returns the type a key decodes to without type bits.
 fn usual_kind(negative: bool, size: Size) -> Kind {
     let int_end = if negative { 1 << 31 } else { (1 << 31) - 1 };
     match size {
@@ -220,7 +222,7 @@ fn usual_kind(negative: bool, size: Size) -> Kind {
     }
 }
 
-/// The lead byte of a number.
+/// Returns the lead byte of a number.
 pub(super) fn lead_byte(negative: bool, size: Size) -> u8 {
     let positive = match size {
         Size::Nan => return lead::NAN,
@@ -230,19 +232,19 @@ pub(super) fn lead_byte(negative: bool, size: Size) -> u8 {
         Size::Whole { whole, .. } => lead::WHOLE_1 + whole_bytes(whole) - 1,
     };
     if negative {
-        // The order of sizes turns around zero.
+        // The order of sizes reverses below zero.
         2 * lead::ZERO - positive
     } else {
         positive
     }
 }
 
-/// Bytes that twice the whole part takes.
+/// Returns the number of bytes of twice the whole part.
 fn whole_bytes(whole: u64) -> u8 {
     (8 - ((whole << 1).leading_zeros() / 8) as u8).max(1)
 }
 
-/// The bytes behind the lead byte, not yet turned.
+/// Writes the bytes after the lead byte, not yet inverted.
 pub(super) fn write_size(size: Size, out: &mut Vec<u8>) {
     let inexact = match size {
         Size::Nan | Size::Zero => None,
@@ -272,7 +274,7 @@ pub(super) fn write_size(size: Size, out: &mut Vec<u8>) {
     }
 }
 
-/// The number of a key, given its kind.
+/// Rebuilds the number of a key, given its type.
 pub(super) fn put_together(
     negative: bool,
     size: Size,
@@ -339,7 +341,7 @@ fn decimal_of(size: Size, exponent: i32) -> Option<Decimal128> {
             inexact: Some(digits),
             ..
         } => digits.to_decimal()?,
-        // A decimal's exact binary fraction has few bits, so the double holds it.
+        // The exact binary fraction of a decimal has few bits, so the double holds it exactly.
         Size::Whole {
             whole, fraction, ..
         } => Decimal128::from(whole).add(Decimal128::from_f64_closest(

@@ -14,13 +14,14 @@ fn key(value: &Value, order: KeyOrder) -> Vec<u8> {
     encode([value.as_ref()], order).0
 }
 
-/// Identical, not just equal: same types, bits and bytes; NaNs and missing aside.
+/// True if both are identical: same types, bits and bytes, except NaNs and missing.
 fn identical(a: &Value, b: &Value) -> bool {
     let bytes = |value: &Value| doc! { "v": value.clone() }.into_bytes();
     bytes(a) == bytes(b) || (a.type_code() == b.type_code() && is_unfaithful(b))
 }
 
-/// True for what a key does not keep: payloads of NaNs, decimals in a form that only reads as zero.
+/// True for values a key does not preserve: payloads of NaNs, decimals in a non-canonical form of
+/// zero.
 fn is_unfaithful(value: &Value) -> bool {
     match value {
         Value::Double(v) => v.is_nan(),
@@ -32,7 +33,7 @@ fn is_unfaithful(value: &Value) -> bool {
     }
 }
 
-/// Decimals with a coefficient out of range read as zero and come back as a proper one.
+/// Decimals with a coefficient out of range read as zero and are decoded as a canonical zero.
 fn is_canonical(value: crate::Decimal128) -> bool {
     match value.parts() {
         crate::decimal128::Parts::Finite {

@@ -1,14 +1,14 @@
-//! What a key does not say about the values it was made from.
+//! Type bits: the types of a key's numbers and strings, which the key alone does not record.
 
 use super::decode::KeyStringError;
 
-/// The kind of a number or string that differs from what its key reads as.
+/// The type of a number or string that differs from the type its key decodes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Int,
     Long,
     Double,
-    /// With the exponent of its coefficient.
+    /// With its exponent.
     Decimal(i32),
     /// The double minus zero.
     NegativeZero,
@@ -19,10 +19,10 @@ pub(super) enum Kind {
 
 const KIND_BITS: u32 = 3;
 const KIND_MASK: u8 = (1 << KIND_BITS) - 1;
-/// A count from here on continues in a varint.
+/// Counts from here on continue in a varint.
 const COUNT_MAX: u64 = 31;
 
-/// Collects the kinds of a key.
+/// Encodes the type bits of a key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Writer {
     bytes: Vec<u8>,
@@ -30,12 +30,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// A value that is what its key reads as.
+    /// Adds a value of the default type.
     pub(super) fn usual(&mut self) {
         self.passed += 1;
     }
 
-    /// A value of another kind.
+    /// Adds a value of another type.
     pub(super) fn push(&mut self, kind: Kind) {
         let (code, exponent) = match kind {
             Kind::Int => (0, None),
@@ -71,11 +71,11 @@ impl Writer {
     }
 }
 
-/// Hands the kinds of a key out in order.
+/// Decodes the type bits of a key in order.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
-    /// Usual values before `next`.
+    /// Values of the default type before `next`.
     passed: u64,
     next: Option<Kind>,
 }
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    /// The kind of the next number or string; `None` if it is the usual one.
+    /// Returns the type of the next number or string; `None` for the default type.
     pub(super) fn take(&mut self) -> Result<Option<Kind>, KeyStringError> {
         if self.next.is_none() {
             return Ok(None);

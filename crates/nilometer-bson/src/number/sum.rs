@@ -1,8 +1,8 @@
-//! Totals that lose nothing on the way: what `$sum` and `$avg` keep.
+//! Totals without loss of precision: the state of `$sum` and `$avg`.
 //!
-//! Integers and doubles go into a pair of doubles whose sum is the total (about 106 bits), so ten
-//! times 0.1 is 1.0, `1e16 + 1 + 1 - 1e16` is 2, and the order of the addends rarely matters.
-//! Decimals go into a decimal beside it. The result has the widest type that was added.
+//! Integers and doubles are added to a pair of doubles whose sum is the total (about 106 bits), so
+//! ten times 0.1 is 1.0, `1e16 + 1 + 1 - 1e16` is 2, and the order of the addends rarely matters.
+//! Decimals are added to a separate decimal. The result has the widest type that was added.
 
 use super::{LONG_END, Number};
 use crate::value::Decimal128;
@@ -11,21 +11,21 @@ use crate::value::Decimal128;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DoubleSum {
     sum: f64,
-    /// What `sum` lacks.
+    /// Compensation: the part of the total not in `sum`.
     rest: f64,
-    /// Plain sum of infinities and NaNs, which would poison the rest.
+    /// Plain sum of infinities and NaNs, which would spoil the compensation.
     special: f64,
     seen_special: bool,
 }
 
 impl DoubleSum {
-    /// All there is to it, as numbers: what [`DoubleSum::from_parts`] makes the same sum of.
+    /// Returns the complete state as numbers, for [`DoubleSum::from_parts`].
     pub fn to_parts(&self) -> [f64; 4] {
         let seen = f64::from(u8::from(self.seen_special));
         [self.sum, self.rest, self.special, seen]
     }
 
-    /// The sum these parts were taken from.
+    /// Restores a sum from [`DoubleSum::to_parts`].
     pub fn from_parts([sum, rest, special, seen]: [f64; 4]) -> Self {
         Self {
             sum,
@@ -36,7 +36,7 @@ impl DoubleSum {
     }
 }
 
-/// `a + b` as the rounded sum and its error, exactly.
+/// Returns `a + b` exactly, as the rounded sum and its error.
 #[inline]
 fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
@@ -48,22 +48,22 @@ fn two_sum(a: f64, b: f64) -> (f64, f64) {
 /// Doubles added at a time.
 const CHUNK: usize = 1024;
 
-/// Sums side by side.
+/// Sums computed in parallel.
 const LANES: usize = 8;
 
-/// So many whole numbers up to this add up to one that a double holds exactly.
+/// A chunk of whole numbers up to this size has a sum that a double holds exactly.
 const WHOLE_MAX: f64 = (1u64 << 42) as f64;
 
-/// Added to a small double and taken away again, it leaves the nearest whole number.
+/// Adding and subtracting this rounds a small double to the nearest whole number.
 const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
 
-/// The exact sum, if all are whole numbers that are not too large.
+/// Returns the exact sum if all values are whole numbers of limited size.
 fn whole_sum(values: &[f64]) -> Option<f64> {
     let mut sums = [0.0; LANES];
     let mut others = [0u64; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
-        // Arrays of one length by their places: iterators side by side are not always seen through.
+        // Indexing arrays of one length: zipped iterators are not always vectorised.
         for at in 0..LANES {
             let value = chunk[at];
             let is_whole = ((value + ROUND) - ROUND == value) & (value.abs() < WHOLE_MAX);
@@ -76,12 +76,12 @@ fn whole_sum(values: &[f64]) -> Option<f64> {
     all.then(|| sums.iter().chain(rest).sum())
 }
 
-/// Doubles above this may come near the end of the range when they are added: which of them do depends on the order.
+/// Sums of doubles above this may overflow, depending on the order of addition.
 const LARGE: f64 = 1e290;
 
-/// Pairs that add up to the sum; none if anything is not finite or large.
+/// Returns one compensated sum per lane; `None` if a value is not finite or is large.
 fn lane_sums(values: &[f64]) -> Option<[(f64, f64); LANES]> {
-    // A NaN is not small either.
+    // False for NaN as well.
     let small = |all, value: &f64| all & (value.abs() < LARGE);
     if !values.iter().fold(true, small) {
         return None;
@@ -116,7 +116,7 @@ impl DoubleSum {
         }
         let (sum, error) = two_sum(self.sum, value);
         if !sum.is_finite() {
-            // Beyond the range for good: the error of an overflow means nothing.
+            // Overflowed for good: the error term has no meaning.
             self.special += sum;
             self.seen_special = true;
             return;
@@ -128,8 +128,9 @@ impl DoubleSum {
 
     /// Adds doubles.
     ///
-    /// Whole ones are added exactly, so the sum is that of [`DoubleSum::add`] one by one. Others go into several
-    /// sums side by side, which are put together then: that loses no more than a sum of pairs does in any order.
+    /// Whole numbers are added exactly, so the result equals calling [`DoubleSum::add`] for each.
+    /// Others are added to several compensated sums in parallel, which are merged at the end: no
+    /// less precise than a compensated sum in any order.
     pub fn add_all(&mut self, values: &[f64]) {
         let chunks = values.chunks(CHUNK);
         for chunk in chunks {
@@ -148,13 +149,13 @@ impl DoubleSum {
 
     /// Adds a long, exactly.
     pub fn add_i64(&mut self, value: i64) {
-        // Two halves that doubles hold exactly.
+        // Split into two halves that doubles hold exactly.
         let low = value & 0xFFFF_FFFF;
         self.add((value - low) as f64);
         self.add(low as f64);
     }
 
-    /// Adds another sum.
+    /// Merges another sum.
     pub fn merge(&mut self, other: &Self) {
         self.add(other.sum);
         self.add(other.rest);
@@ -164,7 +165,7 @@ impl DoubleSum {
         }
     }
 
-    /// The total as the nearest double.
+    /// Returns the total as the nearest double.
     pub fn total(&self) -> f64 {
         if self.seen_special {
             return self.special;
@@ -172,7 +173,7 @@ impl DoubleSum {
         self.sum + self.rest
     }
 
-    /// The total as a long, if it is a whole number in range.
+    /// Returns the total as a long, if it is a whole number in range.
     pub fn total_i64(&self) -> Option<i64> {
         if self.seen_special || !(-LONG_END..=LONG_END).contains(&self.sum) {
             return None;
@@ -183,7 +184,7 @@ impl DoubleSum {
         i64::try_from(self.sum as i128 + self.rest as i128).ok()
     }
 
-    /// The total as a decimal of 34 digits.
+    /// Returns the total as a decimal of 34 digits.
     pub fn total_decimal(&self) -> Decimal128 {
         if self.seen_special {
             return Decimal128::from_f64(self.total());
@@ -192,7 +193,7 @@ impl DoubleSum {
     }
 }
 
-/// The widest type added so far.
+/// The widest type added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Widest {
     #[default]
@@ -221,7 +222,7 @@ impl Default for NumberSum {
 }
 
 impl NumberSum {
-    /// The empty sum: int 0.
+    /// Creates the empty sum: int 0.
     pub fn new() -> Self {
         Self::default()
     }
@@ -249,13 +250,13 @@ impl NumberSum {
         self.widest = self.widest.max(kind);
     }
 
-    /// Adds a sum of doubles that was kept apart, as kernels do.
+    /// Adds a sum of doubles accumulated separately, as kernels do.
     pub fn add_doubles(&mut self, doubles: &DoubleSum) {
         self.binary.merge(doubles);
         self.widest = self.widest.max(Widest::Double);
     }
 
-    /// Adds another total.
+    /// Merges another total.
     pub fn merge(&mut self, other: &Self) {
         self.binary.merge(&other.binary);
         if other.widest == Widest::Decimal {
@@ -264,7 +265,8 @@ impl NumberSum {
         self.widest = self.widest.max(other.widest);
     }
 
-    /// The total, in the widest type added; ints that overflow give long, longs that overflow double.
+    /// Returns the total in the widest type added; an int total that overflows becomes long, a long
+    /// total double.
     pub fn total(&self) -> Number {
         match self.widest {
             Widest::Decimal => Number::Decimal(self.total_decimal()),
@@ -277,7 +279,7 @@ impl NumberSum {
         }
     }
 
-    /// The total divided by `count`, as a double or, if a decimal was added, a decimal.
+    /// Returns the total divided by `count`, as a double or, if a decimal was added, a decimal.
     pub fn average(&self, count: u64) -> Option<Number> {
         if count == 0 {
             return None;

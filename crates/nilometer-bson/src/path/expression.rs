@@ -1,24 +1,24 @@
-//! Paths as expressions walk them: `"$a.b"`.
+//! Evaluation of paths in expressions: `"$a.b"`.
 //!
-//! An array on the way becomes an array of what the rest of the path gives for each document in it;
-//! missing results, and elements that are no documents, are left out. An array at the end is the
-//! value. Numbers are field names.
+//! An array met before the end becomes an array of the results for each document in it; missing
+//! results and elements that are not documents are left out. An array at the end is the value.
+//! Numbers are field names.
 
 use super::FieldPath;
 use crate::document::{ArrayRef, DocRef, DocumentBuilder};
 use crate::value::{Array, Value, ValueRef};
 
-/// What a path leads to: a value of the document, or an array put together on the way.
+/// Result of a path: a value of the document, or an array built during evaluation.
 #[derive(Clone, Debug)]
 pub enum Found<'a> {
-    /// Stands in the document.
+    /// Part of the document.
     Ref(ValueRef<'a>),
-    /// Was put together.
+    /// Built during evaluation.
     Owned(Value),
 }
 
 impl Found<'_> {
-    /// The value, borrowed.
+    /// Returns the value, borrowed.
     pub fn as_ref(&self) -> ValueRef<'_> {
         match self {
             Self::Ref(value) => *value,
@@ -26,7 +26,7 @@ impl Found<'_> {
         }
     }
 
-    /// The value, owned.
+    /// Returns the value, owned.
     pub fn into_value(self) -> Value {
         match self {
             Self::Ref(value) => value.to_value(),
@@ -36,12 +36,13 @@ impl Found<'_> {
 }
 
 impl FieldPath {
-    /// The value of `"$path"` in a document; allocates only when an array stands on the way.
+    /// Returns the value of `"$path"` in a document. Allocates only if an array is met before the
+    /// end.
     pub fn get<'a>(&self, document: DocRef<'a>) -> Found<'a> {
         self.get_from(document, 0)
     }
 
-    /// The value of `"$$variable.path"`, where the variable may be any value.
+    /// Returns the value of `"$$variable.path"` for any value of the variable.
     pub fn get_in<'a>(&self, value: ValueRef<'a>) -> Found<'a> {
         match value {
             ValueRef::Document(document) => self.get(document),

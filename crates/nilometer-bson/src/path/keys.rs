@@ -1,8 +1,8 @@
-//! Paths as sort and index keys walk them.
+//! Evaluation of paths for sort and index keys.
 //!
-//! A document has one key per element of the array its paths run into. Paths that run into the same
-//! array expand together, element by element: `{a: [{b: 1, c: 5}, {b: 2}]}` has for `a.b, a.c` the
-//! keys `(1, 5)` and `(2, null)`. Paths into two different arrays are refused ([`KeyError`]).
+//! A document has one key per element of the array its paths meet. Paths that meet the same array
+//! expand together, element by element: `{a: [{b: 1, c: 5}, {b: 2}]}` has for `a.b, a.c` the keys
+//! `(1, 5)` and `(2, null)`. Paths into two different arrays are an error ([`KeyError`]).
 //!
 //! ```text
 //! missing                                     null
@@ -12,7 +12,7 @@
 //! a.0 with at least one element in array a    that element; an array there expands in turn
 //! ```
 //!
-//! Ascending order sorts by the least key, descending by the greatest.
+//! An ascending sort uses the least key, a descending one the greatest.
 
 use std::cmp::Ordering;
 
@@ -24,35 +24,35 @@ use crate::value::ValueRef;
 /// Why a document has no keys for a list of paths.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Two paths run into different arrays.
+    /// Two paths lead into different arrays.
     #[error("cannot index parallel arrays [{0}] [{1}]")]
     ParallelArrays(String, String),
-    /// A number in a path means both an array position and a field name in that array.
+    /// A component is both an array position and a field name in that array.
     #[error(
         "Ambiguous field name found in array (do not use numeric field names in embedded elements in an array), field: '{0}'"
     )]
     AmbiguousIndex(String),
 }
 
-/// The walk of one path.
+/// Evaluation state of one path.
 #[derive(Clone, Copy)]
 enum Slot<'a> {
-    /// Arrived.
+    /// Finished, with this value.
     Done(ValueRef<'a>),
-    /// In a document, with the component to look up next.
+    /// In a document, with the index of the next component.
     Walking(DocRef<'a>, usize),
 }
 
-/// A walk that stopped in front of an array.
+/// Evaluation that stopped at an array.
 #[derive(Clone, Copy)]
 struct AtArray<'a> {
     array: ArrayRef<'a>,
-    /// Components used up.
+    /// Components consumed.
     consumed: usize,
 }
 
-/// The value of one path to sort a document by: the least key, or the greatest if `descending`.
-/// Allocates only when an array is in the way.
+/// Returns the value a path sorts a document by: the least key, or the greatest if `descending`.
+/// Allocates only if an array is met.
 pub fn sort_value<'a>(
     path: &FieldPath,
     document: DocRef<'a>,
@@ -79,13 +79,14 @@ pub fn sort_value<'a>(
     Ok(best.unwrap_or(ValueRef::Null))
 }
 
-/// The value of a path without arrays in its way, [`ValueRef::Missing`] if there is none; `None` if an
-/// array stands there, or is the value. Does not allocate.
+/// Returns the value of a path that meets no array, [`ValueRef::Missing`] if there is none; `None`
+/// if the path meets an array or the value is one. Does not allocate.
 pub fn plain_value<'a>(path: &FieldPath, document: DocRef<'a>) -> Option<ValueRef<'a>> {
     plain_value_from(path, 0, document)
 }
 
-/// [`plain_value`] of a path whose first component led to `document`. A path of one component has none.
+/// [`plain_value`] of a path whose first component led to `document`. `None` for a path of one
+/// component.
 pub fn plain_value_below<'a>(path: &FieldPath, document: DocRef<'a>) -> Option<ValueRef<'a>> {
     plain_value_from(path, 1, document)
 }
@@ -104,8 +105,8 @@ fn plain_value_from<'a>(
     }
 }
 
-/// Calls `visitor` with every key of the document (in array order, repetitions included). Returns
-/// which paths expanded an array: what makes an index multikey.
+/// Calls `visitor` with every key of the document, in array order and with repetitions. Returns
+/// which paths expanded an array: these make an index multikey.
 pub fn visit_keys<'a>(
     paths: &[FieldPath],
     document: DocRef<'a>,
@@ -119,7 +120,7 @@ pub fn visit_keys<'a>(
     })
 }
 
-/// [`visit_keys`], but where there is nothing a key has [`ValueRef::Missing`] in place of null.
+/// [`visit_keys`], with [`ValueRef::Missing`] instead of null for missing values.
 pub fn visit_keys_with_gaps<'a>(
     paths: &[FieldPath],
     document: DocRef<'a>,
@@ -189,7 +190,8 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// The slot of a path once the array it stopped at is narrowed to one element (none: it is empty).
+/// Returns the state of a path after the array it stopped at is narrowed to one element (`None` if
+/// it is empty).
 fn enter<'a>(path: &FieldPath, stop: AtArray<'a>, element: Option<ValueRef<'a>>) -> Slot<'a> {
     let at_end = stop.consumed >= path.len();
     match element {
@@ -200,7 +202,7 @@ fn enter<'a>(path: &FieldPath, stop: AtArray<'a>, element: Option<ValueRef<'a>>)
     }
 }
 
-/// Walks on from a document to the end (the slot is then done) or to an array that must expand.
+/// Descends from a document to the end of the path, or to an array that must expand.
 fn walk<'a>(
     path: &FieldPath,
     document: DocRef<'a>,
@@ -261,7 +263,7 @@ fn or_null(value: ValueRef<'_>) -> ValueRef<'_> {
     }
 }
 
-/// True for the same array of the same document.
+/// True if both are the same array of the same document.
 fn same(a: ArrayRef<'_>, b: ArrayRef<'_>) -> bool {
     std::ptr::eq(a.as_document().as_bytes(), b.as_document().as_bytes())
 }

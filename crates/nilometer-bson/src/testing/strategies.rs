@@ -1,4 +1,4 @@
-//! Random values, biased towards the ones that break things.
+//! Random values, biased towards edge cases.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::value::{
     Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Value,
 };
 
-/// Any decimal: random bits, near-integers, and small coefficients with any exponent.
+/// Generates any decimal: random bits, near-integers, and small coefficients with any exponent.
 pub fn decimal() -> impl Strategy<Value = Decimal128> {
     prop_oneof![
         any::<[u8; 16]>().prop_map(Decimal128::from_le_bytes),
@@ -29,7 +29,7 @@ fn finite(negative: bool, exponent: i32, coefficient: u128) -> Decimal128 {
     Decimal128::from_parts(negative, exponent, coefficient).unwrap_or_default()
 }
 
-/// Any double, often a whole or nearly whole one.
+/// Generates any double, often a whole or nearly whole one.
 pub fn double() -> impl Strategy<Value = f64> {
     prop_oneof![
         any::<f64>(),
@@ -40,7 +40,7 @@ pub fn double() -> impl Strategy<Value = f64> {
     ]
 }
 
-/// Any long, often at a power of two.
+/// Generates any long, often near a power of two.
 pub fn long() -> impl Strategy<Value = i64> {
     prop_oneof![
         any::<i64>(),
@@ -49,7 +49,7 @@ pub fn long() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// A number of any type.
+/// Generates a number of any type.
 pub fn number() -> impl Strategy<Value = Value> {
     prop_oneof![
         any::<i32>().prop_map(Value::from),
@@ -60,17 +60,17 @@ pub fn number() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Text, often with NULs.
+/// Generates text, often with NULs.
 pub fn text() -> impl Strategy<Value = String> {
     prop_oneof!["[\u{0}\u{1}ab\u{ff}]{0,4}", "[a-z]{0,12}", any::<String>(),]
 }
 
-/// A field name: text without NULs.
+/// Generates a field name: text without NULs.
 pub fn name() -> impl Strategy<Value = String> {
     prop_oneof!["[ab]{0,2}", "[a-z0-9.$]{1,8}"]
 }
 
-/// A value that holds no other.
+/// Generates a value that contains no other value.
 pub fn scalar() -> impl Strategy<Value = Value> {
     prop_oneof![
         4 => number(),
@@ -96,7 +96,7 @@ pub fn scalar() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Any value that can be stored, nested up to three deep.
+/// Generates any storable value, nested up to three levels.
 pub fn value() -> impl Strategy<Value = Value> {
     scalar().prop_recursive(3, 16, 4, |inner| {
         prop_oneof![
@@ -109,7 +109,7 @@ pub fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Any document.
+/// Generates any document.
 pub fn document() -> impl Strategy<Value = Document> {
     fields(value())
 }

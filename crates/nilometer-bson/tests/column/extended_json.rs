@@ -1,9 +1,9 @@
-//! Values from canonical Extended JSON, and the shorthands of the vector file.
+//! Parsing of canonical Extended JSON and the shorthands of the vector file.
 
 use nilometer_bson::column::RawValue;
 use serde_json::Value as Json;
 
-/// The values a list stands for, `$repeat` and `$count` written out.
+/// Expands a list with `$repeat` and `$count` to its values.
 pub(crate) fn values(list: &Json) -> Vec<RawValue> {
     let mut out = Vec::new();
     for item in list.as_array().unwrap() {
@@ -64,7 +64,7 @@ fn document(tag: u8, fields: impl Iterator<Item = (String, RawValue)>) -> RawVal
     raw(tag, &bytes)
 }
 
-/// One value.
+/// Parses one value.
 pub(crate) fn value(json: &Json) -> RawValue {
     match json {
         Json::Null => return raw(0x0a, &[]),
@@ -152,7 +152,7 @@ fn extended(json: &Json, name: &str, inner: &Json) -> RawValue {
     }
 }
 
-/// BID bits of a plain decimal number: digits, a point, an exponent.
+/// Encodes a plain decimal number (digits, a point, an exponent) as BID bits.
 fn decimal(text: &str) -> [u8; 16] {
     let (negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -166,7 +166,7 @@ fn decimal(text: &str) -> [u8; 16] {
     bits.to_le_bytes()
 }
 
-/// Bytes of hexadecimal text.
+/// Decodes hexadecimal text.
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits = text.as_bytes().chunks(2);
     digits
@@ -174,7 +174,7 @@ pub(crate) fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes of base64 text.
+/// Decodes base64 text.
 pub(crate) fn base64(text: &str) -> Vec<u8> {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = Vec::new();

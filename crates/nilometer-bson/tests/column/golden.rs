@@ -1,7 +1,8 @@
-//! Columns of our own, byte for byte: every type, every shape of word, scales, sections.
+//! Golden columns, compared byte for byte: every type, every shape of word, scales, sections.
 //!
-//! `golden.json` holds values as canonical Extended JSON and the bytes of their column. `UPDATE_EXPECT=1` writes the bytes
-//! anew, which is only right when the format has been extended: a stored column never changes.
+//! `golden.json` holds values as canonical Extended JSON and the bytes of their column.
+//! `UPDATE_EXPECT=1` rewrites the bytes, which is only correct after an extension of the format: a
+//! stored column never changes.
 
 use nilometer_bson::column::{self, ColumnBuilder};
 use nilometer_bson::fuzz;
@@ -50,7 +51,8 @@ fn golden_columns() {
     }
 }
 
-/// `selector S, …` and `selector S extension E, …` are one literal and one word of that shape.
+/// A name `selector S, …` or `selector S extension E, …` marks one literal and one word of that
+/// shape.
 #[test]
 fn every_shape_of_word_is_among_them() {
     let mut shapes = std::collections::BTreeSet::new();

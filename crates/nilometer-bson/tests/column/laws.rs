@@ -1,4 +1,4 @@
-//! Laws that hold for every column, on generated values.
+//! Properties of every column, tested on generated values.
 
 use nilometer_bson::block::ColumnBlock;
 use nilometer_bson::column::{self, ColumnBuilder, RawValue};
@@ -6,13 +6,13 @@ use nilometer_bson::fuzz::{self, Numbers};
 use nilometer_bson::{ValueRef, doc};
 use proptest::prelude::*;
 
-/// A run of values of one kind: what a sensor might send for a while.
+/// Consecutive values of one pattern, similar to those of a sensor.
 #[derive(Debug, Clone)]
 struct Run {
     kind: u8,
     len: usize,
     seed: u64,
-    /// One value in this many is missing; 0: none.
+    /// One in this many values is missing; 0 for none.
     gaps: u64,
 }
 
@@ -278,7 +278,7 @@ fn a_few_bytes_cannot_ask_for_much() {
     assert_eq!(refused, column::ColumnError::TooManyValues { limit: 1000 });
     let block = column::decode_block(&column, 40_000).unwrap();
     assert!(block.as_constant().is_some());
-    // The same in an object would be 2 GiB of documents.
+    // As objects this would be 2 GiB of documents.
     let mut section = vec![0xF1];
     let reference = doc! { "x": "x".repeat(65_536), "y": 1 };
     section.extend(reference.as_bytes());

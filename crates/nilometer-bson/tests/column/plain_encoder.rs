@@ -1,5 +1,6 @@
-//! The builder told once more, as plainly as the format description tells it: every family is measured for every value, every
-//! held value is summed and every scale is tried. The real one takes shortcuts; on random columns both write the same bytes.
+//! A second implementation of the builder, as plain as the format description: it measures every
+//! family for every value, sums every pending value and tries every scale. The real one takes
+//! shortcuts; both must write the same bytes for random columns.
 
 use nilometer_bson::column::ColumnBuilder;
 use nilometer_bson::fuzz::Numbers;
@@ -318,7 +319,8 @@ impl Doubles {
         }
     }
 
-    /// Moves finished words to the bytes; says whether there were any. `num` must be the last value in `words`.
+    /// Moves finished words to the bytes; returns whether there were any. `num` must be the last
+    /// value in `words`.
     fn take_words(&mut self) -> bool {
         let words = std::mem::take(&mut self.words.out);
         let nibble = [0x90, 0xA0, 0xB0, 0xC0, 0xD0, 0x80][self.scale];
@@ -461,7 +463,8 @@ impl Doubles {
     }
 }
 
-/// A double as fields have them: mostly like the one before, of few decimals, sometimes wild.
+/// Generates a double like those of a measured field: mostly close to the one before with few
+/// decimals, occasionally arbitrary.
 fn next_double(numbers: &mut Numbers, style: u64, last: f64) -> f64 {
     let decimals = MULTIPLIERS[(style % 5) as usize];
     let small = numbers.below(1 << (style % 13)) as f64;
@@ -544,7 +547,8 @@ fn words_are_packed_as_plainly() {
                 }
             }
         }
-        // A refused value has ended a repeat by then, which the builder for all values does not see.
+        // A rejected value has ended a repeat at that point, which the builder for all values does
+        // not see.
         let mut again = Words::new(width, Some(0));
         values
             .iter()

@@ -1,6 +1,7 @@
-//! Every vector of the shared vector file: decoded, and encoded where a builder writes it.
+//! Vectors of the shared vector file: decoded, and encoded where a builder writes them.
 //!
-//! The file is found through `NILOMETER_SHARED`, or beside the repository; without it these tests say so and pass.
+//! The file is located by `NILOMETER_SHARED`, or next to the repository; without it these tests
+//! print a message and pass.
 
 use std::path::{Path, PathBuf};
 
@@ -70,7 +71,7 @@ fn every_vector_decodes() {
         let expected = values(&item["expected"]);
         match column::decode_raw(&bytes(item), LIMIT) {
             Ok(found) if found == expected => {
-                // The same as a block, and all the laws of the fuzzer.
+                // The same as a block, and all properties of the fuzz target.
                 fuzz::column_decode(&bytes(item));
             }
             Ok(found) => {

@@ -1,4 +1,4 @@
-//! The values of a packed column, made while its codes are read: no list of codes lies between.
+//! Decoding of packed columns, fused with reading the codes: no intermediate list of codes.
 
 use super::super::blocks::to_value;
 use super::super::delta::Scale;
@@ -39,20 +39,20 @@ pub fn decode_packed(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, Col
     }
 }
 
-/// Differences as they are read, made into sums at once.
+/// Differences that are summed while they are read.
 trait Codes: Clone {
-    /// Puts the next sums into `numbers`, which are [`CHUNK`] at most; `None` where the codes are damaged.
+    /// Writes the next sums into `numbers`, at most [`CHUNK`]; `None` if the codes are damaged.
     fn sums<const SECOND: bool>(
         &mut self,
         sums: &mut Sums<i64, SECOND>,
         numbers: &mut [i64],
     ) -> Option<()>;
 
-    /// Whether nothing is left.
+    /// True if no codes are left.
     fn ends(&self) -> bool;
 }
 
-/// Rice codes, of which some are read and not used yet: another run may begin anywhere.
+/// Rice codes, with those read but not used yet: another run may start anywhere.
 #[derive(Clone)]
 struct RiceCodes<'a> {
     reader: RiceReader<'a>,
@@ -87,7 +87,7 @@ impl Codes for RiceCodes<'_> {
             let (now, behind) = std::mem::take(&mut numbers).split_at_mut(count);
             match self.chunk.narrow() {
                 Some(narrow) => {
-                    // The processor does many bytes at a time.
+                    // Sums of bytes are vectorised.
                     let mut steps = [0_i8; CHUNK];
                     for (step, code) in steps.iter_mut().zip(narrow) {
                         *step = (code >> 1) as i8 ^ -((code & 1) as i8);
@@ -200,7 +200,7 @@ fn values(
     Ok(ColumnBlock::from_parts(length, data, None))
 }
 
-/// The values, made from running sums.
+/// Returns the values, converted from running sums.
 fn made<M: Map, const SECOND: bool>(
     head: &Head,
     length: usize,

@@ -1,30 +1,31 @@
-//! Packing numbers that are not in a column yet.
+//! Packing of numbers without building a column first.
 //!
-//! Making a column to take it apart again costs more than all the rest of packing it. Where all values are of one plain type
-//! and none is missing, the differences its words would hold are known without them, and so are the packed bytes. Left is
-//! whether that pays, which is told from about how many words there would be; where it is not sure to, nothing is packed here.
+//! Building a column and splitting it again costs more than the rest of packing. If all values are
+//! of one plain type and none is missing, the differences in its words are known without building
+//! them, and so are the packed bytes. Whether packing is shorter is estimated from the approximate
+//! number of words; if the estimate is not conclusive, nothing is packed here.
 
 use super::super::delta::{Scale, zigzag};
 use super::super::element::tag;
 use super::super::simple8b::{REPEAT_STEPS_MAX, REPEAT_UNIT};
 use super::{COLUMN_BYTES_MIN, Head, Parts, Run, SAVING_MIN, VALUES_MAX};
 
-/// From this on a difference may be too wide for a word.
+/// From here on a difference may be too wide for a word.
 const STEP_MAX: u64 = 1 << 59;
 
-/// Whole doubles from here on are left to [`Scale::encode`].
+/// Whole doubles from here on are handled by [`Scale::encode`].
 const WHOLE_MAX: u64 = 1 << 50;
 
 /// Bits of a word for its slots.
 const WORD_BITS: u32 = 60;
 
-/// Bits a slot has at least for saying how many zeros it leaves out, and how many those are at most.
+/// Minimum bits in a slot that count omitted zeros, and the maximum count.
 const ZEROS_COUNT_BITS: u32 = 4;
 const ZEROS_MAX: u32 = 15;
 
-/// The packed form of the column that [`ColumnBuilder`](super::super::ColumnBuilder) would make of integers, dates or doubles,
-/// the latter given as their bits. `None` if they have to be built first: for want of a simple form, or as it is not sure that
-/// packing pays.
+/// Returns the packed form of the column that [`ColumnBuilder`](super::super::ColumnBuilder) would
+/// build from integers, dates or doubles, the latter given as their bits. `None` if the column must
+/// be built first: the values have no simple form, or the estimate is not conclusive.
 pub fn pack_numbers(type_code: u8, numbers: &[i64]) -> Option<Vec<u8>> {
     let (&first, rest) = numbers.split_first()?;
     if rest.is_empty() || numbers.len() >= VALUES_MAX {
@@ -71,12 +72,13 @@ fn second_steps(numbers: &[i64]) -> Vec<u64> {
     second.collect()
 }
 
-/// The steps of doubles that are all whole: words of other doubles may be of different scales.
+/// Returns the deltas of doubles that are all whole: words of other doubles may have different
+/// scales.
 fn whole_steps(bits: &[i64]) -> Option<Vec<u64>> {
     let mut all_whole = true;
     let whole = |bits: &i64| {
         let number = f64::from_bits(bits.cast_unsigned()) as i64;
-        // One that is not is seldom there: asking at the end takes no branch for each.
+        // Exceptions are rare: accumulating the result avoids a branch per value.
         all_whole &=
             (number as f64).to_bits().cast_signed() == *bits && number.unsigned_abs() < WHOLE_MAX;
         number
@@ -85,7 +87,8 @@ fn whole_steps(bits: &[i64]) -> Option<Vec<u64>> {
     all_whole.then(|| steps(&numbers).map(zigzag).collect())
 }
 
-/// About how many words a builder makes of values: rather fewer than more, as it is asked whether that is too many.
+/// Returns a lower estimate of the number of words a builder makes of values; the caller tests
+/// whether there are too many.
 fn words_at_least(values: &[u64]) -> usize {
     let repeats_max = REPEAT_UNIT * REPEAT_STEPS_MAX;
     let (mut words, mut width, mut slots) = (0, 0, 0);
@@ -109,7 +112,7 @@ fn words_at_least(values: &[u64]) -> usize {
     words + usize::from(slots > 0)
 }
 
-/// The bits of the smallest slot that may hold a value below [`STEP_MAX`].
+/// Returns the bits of the smallest slot that may hold a value below [`STEP_MAX`].
 fn slot_bits(value: u64) -> u32 {
     let plain = u64::BITS - (value + 1).leading_zeros();
     let zeros = value.trailing_zeros().min(ZEROS_MAX);
@@ -149,7 +152,8 @@ mod tests {
         builder.finish()
     }
 
-    /// True if they were packed; then as the column that is built of them would have been.
+    /// Packs numbers directly; true if that succeeded. Checks that the built column gives the same
+    /// bytes.
     fn packs(type_code: u8, numbers: &[i64]) -> bool {
         let column = built(type_code, numbers);
         let packed = pack_numbers(type_code, numbers);
@@ -162,7 +166,7 @@ mod tests {
         packed.is_some()
     }
 
-    /// What values do from one to the next.
+    /// Generates numbers of several patterns.
     fn numbers(draw: &mut Draw, kind: u64) -> Vec<i64> {
         let length = 1 + draw.below(700);
         let width = draw.below(31);

@@ -1,9 +1,10 @@
-//! Columns in fewer bytes than the format takes, for where they are kept and not looked at.
+//! A more compact encoding of columns, for storage.
 //!
-//! Simple-8b gives every slot of a word the width of the widest. Most differences are small and a few are not, so a code
-//! whose length follows the value takes about half: [Rice codes](rice), with a parameter for each column; [sparse] ones, if
-//! nearly all are zero. A column that is one literal and blocks can be packed, if no value is missing and it pays; [`unpack`]
-//! gives back the very bytes, and [`decode_packed`] the values without making them.
+//! Simple-8b gives every slot of a word the width of the widest. Most differences are small and a
+//! few are not, so a variable-length code takes about half: [Rice codes](rice), with a parameter
+//! for each column, or [sparse] codes if almost all values are zero. A column that is one literal
+//! and blocks can be packed if no value is missing and the result is shorter; [`unpack`] restores
+//! the exact bytes, and [`decode_packed`] the values without restoring the column.
 //!
 //! ```text
 //! packed   60 + parameter │ literal │ run … │ codes
@@ -12,7 +13,7 @@
 //! run      scale nibble, + 1 if another run follows │ varint values                      blocks of one scale
 //! ```
 //!
-//! The first byte begins no column, so both forms may stand in the same place.
+//! The first byte starts no column, so both forms can be stored in the same place.
 
 mod decode;
 mod direct;
@@ -37,36 +38,36 @@ pub use direct::pack_numbers;
 /// First byte of a packed column, with parameter 0.
 const PACKED: u8 = 0x60;
 
-/// First byte of one whose values are sparse.
+/// First byte of a packed column with sparse codes.
 const SPARSE: u8 = PACKED + rice::PARAMETER_MAX as u8 + 1;
 
-/// Set in the nibble of a run that another follows.
+/// Flag in the nibble of a run that is followed by another.
 const MORE: u8 = 1;
 
-/// Columns of more values are left alone.
+/// Columns with more values are not packed.
 const VALUES_MAX: usize = 1 << 20;
 
-/// Shorter columns are left alone, in bytes.
+/// Shorter columns are not packed, in bytes.
 const COLUMN_BYTES_MIN: usize = 20;
 
-/// A column is packed if that saves at least one in so many of its bytes.
+/// A column is packed if that saves at least one of this many bytes.
 const SAVING_MIN: usize = 8;
 
-/// Packs a column; `None` if it is not of that form or would not shrink enough.
+/// Packs a column; `None` if it has another form or would not shrink enough.
 pub fn pack(column: &[u8]) -> Option<Vec<u8>> {
     let (parts, packed) = Parts::packed(column)?;
-    // Another builder may have cut its words elsewhere.
+    // Another builder may have divided the words differently.
     (parts.unpack() == column).then_some(packed)
 }
 
-/// The same for a column that was just built here: where its words are cut needs no look.
+/// Packs a column built by this process, whose words need no check. See [`pack`].
 pub fn pack_built(column: &[u8]) -> Option<Vec<u8>> {
     let (parts, packed) = Parts::packed(column)?;
     debug_assert_eq!(parts.unpack(), column);
     Some(packed)
 }
 
-/// The column that was packed, if these bytes are; else themselves. At most `max_values` values.
+/// Restores the column if `bytes` are packed, else returns them. At most `max_values` values.
 pub fn unpack(bytes: &[u8], max_values: usize) -> Result<Cow<'_, [u8]>, ColumnError> {
     match Parts::read(bytes, max_values)? {
         Some(parts) => Ok(Cow::Owned(parts.unpack())),
@@ -81,32 +82,32 @@ struct Run {
     count: usize,
 }
 
-/// What a packed column says before its codes.
+/// The part of a packed column before its codes.
 struct Head {
     tag: u8,
-    /// The value's bytes.
+    /// The value bytes of the literal.
     literal: Vec<u8>,
     runs: Vec<Run>,
 }
 
-/// A packed column, its codes not read yet.
+/// A packed column whose codes were not read yet.
 struct Packed<'a> {
     head: Head,
-    /// How many codes there are: values behind the literal.
+    /// Number of codes: values after the literal.
     count: usize,
-    /// The parameter of Rice codes; `None` if they are sparse.
+    /// Parameter of the Rice codes; `None` for sparse codes.
     parameter: Option<u32>,
     codes: &'a [u8],
 }
 
-/// A column of one literal and blocks: the differences in these, coded as their words code them.
+/// A column of one literal and blocks: the differences in the blocks, coded as in their words.
 struct Parts {
     head: Head,
     values: Vec<u64>,
 }
 
 impl Parts {
-    /// A column and its packed form.
+    /// Splits a column and packs it.
     fn packed(column: &[u8]) -> Option<(Self, Vec<u8>)> {
         let parts = Self::of(column)?;
         let packed = parts.pack(column.len() - column.len() / SAVING_MIN)?;
@@ -148,7 +149,7 @@ impl Parts {
         (!head.runs.is_empty()).then_some(Self { head, values })
     }
 
-    /// The packed form; `None` if it would be longer than `bytes_max`.
+    /// Returns the packed form; `None` if it would be longer than `bytes_max`.
     fn pack(&self, bytes_max: usize) -> Option<Vec<u8>> {
         let (parameter, bits) = rice::best_parameter(&self.values);
         let codes_max = bits.div_ceil(8);
@@ -177,7 +178,7 @@ impl Parts {
         (out.len() <= bytes_max).then_some(out)
     }
 
-    /// Reads the packed form, if `bytes` are that.
+    /// Reads a packed column; `None` if `bytes` are not packed.
     fn read(bytes: &[u8], max_values: usize) -> Result<Option<Self>, ColumnError> {
         let Some(packed) = Packed::of(bytes, max_values)? else {
             return Ok(None);
@@ -195,7 +196,7 @@ impl Parts {
         Ok(Some(Self { head, values }))
     }
 
-    /// The column. A value that no word holds, which only damage brings, ends it.
+    /// Builds the column. A value that fits no word, possible only in damaged data, ends it.
     fn unpack(&self) -> Vec<u8> {
         let mut head = Vec::with_capacity(32 + self.values.len());
         head.extend_from_slice(&[self.head.tag, 0]);
@@ -219,7 +220,7 @@ impl Parts {
 }
 
 impl<'a> Packed<'a> {
-    /// The parts of the packed form, if `bytes` are that.
+    /// Parses a packed column; `None` if `bytes` are not packed.
     fn of(bytes: &'a [u8], max_values: usize) -> Result<Option<Self>, ColumnError> {
         let Some((&first, rest)) = bytes.split_first() else {
             return Ok(None);
@@ -248,7 +249,7 @@ impl<'a> Packed<'a> {
 }
 
 impl Head {
-    /// What stands before the codes, and these.
+    /// Parses the head; returns it and the codes.
     fn read(mut bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (&tag, rest) = bytes.split_first()?;
         bytes = rest;
@@ -282,7 +283,7 @@ impl Head {
     }
 }
 
-/// Bytes of a literal of a type whose differences are 64 bits wide.
+/// Returns the length of a literal of a type with 64-bit differences.
 fn literal_bytes(tag: u8) -> Option<usize> {
     Some(match tag {
         tag::BOOL => 1,
@@ -321,7 +322,7 @@ fn take_literal(bytes: &mut &[u8], tag: u8) -> Option<Vec<u8>> {
     Some(literal)
 }
 
-/// Appends the values of a word; `None` if one is missing, or they become too many.
+/// Appends the values of a word; `None` if one is missing or there are too many.
 fn read_word(word: u64, values: &mut Vec<u64>) -> Option<()> {
     if let Some(count) = simple8b::repeat_count(word) {
         let last = values.last().copied().unwrap_or(0);
@@ -351,7 +352,7 @@ mod tests {
     use super::*;
     use crate::value::{ObjectId, Value};
 
-    /// Numbers that look random, the same in every run.
+    /// A small pseudo-random number generator.
     struct Draw(u64);
 
     impl Draw {
@@ -374,7 +375,7 @@ mod tests {
         builder.finish()
     }
 
-    /// Decoded as it is packed, a column has the same values.
+    /// Checks that the packed column decodes to the same values.
     fn same_values(packed: &[u8], column: &[u8]) {
         let values = decode_packed(packed, 1 << 20).unwrap().to_values();
         assert_eq!(
@@ -393,7 +394,7 @@ mod tests {
         packed
     }
 
-    /// Steps of -3 to 3, most of them 0: a random walk of small numbers.
+    /// Returns deltas of -3 to 3, most of them 0: a random walk of small numbers.
     fn walk(length: usize) -> Vec<i64> {
         let (mut draw, mut at) = (Draw(7), 50i64);
         let mut step = || (0..6).map(|_| (draw.next() >> 63) as i64).sum::<i64>() - 3;
@@ -447,7 +448,7 @@ mod tests {
         };
         let numbers = walk(400);
         assert!(!form(&numbers), "in two bytes");
-        // The first, one in the middle, the last do not fit.
+        // Outliers at the first, a middle and the last position.
         for at in [0, 200, 399] {
             for wide in [32_768, -32_769] {
                 let mut numbers = numbers.clone();

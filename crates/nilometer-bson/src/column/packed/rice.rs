@@ -1,28 +1,29 @@
-//! Rice codes, in three parts, so that reading them takes no bit after bit.
+//! Rice codes in three separate parts, which can be decoded without reading bit by bit.
 //!
 //! ```text
 //! remainders   the low `parameter` bits of each value
-//! quotients    value >> parameter in unary: so many 0 bits and a 1; QUOTIENT_MAX for greater ones
+//! quotients    value >> parameter in unary: as many 0 bits and a 1; QUOTIENT_MAX for outliers
 //! outliers     each value with a quotient of QUOTIENT_MAX: 8 bytes
 //! ```
 //!
-//! Each part begins with a new byte and fills bytes from the lowest bit. They are read in [`rice_reader`](super::rice_reader).
+//! Each part starts at a byte boundary and fills bytes from the lowest bit.
+//! [`rice_reader`](super::rice_reader) decodes them.
 
 use super::rice_reader::{Chunk, RiceReader};
 
-/// Values with a greater quotient are outliers, and so are those with this one.
+/// Values with at least this quotient are outliers.
 pub(super) const QUOTIENT_MAX: u8 = 24;
 
-/// Greatest parameter.
+/// Maximum parameter.
 pub(super) const PARAMETER_MAX: u32 = 29;
 
-/// Remainders that are taken from one window of bits at a time.
+/// Remainders decoded from one window of bits.
 const GROUP: usize = 8;
 
-/// Bits a window holds at any offset within its first byte.
+/// Bits in a window at any bit offset within its first byte.
 const WINDOW_BITS: u32 = 57;
 
-/// Bits of a value's code.
+/// Returns the number of bits in a value's code.
 fn code_bits(value: u64, parameter: u32) -> u64 {
     let quotient = value >> parameter;
     let outlier = if quotient < u64::from(QUOTIENT_MAX) {
@@ -33,8 +34,8 @@ fn code_bits(value: u64, parameter: u32) -> u64 {
     quotient.min(u64::from(QUOTIENT_MAX)) + 1 + u64::from(parameter) + outlier
 }
 
-/// The parameter that makes the codes shortest, of those around the length of half of the values, and
-/// their bits. A mean would follow the few that are far off.
+/// Returns the parameter with the shortest codes, of those near the bit length of the median, and
+/// their total bits. A mean would be dominated by the few outliers.
 pub(super) fn best_parameter(values: &[u64]) -> (u32, usize) {
     let mut lengths = [0_usize; 65];
     for value in values {
@@ -81,7 +82,7 @@ pub(super) fn write(out: &mut Vec<u8>, values: &[u64], parameter: u32) {
     }
 }
 
-/// Reads the codes of `count` values, which are all of `bytes`.
+/// Decodes `count` values from `bytes`, which must contain nothing else.
 pub(super) fn read(bytes: &[u8], count: usize, parameter: u32) -> Option<Vec<u64>> {
     let mut reader = RiceReader::new(bytes, count, parameter)?;
     let mut values = Vec::with_capacity(count);
@@ -96,7 +97,7 @@ pub(super) fn read(bytes: &[u8], count: usize, parameter: u32) -> Option<Vec<u64
     Some(values)
 }
 
-/// The 8 bytes from `at` on, zeros behind the end.
+/// Returns the 8 bytes from `at` on, padded with zeros at the end.
 #[inline(always)]
 pub(super) fn window(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or(&[]);
@@ -110,7 +111,7 @@ pub(super) fn window(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(eight)
 }
 
-/// Reads the remainders of values.
+/// Decodes the remainders of values.
 pub(super) fn read_remainders(bytes: &[u8], parameter: u32, values: &mut [u64]) {
     let mask = !(u64::MAX << parameter);
     let width = parameter as usize;
@@ -121,7 +122,7 @@ pub(super) fn read_remainders(bytes: &[u8], parameter: u32, values: &mut [u64]) 
         }
         return;
     }
-    // Eight of them begin with a byte.
+    // Each group of eight starts at a byte boundary.
     let (groups, last) = values.as_chunks_mut::<GROUP>();
     let behind = groups.len() * width;
     for (at, group) in groups.iter_mut().enumerate() {
@@ -141,7 +142,7 @@ pub(super) fn read_remainders(bytes: &[u8], parameter: u32, values: &mut [u64]) 
 /// Writes bits, the lowest of a byte first.
 struct BitWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Bits that do not fill a byte yet, and how many.
+    /// Bits that do not fill a byte yet, and their number.
     held: u64,
     count: u32,
 }
@@ -155,7 +156,7 @@ impl<'a> BitWriter<'a> {
         }
     }
 
-    /// Appends the low `count` bits of `bits`, at most 32; the others are 0.
+    /// Appends the low `count` bits of `bits`, at most 32; the others must be 0.
     #[inline]
     fn put(&mut self, bits: u64, count: u32) {
         self.held |= bits << self.count;

@@ -1,20 +1,21 @@
-//! Reading Rice codes, a chunk of them at a time.
+//! Decoding of Rice codes in chunks.
 //!
-//! A byte of unary codes is looked up whole: which quotients end in it, and how many zeros are left for the next. Where outliers
-//! begin is told by counting the ones that come before them.
+//! Unary codes are decoded by a table lookup per byte: the quotients that end in it, and the zeros
+//! carried to the next byte. The position of outliers is found by counting those before them.
 
 use super::rice::{QUOTIENT_MAX, read_remainders, window};
 
-/// Values that are read at a time: a multiple of 8, so that the remainders of each chunk begin with a byte.
+/// Values per chunk: a multiple of 8, so that the remainders of each chunk start at a byte
+/// boundary.
 pub(super) const CHUNK: usize = 64;
 
-/// Quotients that end in one byte at most.
+/// Maximum number of quotients that end in one byte.
 const AHEAD: usize = 8;
 
-/// With this parameter or a smaller one, values that are no outliers fit into a byte.
+/// Up to this parameter all values except outliers fit into a byte.
 const PARAMETER_NARROW: u32 = 3;
 
-/// Values that were read together.
+/// Values decoded together.
 #[derive(Clone)]
 pub(super) struct Chunk {
     narrow: [u8; CHUNK],
@@ -31,7 +32,7 @@ impl Chunk {
         }
     }
 
-    /// The values, if all of them fit into a byte; else they are [`Chunk::wide`].
+    /// Returns the values, if all of them fit into a byte; otherwise use [`Chunk::wide`].
     #[inline]
     pub(super) fn narrow(&self) -> Option<&[u8; CHUNK]> {
         self.is_narrow.then_some(&self.narrow)
@@ -41,7 +42,7 @@ impl Chunk {
         &self.wide
     }
 
-    /// Moves values up and puts remainders under them.
+    /// Shifts the quotients left and inserts the remainders.
     #[inline]
     fn put_under(&mut self, parameter: u32, remainders: &[u64; CHUNK]) {
         if self.is_narrow {
@@ -56,13 +57,13 @@ impl Chunk {
     }
 }
 
-/// What a byte of unary codes says.
+/// Decoded form of a byte of unary codes.
 #[derive(Clone, Copy)]
 struct Unary {
-    /// Zeros before each of its ones, a byte for each, the first lowest.
+    /// Number of zeros before each of its ones, one byte each, the first lowest.
     zeros: u64,
     ones: u8,
-    /// Zeros behind its last one.
+    /// Zeros after the last one.
     rest: u8,
 }
 
@@ -96,24 +97,24 @@ const fn unary_table() -> [Unary; 256] {
     table
 }
 
-/// Codes that are being read.
+/// Decodes Rice codes.
 #[derive(Clone)]
 pub(super) struct RiceReader<'a> {
     remainders: &'a [u8],
     quotients: &'a [u8],
     outliers: &'a [u8],
     parameter: u32,
-    /// Values still to come.
+    /// Number of values left.
     left: usize,
-    /// Quotients that were read ahead, and how many they are.
+    /// Quotients decoded but not used yet, and their number.
     ahead: [u8; CHUNK + AHEAD],
     ready: usize,
-    /// Zeros since the last one.
+    /// Zeros since the last one bit.
     zeros: u64,
 }
 
 impl<'a> RiceReader<'a> {
-    /// Of the codes of `count` values, which are all of `bytes`.
+    /// Starts decoding `count` values from `bytes`, which must contain nothing else.
     pub(super) fn new(bytes: &'a [u8], count: usize, parameter: u32) -> Option<Self> {
         let remainders = (count.checked_mul(parameter as usize)?).div_ceil(8);
         let (remainders, rest) = bytes.split_at_checked(remainders)?;
@@ -130,7 +131,8 @@ impl<'a> RiceReader<'a> {
         })
     }
 
-    /// The next values, and how many they are: as many as fit unless they are the last.
+    /// Decodes the next chunk; returns the number of values, which is [`CHUNK`] except for the
+    /// last.
     #[inline]
     pub(super) fn next(&mut self, chunk: &mut Chunk) -> Option<usize> {
         let count = self.left.min(CHUNK);
@@ -176,7 +178,7 @@ impl<'a> RiceReader<'a> {
         (self.left > 0 || self.outliers.is_empty()).then_some(count)
     }
 
-    /// Reads quotients until so many are ready.
+    /// Decodes quotients until `count` are available.
     #[inline(always)]
     fn read_ahead(&mut self, count: usize) -> Option<()> {
         let (mut ready, mut zeros) = (self.ready, self.zeros);
@@ -186,7 +188,8 @@ impl<'a> RiceReader<'a> {
             if zeros > u64::from(QUOTIENT_MAX) {
                 return None;
             }
-            // The first has what is left of the bytes before; behind the last is anything.
+            // The first includes zeros carried from the bytes before; entries after the last are
+            // arbitrary.
             let found = (entry.zeros + zeros).to_le_bytes();
             *self.ahead.get_mut(ready..)?.first_chunk_mut()? = found;
             ready += usize::from(entry.ones);
@@ -198,7 +201,7 @@ impl<'a> RiceReader<'a> {
     }
 }
 
-/// How many bytes `count` ones need, from the beginning.
+/// Returns the number of leading bytes that contain `count` ones.
 fn bytes_of_ones(bytes: &[u8], count: usize) -> Option<usize> {
     let mut left = count;
     for at in (0..bytes.len()).step_by(8) {

@@ -1,4 +1,4 @@
-//! Values most of which are zero: regular times, numbers that hardly ever change.
+//! Sparse codes, for values most of which are zero: regular times, numbers that rarely change.
 //!
 //! ```text
 //! sparse   varint how many are not zero │ each: varint zeros before it, varint value
@@ -6,11 +6,11 @@
 
 use crate::varint;
 
-/// Appends values, unless that takes more than `bytes_max`.
+/// Appends the codes of values; `None` if they would take more than `bytes_max`.
 pub(super) fn write(out: &mut Vec<u8>, values: &[u64], bytes_max: usize) -> Option<()> {
     let start = out.len();
     let count = values.iter().filter(|&&value| value != 0).count();
-    // Each takes two bytes at least.
+    // Each takes at least two bytes.
     if count > bytes_max / 2 {
         return None;
     }
@@ -32,22 +32,22 @@ pub(super) fn write(out: &mut Vec<u8>, values: &[u64], bytes_max: usize) -> Opti
     None
 }
 
-/// Codes that are being read.
+/// Decodes sparse codes.
 #[derive(Clone)]
 pub(super) struct SparseReader<'a> {
     bytes: &'a [u8],
-    /// Values that are not zero and still to come, behind the next.
+    /// Number of values other than zero after the next one.
     others: u64,
-    /// Zeros before the next that is not zero.
+    /// Zeros before the next value other than zero.
     zeros: usize,
-    /// All the rest is zero.
+    /// All remaining values are zero.
     rests: bool,
-    /// Values still to come.
+    /// Number of values left.
     left: usize,
 }
 
 impl<'a> SparseReader<'a> {
-    /// Of the codes of `count` values, which are all of `bytes`.
+    /// Starts decoding `count` values from `bytes`, which must contain nothing else.
     pub(super) fn new(mut bytes: &'a [u8], count: usize) -> Option<Self> {
         let others = varint::take(&mut bytes)?;
         let mut reader = Self {
@@ -61,7 +61,7 @@ impl<'a> SparseReader<'a> {
         Some(reader)
     }
 
-    /// Reads how many zeros come before the next.
+    /// Reads how many zeros precede the next value.
     fn find_next(&mut self) -> Option<()> {
         let Some(others) = self.others.checked_sub(1) else {
             (self.zeros, self.rests) = (self.left, true);
@@ -72,7 +72,7 @@ impl<'a> SparseReader<'a> {
         (zeros < self.left).then_some(())
     }
 
-    /// Takes the next zeros, at most so many, and says how many they are.
+    /// Consumes up to `at_most` zeros; returns their number.
     pub(super) fn zeros(&mut self, at_most: usize) -> usize {
         let zeros = self.zeros.min(at_most);
         self.zeros -= zeros;
@@ -80,7 +80,7 @@ impl<'a> SparseReader<'a> {
         zeros
     }
 
-    /// Takes the value that comes behind the zeros.
+    /// Reads the value after the zeros.
     pub(super) fn value(&mut self) -> Option<u64> {
         if self.rests || self.zeros > 0 {
             return None;
@@ -91,18 +91,18 @@ impl<'a> SparseReader<'a> {
         Some(value)
     }
 
-    /// True if all that is left is zero.
+    /// True if all remaining values are zero.
     pub(super) fn is_still(&self) -> bool {
         self.rests
     }
 
-    /// True if nothing is left.
+    /// True if no values are left.
     pub(super) fn is_empty(&self) -> bool {
         self.left == 0
     }
 }
 
-/// Reads `count` values, which are all of `bytes`.
+/// Decodes `count` values from `bytes`, which must contain nothing else.
 pub(super) fn read(bytes: &[u8], count: usize) -> Option<Vec<u64>> {
     let mut reader = SparseReader::new(bytes, count)?;
     let mut values = Vec::with_capacity(count);
