@@ -12,7 +12,7 @@ use std::sync::Arc;
 use length::counted;
 pub use length::value_length;
 
-use crate::known_name::KnownName;
+use crate::prepared_name::PreparedName;
 use crate::validate::find_nul;
 use crate::value::{Decimal128, ObjectId, Timestamp, Value, ValueRef, type_code as t};
 
@@ -90,7 +90,7 @@ impl<'a> Element<'a> {
 /// True if two names of equal length are equal. Names are short: two words usually decide without a
 /// call to `memcmp`.
 #[inline]
-fn are_same(a: &[u8], b: &[u8]) -> bool {
+fn equal_names(a: &[u8], b: &[u8]) -> bool {
     let ends = |name: &[u8]| {
         let (first, last) = (name.first_chunk::<8>()?, name.last_chunk::<8>()?);
         Some((u64::from_le_bytes(*first), u64::from_le_bytes(*last)))
@@ -184,25 +184,25 @@ impl<'a> Elements<'a> {
     /// advance. A caller that predicts the next name saves the search for the end of the name.
     #[inline]
     pub fn next_named(&mut self, name: &[u8]) -> Option<Element<'a>> {
-        self.next_called(name.len(), |bytes| {
+        self.next_if_named(name.len(), |bytes| {
             // A longer name differs at the terminator; a shorter one contains a zero byte within
             // this length.
             let found = bytes.split_at_checked(name.len());
-            found.is_some_and(|(found, rest)| rest.first() == Some(&0) && are_same(found, name))
+            found.is_some_and(|(found, rest)| rest.first() == Some(&0) && equal_names(found, name))
         })
     }
 
     /// [`next_named`](Self::next_named) with a prepared name.
     #[inline]
-    pub fn next_known(&mut self, name: &KnownName) -> Option<Element<'a>> {
-        self.next_called(name.len(), |bytes| name.begins(bytes))
+    pub fn next_prepared(&mut self, name: &PreparedName) -> Option<Element<'a>> {
+        self.next_if_named(name.len(), |bytes| name.begins(bytes))
     }
 
     /// Returns the next element and the result of `find` if `find` recognises its name; otherwise
     /// returns `None` and does not advance. `find` receives the bytes that begin with the name and
     /// returns its result with the length of the name, which a zero byte follows.
     #[inline]
-    pub fn next_found<T>(
+    pub fn next_recognized<T>(
         &mut self,
         find: impl FnOnce(&'a [u8]) -> Option<(T, usize)>,
     ) -> Option<(Element<'a>, T)> {
@@ -215,16 +215,16 @@ impl<'a> Elements<'a> {
         Some((self.step_over(type_code, after, length)?, found))
     }
 
-    /// Returns the next element if `is_it` accepts the bytes of its name and a terminator follows
+    /// Returns the next element if `matches` accepts the bytes of its name and a terminator follows
     /// at `length`.
     #[inline]
-    fn next_called(
+    fn next_if_named(
         &mut self,
         length: usize,
-        is_it: impl FnOnce(&[u8]) -> bool,
+        matches: impl FnOnce(&[u8]) -> bool,
     ) -> Option<Element<'a>> {
         let (&type_code, after) = self.rest.split_first()?;
-        if type_code == 0 || !is_it(after) {
+        if type_code == 0 || !matches(after) {
             return None;
         }
         self.step_over(type_code, after, length)
@@ -284,7 +284,7 @@ impl<'a> DocRef<'a> {
         }
     }
 
-    /// Returns the elements from a position returned by [`DocRef::place_of`].
+    /// Returns the elements from a position returned by [`DocRef::position_of`].
     #[inline]
     pub fn iter_from(self, place: usize) -> Elements<'a> {
         Elements {
@@ -294,14 +294,14 @@ impl<'a> DocRef<'a> {
 
     /// Returns the position of an iterator over this document.
     #[inline]
-    pub fn place_of(self, walk: &Elements<'_>) -> usize {
-        self.0.len().saturating_sub(walk.rest.len())
+    pub fn position_of(self, elements: &Elements<'_>) -> usize {
+        self.0.len().saturating_sub(elements.rest.len())
     }
 
     /// Returns the bytes of this document from the start of an embedded document on; `None` if
     /// `inner` is not part of it.
     #[inline]
-    pub fn onward(self, inner: DocRef<'_>) -> Option<&'a [u8]> {
+    pub fn bytes_from(self, inner: DocRef<'_>) -> Option<&'a [u8]> {
         let at = inner
             .0
             .as_ptr()
@@ -709,23 +709,25 @@ mod tests {
         ] {
             assert!(
                 elements
-                    .next_known(&KnownName::new(other.as_bytes()))
+                    .next_prepared(&PreparedName::new(other.as_bytes()))
                     .is_none(),
                 "{other}"
             );
         }
         for name in ["a", "ab", ""] {
             let plain = elements.clone().next().unwrap();
-            let known = KnownName::new(name.as_bytes());
+            let known = PreparedName::new(name.as_bytes());
             let named = elements.clone().next_named(name.as_bytes()).unwrap();
-            let found = elements.next_known(&known).unwrap();
+            let found = elements.next_prepared(&known).unwrap();
             let parts =
                 |e: Element<'_>| (e.type_code(), e.name().to_owned(), e.value_bytes().to_vec());
             assert_eq!(found.name(), name);
             assert_eq!(parts(found), parts(plain));
             assert_eq!(parts(named), parts(plain));
         }
-        assert!(elements.next_known(&KnownName::new(b"")).is_none() && elements.next().is_none());
+        assert!(
+            elements.next_prepared(&PreparedName::new(b"")).is_none() && elements.next().is_none()
+        );
     }
 
     #[test]

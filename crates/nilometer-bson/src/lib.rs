@@ -11,10 +11,10 @@ pub mod document;
 pub mod extjson;
 pub mod fuzz;
 pub mod key_string;
-mod known_name;
 pub mod number;
 pub mod order;
 pub mod path;
+mod prepared_name;
 #[doc(hidden)]
 pub mod testing;
 pub mod validate;
@@ -23,7 +23,7 @@ pub mod value;
 pub mod varint;
 
 pub use document::{ArrayRef, DocRef, Document, DocumentBuilder, Element};
-pub use known_name::KnownName;
+pub use prepared_name::PreparedName;
 pub use value::{
     Array, Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Value,
     ValueRef, type_code,

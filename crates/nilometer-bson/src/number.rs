@@ -53,7 +53,7 @@ pub enum ConversionError {
 pub struct DivisionByZero;
 
 /// Operands of one operation, converted to the type it is computed in.
-enum Pair {
+enum OperandPair {
     Int(i32, i32),
     Long(i64, i64),
     Double(f64, f64),
@@ -86,17 +86,17 @@ impl Number {
         }
     }
 
-    fn pair(self, other: Self) -> Pair {
+    fn pair(self, other: Self) -> OperandPair {
         use Number::{Decimal, Double, Int, Long};
         match (self, other) {
-            (Int(a), Int(b)) => Pair::Int(a, b),
-            (Int(a), Long(b)) => Pair::Long(a.into(), b),
-            (Long(a), Int(b)) => Pair::Long(a, b.into()),
-            (Long(a), Long(b)) => Pair::Long(a, b),
+            (Int(a), Int(b)) => OperandPair::Int(a, b),
+            (Int(a), Long(b)) => OperandPair::Long(a.into(), b),
+            (Long(a), Int(b)) => OperandPair::Long(a, b.into()),
+            (Long(a), Long(b)) => OperandPair::Long(a, b),
             (Decimal(_), _) | (_, Decimal(_)) => {
-                Pair::Decimal(self.to_decimal(), other.to_decimal())
+                OperandPair::Decimal(self.to_decimal(), other.to_decimal())
             }
-            (Double(_), _) | (_, Double(_)) => Pair::Double(self.to_f64(), other.to_f64()),
+            (Double(_), _) | (_, Double(_)) => OperandPair::Double(self.to_f64(), other.to_f64()),
         }
     }
 
@@ -212,12 +212,12 @@ impl Number {
     #[must_use]
     pub fn add(self, other: Self) -> Self {
         match self.pair(other) {
-            Pair::Int(a, b) => narrow(i64::from(a) + i64::from(b)),
-            Pair::Long(a, b) => a
+            OperandPair::Int(a, b) => narrow(i64::from(a) + i64::from(b)),
+            OperandPair::Long(a, b) => a
                 .checked_add(b)
                 .map_or_else(|| Self::Double(a as f64 + b as f64), Self::Long),
-            Pair::Double(a, b) => Self::Double(a + b),
-            Pair::Decimal(a, b) => Self::Decimal(a.add(b)),
+            OperandPair::Double(a, b) => Self::Double(a + b),
+            OperandPair::Decimal(a, b) => Self::Decimal(a.add(b)),
         }
     }
 
@@ -225,12 +225,12 @@ impl Number {
     #[must_use]
     pub fn subtract(self, other: Self) -> Self {
         match self.pair(other) {
-            Pair::Int(a, b) => narrow(i64::from(a) - i64::from(b)),
-            Pair::Long(a, b) => a
+            OperandPair::Int(a, b) => narrow(i64::from(a) - i64::from(b)),
+            OperandPair::Long(a, b) => a
                 .checked_sub(b)
                 .map_or_else(|| Self::Double(a as f64 - b as f64), Self::Long),
-            Pair::Double(a, b) => Self::Double(a - b),
-            Pair::Decimal(a, b) => Self::Decimal(a.sub(b)),
+            OperandPair::Double(a, b) => Self::Double(a - b),
+            OperandPair::Decimal(a, b) => Self::Decimal(a.sub(b)),
         }
     }
 
@@ -238,20 +238,20 @@ impl Number {
     #[must_use]
     pub fn multiply(self, other: Self) -> Self {
         match self.pair(other) {
-            Pair::Int(a, b) => narrow(i64::from(a) * i64::from(b)),
-            Pair::Long(a, b) => a
+            OperandPair::Int(a, b) => narrow(i64::from(a) * i64::from(b)),
+            OperandPair::Long(a, b) => a
                 .checked_mul(b)
                 .map_or_else(|| Self::Double(a as f64 * b as f64), Self::Long),
-            Pair::Double(a, b) => Self::Double(a * b),
-            Pair::Decimal(a, b) => Self::Decimal(a.mul(b)),
+            OperandPair::Double(a, b) => Self::Double(a * b),
+            OperandPair::Decimal(a, b) => Self::Decimal(a.mul(b)),
         }
     }
 
     /// Returns the quotient: a double, or a decimal if either operand is one.
     pub fn divide(self, other: Self) -> Result<Self, DivisionByZero> {
         match self.pair(other) {
-            Pair::Decimal(_, b) if b.is_zero() => Err(DivisionByZero),
-            Pair::Decimal(a, b) => Ok(Self::Decimal(a.div(b))),
+            OperandPair::Decimal(_, b) if b.is_zero() => Err(DivisionByZero),
+            OperandPair::Decimal(a, b) => Ok(Self::Decimal(a.div(b))),
             _ if other.to_f64() == 0.0 => Err(DivisionByZero),
             _ => Ok(Self::Double(self.to_f64() / other.to_f64())),
         }
@@ -261,13 +261,13 @@ impl Number {
     /// dividend.
     pub fn modulo(self, other: Self) -> Result<Self, DivisionByZero> {
         match self.pair(other) {
-            Pair::Int(_, 0) | Pair::Long(_, 0) => Err(DivisionByZero),
-            Pair::Int(a, b) => Ok(Self::Int(a.wrapping_rem(b))),
-            Pair::Long(a, b) => Ok(Self::Long(a.wrapping_rem(b))),
-            Pair::Double(_, 0.0) => Err(DivisionByZero),
-            Pair::Double(a, b) => Ok(Self::Double(a % b)),
-            Pair::Decimal(_, b) if b.is_zero() => Err(DivisionByZero),
-            Pair::Decimal(a, b) => Ok(Self::Decimal(a.rem(b))),
+            OperandPair::Int(_, 0) | OperandPair::Long(_, 0) => Err(DivisionByZero),
+            OperandPair::Int(a, b) => Ok(Self::Int(a.wrapping_rem(b))),
+            OperandPair::Long(a, b) => Ok(Self::Long(a.wrapping_rem(b))),
+            OperandPair::Double(_, 0.0) => Err(DivisionByZero),
+            OperandPair::Double(a, b) => Ok(Self::Double(a % b)),
+            OperandPair::Decimal(_, b) if b.is_zero() => Err(DivisionByZero),
+            OperandPair::Decimal(a, b) => Ok(Self::Decimal(a.rem(b))),
         }
     }
 

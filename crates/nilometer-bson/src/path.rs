@@ -21,7 +21,7 @@ pub mod keys;
 use std::fmt;
 use std::sync::Arc;
 
-pub use expression::Found;
+pub use expression::PathValue;
 
 use crate::document::DocRef;
 use crate::value::ValueRef;
@@ -159,14 +159,14 @@ impl FieldPath {
 
     /// Descends through embedded documents from component `from` on, until the path ends, a value
     /// is not a document, or an array is met.
-    fn descend<'a>(&self, document: DocRef<'a>, from: usize) -> Step<'a> {
+    fn descend<'a>(&self, document: DocRef<'a>, from: usize) -> Descent<'a> {
         let mut document = document;
         let mut at = from;
         loop {
             let value = document.get(self.name(at));
             at += 1;
             if at >= self.len() {
-                return Step {
+                return Descent {
                     value,
                     consumed: at,
                 };
@@ -174,13 +174,13 @@ impl FieldPath {
             match value {
                 ValueRef::Document(inner) => document = inner,
                 ValueRef::Array(_) => {
-                    return Step {
+                    return Descent {
                         value,
                         consumed: at,
                     };
                 }
                 _ => {
-                    return Step {
+                    return Descent {
                         value: ValueRef::Missing,
                         consumed: self.len(),
                     };
@@ -192,7 +192,7 @@ impl FieldPath {
 
 /// Result of a descent through documents.
 #[derive(Clone, Copy, Debug)]
-struct Step<'a> {
+struct Descent<'a> {
     value: ValueRef<'a>,
     /// Components consumed; less than the path's length only if an array was met.
     consumed: usize,

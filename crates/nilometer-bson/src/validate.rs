@@ -45,7 +45,7 @@ impl Default for Limits {
 #[error("{cause} at offset {offset}")]
 pub struct BsonError {
     /// What is wrong.
-    pub cause: Cause,
+    pub cause: BsonErrorCause,
     /// Byte offset in the outermost document.
     pub offset: usize,
 }
@@ -53,7 +53,7 @@ pub struct BsonError {
 /// What is wrong with a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Cause {
+pub enum BsonErrorCause {
     /// The bytes end before the document does.
     #[error("document is cut short")]
     Truncated,
@@ -109,7 +109,7 @@ pub fn validate_document(bytes: &[u8], limits: &Limits) -> Result<(), BsonError>
     let length = validate_prefix(bytes, limits)?;
     if length < bytes.len() {
         return Err(BsonError {
-            cause: Cause::TrailingBytes,
+            cause: BsonErrorCause::TrailingBytes,
             offset: length,
         });
     }
@@ -119,18 +119,18 @@ pub fn validate_document(bytes: &[u8], limits: &Limits) -> Result<(), BsonError>
 /// Checks the document at the start of `bytes` and returns its length; more bytes may follow.
 pub fn validate_prefix(bytes: &[u8], limits: &Limits) -> Result<usize, BsonError> {
     let at = |cause, offset| BsonError { cause, offset };
-    let declared = read_i32(bytes, 0).ok_or(at(Cause::Truncated, bytes.len()))?;
+    let declared = read_i32(bytes, 0).ok_or(at(BsonErrorCause::Truncated, bytes.len()))?;
     let length = usize::try_from(declared)
         .ok()
         .filter(|n| *n >= DOCUMENT_MIN)
-        .ok_or(at(Cause::DocumentLength(declared), 0))?;
+        .ok_or(at(BsonErrorCause::DocumentLength(declared), 0))?;
     if length > limits.size_max {
-        return Err(at(Cause::TooLarge(length), 0));
+        return Err(at(BsonErrorCause::TooLarge(length), 0));
     }
     let bytes = bytes
         .get(..length)
-        .ok_or(at(Cause::Truncated, bytes.len()))?;
-    Walk {
+        .ok_or(at(BsonErrorCause::Truncated, bytes.len()))?;
+    Validator {
         bytes,
         at: LENGTH_BYTES,
         end: length,
@@ -144,7 +144,7 @@ pub fn validate_prefix(bytes: &[u8], limits: &Limits) -> Result<usize, BsonError
 
 /// Iteration over all elements. Invariant: every end on the stack lies within the one before it,
 /// and the outermost within the bytes.
-struct Walk<'a> {
+struct Validator<'a> {
     bytes: &'a [u8],
     at: usize,
     /// End of the innermost open document, including its terminator.
@@ -155,7 +155,7 @@ struct Walk<'a> {
     ends: [u32; STACK],
 }
 
-impl Walk<'_> {
+impl Validator<'_> {
     fn run(&mut self) -> Result<(), BsonError> {
         use crate::value::type_code as t;
         loop {
@@ -164,7 +164,7 @@ impl Walk<'_> {
             self.at += 1;
             if type_code == 0 {
                 if self.at != self.end {
-                    return Err(fault(Cause::DocumentEnd, start));
+                    return Err(fault(BsonErrorCause::DocumentEnd, start));
                 }
                 self.depth -= 1;
                 if self.depth == 0 {
@@ -182,7 +182,7 @@ impl Walk<'_> {
                 t::BOOL => {
                     let value = self.byte(self.at)?;
                     if value > 1 {
-                        return Err(fault(Cause::Bool(value), self.at));
+                        return Err(fault(BsonErrorCause::Bool(value), self.at));
                     }
                     self.pass(1)?;
                 }
@@ -191,9 +191,9 @@ impl Walk<'_> {
                 t::BINARY => {
                     let declared = self.i32()?;
                     let length = usize::try_from(declared)
-                        .map_err(|_| fault(Cause::BinaryLength(declared), self.at))?;
+                        .map_err(|_| fault(BsonErrorCause::BinaryLength(declared), self.at))?;
                     self.pass(LENGTH_BYTES + 1 + length)
-                        .map_err(|e| fault(Cause::BinaryLength(declared), e.offset))?;
+                        .map_err(|e| fault(BsonErrorCause::BinaryLength(declared), e.offset))?;
                 }
                 t::DECIMAL128 => self.pass(16)?,
                 t::REGEX => {
@@ -205,28 +205,28 @@ impl Walk<'_> {
                     self.pass(12)?;
                 }
                 t::CODE_WITH_SCOPE => self.code_with_scope()?,
-                other => return Err(fault(Cause::UnknownType(other), start)),
+                other => return Err(fault(BsonErrorCause::UnknownType(other), start)),
             }
         }
     }
 
     fn byte(&self, at: usize) -> Result<u8, BsonError> {
         if at >= self.end {
-            return Err(fault(Cause::DocumentEnd, at));
+            return Err(fault(BsonErrorCause::DocumentEnd, at));
         }
         let byte = self.bytes.get(at).copied();
-        byte.ok_or(fault(Cause::Truncated, at))
+        byte.ok_or(fault(BsonErrorCause::Truncated, at))
     }
 
     fn i32(&self) -> Result<i32, BsonError> {
         let value = read_i32(self.bytes, self.at);
-        value.ok_or(fault(Cause::ValueLength, self.at))
+        value.ok_or(fault(BsonErrorCause::ValueLength, self.at))
     }
 
     /// Advances over `count` bytes, which must leave space for the document's terminator.
     fn pass(&mut self, count: usize) -> Result<(), BsonError> {
         if count >= self.end - self.at {
-            return Err(fault(Cause::ValueLength, self.at));
+            return Err(fault(BsonErrorCause::ValueLength, self.at));
         }
         self.at += count;
         Ok(())
@@ -236,14 +236,15 @@ impl Walk<'_> {
     fn c_string(&mut self) -> Result<(), BsonError> {
         let start = self.at;
         let rest = self.bytes.get(start..self.end).unwrap_or(&[]);
-        let (length, ascii) = find_nul(rest).ok_or(fault(Cause::UnterminatedName, start))?;
+        let (length, ascii) =
+            find_nul(rest).ok_or(fault(BsonErrorCause::UnterminatedName, start))?;
         if !ascii {
             let name = rest.get(..length).unwrap_or(&[]);
             std::str::from_utf8(name)
-                .map_err(|e| fault(Cause::NameUtf8, start + e.valid_up_to()))?;
+                .map_err(|e| fault(BsonErrorCause::NameUtf8, start + e.valid_up_to()))?;
         }
         self.pass(length + 1)
-            .map_err(|_| fault(Cause::UnterminatedName, start))
+            .map_err(|_| fault(BsonErrorCause::UnterminatedName, start))
     }
 
     /// Advances over a string with its length.
@@ -253,16 +254,16 @@ impl Walk<'_> {
         let length = usize::try_from(declared)
             .ok()
             .filter(|n| *n >= 1)
-            .ok_or(fault(Cause::StringLength(declared), start))?;
+            .ok_or(fault(BsonErrorCause::StringLength(declared), start))?;
         self.pass(LENGTH_BYTES + length)
-            .map_err(|_| fault(Cause::StringLength(declared), start))?;
+            .map_err(|_| fault(BsonErrorCause::StringLength(declared), start))?;
         let content = start + LENGTH_BYTES;
         match self.bytes.get(content..self.at).unwrap_or(&[]) {
             [text @ .., 0] => match std::str::from_utf8(text) {
                 Ok(_) => Ok(()),
-                Err(e) => Err(fault(Cause::StringUtf8, content + e.valid_up_to())),
+                Err(e) => Err(fault(BsonErrorCause::StringUtf8, content + e.valid_up_to())),
             },
-            _ => Err(fault(Cause::UnterminatedString, self.at - 1)),
+            _ => Err(fault(BsonErrorCause::UnterminatedString, self.at - 1)),
         }
     }
 
@@ -273,9 +274,9 @@ impl Walk<'_> {
         let length = usize::try_from(declared)
             .ok()
             .filter(|n| *n >= DOCUMENT_MIN && *n < self.end - start)
-            .ok_or(fault(Cause::DocumentLength(declared), start))?;
+            .ok_or(fault(BsonErrorCause::DocumentLength(declared), start))?;
         if self.depth >= self.depth_max {
-            return Err(fault(Cause::TooDeep(self.depth_max), start));
+            return Err(fault(BsonErrorCause::TooDeep(self.depth_max), start));
         }
         if let Some(slot) = self.ends.get_mut(self.depth) {
             // Documents are far smaller than 4 GiB.
@@ -295,13 +296,13 @@ impl Walk<'_> {
         self.string()?;
         self.open()?;
         if usize::try_from(declared) != Ok(self.end - start) {
-            return Err(fault(Cause::CodeWithScopeLength, start));
+            return Err(fault(BsonErrorCause::CodeWithScopeLength, start));
         }
         Ok(())
     }
 }
 
-fn fault(cause: Cause, offset: usize) -> BsonError {
+fn fault(cause: BsonErrorCause, offset: usize) -> BsonError {
     BsonError { cause, offset }
 }
 
@@ -348,25 +349,46 @@ mod tests {
     use crate::testing::strategies;
     use crate::{Document, DocumentBuilder, Value, array, doc};
 
-    fn cause(bytes: &[u8]) -> (Cause, usize) {
+    fn cause(bytes: &[u8]) -> (BsonErrorCause, usize) {
         let error = validate_document(bytes, &Limits::default()).unwrap_err();
         (error.cause, error.offset)
     }
 
     #[test]
     fn framing() {
-        assert_eq!(cause(b""), (Cause::Truncated, 0));
-        assert_eq!(cause(b"\x05\0\0"), (Cause::Truncated, 3));
-        assert_eq!(cause(b"\x04\0\0\0\0"), (Cause::DocumentLength(4), 0));
-        assert_eq!(cause(b"\xff\xff\xff\xff\0"), (Cause::DocumentLength(-1), 0));
-        assert_eq!(cause(b"\x06\0\0\0\0"), (Cause::Truncated, 5));
-        assert_eq!(cause(b"\x05\0\0\0\0\0"), (Cause::TrailingBytes, 5));
-        assert_eq!(cause(b"\x06\0\0\0\0\0"), (Cause::DocumentEnd, 4));
-        assert_eq!(cause(b"\x05\0\0\0\x0a"), (Cause::UnterminatedName, 5));
-        assert_eq!(cause(b"\x07\0\0\0\x0a\0\x0a"), (Cause::UnterminatedName, 7));
-        assert_eq!(cause(b"\x07\0\0\0\x0aa\0"), (Cause::UnterminatedName, 5));
-        assert_eq!(cause(b"\x08\0\0\0\x1fa\0\0"), (Cause::UnknownType(0x1F), 4));
-        assert_eq!(cause(b"\x08\0\0\0\x0a\xff\0\0"), (Cause::NameUtf8, 5));
+        assert_eq!(cause(b""), (BsonErrorCause::Truncated, 0));
+        assert_eq!(cause(b"\x05\0\0"), (BsonErrorCause::Truncated, 3));
+        assert_eq!(
+            cause(b"\x04\0\0\0\0"),
+            (BsonErrorCause::DocumentLength(4), 0)
+        );
+        assert_eq!(
+            cause(b"\xff\xff\xff\xff\0"),
+            (BsonErrorCause::DocumentLength(-1), 0)
+        );
+        assert_eq!(cause(b"\x06\0\0\0\0"), (BsonErrorCause::Truncated, 5));
+        assert_eq!(cause(b"\x05\0\0\0\0\0"), (BsonErrorCause::TrailingBytes, 5));
+        assert_eq!(cause(b"\x06\0\0\0\0\0"), (BsonErrorCause::DocumentEnd, 4));
+        assert_eq!(
+            cause(b"\x05\0\0\0\x0a"),
+            (BsonErrorCause::UnterminatedName, 5)
+        );
+        assert_eq!(
+            cause(b"\x07\0\0\0\x0a\0\x0a"),
+            (BsonErrorCause::UnterminatedName, 7)
+        );
+        assert_eq!(
+            cause(b"\x07\0\0\0\x0aa\0"),
+            (BsonErrorCause::UnterminatedName, 5)
+        );
+        assert_eq!(
+            cause(b"\x08\0\0\0\x1fa\0\0"),
+            (BsonErrorCause::UnknownType(0x1F), 4)
+        );
+        assert_eq!(
+            cause(b"\x08\0\0\0\x0a\xff\0\0"),
+            (BsonErrorCause::NameUtf8, 5)
+        );
         assert_eq!(
             validate_prefix(b"\x05\0\0\0\0more", &Limits::default()),
             Ok(5)
@@ -386,21 +408,39 @@ mod tests {
             .concat()
         };
         let cause = |type_code, value| cause(&wrap(type_code, value)).0;
-        assert_eq!(cause(0x08, b"\x02"), Cause::Bool(2));
-        assert_eq!(cause(0x08, b""), Cause::ValueLength);
-        assert_eq!(cause(0x10, b"\0\0\0"), Cause::ValueLength);
-        assert_eq!(cause(0x02, b"\0\0\0\0"), Cause::StringLength(0));
-        assert_eq!(cause(0x02, b"\x03\0\0\0a\0"), Cause::StringLength(3));
-        assert_eq!(cause(0x02, b"\x02\0\0\0ab"), Cause::UnterminatedString);
-        assert_eq!(cause(0x02, b"\x02\0\0\0\xff\0"), Cause::StringUtf8);
-        assert_eq!(cause(0x05, b"\xff\xff\xff\xff\0"), Cause::BinaryLength(-1));
-        assert_eq!(cause(0x05, b"\x02\0\0\0\0a"), Cause::BinaryLength(2));
-        assert_eq!(cause(0x03, b"\x06\0\0\0\0"), Cause::DocumentLength(6));
-        assert_eq!(cause(0x03, b"\x05\0\0\0\x01"), Cause::UnterminatedName);
-        assert_eq!(cause(0x0B, b"a\0b"), Cause::UnterminatedName);
+        assert_eq!(cause(0x08, b"\x02"), BsonErrorCause::Bool(2));
+        assert_eq!(cause(0x08, b""), BsonErrorCause::ValueLength);
+        assert_eq!(cause(0x10, b"\0\0\0"), BsonErrorCause::ValueLength);
+        assert_eq!(cause(0x02, b"\0\0\0\0"), BsonErrorCause::StringLength(0));
+        assert_eq!(
+            cause(0x02, b"\x03\0\0\0a\0"),
+            BsonErrorCause::StringLength(3)
+        );
+        assert_eq!(
+            cause(0x02, b"\x02\0\0\0ab"),
+            BsonErrorCause::UnterminatedString
+        );
+        assert_eq!(cause(0x02, b"\x02\0\0\0\xff\0"), BsonErrorCause::StringUtf8);
+        assert_eq!(
+            cause(0x05, b"\xff\xff\xff\xff\0"),
+            BsonErrorCause::BinaryLength(-1)
+        );
+        assert_eq!(
+            cause(0x05, b"\x02\0\0\0\0a"),
+            BsonErrorCause::BinaryLength(2)
+        );
+        assert_eq!(
+            cause(0x03, b"\x06\0\0\0\0"),
+            BsonErrorCause::DocumentLength(6)
+        );
+        assert_eq!(
+            cause(0x03, b"\x05\0\0\0\x01"),
+            BsonErrorCause::UnterminatedName
+        );
+        assert_eq!(cause(0x0B, b"a\0b"), BsonErrorCause::UnterminatedName);
         assert_eq!(
             cause(0x0F, b"\x10\0\0\0\x02\0\0\0a\0\x05\0\0\0\0"),
-            Cause::CodeWithScopeLength
+            BsonErrorCause::CodeWithScopeLength
         );
         let good = wrap(0x0F, b"\x0f\0\0\0\x02\0\0\0a\0\x05\0\0\0\0");
         assert!(validate_document(&good, &Limits::default()).is_ok());
@@ -424,20 +464,20 @@ mod tests {
             |document: &Document| validate_document(document.as_bytes(), &Limits::default());
         assert_eq!(check(&nested(DEPTH_MAX)), Ok(()));
         let error = check(&nested(DEPTH_MAX + 1)).unwrap_err();
-        assert_eq!(error.cause, Cause::TooDeep(DEPTH_MAX));
+        assert_eq!(error.cause, BsonErrorCause::TooDeep(DEPTH_MAX));
         let limits = Limits {
             size_max: 12,
             ..Limits::default()
         };
         assert!(validate_document(doc! { "a": 1 }.as_bytes(), &limits).is_ok());
         let error = validate_document(doc! { "ab": 1 }.as_bytes(), &limits).unwrap_err();
-        assert_eq!(error.cause, Cause::TooLarge(13));
+        assert_eq!(error.cause, BsonErrorCause::TooLarge(13));
         let unbounded = Limits {
             depth_max: usize::MAX,
             size_max: usize::MAX,
         };
         let error = validate_document(nested(1000).as_bytes(), &unbounded).unwrap_err();
-        assert_eq!(error.cause, Cause::TooDeep(STACK));
+        assert_eq!(error.cause, BsonErrorCause::TooDeep(STACK));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Fast decoding of columns directly into typed vectors.
+//! Fast decoding of columns directly into vector_type vectors.
 //!
 //! ```text
 //! survey    one pass over pieces and selectors: how many values, of which types, do they ever change?
@@ -6,7 +6,7 @@
 //!             ├─ one literal, words of zeros        ─► Constant, nothing decoded
 //!             ├─ one type with a vector of its own  ─► running sums (kernels), for some types mapped word by word
 //!             ├─ other types                        ─► codes of a dictionary
-//!             └─ several types                      ─► run after run of one type, each as above, then Mixed
+//!             └─ mixed_vector_types types                      ─► run after run of one type, each as above, then Mixed
 //! ```
 //!
 //! An interleaved section is split into the pieces of its streams, each stream is decoded as a
@@ -27,13 +27,13 @@ use super::interleaved::{Reference, push_header};
 use super::numbers;
 use super::pieces::{self, Piece, Pieces};
 use super::simple8b;
-use super::stream::Raw;
+use super::stream::RawRef;
 use crate::block::{BlockData, ColumnBlock};
 use crate::document::{Document, decode_value, write_value};
 use crate::value::{Array, ObjectId, Value};
 
 /// A piece and its offset.
-pub(crate) type Placed<'a> = (usize, Piece<'a>);
+pub(crate) type PieceAt<'a> = (usize, Piece<'a>);
 
 /// Decodes a column of at most `max_values` values into a block.
 pub fn decode_block(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, ColumnError> {
@@ -49,7 +49,7 @@ pub fn decode_block(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, Colu
         }
     }
     pieces.finish()?;
-    decode_run(Flat(Pieces::new(bytes)), None, &survey, &mut budget)
+    decode_run(FlatPieces(Pieces::new(bytes)), None, &survey, &mut budget)
 }
 
 /// Decodes a column of at most `max_values` values into a list.
@@ -86,7 +86,7 @@ pub fn count(bytes: &[u8]) -> Result<usize, ColumnError> {
 
 /// Returns the last value of a column, missing if there is none; decodes from the last literal on.
 pub fn last(bytes: &[u8], max_values: usize) -> Result<Value, ColumnError> {
-    let (kept, count) = settled(bytes, max_values)?;
+    let (kept, count) = last_restart(bytes, max_values)?;
     let tail = bytes.get(kept..).unwrap_or_default();
     let block = decode_block(tail, max_values - count)?;
     Ok(block.to_value(block.len().wrapping_sub(1)))
@@ -94,7 +94,7 @@ pub fn last(bytes: &[u8], max_values: usize) -> Result<Value, ColumnError> {
 
 /// Returns the offset of the last literal of a column and the number of values before it: the bytes
 /// from there are a column themselves. Returns the start of a column that has sections.
-pub(crate) fn settled(bytes: &[u8], max_values: usize) -> Result<(usize, usize), ColumnError> {
+pub(crate) fn last_restart(bytes: &[u8], max_values: usize) -> Result<(usize, usize), ColumnError> {
     let mut pieces = Pieces::new(bytes);
     let mut budget = Budget::new(max_values);
     let (mut at, mut before, mut count) = (0, 0, 0);
@@ -117,13 +117,13 @@ pub(crate) fn settled(bytes: &[u8], max_values: usize) -> Result<(usize, usize),
 
 /// The pieces of a column that was surveyed and has no sections.
 #[derive(Debug, Clone)]
-struct Flat<'a>(Pieces<'a>);
+struct FlatPieces<'a>(Pieces<'a>);
 
-impl<'a> Iterator for Flat<'a> {
-    type Item = Placed<'a>;
+impl<'a> Iterator for FlatPieces<'a> {
+    type Item = PieceAt<'a>;
 
     #[inline]
-    fn next(&mut self) -> Option<Placed<'a>> {
+    fn next(&mut self) -> Option<PieceAt<'a>> {
         let offset = self.0.offset();
         match self.0.next() {
             Ok(Piece::End) | Err(_) => None,
@@ -159,15 +159,15 @@ struct Survey {
     count: usize,
     literals: usize,
     /// The type of all literals with a vector form, if there is only one.
-    typed: Option<u8>,
+    vector_type: Option<u8>,
     /// Literals of two such types.
-    several: bool,
+    mixed_vector_types: bool,
     /// Literals of other types.
-    coded: bool,
+    has_coded: bool,
     /// All words only repeat.
-    still: bool,
+    repeats_only: bool,
     /// The first piece is a literal.
-    starts: bool,
+    starts_with_literal: bool,
 }
 
 impl Default for Survey {
@@ -175,17 +175,17 @@ impl Default for Survey {
         Survey {
             count: 0,
             literals: 0,
-            typed: None,
-            several: false,
-            coded: false,
-            still: true,
-            starts: false,
+            vector_type: None,
+            mixed_vector_types: false,
+            has_coded: false,
+            repeats_only: true,
+            starts_with_literal: false,
         }
     }
 }
 
 impl Survey {
-    fn of(pieces: &[Placed<'_>], budget: &mut Budget) -> Result<Self, ColumnError> {
+    fn of(pieces: &[PieceAt<'_>], budget: &mut Budget) -> Result<Self, ColumnError> {
         let mut survey = Survey::default();
         for (offset, piece) in pieces {
             survey.add(*offset, piece, budget)?;
@@ -205,12 +205,12 @@ impl Survey {
         match piece {
             Piece::Block { words, .. } => {
                 let moves = |word: u64| word >> 4 != 0 && simple8b::repeat_count(word).is_none();
-                if self.still && pieces::words(words).any(moves) {
-                    self.still = false;
+                if self.repeats_only && pieces::words(words).any(moves) {
+                    self.repeats_only = false;
                 }
             }
             Piece::Literal(value) => {
-                self.starts |= self.count == 0;
+                self.starts_with_literal |= self.count == 0;
                 self.literals += 1;
                 self.note(value.tag);
             }
@@ -222,11 +222,11 @@ impl Survey {
 
     fn note(&mut self, tag: u8) {
         if !has_vector(tag) {
-            self.coded = true;
-        } else if self.typed.is_none() {
-            self.typed = Some(tag);
-        } else if self.typed != Some(tag) {
-            self.several = true;
+            self.has_coded = true;
+        } else if self.vector_type.is_none() {
+            self.vector_type = Some(tag);
+        } else if self.vector_type != Some(tag) {
+            self.mixed_vector_types = true;
         }
     }
 }
@@ -247,8 +247,8 @@ fn has_vector(tag: u8) -> bool {
 
 /// Decodes literals and blocks after `base`, which is not part of the result.
 fn decode_run<'a>(
-    pieces: impl Iterator<Item = Placed<'a>> + Clone,
-    base: Option<Raw<'a>>,
+    pieces: impl Iterator<Item = PieceAt<'a>> + Clone,
+    base: Option<RawRef<'a>>,
     survey: &Survey,
     budget: &mut Budget,
 ) -> Result<ColumnBlock, ColumnError> {
@@ -257,13 +257,13 @@ fn decode_run<'a>(
         survey.note(base.tag);
     }
     let count = survey.count;
-    if survey.still
-        && let Some(block) = decode_still(pieces.clone(), base, &survey)?
+    if survey.repeats_only
+        && let Some(block) = decode_repeats(pieces.clone(), base, &survey)?
     {
         return Ok(block);
     }
-    let mixed = survey.several || (survey.coded && survey.typed.is_some());
-    let each = match survey.typed {
+    let mixed = survey.mixed_vector_types || (survey.has_coded && survey.vector_type.is_some());
+    let each = match survey.vector_type {
         Some(_) if !mixed => 8,
         None => 4,
         _ => size_of::<Value>(),
@@ -272,22 +272,22 @@ fn decode_run<'a>(
     if mixed {
         return decode_mixed(pieces.collect(), base, budget);
     }
-    let Some(tag) = survey.typed else {
+    let Some(tag) = survey.vector_type else {
         return codes::decode(pieces, base, count);
     };
     use numbers::{DoubleMap, IdMap, direct, mapped};
     let (data, presence) = match tag {
         tag::INT32 => {
-            let low = |raw: Raw<'_>| i32::from_le_bytes(raw.array());
+            let low = |raw: RawRef<'_>| i32::from_le_bytes(raw.array());
             let (values, presence) = direct::<i32, false>(pieces, base, count, low)?;
             (BlockData::Int32(values), presence)
         }
         tag::INT64 => {
-            let (values, presence) = direct::<i64, false>(pieces, base, count, Raw::to_int)?;
+            let (values, presence) = direct::<i64, false>(pieces, base, count, RawRef::to_int)?;
             (BlockData::Int64(values), presence)
         }
         tag::DATE => {
-            let (values, presence) = direct::<i64, true>(pieces, base, count, Raw::to_int)?;
+            let (values, presence) = direct::<i64, true>(pieces, base, count, RawRef::to_int)?;
             (BlockData::DateTime(values), presence)
         }
         tag::TIMESTAMP => {
@@ -313,13 +313,13 @@ fn decode_run<'a>(
 }
 
 /// Decodes a run in which every value repeats: one value, or all missing. `None` for other runs.
-fn decode_still<'a>(
-    pieces: impl Iterator<Item = Placed<'a>>,
-    base: Option<Raw<'a>>,
+fn decode_repeats<'a>(
+    pieces: impl Iterator<Item = PieceAt<'a>>,
+    base: Option<RawRef<'a>>,
     survey: &Survey,
 ) -> Result<Option<ColumnBlock>, ColumnError> {
     let one = match base {
-        None => survey.literals == 0 || (survey.literals == 1 && survey.starts),
+        None => survey.literals == 0 || (survey.literals == 1 && survey.starts_with_literal),
         Some(_) => survey.literals == 0,
     };
     if !one {
@@ -342,7 +342,7 @@ fn decode_still<'a>(
 }
 
 /// Returns the scale of a block after `last`; an error if it cannot follow.
-fn check_scale(control: u8, last: Option<Raw<'_>>, offset: usize) -> Result<Scale, ColumnError> {
+fn check_scale(control: u8, last: Option<RawRef<'_>>, offset: usize) -> Result<Scale, ColumnError> {
     let error = ColumnError::InvalidScale { offset };
     let scale = Scale::from_control(control).ok_or(error.clone())?;
     match last {
@@ -356,22 +356,22 @@ fn check_scale(control: u8, last: Option<Raw<'_>>, offset: usize) -> Result<Scal
 }
 
 /// Converts a stored value to a [`Value`].
-pub(crate) fn to_value(raw: Raw<'_>, offset: usize) -> Result<Value, ColumnError> {
+pub(crate) fn to_value(raw: RawRef<'_>, offset: usize) -> Result<Value, ColumnError> {
     let value = decode_value(raw.tag, raw.bytes).ok_or(ColumnError::InvalidUtf8 { offset })?;
     Ok(value.to_value())
 }
 
-/// Decodes a run with values of several types: splits it where the type changes.
+/// Decodes a run with values of mixed_vector_types types: splits it where the type changes.
 fn decode_mixed<'a>(
-    pieces: Vec<Placed<'a>>,
-    mut base: Option<Raw<'a>>,
+    pieces: Vec<PieceAt<'a>>,
+    mut base: Option<RawRef<'a>>,
     budget: &mut Budget,
 ) -> Result<ColumnBlock, ColumnError> {
     let mut values = Vec::new();
     let mut rest = pieces.as_slice();
     while !rest.is_empty() {
         let mut tag = base.map(|base| base.tag);
-        let changes = |(_, piece): &Placed<'_>| match piece {
+        let changes = |(_, piece): &PieceAt<'_>| match piece {
             Piece::Literal(literal) => *tag.get_or_insert(literal.tag) != literal.tag,
             _ => false,
         };
@@ -423,7 +423,7 @@ fn decode_segments(bytes: &[u8], mut budget: Budget) -> Result<ColumnBlock, Colu
             let survey = Survey::of(&run, &mut budget)?;
             let mut stored = Vec::new();
             write_value(&mut stored, base.as_ref());
-            let last = Raw {
+            let last = RawRef {
                 tag: base.type_code(),
                 bytes: &stored,
             };
@@ -449,7 +449,7 @@ fn walk_section<'a>(
     start: usize,
     pieces: &mut Pieces<'a>,
     budget: &mut Budget,
-    mut give: impl FnMut(usize, Placed<'a>),
+    mut give: impl FnMut(usize, PieceAt<'a>),
 ) -> Result<usize, ColumnError> {
     let mut queue: BinaryHeap<_> = (0..streams).map(|at| Reverse((0_usize, at))).collect();
     loop {
@@ -473,7 +473,7 @@ fn walk_section<'a>(
             piece => {
                 let count = values.saturating_add(values_in(offset, &piece)?);
                 budget.values_again().take_values(count)?;
-                budget.take_bytes(size_of::<Placed<'_>>())?;
+                budget.take_bytes(size_of::<PieceAt<'_>>())?;
                 give(at, (offset, piece));
                 queue.push(Reverse((count, at)));
             }
@@ -488,8 +488,8 @@ fn decode_section<'a>(
     budget: &mut Budget,
     values: &mut Vec<Value>,
 ) -> Result<(), ColumnError> {
-    let leaves: Vec<Raw<'a>> = reference.leaves().collect();
-    let mut streams: Vec<Vec<Placed<'a>>> = vec![Vec::new(); leaves.len()];
+    let leaves: Vec<RawRef<'a>> = reference.leaves().collect();
+    let mut streams: Vec<Vec<PieceAt<'a>>> = vec![Vec::new(); leaves.len()];
     let give = |at: usize, piece| {
         if let Some(stream) = streams.get_mut(at) {
             stream.push(piece);

@@ -12,23 +12,23 @@
 //! at each literal, since a literal may change the meaning of sums (type, size, subtype); the
 //! dictionary is kept.
 
-use super::blocks::{Placed, to_value};
+use super::blocks::{PieceAt, to_value};
 use super::delta::{is_wide, unzigzag, unzigzag_wide, wide_from_int, wide_to_int};
 use super::element::tag;
 use super::error::ColumnError;
 use super::pieces::{self, Piece};
-use super::simple8b::{self, Shape};
-use super::stream::Raw;
+use super::simple8b::{self, WordShape};
+use super::stream::RawRef;
 use crate::block::{BlockData, ColumnBlock, Interner, PresenceBuilder};
 use crate::value::Value;
 
 /// Entries in the table from sums to codes.
-const SEEN_MAX: usize = 256;
+const CACHED_SUMS_MAX: usize = 256;
 
 /// Decodes a run of `count` values into codes.
 pub(crate) fn decode<'a>(
-    pieces: impl Iterator<Item = Placed<'a>>,
-    base: Option<Raw<'a>>,
+    pieces: impl Iterator<Item = PieceAt<'a>>,
+    base: Option<RawRef<'a>>,
     count: usize,
 ) -> Result<ColumnBlock, ColumnError> {
     let mut reader = CodeReader {
@@ -63,16 +63,16 @@ pub(crate) fn decode<'a>(
 }
 
 /// A sum and its code.
-type Seen = Option<(u128, u32)>;
+type CachedCode = Option<(u128, u32)>;
 
 struct CodeReader<'a> {
     /// The last literal, which defines the meaning of sums.
-    last: Option<Raw<'a>>,
+    last: Option<RawRef<'a>>,
     number: u128,
     /// Code of the last value, once it was needed.
     code: Option<u32>,
     repeat: Option<u128>,
-    seen: Vec<Seen>,
+    seen: Vec<CachedCode>,
     interner: Interner,
     values: Vec<Value>,
     codes: Vec<u32>,
@@ -80,7 +80,7 @@ struct CodeReader<'a> {
 }
 
 impl<'a> CodeReader<'a> {
-    fn literal(&mut self, literal: Raw<'a>, offset: usize) -> Result<(), ColumnError> {
+    fn literal(&mut self, literal: RawRef<'a>, offset: usize) -> Result<(), ColumnError> {
         self.last = Some(literal);
         self.number = wide_to_int(literal.tag, literal.bytes).unwrap_or(0);
         self.repeat = Some(0);
@@ -142,8 +142,8 @@ impl<'a> CodeReader<'a> {
     fn plain_word(
         &mut self,
         word: u64,
-        shape: Shape,
-        last: Raw<'_>,
+        shape: WordShape,
+        last: RawRef<'_>,
         offset: usize,
     ) -> Result<(), ColumnError> {
         let mask = u64::MAX >> (64 - u32::from(shape.bits));
@@ -160,7 +160,7 @@ impl<'a> CodeReader<'a> {
             if slot != 0 {
                 let delta = i128::from(unzigzag(slot)).cast_unsigned();
                 self.number = self.number.wrapping_add(delta);
-                let place = seen_slot(self.number);
+                let place = cache_slot(self.number);
                 code = match self.seen.get(place) {
                     Some(Some((number, code))) if *number == self.number => *code,
                     _ => self.code_of_number(last, place, offset)?,
@@ -186,13 +186,13 @@ impl<'a> CodeReader<'a> {
     }
 
     #[inline]
-    fn step(&mut self, coded: u128, last: Raw<'_>, offset: usize) -> Result<(), ColumnError> {
+    fn step(&mut self, coded: u128, last: RawRef<'_>, offset: usize) -> Result<(), ColumnError> {
         let code = if coded == 0 {
             self.last_code(offset)?
         } else {
             let delta = unzigzag_wide(coded).cast_unsigned();
             self.number = self.number.wrapping_add(delta);
-            let slot = seen_slot(self.number);
+            let slot = cache_slot(self.number);
             match self.seen.get(slot) {
                 Some(Some((number, code))) if *number == self.number => *code,
                 _ => self.code_of_number(last, slot, offset)?,
@@ -206,7 +206,7 @@ impl<'a> CodeReader<'a> {
     #[cold]
     fn code_of_number(
         &mut self,
-        last: Raw<'_>,
+        last: RawRef<'_>,
         slot: usize,
         offset: usize,
     ) -> Result<u32, ColumnError> {
@@ -217,12 +217,12 @@ impl<'a> CodeReader<'a> {
         }
         let mut bytes = Vec::new();
         wide_from_int(tag, self.number, last.bytes, &mut bytes);
-        let value = || to_value(Raw { tag, bytes: &bytes }, offset);
+        let value = || to_value(RawRef { tag, bytes: &bytes }, offset);
         let code = self
             .interner
             .code_of_bytes(tag, &bytes, &mut self.values, value)?;
         if self.seen.is_empty() {
-            self.seen.resize(SEEN_MAX, None);
+            self.seen.resize(CACHED_SUMS_MAX, None);
         }
         if let Some(seen) = self.seen.get_mut(slot) {
             *seen = Some((self.number, code));
@@ -246,7 +246,7 @@ impl<'a> CodeReader<'a> {
 
 /// Returns the table index of a sum.
 #[expect(clippy::cast_possible_truncation, reason = "a hash")]
-fn seen_slot(number: u128) -> usize {
+fn cache_slot(number: u128) -> usize {
     let folded = (number as u64) ^ ((number >> 64) as u64).rotate_left(32);
     (folded.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize
 }

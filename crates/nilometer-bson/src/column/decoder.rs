@@ -27,7 +27,7 @@ use super::error::ColumnError;
 use super::interleaved::{Reference, push_header};
 use super::pieces::{self, Piece, Pieces};
 use super::simple8b;
-use super::stream::Raw;
+use super::stream::RawRef;
 
 /// Maximum memory for the values of one column, in bytes.
 pub const MEMORY_MAX: usize = 256 << 20;
@@ -52,16 +52,16 @@ impl RawValue {
         self.tag == 0
     }
 
-    pub(crate) fn as_raw(&self) -> Raw<'_> {
-        Raw {
+    pub(crate) fn as_raw(&self) -> RawRef<'_> {
+        RawRef {
             tag: self.tag,
             bytes: &self.bytes,
         }
     }
 }
 
-impl From<Raw<'_>> for RawValue {
-    fn from(raw: Raw<'_>) -> Self {
+impl From<RawRef<'_>> for RawValue {
+    fn from(raw: RawRef<'_>) -> Self {
         RawValue {
             tag: raw.tag,
             bytes: raw.bytes.into(),
@@ -228,7 +228,7 @@ impl Default for StreamReader {
 }
 
 impl StreamReader {
-    fn from_base(base: Raw<'_>) -> Self {
+    fn from_base(base: RawRef<'_>) -> Self {
         let mut stream = StreamReader::default();
         stream.rebase(base);
         stream
@@ -242,7 +242,7 @@ impl StreamReader {
         }
     }
 
-    fn rebase(&mut self, value: Raw<'_>) {
+    fn rebase(&mut self, value: RawRef<'_>) {
         self.number = value.to_int();
         self.step = 0;
         self.wide_number = wide_to_int(value.tag, value.bytes).unwrap_or(0);

@@ -21,7 +21,7 @@ use super::decoder::decode_raw;
 use super::element::{self, tag};
 use super::error::{BsonCause, ColumnError};
 use super::objects::{self, Section};
-use super::stream::{Raw, Stream};
+use super::stream::{RawRef, StreamEncoder};
 use crate::document::write_value;
 use crate::value::{ObjectId, Timestamp, ValueRef};
 
@@ -56,17 +56,17 @@ impl ColumnDiff {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct ColumnBuilder {
-    flat: Stream,
+    flat: StreamEncoder,
     section: Option<Box<Section>>,
     count: usize,
-    described: Described,
+    described: DiffBase,
     /// Buffer for the bytes of a value being appended.
     scratch: Vec<u8>,
 }
 
 /// State of the column at the last [`ColumnBuilder::diff`].
 #[derive(Debug, Clone, Default)]
-struct Described {
+struct DiffBase {
     /// Number of final bytes.
     base: usize,
     /// The last control byte, its offset (from `base`), and the number of bytes after `base` before
@@ -90,7 +90,7 @@ impl ColumnBuilder {
     /// would be written here, and later diffs are relative to that.
     pub fn reopen(bytes: &[u8], max_values: usize) -> Result<Self, ColumnError> {
         let mut builder = ColumnBuilder::new();
-        let (kept, count) = blocks::settled(bytes, max_values)?;
+        let (kept, count) = blocks::last_restart(bytes, max_values)?;
         let (head, tail) = bytes.split_at(kept);
         builder.flat.blocks.bytes.extend_from_slice(head);
         builder.count = count;
@@ -166,7 +166,7 @@ impl ColumnBuilder {
             }
         }
         self.count += 1;
-        let value = Raw { tag, bytes };
+        let value = RawRef { tag, bytes };
         if objects::is_interleaved(value) {
             self.append_nested(value);
         } else {
@@ -253,7 +253,7 @@ impl ColumnBuilder {
 
     /// Returns the stream for values that are not interleaved; ends an open section.
     #[inline]
-    fn scalars(&mut self) -> &mut Stream {
+    fn scalars(&mut self) -> &mut StreamEncoder {
         if self.section.is_some() {
             self.close_section();
         }
@@ -267,7 +267,7 @@ impl ColumnBuilder {
         }
     }
 
-    fn append_nested(&mut self, value: Raw<'_>) {
+    fn append_nested(&mut self, value: RawRef<'_>) {
         if let Some(section) = &mut self.section {
             if section.root() == value.tag && section.append(value.bytes, &mut self.flat) {
                 return;
@@ -316,9 +316,9 @@ impl ColumnBuilder {
             None => self.flat.blocks.open(),
         };
         let Some(open) = open.map(|open| open - from) else {
-            self.described = Described {
+            self.described = DiffBase {
                 base: from + held,
-                ..Described::default()
+                ..DiffBase::default()
             };
             return ColumnDiff {
                 offset: from,
@@ -338,7 +338,7 @@ impl ColumnBuilder {
         } else {
             (last, last_at - open)
         };
-        self.described = Described {
+        self.described = DiffBase {
             base: from + open,
             control: Some(control),
             len: held - open,

@@ -17,14 +17,14 @@ use super::decoder::Budget;
 use super::element::{self, Element, Elements, tag};
 use super::error::ColumnError;
 use super::pieces::{SECTION_ARRAYS, SECTION_LEGACY};
-use super::stream::Raw;
+use super::stream::RawRef;
 
 /// Memory of one stream decoder, without its values.
 const STREAM_BYTES: usize = 256;
 
 /// One step in writing a document.
 #[derive(Debug, Clone, Copy)]
-enum Step<'a> {
+enum WriteStep<'a> {
     /// Writes the next stream's value under this name.
     Leaf(Element<'a>),
     /// Starts a sub-document, which is dropped if it stays empty.
@@ -39,7 +39,7 @@ enum Step<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Reference<'a> {
     root: u8,
-    steps: Vec<Step<'a>>,
+    steps: Vec<WriteStep<'a>>,
 }
 
 impl<'a> Reference<'a> {
@@ -53,7 +53,7 @@ impl<'a> Reference<'a> {
     ) -> Result<Self, ColumnError> {
         let mut steps = Vec::new();
         plan(document, kind == SECTION_LEGACY, &mut steps, budget)?;
-        if !steps.iter().any(|step| matches!(step, Step::Leaf(_))) {
+        if !steps.iter().any(|step| matches!(step, WriteStep::Leaf(_))) {
             return Err(ColumnError::NoStreams { offset });
         }
         let root = if kind == SECTION_ARRAYS {
@@ -70,9 +70,9 @@ impl<'a> Reference<'a> {
     }
 
     /// Returns the values that the streams start from, in order.
-    pub(crate) fn leaves(&self) -> impl Iterator<Item = Raw<'a>> + '_ {
+    pub(crate) fn leaves(&self) -> impl Iterator<Item = RawRef<'a>> + '_ {
         self.steps.iter().filter_map(|step| match step {
-            Step::Leaf(element) => Some(Raw {
+            WriteStep::Leaf(element) => Some(RawRef {
                 tag: element.tag,
                 bytes: element.value,
             }),
@@ -89,18 +89,18 @@ impl<'a> Reference<'a> {
         let mut open = Vec::new();
         for step in &self.steps {
             match step {
-                Step::Leaf(element) => write(element.name, &mut out),
-                Step::Begin(element) => {
+                WriteStep::Leaf(element) => write(element.name, &mut out),
+                WriteStep::Begin(element) => {
                     let start = out.len();
                     push_header(element.tag, element.name, &mut out);
                     open.push((start, out.len()));
                     out.extend_from_slice(&[0; 4]);
                 }
-                Step::Empty(element) => {
+                WriteStep::Empty(element) => {
                     push_header(element.tag, element.name, &mut out);
                     out.extend_from_slice(element.value);
                 }
-                Step::End => {
+                WriteStep::End => {
                     if let Some((start, content)) = open.pop() {
                         if out.len() == content + 4 {
                             out.truncate(start);
@@ -122,20 +122,20 @@ impl<'a> Reference<'a> {
 fn plan<'a>(
     document: &'a [u8],
     legacy: bool,
-    steps: &mut Vec<Step<'a>>,
+    steps: &mut Vec<WriteStep<'a>>,
     budget: &mut Budget,
 ) -> Result<(), ColumnError> {
     for element in Elements::new(document) {
         budget.take_bytes(STREAM_BYTES)?;
         let enter = element.tag == tag::OBJECT || (element.tag == tag::ARRAY && !legacy);
         if !enter {
-            steps.push(Step::Leaf(element));
+            steps.push(WriteStep::Leaf(element));
         } else if element::is_empty_document(element.value) {
-            steps.push(Step::Empty(element));
+            steps.push(WriteStep::Empty(element));
         } else {
-            steps.push(Step::Begin(element));
+            steps.push(WriteStep::Begin(element));
             plan(element.value, legacy, steps, budget)?;
-            steps.push(Step::End);
+            steps.push(WriteStep::End);
         }
     }
     Ok(())

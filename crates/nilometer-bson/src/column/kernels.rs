@@ -1,6 +1,6 @@
 //! Inner loops: one word to a run of running sums.
 //!
-//! [`Sums::word`] checks selector and extension once and then runs the loop for that shape; the
+//! [`RunningSums::word`] checks selector and extension once and then runs the loop for that shape; the
 //! loop has no branch per value. The common cases are shorter still:
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //! No missing slot means no field of the word is all ones. With `x` the inverted slots, `L` the lowest bit of each and `H`
 //! the highest, that is `(x − L) & !x & H == 0`: subtracting borrows through a field exactly if it is zero.
 
-use super::simple8b::{self, Shape};
+use super::simple8b::{self, WordShape};
 use crate::block::PresenceBuilder;
 
 /// Maximum number of slots in a word.
@@ -22,12 +22,12 @@ pub(crate) const SLOTS_MAX: usize = 60;
 pub(crate) const MISSING: u64 = u64::MAX;
 
 /// The integer type of sums: i64, or i32 where only the low half is needed.
-pub(crate) trait Number: Copy + Default {
+pub(crate) trait SumInteger: Copy + Default {
     fn plus(self, other: Self) -> Self;
     fn times(self, count: usize) -> Self;
     fn unzigzag(coded: u64) -> Self;
     /// Returns `self` if `keep`, else 0.
-    fn only_if(self, keep: bool) -> Self;
+    fn masked(self, keep: bool) -> Self;
     fn is_zero(self) -> bool;
 }
 
@@ -38,7 +38,7 @@ macro_rules! number {
             clippy::cast_possible_wrap,
             reason = "sums wrap in the width of the type"
         )]
-        impl Number for $type {
+        impl SumInteger for $type {
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 self.wrapping_add(other)
@@ -55,7 +55,7 @@ macro_rules! number {
             }
 
             #[inline(always)]
-            fn only_if(self, keep: bool) -> Self {
+            fn masked(self, keep: bool) -> Self {
                 self & (keep as $type).wrapping_neg()
             }
 
@@ -72,15 +72,15 @@ number!(i64);
 
 /// Output of a decoder: a slice filled from the front.
 #[derive(Debug)]
-pub(crate) struct Out<'a, T> {
+pub(crate) struct DecodeOutput<'a, T> {
     rest: &'a mut [T],
     at: usize,
 }
 
-impl<'a, T: Copy> Out<'a, T> {
+impl<'a, T: Copy> DecodeOutput<'a, T> {
     /// Creates an output that starts at position `at`.
     pub(crate) fn new(values: &'a mut [T], at: usize) -> Self {
-        Out { rest: values, at }
+        DecodeOutput { rest: values, at }
     }
 
     /// Returns the number of values written.
@@ -123,7 +123,7 @@ impl<'a, T: Copy> Out<'a, T> {
 
 /// Decoding state of one stream of numbers. `SECOND`: deltas are second-order differences.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sums<T, const SECOND: bool> {
+pub(crate) struct RunningSums<T, const SECOND: bool> {
     pub(crate) number: T,
     step: T,
     /// The previous slot, [`MISSING`] for a missing one.
@@ -152,10 +152,10 @@ fn any_missing<const N: usize, const BITS: usize>(slots: u64) -> bool {
     inverted.wrapping_sub(low) & slots & high != 0
 }
 
-impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
+impl<T: SumInteger, const SECOND: bool> RunningSums<T, SECOND> {
     /// Creates the state after a literal.
     pub(crate) fn after(number: T) -> Self {
-        Sums {
+        RunningSums {
             number,
             step: T::default(),
             repeat: 0,
@@ -201,7 +201,12 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
     ///
     /// Long because it has one arm per shape: the table of selectors as code.
     #[inline]
-    pub(crate) fn word(&mut self, word: u64, out: &mut Out<'_, T>, presence: &mut PresenceBuilder) {
+    pub(crate) fn word(
+        &mut self,
+        word: u64,
+        out: &mut DecodeOutput<'_, T>,
+        presence: &mut PresenceBuilder,
+    ) {
         match word & 0xFF {
             0x07 => self.plain::<8, 7, 8>(word, out, presence),
             0x17 => self.extended::<9, 2, 4, 1>(word, out, presence),
@@ -249,7 +254,7 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
     fn plain<const N: usize, const BITS: usize, const START: usize>(
         &mut self,
         word: u64,
-        out: &mut Out<'_, T>,
+        out: &mut DecodeOutput<'_, T>,
         presence: &mut PresenceBuilder,
     ) {
         let mask = u64::MAX >> (64 - BITS);
@@ -279,7 +284,7 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
     fn extended<const N: usize, const VALUE: usize, const COUNT: usize, const UNIT: u32>(
         &mut self,
         word: u64,
-        out: &mut Out<'_, T>,
+        out: &mut DecodeOutput<'_, T>,
         presence: &mut PresenceBuilder,
     ) {
         let bits = VALUE + COUNT;
@@ -308,13 +313,13 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
     fn word_with_missing(
         &mut self,
         word: u64,
-        out: &mut Out<'_, T>,
+        out: &mut DecodeOutput<'_, T>,
         presence: &mut PresenceBuilder,
     ) {
         let Some(shape) = simple8b::shape(word) else {
             return;
         };
-        let Shape { slots, bits, .. } = shape;
+        let WordShape { slots, bits, .. } = shape;
         let mask = u64::MAX >> (64 - u32::from(bits));
         let count_mask = (1 << shape.count_bits) - 1;
         let mut rest = word >> shape.start;
@@ -332,10 +337,10 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
                 MISSING
             };
             missing |= u64::from(!there) << slot;
-            let delta = T::unzigzag(coded).only_if(there);
+            let delta = T::unzigzag(coded).masked(there);
             if SECOND {
                 self.step = self.step.plus(delta);
-                self.number = self.number.plus(self.step.only_if(there));
+                self.number = self.number.plus(self.step.masked(there));
             } else {
                 self.number = self.number.plus(delta);
             }
@@ -359,7 +364,7 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
     pub(crate) fn repeated(
         &mut self,
         count: usize,
-        out: &mut Out<'_, T>,
+        out: &mut DecodeOutput<'_, T>,
         presence: &mut PresenceBuilder,
     ) {
         if self.repeat == MISSING {
@@ -383,7 +388,7 @@ impl<T: Number, const SECOND: bool> Sums<T, SECOND> {
 
 /// Writes numbers `step` apart, starting one step after `number`.
 #[inline(always)]
-fn series<T: Number>(number: &mut T, step: T, values: &mut [T]) {
+fn series<T: SumInteger>(number: &mut T, step: T, values: &mut [T]) {
     const LANES: usize = 8;
     let mut lanes = [T::default(); LANES];
     for (lane, value) in lanes.iter_mut().enumerate() {

@@ -58,7 +58,7 @@ pub use packed::{decode_packed, pack, pack_built, pack_numbers, unpack};
 
 /// Access to Simple-8b words for tests.
 #[doc(hidden)]
-pub mod words_alone {
+pub mod test_words {
     use super::simple8b;
     use super::words::{Unsigned, WordBuilder};
 

@@ -6,38 +6,38 @@
 
 use std::cell::Cell;
 
-use super::blocks::Placed;
+use super::blocks::PieceAt;
 use super::delta::{Scale, object_id_from_int};
 use super::error::ColumnError;
-use super::kernels::{MISSING, Number, Out, SLOTS_MAX, Sums};
+use super::kernels::{DecodeOutput, MISSING, RunningSums, SLOTS_MAX, SumInteger};
 use super::pieces::{self, Piece};
 use super::simple8b;
-use super::stream::Raw;
+use super::stream::RawRef;
 use crate::block::{Presence, PresenceBuilder};
 use crate::value::{ObjectId, Timestamp};
 
 /// Values of a run, and which of them are present.
-type Vector<T> = (Vec<T>, Option<Presence>);
+type TypedVector<T> = (Vec<T>, Option<Presence>);
 
 /// Control bytes of blocks without a decimal scale.
 const UNSCALED: u8 = 0x80;
 
 /// Decodes a run of `count` values that are equal to their sums.
-pub(crate) fn direct<'a, T: Number, const SECOND: bool>(
-    pieces: impl Iterator<Item = Placed<'a>>,
-    base: Option<Raw<'a>>,
+pub(crate) fn direct<'a, T: SumInteger, const SECOND: bool>(
+    pieces: impl Iterator<Item = PieceAt<'a>>,
+    base: Option<RawRef<'a>>,
     count: usize,
-    number: impl Fn(Raw<'a>) -> T,
-) -> Result<Vector<T>, ColumnError> {
+    number: impl Fn(RawRef<'a>) -> T,
+) -> Result<TypedVector<T>, ColumnError> {
     let mut values = vec![T::default(); count];
-    let mut out = Out::new(&mut values, 0);
+    let mut out = DecodeOutput::new(&mut values, 0);
     let mut presence = PresenceBuilder::new(count);
-    let mut sums = base.map(|base| Sums::<T, SECOND>::after(number(base)));
+    let mut sums = base.map(|base| RunningSums::<T, SECOND>::after(number(base)));
     for (offset, piece) in pieces {
         match piece {
             Piece::Literal(literal) => {
                 let first = number(literal);
-                sums = Some(Sums::after(first));
+                sums = Some(RunningSums::after(first));
                 out.push(first);
             }
             Piece::Block { control, words } => {
@@ -62,19 +62,23 @@ pub(crate) fn direct<'a, T: Number, const SECOND: bool>(
 }
 
 /// Skips a block before any literal: all its values are missing.
-fn skip_block<T: Copy>(words: &[u8], out: &mut Out<'_, T>, presence: &mut PresenceBuilder) {
+fn skip_block<T: Copy>(
+    words: &[u8],
+    out: &mut DecodeOutput<'_, T>,
+    presence: &mut PresenceBuilder,
+) {
     let count = pieces::words(words).map(simple8b::value_count).sum();
     presence.clear_range(out.at(), count);
     out.take(count);
 }
 
 /// Conversion from the sums of a stream to values of a type.
-pub(crate) trait Map {
+pub(crate) trait SumMap {
     /// The value type.
     type Value: Copy + Default;
 
     /// Returns the value of a literal, and the integer that sums continue from.
-    fn literal(&mut self, literal: Raw<'_>) -> (Self::Value, i64);
+    fn literal(&mut self, literal: RawRef<'_>) -> (Self::Value, i64);
 
     /// Starts a block: returns the integer to continue from, given the last one.
     fn block(&mut self, control: u8, number: i64, offset: usize) -> Result<i64, ColumnError> {
@@ -98,21 +102,21 @@ pub(crate) trait Map {
 }
 
 /// Decodes a run of `count` values that are converted from sums.
-pub(crate) fn mapped<'a, M: Map, const SECOND: bool>(
+pub(crate) fn mapped<'a, M: SumMap, const SECOND: bool>(
     mut map: M,
-    pieces: impl Iterator<Item = Placed<'a>>,
-    base: Option<Raw<'a>>,
+    pieces: impl Iterator<Item = PieceAt<'a>>,
+    base: Option<RawRef<'a>>,
     count: usize,
-) -> Result<Vector<M::Value>, ColumnError> {
+) -> Result<TypedVector<M::Value>, ColumnError> {
     let mut values = vec![M::Value::default(); count];
-    let mut out = Out::new(&mut values, 0);
+    let mut out = DecodeOutput::new(&mut values, 0);
     let mut presence = PresenceBuilder::new(count);
-    let mut sums = base.map(|base| Sums::<i64, SECOND>::after(map.literal(base).1));
+    let mut sums = base.map(|base| RunningSums::<i64, SECOND>::after(map.literal(base).1));
     for (offset, piece) in pieces {
         match piece {
             Piece::Literal(literal) => {
                 let (value, number) = map.literal(literal);
-                sums = Some(Sums::after(number));
+                sums = Some(RunningSums::after(number));
                 out.push(value);
             }
             Piece::Block { control, words } => match &mut sums {
@@ -131,11 +135,11 @@ pub(crate) fn mapped<'a, M: Map, const SECOND: bool>(
     Ok((values, presence.finish()))
 }
 
-fn mapped_block<M: Map, const SECOND: bool>(
+fn mapped_block<M: SumMap, const SECOND: bool>(
     map: &M,
     words: &[u8],
-    sums: &mut Sums<i64, SECOND>,
-    out: &mut Out<'_, M::Value>,
+    sums: &mut RunningSums<i64, SECOND>,
+    out: &mut DecodeOutput<'_, M::Value>,
     presence: &mut PresenceBuilder,
 ) {
     let mut buffer = [0_i64; SLOTS_MAX];
@@ -149,7 +153,7 @@ fn mapped_block<M: Map, const SECOND: bool>(
                 continue;
             }
             for _ in 0..count / SLOTS_MAX {
-                let mut numbers = Out::new(&mut buffer, out.at());
+                let mut numbers = DecodeOutput::new(&mut buffer, out.at());
                 sums.repeated(SLOTS_MAX, &mut numbers, presence);
                 map.values(&buffer, out.take(SLOTS_MAX));
             }
@@ -161,7 +165,7 @@ fn mapped_block<M: Map, const SECOND: bool>(
             out.fill(count, map.value(sums.number));
             continue;
         }
-        let mut numbers = Out::new(&mut buffer, out.at());
+        let mut numbers = DecodeOutput::new(&mut buffer, out.at());
         sums.word(word, &mut numbers, presence);
         map.values(&buffer, out.take(count));
     }
@@ -171,10 +175,10 @@ fn mapped_block<M: Map, const SECOND: bool>(
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Int64Map;
 
-impl Map for Int64Map {
+impl SumMap for Int64Map {
     type Value = i64;
 
-    fn literal(&mut self, literal: Raw<'_>) -> (i64, i64) {
+    fn literal(&mut self, literal: RawRef<'_>) -> (i64, i64) {
         let number = literal.to_int();
         (number, number)
     }
@@ -189,20 +193,20 @@ impl Map for Int64Map {
 #[derive(Debug, Default)]
 pub(crate) struct ShortMap {
     /// Not 0 once a value did not fit.
-    lost: Cell<i64>,
+    overflow: Cell<i64>,
 }
 
 impl ShortMap {
     /// True if all values did fit.
     pub(crate) fn fits(&self) -> bool {
-        self.lost.get() == 0
+        self.overflow.get() == 0
     }
 }
 
-impl Map for ShortMap {
+impl SumMap for ShortMap {
     type Value = i16;
 
-    fn literal(&mut self, literal: Raw<'_>) -> (i16, i64) {
+    fn literal(&mut self, literal: RawRef<'_>) -> (i16, i64) {
         let number = literal.to_int();
         (self.value(number), number)
     }
@@ -210,18 +214,19 @@ impl Map for ShortMap {
     #[inline]
     fn value(&self, number: i64) -> i16 {
         let short = number as i16;
-        self.lost.set(self.lost.get() | number ^ i64::from(short));
+        self.overflow
+            .set(self.overflow.get() | number ^ i64::from(short));
         short
     }
 
     #[inline]
     fn values(&self, numbers: &[i64], values: &mut [i16]) {
-        let mut lost = 0;
+        let mut overflow = 0;
         for (value, number) in values.iter_mut().zip(numbers) {
             *value = *number as i16;
-            lost |= number ^ i64::from(*value);
+            overflow |= number ^ i64::from(*value);
         }
-        self.lost.set(self.lost.get() | lost);
+        self.overflow.set(self.overflow.get() | overflow);
     }
 }
 
@@ -229,10 +234,10 @@ impl Map for ShortMap {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Int32Map;
 
-impl Map for Int32Map {
+impl SumMap for Int32Map {
     type Value = i32;
 
-    fn literal(&mut self, literal: Raw<'_>) -> (i32, i64) {
+    fn literal(&mut self, literal: RawRef<'_>) -> (i32, i64) {
         let number = literal.to_int();
         (self.value(number), number)
     }
@@ -247,10 +252,10 @@ impl Map for Int32Map {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DoubleMap(pub(crate) Scale);
 
-impl Map for DoubleMap {
+impl SumMap for DoubleMap {
     type Value = f64;
 
-    fn literal(&mut self, literal: Raw<'_>) -> (f64, i64) {
+    fn literal(&mut self, literal: RawRef<'_>) -> (f64, i64) {
         self.0 = Scale::Memory;
         (f64::from_le_bytes(literal.array()), literal.to_int())
     }
@@ -297,10 +302,10 @@ impl Map for DoubleMap {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BoolMap;
 
-impl Map for BoolMap {
+impl SumMap for BoolMap {
     type Value = bool;
 
-    fn literal(&mut self, literal: Raw<'_>) -> (bool, i64) {
+    fn literal(&mut self, literal: RawRef<'_>) -> (bool, i64) {
         let number = literal.to_int();
         (number != 0, number)
     }
@@ -315,10 +320,10 @@ impl Map for BoolMap {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TimestampMap;
 
-impl Map for TimestampMap {
+impl SumMap for TimestampMap {
     type Value = Timestamp;
 
-    fn literal(&mut self, literal: Raw<'_>) -> (Timestamp, i64) {
+    fn literal(&mut self, literal: RawRef<'_>) -> (Timestamp, i64) {
         let number = literal.to_int();
         (self.value(number), number)
     }
@@ -333,10 +338,10 @@ impl Map for TimestampMap {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IdMap(pub(crate) ObjectId);
 
-impl Map for IdMap {
+impl SumMap for IdMap {
     type Value = ObjectId;
 
-    fn literal(&mut self, literal: Raw<'_>) -> (ObjectId, i64) {
+    fn literal(&mut self, literal: RawRef<'_>) -> (ObjectId, i64) {
         self.0 = ObjectId(literal.array());
         (self.0, literal.to_int())
     }

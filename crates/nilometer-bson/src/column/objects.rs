@@ -20,7 +20,7 @@ use std::collections::BinaryHeap;
 use super::element::{self, Element, Elements, tag};
 use super::pieces::{self, Piece, Pieces, SECTION_ARRAYS, SECTION_OBJECTS};
 use super::simple8b;
-use super::stream::{Raw, Stream};
+use super::stream::{RawRef, StreamEncoder};
 
 /// The empty document, collected for a missing value.
 const EMPTY: &[u8] = &[5, 0, 0, 0, 0];
@@ -31,15 +31,18 @@ pub(crate) struct Section {
     /// Type of its values: object or array.
     root: u8,
     reference: Vec<u8>,
-    state: State,
+    state: SectionState,
 }
 
 #[derive(Debug, Clone)]
-enum State {
+enum SectionState {
     /// Values collected so far, and their size.
-    Collecting { held: Vec<Vec<u8>>, bytes: usize },
+    Collecting {
+        collected: Vec<Vec<u8>>,
+        bytes: usize,
+    },
     /// One stream per leaf of the reference.
-    Running(Vec<Stream>),
+    Running(Vec<StreamEncoder>),
 }
 
 impl Section {
@@ -48,8 +51,8 @@ impl Section {
         Section {
             root,
             reference: value.to_vec(),
-            state: State::Collecting {
-                held: vec![value.to_vec()],
+            state: SectionState::Collecting {
+                collected: vec![value.to_vec()],
                 bytes: value.len(),
             },
         }
@@ -64,14 +67,14 @@ impl Section {
     pub(crate) fn size_bytes(&self) -> usize {
         match &self.state {
             // Deltas and repeats take a fraction of the collected bytes.
-            State::Collecting { bytes, .. } => self.reference.len() + bytes / 8,
-            State::Running(streams) => streams.iter().map(Stream::size_bytes).sum(),
+            SectionState::Collecting { bytes, .. } => self.reference.len() + bytes / 8,
+            SectionState::Running(streams) => streams.iter().map(StreamEncoder::size_bytes).sum(),
         }
     }
 
     /// Adds a value. False if it does not fit this section, which must then be closed.
-    pub(crate) fn append(&mut self, value: &[u8], flat: &mut Stream) -> bool {
-        if let State::Collecting { held, bytes } = &mut self.state {
+    pub(crate) fn append(&mut self, value: &[u8], flat: &mut StreamEncoder) -> bool {
+        if let SectionState::Collecting { collected, bytes } = &mut self.state {
             let mut leaves = 0_usize;
             if !walk(&self.reference, value, &mut |_| leaves += 1) {
                 match merge(&self.reference, value) {
@@ -79,14 +82,14 @@ impl Section {
                     None => return false,
                 }
             }
-            if leaves * 2 >= held.len() {
+            if leaves * 2 >= collected.len() {
                 *bytes += value.len();
-                held.push(value.to_vec());
+                collected.push(value.to_vec());
                 return true;
             }
             self.settle(flat);
         }
-        let State::Running(streams) = &mut self.state else {
+        let SectionState::Running(streams) = &mut self.state else {
             return false;
         };
         if !walk(&self.reference, value, &mut |_| ()) {
@@ -102,18 +105,18 @@ impl Section {
             return false;
         }
         match &mut self.state {
-            State::Collecting { held, .. } => held.push(EMPTY.to_vec()),
-            State::Running(streams) => streams.iter_mut().for_each(Stream::skip),
+            SectionState::Collecting { collected, .. } => collected.push(EMPTY.to_vec()),
+            SectionState::Running(streams) => streams.iter_mut().for_each(StreamEncoder::skip),
         }
         true
     }
 
     /// Writes the reference and starts the streams with the collected values.
-    fn settle(&mut self, flat: &mut Stream) {
-        let State::Collecting { held, .. } = &mut self.state else {
+    fn settle(&mut self, flat: &mut StreamEncoder) {
+        let SectionState::Collecting { collected, .. } = &mut self.state else {
             return;
         };
-        let held = std::mem::take(held);
+        let collected = std::mem::take(collected);
         let kind = if self.root == tag::ARRAY {
             SECTION_ARRAYS
         } else {
@@ -123,21 +126,21 @@ impl Section {
         flat.blocks.bytes.extend_from_slice(&self.reference);
         let mut streams = Vec::new();
         for_each_leaf(&self.reference, &mut |leaf| {
-            streams.push(Stream::from_base(raw(&leaf)));
+            streams.push(StreamEncoder::from_base(raw(&leaf)));
         });
-        for value in &held {
+        for value in &collected {
             append_leaves(&mut streams, &self.reference, value);
         }
-        self.state = State::Running(streams);
+        self.state = SectionState::Running(streams);
     }
 
     /// Ends the section: writes the pieces of all streams and the end byte.
-    pub(crate) fn close(mut self, flat: &mut Stream) {
+    pub(crate) fn close(mut self, flat: &mut StreamEncoder) {
         self.settle(flat);
-        let State::Running(mut streams) = self.state else {
+        let SectionState::Running(mut streams) = self.state else {
             return;
         };
-        streams.iter_mut().for_each(Stream::flush);
+        streams.iter_mut().for_each(StreamEncoder::flush);
         let mut readers: Vec<_> = streams
             .iter()
             .map(|stream| Pieces::new(&stream.blocks.bytes))
@@ -170,7 +173,7 @@ fn value_count(piece: &Piece<'_>) -> usize {
     }
 }
 
-fn append_leaves(streams: &mut [Stream], reference: &[u8], value: &[u8]) {
+fn append_leaves(streams: &mut [StreamEncoder], reference: &[u8], value: &[u8]) {
     let mut streams = streams.iter_mut();
     walk(reference, value, &mut |leaf| {
         if let Some(stream) = streams.next() {
@@ -182,8 +185,8 @@ fn append_leaves(streams: &mut [Stream], reference: &[u8], value: &[u8]) {
     });
 }
 
-fn raw<'a>(element: &Element<'a>) -> Raw<'a> {
-    Raw {
+fn raw<'a>(element: &Element<'a>) -> RawRef<'a> {
+    RawRef {
         tag: element.tag,
         bytes: element.value,
     }
@@ -213,7 +216,7 @@ pub(crate) fn holds_scalar(document: &[u8]) -> bool {
 
 /// Matches `value` against `reference` and calls `visit` once for each leaf of the reference, with
 /// the value at that place, if any. Returns false at the first mismatch.
-fn walk<'a>(reference: &[u8], value: &'a [u8], visit: &mut impl FnMut(Option<Raw<'a>>)) -> bool {
+fn walk<'a>(reference: &[u8], value: &'a [u8], visit: &mut impl FnMut(Option<RawRef<'a>>)) -> bool {
     let mut rest = Elements::new(value).peekable();
     for expected in Elements::new(reference) {
         let found = rest.next_if(|found| found.name == expected.name);
@@ -238,7 +241,7 @@ fn walk<'a>(reference: &[u8], value: &'a [u8], visit: &mut impl FnMut(Option<Raw
 }
 
 /// Visits every leaf of an absent element. False if it contains an empty sub-document.
-fn walk_absent<'a>(expected: &Element<'_>, visit: &mut impl FnMut(Option<Raw<'a>>)) -> bool {
+fn walk_absent<'a>(expected: &Element<'_>, visit: &mut impl FnMut(Option<RawRef<'a>>)) -> bool {
     if !expected.is_nested() {
         visit(None);
         return true;
@@ -311,6 +314,6 @@ fn push_element(element: &Element<'_>, value: &[u8], out: &mut Vec<u8>) {
 }
 
 /// True if a value of this type and content starts or joins a section.
-pub(crate) fn is_interleaved(value: Raw<'_>) -> bool {
+pub(crate) fn is_interleaved(value: RawRef<'_>) -> bool {
     element::is_nested(value.tag) && !element::is_empty_document(value.bytes)
 }

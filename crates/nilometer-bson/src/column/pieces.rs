@@ -4,13 +4,13 @@
 
 use super::element::{self, tag};
 use super::error::{BsonCause, ColumnError};
-use super::stream::Raw;
+use super::stream::RawRef;
 
 /// One piece of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
     /// One value with its type.
-    Literal(Raw<'a>),
+    Literal(RawRef<'a>),
     /// A control byte and its words, 8 bytes each.
     Block { control: u8, words: &'a [u8] },
     /// The start of an interleaved section: its kind and its reference document.
@@ -56,7 +56,7 @@ impl<'a> Pieces<'a> {
             .ok_or(ColumnError::MissingEnd { offset })?;
         if let Some(bytes) = number_bytes(byte, after) {
             self.at = offset + 2 + bytes.len();
-            return Ok(Piece::Literal(Raw { tag: byte, bytes }));
+            return Ok(Piece::Literal(RawRef { tag: byte, bytes }));
         }
         let (piece, len) = match byte {
             0 => (Piece::End, 0),
@@ -116,7 +116,7 @@ fn literal(tag: u8, after: &[u8], offset: usize) -> Result<(Piece<'_>, usize), C
     }
     let len = element::value_len(tag, value).map_err(invalid(offset))?;
     let bytes = value.get(..len).unwrap_or_default();
-    Ok((Piece::Literal(Raw { tag, bytes }), 1 + len))
+    Ok((Piece::Literal(RawRef { tag, bytes }), 1 + len))
 }
 
 fn invalid(offset: usize) -> impl Fn(BsonCause) -> ColumnError {

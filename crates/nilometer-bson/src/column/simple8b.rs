@@ -35,7 +35,7 @@ pub(crate) const REPEAT: u8 = 15;
 
 /// How a word is divided into slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct WordShape {
     /// Low byte of the word (selector, and extension where there is one).
     pub(crate) code: u8,
     pub(crate) slots: u8,
@@ -49,9 +49,9 @@ pub(crate) struct Shape {
     pub(crate) start: u8,
 }
 
-const fn plain(selector: u8, slots: u8, bits: u8) -> Shape {
+const fn plain(selector: u8, slots: u8, bits: u8) -> WordShape {
     let start = if selector == 7 || selector == 8 { 8 } else { 4 };
-    Shape {
+    WordShape {
         code: selector,
         slots,
         bits,
@@ -61,13 +61,13 @@ const fn plain(selector: u8, slots: u8, bits: u8) -> Shape {
     }
 }
 
-const fn extended(selector: u8, extension: u8, slots: u8, value_bits: u8) -> Shape {
+const fn extended(selector: u8, extension: u8, slots: u8, value_bits: u8) -> WordShape {
     let (count_bits, unit) = match (selector, extension) {
         (7, _) => (4, 1),
         (_, 1..=7) => (4, 4),
         _ => (5, 4),
     };
-    Shape {
+    WordShape {
         code: extension << 4 | selector,
         slots,
         bits: value_bits + count_bits,
@@ -78,7 +78,7 @@ const fn extended(selector: u8, extension: u8, slots: u8, value_bits: u8) -> Sha
 }
 
 /// The plain shapes, narrowest slot first.
-pub(crate) const PLAIN: [Shape; 14] = [
+pub(crate) const PLAIN: [WordShape; 14] = [
     plain(1, 60, 1),
     plain(2, 30, 2),
     plain(3, 20, 3),
@@ -96,7 +96,7 @@ pub(crate) const PLAIN: [Shape; 14] = [
 ];
 
 /// Selector 7 extended: 4 bits count trailing zeros.
-pub(crate) const ZEROS: [Shape; 9] = [
+pub(crate) const ZEROS: [WordShape; 9] = [
     extended(7, 1, 9, 2),
     extended(7, 2, 8, 3),
     extended(7, 3, 7, 4),
@@ -109,7 +109,7 @@ pub(crate) const ZEROS: [Shape; 9] = [
 ];
 
 /// Selector 8 extended: 4 bits count trailing nibbles of zeros.
-pub(crate) const NIBBLES: [Shape; 7] = [
+pub(crate) const NIBBLES: [WordShape; 7] = [
     extended(8, 1, 7, 4),
     extended(8, 2, 6, 5),
     extended(8, 3, 5, 7),
@@ -120,7 +120,7 @@ pub(crate) const NIBBLES: [Shape; 7] = [
 ];
 
 /// Selector 8 extended: 5 bits count trailing nibbles of zeros.
-pub(crate) const NIBBLES_WIDE: [Shape; 6] = [
+pub(crate) const NIBBLES_WIDE: [WordShape; 6] = [
     extended(8, 8, 6, 4),
     extended(8, 9, 5, 6),
     extended(8, 10, 4, 9),
@@ -130,10 +130,10 @@ pub(crate) const NIBBLES_WIDE: [Shape; 6] = [
 ];
 
 /// Shapes of the four families, in the order a builder tries them.
-pub(crate) const FAMILIES: [&[Shape]; 4] = [&PLAIN, &ZEROS, &NIBBLES, &NIBBLES_WIDE];
+pub(crate) const FAMILIES: [&[WordShape]; 4] = [&PLAIN, &ZEROS, &NIBBLES, &NIBBLES_WIDE];
 
 /// Returns the shape of a word from its low byte. `None` for repeat words and invalid selectors.
-pub(crate) fn shape(word: u64) -> Option<Shape> {
+pub(crate) fn shape(word: u64) -> Option<WordShape> {
     let [low, ..] = word.to_le_bytes();
     let (selector, extension) = (low & 15, low >> 4);
     let (shapes, index) = match (selector, extension) {
@@ -188,7 +188,7 @@ pub(crate) fn repeat_count(word: u64) -> Option<usize> {
     (low & 15 == REPEAT).then(|| REPEAT_UNIT * (usize::from(low >> 4) + 1))
 }
 
-impl Shape {
+impl WordShape {
     /// Returns the slots of `word`, in order: `None` is a missing value. `wide` streams shift in
     /// 128 bits, others in 64 with the shift taken modulo 64.
     ///

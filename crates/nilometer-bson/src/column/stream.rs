@@ -72,7 +72,7 @@ impl Blocks {
     }
 
     /// Sets the scale nibble for the words that follow.
-    pub(crate) fn go_on_with(&mut self, nibble: u8) {
+    pub(crate) fn set_nibble(&mut self, nibble: u8) {
         self.nibble = nibble;
     }
 
@@ -88,12 +88,12 @@ impl Blocks {
 
 /// A value in BSON encoding: type and value bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Raw<'a> {
+pub(crate) struct RawRef<'a> {
     pub(crate) tag: u8,
     pub(crate) bytes: &'a [u8],
 }
 
-impl<'a> Raw<'a> {
+impl<'a> RawRef<'a> {
     /// Returns the leading bytes as an array, padded with zeros if a malformed value has fewer.
     pub(crate) fn array<const N: usize>(self) -> [u8; N] {
         self.bytes.first_chunk().copied().unwrap_or([0; N])
@@ -116,7 +116,7 @@ impl<'a> Raw<'a> {
 
 /// Builds the bytes of one stream. See the module.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stream {
+pub(crate) struct StreamEncoder {
     pub(crate) blocks: Blocks,
     /// Type of the last present value; 0 before the first.
     tag: u8,
@@ -140,11 +140,11 @@ pub(crate) struct Stream {
     bytes: Vec<u8>,
 }
 
-impl Stream {
+impl StreamEncoder {
     /// Creates a stream that continues from `base` as if that had been its last literal, without
     /// writing it.
-    pub(crate) fn from_base(base: Raw<'_>) -> Self {
-        let mut stream = Stream::default();
+    pub(crate) fn from_base(base: RawRef<'_>) -> Self {
+        let mut stream = StreamEncoder::default();
         stream.rebase(base);
         stream
     }
@@ -155,7 +155,7 @@ impl Stream {
     }
 
     /// Appends a value of any type.
-    pub(crate) fn append(&mut self, value: Raw<'_>) {
+    pub(crate) fn append(&mut self, value: RawRef<'_>) {
         match value.tag {
             tag::INT32 | tag::INT64 | tag::BOOL => self.append_int(value.tag, value.to_int()),
             tag::DATE | tag::TIMESTAMP => self.append_time(value.tag, value.to_int()),
@@ -208,7 +208,7 @@ impl Stream {
         if self.tag == tag::OBJECT_ID && same_process && self.append_step(object_id_to_int(id)) {
             return;
         }
-        self.literal(Raw {
+        self.literal(RawRef {
             tag: tag::OBJECT_ID,
             bytes: id,
         });
@@ -233,14 +233,14 @@ impl Stream {
                 return;
             }
         }
-        self.literal(Raw {
+        self.literal(RawRef {
             tag: tag::DOUBLE,
             bytes: &value.to_le_bytes(),
         });
     }
 
     /// Appends any other value: by its 128-bit integer if it has one, else only as a repeat.
-    fn append_bytes(&mut self, value: Raw<'_>) {
+    fn append_bytes(&mut self, value: RawRef<'_>) {
         if self.tag != value.tag || !self.append_bytes_delta(value) {
             self.literal(value);
         }
@@ -272,7 +272,7 @@ impl Stream {
             bytes.extend_from_slice(&(text.len() as u32 + 1).to_le_bytes());
             bytes.extend_from_slice(text);
             bytes.push(0);
-            self.literal(Raw { tag, bytes: &bytes });
+            self.literal(RawRef { tag, bytes: &bytes });
         }
     }
 
@@ -282,7 +282,7 @@ impl Stream {
         self.wide.append(coded, &mut self.blocks).is_ok()
     }
 
-    fn append_bytes_delta(&mut self, value: Raw<'_>) -> bool {
+    fn append_bytes_delta(&mut self, value: RawRef<'_>) -> bool {
         let wide = is_wide(value.tag);
         if value.bytes == self.bytes {
             return if wide {
@@ -345,12 +345,12 @@ impl Stream {
     pub(crate) fn restart(&mut self) {
         self.flush();
         self.blocks.close();
-        self.rebase(Raw { tag: 0, bytes: &[] });
+        self.rebase(RawRef { tag: 0, bytes: &[] });
     }
 
     /// Returns a copy whose bytes start at `from`, which must not be after an open control byte.
     pub(crate) fn clone_from(&self, from: usize) -> Self {
-        Stream {
+        StreamEncoder {
             blocks: Blocks {
                 bytes: self.blocks.bytes.get(from..).unwrap_or_default().to_vec(),
                 open: self.blocks.open().map_or(CLOSED, |open| open - from),
@@ -378,11 +378,11 @@ impl Stream {
             _ => 8,
         };
         let (bytes, _) = bytes.split_at(len);
-        self.literal(Raw { tag, bytes });
+        self.literal(RawRef { tag, bytes });
     }
 
     #[cold]
-    fn literal(&mut self, value: Raw<'_>) {
+    fn literal(&mut self, value: RawRef<'_>) {
         self.flush();
         self.blocks.close();
         self.blocks.bytes.extend_from_slice(&[value.tag, 0]);
@@ -391,7 +391,7 @@ impl Stream {
     }
 
     /// Resets all delta state to `value`.
-    fn rebase(&mut self, value: Raw<'_>) {
+    fn rebase(&mut self, value: RawRef<'_>) {
         self.tag = value.tag;
         self.narrow.reset();
         self.wide.reset();
@@ -545,7 +545,7 @@ impl Stream {
             at = at.wrapping_add(unzigzag(value));
             let double = old.decode(at);
             if !self.append_double_delta(double) {
-                self.literal(Raw {
+                self.literal(RawRef {
                     tag: tag::DOUBLE,
                     bytes: &double.to_le_bytes(),
                 });

@@ -20,7 +20,7 @@
 //! The content of a word is the same for every builder that follows the rules. The rules must not
 //! change, or a server that reopens a column would misread where its last flush started.
 
-use super::simple8b::{FAMILIES, PLAIN, REPEAT, REPEAT_STEPS_MAX, REPEAT_UNIT, Shape};
+use super::simple8b::{FAMILIES, PLAIN, REPEAT, REPEAT_STEPS_MAX, REPEAT_UNIT, WordShape};
 
 /// Bits available for slots in a word of each family.
 const ROOM: [u32; 4] = [60, 56, 56, 56];
@@ -443,7 +443,7 @@ impl<U: Unsigned> WordBuilder<U> {
         let shape = if self.family == 0 {
             PLAIN.get(usize::from(PLAIN_FOR[count.min(60)]))
         } else {
-            let fits = |shape: &&Shape| usize::from(shape.slots) <= count;
+            let fits = |shape: &&WordShape| usize::from(shape.slots) <= count;
             FAMILIES[self.family].iter().find(fits)
         };
         let Some(shape) = shape else {
@@ -513,7 +513,7 @@ const PLAIN_FOR: [u8; 61] = {
     table
 };
 
-fn pack_plain<U: Unsigned>(values: &[U], shape: &Shape) -> u64 {
+fn pack_plain<U: Unsigned>(values: &[U], shape: &WordShape) -> u64 {
     match shape.code {
         1 => pack::<U, 60, 1>(values) << 4 | 1,
         2 => pack::<U, 30, 2>(values) << 4 | 2,
@@ -546,7 +546,7 @@ fn pack<U: Unsigned, const N: usize, const BITS: u32>(values: &[U]) -> u64 {
     slots
 }
 
-fn pack_extended<U: Unsigned>(values: &[U], shape: &Shape, family: usize) -> u64 {
+fn pack_extended<U: Unsigned>(values: &[U], shape: &WordShape, family: usize) -> u64 {
     let bits = u32::from(shape.bits);
     let mask = u64::MAX >> (64 - bits);
     let slot = |value: U| {

@@ -2,7 +2,9 @@
 
 use ethnum::U256;
 
-use super::{DIGITS_MAX, EXPONENT_MIN, Finite, Parts, Unrounded, digits, digits_wide, pow10_wide};
+use super::{
+    DIGITS_MAX, DecimalParts, EXPONENT_MIN, Finite, Unrounded, digits, digits_wide, pow10_wide,
+};
 use crate::value::Decimal128;
 
 /// How far a 34-digit coefficient can be shifted within 256 bits.
@@ -30,15 +32,11 @@ impl Decimal128 {
     #[must_use]
     pub fn add(self, other: Self) -> Self {
         match (self.parts(), other.parts()) {
-            (Parts::Nan, _) | (_, Parts::Nan) => Self::NAN,
-            (Parts::Infinite { negative: a }, Parts::Infinite { negative: b }) => {
-                if a == b {
-                    Self::infinite(a)
-                } else {
-                    Self::NAN
-                }
+            (DecimalParts::Nan, _) | (_, DecimalParts::Nan) => Self::NAN,
+            (DecimalParts::Infinite { negative: a }, DecimalParts::Infinite { negative: b }) => {
+                if a == b { Self::infinite(a) } else { Self::NAN }
             }
-            (Parts::Infinite { negative }, _) | (_, Parts::Infinite { negative }) => {
+            (DecimalParts::Infinite { negative }, _) | (_, DecimalParts::Infinite { negative }) => {
                 Self::infinite(negative)
             }
             _ => match (self.finite(), other.finite()) {

@@ -204,7 +204,7 @@ impl Finite {
         if near != other {
             return near.total_cmp(&other);
         }
-        let (mantissa, power) = take_apart(other);
+        let (mantissa, power) = split_double(other);
         self.compare_binary(mantissa, power)
             .unwrap_or_else(|| self.compare_digits(other))
     }
@@ -251,7 +251,7 @@ impl Finite {
 }
 
 /// Splits a finite positive double into `mantissa × 2^power` with an odd mantissa.
-fn take_apart(value: f64) -> (u64, i32) {
+fn split_double(value: f64) -> (u64, i32) {
     let bits = value.to_bits();
     let fraction = bits & ((1 << 52) - 1);
     let biased = (bits >> 52) as i32 & 0x7FF;

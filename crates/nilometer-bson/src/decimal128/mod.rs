@@ -44,7 +44,7 @@ const SIGN_BIT: u64 = 1 << 63;
 
 /// The parts of a decimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
+pub enum DecimalParts {
     /// Not a number, of either sign.
     Nan,
     /// Infinity.
@@ -111,18 +111,18 @@ impl Decimal128 {
     }
 
     /// Splits the value into its parts.
-    pub fn parts(self) -> Parts {
+    pub fn parts(self) -> DecimalParts {
         let negative = self.high & SIGN_BIT != 0;
         match (self.high >> 58) & 0x1F {
-            0x1F => Parts::Nan,
-            0x1E => Parts::Infinite { negative },
+            0x1F => DecimalParts::Nan,
+            0x1E => DecimalParts::Infinite { negative },
             top => {
                 let large = top >= 0x18;
                 let shift = if large { 47 } else { 49 };
                 let exponent = ((self.high >> shift) & 0x3FFF) as i32 - EXPONENT_BIAS;
                 let coefficient = self.bits() & ((1 << 113) - 1);
                 let canonical = !large && coefficient < COEFFICIENT_END;
-                Parts::Finite {
+                DecimalParts::Finite {
                     negative,
                     exponent,
                     coefficient: if canonical { coefficient } else { 0 },
@@ -159,7 +159,7 @@ impl Decimal128 {
 
     fn finite(self) -> Option<Finite> {
         match self.parts() {
-            Parts::Finite {
+            DecimalParts::Finite {
                 negative,
                 exponent,
                 coefficient,
@@ -234,10 +234,10 @@ impl Decimal128 {
     /// Returns the class in the order: NaN −3, −∞ −2, finite 0, ∞ 2.
     fn rank(self) -> i8 {
         match self.parts() {
-            Parts::Nan => -3,
-            Parts::Infinite { negative: true } => -2,
-            Parts::Finite { .. } => 0,
-            Parts::Infinite { negative: false } => 2,
+            DecimalParts::Nan => -3,
+            DecimalParts::Infinite { negative: true } => -2,
+            DecimalParts::Finite { .. } => 0,
+            DecimalParts::Infinite { negative: false } => 2,
         }
     }
 }

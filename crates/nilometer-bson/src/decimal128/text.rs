@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use ethnum::U256;
 
-use super::{Parts, Unrounded, digits};
+use super::{DecimalParts, Unrounded, digits};
 use crate::value::Decimal128;
 
 /// Significant digits kept; the rest becomes a sticky bit.
@@ -121,7 +121,7 @@ fn parse_exponent(text: &str) -> Result<i64, ParseDecimalError> {
 
 /// True if rounding did not change `coefficient × 10^exponent`.
 fn is_exact(value: Decimal128, coefficient: U256, exponent: i32) -> bool {
-    let Parts::Finite {
+    let DecimalParts::Finite {
         exponent: got,
         coefficient: kept,
         ..
@@ -148,10 +148,10 @@ fn is_exact(value: Decimal128, coefficient: U256, exponent: i32) -> bool {
 impl fmt::Display for Decimal128 {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (negative, exponent, coefficient) = match self.parts() {
-            Parts::Nan => return out.write_str("NaN"),
-            Parts::Infinite { negative: true } => return out.write_str("-Infinity"),
-            Parts::Infinite { negative: false } => return out.write_str("Infinity"),
-            Parts::Finite {
+            DecimalParts::Nan => return out.write_str("NaN"),
+            DecimalParts::Infinite { negative: true } => return out.write_str("-Infinity"),
+            DecimalParts::Infinite { negative: false } => return out.write_str("Infinity"),
+            DecimalParts::Finite {
                 negative,
                 exponent,
                 coefficient,

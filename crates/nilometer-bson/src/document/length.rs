@@ -6,7 +6,7 @@ use crate::value::type_code as t;
 /// Encoded length of a type's values: a fixed part, plus the int32 length prefix where the type has
 /// one.
 #[derive(Clone, Copy)]
-struct Length {
+struct ValueLength {
     bytes: u8,
     /// All ones if there is a length prefix, else 0.
     counted: i32,
@@ -14,8 +14,8 @@ struct Length {
     min: i32,
 }
 
-const LENGTHS: [Length; 256] = {
-    let mut all = [Length {
+const LENGTHS: [ValueLength; 256] = {
+    let mut all = [ValueLength {
         bytes: 0,
         counted: 0,
         min: 1,
@@ -37,7 +37,7 @@ const LENGTHS: [Length; 256] = {
     let mut at = 0;
     while at < fixed.len() {
         let (code, bytes) = fixed[at];
-        all[code as usize] = Length {
+        all[code as usize] = ValueLength {
             bytes,
             counted: 0,
             min: 0,
@@ -57,7 +57,7 @@ const LENGTHS: [Length; 256] = {
     at = 0;
     while at < counted.len() {
         let (code, bytes, min) = counted[at];
-        all[code as usize] = Length {
+        all[code as usize] = ValueLength {
             bytes,
             counted: -1,
             min,

@@ -21,20 +21,20 @@ pub fn to_canonical(document: DocRef<'_>) -> String {
 
 /// Formats a value in relaxed form; missing is formatted as `undefined`.
 pub fn value_to_relaxed(value: ValueRef<'_>) -> String {
-    Writer::print(value, true)
+    JsonWriter::print(value, true)
 }
 
 /// Formats a value in canonical form; missing is formatted as `undefined`.
 pub fn value_to_canonical(value: ValueRef<'_>) -> String {
-    Writer::print(value, false)
+    JsonWriter::print(value, false)
 }
 
-struct Writer {
+struct JsonWriter {
     out: String,
     relaxed: bool,
 }
 
-impl Writer {
+impl JsonWriter {
     fn print(value: ValueRef<'_>, relaxed: bool) -> String {
         let mut writer = Self {
             out: String::new(),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::number::{self, Digits, Size};
-use super::type_bits::{Kind, Reader};
+use super::number::{self, Digits, Magnitude};
+use super::type_bits::{StoredType, TypeBitsReader};
 use super::{DEPTH_MAX, END, ESCAPE, KeyOrder, lead};
 use crate::document::{Document, DocumentBuilder};
 use crate::value::{Array, Binary, CodeWithScope, DbPointer, ObjectId, Regex, Timestamp, Value};
@@ -41,7 +41,7 @@ pub fn decode<'a>(
     let mut decoder = Decoder {
         rest: key,
         mask: 0,
-        kinds: Reader::new(type_bits)?,
+        kinds: TypeBitsReader::new(type_bits)?,
     };
     let mut values = Vec::with_capacity(components.min(super::COMPONENTS_MAX));
     for component in 0..components {
@@ -61,7 +61,7 @@ pub fn skip(key: &[u8], order: KeyOrder, components: usize) -> Result<&[u8], Key
     let mut decoder = Decoder {
         rest: key,
         mask: 0,
-        kinds: Reader::new(&[])?,
+        kinds: TypeBitsReader::new(&[])?,
     };
     for component in 0..components {
         decoder.mask = if order.is_descending(component) {
@@ -78,7 +78,7 @@ pub fn skip(key: &[u8], order: KeyOrder, components: usize) -> Result<&[u8], Key
 struct Decoder<'a, 'b> {
     rest: &'a [u8],
     mask: u8,
-    kinds: Reader<'b>,
+    kinds: TypeBitsReader<'b>,
 }
 
 impl Decoder<'_, '_> {
@@ -132,13 +132,13 @@ impl Decoder<'_, '_> {
             lead @ lead::NAN..=lead::LARGE => {
                 let (negative, size) = self.size(lead)?;
                 let kind = self.kinds.take()?;
-                number::put_together(negative, size, kind)?.into()
+                number::rebuild(negative, size, kind)?.into()
             }
             lead::STRING => {
                 let text = self.text()?;
                 match self.kinds.take()? {
                     None => Value::String(text.into()),
-                    Some(Kind::Symbol) => Value::Symbol(text.into()),
+                    Some(StoredType::Symbol) => Value::Symbol(text.into()),
                     Some(_) => return Err(KeyStringError::TypeBits),
                 }
             }
@@ -286,10 +286,10 @@ impl Decoder<'_, '_> {
     }
 
     /// Decodes sign and size of the number after its lead byte.
-    fn size(&mut self, lead: u8) -> Result<(bool, Size), KeyStringError> {
+    fn size(&mut self, lead: u8) -> Result<(bool, Magnitude), KeyStringError> {
         match lead {
-            lead::NAN => return Ok((false, Size::Nan)),
-            lead::ZERO => return Ok((false, Size::Zero)),
+            lead::NAN => return Ok((false, Magnitude::Nan)),
+            lead::ZERO => return Ok((false, Magnitude::Zero)),
             _ => {}
         }
         let negative = lead < lead::ZERO;
@@ -300,7 +300,7 @@ impl Decoder<'_, '_> {
         let size = match lead {
             lead::SMALL | lead::NEGATIVE_SMALL | lead::LARGE | lead::NEGATIVE_LARGE => {
                 let bits = self.u64()?;
-                Size::Double {
+                Magnitude::Double {
                     cut: f64::from_bits(bits >> 1),
                     inexact: self.digits(bits & 1 == 1)?,
                 }
@@ -315,7 +315,7 @@ impl Decoder<'_, '_> {
         Ok((negative, size))
     }
 
-    fn whole(&mut self, count: u8) -> Result<Size, KeyStringError> {
+    fn whole(&mut self, count: u8) -> Result<Magnitude, KeyStringError> {
         let bits = self.big_endian(count)?;
         let (fraction, inexact) = if bits & 1 == 1 {
             let bits = self.big_endian(7)?;
@@ -323,7 +323,7 @@ impl Decoder<'_, '_> {
         } else {
             (0, None)
         };
-        Ok(Size::Whole {
+        Ok(Magnitude::Whole {
             whole: bits >> 1,
             fraction,
             inexact,

@@ -1,7 +1,7 @@
 //! Encoding of values as keys.
 
-use super::number::{self, Taken};
-use super::type_bits::{Kind, Writer};
+use super::number::{self, EncodedNumber};
+use super::type_bits::{StoredType, TypeBitsWriter};
 use super::{END, ESCAPE, KeyOrder, lead, place_byte};
 use crate::document::{ArrayRef, DocRef};
 use crate::number::Number;
@@ -14,7 +14,7 @@ const SHORT_LENGTH_END: usize = 0xFF;
 /// Builds one key, component by component.
 pub struct KeyBuilder<'c> {
     bytes: Vec<u8>,
-    type_bits: Writer,
+    type_bits: TypeBitsWriter,
     order: KeyOrder,
     components: usize,
     collator: Option<&'c dyn Collator>,
@@ -30,7 +30,7 @@ impl<'c> KeyBuilder<'c> {
     pub fn with_collator(order: KeyOrder, collator: Option<&'c dyn Collator>) -> Self {
         Self {
             bytes: Vec::with_capacity(32),
-            type_bits: Writer::default(),
+            type_bits: TypeBitsWriter::default(),
             order,
             components: 0,
             collator,
@@ -42,7 +42,7 @@ impl<'c> KeyBuilder<'c> {
         let start = self.bytes.len();
         self.value(value);
         if self.order.is_descending(self.components) {
-            turn(self.bytes.get_mut(start..));
+            invert(self.bytes.get_mut(start..));
         }
         self.components += 1;
         self
@@ -79,11 +79,11 @@ impl<'c> KeyBuilder<'c> {
             | ValueRef::Double(_)
             | ValueRef::Decimal128(_) => {}
             ValueRef::String(text) => {
-                self.type_bits.usual();
+                self.type_bits.push_default();
                 self.string(text);
             }
             ValueRef::Symbol(text) => {
-                self.type_bits.push(Kind::Symbol);
+                self.type_bits.push(StoredType::Symbol);
                 self.string(text);
             }
             ValueRef::Document(document) => {
@@ -152,20 +152,20 @@ impl<'c> KeyBuilder<'c> {
     }
 
     fn number(&mut self, number: Number) {
-        let Taken {
+        let EncodedNumber {
             negative,
             size,
             kind,
         } = number::take_apart(number);
         match kind {
             Some(kind) => self.type_bits.push(kind),
-            None => self.type_bits.usual(),
+            None => self.type_bits.push_default(),
         }
         self.bytes.push(number::lead_byte(negative, size));
         let start = self.bytes.len();
         number::write_size(size, &mut self.bytes);
         if negative {
-            turn(self.bytes.get_mut(start..));
+            invert(self.bytes.get_mut(start..));
         }
     }
 
@@ -214,7 +214,7 @@ impl<'c> KeyBuilder<'c> {
 }
 
 /// Inverts all bits.
-fn turn(bytes: Option<&mut [u8]>) {
+fn invert(bytes: Option<&mut [u8]>) {
     for byte in bytes.into_iter().flatten() {
         *byte = !*byte;
     }

@@ -162,7 +162,7 @@ pub fn prefix_end(mut key: Vec<u8>) -> Option<Vec<u8>> {
 
 /// The side of the keys that start with a prefix on which a bound lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum BoundSide {
     /// Below them: a range that starts here includes them, one that ends here excludes them.
     Before,
     /// Above them: a range that starts here excludes them, one that ends here includes them.
@@ -171,9 +171,9 @@ pub enum Side {
 
 /// Returns the bound on one side of the keys that start with `prefix`; `None` is the end of the key
 /// space.
-pub fn bound(prefix: Vec<u8>, side: Side) -> Option<Vec<u8>> {
+pub fn bound(prefix: Vec<u8>, side: BoundSide) -> Option<Vec<u8>> {
     match side {
-        Side::Before => Some(prefix),
-        Side::After => prefix_end(prefix),
+        BoundSide::Before => Some(prefix),
+        BoundSide::After => prefix_end(prefix),
     }
 }

@@ -2,8 +2,8 @@
 
 use super::decode::KeyStringError;
 use super::lead;
-use super::type_bits::Kind;
-use crate::decimal128::{self, Parts};
+use super::type_bits::StoredType;
+use crate::decimal128::{self, DecimalParts};
 use crate::number::Number;
 use crate::value::Decimal128;
 
@@ -20,7 +20,7 @@ const DIGIT_BYTES: usize = 15;
 
 /// The absolute value of a number as stored in a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Size {
+pub(super) enum Magnitude {
     Nan,
     Zero,
     /// Between 1 and 2^63: whole part, fraction truncated to units of 2^-55, and the exact digits
@@ -80,30 +80,30 @@ impl Digits {
 }
 
 /// A number as encoded: sign, size, and its type bits if the key alone decodes to another type.
-pub(super) struct Taken {
+pub(super) struct EncodedNumber {
     pub(super) negative: bool,
-    pub(super) size: Size,
-    pub(super) kind: Option<Kind>,
+    pub(super) size: Magnitude,
+    pub(super) kind: Option<StoredType>,
 }
 
-pub(super) fn take_apart(number: Number) -> Taken {
+pub(super) fn take_apart(number: Number) -> EncodedNumber {
     match number {
-        Number::Int(v) => take_long(v.into(), Kind::Int),
-        Number::Long(v) => take_long(v, Kind::Long),
+        Number::Int(v) => encode_long(v.into(), StoredType::Int),
+        Number::Long(v) => encode_long(v, StoredType::Long),
         Number::Double(v) => take_double(v),
         Number::Decimal(v) => take_decimal(v),
     }
 }
 
-fn take_long(value: i64, kind: Kind) -> Taken {
+fn encode_long(value: i64, kind: StoredType) -> EncodedNumber {
     let size = match value.unsigned_abs() {
-        0 => Size::Zero,
+        0 => Magnitude::Zero,
         // Only the smallest long has this absolute value.
-        whole if whole == 1 << 63 => Size::Double {
+        whole if whole == 1 << 63 => Magnitude::Double {
             cut: WHOLE_END,
             inexact: None,
         },
-        whole => Size::Whole {
+        whole => Magnitude::Whole {
             whole,
             fraction: 0,
             inexact: None,
@@ -112,42 +112,42 @@ fn take_long(value: i64, kind: Kind) -> Taken {
     finish(value < 0, size, kind)
 }
 
-fn take_double(value: f64) -> Taken {
+fn take_double(value: f64) -> EncodedNumber {
     if value == 0.0 && value.is_sign_negative() {
-        return finish(false, Size::Zero, Kind::NegativeZero);
+        return finish(false, Magnitude::Zero, StoredType::NegativeZero);
     }
     let abs = value.abs();
     let size = if value.is_nan() {
-        Size::Nan
+        Magnitude::Nan
     } else if abs == 0.0 {
-        Size::Zero
+        Magnitude::Zero
     } else if (1.0..WHOLE_END).contains(&abs) {
         let whole = abs.trunc();
-        Size::Whole {
+        Magnitude::Whole {
             whole: whole as u64,
             fraction: ((abs - whole) * FRACTION_UNIT) as u64,
             inexact: None,
         }
     } else {
-        Size::Double {
+        Magnitude::Double {
             cut: abs,
             inexact: None,
         }
     };
-    finish(value < 0.0, size, Kind::Double)
+    finish(value < 0.0, size, StoredType::Double)
 }
 
-fn take_decimal(value: Decimal128) -> Taken {
-    let Parts::Finite {
+fn take_decimal(value: Decimal128) -> EncodedNumber {
+    let DecimalParts::Finite {
         negative,
         exponent,
         coefficient,
     } = value.parts()
     else {
         let size = if value.is_nan() {
-            Size::Nan
+            Magnitude::Nan
         } else {
-            Size::Double {
+            Magnitude::Double {
                 cut: f64::INFINITY,
                 inexact: None,
             }
@@ -155,16 +155,16 @@ fn take_decimal(value: Decimal128) -> Taken {
         return finish(
             value.is_negative() && !value.is_nan(),
             size,
-            Kind::Decimal(0),
+            StoredType::Decimal(0),
         );
     };
     if coefficient == 0 {
         let kind = if negative {
-            Kind::NegativeDecimalZero(exponent)
+            StoredType::NegativeDecimalZero(exponent)
         } else {
-            Kind::Decimal(exponent)
+            StoredType::Decimal(exponent)
         };
-        return finish(false, Size::Zero, kind);
+        return finish(false, Magnitude::Zero, kind);
     }
     let abs = value.abs();
     let count = coefficient.ilog10() + 1;
@@ -176,7 +176,7 @@ fn take_decimal(value: Decimal128) -> Taken {
     let size = match whole.and_then(|n| u64::try_from(n).ok()) {
         Some(whole) if whole > 0 => {
             let (fraction, exact) = decimal128::fraction_bits(coefficient, exponent, FRACTION_BITS);
-            Size::Whole {
+            Magnitude::Whole {
                 whole,
                 fraction,
                 inexact: (!exact).then_some(digits),
@@ -185,51 +185,51 @@ fn take_decimal(value: Decimal128) -> Taken {
         _ => {
             let cut = abs.to_f64_toward_zero();
             let exact = abs.compare_f64(cut).is_eq();
-            Size::Double {
+            Magnitude::Double {
                 cut,
                 inexact: (!exact).then_some(digits),
             }
         }
     };
-    finish(negative, size, Kind::Decimal(exponent))
+    finish(negative, size, StoredType::Decimal(exponent))
 }
 
-fn finish(negative: bool, size: Size, kind: Kind) -> Taken {
-    let usual = usual_kind(negative, size);
-    Taken {
+fn finish(negative: bool, size: Magnitude, kind: StoredType) -> EncodedNumber {
+    let push_default = default_type(negative, size);
+    EncodedNumber {
         negative,
         size,
-        kind: (kind != usual).then_some(kind),
+        kind: (kind != push_default).then_some(kind),
     }
 }
 
 /// Returns the type a key decodes to without type bits.
-fn usual_kind(negative: bool, size: Size) -> Kind {
+fn default_type(negative: bool, size: Magnitude) -> StoredType {
     let int_end = if negative { 1 << 31 } else { (1 << 31) - 1 };
     match size {
-        Size::Zero => Kind::Int,
-        Size::Whole {
+        Magnitude::Zero => StoredType::Int,
+        Magnitude::Whole {
             whole,
             fraction: 0,
             inexact: None,
-        } if whole <= int_end => Kind::Int,
-        Size::Whole {
+        } if whole <= int_end => StoredType::Int,
+        Magnitude::Whole {
             fraction: 0,
             inexact: None,
             ..
-        } => Kind::Long,
-        _ => Kind::Double,
+        } => StoredType::Long,
+        _ => StoredType::Double,
     }
 }
 
 /// Returns the lead byte of a number.
-pub(super) fn lead_byte(negative: bool, size: Size) -> u8 {
+pub(super) fn lead_byte(negative: bool, size: Magnitude) -> u8 {
     let positive = match size {
-        Size::Nan => return lead::NAN,
-        Size::Zero => return lead::ZERO,
-        Size::Double { cut, .. } if cut < 1.0 => lead::SMALL,
-        Size::Double { .. } => lead::LARGE,
-        Size::Whole { whole, .. } => lead::WHOLE_1 + whole_bytes(whole) - 1,
+        Magnitude::Nan => return lead::NAN,
+        Magnitude::Zero => return lead::ZERO,
+        Magnitude::Double { cut, .. } if cut < 1.0 => lead::SMALL,
+        Magnitude::Double { .. } => lead::LARGE,
+        Magnitude::Whole { whole, .. } => lead::WHOLE_1 + whole_bytes(whole) - 1,
     };
     if negative {
         // The order of sizes reverses below zero.
@@ -245,10 +245,10 @@ fn whole_bytes(whole: u64) -> u8 {
 }
 
 /// Writes the bytes after the lead byte, not yet inverted.
-pub(super) fn write_size(size: Size, out: &mut Vec<u8>) {
+pub(super) fn write_size(size: Magnitude, out: &mut Vec<u8>) {
     let inexact = match size {
-        Size::Nan | Size::Zero => None,
-        Size::Whole {
+        Magnitude::Nan | Magnitude::Zero => None,
+        Magnitude::Whole {
             whole,
             fraction,
             inexact,
@@ -263,7 +263,7 @@ pub(super) fn write_size(size: Size, out: &mut Vec<u8>) {
             }
             inexact
         }
-        Size::Double { cut, inexact } => {
+        Magnitude::Double { cut, inexact } => {
             let bits = (cut.to_bits() << 1) | u64::from(inexact.is_some());
             out.extend_from_slice(&bits.to_be_bytes());
             inexact
@@ -275,34 +275,36 @@ pub(super) fn write_size(size: Size, out: &mut Vec<u8>) {
 }
 
 /// Rebuilds the number of a key, given its type.
-pub(super) fn put_together(
+pub(super) fn rebuild(
     negative: bool,
-    size: Size,
-    kind: Option<Kind>,
+    size: Magnitude,
+    kind: Option<StoredType>,
 ) -> Result<Number, KeyStringError> {
-    let kind = kind.unwrap_or_else(|| usual_kind(negative, size));
+    let kind = kind.unwrap_or_else(|| default_type(negative, size));
     let number = match kind {
-        Kind::Int => {
+        StoredType::Int => {
             let long = long_of(negative, size).and_then(|v| i32::try_from(v).ok());
             long.map(Number::Int)
         }
-        Kind::Long => long_of(negative, size).map(Number::Long),
-        Kind::Double => double_of(size).map(|v| Number::Double(if negative { -v } else { v })),
-        Kind::Decimal(exponent) => decimal_of(size, exponent)
+        StoredType::Long => long_of(negative, size).map(Number::Long),
+        StoredType::Double => {
+            double_of(size).map(|v| Number::Double(if negative { -v } else { v }))
+        }
+        StoredType::Decimal(exponent) => decimal_of(size, exponent)
             .map(|v| Number::Decimal(if negative { v.negate() } else { v })),
-        Kind::NegativeZero => (size == Size::Zero).then_some(Number::Double(-0.0)),
-        Kind::NegativeDecimalZero(exponent) => Decimal128::from_parts(true, exponent, 0)
-            .filter(|_| size == Size::Zero)
+        StoredType::NegativeZero => (size == Magnitude::Zero).then_some(Number::Double(-0.0)),
+        StoredType::NegativeDecimalZero(exponent) => Decimal128::from_parts(true, exponent, 0)
+            .filter(|_| size == Magnitude::Zero)
             .map(Number::Decimal),
-        Kind::Symbol => None,
+        StoredType::Symbol => None,
     };
     number.ok_or(KeyStringError::TypeBits)
 }
 
-fn long_of(negative: bool, size: Size) -> Option<i64> {
+fn long_of(negative: bool, size: Magnitude) -> Option<i64> {
     match size {
-        Size::Zero => Some(0),
-        Size::Whole {
+        Magnitude::Zero => Some(0),
+        Magnitude::Whole {
             whole,
             fraction: 0,
             inexact: None,
@@ -310,44 +312,44 @@ fn long_of(negative: bool, size: Size) -> Option<i64> {
             let long = i64::try_from(whole).ok()?;
             Some(if negative { -long } else { long })
         }
-        Size::Double { cut, inexact: None } if negative && cut == WHOLE_END => Some(i64::MIN),
+        Magnitude::Double { cut, inexact: None } if negative && cut == WHOLE_END => Some(i64::MIN),
         _ => None,
     }
 }
 
-fn double_of(size: Size) -> Option<f64> {
+fn double_of(size: Magnitude) -> Option<f64> {
     match size {
-        Size::Nan => Some(f64::NAN),
-        Size::Zero => Some(0.0),
-        Size::Whole {
+        Magnitude::Nan => Some(f64::NAN),
+        Magnitude::Zero => Some(0.0),
+        Magnitude::Whole {
             whole,
             fraction,
             inexact: None,
         } => Some(whole as f64 + fraction as f64 / FRACTION_UNIT),
-        Size::Double { cut, inexact: None } => Some(cut),
+        Magnitude::Double { cut, inexact: None } => Some(cut),
         _ => None,
     }
 }
 
-fn decimal_of(size: Size, exponent: i32) -> Option<Decimal128> {
+fn decimal_of(size: Magnitude, exponent: i32) -> Option<Decimal128> {
     let value = match size {
-        Size::Nan => return Some(Decimal128::NAN),
-        Size::Zero => return Decimal128::from_parts(false, exponent, 0),
-        Size::Whole {
+        Magnitude::Nan => return Some(Decimal128::NAN),
+        Magnitude::Zero => return Decimal128::from_parts(false, exponent, 0),
+        Magnitude::Whole {
             inexact: Some(digits),
             ..
         }
-        | Size::Double {
+        | Magnitude::Double {
             inexact: Some(digits),
             ..
         } => digits.to_decimal()?,
         // The exact binary fraction of a decimal has few bits, so the double holds it exactly.
-        Size::Whole {
+        Magnitude::Whole {
             whole, fraction, ..
         } => Decimal128::from(whole).add(Decimal128::from_f64_closest(
             fraction as f64 / FRACTION_UNIT,
         )),
-        Size::Double { cut, .. } => Decimal128::from_f64_closest(cut),
+        Magnitude::Double { cut, .. } => Decimal128::from_f64_closest(cut),
     };
     value.quantize(exponent, decimal128::Rounding::TowardZero)
 }

@@ -36,13 +36,13 @@ fn is_unfaithful(value: &Value) -> bool {
 /// Decimals with a coefficient out of range read as zero and are decoded as a canonical zero.
 fn is_canonical(value: crate::Decimal128) -> bool {
     match value.parts() {
-        crate::decimal128::Parts::Finite {
+        crate::decimal128::DecimalParts::Finite {
             negative,
             exponent,
             coefficient,
         } => crate::Decimal128::from_parts(negative, exponent, coefficient) == Some(value),
-        crate::decimal128::Parts::Infinite { .. } => value.bits() << 5 == 0,
-        crate::decimal128::Parts::Nan => false,
+        crate::decimal128::DecimalParts::Infinite { .. } => value.bits() << 5 == 0,
+        crate::decimal128::DecimalParts::Nan => false,
     }
 }
 
@@ -132,8 +132,8 @@ fn golden_bytes() {
 fn bounds_enclose_a_prefix() {
     let order = KeyOrder::new([false, true]);
     let prefix = encode([ValueRef::Int32(5)], order).0;
-    let low = bound(prefix.clone(), Side::Before).unwrap();
-    let high = bound(prefix, Side::After).unwrap();
+    let low = bound(prefix.clone(), BoundSide::Before).unwrap();
+    let high = bound(prefix, BoundSide::After).unwrap();
     for (first, inside) in [(4, false), (5, true), (6, false)] {
         for second in [ValueRef::MinKey, ValueRef::MaxKey, ValueRef::Int32(0)] {
             let mut builder = KeyBuilder::new(order);

@@ -4,7 +4,7 @@ use super::decode::KeyStringError;
 
 /// The type of a number or string that differs from the type its key decodes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum StoredType {
     Int,
     Long,
     Double,
@@ -24,27 +24,27 @@ const COUNT_MAX: u64 = 31;
 
 /// Encodes the type bits of a key.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Writer {
+pub(super) struct TypeBitsWriter {
     bytes: Vec<u8>,
     passed: u64,
 }
 
-impl Writer {
+impl TypeBitsWriter {
     /// Adds a value of the default type.
-    pub(super) fn usual(&mut self) {
+    pub(super) fn push_default(&mut self) {
         self.passed += 1;
     }
 
     /// Adds a value of another type.
-    pub(super) fn push(&mut self, kind: Kind) {
+    pub(super) fn push(&mut self, kind: StoredType) {
         let (code, exponent) = match kind {
-            Kind::Int => (0, None),
-            Kind::Long => (1, None),
-            Kind::Double => (2, None),
-            Kind::Decimal(exponent) => (3, Some(exponent)),
-            Kind::NegativeZero => (4, None),
-            Kind::NegativeDecimalZero(exponent) => (5, Some(exponent)),
-            Kind::Symbol => (6, None),
+            StoredType::Int => (0, None),
+            StoredType::Long => (1, None),
+            StoredType::Double => (2, None),
+            StoredType::Decimal(exponent) => (3, Some(exponent)),
+            StoredType::NegativeZero => (4, None),
+            StoredType::NegativeDecimalZero(exponent) => (5, Some(exponent)),
+            StoredType::Symbol => (6, None),
         };
         let count = self.passed.min(COUNT_MAX) as u8;
         self.bytes.push(code | (count << KIND_BITS));
@@ -73,14 +73,14 @@ impl Writer {
 
 /// Decodes the type bits of a key in order.
 #[derive(Clone, Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct TypeBitsReader<'a> {
     bytes: &'a [u8],
     /// Values of the default type before `next`.
     passed: u64,
-    next: Option<Kind>,
+    next: Option<StoredType>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TypeBitsReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Result<Self, KeyStringError> {
         let mut reader = Self {
             bytes,
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the type of the next number or string; `None` for the default type.
-    pub(super) fn take(&mut self) -> Result<Option<Kind>, KeyStringError> {
+    pub(super) fn take(&mut self) -> Result<Option<StoredType>, KeyStringError> {
         if self.next.is_none() {
             return Ok(None);
         }
@@ -115,13 +115,13 @@ impl<'a> Reader<'a> {
             self.passed += self.varint()?;
         }
         self.next = Some(match first & KIND_MASK {
-            0 => Kind::Int,
-            1 => Kind::Long,
-            2 => Kind::Double,
-            3 => Kind::Decimal(self.exponent()?),
-            4 => Kind::NegativeZero,
-            5 => Kind::NegativeDecimalZero(self.exponent()?),
-            6 => Kind::Symbol,
+            0 => StoredType::Int,
+            1 => StoredType::Long,
+            2 => StoredType::Double,
+            3 => StoredType::Decimal(self.exponent()?),
+            4 => StoredType::NegativeZero,
+            5 => StoredType::NegativeDecimalZero(self.exponent()?),
+            6 => StoredType::Symbol,
             _ => return Err(KeyStringError::TypeBits),
         });
         Ok(())

@@ -195,7 +195,7 @@ impl DoubleSum {
 
 /// The widest type added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Widest {
+enum WidestType {
     #[default]
     Int,
     Long,
@@ -208,7 +208,7 @@ enum Widest {
 pub struct NumberSum {
     binary: DoubleSum,
     decimal: Decimal128,
-    widest: Widest,
+    widest: WidestType,
 }
 
 impl Default for NumberSum {
@@ -216,7 +216,7 @@ impl Default for NumberSum {
         Self {
             binary: DoubleSum::default(),
             decimal: Decimal128::ZERO,
-            widest: Widest::Int,
+            widest: WidestType::Int,
         }
     }
 }
@@ -232,19 +232,19 @@ impl NumberSum {
         let kind = match number {
             Number::Int(v) => {
                 self.binary.add(v.into());
-                Widest::Int
+                WidestType::Int
             }
             Number::Long(v) => {
                 self.binary.add_i64(v);
-                Widest::Long
+                WidestType::Long
             }
             Number::Double(v) => {
                 self.binary.add(v);
-                Widest::Double
+                WidestType::Double
             }
             Number::Decimal(v) => {
                 self.decimal = self.decimal.add(v);
-                Widest::Decimal
+                WidestType::Decimal
             }
         };
         self.widest = self.widest.max(kind);
@@ -253,13 +253,13 @@ impl NumberSum {
     /// Adds a sum of doubles accumulated separately, as kernels do.
     pub fn add_doubles(&mut self, doubles: &DoubleSum) {
         self.binary.merge(doubles);
-        self.widest = self.widest.max(Widest::Double);
+        self.widest = self.widest.max(WidestType::Double);
     }
 
     /// Merges another total.
     pub fn merge(&mut self, other: &Self) {
         self.binary.merge(&other.binary);
-        if other.widest == Widest::Decimal {
+        if other.widest == WidestType::Decimal {
             self.decimal = self.decimal.add(other.decimal);
         }
         self.widest = self.widest.max(other.widest);
@@ -269,10 +269,10 @@ impl NumberSum {
     /// total double.
     pub fn total(&self) -> Number {
         match self.widest {
-            Widest::Decimal => Number::Decimal(self.total_decimal()),
-            Widest::Double => Number::Double(self.binary.total()),
-            Widest::Int | Widest::Long => match self.binary.total_i64() {
-                Some(whole) if self.widest == Widest::Int => super::narrow(whole),
+            WidestType::Decimal => Number::Decimal(self.total_decimal()),
+            WidestType::Double => Number::Double(self.binary.total()),
+            WidestType::Int | WidestType::Long => match self.binary.total_i64() {
+                Some(whole) if self.widest == WidestType::Int => super::narrow(whole),
                 Some(whole) => Number::Long(whole),
                 None => Number::Double(self.binary.total()),
             },
@@ -284,7 +284,7 @@ impl NumberSum {
         if count == 0 {
             return None;
         }
-        Some(if self.widest == Widest::Decimal {
+        Some(if self.widest == WidestType::Decimal {
             Number::Decimal(self.total_decimal().div(Decimal128::from(count)))
         } else {
             Number::Double(self.binary.total() / count as f64)

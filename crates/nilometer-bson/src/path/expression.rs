@@ -10,14 +10,14 @@ use crate::value::{Array, Value, ValueRef};
 
 /// Result of a path: a value of the document, or an array built during evaluation.
 #[derive(Clone, Debug)]
-pub enum Found<'a> {
+pub enum PathValue<'a> {
     /// Part of the document.
     Ref(ValueRef<'a>),
     /// Built during evaluation.
     Owned(Value),
 }
 
-impl Found<'_> {
+impl PathValue<'_> {
     /// Returns the value, borrowed.
     pub fn as_ref(&self) -> ValueRef<'_> {
         match self {
@@ -38,26 +38,26 @@ impl Found<'_> {
 impl FieldPath {
     /// Returns the value of `"$path"` in a document. Allocates only if an array is met before the
     /// end.
-    pub fn get<'a>(&self, document: DocRef<'a>) -> Found<'a> {
+    pub fn get<'a>(&self, document: DocRef<'a>) -> PathValue<'a> {
         self.get_from(document, 0)
     }
 
     /// Returns the value of `"$$variable.path"` for any value of the variable.
-    pub fn get_in<'a>(&self, value: ValueRef<'a>) -> Found<'a> {
+    pub fn get_in<'a>(&self, value: ValueRef<'a>) -> PathValue<'a> {
         match value {
             ValueRef::Document(document) => self.get(document),
-            ValueRef::Array(array) => Found::Owned(self.map_array(array, 0)),
-            _ => Found::Ref(ValueRef::Missing),
+            ValueRef::Array(array) => PathValue::Owned(self.map_array(array, 0)),
+            _ => PathValue::Ref(ValueRef::Missing),
         }
     }
 
-    fn get_from<'a>(&self, document: DocRef<'a>, from: usize) -> Found<'a> {
+    fn get_from<'a>(&self, document: DocRef<'a>, from: usize) -> PathValue<'a> {
         let step = self.descend(document, from);
         match step.value {
             ValueRef::Array(array) if step.consumed < self.len() => {
-                Found::Owned(self.map_array(array, step.consumed))
+                PathValue::Owned(self.map_array(array, step.consumed))
             }
-            value => Found::Ref(value),
+            value => PathValue::Ref(value),
         }
     }
 

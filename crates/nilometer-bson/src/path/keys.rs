@@ -36,7 +36,7 @@ pub enum KeyError {
 
 /// Evaluation state of one path.
 #[derive(Clone, Copy)]
-enum Slot<'a> {
+enum PathState<'a> {
     /// Finished, with this value.
     Done(ValueRef<'a>),
     /// In a document, with the index of the next component.
@@ -45,7 +45,7 @@ enum Slot<'a> {
 
 /// Evaluation that stopped at an array.
 #[derive(Clone, Copy)]
-struct AtArray<'a> {
+struct ArrayStop<'a> {
     array: ArrayRef<'a>,
     /// Components consumed.
     consumed: usize,
@@ -127,23 +127,23 @@ pub fn visit_keys_with_gaps<'a>(
     visitor: &mut impl FnMut(&mut Vec<ValueRef<'a>>),
 ) -> Result<Vec<bool>, KeyError> {
     let mut multikey = vec![false; paths.len()];
-    let slots = vec![Slot::Walking(document, 0); paths.len()];
-    expand(paths, slots, &mut multikey, visitor)?;
+    let states = vec![PathState::Walking(document, 0); paths.len()];
+    expand(paths, states, &mut multikey, visitor)?;
     Ok(multikey)
 }
 
 fn expand<'a>(
     paths: &[FieldPath],
-    mut slots: Vec<Slot<'a>>,
+    mut states: Vec<PathState<'a>>,
     multikey: &mut [bool],
     visitor: &mut impl FnMut(&mut Vec<ValueRef<'a>>),
 ) -> Result<(), KeyError> {
-    let mut stops: Vec<Option<AtArray<'a>>> = Vec::with_capacity(slots.len());
+    let mut stops: Vec<Option<ArrayStop<'a>>> = Vec::with_capacity(states.len());
     let mut shared: Option<(&FieldPath, ArrayRef<'a>)> = None;
-    for (path, slot) in paths.iter().zip(slots.iter_mut()) {
-        let stop = match *slot {
-            Slot::Done(_) => None,
-            Slot::Walking(document, from) => walk(path, document, from, slot)?,
+    for (path, state) in paths.iter().zip(states.iter_mut()) {
+        let stop = match *state {
+            PathState::Done(_) => None,
+            PathState::Walking(document, from) => walk(path, document, from, state)?,
         };
         if let Some(stop) = stop {
             match shared {
@@ -159,7 +159,7 @@ fn expand<'a>(
         stops.push(stop);
     }
     let Some((_, array)) = shared else {
-        let mut key = slots.iter().map(|slot| slot.value()).collect();
+        let mut key = states.iter().map(|state| state.value()).collect();
         visitor(&mut key);
         return Ok(());
     };
@@ -167,10 +167,10 @@ fn expand<'a>(
         *flag |= stop.is_some();
     }
     let mut each = |element: Option<ValueRef<'a>>| {
-        let mut next = slots.clone();
-        for ((slot, stop), path) in next.iter_mut().zip(&stops).zip(paths) {
+        let mut next = states.clone();
+        for ((state, stop), path) in next.iter_mut().zip(&stops).zip(paths) {
             if let Some(stop) = stop {
-                *slot = enter(path, *stop, element);
+                *state = enter(path, *stop, element);
             }
         }
         expand(paths, next, multikey, visitor)
@@ -181,7 +181,7 @@ fn expand<'a>(
     array.iter().try_for_each(|element| each(Some(element)))
 }
 
-impl<'a> Slot<'a> {
+impl<'a> PathState<'a> {
     fn value(&self) -> ValueRef<'a> {
         match self {
             Self::Done(value) => *value,
@@ -192,13 +192,17 @@ impl<'a> Slot<'a> {
 
 /// Returns the state of a path after the array it stopped at is narrowed to one element (`None` if
 /// it is empty).
-fn enter<'a>(path: &FieldPath, stop: AtArray<'a>, element: Option<ValueRef<'a>>) -> Slot<'a> {
+fn enter<'a>(
+    path: &FieldPath,
+    stop: ArrayStop<'a>,
+    element: Option<ValueRef<'a>>,
+) -> PathState<'a> {
     let at_end = stop.consumed >= path.len();
     match element {
-        None if at_end => Slot::Done(ValueRef::Undefined),
-        Some(value) if at_end => Slot::Done(value),
-        Some(ValueRef::Document(document)) => Slot::Walking(document, stop.consumed),
-        _ => Slot::Done(ValueRef::Missing),
+        None if at_end => PathState::Done(ValueRef::Undefined),
+        Some(value) if at_end => PathState::Done(value),
+        Some(ValueRef::Document(document)) => PathState::Walking(document, stop.consumed),
+        _ => PathState::Done(ValueRef::Missing),
     }
 }
 
@@ -207,21 +211,21 @@ fn walk<'a>(
     path: &FieldPath,
     document: DocRef<'a>,
     from: usize,
-    slot: &mut Slot<'a>,
-) -> Result<Option<AtArray<'a>>, KeyError> {
+    state: &mut PathState<'a>,
+) -> Result<Option<ArrayStop<'a>>, KeyError> {
     let mut step = path.descend(document, from);
     loop {
         let ValueRef::Array(array) = step.value else {
-            *slot = Slot::Done(step.value);
+            *state = PathState::Done(step.value);
             return Ok(None);
         };
         let consumed = step.consumed;
         let Some(index) = path.index(consumed) else {
-            return Ok(Some(AtArray { array, consumed }));
+            return Ok(Some(ArrayStop { array, consumed }));
         };
         let element = array.get(index as usize);
         if element.is_missing() {
-            return Ok(Some(AtArray { array, consumed }));
+            return Ok(Some(ArrayStop { array, consumed }));
         }
         let name = path.name(consumed);
         let ambiguous = |e: ValueRef<'_>| e.as_document().is_some_and(|d| d.contains(name));
@@ -231,24 +235,24 @@ fn walk<'a>(
         let named = consumed + 1;
         match element {
             ValueRef::Array(inner) if named >= path.len() => {
-                return Ok(Some(AtArray {
+                return Ok(Some(ArrayStop {
                     array: inner,
                     consumed: named,
                 }));
             }
             _ if named >= path.len() => {
-                *slot = Slot::Done(element);
+                *state = PathState::Done(element);
                 return Ok(None);
             }
             ValueRef::Document(inner) => step = path.descend(inner, named),
             ValueRef::Array(_) => {
-                step = super::Step {
+                step = super::Descent {
                     value: element,
                     consumed: named,
                 };
             }
             _ => {
-                *slot = Slot::Done(ValueRef::Missing);
+                *state = PathState::Done(ValueRef::Missing);
                 return Ok(None);
             }
         }

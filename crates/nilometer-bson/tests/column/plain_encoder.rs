@@ -554,7 +554,7 @@ fn words_are_packed_as_plainly() {
             .iter()
             .for_each(|value| assert!(again.append(*value)));
         again.flush();
-        let packed = nilometer_bson::column::words_alone::pack(values, wide);
+        let packed = nilometer_bson::column::test_words::pack(values, wide);
         assert_eq!(packed, Some(again.out), "seed {seed}");
     }
 }

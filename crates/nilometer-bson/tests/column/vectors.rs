@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nilometer_bson::column::{self, ColumnBuilder, RawValue, words_alone};
+use nilometer_bson::column::{self, ColumnBuilder, RawValue, test_words};
 use nilometer_bson::fuzz;
 use serde_json::Value as Json;
 
@@ -154,11 +154,11 @@ fn words_both_ways() {
                 None => expected.push(slot(value)),
             }
         }
-        if words_alone::unpack(&words, wide) != Some(expected.clone()) {
+        if test_words::unpack(&words, wide) != Some(expected.clone()) {
             failed.push(format!("{name}: read"));
         }
         if item.get("encode") != Some(&Json::Bool(false))
-            && words_alone::pack(expected, wide) != Some(words)
+            && test_words::pack(expected, wide) != Some(words)
         {
             failed.push(format!("{name}: written"));
         }
@@ -171,7 +171,7 @@ fn values_too_wide_for_a_word_are_refused() {
     let Some(vectors) = load() else { return };
     for (name, item) in list(&vectors, "unencodable") {
         let value = unsigned(item["value"].as_str().unwrap());
-        let packed = words_alone::pack([Some(value)], item["width"] == 128);
+        let packed = test_words::pack([Some(value)], item["width"] == 128);
         assert_eq!(packed, None, "{name}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nilometer_bson::validate::{Cause, DEPTH_MAX, Limits, validate_document};
+use nilometer_bson::validate::{BsonErrorCause, DEPTH_MAX, Limits, validate_document};
 use nilometer_bson::{DocRef, Document};
 
 use super::header::{self, HEADER_BYTES, Header, OpCode};
@@ -135,7 +135,7 @@ const LIMITS: Limits = Limits {
 /// Checks that a framed document is sound all the way down.
 pub(super) fn validate(document: DocRef<'_>) -> Result<(), WireError> {
     validate_document(document.as_bytes(), &LIMITS).map_err(|problem| match problem.cause {
-        Cause::TooDeep(_) => WireError::TooDeep(problem.to_string()),
+        BsonErrorCause::TooDeep(_) => WireError::TooDeep(problem.to_string()),
         _ => WireError::Bson(problem.to_string()),
     })
 }

@@ -4,19 +4,19 @@ use super::super::blocks::to_value;
 use super::super::delta::Scale;
 use super::super::element::tag;
 use super::super::error::ColumnError;
-use super::super::kernels::{Out, Sums};
+use super::super::kernels::{DecodeOutput, RunningSums};
 use super::super::numbers::{
-    BoolMap, DoubleMap, IdMap, Int32Map, Int64Map, Map, ShortMap, TimestampMap,
+    BoolMap, DoubleMap, IdMap, Int32Map, Int64Map, ShortMap, SumMap, TimestampMap,
 };
-use super::rice_reader::{CHUNK, Chunk, RiceReader};
+use super::rice_reader::{CHUNK, CodeChunk, RiceReader};
 use super::sparse::SparseReader;
-use super::{Head, Packed};
+use super::{PackedColumn, PackedHeader};
 use crate::block::{BlockData, ColumnBlock};
 use crate::value::ObjectId;
 
 /// Decodes a column of at most `max_values` values, packed or not.
 pub fn decode_packed(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, ColumnError> {
-    let Some(packed) = Packed::of(bytes, max_values)? else {
+    let Some(packed) = PackedColumn::of(bytes, max_values)? else {
         return super::super::decode_block(bytes, max_values);
     };
     let damaged = || ColumnError::Truncated {
@@ -31,7 +31,7 @@ pub fn decode_packed(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, Col
         }
         None => {
             let codes = SparseReader::new(packed.codes, packed.count).ok_or_else(damaged)?;
-            if codes.is_still() {
+            if codes.is_all_zero() {
                 return Ok(ColumnBlock::constant(length, to_value(head.literal(), 0)?));
             }
             values(head, length, codes, damaged)
@@ -40,23 +40,23 @@ pub fn decode_packed(bytes: &[u8], max_values: usize) -> Result<ColumnBlock, Col
 }
 
 /// Differences that are summed while they are read.
-trait Codes: Clone {
+trait DifferenceReader: Clone {
     /// Writes the next sums into `numbers`, at most [`CHUNK`]; `None` if the codes are damaged.
     fn sums<const SECOND: bool>(
         &mut self,
-        sums: &mut Sums<i64, SECOND>,
+        sums: &mut RunningSums<i64, SECOND>,
         numbers: &mut [i64],
     ) -> Option<()>;
 
     /// True if no codes are left.
-    fn ends(&self) -> bool;
+    fn is_at_end(&self) -> bool;
 }
 
 /// Rice codes, with those read but not used yet: another run may start anywhere.
 #[derive(Clone)]
 struct RiceCodes<'a> {
     reader: RiceReader<'a>,
-    chunk: Chunk,
+    chunk: CodeChunk,
     from: usize,
     to: usize,
 }
@@ -65,18 +65,18 @@ impl<'a> RiceCodes<'a> {
     fn of(reader: RiceReader<'a>) -> Self {
         Self {
             reader,
-            chunk: Chunk::new(),
+            chunk: CodeChunk::new(),
             from: 0,
             to: 0,
         }
     }
 }
 
-impl Codes for RiceCodes<'_> {
+impl DifferenceReader for RiceCodes<'_> {
     #[inline]
     fn sums<const SECOND: bool>(
         &mut self,
-        sums: &mut Sums<i64, SECOND>,
+        sums: &mut RunningSums<i64, SECOND>,
         mut numbers: &mut [i64],
     ) -> Option<()> {
         while !numbers.is_empty() {
@@ -87,7 +87,7 @@ impl Codes for RiceCodes<'_> {
             let (now, behind) = std::mem::take(&mut numbers).split_at_mut(count);
             match self.chunk.narrow() {
                 Some(narrow) => {
-                    // Sums of bytes are vectorised.
+                    // RunningSums of bytes are vectorised.
                     let mut steps = [0_i8; CHUNK];
                     for (step, code) in steps.iter_mut().zip(narrow) {
                         *step = (code >> 1) as i8 ^ -((code & 1) as i8);
@@ -108,15 +108,15 @@ impl Codes for RiceCodes<'_> {
         Some(())
     }
 
-    fn ends(&self) -> bool {
+    fn is_at_end(&self) -> bool {
         self.from == self.to
     }
 }
 
-impl Codes for SparseReader<'_> {
+impl DifferenceReader for SparseReader<'_> {
     fn sums<const SECOND: bool>(
         &mut self,
-        sums: &mut Sums<i64, SECOND>,
+        sums: &mut RunningSums<i64, SECOND>,
         mut numbers: &mut [i64],
     ) -> Option<()> {
         while !numbers.is_empty() {
@@ -132,56 +132,56 @@ impl Codes for SparseReader<'_> {
         Some(())
     }
 
-    fn ends(&self) -> bool {
+    fn is_at_end(&self) -> bool {
         self.is_empty()
     }
 }
 
 fn values(
-    head: &Head,
+    head: &PackedHeader,
     length: usize,
-    codes: impl Codes,
+    codes: impl DifferenceReader,
     damaged: impl Fn() -> ColumnError,
 ) -> Result<ColumnBlock, ColumnError> {
     use BlockData::{Bool, DateTime, Double, Int32, Int64, ShortInt64, Timestamp};
     let damaged = &damaged;
     if head.tag == tag::INT64 && i16::try_from(head.literal().to_int()).is_ok() {
         let mut map = ShortMap::default();
-        let values = made::<_, false>(head, length, &mut map, codes.clone(), damaged)?;
+        let values = mapped_values::<_, false>(head, length, &mut map, codes.clone(), damaged)?;
         if map.fits() {
             return Ok(ColumnBlock::from_parts(length, ShortInt64(values), None));
         }
     }
     let data = match head.tag {
-        tag::INT32 => Int32(made::<_, false>(
+        tag::INT32 => Int32(mapped_values::<_, false>(
             head,
             length,
             &mut Int32Map,
             codes,
             damaged,
         )?),
-        tag::INT64 => Int64(made::<_, false>(
+        tag::INT64 => Int64(mapped_values::<_, false>(
             head,
             length,
             &mut Int64Map,
             codes,
             damaged,
         )?),
-        tag::DATE => DateTime(made::<_, true>(
+        tag::DATE => DateTime(mapped_values::<_, true>(
             head,
             length,
             &mut Int64Map,
             codes,
             damaged,
         )?),
-        tag::TIMESTAMP => Timestamp(made::<_, true>(
+        tag::TIMESTAMP => Timestamp(mapped_values::<_, true>(
             head,
             length,
             &mut TimestampMap,
             codes,
             damaged,
         )?),
-        tag::BOOL => Bool(made::<_, false>(
+        tag::BOOL => Bool(mapped_values::<_, false>(
             head,
             length,
             &mut BoolMap,
@@ -190,29 +190,33 @@ fn values(
         )?),
         tag::OBJECT_ID => {
             let mut map = IdMap(ObjectId::default());
-            BlockData::ObjectId(made::<_, true>(head, length, &mut map, codes, damaged)?)
+            BlockData::ObjectId(mapped_values::<_, true>(
+                head, length, &mut map, codes, damaged,
+            )?)
         }
         _ => {
             let mut map = DoubleMap(Scale::Memory);
-            Double(made::<_, false>(head, length, &mut map, codes, damaged)?)
+            Double(mapped_values::<_, false>(
+                head, length, &mut map, codes, damaged,
+            )?)
         }
     };
     Ok(ColumnBlock::from_parts(length, data, None))
 }
 
 /// Returns the values, converted from running sums.
-fn made<M: Map, const SECOND: bool>(
-    head: &Head,
+fn mapped_values<M: SumMap, const SECOND: bool>(
+    head: &PackedHeader,
     length: usize,
     map: &mut M,
-    mut codes: impl Codes,
+    mut codes: impl DifferenceReader,
     damaged: &impl Fn() -> ColumnError,
 ) -> Result<Vec<M::Value>, ColumnError> {
-    let mut made = vec![M::Value::default(); length];
-    let mut out = Out::new(&mut made, 0);
+    let mut mapped_values = vec![M::Value::default(); length];
+    let mut out = DecodeOutput::new(&mut mapped_values, 0);
     let (first, number) = map.literal(head.literal());
     out.push(first);
-    let mut sums = Sums::<i64, SECOND>::after(number);
+    let mut sums = RunningSums::<i64, SECOND>::after(number);
     let mut numbers = [0; CHUNK];
     for run in &head.runs {
         sums.number = map.block(run.nibble, sums.number, 0)?;
@@ -224,8 +228,8 @@ fn made<M: Map, const SECOND: bool>(
             left -= now.len();
         }
     }
-    if !codes.ends() {
+    if !codes.is_at_end() {
         return Err(damaged());
     }
-    Ok(made)
+    Ok(mapped_values)
 }

@@ -8,7 +8,7 @@
 use super::super::delta::{Scale, zigzag};
 use super::super::element::tag;
 use super::super::simple8b::{REPEAT_STEPS_MAX, REPEAT_UNIT};
-use super::{COLUMN_BYTES_MIN, Head, Parts, Run, SAVING_MIN, VALUES_MAX};
+use super::{BlockRun, COLUMN_BYTES_MIN, ColumnParts, PackedHeader, SAVING_MIN, VALUES_MAX};
 
 /// From here on a difference may be too wide for a word.
 const STEP_MAX: u64 = 1 << 59;
@@ -48,16 +48,16 @@ pub fn pack_numbers(type_code: u8, numbers: &[i64]) -> Option<Vec<u8>> {
     if column_bytes < COLUMN_BYTES_MIN {
         return None;
     }
-    let run = Run {
+    let run = BlockRun {
         nibble: scale.nibble(),
         count: values.len(),
     };
-    let head = Head {
+    let head = PackedHeader {
         tag: type_code,
         literal: literal.to_vec(),
         runs: vec![run],
     };
-    Parts { head, values }.pack(column_bytes - column_bytes / SAVING_MIN)
+    ColumnParts { head, values }.pack(column_bytes - column_bytes / SAVING_MIN)
 }
 
 fn steps(numbers: &[i64]) -> impl Iterator<Item = i64> {
@@ -126,9 +126,9 @@ mod tests {
     use super::*;
     use crate::value::ValueRef;
 
-    struct Draw(u64);
+    struct TestNumbers(u64);
 
-    impl Draw {
+    impl TestNumbers {
         fn below(&mut self, end: u64) -> u64 {
             self.0 = self
                 .0
@@ -167,7 +167,7 @@ mod tests {
     }
 
     /// Generates numbers of several patterns.
-    fn numbers(draw: &mut Draw, kind: u64) -> Vec<i64> {
+    fn numbers(draw: &mut TestNumbers, kind: u64) -> Vec<i64> {
         let length = 1 + draw.below(700);
         let width = draw.below(31);
         let spread = 1 + draw.below(1 << width);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn numbers_are_packed_as_the_column_built_of_them() {
-        let mut draw = Draw(3);
+        let mut draw = TestNumbers(3);
         let mut packed = [0; 4];
         for round in 0..1500 {
             let numbers = numbers(&mut draw, round % 6);

@@ -9,7 +9,7 @@
 //! ```text
 //! packed   60 + parameter │ literal │ run … │ codes
 //!          60 + 30        │ literal │ run … │ sparse codes
-//! literal  type │ integers, dates: varint zigzag; doubles: varint of their bytes, the last first; others: as they are
+//! literal  type │ integers, dates: varint zigzag; doubles: varint of their bytes, the last first; nonzero_left: as they are
 //! run      scale nibble, + 1 if another run follows │ varint values                      blocks of one scale
 //! ```
 //!
@@ -28,7 +28,7 @@ use super::element::tag;
 use super::error::ColumnError;
 use super::pieces::{self, Piece, Pieces};
 use super::simple8b;
-use super::stream::{Blocks, Raw};
+use super::stream::{Blocks, RawRef};
 use super::words::WordBuilder;
 use crate::varint;
 
@@ -55,21 +55,21 @@ const SAVING_MIN: usize = 8;
 
 /// Packs a column; `None` if it has another form or would not shrink enough.
 pub fn pack(column: &[u8]) -> Option<Vec<u8>> {
-    let (parts, packed) = Parts::packed(column)?;
+    let (parts, packed) = ColumnParts::packed(column)?;
     // Another builder may have divided the words differently.
     (parts.unpack() == column).then_some(packed)
 }
 
 /// Packs a column built by this process, whose words need no check. See [`pack`].
 pub fn pack_built(column: &[u8]) -> Option<Vec<u8>> {
-    let (parts, packed) = Parts::packed(column)?;
+    let (parts, packed) = ColumnParts::packed(column)?;
     debug_assert_eq!(parts.unpack(), column);
     Some(packed)
 }
 
 /// Restores the column if `bytes` are packed, else returns them. At most `max_values` values.
 pub fn unpack(bytes: &[u8], max_values: usize) -> Result<Cow<'_, [u8]>, ColumnError> {
-    match Parts::read(bytes, max_values)? {
+    match ColumnParts::read(bytes, max_values)? {
         Some(parts) => Ok(Cow::Owned(parts.unpack())),
         None => Ok(Cow::Borrowed(bytes)),
     }
@@ -77,23 +77,23 @@ pub fn unpack(bytes: &[u8], max_values: usize) -> Result<Cow<'_, [u8]>, ColumnEr
 
 /// Values in blocks of one scale.
 #[derive(Clone, Copy)]
-struct Run {
+struct BlockRun {
     nibble: u8,
     count: usize,
 }
 
 /// The part of a packed column before its codes.
-struct Head {
+struct PackedHeader {
     tag: u8,
     /// The value bytes of the literal.
     literal: Vec<u8>,
-    runs: Vec<Run>,
+    runs: Vec<BlockRun>,
 }
 
 /// A packed column whose codes were not read yet.
-struct Packed<'a> {
-    head: Head,
-    /// Number of codes: values after the literal.
+struct PackedColumn<'a> {
+    head: PackedHeader,
+    /// SumInteger of codes: values after the literal.
     count: usize,
     /// Parameter of the Rice codes; `None` for sparse codes.
     parameter: Option<u32>,
@@ -101,12 +101,12 @@ struct Packed<'a> {
 }
 
 /// A column of one literal and blocks: the differences in the blocks, coded as in their words.
-struct Parts {
-    head: Head,
+struct ColumnParts {
+    head: PackedHeader,
     values: Vec<u64>,
 }
 
-impl Parts {
+impl ColumnParts {
     /// Splits a column and packs it.
     fn packed(column: &[u8]) -> Option<(Self, Vec<u8>)> {
         let parts = Self::of(column)?;
@@ -119,11 +119,11 @@ impl Parts {
             return None;
         }
         let mut pieces = Pieces::new(column);
-        let Piece::Literal(Raw { tag, bytes }) = pieces.next().ok()? else {
+        let Piece::Literal(RawRef { tag, bytes }) = pieces.next().ok()? else {
             return None;
         };
         literal_bytes(tag)?;
-        let mut runs: Vec<Run> = Vec::with_capacity(1);
+        let mut runs: Vec<BlockRun> = Vec::with_capacity(1);
         let mut values = Vec::with_capacity(column.len());
         loop {
             match pieces.next().ok()? {
@@ -133,7 +133,7 @@ impl Parts {
                     let count = values.len() - before;
                     match runs.last_mut().filter(|run| run.nibble == nibble) {
                         Some(run) => run.count += count,
-                        None => runs.push(Run { nibble, count }),
+                        None => runs.push(BlockRun { nibble, count }),
                     }
                 }
                 Piece::End => break,
@@ -141,7 +141,7 @@ impl Parts {
             }
         }
         pieces.finish().ok()?;
-        let head = Head {
+        let head = PackedHeader {
             tag,
             literal: bytes.to_vec(),
             runs,
@@ -180,10 +180,10 @@ impl Parts {
 
     /// Reads a packed column; `None` if `bytes` are not packed.
     fn read(bytes: &[u8], max_values: usize) -> Result<Option<Self>, ColumnError> {
-        let Some(packed) = Packed::of(bytes, max_values)? else {
+        let Some(packed) = PackedColumn::of(bytes, max_values)? else {
             return Ok(None);
         };
-        let Packed {
+        let PackedColumn {
             head, count, codes, ..
         } = packed;
         let values = match packed.parameter {
@@ -196,7 +196,7 @@ impl Parts {
         Ok(Some(Self { head, values }))
     }
 
-    /// Builds the column. A value that fits no word, possible only in damaged data, ends it.
+    /// Builds the column. A value that fits no word, possible only in damaged data, is_at_end it.
     fn unpack(&self) -> Vec<u8> {
         let mut head = Vec::with_capacity(32 + self.values.len());
         head.extend_from_slice(&[self.head.tag, 0]);
@@ -205,7 +205,7 @@ impl Parts {
         let mut words = WordBuilder::<u64>::default();
         let mut values = self.values.iter();
         for run in &self.head.runs {
-            blocks.go_on_with(run.nibble);
+            blocks.set_nibble(run.nibble);
             for &value in values.by_ref().take(run.count) {
                 if words.append(value, &mut blocks).is_err() {
                     break;
@@ -219,7 +219,7 @@ impl Parts {
     }
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedColumn<'a> {
     /// Parses a packed column; `None` if `bytes` are not packed.
     fn of(bytes: &'a [u8], max_values: usize) -> Result<Option<Self>, ColumnError> {
         let Some((&first, rest)) = bytes.split_first() else {
@@ -228,7 +228,7 @@ impl<'a> Packed<'a> {
         if !(PACKED..=SPARSE).contains(&first) {
             return Ok(None);
         }
-        let head = Head::read(rest).ok_or(ColumnError::Truncated {
+        let head = PackedHeader::read(rest).ok_or(ColumnError::Truncated {
             offset: bytes.len(),
         });
         let (head, codes) = head?;
@@ -248,7 +248,7 @@ impl<'a> Packed<'a> {
     }
 }
 
-impl Head {
+impl PackedHeader {
     /// Parses the head; returns it and the codes.
     fn read(mut bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (&tag, rest) = bytes.split_first()?;
@@ -263,7 +263,7 @@ impl Head {
                 return None;
             }
             Scale::from_control(nibble)?;
-            runs.push(Run {
+            runs.push(BlockRun {
                 nibble: nibble & 0xF0,
                 count,
             });
@@ -275,8 +275,8 @@ impl Head {
         Some((head, bytes))
     }
 
-    fn literal(&self) -> Raw<'_> {
-        Raw {
+    fn literal(&self) -> RawRef<'_> {
+        RawRef {
             tag: self.tag,
             bytes: &self.literal,
         }
@@ -296,7 +296,7 @@ fn literal_bytes(tag: u8) -> Option<usize> {
 
 fn put_literal(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     out.push(tag);
-    let raw = Raw { tag, bytes };
+    let raw = RawRef { tag, bytes };
     match tag {
         tag::INT32 | tag::INT64 | tag::DATE => varint::put(out, zigzag(raw.to_int())),
         // Round numbers end in zeros.
@@ -353,9 +353,9 @@ mod tests {
     use crate::value::{ObjectId, Value};
 
     /// A small pseudo-random number generator.
-    struct Draw(u64);
+    struct TestNumbers(u64);
 
-    impl Draw {
+    impl TestNumbers {
         fn next(&mut self) -> u64 {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
@@ -396,7 +396,7 @@ mod tests {
 
     /// Returns deltas of -3 to 3, most of them 0: a random walk of small numbers.
     fn walk(length: usize) -> Vec<i64> {
-        let (mut draw, mut at) = (Draw(7), 50i64);
+        let (mut draw, mut at) = (TestNumbers(7), 50i64);
         let mut step = || (0..6).map(|_| (draw.next() >> 63) as i64).sum::<i64>() - 3;
         (0..length)
             .map(|_| {
@@ -523,7 +523,7 @@ mod tests {
 
     #[test]
     fn whatever_is_packed_comes_back() {
-        let mut draw = Draw(99);
+        let mut draw = TestNumbers(99);
         for _ in 0..300 {
             let (length, width) = (draw.next() % 400 + 1, draw.next() % 40);
             let mut at = 0i64;

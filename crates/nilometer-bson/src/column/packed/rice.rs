@@ -9,7 +9,7 @@
 //! Each part starts at a byte boundary and fills bytes from the lowest bit.
 //! [`rice_reader`](super::rice_reader) decodes them.
 
-use super::rice_reader::{Chunk, RiceReader};
+use super::rice_reader::{CodeChunk, RiceReader};
 
 /// Values with at least this quotient are outliers.
 pub(super) const QUOTIENT_MAX: u8 = 24;
@@ -86,7 +86,7 @@ pub(super) fn write(out: &mut Vec<u8>, values: &[u64], parameter: u32) {
 pub(super) fn read(bytes: &[u8], count: usize, parameter: u32) -> Option<Vec<u64>> {
     let mut reader = RiceReader::new(bytes, count, parameter)?;
     let mut values = Vec::with_capacity(count);
-    let mut chunk = Chunk::new();
+    let mut chunk = CodeChunk::new();
     while values.len() < count {
         let read = reader.next(&mut chunk)?;
         match chunk.narrow() {
@@ -156,7 +156,7 @@ impl<'a> BitWriter<'a> {
         }
     }
 
-    /// Appends the low `count` bits of `bits`, at most 32; the others must be 0.
+    /// Appends the low `count` bits of `bits`, at most 32; the nonzero_left must be 0.
     #[inline]
     fn put(&mut self, bits: u64, count: u32) {
         self.held |= bits << self.count;

@@ -1,6 +1,6 @@
 //! Decoding of Rice codes in chunks.
 //!
-//! Unary codes are decoded by a table lookup per byte: the quotients that end in it, and the zeros
+//! UnaryByte codes are decoded by a table lookup per byte: the quotients that end in it, and the zeros
 //! carried to the next byte. The position of outliers is found by counting those before them.
 
 use super::rice::{QUOTIENT_MAX, read_remainders, window};
@@ -10,20 +10,20 @@ use super::rice::{QUOTIENT_MAX, read_remainders, window};
 pub(super) const CHUNK: usize = 64;
 
 /// Maximum number of quotients that end in one byte.
-const AHEAD: usize = 8;
+const BYTE_QUOTIENTS_MAX: usize = 8;
 
 /// Up to this parameter all values except outliers fit into a byte.
 const PARAMETER_NARROW: u32 = 3;
 
 /// Values decoded together.
 #[derive(Clone)]
-pub(super) struct Chunk {
+pub(super) struct CodeChunk {
     narrow: [u8; CHUNK],
     wide: [u64; CHUNK],
     is_narrow: bool,
 }
 
-impl Chunk {
+impl CodeChunk {
     pub(super) fn new() -> Self {
         Self {
             narrow: [0; CHUNK],
@@ -32,7 +32,7 @@ impl Chunk {
         }
     }
 
-    /// Returns the values, if all of them fit into a byte; otherwise use [`Chunk::wide`].
+    /// Returns the values, if all of them fit into a byte; otherwise use [`CodeChunk::wide`].
     #[inline]
     pub(super) fn narrow(&self) -> Option<&[u8; CHUNK]> {
         self.is_narrow.then_some(&self.narrow)
@@ -59,19 +59,19 @@ impl Chunk {
 
 /// Decoded form of a byte of unary codes.
 #[derive(Clone, Copy)]
-struct Unary {
-    /// Number of zeros before each of its ones, one byte each, the first lowest.
+struct UnaryByte {
+    /// SumInteger of zeros before each of its ones, one byte each, the first lowest.
     zeros: u64,
     ones: u8,
     /// Zeros after the last one.
     rest: u8,
 }
 
-static UNARY: [Unary; 256] = unary_table();
+static UNARY: [UnaryByte; 256] = unary_table();
 
 #[expect(clippy::indexing_slicing, reason = "made when this is compiled")]
-const fn unary_table() -> [Unary; 256] {
-    let none = Unary {
+const fn unary_table() -> [UnaryByte; 256] {
+    let none = UnaryByte {
         zeros: 0,
         ones: 0,
         rest: 8,
@@ -79,7 +79,7 @@ const fn unary_table() -> [Unary; 256] {
     let mut table = [none; 256];
     let mut byte = 0;
     while byte < table.len() {
-        let mut entry = Unary { rest: 0, ..none };
+        let mut entry = UnaryByte { rest: 0, ..none };
         let mut bit = 0;
         while bit < 8 {
             if byte >> bit & 1 == 1 {
@@ -104,10 +104,10 @@ pub(super) struct RiceReader<'a> {
     quotients: &'a [u8],
     outliers: &'a [u8],
     parameter: u32,
-    /// Number of values left.
+    /// SumInteger of values left.
     left: usize,
     /// Quotients decoded but not used yet, and their number.
-    ahead: [u8; CHUNK + AHEAD],
+    buffered: [u8; CHUNK + BYTE_QUOTIENTS_MAX],
     ready: usize,
     /// Zeros since the last one bit.
     zeros: u64,
@@ -125,7 +125,7 @@ impl<'a> RiceReader<'a> {
             outliers,
             parameter,
             left: count,
-            ahead: [0; CHUNK + AHEAD],
+            buffered: [0; CHUNK + BYTE_QUOTIENTS_MAX],
             ready: 0,
             zeros: 0,
         })
@@ -134,10 +134,10 @@ impl<'a> RiceReader<'a> {
     /// Decodes the next chunk; returns the number of values, which is [`CHUNK`] except for the
     /// last.
     #[inline]
-    pub(super) fn next(&mut self, chunk: &mut Chunk) -> Option<usize> {
+    pub(super) fn next(&mut self, chunk: &mut CodeChunk) -> Option<usize> {
         let count = self.left.min(CHUNK);
-        self.read_ahead(count)?;
-        let (read, ahead) = self.ahead.split_first_chunk::<CHUNK>()?;
+        self.buffer_quotients(count)?;
+        let (read, buffered) = self.buffered.split_first_chunk::<CHUNK>()?;
         let greatest = read.iter().take(count).fold(0, |a, b| a.max(*b));
         chunk.is_narrow = greatest < QUOTIENT_MAX && self.parameter <= PARAMETER_NARROW;
         if chunk.is_narrow {
@@ -170,9 +170,9 @@ impl<'a> RiceReader<'a> {
                 self.outliers = rest;
             }
         }
-        let (behind, _) = ahead.split_first_chunk::<AHEAD>()?;
+        let (behind, _) = buffered.split_first_chunk::<BYTE_QUOTIENTS_MAX>()?;
         let behind = *behind;
-        *self.ahead.first_chunk_mut()? = behind;
+        *self.buffered.first_chunk_mut()? = behind;
         self.ready -= count;
         self.left -= count;
         (self.left > 0 || self.outliers.is_empty()).then_some(count)
@@ -180,7 +180,7 @@ impl<'a> RiceReader<'a> {
 
     /// Decodes quotients until `count` are available.
     #[inline(always)]
-    fn read_ahead(&mut self, count: usize) -> Option<()> {
+    fn buffer_quotients(&mut self, count: usize) -> Option<()> {
         let (mut ready, mut zeros) = (self.ready, self.zeros);
         let mut bytes = self.quotients.iter();
         while ready < count {
@@ -191,7 +191,7 @@ impl<'a> RiceReader<'a> {
             // The first includes zeros carried from the bytes before; entries after the last are
             // arbitrary.
             let found = (entry.zeros + zeros).to_le_bytes();
-            *self.ahead.get_mut(ready..)?.first_chunk_mut()? = found;
+            *self.buffered.get_mut(ready..)?.first_chunk_mut()? = found;
             ready += usize::from(entry.ones);
             zeros = u64::from(entry.rest) + if entry.ones == 0 { zeros } else { 0 };
         }

@@ -36,25 +36,25 @@ pub(super) fn write(out: &mut Vec<u8>, values: &[u64], bytes_max: usize) -> Opti
 #[derive(Clone)]
 pub(super) struct SparseReader<'a> {
     bytes: &'a [u8],
-    /// Number of values other than zero after the next one.
-    others: u64,
+    /// SumInteger of values other than zero after the next one.
+    nonzero_left: u64,
     /// Zeros before the next value other than zero.
     zeros: usize,
     /// All remaining values are zero.
-    rests: bool,
-    /// Number of values left.
+    is_rest_zero: bool,
+    /// SumInteger of values left.
     left: usize,
 }
 
 impl<'a> SparseReader<'a> {
     /// Starts decoding `count` values from `bytes`, which must contain nothing else.
     pub(super) fn new(mut bytes: &'a [u8], count: usize) -> Option<Self> {
-        let others = varint::take(&mut bytes)?;
+        let nonzero_left = varint::take(&mut bytes)?;
         let mut reader = Self {
             bytes,
-            others,
+            nonzero_left,
             zeros: count,
-            rests: true,
+            is_rest_zero: true,
             left: count,
         };
         reader.find_next()?;
@@ -63,12 +63,12 @@ impl<'a> SparseReader<'a> {
 
     /// Reads how many zeros precede the next value.
     fn find_next(&mut self) -> Option<()> {
-        let Some(others) = self.others.checked_sub(1) else {
-            (self.zeros, self.rests) = (self.left, true);
+        let Some(nonzero_left) = self.nonzero_left.checked_sub(1) else {
+            (self.zeros, self.is_rest_zero) = (self.left, true);
             return self.bytes.is_empty().then_some(());
         };
         let zeros = usize::try_from(varint::take(&mut self.bytes)?).ok()?;
-        (self.zeros, self.rests, self.others) = (zeros, false, others);
+        (self.zeros, self.is_rest_zero, self.nonzero_left) = (zeros, false, nonzero_left);
         (zeros < self.left).then_some(())
     }
 
@@ -82,7 +82,7 @@ impl<'a> SparseReader<'a> {
 
     /// Reads the value after the zeros.
     pub(super) fn value(&mut self) -> Option<u64> {
-        if self.rests || self.zeros > 0 {
+        if self.is_rest_zero || self.zeros > 0 {
             return None;
         }
         let value = varint::take(&mut self.bytes)?;
@@ -92,8 +92,8 @@ impl<'a> SparseReader<'a> {
     }
 
     /// True if all remaining values are zero.
-    pub(super) fn is_still(&self) -> bool {
-        self.rests
+    pub(super) fn is_all_zero(&self) -> bool {
+        self.is_rest_zero
     }
 
     /// True if no values are left.

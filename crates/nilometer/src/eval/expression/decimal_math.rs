@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use dashu_float::{ConstCache, DBig};
 use dashu_int::{IBig, UBig};
 use nilometer_bson::Decimal128;
-use nilometer_bson::decimal128::Parts;
+use nilometer_bson::decimal128::DecimalParts;
 
 /// Digits computed with: those of a decimal and some that rounding takes away.
 const WORKING_DIGITS: usize = 44;
@@ -20,7 +20,7 @@ const EXP_MAX: f64 = 14_500.0;
 
 fn to_big(value: Decimal128) -> Option<DBig> {
     match value.parts() {
-        Parts::Finite {
+        DecimalParts::Finite {
             negative,
             exponent,
             coefficient,
@@ -109,7 +109,7 @@ pub(super) fn ln(value: Decimal128) -> Decimal128 {
 
 /// Logarithm to base 10 of a positive number; powers of ten give whole numbers.
 pub(super) fn log10(value: Decimal128) -> Decimal128 {
-    if let Parts::Finite {
+    if let DecimalParts::Finite {
         negative: false,
         exponent,
         coefficient: 1,
@@ -212,7 +212,7 @@ static TURN: LazyLock<IBig> = LazyLock::new(|| {
 /// The angle within the first turn, for angles so large that the library would work with thousands
 /// of digits throughout.
 fn within_one_turn(value: Decimal128) -> Option<DBig> {
-    let Parts::Finite {
+    let DecimalParts::Finite {
         negative,
         exponent,
         coefficient,

@@ -4,7 +4,7 @@
 //! array it is followed in each element that is a document; numbers are field names.
 
 use nilometer_bson::ValueRef;
-use nilometer_bson::path::{FieldPath, Found, PathError, check_name};
+use nilometer_bson::path::{FieldPath, PathError, PathValue, check_name};
 
 use super::evaluated::Evaluated;
 use crate::error::{Error, Result};
@@ -46,11 +46,11 @@ pub(crate) fn follow<'a>(path: &FieldPath, value: ValueRef<'a>) -> Evaluated<'a>
     Evaluated::from(path.get_in(value))
 }
 
-impl<'a> From<Found<'a>> for Evaluated<'a> {
-    fn from(found: Found<'a>) -> Self {
+impl<'a> From<PathValue<'a>> for Evaluated<'a> {
+    fn from(found: PathValue<'a>) -> Self {
         match found {
-            Found::Ref(value) => Self::Borrowed(value),
-            Found::Owned(value) => Self::Owned(value),
+            PathValue::Ref(value) => Self::Borrowed(value),
+            PathValue::Owned(value) => Self::Owned(value),
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::hint::select_unpredictable;
 use std::sync::Arc;
 
-use nilometer_bson::KnownName;
+use nilometer_bson::PreparedName;
 
 /// Names of one collection that are kept.
 const NAMES_MAX: usize = 1024;
@@ -133,7 +133,7 @@ fn before_mark(marks: u64) -> u64 {
 #[derive(Clone, Debug)]
 struct Known {
     name: Arc<str>,
-    known: KnownName,
+    known: PreparedName,
 }
 
 /// Where a name may be found by how it begins.
@@ -213,7 +213,7 @@ impl Table {
             }
         }
         self.ranks.push(rank);
-        let known = KnownName::new(name.as_bytes());
+        let known = PreparedName::new(name.as_bytes());
         self.known.push(Known { name, known });
         if !is_alone || self.known.len() * SLOTS_FOR_A_NAME > self.slots.len() {
             self.spread();
@@ -278,7 +278,7 @@ impl Names {
 
     /// The same, made ready to be looked for.
     #[inline]
-    pub(crate) fn known(&self, place: u16) -> Option<&KnownName> {
+    pub(crate) fn known(&self, place: u16) -> Option<&PreparedName> {
         let known = self.0.known.get(usize::from(place));
         known.map(|known| &known.known)
     }

@@ -96,13 +96,13 @@ fn places_in<'d>(
     // Most are in the order of the columns: those in front of it have other names.
     let mut in_order = document.iter();
     names.map(move |name| {
-        let place = document.place_of(&in_order);
+        let place = document.position_of(&in_order);
         if in_order.next_named(name.as_bytes()).is_some() {
             return u32::try_from(place).unwrap_or(0);
         }
         let mut walk = document.iter();
         loop {
-            let place = document.place_of(&walk);
+            let place = document.position_of(&walk);
             match walk.next() {
                 Some(element) if element.name_bytes() == name.as_bytes() => {
                     return u32::try_from(place).unwrap_or(0);

@@ -124,7 +124,7 @@ impl<'o> Walker<'o> {
             trust,
             ..
         } = self;
-        elements.next_found(|bytes| {
+        elements.next_recognized(|bytes| {
             if *trust == 0 {
                 return plan.names.at_front(bytes);
             }
@@ -277,7 +277,7 @@ impl<'o> Walker<'o> {
             let name = self.plan.names.known(field.name)?;
             let before_value = 1 + name.len() + 1;
             let mut from = document.iter_from(field.at().checked_sub(before_value)?);
-            from.next_known(name)
+            from.next_prepared(name)
         });
         Ok(Some(Found {
             time: slot(special.time).map_or(ValueRef::Missing, |field| field.value(document)),

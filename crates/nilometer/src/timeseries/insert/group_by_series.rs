@@ -278,7 +278,7 @@ impl<'g, 'a> Groups<'g, 'a> {
 
     /// Metadata in order; `within` is the document it is in.
     fn in_order(&mut self, meta: DocRef<'_>, within: DocRef<'_>) -> Option<Ordered> {
-        let onward = within.onward(meta).unwrap_or_default();
+        let onward = within.bytes_from(meta).unwrap_or_default();
         let place = self.order.add(meta, onward)?;
         let (aliases, bytes) = (self.catalog.aliases(), self.order.bytes(&place));
         Some(Ordered {

@@ -14,7 +14,7 @@
 //! Scans backward read the same bounds from the other end.
 
 use nilometer_bson::Value;
-use nilometer_bson::key_string::{self, KeyBuilder, KeyOrder, KeyStringError, Side};
+use nilometer_bson::key_string::{self, BoundSide, KeyBuilder, KeyOrder, KeyStringError};
 
 use super::{IndexBounds, IndexShape, Interval, PartBounds};
 use crate::index::KeyRange;
@@ -263,7 +263,13 @@ fn span(interval: &Interval, order: KeyOrder, descending: bool, shape: &IndexSha
             interval.high_inclusive,
         )
     };
-    let side = |inside: bool| if inside { Side::Before } else { Side::After };
+    let side = |inside: bool| {
+        if inside {
+            BoundSide::Before
+        } else {
+            BoundSide::After
+        }
+    };
     Span {
         // Lead bytes are never FF throughout, so there always is something above.
         low: key_string::bound(low, side(low_inclusive)).unwrap_or_default(),

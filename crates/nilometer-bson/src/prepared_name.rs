@@ -19,12 +19,12 @@ struct Word {
 
 /// A field name prepared for comparison with the bytes of documents. See the module.
 #[derive(Clone, Debug)]
-pub struct KnownName {
+pub struct PreparedName {
     name: Box<[u8]>,
     words: [Word; 3],
 }
 
-impl KnownName {
+impl PreparedName {
     /// Prepares a name, which must not contain a zero byte.
     pub fn new(name: &[u8]) -> Self {
         let last = (name.len() + 1).saturating_sub(WORD);
@@ -81,7 +81,7 @@ mod tests {
         let letters: Vec<u8> = (0..40).map(|n| b'a' + n % 26).collect();
         for length in 0..=letters.len() {
             let name = &letters[..length];
-            let known = KnownName::new(name);
+            let known = PreparedName::new(name);
             for behind in [0, 1, 7, 8, 30] {
                 let bytes = [name, &[0], &vec![b'x'; behind][..]].concat();
                 assert!(known.begins(&bytes), "{length} {behind}");
