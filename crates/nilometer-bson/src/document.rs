@@ -543,9 +543,7 @@ impl DocumentBuilder {
     fn close(&mut self, start: usize) {
         self.bytes.push(0);
         let length = u32::try_from(self.bytes.len() - start).unwrap_or(u32::MAX);
-        if let Some(slot) = self.bytes.get_mut(start..start + 4) {
-            slot.copy_from_slice(&length.to_le_bytes());
-        }
+        self.bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
     }
 
     fn header(&mut self, type_code: u8, name: &[u8]) {

@@ -278,10 +278,8 @@ impl Validator<'_> {
         if self.depth >= self.depth_max {
             return Err(fault(BsonErrorCause::TooDeep(self.depth_max), start));
         }
-        if let Some(slot) = self.ends.get_mut(self.depth) {
-            // Documents are far smaller than 4 GiB.
-            *slot = self.end as u32;
-        }
+        // Documents are far smaller than 4 GiB.
+        self.ends[self.depth] = self.end as u32;
         self.depth += 1;
         self.end = start + length;
         self.at = start + LENGTH_BYTES;

@@ -491,9 +491,8 @@ fn decode_section<'a>(
     let leaves: Vec<RawRef<'a>> = reference.leaves().collect();
     let mut streams: Vec<Vec<PieceAt<'a>>> = vec![Vec::new(); leaves.len()];
     let give = |at: usize, piece| {
-        if let Some(stream) = streams.get_mut(at) {
-            stream.push(piece);
-        }
+        let stream = streams.get_mut(at);
+        stream.expect("one stream for each leaf").push(piece);
     };
     let count = walk_section(leaves.len(), start, pieces, budget, give)?;
     let mut blocks = Vec::with_capacity(leaves.len());

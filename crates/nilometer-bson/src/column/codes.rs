@@ -224,9 +224,8 @@ impl<'a> CodeReader<'a> {
         if self.seen.is_empty() {
             self.seen.resize(CACHED_SUMS_MAX, None);
         }
-        if let Some(seen) = self.seen.get_mut(slot) {
-            *seen = Some((self.number, code));
-        }
+        let cached = self.seen.get_mut(slot);
+        *cached.expect("a slot is within the table") = Some((self.number, code));
         Ok(code)
     }
 

@@ -173,12 +173,12 @@ fn read_section(
                     Piece::Section { .. } => return Err(ColumnError::NestedSection { offset }),
                     _ => {}
                 }
-                if let Some((stream, queue, limit)) = streams.get_mut(at) {
-                    let before = limit.bytes;
-                    stream.read(&piece, offset, limit, &mut |value| queue.push_back(value))?;
-                    budget.take_bytes(before - limit.bytes)?;
-                    limit.bytes = budget.bytes;
-                }
+                let stream = streams.get_mut(at);
+                let (stream, queue, limit) = stream.expect("`at` is below the number of streams");
+                let before = limit.bytes;
+                stream.read(&piece, offset, limit, &mut |value| queue.push_back(value))?;
+                budget.take_bytes(before - limit.bytes)?;
+                limit.bytes = budget.bytes;
             }
             let next = streams
                 .get_mut(at)

@@ -152,7 +152,7 @@ pub(crate) fn push_header(tag: u8, name: &[u8], out: &mut Vec<u8>) {
 fn close(start: usize, out: &mut Vec<u8>) {
     out.push(0);
     let len = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
-    if let Some(slot) = out.get_mut(start..start + 4) {
-        slot.copy_from_slice(&len.to_le_bytes());
-    }
+    let length = out.get_mut(start..start + 4);
+    let length = length.expect("an open document starts with its length");
+    length.copy_from_slice(&len.to_le_bytes());
 }

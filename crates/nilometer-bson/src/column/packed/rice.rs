@@ -39,9 +39,8 @@ fn code_bits(value: u64, parameter: u32) -> u64 {
 pub(super) fn best_parameter(values: &[u64]) -> (u32, usize) {
     let mut lengths = [0_usize; 65];
     for value in values {
-        if let Some(count) = lengths.get_mut(64 - value.leading_zeros() as usize) {
-            *count += 1;
-        }
+        let count = lengths.get_mut(64 - value.leading_zeros() as usize);
+        *count.expect("a value has at most 64 bits") += 1;
     }
     let mut left = values.len() / 2;
     let median = lengths.iter().position(|&count| {
