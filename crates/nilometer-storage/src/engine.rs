@@ -193,7 +193,7 @@ pub struct DiskWait {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskWaits {
     /// Calls under way, in the order they were made.
-    pub under_way: Vec<DiskWait>,
+    pub in_flight: Vec<DiskWait>,
     /// The longest a call has taken since opening, one that is under way included.
     pub longest: Duration,
 }

@@ -36,14 +36,14 @@ const CLEAR_EXTRA: usize = 64;
 
 /// An [`Engine`] that lives in memory.
 pub struct MemoryEngine {
-    state: Mutex<State>,
-    versions: Arc<VersionBook>,
+    state: Mutex<MemoryState>,
+    versions: Arc<PublishedVersions>,
     closed: AtomicBool,
 }
 
 /// What commits change, one at a time.
-struct State {
-    keyspaces: Arc<BTreeMap<KeyspaceId, Arc<Space>>>,
+struct MemoryState {
+    keyspaces: Arc<BTreeMap<KeyspaceId, Arc<MemoryKeyspace>>>,
     next_id: u64,
     /// Keys that hold more than one live value, with the version at which that began.
     shadowed: VecDeque<(u64, KeyspaceId, Bytes)>,
@@ -51,12 +51,12 @@ struct State {
 
 /// The published version, and who still reads older ones.
 #[derive(Default)]
-struct VersionBook {
+struct PublishedVersions {
     visible: AtomicU64,
     pins: Mutex<BTreeMap<u64, u64>>,
 }
 
-struct Space {
+struct MemoryKeyspace {
     keyspace: Keyspace,
     entries: RwLock<BTreeMap<Bytes, Versions>>,
     bytes: AtomicU64,
@@ -77,7 +77,7 @@ impl MemoryEngine {
     /// An empty engine.
     pub fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(MemoryState {
                 keyspaces: Arc::default(),
                 next_id: 1,
                 shadowed: VecDeque::new(),
@@ -87,26 +87,29 @@ impl MemoryEngine {
         }
     }
 
-    fn state(&self) -> Result<MutexGuard<'_, State>> {
+    fn state(&self) -> Result<MutexGuard<'_, MemoryState>> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
         Ok(lock(&self.state))
     }
 
-    fn space(&self, id: KeyspaceId) -> Result<Arc<Space>> {
+    fn space(&self, id: KeyspaceId) -> Result<Arc<MemoryKeyspace>> {
         find(&self.state()?.keyspaces, id)
     }
 }
 
-fn find(spaces: &BTreeMap<KeyspaceId, Arc<Space>>, id: KeyspaceId) -> Result<Arc<Space>> {
+fn find(
+    spaces: &BTreeMap<KeyspaceId, Arc<MemoryKeyspace>>,
+    id: KeyspaceId,
+) -> Result<Arc<MemoryKeyspace>> {
     spaces
         .get(&id)
         .cloned()
         .ok_or(Error::UnknownKeyspace { id: id.0 })
 }
 
-impl VersionBook {
+impl PublishedVersions {
     /// Pins the newest published version.
     fn pin(self: &Arc<Self>) -> Pin {
         let mut pins = lock(&self.pins);
@@ -129,7 +132,7 @@ impl VersionBook {
 /// Keeps one version readable while it lives.
 struct Pin {
     version: u64,
-    book: Arc<VersionBook>,
+    book: Arc<PublishedVersions>,
 }
 
 impl Drop for Pin {
@@ -144,7 +147,7 @@ impl Drop for Pin {
     }
 }
 
-impl Space {
+impl MemoryKeyspace {
     /// Writes one value and returns true when an older one had to be kept for a pin.
     fn write(&self, key: Bytes, value: Option<Bytes>, version: u64, oldest: u64) -> bool {
         self.changed.fetch_max(version, Ordering::AcqRel);
@@ -209,7 +212,7 @@ impl Engine for MemoryEngine {
         }
         let id = KeyspaceId(state.next_id);
         state.next_id += 1;
-        let space = Space {
+        let space = MemoryKeyspace {
             keyspace: Keyspace {
                 id,
                 name: name.to_owned(),
@@ -318,7 +321,7 @@ impl Engine for MemoryEngine {
 }
 
 /// Removes shadowed versions that have become invisible, oldest first, at most `count`.
-fn clear_shadowed(state: &mut State, oldest: u64, count: usize) {
+fn clear_shadowed(state: &mut MemoryState, oldest: u64, count: usize) {
     for _ in 0..count {
         match state.shadowed.front() {
             Some((version, _, _)) if *version <= oldest => {}
@@ -335,7 +338,7 @@ fn clear_shadowed(state: &mut State, oldest: u64, count: usize) {
 }
 
 struct MemorySnapshot {
-    keyspaces: Arc<BTreeMap<KeyspaceId, Arc<Space>>>,
+    keyspaces: Arc<BTreeMap<KeyspaceId, Arc<MemoryKeyspace>>>,
     pin: Arc<Pin>,
 }
 
@@ -376,7 +379,7 @@ impl Snapshot for MemorySnapshot {
 
 /// A scan: what is left of the range, and the chunk read last.
 struct MemoryScan {
-    space: Arc<Space>,
+    space: Arc<MemoryKeyspace>,
     pin: Arc<Pin>,
     start: Bound<Bytes>,
     end: Bound<Bytes>,

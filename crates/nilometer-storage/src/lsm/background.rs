@@ -31,8 +31,8 @@ const RETRY_PERIOD: Duration = Duration::from_millis(250);
 
 /// What the threads have to do.
 #[derive(Default)]
-pub(crate) struct Work {
-    state: Mutex<WorkState>,
+pub(crate) struct BackgroundWork {
+    state: Mutex<BackgroundState>,
     flusher: Condvar,
     compactors: Condvar,
     keeper: Condvar,
@@ -40,14 +40,14 @@ pub(crate) struct Work {
 }
 
 #[derive(Default)]
-struct WorkState {
+struct BackgroundState {
     flush: BTreeSet<KeyspaceId>,
     compact: BTreeSet<KeyspaceId>,
     tidy: BTreeSet<KeyspaceId>,
     stopping: bool,
 }
 
-impl Work {
+impl BackgroundWork {
     /// Asks for one keyspace to be flushed.
     pub(crate) fn request_flush(&self, id: KeyspaceId) {
         if lock(&self.state).flush.insert(id) {
@@ -77,7 +77,7 @@ impl Work {
         self.progress.notify_all();
     }
 
-    /// Waits for progress, or for `timeout`.
+    /// PendingIo for progress, or for `timeout`.
     pub(crate) fn wait_for_progress(&self, timeout: Duration) {
         drop(wait(&self.progress, lock(&self.state), timeout));
     }
@@ -100,7 +100,7 @@ impl Work {
         lock(&self.state).stopping
     }
 
-    /// Waits; false when stopping.
+    /// PendingIo; false when stopping.
     fn pause(&self, condvar: &Condvar, timeout: Duration) -> bool {
         let state = lock(&self.state);
         if state.stopping {
@@ -109,8 +109,8 @@ impl Work {
         !wait(condvar, state, timeout).stopping
     }
 
-    /// Waits for work, unless there is some; false when stopping.
-    fn idle(&self, condvar: &Condvar, nothing: impl Fn(&WorkState) -> bool) -> bool {
+    /// PendingIo for work, unless there is some; false when stopping.
+    fn idle(&self, condvar: &Condvar, nothing: impl Fn(&BackgroundState) -> bool) -> bool {
         let mut state = lock(&self.state);
         if !state.stopping && nothing(&state) {
             state = wait(condvar, state, WORKER_PERIOD);
@@ -121,9 +121,9 @@ impl Work {
 
 fn wait<'a>(
     condvar: &Condvar,
-    state: MutexGuard<'a, WorkState>,
+    state: MutexGuard<'a, BackgroundState>,
     timeout: Duration,
-) -> MutexGuard<'a, WorkState> {
+) -> MutexGuard<'a, BackgroundState> {
     let waited = condvar.wait_timeout(state, timeout);
     waited.unwrap_or_else(PoisonError::into_inner).0
 }
@@ -186,7 +186,7 @@ fn keep(core: &Core) -> Result<()> {
     // Without a spare the next segment is made by the commit that needs it, which is refused if it cannot
     // be: a failure here is neither the log's nor anybody else's.
     let _ = core.log.prepare_spare();
-    core.health.retry_segment(|| core.log.try_spare());
+    core.health.retry_segment(|| core.log.make_spare_now());
     Ok(())
 }
 
@@ -197,10 +197,10 @@ fn flusher(core: &Core) {
                 return;
             }
             match core.flush_tree(&tree) {
-                Ok(()) => core.health.hold_up(None),
+                Ok(()) => core.health.set_flush_blocked(None),
                 Err(error) => {
                     if core.may_retry(&tree, error.clone()) {
-                        core.health.hold_up(Some(error));
+                        core.health.set_flush_blocked(Some(error));
                         core.work.note_progress();
                         core.work.pause(&core.work.flusher, RETRY_PERIOD);
                         core.work.request_flush(tree.keyspace.id);

@@ -13,8 +13,8 @@ use super::TreeMap;
 use super::log::LogRecord;
 use super::log::payload::put_varint;
 use super::log::record::RECORD_HEADER_BYTES;
+use super::separated_value::{CHECKSUM_BYTES, seal};
 use super::tree::Tree;
-use super::value::{SEAL_BYTES, seal};
 use crate::engine::{KeyspaceId, Operation, WriteBatch};
 use crate::error::{Error, Result};
 
@@ -25,21 +25,21 @@ const OPERATION_OVERHEAD_BYTES: usize = 8;
 const OWN_COPY_BYTES: usize = 512;
 
 /// A batch that waits for its number.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedBatch {
     pub(crate) record: LogRecord,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<KeyspaceEntries>,
 }
 
 /// The operations of a batch on one keyspace.
-pub(crate) struct Group {
+pub(crate) struct KeyspaceEntries {
     pub(crate) tree: Arc<Tree>,
     pub(crate) entries: Vec<(Slice, Option<Slice>)>,
 }
 
-type Entry = (KeyspaceId, Vec<u8>, Operation);
+type KeyedOperation = (KeyspaceId, Vec<u8>, Operation);
 
 /// Prepares `batch` for the keyspaces in `trees`.
-pub(crate) fn prepare(batch: WriteBatch, trees: &TreeMap) -> Result<Prepared> {
+pub(crate) fn prepare(batch: WriteBatch, trees: &TreeMap) -> Result<PreparedBatch> {
     batch.check()?;
     let WriteBatch {
         mut operations,
@@ -64,16 +64,16 @@ pub(crate) fn prepare(batch: WriteBatch, trees: &TreeMap) -> Result<Prepared> {
     }
     let keyspaces = plans.iter().map(|(tree, _)| tree.keyspace.id).collect();
     let record = LogRecord::new(buffer, keyspaces)?;
-    let groups = plans.into_iter().map(|(tree, spans)| Group {
-        entries: copies(record.payload(), &spans, tree.takes_entries_singly()),
+    let groups = plans.into_iter().map(|(tree, spans)| KeyspaceEntries {
+        entries: copies(record.payload(), &spans, tree.releases_entries_singly()),
         tree,
     });
     let groups = groups.collect();
-    Ok(Prepared { record, groups })
+    Ok(PreparedBatch { record, groups })
 }
 
 /// Orders operations by keyspace and key and keeps the last on each key.
-fn sort(operations: &mut Vec<Entry>) {
+fn sort(operations: &mut Vec<KeyedOperation>) {
     if operations.is_sorted_by(|a, b| (a.0, &a.1) < (b.0, &b.1)) {
         return;
     }
@@ -84,10 +84,10 @@ fn sort(operations: &mut Vec<Entry>) {
     operations.reverse();
 }
 
-fn payload_capacity(operations: &[Entry], annotation: &[u8]) -> usize {
+fn payload_capacity(operations: &[KeyedOperation], annotation: &[u8]) -> usize {
     let each = operations.iter().map(|(_, key, operation)| {
         let value = match operation {
-            Operation::Put(value) => value.len() + SEAL_BYTES,
+            Operation::Put(value) => value.len() + CHECKSUM_BYTES,
             Operation::Delete => 0,
         };
         key.len() + value + OPERATION_OVERHEAD_BYTES
@@ -135,14 +135,14 @@ fn copies(payload: &[u8], spans: &[Span], singly: bool) -> Vec<(Slice, Option<Sl
     spans.iter().map(|span| span.parts(of_shared)).collect()
 }
 
-fn encode_entry(buffer: &mut Vec<u8>, entry: &Entry, sealed: bool) -> Span {
+fn encode_entry(buffer: &mut Vec<u8>, entry: &KeyedOperation, sealed: bool) -> Span {
     let (id, key, operation) = entry;
     put_varint(buffer, key.len() as u64);
     let value = match operation {
         Operation::Put(value) => Some(value),
         Operation::Delete => None,
     };
-    let seal_bytes = if sealed { SEAL_BYTES } else { 0 };
+    let seal_bytes = if sealed { CHECKSUM_BYTES } else { 0 };
     let length = value.map_or(0, |value| value.len() + seal_bytes + 1);
     put_varint(buffer, length as u64);
     let start = buffer.len() - RECORD_HEADER_BYTES;

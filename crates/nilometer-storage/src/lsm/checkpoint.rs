@@ -33,7 +33,7 @@ impl Core {
         self.health.check_writable()?;
         make_empty(target, self.context.directory.path())?;
         let list = lock(&self.list);
-        let pinned = Pinned::new(self);
+        let pinned = LogPin::new(self);
         create(&trees_path(target))?;
         for tree in self.trees().values() {
             link_tree(tree, &tree_path(&trees_path(target), tree.keyspace.id.0))?;
@@ -67,16 +67,16 @@ impl Core {
 }
 
 /// Keeps the segments of the log while it lives.
-struct Pinned<'a>(&'a Core);
+struct LogPin<'a>(&'a Core);
 
-impl<'a> Pinned<'a> {
+impl<'a> LogPin<'a> {
     fn new(core: &'a Core) -> Self {
         core.log.pin();
         Self(core)
     }
 }
 
-impl Drop for Pinned<'_> {
+impl Drop for LogPin<'_> {
     fn drop(&mut self) {
         self.0.log.unpin();
     }

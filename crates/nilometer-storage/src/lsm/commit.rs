@@ -22,10 +22,10 @@ use std::time::Duration;
 
 use lsm_tree::Slice;
 
-use super::batch::{Prepared, memtable_entry, prepare};
+use super::batch::{PreparedBatch, memtable_entry, prepare};
 use super::core::Core;
-use super::front::Front;
 use super::tree::panic_text;
+use super::write_buffer::WriteBuffer;
 use crate::engine::{Durability, WriteBatch};
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -42,44 +42,44 @@ const STALL_POLL: Duration = Duration::from_millis(20);
 /// Batches that wait for a leader.
 #[derive(Default)]
 pub(crate) struct CommitQueue {
-    state: Mutex<QueueState>,
+    state: Mutex<CommitQueueState>,
 }
 
 #[derive(Default)]
-struct QueueState {
-    waiting: VecDeque<Arc<Request>>,
+struct CommitQueueState {
+    waiting: VecDeque<Arc<CommitRequest>>,
     led: bool,
 }
 
 /// One queued batch and where its writer waits.
-struct Request {
-    prepared: Mutex<Option<Prepared>>,
+struct CommitRequest {
+    prepared: Mutex<Option<PreparedBatch>>,
     bytes: u64,
     sync: bool,
-    outcome: Mutex<Outcome>,
+    outcome: Mutex<CommitOutcome>,
     decided: Condvar,
 }
 
-enum Outcome {
+enum CommitOutcome {
     Waiting,
-    Lead,
+    LeadWork,
     Done(Result<u64>),
 }
 
-impl Request {
-    fn decide(&self, outcome: Outcome) {
+impl CommitRequest {
+    fn decide(&self, outcome: CommitOutcome) {
         *lock(&self.outcome) = outcome;
         self.decided.notify_one();
     }
 
-    /// Waits until the batch is committed (`Some`) or its writer shall lead (`None`).
+    /// PendingIo until the batch is committed (`Some`) or its writer shall lead (`None`).
     fn wait(&self) -> Option<Result<u64>> {
         let mut outcome = lock(&self.outcome);
         loop {
-            match std::mem::replace(&mut *outcome, Outcome::Waiting) {
-                Outcome::Done(result) => return Some(result),
-                Outcome::Lead => return None,
-                Outcome::Waiting => {
+            match std::mem::replace(&mut *outcome, CommitOutcome::Waiting) {
+                CommitOutcome::Done(result) => return Some(result),
+                CommitOutcome::LeadWork => return None,
+                CommitOutcome::Waiting => {
                     let waited = self.decided.wait(outcome);
                     outcome = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
                 }
@@ -90,14 +90,14 @@ impl Request {
 
 impl CommitQueue {
     /// Queues a request; true when its writer has to lead.
-    fn push(&self, request: &Arc<Request>) -> bool {
+    fn push(&self, request: &Arc<CommitRequest>) -> bool {
         let mut state = lock(&self.state);
         state.waiting.push_back(Arc::clone(request));
         !std::mem::replace(&mut state.led, true)
     }
 
     /// The next group: at least one request, no more than `bytes_max` otherwise.
-    fn take(&self, bytes_max: u64) -> Vec<Arc<Request>> {
+    fn take(&self, bytes_max: u64) -> Vec<Arc<CommitRequest>> {
         let mut state = lock(&self.state);
         let mut group = Vec::new();
         let mut bytes = 0;
@@ -115,7 +115,7 @@ impl CommitQueue {
     fn pass_lead(&self) {
         let mut state = lock(&self.state);
         match state.waiting.front() {
-            Some(next) => next.decide(Outcome::Lead),
+            Some(next) => next.decide(CommitOutcome::LeadWork),
             None => state.led = false,
         }
     }
@@ -123,8 +123,8 @@ impl CommitQueue {
 
 /// What a leader has to finish, whatever happens.
 #[derive(Default)]
-struct Lead {
-    group: Vec<Arc<Request>>,
+struct LeadWork {
+    group: Vec<Arc<CommitRequest>>,
     passed_on: bool,
 }
 
@@ -134,11 +134,11 @@ impl Core {
         self.health.check_writable()?;
         let prepared = prepare(batch, &self.trees())?;
         self.stall(&prepared)?;
-        let request = Arc::new(Request {
+        let request = Arc::new(CommitRequest {
             bytes: prepared.record.bytes(),
             prepared: Mutex::new(Some(prepared)),
             sync: durability == Durability::Sync,
-            outcome: Mutex::new(Outcome::Waiting),
+            outcome: Mutex::new(CommitOutcome::Waiting),
             decided: Condvar::new(),
         });
         if !self.queue.push(&request)
@@ -153,11 +153,11 @@ impl Core {
         }
     }
 
-    /// Waits while the trees the batch goes to, or the whole engine, are behind.
-    fn stall(&self, prepared: &Prepared) -> Result<()> {
+    /// PendingIo while the trees the batch goes to, or the whole engine, are behind.
+    fn stall(&self, prepared: &PreparedBatch) -> Result<()> {
         while self.must_wait(prepared.groups.iter().map(|group| &group.tree)) {
             self.health.check_writable()?;
-            if let Some(error) = self.health.held_up() {
+            if let Some(error) = self.health.flush_blocked() {
                 return Err(error);
             }
             self.work.wake_flusher();
@@ -168,7 +168,7 @@ impl Core {
 
     /// Commits the group at the head of the queue.
     fn lead(&self) {
-        let mut lead = Lead::default();
+        let mut lead = LeadWork::default();
         let result = catch_unwind(AssertUnwindSafe(|| self.commit_group(&mut lead)));
         let outcome = result.unwrap_or_else(|panic| {
             // Half a group may be inserted, though not visible. Nothing may be published after it.
@@ -183,7 +183,7 @@ impl Core {
                 (Some(error), _) => Err(error.clone()),
                 (None, Err(_)) => Err(Error::Closed),
             };
-            request.decide(Outcome::Done(result));
+            request.decide(CommitOutcome::Done(result));
         }
         if !lead.passed_on {
             self.queue.pass_lead();
@@ -191,7 +191,7 @@ impl Core {
     }
 
     /// Writes and applies one group; returns the index of its first batch.
-    fn commit_group(&self, lead: &mut Lead) -> Result<u64> {
+    fn commit_group(&self, lead: &mut LeadWork) -> Result<u64> {
         let mut log = self.log.lock();
         lead.group = self
             .queue
@@ -212,7 +212,7 @@ impl Core {
             return Err(match error {
                 Error::LogFailed { .. } => self.health.fail(error),
                 other => {
-                    self.health.note_no_segment(other.clone());
+                    self.health.note_missing_segment(other.clone());
                     other
                 }
             });
@@ -235,22 +235,22 @@ impl Core {
         if let Some(error) = self.health.failure() {
             return Err(error);
         }
-        self.instants.publish(last + 1);
+        self.read_sequences.publish(last + 1);
         drop(apply);
         Ok(first)
     }
 
     /// Inserts batches into the memtables. The caller holds the apply lock.
-    fn insert(&self, batches: Vec<Prepared>) {
+    fn insert(&self, batches: Vec<PreparedBatch>) {
         let options = &self.context.options;
         for batch in batches {
             let sequence = batch.record.sequence;
             for group in batch.groups {
                 let tree = &group.tree;
-                let is_full = match tree.active_front() {
-                    Some(front) => {
-                        self.apply_to(&front, group.entries, sequence);
-                        front.bytes() >= options.front_bytes()
+                let is_full = match tree.active_write_buffer() {
+                    Some(write_buffer) => {
+                        self.apply_to(&write_buffer, group.entries, sequence);
+                        write_buffer.bytes() >= options.write_buffer_bytes()
                     }
                     None => {
                         let memtable = lsm_tree::AbstractTree::active_memtable(&tree.inner);
@@ -273,11 +273,16 @@ impl Core {
         }
     }
 
-    /// Applies operations to a front, and lets go of what nobody needs of it any more.
-    fn apply_to(&self, front: &Front, entries: Vec<(Slice, Option<Slice>)>, sequence: u64) {
+    /// Applies operations to a write_buffer, and lets go of what nobody needs of it any more.
+    fn apply_to(
+        &self,
+        write_buffer: &WriteBuffer,
+        entries: Vec<(Slice, Option<Slice>)>,
+        sequence: u64,
+    ) {
         let memory = &self.context.memory;
-        memory.fetch_add(front.apply(entries, sequence), Ordering::AcqRel);
-        let gone = front.forget(self.instants.watermark());
+        memory.fetch_add(write_buffer.apply(entries, sequence), Ordering::AcqRel);
+        let gone = write_buffer.forget(self.read_sequences.watermark());
         memory.fetch_sub(gone, Ordering::AcqRel);
     }
 }

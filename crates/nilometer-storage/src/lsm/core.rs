@@ -7,18 +7,18 @@
 //! flushing  (of a tree) one flush at a time          compacting  (of a tree) likewise
 //! log       batches get numbers and are written      [Log::lock]
 //! apply     batches are inserted into memtables, memtables rotated
-//! instants, trees, queues                            held for a few instructions, never across I/O
+//! read_sequences, trees, queues                            held for a few instructions, never across I/O
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use super::TreeMap;
-use super::background::Work;
+use super::background::BackgroundWork;
 use super::commit::CommitQueue;
 use super::health::Health;
-use super::instants::Instants;
 use super::log::Log;
+use super::read_sequences::ReadSequences;
 use super::tree::{Tree, TreeContext};
 use super::tree_list::TreeList;
 use crate::engine::KeyspaceId;
@@ -36,10 +36,10 @@ pub(crate) struct Core {
     pub(crate) context: TreeContext,
     pub(crate) log: Log,
     pub(crate) apply: Mutex<()>,
-    pub(crate) instants: Arc<Instants>,
+    pub(crate) read_sequences: Arc<ReadSequences>,
     pub(crate) queue: CommitQueue,
     pub(crate) health: Health,
-    pub(crate) work: Work,
+    pub(crate) work: BackgroundWork,
     pub(crate) list: Mutex<TreeList>,
     pub(crate) commits: AtomicU64,
     trees: RwLock<Arc<TreeMap>>,
@@ -49,7 +49,7 @@ impl Core {
     pub(crate) fn new(
         context: TreeContext,
         log: Log,
-        instants: Instants,
+        read_sequences: ReadSequences,
         list: TreeList,
         trees: TreeMap,
     ) -> Self {
@@ -57,10 +57,10 @@ impl Core {
             context,
             log,
             apply: Mutex::new(()),
-            instants: Arc::new(instants),
+            read_sequences: Arc::new(read_sequences),
             queue: CommitQueue::default(),
             health: Health::default(),
-            work: Work::default(),
+            work: BackgroundWork::default(),
             list: Mutex::new(list),
             commits: AtomicU64::new(0),
             trees: RwLock::new(Arc::new(trees)),
@@ -103,7 +103,7 @@ impl Core {
         // Nothing is in flight: every number drawn is inserted, or was a version's. After a failure
         // that need not be so.
         if self.health.failure().is_none() {
-            self.instants.publish(self.context.sequence.get());
+            self.read_sequences.publish(self.context.sequence.get());
         }
         drop(apply);
         drop(log);

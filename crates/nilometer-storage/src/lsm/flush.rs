@@ -39,9 +39,9 @@ impl Core {
         };
         if any {
             self.log.sync()?;
-            let waits = &self.context.waits;
-            let _wait = waits.begin("write tables in", tree.path.as_path());
-            tree.flush_sealed(&self.context, self.instants.watermark())?;
+            let pending_io = &self.context.pending_io;
+            let _wait = pending_io.begin("write tables in", tree.path.as_path());
+            tree.flush_sealed(&self.context, self.read_sequences.watermark())?;
         }
         tree.note_flushed(through);
         if any {
@@ -61,7 +61,7 @@ impl Core {
         let strategy = Arc::new(Leveled::default().with_table_target_size(options.table_bytes));
         while !tree.is_dropped() && !self.work.is_stopping() {
             let before = tree.inner.current_version().id();
-            let watermark = self.instants.watermark();
+            let watermark = self.read_sequences.watermark();
             fenced(&tree.path, "compact", || {
                 tree.inner.compact(Arc::clone(&strategy) as _, watermark)
             })?;
@@ -93,7 +93,7 @@ impl Core {
             if tree.is_dropped() || tree.inner.table_count() == 0 {
                 break;
             }
-            let watermark = self.instants.watermark();
+            let watermark = self.read_sequences.watermark();
             let table_bytes = self.context.options.table_bytes;
             fenced(&tree.path, "compact", || {
                 tree.inner.major_compact(table_bytes, watermark)
@@ -112,8 +112,8 @@ impl Core {
 
     /// Lets go of versions of a tree and of what failed steps left; what is still held is tried again later.
     pub(crate) fn tidy(&self, tree: &Arc<Tree>) -> Result<()> {
-        let is_tidy = tree.tidy(self.instants.watermark())?;
-        if !(tree.remove_leftovers() && is_tidy) {
+        let is_tidy = tree.tidy(self.read_sequences.watermark())?;
+        if !(tree.remove_orphans() && is_tidy) {
             self.work.request_tidying(tree.keyspace.id);
         }
         Ok(())
@@ -125,7 +125,7 @@ impl Core {
     /// ends writing: the tree in memory may not be the tree on disk any more.
     pub(crate) fn may_retry(&self, tree: &Tree, error: Error) -> bool {
         if error.may_pass() && tree.is_consistent() {
-            tree.note_leftovers();
+            tree.note_orphans();
             self.work.request_tidying(tree.keyspace.id);
             return true;
         }

@@ -22,9 +22,9 @@ pub(crate) struct Health {
     broken: AtomicBool,
     failure: Mutex<Option<Error>>,
     /// Why flushing is held up for now, if it is.
-    held_up: Mutex<Option<Error>>,
+    flush_blocked: Mutex<Option<Error>>,
     /// Why the log's next segment could not be made, and when that was last tried.
-    no_segment: Mutex<Option<(Error, Instant)>>,
+    missing_segment: Mutex<Option<(Error, Instant)>>,
 }
 
 impl Health {
@@ -65,35 +65,35 @@ impl Health {
     }
 
     /// Notes what holds up flushing, or that nothing does any more.
-    pub(crate) fn hold_up(&self, reason: Option<Error>) {
-        *lock(&self.held_up) = reason;
+    pub(crate) fn set_flush_blocked(&self, reason: Option<Error>) {
+        *lock(&self.flush_blocked) = reason;
     }
 
     /// What holds up flushing.
-    pub(crate) fn held_up(&self) -> Option<Error> {
-        lock(&self.held_up).clone()
+    pub(crate) fn flush_blocked(&self) -> Option<Error> {
+        lock(&self.flush_blocked).clone()
     }
 
     /// Notes that a commit was refused as the log's next segment could not be made.
-    pub(crate) fn note_no_segment(&self, reason: Error) {
-        *lock(&self.no_segment) = Some((reason, Instant::now()));
+    pub(crate) fn note_missing_segment(&self, reason: Error) {
+        *lock(&self.missing_segment) = Some((reason, Instant::now()));
     }
 
     /// Notes that the log's next segment was made.
     pub(crate) fn note_segment(&self) {
-        *lock(&self.no_segment) = None;
+        *lock(&self.missing_segment) = None;
     }
 
     /// Why the log's next segment cannot be made.
-    pub(crate) fn no_segment(&self) -> Option<Error> {
-        lock(&self.no_segment)
+    pub(crate) fn missing_segment(&self) -> Option<Error> {
+        lock(&self.missing_segment)
             .as_ref()
             .map(|(reason, _)| reason.clone())
     }
 
-    /// Tries, if it is time, whether the log's next segment can be made again. Waits for the disk.
+    /// Tries, if it is time, whether the log's next segment can be made again. PendingIo for the disk.
     pub(crate) fn retry_segment(&self, make: impl FnOnce() -> Result<()>) {
-        match &mut *lock(&self.no_segment) {
+        match &mut *lock(&self.missing_segment) {
             Some((_, tried)) if tried.elapsed() >= SEGMENT_RETRY_PERIOD => *tried = Instant::now(),
             _ => return,
         }

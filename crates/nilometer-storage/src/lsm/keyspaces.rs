@@ -33,7 +33,7 @@ impl Core {
             options,
         };
         let directory = self.context.directory.path();
-        let _wait = self.context.waits.begin("create a tree in", directory);
+        let _wait = self.context.pending_io.begin("create a tree in", directory);
         let tree = Tree::create(&self.context, keyspace.clone())?;
         let mut longer = list.clone();
         longer.next_id += 1;
@@ -56,7 +56,7 @@ impl Core {
         let directory = self.context.directory.path();
         let _wait = self
             .context
-            .waits
+            .pending_io
             .begin("write the list of trees in", directory);
         shorter.write(directory)?;
         *list = shorter;

@@ -70,7 +70,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// A file the manifest names: its folder, its id, and the xxh3-128 of the whole file.
-pub(crate) type Listed = (&'static str, u64, u128);
+pub(crate) type ManifestFile = (&'static str, u64, u128);
 
 /// The files a manifest names.
 ///
@@ -79,7 +79,7 @@ pub(crate) type Listed = (&'static str, u64, u128);
 ///                        for each: id u64, checksum type u8, checksum u128, global number u64
 /// section "blob_files" = files u32, for each: id u64, checksum type u8, checksum u128
 /// ```
-pub(crate) fn list_files(manifest: &Path) -> Result<Vec<Listed>> {
+pub(crate) fn list_files(manifest: &Path) -> Result<Vec<ManifestFile>> {
     let mut listed = Vec::new();
     let tables = section(manifest, b"tables")?;
     let blobs = section(manifest, b"blob_files")?;
@@ -105,10 +105,13 @@ fn section(manifest: &Path, name: &[u8]) -> Result<Vec<u8>> {
 
 /// Writes the manifest of `tree` anew without the files for which `keep` is false; a tree that could
 /// not be opened for their sake can be then. Gives back what was left out.
-pub(crate) fn leave_out(tree: &Path, mut keep: impl FnMut(Listed) -> bool) -> Result<Vec<Listed>> {
+pub(crate) fn leave_out(
+    tree: &Path,
+    mut keep: impl FnMut(ManifestFile) -> bool,
+) -> Result<Vec<ManifestFile>> {
     let manifest = verify(tree)?;
     let mut gone = Vec::new();
-    let mut kept = |file: Listed| {
+    let mut kept = |file: ManifestFile| {
         let keeps = keep(file);
         if !keeps {
             gone.push(file);
@@ -149,7 +152,7 @@ pub(crate) fn leave_out(tree: &Path, mut keep: impl FnMut(Listed) -> bool) -> Re
 }
 
 /// The section of tables with only those that `keep` keeps; a run without any goes with them.
-fn filter_tables(bytes: &[u8], keep: &mut dyn FnMut(Listed) -> bool) -> Option<Vec<u8>> {
+fn filter_tables(bytes: &[u8], keep: &mut dyn FnMut(ManifestFile) -> bool) -> Option<Vec<u8>> {
     let (levels, mut rest) = bytes.split_first()?;
     let mut out = vec![*levels];
     for _ in 0..*levels {
@@ -182,7 +185,7 @@ fn filter_tables(bytes: &[u8], keep: &mut dyn FnMut(Listed) -> bool) -> Option<V
 }
 
 /// The section of files of separated values with only those that `keep` keeps.
-fn filter_blobs(bytes: &[u8], keep: &mut dyn FnMut(Listed) -> bool) -> Option<Vec<u8>> {
+fn filter_blobs(bytes: &[u8], keep: &mut dyn FnMut(ManifestFile) -> bool) -> Option<Vec<u8>> {
     let (files, mut rest) = bytes.split_first_chunk::<4>()?;
     let mut kept = Vec::new();
     let mut count = 0u32;
@@ -202,7 +205,7 @@ fn filter_blobs(bytes: &[u8], keep: &mut dyn FnMut(Listed) -> bool) -> Option<Ve
 fn keeps_file(
     folder: &'static str,
     entry: &[u8],
-    keep: &mut dyn FnMut(Listed) -> bool,
+    keep: &mut dyn FnMut(ManifestFile) -> bool,
 ) -> Option<bool> {
     let mut listed = Vec::new();
     parse_file(folder, entry, &mut listed)?;
@@ -219,7 +222,7 @@ fn unreadable(manifest: &Path, found: impl Into<String>) -> Error {
     Error::corruption("manifest", manifest, 0, "the files of a tree", found)
 }
 
-fn parse_tables(bytes: &[u8], listed: &mut Vec<Listed>) -> Option<()> {
+fn parse_tables(bytes: &[u8], listed: &mut Vec<ManifestFile>) -> Option<()> {
     let (levels, mut rest) = bytes.split_first()?;
     for _ in 0..*levels {
         let (runs, after) = rest.split_first()?;
@@ -236,7 +239,7 @@ fn parse_tables(bytes: &[u8], listed: &mut Vec<Listed>) -> Option<()> {
     rest.is_empty().then_some(())
 }
 
-fn parse_blobs(bytes: &[u8], listed: &mut Vec<Listed>) -> Option<()> {
+fn parse_blobs(bytes: &[u8], listed: &mut Vec<ManifestFile>) -> Option<()> {
     let (files, mut rest) = bytes.split_first_chunk::<4>()?;
     for _ in 0..u32::from_le_bytes(*files) {
         rest = parse_file("blobs", rest, listed)?;
@@ -247,7 +250,7 @@ fn parse_blobs(bytes: &[u8], listed: &mut Vec<Listed>) -> Option<()> {
 fn parse_file<'a>(
     folder: &'static str,
     bytes: &'a [u8],
-    listed: &mut Vec<Listed>,
+    listed: &mut Vec<ManifestFile>,
 ) -> Option<&'a [u8]> {
     let (id, rest) = bytes.split_first_chunk::<8>()?;
     let (_type, rest) = rest.split_first()?;

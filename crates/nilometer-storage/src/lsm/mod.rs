@@ -3,7 +3,7 @@
 //! ```text
 //!   commit ──> log (one write, one sync for all that wait) ──> memtables ──> visible
 //!                                                                 │ flush
-//!   snapshot = an instant ──> memtables + tables <────────────────┘ merge
+//!   snapshot = an sequence ──> memtables + tables <────────────────┘ merge
 //! ```
 //!
 //! The log makes a batch durable and whole; a tree per keyspace keeps it findable. `lsm-tree` brings
@@ -13,14 +13,14 @@
 //! | | |
 //! |---|---|
 //! | durability, atomic batches over trees | [`commit`], [`log`] |
-//! | sequence numbers and what readers may see | [`instants`], rules in [`tree`] |
-//! | keyspaces whose entries are deleted soon | [`front`] |
+//! | sequence numbers and what readers may see | [`read_sequences`], rules in [`tree`] |
+//! | keyspaces whose entries are deleted soon | [`write_buffer`] |
 //! | when to flush and merge, what may be forgotten | [`flush`], [`background`] |
 //! | opening after a crash | [`recovery`] |
-//! | what failed steps leave on a full disk | [`leftovers`] |
-//! | manifests that are not checked, values whose length is not | [`manifest`], [`value`] |
+//! | what failed steps leave on a full disk | [`orphaned_files`] |
+//! | manifests that are not checked, values whose length is not | [`manifest`], [`separated_value`] |
 //! | which trees there are; dropping one under its readers | [`tree_list`], [`keyspaces`] |
-//! | telling of a disk that does not answer | [`waits`] |
+//! | telling of a disk that does not answer | [`pending_io`] |
 //! | copies while running; scrubbing | [`checkpoint`], [`verify`] |
 //! | reading what can be read of a damaged directory | [`salvage`] |
 //! | copies of a directory at rest; what a file is | [`copy`], [`describe`] |
@@ -38,22 +38,22 @@ mod core;
 mod describe;
 mod directory;
 mod flush;
-mod front;
 mod health;
-mod instants;
 mod keyspaces;
-mod leftovers;
 mod log;
 mod manifest;
 mod options;
+mod orphaned_files;
+mod pending_io;
+mod read_sequences;
 mod recovery;
 mod salvage;
+mod separated_value;
 mod snapshot;
 mod tree;
 mod tree_list;
-mod value;
 mod verify;
-mod waits;
+mod write_buffer;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -137,11 +137,11 @@ impl Engine for LsmEngine {
 
     fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
         self.core.health.check_open()?;
-        // The instant first: a tree made since then is empty at it.
-        let instant = self.core.instants.open();
+        // The sequence first: a tree made since then is empty at it.
+        let sequence = self.core.read_sequences.open();
         Ok(Box::new(LsmSnapshot {
             trees: self.core.trees(),
-            instant,
+            sequence,
         }))
     }
 
@@ -201,8 +201,8 @@ impl Engine for LsmEngine {
             memory_bytes: core.memory_bytes(),
             commits: core.commits.load(Ordering::Relaxed),
             syncs: core.log.syncs(),
-            snapshots: core.instants.open_count(),
-            oldest_snapshot_ms: u64::try_from(core.instants.oldest_age().as_millis())
+            snapshots: core.read_sequences.open_count(),
+            oldest_snapshot_ms: u64::try_from(core.read_sequences.oldest_age().as_millis())
                 .unwrap_or(u64::MAX),
             pinned_bytes: trees.values().map(|tree| tree.pinned_bytes()).sum(),
             cache_bytes: core.context.cache.size(),
@@ -213,13 +213,13 @@ impl Engine for LsmEngine {
         self.core.health.check_writable()?;
         let health = &self.core.health;
         health
-            .held_up()
-            .or_else(|| health.no_segment())
+            .flush_blocked()
+            .or_else(|| health.missing_segment())
             .map_or(Ok(()), Err)
     }
 
     fn disk_waits(&self) -> DiskWaits {
-        self.core.context.waits.now()
+        self.core.context.pending_io.list()
     }
 
     fn close(&self) -> Result<()> {

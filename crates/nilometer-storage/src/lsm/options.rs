@@ -114,7 +114,7 @@ impl LsmOptions {
 
     /// Size at which what takes the batches of a short-lived keyspace is written out. Large: what is deleted before
     /// that is never written.
-    pub(crate) fn front_bytes(&self) -> u64 {
+    pub(crate) fn write_buffer_bytes(&self) -> u64 {
         self.memory_bytes_max / 2
     }
 

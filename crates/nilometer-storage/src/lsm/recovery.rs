@@ -28,15 +28,15 @@ use super::TreeMap;
 use super::batch::memtable_entry;
 use super::core::Core;
 use super::directory::{Directory, tree_path};
-use super::instants::Instants;
-use super::log::replay::{LogCut, LogEnd, Replayed, read_remains, replay, segment_ids};
-use super::log::{Highest, Log, LogStart, SealedSegment, payload, segment_path};
+use super::log::replay::{LogBatch, LogCut, LogEnd, read_remains, replay, segment_ids};
+use super::log::{HighestSequences, Log, LogStart, SealedSegment, payload, segment_path};
 use super::manifest;
 use super::options::LsmOptions;
+use super::pending_io::{PendingIo, TrackedFileSystem};
+use super::read_sequences::ReadSequences;
 use super::tree::{NO_READERS, Tree, TreeContext};
 use super::tree_list::TreeList;
 use super::verify::file_checksum;
-use super::waits::{Waits, Watched};
 use crate::engine::{Keyspace, KeyspaceId};
 use crate::error::{Error, Result};
 
@@ -99,9 +99,9 @@ pub(super) fn open_damaged(
     }
     let highest = std::mem::take(&mut replayer.highest);
     context.sequence.fetch_max(last + 1);
-    let instants = Instants::new(context.sequence.get());
+    let read_sequences = ReadSequences::new(context.sequence.get());
     let log = start_log(&context, end, highest)?;
-    Ok(Core::new(context, log, instants, list, trees))
+    Ok(Core::new(context, log, read_sequences, list, trees))
 }
 
 /// Opens a tree without those of its files that are damaged, if it does not open with them, and an empty
@@ -192,11 +192,11 @@ const NO_LOG: LogEnd = LogEnd {
 };
 
 fn new_context(directory: Directory, mut options: LsmOptions) -> TreeContext {
-    let waits = Arc::<Waits>::default();
-    let watched = Watched::new(options.file_system, Arc::clone(&waits));
+    let pending_io = Arc::<PendingIo>::default();
+    let watched = TrackedFileSystem::new(options.file_system, Arc::clone(&pending_io));
     options.file_system = Arc::new(watched);
     TreeContext {
-        waits,
+        pending_io,
         sequence: SequenceNumberCounter::new(1),
         cache: Arc::new(Cache::with_capacity_bytes(options.block_cache_bytes)),
         descriptors: Arc::new(DescriptorTable::new(options.open_files_max)),
@@ -229,8 +229,8 @@ pub(super) fn open(path: &Path, options: LsmOptions) -> Result<(Core, Recovery)>
     context.sequence.fetch_max(last + 1);
     let visible = context.sequence.get();
     let log = start_log(&context, end, highest)?;
-    let instants = Instants::new(visible);
-    let core = Core::new(context, log, instants, list, trees);
+    let read_sequences = ReadSequences::new(visible);
+    let core = Core::new(context, log, read_sequences, list, trees);
     Ok((core, recovery))
 }
 
@@ -334,7 +334,7 @@ fn check_end(end: Option<LogEnd>, trees: &TreeMap, directory: &Path) -> Result<L
 fn start_log(
     context: &TreeContext,
     end: LogEnd,
-    mut highest: HashMap<u64, Highest>,
+    mut highest: HashMap<u64, HighestSequences>,
 ) -> Result<Log> {
     let next_segment = end.segments.last().map_or(1, |segment| segment.id + 1);
     let sealed = end.segments.into_iter();
@@ -355,7 +355,7 @@ fn start_log(
 }
 
 /// One operation on its way into a memtable.
-struct Operation<'a> {
+struct ReplayedOperation<'a> {
     tree: &'a Arc<Tree>,
     key: Slice,
     value: Option<Slice>,
@@ -367,11 +367,11 @@ struct Replayer<'a> {
     context: &'a TreeContext,
     trees: &'a TreeMap,
     next_id: u64,
-    /// Highest number in the tables of any tree.
+    /// HighestSequences number in the tables of any tree.
     persisted_max: u64,
-    gathered: Vec<Operation<'a>>,
+    gathered: Vec<ReplayedOperation<'a>>,
     gathered_bytes: usize,
-    highest: HashMap<u64, Highest>,
+    highest: HashMap<u64, HighestSequences>,
     operations: u64,
 }
 
@@ -394,7 +394,7 @@ impl<'a> Replayer<'a> {
     }
 
     /// Takes one batch. Operations on what is in tables already, or dropped, are left out.
-    fn batch(&mut self, batch: &Replayed<'_>) -> Result<()> {
+    fn batch(&mut self, batch: &LogBatch<'_>) -> Result<()> {
         let mut view = None;
         let mut unknown = None;
         let highest = self.highest.entry(batch.segment).or_default();
@@ -410,7 +410,7 @@ impl<'a> Replayer<'a> {
                 return;
             }
             let view = view.get_or_insert_with(|| ByteView::new(batch.payload));
-            self.gathered.push(Operation {
+            self.gathered.push(ReplayedOperation {
                 tree,
                 key: Slice::from(view.slice(entry.key)),
                 value: entry.value.map(|value| Slice::from(view.slice(value))),
@@ -488,7 +488,7 @@ impl<'a> Replayer<'a> {
 }
 
 /// Inserts operations into the memtables of their trees.
-fn insert(operations: Vec<Operation<'_>>, memory: &AtomicU64) {
+fn insert(operations: Vec<ReplayedOperation<'_>>, memory: &AtomicU64) {
     let mut memtable = None;
     let mut added = 0;
     for operation in operations {

@@ -1,4 +1,4 @@
-//! Reading: a set of trees and an instant.
+//! Reading: a set of trees and an sequence.
 
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use lsm_tree::{AbstractTree, Guard, IterGuardImpl, Slice};
 
 use super::TreeMap;
-use super::front::FrontScan;
-use super::instants::Instant;
+use super::read_sequences::ReadSequence;
+use super::separated_value::unseal;
 use super::tree::{Tree, fenced};
-use super::value::unseal;
+use super::write_buffer::WriteBufferScan;
 use crate::bytes::Bytes;
 use crate::engine::{Direction, KeyspaceId, Scan, Snapshot};
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// A view of the engine. While it lives, no tree forgets versions made since; keep it short.
 pub(super) struct LsmSnapshot {
     pub(super) trees: Arc<TreeMap>,
-    pub(super) instant: Instant,
+    pub(super) sequence: ReadSequence,
 }
 
 impl LsmSnapshot {
@@ -34,12 +34,12 @@ impl Snapshot for LsmSnapshot {
         if key.is_empty() || key.len() > crate::engine::KEY_BYTES_MAX {
             return Ok(None);
         }
-        for front in tree.fronts_for(self.instant.at) {
-            if let Some(found) = front.get(key, self.instant.at) {
+        for write_buffer in tree.write_buffers_for(self.sequence.at) {
+            if let Some(found) = write_buffer.get(key, self.sequence.at) {
                 return Ok(found.map(Bytes::from_slice));
             }
         }
-        let found = fenced(&tree.path, "read", || tree.inner.get(key, self.instant.at))?;
+        let found = fenced(&tree.path, "read", || tree.inner.get(key, self.sequence.at))?;
         found
             .map(|value| unseal(tree, key, Bytes::from_slice(value)))
             .transpose()
@@ -56,9 +56,9 @@ impl Snapshot for LsmSnapshot {
         if end.is_some_and(|end| end <= start) {
             return Ok(Box::new(std::iter::empty()));
         }
-        let at = self.instant.at;
-        // Before the tree is looked at: what leaves a front is in the tree by then.
-        let fronts = tree.fronts_for(at);
+        let at = self.sequence.at;
+        // Before the tree is looked at: what leaves a write_buffer is in the tree by then.
+        let write_buffers = tree.write_buffers_for(at);
         let entries = fenced(&tree.path, "read", || {
             Ok(match end {
                 Some(end) => tree.inner.range(start..end, at, None),
@@ -71,16 +71,17 @@ impl Snapshot for LsmSnapshot {
             finished: false,
             tree: Arc::clone(tree),
         };
-        if fronts.is_empty() {
+        if write_buffers.is_empty() {
             return Ok(Box::new(scan));
         }
-        let fronts = fronts.into_iter();
-        let fronts = fronts.map(|front| FrontScan::new(front, at, start, end, direction));
-        Ok(Box::new(FrontedScan {
-            fronts: fronts.collect(),
+        let write_buffers = write_buffers.into_iter();
+        let write_buffers = write_buffers
+            .map(|write_buffer| WriteBufferScan::new(write_buffer, at, start, end, direction));
+        Ok(Box::new(BufferedScan {
+            write_buffers: write_buffers.collect(),
             tables: scan.peekable(),
             direction,
-            _instant: self.instant.again(),
+            _instant: self.sequence.again(),
         }))
     }
 
@@ -88,11 +89,11 @@ impl Snapshot for LsmSnapshot {
     /// before it is published, so none between the two can be missing.
     fn version(&self, keyspace: KeyspaceId) -> Option<u64> {
         let applied = self.trees.get(&keyspace)?.applied_through();
-        (applied < self.instant.at).then_some(applied)
+        (applied < self.sequence.at).then_some(applied)
     }
 }
 
-/// An open scan. It holds the version of the tree it reads, so it needs no instant of its own.
+/// An open scan. It holds the version of the tree it reads, so it needs no sequence of its own.
 struct LsmScan {
     entries: Box<dyn DoubleEndedIterator<Item = IterGuardImpl> + Send>,
     direction: Direction,
@@ -131,17 +132,17 @@ impl Iterator for LsmScan {
     }
 }
 
-/// An open scan of a short-lived keyspace: of keys in several places the newest one counts. Unlike the tree, fronts let
-/// go of what no open instant needs.
-struct FrontedScan {
+/// An open scan of a short-lived keyspace: of keys in several places the newest one counts. Unlike the tree, write_buffers let
+/// go of what no open sequence needs.
+struct BufferedScan {
     /// The newest first.
-    fronts: Vec<FrontScan>,
+    write_buffers: Vec<WriteBufferScan>,
     tables: Peekable<LsmScan>,
     direction: Direction,
-    _instant: Instant,
+    _instant: ReadSequence,
 }
 
-impl FrontedScan {
+impl BufferedScan {
     /// The key that comes next, of whichever it is; `Err` for damage.
     fn next_key(&mut self) -> std::result::Result<Option<Slice>, ()> {
         let mut best: Option<Slice> = None;
@@ -151,8 +152,8 @@ impl FrontedScan {
             Some(best) => *key < best[..],
             None => true,
         };
-        for front in &mut self.fronts {
-            if let Some((key, _)) = front.peek()
+        for write_buffer in &mut self.write_buffers {
+            if let Some((key, _)) = write_buffer.peek()
                 && comes_first(key, &best)
             {
                 best = Some(key.clone());
@@ -166,7 +167,7 @@ impl FrontedScan {
     }
 }
 
-impl Iterator for FrontedScan {
+impl Iterator for BufferedScan {
     type Item = Result<(Bytes, Bytes)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -176,9 +177,9 @@ impl Iterator for FrontedScan {
             };
             let key = key?;
             let mut newest = None;
-            for front in &mut self.fronts {
-                if front.peek().is_some_and(|(other, _)| *other == key)
-                    && let Some((_, value)) = front.next()
+            for write_buffer in &mut self.write_buffers {
+                if write_buffer.peek().is_some_and(|(other, _)| *other == key)
+                    && let Some((_, value)) = write_buffer.next()
                 {
                     newest.get_or_insert(value);
                 }

@@ -2,11 +2,11 @@
 //!
 //! Sequence rules this module and its callers keep (each broken one gives wrong reads):
 //!
-//! 1. The tree gets a *dummy* as its visible counter; see [`super::instants`].
+//! 1. The tree gets a *dummy* as its visible counter; see [`super::read_sequences`].
 //! 2. Its memtable is rotated only under the log lock and the apply lock together, so that no batch
 //!    stands between "number drawn" and "inserted". [`Tree::rotate`] takes both guards to prove it.
 //! 3. One key occurs once per sequence number; batches are deduplicated before.
-//! 4. Every watermark passed down comes from [`Instants::watermark`](super::instants::Instants).
+//! 4. Every watermark passed down comes from [`ReadSequences::watermark`](super::read_sequences::ReadSequences).
 //!
 //! Calls into the tree are fenced: what it cannot read becomes [`Error::Corruption`], and a panic
 //! inside it (it asserts on some damage) does too.
@@ -25,18 +25,18 @@ use lsm_tree::{
 
 use super::batch::memtable_entry;
 use super::directory::{self, Directory, DirectoryLock};
-use super::front::{Front, Fronts};
-use super::leftovers;
 use super::log::LogState;
 use super::manifest;
 use super::options::LsmOptions;
-use super::waits::Waits;
+use super::orphaned_files;
+use super::pending_io::PendingIo;
+use super::write_buffer::{WriteBuffer, WriteBuffers};
 use crate::engine::Keyspace;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
 /// Entries of a block between two that are written with their whole key. Whoever looks for one entry reads on from the one in
-/// front: with the library's 16 that was most of finding a bucket by its series among a million.
+/// write_buffer: with the library's 16 that was most of finding a bucket by its series among a million.
 const RESTART_INTERVAL: u8 = 4;
 
 /// A watermark above every number: for recovery, when there are no readers.
@@ -52,7 +52,7 @@ pub(crate) struct TreeContext {
     /// Bytes in all memtables.
     pub(crate) memory: Arc<AtomicU64>,
     /// What is asked of the disk.
-    pub(crate) waits: Arc<Waits>,
+    pub(crate) pending_io: Arc<PendingIo>,
 }
 
 /// One keyspace. See the module head.
@@ -64,7 +64,7 @@ pub(crate) struct Tree {
     pub(crate) flushing: Mutex<()>,
     /// One round of compaction at a time.
     pub(crate) compacting: Mutex<()>,
-    /// Highest sequence number inserted.
+    /// HighestSequences sequence number inserted.
     applied_through: AtomicU64,
     /// Every number up to this one is in tables.
     flushed_through: AtomicU64,
@@ -72,12 +72,12 @@ pub(crate) struct Tree {
     /// that the last reference, and the work of freeing, is never under the tree's lock.
     memtables: Mutex<Memtables>,
     /// What takes the batches of a short-lived keyspace; its memtable only gets what is on its way into tables.
-    fronts: Option<Mutex<Fronts>>,
+    write_buffers: Option<Mutex<WriteBuffers>>,
     sealed_count: AtomicUsize,
     l0_runs: AtomicUsize,
     dropped: AtomicBool,
-    /// Whether a failed step may have left files; see [`super::leftovers`].
-    pub(super) leftovers: AtomicBool,
+    /// Whether a failed step may have left files; see [`super::orphaned_files`].
+    pub(super) orphaned_files: AtomicBool,
     memory: Arc<AtomicU64>,
     /// Open files of all trees.
     descriptors: Arc<DescriptorTable>,
@@ -108,7 +108,7 @@ impl Tree {
     /// Opens the files of a keyspace that exists.
     pub(crate) fn open(context: &TreeContext, keyspace: Keyspace) -> Result<Self> {
         let path = directory::tree_path(&context.directory.trees(), keyspace.id.0);
-        leftovers::remove_halves(&path);
+        orphaned_files::remove_unrenamed(&path);
         manifest::verify(&path)?;
         Self::open_unchecked(context, keyspace, path)
     }
@@ -139,11 +139,11 @@ impl Tree {
             applied_through: AtomicU64::new(persisted),
             flushed_through: AtomicU64::new(persisted),
             memtables: Mutex::default(),
-            fronts: fronted.then(Mutex::default),
+            write_buffers: fronted.then(Mutex::default),
             sealed_count: AtomicUsize::new(0),
             l0_runs: AtomicUsize::new(0),
             dropped: AtomicBool::new(false),
-            leftovers: AtomicBool::new(false),
+            orphaned_files: AtomicBool::new(false),
             memory: Arc::clone(&context.memory),
             descriptors: Arc::clone(&context.descriptors),
             _lock: context.directory.share_lock(),
@@ -198,9 +198,9 @@ impl Tree {
     /// [`Tree::rotate`] during recovery, when nothing is in flight.
     pub(crate) fn rotate_alone(&self) -> (u64, bool) {
         let count = self.rotate_memtable();
-        let front = self.fronts.as_ref().is_some_and(|f| lock(f).seal());
+        let write_buffer = self.write_buffers.as_ref().is_some_and(|f| lock(f).seal());
         let through = self.applied_through.load(Ordering::Acquire);
-        (through, front || count > 0)
+        (through, write_buffer || count > 0)
     }
 
     fn rotate_memtable(&self) -> usize {
@@ -213,31 +213,31 @@ impl Tree {
 
     /// Writes what is sealed into tables. The caller holds [`Tree::flushing`].
     pub(crate) fn flush_sealed(&self, context: &TreeContext, watermark: u64) -> Result<()> {
-        let Some(fronts) = &self.fronts else {
+        let Some(write_buffers) = &self.write_buffers else {
             return self.flush_memtables(watermark);
         };
-        self.write_fronts(fronts, watermark);
+        self.write_buffers_out(write_buffers, watermark);
         self.flush_memtables(watermark)?;
-        lock(fronts).note_written(context.sequence.get());
+        lock(write_buffers).note_in_tables(context.sequence.get());
         Ok(())
     }
 
-    /// Fills a memtable with what is left of the sealed fronts, and seals it. It is one, however large: tables with a part
+    /// Fills a memtable with what is left of the sealed write_buffers, and seals it. It is one, however large: tables with a part
     /// of the batches below a number would make recovery pass over the others.
     ///
     /// No batch goes into that memtable, so that none can stand between its number and its insertion.
-    fn write_fronts(&self, fronts: &Mutex<Fronts>, watermark: u64) {
+    fn write_buffers_out(&self, write_buffers: &Mutex<WriteBuffers>, watermark: u64) {
         let memtable = self.inner.active_memtable();
         let mut added = 0;
-        let waiting = lock(fronts).waiting();
-        for front in &waiting {
-            front.write_out(watermark, |key, value, sequence| {
+        let waiting = lock(write_buffers).waiting();
+        for write_buffer in &waiting {
+            write_buffer.write_out(watermark, |key, value, sequence| {
                 added += memtable.insert(memtable_entry(key, value, sequence)).0;
             });
         }
         drop(memtable);
         self.memory.fetch_add(added, Ordering::AcqRel);
-        let left = lock(fronts).note_in_memtables();
+        let left = lock(write_buffers).note_in_memtables();
         self.memory.fetch_sub(left, Ordering::AcqRel);
         self.rotate_memtable();
     }
@@ -280,9 +280,9 @@ impl Tree {
         drop(memtables);
         drop(unused);
         let fronts_left = self
-            .fronts
+            .write_buffers
             .as_ref()
-            .is_some_and(|f| !lock(f).tidy(watermark));
+            .is_some_and(|f| !lock(f).remove_unneeded(watermark));
         Ok(left == 0 && !fronts_left)
     }
 
@@ -306,41 +306,46 @@ impl Tree {
     pub(crate) fn memory_bytes(&self) -> u64 {
         let sealed = &lock(&self.memtables).sealed;
         let sealed: u64 = sealed.iter().map(|memtable| memtable.size()).sum();
-        sealed + self.inner.active_memtable().size() + self.fronts_size().0
+        sealed + self.inner.active_memtable().size() + self.buffered_size().0
     }
 
-    fn fronts_size(&self) -> (u64, usize) {
-        self.fronts.as_ref().map_or((0, 0), |f| lock(f).size())
+    fn buffered_size(&self) -> (u64, usize) {
+        self.write_buffers
+            .as_ref()
+            .map_or((0, 0), |f| lock(f).size())
     }
 
     /// About how many entries it has, deleted ones that are not gone yet among them.
     pub(crate) fn entries_estimate(&self) -> u64 {
-        (self.inner.approximate_len() + self.fronts_size().1) as u64
+        (self.inner.approximate_len() + self.buffered_size().1) as u64
     }
 
     /// True if entries are let go of one by one, and not with their memtable.
-    pub(crate) fn takes_entries_singly(&self) -> bool {
-        self.fronts.is_some()
+    pub(crate) fn releases_entries_singly(&self) -> bool {
+        self.write_buffers.is_some()
     }
 
     /// What takes batches in place of the memtable, if anything does.
-    pub(crate) fn active_front(&self) -> Option<Arc<Front>> {
-        let fronts = self.fronts.as_ref()?;
-        Some(Arc::clone(lock(fronts).active()))
+    pub(crate) fn active_write_buffer(&self) -> Option<Arc<WriteBuffer>> {
+        let write_buffers = self.write_buffers.as_ref()?;
+        Some(Arc::clone(lock(write_buffers).active()))
     }
 
-    /// The fronts a reader at `at` looks at before the tree, the newest first.
-    pub(crate) fn fronts_for(&self, at: u64) -> Vec<Arc<Front>> {
-        let fronts = self.fronts.as_ref();
-        fronts.map_or_else(Vec::new, |fronts| lock(fronts).for_reader(at))
+    /// The write_buffers a reader at `at` looks at before the tree, the newest first.
+    pub(crate) fn write_buffers_for(&self, at: u64) -> Vec<Arc<WriteBuffer>> {
+        let write_buffers = self.write_buffers.as_ref();
+        write_buffers.map_or_else(Vec::new, |write_buffers| lock(write_buffers).for_reader(at))
     }
 
     /// Bytes of memtables kept only for older readers.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         let flushed = &lock(&self.memtables).flushed;
         let memtables: u64 = flushed.iter().map(|memtable| memtable.size()).sum();
-        let fronts = self.fronts.as_ref().map_or(0, |f| lock(f).pinned_bytes());
-        memtables + fronts
+        let write_buffers = self
+            .write_buffers
+            .as_ref()
+            .map_or(0, |f| lock(f).pinned_bytes());
+        memtables + write_buffers
     }
 
     /// Bytes of its files.

@@ -39,7 +39,7 @@ impl Core {
         for id in self.trees().keys() {
             let snapshot = LsmSnapshot {
                 trees: self.trees(),
-                instant: self.instants.open(),
+                sequence: self.read_sequences.open(),
             };
             let entries = snapshot.scan(*id, &[], None, Direction::Forward);
             drop(snapshot);

@@ -21,7 +21,7 @@ const SECTOR_BYTES: usize = 512;
 /// The real file system, with faults.
 #[derive(Clone, Default)]
 pub struct FaultyFileSystem {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FaultState>>,
     gate: Arc<Gate>,
 }
 
@@ -45,7 +45,7 @@ impl Gate {
 }
 
 #[derive(Default)]
-struct State {
+struct FaultState {
     full: bool,
     /// The system's code with which making and opening files fails.
     no_files: Option<i32>,
@@ -54,11 +54,11 @@ struct State {
     powerless: bool,
     next_file: u64,
     names: BTreeMap<u64, PathBuf>,
-    unsynced: BTreeMap<u64, Vec<Write>>,
+    unsynced: BTreeMap<u64, Vec<UnsyncedWrite>>,
 }
 
 /// One write that was not synced: where, and what was there before.
-struct Write {
+struct UnsyncedWrite {
     offset: u64,
     before: Vec<u8>,
 }
@@ -118,7 +118,7 @@ impl FaultyFileSystem {
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FaultState> {
         lock(&self.state)
     }
 
@@ -137,7 +137,7 @@ impl FaultyFileSystem {
 }
 
 /// Puts back a random choice of the sectors that `write` replaced.
-fn undo_some(file: &File, write: &Write, random: &mut Random) -> io::Result<()> {
+fn undo_some(file: &File, write: &UnsyncedWrite, random: &mut Random) -> io::Result<()> {
     let mut at = 0;
     while at < write.before.len() {
         let offset = write.offset + at as u64;
@@ -219,7 +219,7 @@ impl FileSystem for FaultyFileSystem {
 struct FaultyFile {
     id: u64,
     file: Box<dyn LogFile>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FaultState>>,
     gate: Arc<Gate>,
 }
 
@@ -235,7 +235,7 @@ impl LogFile for FaultyFile {
         let before = read_at(&name, offset, bytes.len())?;
         self.file.write_at(bytes, offset)?;
         let writes = state.unsynced.entry(self.id).or_default();
-        writes.push(Write { offset, before });
+        writes.push(UnsyncedWrite { offset, before });
         Ok(())
     }
 

@@ -183,16 +183,16 @@ fn a_stuck_disk_is_told_of_and_readers_go_on() {
         let writer = scope.spawn(|| try_put(&engine, id, 10));
         let waits = loop {
             let mut waits = engine.disk_waits();
-            waits.under_way.retain(|wait| wait.age >= LONG_ENOUGH);
-            if !waits.under_way.is_empty() {
+            waits.in_flight.retain(|wait| wait.age >= LONG_ENOUGH);
+            if !waits.in_flight.is_empty() {
                 break waits;
             }
             std::thread::sleep(Duration::from_millis(1));
         };
         assert!(
-            waits.under_way[0].what.contains("the log in"),
+            waits.in_flight[0].what.contains("the log in"),
             "{:?}",
-            waits.under_way
+            waits.in_flight
         );
         assert!(waits.longest >= LONG_ENOUGH);
         // Neither readers nor those who ask for figures wait with it.

@@ -70,19 +70,19 @@ impl DiskWatch {
     pub(crate) fn status(&self) -> DiskStatus {
         let limit = self.limit();
         let mut waits = self.engine.disk_waits();
-        waits.under_way.retain(|wait| wait.age >= limit);
+        waits.in_flight.retain(|wait| wait.age >= limit);
         DiskStatus {
-            stuck: waits.under_way.len(),
+            stuck: waits.in_flight.len(),
             total: self.told().total,
             longest: waits.longest,
-            oldest: waits.under_way.into_iter().max_by_key(|wait| wait.age),
+            oldest: waits.in_flight.into_iter().max_by_key(|wait| wait.age),
         }
     }
 
     /// Looks once, and logs what is to be told.
     pub(super) fn look(&self) {
         self.look_at_writes();
-        let waits = self.engine.disk_waits().under_way;
+        let waits = self.engine.disk_waits().in_flight;
         let notices = self.told().look(waits, self.limit());
         for notice in notices {
             match notice {
@@ -136,10 +136,10 @@ impl DiskWatch {
 
 impl Told {
     /// Compares what is under way with what was told.
-    fn look(&mut self, under_way: Vec<DiskWait>, limit: Duration) -> Vec<Notice> {
+    fn look(&mut self, in_flight: Vec<DiskWait>, limit: Duration) -> Vec<Notice> {
         let mut notices = Vec::new();
         let mut before = std::mem::take(&mut self.stuck);
-        for wait in under_way {
+        for wait in in_flight {
             let again = match before.remove(&wait.id) {
                 Some((_, again)) => again,
                 None if wait.age < limit => continue,
@@ -183,9 +183,9 @@ mod tests {
     fn a_call_is_told_of_at_the_limit_at_doublings_and_at_its_end() {
         let mut told = Told::default();
         let limit = Duration::from_millis(100);
-        let mut look = |under_way: &[(u64, u64)]| {
-            let under_way = under_way.iter().map(|(id, age)| wait(*id, *age));
-            told.look(under_way.collect(), limit)
+        let mut look = |in_flight: &[(u64, u64)]| {
+            let in_flight = in_flight.iter().map(|(id, age)| wait(*id, *age));
+            told.look(in_flight.collect(), limit)
         };
         assert_eq!(look(&[(1, 99)]), []);
         assert_eq!(look(&[(1, 110)]), [Notice::Stuck(wait(1, 110))]);

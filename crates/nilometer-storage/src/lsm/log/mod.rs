@@ -62,8 +62,8 @@ use crate::lock::lock;
 pub(crate) use append::LogRecord;
 pub(crate) use segment::{ActiveSegment, SealedSegment, segment_id, segment_path};
 
-/// Highest sequence number a segment holds, for each keyspace in it.
-pub(crate) type Highest = HashMap<KeyspaceId, u64>;
+/// HighestSequences sequence number a segment holds, for each keyspace in it.
+pub(crate) type HighestSequences = HashMap<KeyspaceId, u64>;
 
 /// Bytes of the first segment after opening, when there is no spare; filled with zeros at once.
 const FIRST_SEGMENT_BYTES: u64 = 2 * 1024 * 1024;
@@ -333,7 +333,7 @@ impl Log {
     }
 
     /// Prepares the file of the next segment if there is none, as a commit could not make it. A background task.
-    pub(crate) fn try_spare(&self) -> Result<()> {
+    pub(crate) fn make_spare_now(&self) -> Result<()> {
         self.spares.ask();
         self.prepare_spare()
     }

@@ -21,12 +21,12 @@ pub(crate) fn put_varint(target: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Reads fields from a payload.
-struct Reader<'a> {
+struct PayloadReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Reader<'_> {
+impl PayloadReader<'_> {
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -55,7 +55,7 @@ impl Reader<'_> {
 
 /// One operation of a payload, as ranges of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct PayloadOperation {
     pub(crate) keyspace: u64,
     pub(crate) key: Range<usize>,
     /// `None` for a delete.
@@ -63,8 +63,8 @@ pub(crate) struct Entry {
 }
 
 /// Calls `each` for every operation of `payload`; `None` when it is not a payload.
-pub(crate) fn decode(payload: &[u8], mut each: impl FnMut(Entry)) -> Option<()> {
-    let mut reader = Reader {
+pub(crate) fn decode(payload: &[u8], mut each: impl FnMut(PayloadOperation)) -> Option<()> {
+    let mut reader = PayloadReader {
         bytes: payload,
         at: 0,
     };
@@ -80,7 +80,7 @@ pub(crate) fn decode(payload: &[u8], mut each: impl FnMut(Entry)) -> Option<()> 
                 Some(length) => Some(reader.take(length)?),
                 None => None,
             };
-            each(Entry {
+            each(PayloadOperation {
                 keyspace,
                 key,
                 value,
@@ -99,14 +99,14 @@ mod tests {
         for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
-            let mut reader = Reader {
+            let mut reader = PayloadReader {
                 bytes: &bytes,
                 at: 0,
             };
             assert_eq!(reader.varint(), Some(value));
             assert_eq!(reader.at, bytes.len());
         }
-        let mut endless = Reader {
+        let mut endless = PayloadReader {
             bytes: &[0xff; 11],
             at: 0,
         };

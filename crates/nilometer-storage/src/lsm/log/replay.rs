@@ -34,7 +34,7 @@ pub struct LogCut {
 }
 
 /// One batch as it stands in the log.
-pub(crate) struct Replayed<'a> {
+pub(crate) struct LogBatch<'a> {
     pub(crate) segment: u64,
     pub(crate) path: &'a Path,
     pub(crate) offset: u64,
@@ -60,7 +60,7 @@ pub(crate) struct LogEnd {
 }
 
 /// Receives every batch in order.
-pub(crate) type EachBatch<'a> = dyn FnMut(&Replayed<'_>) -> Result<()> + 'a;
+pub(crate) type EachBatch<'a> = dyn FnMut(&LogBatch<'_>) -> Result<()> + 'a;
 
 /// Reads every segment in `directory`. `None` when there is none.
 pub(crate) fn replay(directory: &Path, each: &mut EachBatch<'_>) -> Result<Option<LogEnd>> {
@@ -208,7 +208,7 @@ fn read_segment(
         let Some((record, payload)) = parse(bytes, offset, header.id, end) else {
             break;
         };
-        each(&Replayed {
+        each(&LogBatch {
             segment: header.id,
             path,
             offset: offset as u64,
@@ -283,7 +283,7 @@ pub(crate) fn read_remains(
             if end.batches > 0 {
                 lost += record.index.saturating_sub(end.next_index);
             }
-            each(&Replayed {
+            each(&LogBatch {
                 segment: id,
                 path: &path,
                 offset: offset as u64,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Highest;
+use super::HighestSequences;
 use super::record::{RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::spare::{Spare, fill};
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ pub(crate) struct ActiveSegment {
     pub(crate) begun: Instant,
     /// Where the next record goes.
     pub(crate) offset: u64,
-    pub(crate) highest: Highest,
+    pub(crate) highest: HighestSequences,
 }
 
 /// A segment that takes no more batches.
@@ -36,7 +36,7 @@ pub(crate) struct SealedSegment {
     pub(crate) path: PathBuf,
     pub(crate) first_index: u64,
     pub(crate) bytes: u64,
-    pub(crate) highest: Highest,
+    pub(crate) highest: HighestSequences,
 }
 
 /// The file of segment `id`.
@@ -107,7 +107,7 @@ pub(super) fn create(
         size: header.size,
         begun: Instant::now(),
         offset: SEGMENT_HEADER_BYTES as u64,
-        highest: Highest::default(),
+        highest: HighestSequences::default(),
     })
 }
 

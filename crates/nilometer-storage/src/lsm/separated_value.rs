@@ -17,10 +17,10 @@ use crate::checksum::checksum;
 use crate::error::{Error, Result};
 
 /// Bytes added to a separated value.
-pub(crate) const SEAL_BYTES: usize = 8;
+pub(crate) const CHECKSUM_BYTES: usize = 8;
 
 /// The bytes to store behind `value`.
-pub(crate) fn seal(keyspace: u64, key: &[u8], value: &[u8]) -> [u8; SEAL_BYTES] {
+pub(crate) fn seal(keyspace: u64, key: &[u8], value: &[u8]) -> [u8; CHECKSUM_BYTES] {
     checksum(value, checksum(key, keyspace)).to_le_bytes()
 }
 
@@ -33,10 +33,10 @@ pub(crate) fn unseal(tree: &Tree, key: &[u8], stored: Bytes) -> Result<Bytes> {
 }
 
 fn open(path: &Path, keyspace: u64, key: &[u8], stored: Bytes) -> Result<Bytes> {
-    if let Some((value, sum)) = stored.split_last_chunk::<SEAL_BYTES>()
+    if let Some((value, sum)) = stored.split_last_chunk::<CHECKSUM_BYTES>()
         && *sum == seal(keyspace, key, value)
     {
-        return Ok(stored.without_suffix(SEAL_BYTES));
+        return Ok(stored.without_suffix(CHECKSUM_BYTES));
     }
     Err(Error::corruption(
         "separated value",

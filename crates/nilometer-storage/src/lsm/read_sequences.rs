@@ -1,26 +1,26 @@
-//! Which instants readers may still look at.
+//! Which sequences readers may still look at.
 //!
 //! Every batch has a sequence number; a reader at instant `s` sees the numbers below `s`. *Visible*
 //! is the instant a new reader gets: one past the last batch that is whole in the memtables. It is
 //! kept here and not by the trees, which would raise it over a batch that is half inserted.
 //!
 //! Trees keep old versions of themselves for readers. The *watermark* they are given may not pass
-//! any open instant, so instants are registered and the watermark computed under one lock.
+//! any open instant, so sequences are registered and the watermark computed under one lock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant as Clock};
+use std::time::{Duration, Instant};
 
 use crate::lock::lock;
 
 /// The visible instant and the open ones.
 #[derive(Default)]
-pub(crate) struct Instants {
-    state: Mutex<State>,
+pub(crate) struct ReadSequences {
+    state: Mutex<ReadSequencesState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ReadSequencesState {
     visible: u64,
     open: BTreeMap<u64, Readers>,
 }
@@ -28,13 +28,13 @@ struct State {
 /// The readers at one instant.
 struct Readers {
     count: u64,
-    since: Clock,
+    since: Instant,
 }
 
-impl Instants {
+impl ReadSequences {
     pub(crate) fn new(visible: u64) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(ReadSequencesState {
                 visible,
                 open: BTreeMap::new(),
             }),
@@ -50,17 +50,17 @@ impl Instants {
     }
 
     /// Registers a reader at the visible instant.
-    pub(crate) fn open(self: &Arc<Self>) -> Instant {
+    pub(crate) fn open(self: &Arc<Self>) -> ReadSequence {
         let mut state = lock(&self.state);
         let at = state.visible;
         let readers = state.open.entry(at).or_insert_with(|| Readers {
             count: 0,
-            since: Clock::now(),
+            since: Instant::now(),
         });
         readers.count += 1;
-        Instant {
+        ReadSequence {
             at,
-            instants: Arc::clone(self),
+            sequences: Arc::clone(self),
         }
     }
 
@@ -86,28 +86,28 @@ impl Instants {
 }
 
 /// A registered reader.
-pub(crate) struct Instant {
+pub(crate) struct ReadSequence {
     pub(crate) at: u64,
-    instants: Arc<Instants>,
+    sequences: Arc<ReadSequences>,
 }
 
-impl Instant {
+impl ReadSequence {
     /// The same instant, for a reader who may stay longer.
     pub(crate) fn again(&self) -> Self {
-        let mut state = lock(&self.instants.state);
+        let mut state = lock(&self.sequences.state);
         if let Some(readers) = state.open.get_mut(&self.at) {
             readers.count += 1;
         }
         Self {
             at: self.at,
-            instants: Arc::clone(&self.instants),
+            sequences: Arc::clone(&self.sequences),
         }
     }
 }
 
-impl Drop for Instant {
+impl Drop for ReadSequence {
     fn drop(&mut self) {
-        let mut state = lock(&self.instants.state);
+        let mut state = lock(&self.sequences.state);
         if let Some(readers) = state.open.get_mut(&self.at) {
             readers.count -= 1;
             if readers.count == 0 {
@@ -123,20 +123,20 @@ mod tests {
 
     #[test]
     fn the_watermark_never_passes_an_open_instant() {
-        let instants = Arc::new(Instants::new(1));
-        let first = instants.open();
-        instants.publish(5);
-        let second = instants.open();
-        let third = instants.open();
+        let sequences = Arc::new(ReadSequences::new(1));
+        let first = sequences.open();
+        sequences.publish(5);
+        let second = sequences.open();
+        let third = sequences.open();
         assert_eq!((first.at, second.at), (1, 5));
-        assert_eq!(instants.watermark(), 1);
+        assert_eq!(sequences.watermark(), 1);
         drop(first);
-        assert_eq!(instants.watermark(), 5);
-        instants.publish(9);
+        assert_eq!(sequences.watermark(), 5);
+        sequences.publish(9);
         drop(second);
-        assert_eq!(instants.watermark(), 5);
-        assert_eq!(instants.open_count(), 1);
+        assert_eq!(sequences.watermark(), 5);
+        assert_eq!(sequences.open_count(), 1);
         drop(third);
-        assert_eq!(instants.watermark(), 9);
+        assert_eq!(sequences.watermark(), 9);
     }
 }

@@ -6,7 +6,7 @@
 //! as neither flush nor merge is under way.
 //!
 //! The pointer to the manifest is written under a name of its own first and then renamed; killed in between, that file
-//! stays, and is nobody's. It goes when the tree is opened ([`remove_halves`]).
+//! stays, and is nobody's. It goes when the tree is opened ([`remove_unrenamed`]).
 //!
 //! A file is in use if a manifest in the folder of the tree names it. There is one for each version that readers may
 //! hold, for it goes with its version.
@@ -26,16 +26,16 @@ const FOLDERS: [&str; 2] = ["tables", "blobs"];
 
 impl Tree {
     /// Notes that a flush or merge failed.
-    pub(crate) fn note_leftovers(&self) {
-        self.leftovers.store(true, Ordering::Release);
+    pub(crate) fn note_orphans(&self) {
+        self.orphaned_files.store(true, Ordering::Release);
     }
 
     /// Removes what failed steps left. False if it is to be tried again: another step is under way, or no file can be
     /// opened now.
     ///
     /// Where a manifest is damaged all files stay: the next opening will tell of it.
-    pub(crate) fn remove_leftovers(&self) -> bool {
-        if !self.leftovers.load(Ordering::Acquire) || self.is_dropped() {
+    pub(crate) fn remove_orphans(&self) -> bool {
+        if !self.orphaned_files.load(Ordering::Acquire) || self.is_dropped() {
             return true;
         }
         let locks = (try_lock(&self.flushing), try_lock(&self.compacting));
@@ -46,7 +46,7 @@ impl Tree {
             Ok(named) => named,
             Err(error) => return !error.may_pass(),
         };
-        self.leftovers.store(false, Ordering::Release);
+        self.orphaned_files.store(false, Ordering::Release);
         for folder in FOLDERS {
             for (id, path) in numbered(&self.path.join(folder), "") {
                 if !named.contains(&(folder, id)) {
@@ -81,7 +81,7 @@ impl Tree {
 const HALF: &str = ".tmp";
 
 /// Removes what a process that was killed had not renamed yet. Nobody has the tree open.
-pub(super) fn remove_halves(tree: &Path) {
+pub(super) fn remove_unrenamed(tree: &Path) {
     for entry in fs::read_dir(tree).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let is_half = name.to_str().is_some_and(|name| name.starts_with(HALF));
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_no_version_names_goes_and_what_readers_hold_stays() {
-        let directory = format!("nilometer-{}-leftovers", std::process::id());
+        let directory = format!("nilometer-{}-orphaned_files", std::process::id());
         let directory = std::env::temp_dir().join(directory);
         let engine = LsmEngine::open(&directory, LsmOptions::tiny()).expect("open");
         for (name, options) in [("together", TOGETHER), ("apart", APART)] {
@@ -145,13 +145,13 @@ mod tests {
             }
             let written = there();
             assert!(written > 0);
-            assert!(tree.remove_leftovers());
+            assert!(tree.remove_orphans());
             assert_eq!(there(), written, "nobody said that a step failed");
             let flushing = lock(&tree.flushing);
-            tree.note_leftovers();
-            assert!(!tree.remove_leftovers(), "a step is under way");
+            tree.note_orphans();
+            assert!(!tree.remove_orphans(), "a step is under way");
             drop(flushing);
-            while !tree.remove_leftovers() {
+            while !tree.remove_orphans() {
                 std::thread::yield_now();
             }
             assert_eq!(there(), 0);

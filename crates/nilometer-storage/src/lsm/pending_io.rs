@@ -2,9 +2,9 @@
 //!
 //! A disk that does not answer cannot be told from one that is slow by whoever waits for it. So every call
 //! that writes is entered here before it is made and struck out afterwards; somebody who does not wait
-//! looks at the list ([`Waits::now`]) and judges by age.
+//! looks at the list ([`PendingIo::list`]) and judges by age.
 //!
-//! Entered are: all calls of the log (through [`Watched`]), writing a memtable into tables, and changes of
+//! Entered are: all calls of the log (through [`TrackedFileSystem`]), writing a memtable into tables, and changes of
 //! the list of keyspaces. Not entered is merging tables: a merge takes as long as it is large, so its age
 //! says nothing, and on a disk that is stuck the log is stuck as well as soon as something is written.
 
@@ -20,34 +20,34 @@ use crate::lock::lock;
 
 /// The calls that are under way.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
-    state: Mutex<State>,
+pub(crate) struct PendingIo {
+    state: Mutex<PendingIoState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PendingIoState {
     next_id: u64,
-    under_way: BTreeMap<u64, Call>,
+    in_flight: BTreeMap<u64, PendingCall>,
     longest: Duration,
 }
 
 #[derive(Debug)]
-struct Call {
+struct PendingCall {
     action: &'static str,
     path: Arc<Path>,
     begun: Instant,
 }
 
 /// One call that is under way, for as long as the value lives.
-pub(crate) struct Wait<'a> {
-    waits: &'a Waits,
+pub(crate) struct CallGuard<'a> {
+    waits: &'a PendingIo,
     id: u64,
 }
 
-impl Waits {
+impl PendingIo {
     /// Enters a call: what it does, and to which file or directory.
-    pub(crate) fn begin(&self, action: &'static str, path: impl Into<Arc<Path>>) -> Wait<'_> {
-        let call = Call {
+    pub(crate) fn begin(&self, action: &'static str, path: impl Into<Arc<Path>>) -> CallGuard<'_> {
+        let call = PendingCall {
             action,
             path: path.into(),
             begun: Instant::now(),
@@ -55,49 +55,49 @@ impl Waits {
         let mut state = lock(&self.state);
         let id = state.next_id;
         state.next_id += 1;
-        state.under_way.insert(id, call);
-        Wait { waits: self, id }
+        state.in_flight.insert(id, call);
+        CallGuard { waits: self, id }
     }
 
-    /// What is under way now.
-    pub(crate) fn now(&self) -> DiskWaits {
+    /// What is under way list.
+    pub(crate) fn list(&self) -> DiskWaits {
         let state = lock(&self.state);
-        let waits = state.under_way.iter().map(|(id, call)| DiskWait {
+        let waits = state.in_flight.iter().map(|(id, call)| DiskWait {
             id: *id,
             what: format!("{} {}", call.action, call.path.display()),
             age: call.begun.elapsed(),
         });
-        let under_way: Vec<DiskWait> = waits.collect();
-        let oldest = under_way.iter().map(|wait| wait.age).max();
+        let in_flight: Vec<DiskWait> = waits.collect();
+        let oldest = in_flight.iter().map(|wait| wait.age).max();
         DiskWaits {
             longest: state.longest.max(oldest.unwrap_or_default()),
-            under_way,
+            in_flight,
         }
     }
 }
 
-impl Drop for Wait<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.waits.state);
-        if let Some(call) = state.under_way.remove(&self.id) {
+        if let Some(call) = state.in_flight.remove(&self.id) {
             state.longest = state.longest.max(call.begun.elapsed());
         }
     }
 }
 
 /// A file system whose calls are entered.
-pub(crate) struct Watched {
+pub(crate) struct TrackedFileSystem {
     inner: Arc<dyn FileSystem>,
-    waits: Arc<Waits>,
+    waits: Arc<PendingIo>,
 }
 
-impl Watched {
-    pub(crate) fn new(inner: Arc<dyn FileSystem>, waits: Arc<Waits>) -> Self {
+impl TrackedFileSystem {
+    pub(crate) fn new(inner: Arc<dyn FileSystem>, waits: Arc<PendingIo>) -> Self {
         Self { inner, waits }
     }
 
-    fn watch(&self, path: &Path, file: Box<dyn LogFile>) -> Box<dyn LogFile> {
-        Box::new(WatchedFile {
+    fn track(&self, path: &Path, file: Box<dyn LogFile>) -> Box<dyn LogFile> {
+        Box::new(TrackedFile {
             // A segment is renamed while it is open; its folder says enough.
             folder: path.parent().unwrap_or(path).into(),
             file,
@@ -106,15 +106,15 @@ impl Watched {
     }
 }
 
-impl FileSystem for Watched {
+impl FileSystem for TrackedFileSystem {
     fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn LogFile>> {
         let _wait = self.waits.begin("create", path);
-        Ok(self.watch(path, self.inner.create(path, bytes)?))
+        Ok(self.track(path, self.inner.create(path, bytes)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn LogFile>> {
         let _wait = self.waits.begin("open", path);
-        Ok(self.watch(path, self.inner.open(path)?))
+        Ok(self.track(path, self.inner.open(path)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -133,13 +133,13 @@ impl FileSystem for Watched {
     }
 }
 
-struct WatchedFile {
+struct TrackedFile {
     folder: Arc<Path>,
     file: Box<dyn LogFile>,
-    waits: Arc<Waits>,
+    waits: Arc<PendingIo>,
 }
 
-impl LogFile for WatchedFile {
+impl LogFile for TrackedFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let _wait = self
             .waits
@@ -161,20 +161,20 @@ mod tests {
 
     #[test]
     fn a_call_is_listed_while_it_lasts() {
-        let waits = Waits::default();
-        assert_eq!(waits.now(), DiskWaits::default());
+        let waits = PendingIo::default();
+        assert_eq!(waits.list(), DiskWaits::default());
         let first = waits.begin("sync", Path::new("a"));
         let second = waits.begin("write", Path::new("b"));
-        let listed = waits.now().under_way;
+        let listed = waits.list().in_flight;
         let listed: Vec<&str> = listed.iter().map(|wait| wait.what.as_str()).collect();
         assert_eq!(listed, ["sync a", "write b"]);
         drop(first);
         std::thread::sleep(Duration::from_millis(20));
-        let now = waits.now();
-        assert_eq!(now.under_way.len(), 1);
-        assert!(now.longest >= Duration::from_millis(20));
+        let list = waits.list();
+        assert_eq!(list.in_flight.len(), 1);
+        assert!(list.longest >= Duration::from_millis(20));
         drop(second);
-        let after = waits.now();
-        assert!(after.under_way.is_empty() && after.longest >= now.longest);
+        let after = waits.list();
+        assert!(after.in_flight.is_empty() && after.longest >= list.longest);
     }
 }

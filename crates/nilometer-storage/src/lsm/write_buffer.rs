@@ -1,20 +1,20 @@
-//! What stands in front of the memtable of a short-lived keyspace.
+//! What stands in buffer of the memtable of a short-lived keyspace.
 //!
 //! An entry of such a keyspace is put once, read a few times with its neighbours, and deleted soon. In a memtable that
 //! costs two searches among all entries there are, and a place in tables for the entry and for its deletion, which
 //! nobody reads any more by then. Here entries whose keys begin alike lie in one vector, in the order of their keys,
-//! and one that is deleted before it was written out leaves nothing behind.
+//! and one that is deleted before it was written out leaves nothing end_of.
 //!
 //! ```text
-//! first 12 bytes of the key ─► [ key, value, from, until ] [ … ] …      ordered; a reader at instant s sees
-//!                                                                       from < s <= until
-//! commit            puts add entries, deletions set `until`; of an entry that is not here they leave a mark
+//! first 12 bytes of the key ─► [ key, value, put_at, deleted_at ] [ … ] …      ordered; a reader at instant s sees
+//!                                                                       put_at < s <= deleted_at
+//! commit            puts add entries, deletions set `deleted_at`; of an entry that is not here they leave a mark
 //! forget            entries go whose end no reader stands before
-//! flush             the active front is sealed, another begun; what lives of it goes through the memtable into tables
+//! flush             the active buffer is sealed, another begun; what lives of it goes through the memtable into tables
 //! ```
 //!
-//! [`Fronts`] keeps the sealed ones for readers who stand at an instant before those tables: a tree shows each reader its
-//! state at the reader's instant. What a crash takes from here is in the log, and is read back into the memtable.
+//! [`WriteBuffers`] keeps the sealed ones for readers who stand at an instant before those tables: a tree shows each reader its
+//! state at the reader's instant. What a crash takes put_at here is in the log, and is read back into the memtable.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -27,110 +27,110 @@ use crate::engine::Direction;
 use crate::lock::{lock, read, write};
 
 /// Bytes at the beginning of a key by which entries are grouped: those of an object id.
-const GROUP_BYTES: usize = 12;
+const PREFIX_BYTES: usize = 12;
 
 /// Memory of an entry besides its key and its value.
-const ITEM_BYTES: u64 = size_of::<Item>() as u64 + 16;
+const ENTRY_BYTES: u64 = size_of::<VersionedEntry>() as u64 + 16;
 
 /// Memory of a group besides its entries.
-const GROUP_OWN_BYTES: u64 = 64;
+const GROUP_OVERHEAD_BYTES: u64 = 64;
 
 /// Entries that a scan takes at a time, and then as many as belong to the same group.
-const CHUNK_ITEMS: usize = 64;
+const CHUNK_ENTRIES: usize = 64;
 
 /// The first bytes of a key, filled up with zeros: in the order of the keys.
-type GroupName = u128;
+type Prefix = u128;
 
-fn group_of(key: &[u8]) -> GroupName {
+fn prefix_of(key: &[u8]) -> Prefix {
     let mut name = [0; 16];
-    for (to, from) in name.iter_mut().zip(key.iter().take(GROUP_BYTES)) {
-        *to = *from;
+    for (to, put_at) in name.iter_mut().zip(key.iter().take(PREFIX_BYTES)) {
+        *to = *put_at;
     }
     u128::from_be_bytes(name)
 }
 
 /// An entry, or the mark that one is deleted which is not here.
-struct Item {
+struct VersionedEntry {
     key: Slice,
     /// None for a mark.
     value: Option<Slice>,
     /// The number of the batch that put it.
-    from: u64,
+    put_at: u64,
     /// The number of the batch that deleted it; of none, the highest there is.
-    until: u64,
+    deleted_at: u64,
 }
 
-impl Item {
+impl VersionedEntry {
     fn bytes(&self) -> u64 {
         let value = self.value.as_ref().map_or(0, |value| value.len());
-        (self.key.len() + value) as u64 + ITEM_BYTES
+        (self.key.len() + value) as u64 + ENTRY_BYTES
     }
 
     /// True if it is an entry that was deleted before `watermark`: nobody needs it.
-    fn is_gone(&self, watermark: u64) -> bool {
-        self.value.is_some() && self.until < watermark
+    fn is_obsolete(&self, watermark: u64) -> bool {
+        self.value.is_some() && self.deleted_at < watermark
     }
 
     /// What a reader at `at` sees of it, if it was there by then.
-    fn seen(&self, at: u64) -> Option<&Slice> {
-        self.value.as_ref().filter(|_| self.until >= at)
+    fn visible_at(&self, at: u64) -> Option<&Slice> {
+        self.value.as_ref().filter(|_| self.deleted_at >= at)
     }
 }
 
 /// Entries whose keys begin alike, by key, those of one key in the order they were put.
 #[derive(Default)]
-struct Group(Vec<Item>);
+struct PrefixGroup(Vec<VersionedEntry>);
 
-impl Group {
+impl PrefixGroup {
     /// Where the entries of `key` end, or would stand.
-    fn behind(&self, key: &[u8]) -> usize {
+    fn end_of(&self, key: &[u8]) -> usize {
         match self.0.last() {
             Some(last) if last.key[..] > *key => {
-                self.0.partition_point(|item| item.key[..] <= *key)
+                self.0.partition_point(|entry| entry.key[..] <= *key)
             }
             _ => self.0.len(),
         }
     }
 
     /// The last entry of `key`.
-    fn last_mut(&mut self, key: &[u8], behind: usize) -> Option<&mut Item> {
-        let item = self.0.get_mut(behind.checked_sub(1)?)?;
-        (item.key[..] == *key).then_some(item)
+    fn last_mut(&mut self, key: &[u8], end_of: usize) -> Option<&mut VersionedEntry> {
+        let entry = self.0.get_mut(end_of.checked_sub(1)?)?;
+        (entry.key[..] == *key).then_some(entry)
     }
 
     /// Takes one operation; returns the bytes it added, and whether it ended an entry.
     fn apply(&mut self, key: Slice, value: Option<Slice>, sequence: u64) -> (u64, bool) {
-        let behind = self.behind(&key);
-        let known = self.last_mut(&key, behind);
+        let end_of = self.end_of(&key);
+        let known = self.last_mut(&key, end_of);
         let ends = known.is_some_and(|known| {
-            let lives = known.value.is_some() && known.until == u64::MAX;
+            let lives = known.value.is_some() && known.deleted_at == u64::MAX;
             if lives {
-                known.until = sequence;
+                known.deleted_at = sequence;
             }
             lives
         });
         if ends && value.is_none() {
             return (0, true);
         }
-        let item = Item {
+        let entry = VersionedEntry {
             key,
             value,
-            from: sequence,
-            until: u64::MAX,
+            put_at: sequence,
+            deleted_at: u64::MAX,
         };
-        let bytes = item.bytes();
+        let bytes = entry.bytes();
         if self.0.is_empty() {
             // Of a million buckets most have one entry.
             self.0.reserve_exact(1);
         }
-        self.0.insert(behind, item);
+        self.0.insert(end_of, entry);
         (bytes, ends)
     }
 
-    /// Reads the beginning of every value. Taking a value counts who has it, and waits for its memory each time; read like
+    /// Reads the beginning of every value. Taking a value is_waiting who has it, and waits for its memory each time; read like
     /// this, the processor waits for all of them at once.
-    fn bring_near(&self) {
-        let first = |item: &Item| item.value.as_ref()?.first().copied();
+    fn touch_values(&self) {
+        let first = |entry: &VersionedEntry| entry.value.as_ref()?.first().copied();
         let read = self.0.iter().filter_map(first);
         std::hint::black_box(read.fold(0, |all, byte| all ^ byte));
     }
@@ -138,75 +138,75 @@ impl Group {
     /// What a reader at `at` sees: keys with their values, or without where they are deleted.
     fn visible(&self, at: u64) -> impl DoubleEndedIterator<Item = (&Slice, Option<&Slice>)> {
         let keys = self.0.chunk_by(|a, b| a.key == b.key);
-        keys.filter_map(move |items| {
-            let item = items.iter().rev().find(|item| item.from < at)?;
-            Some((&item.key, item.seen(at)))
+        keys.filter_map(move |entries| {
+            let entry = entries.iter().rev().find(|entry| entry.put_at < at)?;
+            Some((&entry.key, entry.visible_at(at)))
         })
     }
 }
 
-/// One front. Batches are applied by one thread at a time, the one that has the apply lock.
+/// One buffer. Batches are applied by one thread at a time, the one that has the apply lock.
 #[derive(Default)]
-pub(crate) struct Front {
-    groups: RwLock<BTreeMap<GroupName, Group>>,
+pub(crate) struct WriteBuffer {
+    groups: RwLock<BTreeMap<Prefix, PrefixGroup>>,
     /// Groups in which entries ended, with the number of the batch that ended them.
-    ended: Mutex<VecDeque<(u64, GroupName)>>,
+    ended: Mutex<VecDeque<(u64, Prefix)>>,
     bytes: AtomicU64,
-    items: AtomicUsize,
+    entries: AtomicUsize,
 }
 
-impl Front {
+impl WriteBuffer {
     /// Bytes of its entries.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
 
     /// Entries, deleted ones that are not gone yet among them.
-    pub(crate) fn items(&self) -> usize {
-        self.items.load(Ordering::Acquire)
+    pub(crate) fn entries(&self) -> usize {
+        self.entries.load(Ordering::Acquire)
     }
 
     /// Applies the operations of a batch, in the order of their keys; returns the bytes they added.
-    pub(crate) fn apply(&self, entries: Vec<(Slice, Option<Slice>)>, sequence: u64) -> u64 {
+    pub(crate) fn apply(&self, operations: Vec<(Slice, Option<Slice>)>, sequence: u64) -> u64 {
         let mut ended = lock(&self.ended);
         let mut groups = write(&self.groups);
-        let (mut bytes, mut items) = (0, 0);
-        let mut entries = entries.into_iter().peekable();
-        while let Some((key, value)) = entries.next() {
-            let name = group_of(&key);
+        let (mut bytes, mut added_entries) = (0, 0);
+        let mut operations = operations.into_iter().peekable();
+        while let Some((key, value)) = operations.next() {
+            let name = prefix_of(&key);
             let group = groups.entry(name).or_default();
             if group.0.is_empty() {
-                bytes += GROUP_OWN_BYTES;
+                bytes += GROUP_OVERHEAD_BYTES;
             }
             let mut next = Some((key, value));
             let mut ends = false;
             while let Some((key, value)) = next {
                 let (added, ended) = group.apply(key, value, sequence);
                 bytes += added;
-                items += usize::from(added > 0);
+                added_entries += usize::from(added > 0);
                 ends |= ended;
-                next = entries.next_if(|(key, _)| group_of(key) == name);
+                next = operations.next_if(|(key, _)| prefix_of(key) == name);
             }
             if ends {
                 ended.push_back((sequence, name));
             }
         }
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        self.items.fetch_add(items, Ordering::AcqRel);
+        self.entries.fetch_add(added_entries, Ordering::AcqRel);
         bytes
     }
 
     /// Lets entries go that ended before every reader; returns their bytes.
     pub(crate) fn forget(&self, watermark: u64) -> u64 {
         let mut ended = lock(&self.ended);
-        let is_due = |ended: &VecDeque<(u64, GroupName)>| {
+        let is_due = |ended: &VecDeque<(u64, Prefix)>| {
             ended.front().is_some_and(|(number, _)| *number < watermark)
         };
         if !is_due(&ended) {
             return 0;
         }
         let mut groups = write(&self.groups);
-        let (mut bytes, mut items) = (0, 0);
+        let (mut bytes, mut entries) = (0, 0);
         while is_due(&ended) {
             let Some((_, name)) = ended.pop_front() else {
                 break;
@@ -214,32 +214,32 @@ impl Front {
             let Some(group) = groups.get_mut(&name) else {
                 continue;
             };
-            group.0.retain(|item| {
-                let gone = item.is_gone(watermark);
+            group.0.retain(|entry| {
+                let gone = entry.is_obsolete(watermark);
                 if gone {
-                    bytes += item.bytes();
-                    items += 1;
+                    bytes += entry.bytes();
+                    entries += 1;
                 }
                 !gone
             });
             if group.0.is_empty() {
                 groups.remove(&name);
-                bytes += GROUP_OWN_BYTES;
+                bytes += GROUP_OVERHEAD_BYTES;
             }
         }
         self.bytes.fetch_sub(bytes, Ordering::AcqRel);
-        self.items.fetch_sub(items, Ordering::AcqRel);
+        self.entries.fetch_sub(entries, Ordering::AcqRel);
         bytes
     }
 
     /// What a reader at `at` sees of a key here: nothing, its value, or that it is deleted.
     pub(crate) fn get(&self, key: &[u8], at: u64) -> Option<Option<Slice>> {
         let groups = read(&self.groups);
-        let group = groups.get(&group_of(key))?;
-        let here = group.0.get(..group.behind(key)).unwrap_or_default();
-        let here = here.iter().rev().take_while(|item| item.key[..] == *key);
-        let item = { here }.find(|item| item.from < at)?;
-        Some(item.seen(at).cloned())
+        let group = groups.get(&prefix_of(key))?;
+        let here = group.0.get(..group.end_of(key)).unwrap_or_default();
+        let here = here.iter().rev().take_while(|entry| entry.key[..] == *key);
+        let entry = { here }.find(|entry| entry.put_at < at)?;
+        Some(entry.visible_at(at).cloned())
     }
 
     /// Gives what is needed of it to `write`: keys, with values or without for marks, and numbers.
@@ -249,37 +249,38 @@ impl Front {
         mut write: impl FnMut(Slice, Option<Slice>, u64),
     ) {
         for group in read(&self.groups).values() {
-            for (at, item) in group.0.iter().enumerate() {
-                if item.is_gone(watermark) {
+            for (at, entry) in group.0.iter().enumerate() {
+                if entry.is_obsolete(watermark) {
                     continue;
                 }
-                write(item.key.clone(), item.value.clone(), item.from);
+                write(entry.key.clone(), entry.value.clone(), entry.put_at);
                 let next = group.0.get(at + 1);
-                let put_over = next.is_some_and(|n| n.key == item.key && n.from == item.until);
-                if item.value.is_some() && item.until != u64::MAX && !put_over {
-                    write(item.key.clone(), None, item.until);
+                let put_over =
+                    next.is_some_and(|n| n.key == entry.key && n.put_at == entry.deleted_at);
+                if entry.value.is_some() && entry.deleted_at != u64::MAX && !put_over {
+                    write(entry.key.clone(), None, entry.deleted_at);
                 }
             }
         }
     }
 }
 
-/// The fronts of one tree.
+/// The buffers of one tree.
 #[derive(Default)]
-pub(crate) struct Fronts {
-    active: Arc<Front>,
+pub(crate) struct WriteBuffers {
+    active: Arc<WriteBuffer>,
     /// Oldest first.
-    sealed: Vec<Sealed>,
+    sealed: Vec<SealedBuffer>,
 }
 
-struct Sealed {
-    front: Arc<Front>,
-    state: State,
+struct SealedBuffer {
+    buffer: Arc<WriteBuffer>,
+    state: FlushState,
 }
 
-/// How far a sealed front is on its way into tables.
+/// How far a sealed buffer is on its way into tables.
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+enum FlushState {
     Waiting,
     /// It is in memtables, which count its bytes now.
     InMemtables,
@@ -287,117 +288,121 @@ enum State {
     InTables(u64),
 }
 
-impl Sealed {
-    fn counts(&self) -> bool {
-        self.state == State::Waiting
+impl SealedBuffer {
+    fn is_waiting(&self) -> bool {
+        self.state == FlushState::Waiting
     }
 
-    fn is_for(&self, at: u64) -> bool {
+    fn is_needed_at(&self, at: u64) -> bool {
         match self.state {
-            State::InTables(instant) => at < instant,
+            FlushState::InTables(instant) => at < instant,
             _ => true,
         }
     }
 }
 
-impl Fronts {
+impl WriteBuffers {
     /// The one that takes batches.
-    pub(crate) fn active(&self) -> &Arc<Front> {
+    pub(crate) fn active(&self) -> &Arc<WriteBuffer> {
         &self.active
     }
 
     /// Begins another; true if there is one that has to be written out.
     pub(crate) fn seal(&mut self) -> bool {
-        if self.active.items() > 0 {
-            let front = std::mem::take(&mut self.active);
-            self.sealed.push(Sealed {
-                front,
-                state: State::Waiting,
+        if self.active.entries() > 0 {
+            let buffer = std::mem::take(&mut self.active);
+            self.sealed.push(SealedBuffer {
+                buffer,
+                state: FlushState::Waiting,
             });
         }
-        self.sealed.iter().any(Sealed::counts)
+        self.sealed.iter().any(SealedBuffer::is_waiting)
     }
 
     /// Those that have to be written out, oldest first.
-    pub(crate) fn waiting(&self) -> Vec<Arc<Front>> {
-        let waiting = self.sealed.iter().filter(|sealed| sealed.counts());
-        waiting.map(|sealed| Arc::clone(&sealed.front)).collect()
+    pub(crate) fn waiting(&self) -> Vec<Arc<WriteBuffer>> {
+        let waiting = self.sealed.iter().filter(|sealed| sealed.is_waiting());
+        waiting.map(|sealed| Arc::clone(&sealed.buffer)).collect()
     }
 
     /// Notes that those are in memtables; returns the bytes that they no longer count.
     pub(crate) fn note_in_memtables(&mut self) -> u64 {
-        let waiting = self.sealed.iter_mut().filter(|sealed| sealed.counts());
+        let waiting = self.sealed.iter_mut().filter(|sealed| sealed.is_waiting());
         let bytes = waiting.map(|sealed| {
-            sealed.state = State::InMemtables;
-            sealed.front.bytes()
+            sealed.state = FlushState::InMemtables;
+            sealed.buffer.bytes()
         });
         bytes.sum()
     }
 
     /// Notes that what was in memtables is in tables, for readers at `instant` and later.
-    pub(crate) fn note_written(&mut self, instant: u64) {
+    pub(crate) fn note_in_tables(&mut self, instant: u64) {
         for sealed in &mut self.sealed {
-            if sealed.state == State::InMemtables {
-                sealed.state = State::InTables(instant);
+            if sealed.state == FlushState::InMemtables {
+                sealed.state = FlushState::InTables(instant);
             }
         }
     }
 
     /// Lets go of those no reader needs; true when none is left over.
-    pub(crate) fn tidy(&mut self, watermark: u64) -> bool {
-        self.sealed.retain(|sealed| sealed.is_for(watermark));
+    pub(crate) fn remove_unneeded(&mut self, watermark: u64) -> bool {
+        self.sealed.retain(|sealed| sealed.is_needed_at(watermark));
         let mut left = self.sealed.iter();
-        !left.any(|sealed| matches!(sealed.state, State::InTables(_)))
+        !left.any(|sealed| matches!(sealed.state, FlushState::InTables(_)))
     }
 
     /// Those a reader at `at` has to look at, the newest first.
-    pub(crate) fn for_reader(&self, at: u64) -> Vec<Arc<Front>> {
-        let sealed = self.sealed.iter().rev().filter(|sealed| sealed.is_for(at));
-        let sealed = sealed.map(|sealed| &sealed.front);
+    pub(crate) fn for_reader(&self, at: u64) -> Vec<Arc<WriteBuffer>> {
+        let sealed = self
+            .sealed
+            .iter()
+            .rev()
+            .filter(|sealed| sealed.is_needed_at(at));
+        let sealed = sealed.map(|sealed| &sealed.buffer);
         let all = std::iter::once(&self.active).chain(sealed);
-        all.filter(|front| front.items() > 0).cloned().collect()
+        all.filter(|buffer| buffer.entries() > 0).cloned().collect()
     }
 
     /// Bytes and entries of those that are not in memtables or tables.
     pub(crate) fn size(&self) -> (u64, usize) {
-        let sealed = self.sealed.iter().filter(|sealed| sealed.counts());
-        let sealed = sealed.map(|sealed| &sealed.front);
+        let sealed = self.sealed.iter().filter(|sealed| sealed.is_waiting());
+        let sealed = sealed.map(|sealed| &sealed.buffer);
         let all = std::iter::once(&self.active).chain(sealed);
-        all.fold((0, 0), |(bytes, items), front| {
-            (bytes + front.bytes(), items + front.items())
+        all.fold((0, 0), |(bytes, entries), buffer| {
+            (bytes + buffer.bytes(), entries + buffer.entries())
         })
     }
 
     /// Bytes of those that are kept for readers.
     pub(crate) fn pinned_bytes(&self) -> u64 {
-        let pinned = self.sealed.iter().filter(|sealed| !sealed.counts());
-        pinned.map(|sealed| sealed.front.bytes()).sum()
+        let pinned = self.sealed.iter().filter(|sealed| !sealed.is_waiting());
+        pinned.map(|sealed| sealed.buffer.bytes()).sum()
     }
 }
 
-/// The entries of one front that a reader sees within bounds. Whoever holds it keeps the reader's instant open.
-pub(super) struct FrontScan {
-    front: Arc<Front>,
+/// The entries of one buffer that a reader sees within bounds. Whoever holds it keeps the reader's instant open.
+pub(super) struct WriteBufferScan {
+    buffer: Arc<WriteBuffer>,
     at: u64,
     start: Vec<u8>,
     end: Option<Vec<u8>>,
     direction: Direction,
-    /// The last group that was taken from; none before the first.
-    last: Option<GroupName>,
+    /// The last group that was taken put_at; none before the first.
+    last: Option<Prefix>,
     taken: VecDeque<(Slice, Option<Slice>)>,
     finished: bool,
 }
 
-impl FrontScan {
+impl WriteBufferScan {
     pub(super) fn new(
-        front: Arc<Front>,
+        buffer: Arc<WriteBuffer>,
         at: u64,
         start: &[u8],
         end: Option<&[u8]>,
         direction: Direction,
     ) -> Self {
         Self {
-            front,
+            buffer,
             at,
             start: start.to_vec(),
             end: end.map(<[u8]>::to_vec),
@@ -422,8 +427,8 @@ impl FrontScan {
     }
 
     fn take_more(&mut self) {
-        let lowest = group_of(&self.start);
-        let highest = self.end.as_deref().map_or(GroupName::MAX, group_of);
+        let lowest = prefix_of(&self.start);
+        let highest = self.end.as_deref().map_or(Prefix::MAX, prefix_of);
         let (mut low, mut high) = (Bound::Included(lowest), Bound::Included(highest));
         let forward = self.direction == Direction::Forward;
         if let Some(last) = self.last {
@@ -439,10 +444,10 @@ impl FrontScan {
             let bound = if forward { &mut low } else { &mut high };
             *bound = Bound::Excluded(last);
         }
-        let front = Arc::clone(&self.front);
-        let groups = read(&front.groups);
+        let buffer = Arc::clone(&self.buffer);
+        let groups = read(&buffer.groups);
         let mut groups = groups.range((low, high));
-        while self.taken.len() < CHUNK_ITEMS {
+        while self.taken.len() < CHUNK_ENTRIES {
             let next = if forward {
                 groups.next()
             } else {
@@ -454,7 +459,7 @@ impl FrontScan {
             };
             self.last = Some(*name);
             let (start, end) = (&self.start, self.end.as_deref());
-            group.bring_near();
+            group.touch_values();
             let visible = group.visible(self.at);
             let within = visible
                 .filter(|(key, _)| key[..] >= start[..] && end.is_none_or(|end| key[..] < *end))
@@ -476,21 +481,21 @@ mod tests {
         Slice::from(text)
     }
 
-    fn put(front: &Front, sequence: u64, keys: &[&str]) {
+    fn put(buffer: &WriteBuffer, sequence: u64, keys: &[&str]) {
         let entries = keys.iter().map(|key| (slice(key), Some(slice(key))));
-        front.apply(entries.collect(), sequence);
+        buffer.apply(entries.collect(), sequence);
     }
 
-    fn delete(front: &Front, sequence: u64, keys: &[&str]) {
+    fn delete(buffer: &WriteBuffer, sequence: u64, keys: &[&str]) {
         let entries = keys.iter().map(|key| (slice(key), None));
-        front.apply(entries.collect(), sequence);
+        buffer.apply(entries.collect(), sequence);
     }
 
-    fn written(front: &Front, watermark: u64) -> Vec<(String, bool, u64)> {
+    fn written(buffer: &WriteBuffer, watermark: u64) -> Vec<(String, bool, u64)> {
         let mut found = Vec::new();
-        front.write_out(watermark, |key, value, from| {
+        buffer.write_out(watermark, |key, value, put_at| {
             let key = String::from_utf8(key.to_vec()).unwrap();
-            found.push((key, value.is_some(), from));
+            found.push((key, value.is_some(), put_at));
         });
         found
     }
@@ -508,60 +513,63 @@ mod tests {
             vec![255; 20],
         ];
         keys.sort();
-        assert!(keys.is_sorted_by_key(|key| group_of(key)));
-        assert_eq!(group_of(&[7; 12]), group_of(&[&[7; 12][..], &[9]].concat()));
+        assert!(keys.is_sorted_by_key(|key| prefix_of(key)));
+        assert_eq!(
+            prefix_of(&[7; 12]),
+            prefix_of(&[&[7; 12][..], &[9]].concat())
+        );
     }
 
     #[test]
     fn what_is_deleted_before_it_was_written_leaves_nothing() {
-        let front = Front::default();
-        put(&front, 5, &["a bucket's id 1", "a bucket's id 2", "b"]);
-        delete(&front, 8, &["a bucket's id 1", "a bucket's id 2"]);
-        // A reader from before the deletion.
-        assert_eq!(front.forget(8), 0);
-        assert!(front.get(b"a bucket's id 1", 8).unwrap().is_some());
-        assert!(front.get(b"a bucket's id 1", 9).unwrap().is_none());
-        assert!(front.forget(9) > 0);
-        assert_eq!(front.items(), 1);
-        assert_eq!(front.bytes(), GROUP_OWN_BYTES + ITEM_BYTES + 2);
-        assert!(front.get(b"a bucket's id 1", 9).is_none());
-        assert_eq!(written(&front, 9), [("b".to_owned(), true, 5)]);
+        let buffer = WriteBuffer::default();
+        put(&buffer, 5, &["a bucket's id 1", "a bucket's id 2", "b"]);
+        delete(&buffer, 8, &["a bucket's id 1", "a bucket's id 2"]);
+        // A reader put_at before the deletion.
+        assert_eq!(buffer.forget(8), 0);
+        assert!(buffer.get(b"a bucket's id 1", 8).unwrap().is_some());
+        assert!(buffer.get(b"a bucket's id 1", 9).unwrap().is_none());
+        assert!(buffer.forget(9) > 0);
+        assert_eq!(buffer.entries(), 1);
+        assert_eq!(buffer.bytes(), GROUP_OVERHEAD_BYTES + ENTRY_BYTES + 2);
+        assert!(buffer.get(b"a bucket's id 1", 9).is_none());
+        assert_eq!(written(&buffer, 9), [("b".to_owned(), true, 5)]);
     }
 
     #[test]
     fn what_somebody_may_need_is_written() {
-        let front = Front::default();
-        put(&front, 5, &["k"]);
-        delete(&front, 8, &["k", "of tables"]);
+        let buffer = WriteBuffer::default();
+        put(&buffer, 5, &["k"]);
+        delete(&buffer, 8, &["k", "of tables"]);
         let mark = ("of tables".to_owned(), false, 8);
         let expected = [
             ("k".to_owned(), true, 5),
             ("k".to_owned(), false, 8),
             mark.clone(),
         ];
-        assert_eq!(written(&front, 8), expected);
-        let front = Front::default();
-        put(&front, 5, &["k"]);
-        delete(&front, 8, &["k", "of tables"]);
-        assert_eq!(written(&front, 9), [mark]);
+        assert_eq!(written(&buffer, 8), expected);
+        let buffer = WriteBuffer::default();
+        put(&buffer, 5, &["k"]);
+        delete(&buffer, 8, &["k", "of tables"]);
+        assert_eq!(written(&buffer, 9), [mark]);
     }
 
     #[test]
     fn a_front_stays_for_readers_from_before_its_tables() {
-        let mut fronts = Fronts::default();
-        put(fronts.active(), 5, &["k"]);
-        assert!(fronts.seal());
-        assert_eq!(fronts.waiting().len(), 1);
-        assert!(fronts.note_in_memtables() > 0);
-        assert_eq!((fronts.waiting().len(), fronts.size()), (0, (0, 0)));
+        let mut buffers = WriteBuffers::default();
+        put(buffers.active(), 5, &["k"]);
+        assert!(buffers.seal());
+        assert_eq!(buffers.waiting().len(), 1);
+        assert!(buffers.note_in_memtables() > 0);
+        assert_eq!((buffers.waiting().len(), buffers.size()), (0, (0, 0)));
         // It is in no table yet.
-        assert_eq!(fronts.for_reader(100).len(), 1);
-        fronts.note_written(9);
+        assert_eq!(buffers.for_reader(100).len(), 1);
+        buffers.note_in_tables(9);
         assert_eq!(
-            (fronts.for_reader(8).len(), fronts.for_reader(9).len()),
+            (buffers.for_reader(8).len(), buffers.for_reader(9).len()),
             (1, 0)
         );
-        assert!(!fronts.tidy(8) && fronts.pinned_bytes() > 0);
-        assert!(fronts.tidy(9) && fronts.pinned_bytes() == 0);
+        assert!(!buffers.remove_unneeded(8) && buffers.pinned_bytes() > 0);
+        assert!(buffers.remove_unneeded(9) && buffers.pinned_bytes() == 0);
     }
 }
