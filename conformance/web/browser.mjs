@@ -28,7 +28,7 @@ function folder(name) {
 }
 
 /** A browser, and what it complained of: errors of scripts, and everything the policy of the page forbade. */
-export async function openBrowser() {
+export async function openBrowser(options = {}) {
   const profile = folder("profile");
   const context = await chromium.launchPersistentContext(profile.path, {
     executablePath: process.env.NILOMETER_CHROMIUM ?? "/usr/bin/chromium",
@@ -36,6 +36,7 @@ export async function openBrowser() {
     args: ARGUMENTS,
     viewport: { width: 1280, height: 860 },
     colorScheme: "light",
+    ...options,
   });
   context.setDefaultTimeout(PATIENCE_MS);
   const complaints = [];
@@ -58,7 +59,8 @@ export async function openBrowser() {
   return { open, close, complaints, asked };
 }
 
-async function freePort() {
+/** A port on which nothing listens at this moment. */
+export async function freePort() {
   const server = createServer().listen(0, "127.0.0.1");
   await new Promise((resolve) => server.once("listening", resolve));
   const { port } = server.address();

@@ -39,6 +39,7 @@ cargo xtask TASK
   fuzz --inputs N [--target NAME] [--first SEED]
                             a campaign against every way in; also --target NAME --seed N [--show]
   guide                     docs/operating.md word by word, with mongosh for what is typed into a shell
+  pictures                  make the pictures of the README again: the demo and the web page
   dist                      the release build, the same bytes from the same commit wherever it is built
   soak [--minutes N] [--seed N]
                             everything at once on one server, which is killed now and then (default 30)
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["soak", rest @ ..] => soak::long(rest),
         ["guide"] => conformance::guide(),
+        ["pictures"] => conformance::pictures(),
         ["dist"] => dist::build(),
         ["conformance", clients @ ..] => conformance::run(clients),
         ["figures"] => ci::figures(),

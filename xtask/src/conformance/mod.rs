@@ -109,6 +109,24 @@ pub(crate) fn guide() -> Outcome {
     run_command(&mut test)
 }
 
+/// Makes the pictures of the README with the browser of the client `web`.
+pub(crate) fn pictures() -> Outcome {
+    let browser = CLIENTS.iter().find(|client| client.name == "web");
+    let browser = browser.ok_or("no client `web`")?;
+    browser.install_packages()?;
+    if let Some(missing) = browser.missing_runtime() {
+        return Err(format!("`{missing}` is not installed"));
+    }
+    browser.install()?;
+    let binary = server::build()?;
+    let mut script = std::process::Command::new("node");
+    script
+        .arg("pictures.mjs")
+        .current_dir(root().join("conformance/web"))
+        .env("NILOMETER_BINARY", binary);
+    run_command(&mut script)
+}
+
 fn run_client(client: &Client, binary: &std::path::Path, failures: &[Failure]) -> Verdict {
     if let Err(reason) = client.install_packages() {
         return Verdict::Skipped(format!("cannot install its packages: {reason}"));
