@@ -1,8 +1,7 @@
 //! Immutable bytes that are cheap to clone.
 //!
-//! [`Bytes`] wraps the slice type of the tables, so that a value read from the block cache is shared
-//! with it, not copied. It may hide a suffix: separated values carry a checksum behind the data that
-//! no reader sees.
+//! [`Bytes`] wraps the slice type of the tables, so a value read from the block cache is shared with it, not copied. It
+//! may hide a suffix: the checksum stored after a separated value.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -31,14 +30,14 @@ impl Bytes {
         Self { slice, length }
     }
 
-    /// The same bytes without the last `count`, still shared. `count` is at most the length.
+    /// Returns the same bytes without the last `count`, still shared. `count` is at most the length.
     pub(crate) fn without_suffix(mut self, count: usize) -> Self {
         assert!(count <= self.length, "a suffix is part of the bytes");
         self.length -= count;
         self
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         self.slice.get(..self.length).unwrap_or_default()
     }

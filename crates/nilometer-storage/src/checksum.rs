@@ -1,16 +1,16 @@
 //! Checksums of stored bytes: xxh3, all 64 bits.
 //!
-//! A seed ties bytes to their place: log records are seeded with the segment they belong to, so that
-//! a record left over from an older life of a file does not pass.
+//! A seed ties bytes to their place: log records are seeded with the id of their segment, so that a record that remains
+//! in a recycled file does not pass.
 
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
-/// Checksum of `bytes`, tied to `seed`.
+/// Returns the checksum of `bytes` with `seed`.
 pub(crate) fn checksum(bytes: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(bytes, seed)
 }
 
-/// The 128-bit checksum the trees use for whole files.
+/// Returns the 128-bit checksum that the trees use for whole files.
 pub(crate) fn checksum_128(bytes: &[u8]) -> u128 {
     xxh3_128(bytes)
 }

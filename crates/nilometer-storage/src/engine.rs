@@ -1,13 +1,12 @@
 //! The storage contract: ordered keyspaces, atomic batches, snapshots.
 //!
-//! An [`Engine`] keeps named keyspaces of ordered bytes. A [`WriteBatch`] spans keyspaces and is
-//! applied whole or not at all, also across a crash. A [`Snapshot`] sees exactly the batches that
-//! were committed before it was taken, each of them whole. Engines know nothing of documents.
+//! An [`Engine`] stores named keyspaces of ordered bytes. A [`WriteBatch`] spans keyspaces and is atomic, also across a
+//! crash. A [`Snapshot`] shows exactly the batches committed before it was taken, each of them whole. Engines do not
+//! know documents.
 //!
-//! Durability: when [`Engine::commit`] returns with [`Durability::Sync`], the batch and every batch
-//! before it survive `kill -9` and power loss. With [`Durability::Buffered`] it survives the end of
-//! the process once the operating system has the bytes, and power loss once a later sync (at most
-//! 100 ms after) has run.
+//! Durability: when [`Engine::commit`] returns with [`Durability::Sync`], the batch and every batch before it survive
+//! `kill -9` and power loss. With [`Durability::Buffered`] the batch survives `kill -9`, because the operating system
+//! has the bytes, and power loss after a later sync, which runs within 100 ms.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,20 +27,20 @@ pub const BATCH_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyspaceId(pub u64);
 
-/// What a keyspace holds, fixed when it is created.
+/// Options of a keyspace, fixed when it is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceOptions {
-    /// Values are large and written once: keep them apart from the keys (key-value separation),
-    /// uncompressed. Otherwise keys and values share compressed blocks.
+    /// Values are large and written once: store them apart from the keys (key-value separation), uncompressed.
+    /// Otherwise keys and values share compressed blocks.
     pub separate_values: bool,
-    /// Entries are deleted soon, so that they had better not be written into tables, and those whose keys begin with
-    /// the same twelve bytes are read together. Whoever writes promises that **a key is put only where there is none**:
-    /// not over one that is there, nor in the batch that deletes it. With a broken promise what was put over may come back.
-    /// Not for separated values, where it does nothing.
+    /// Entries are deleted soon, so the engine tries not to write them into tables, and entries whose keys share the
+    /// first twelve bytes are read together. The writer guarantees that **a key is put only where there is none**: not
+    /// over an existing entry, and not in the batch that deletes it. If it breaks the guarantee, overwritten entries
+    /// may reappear. No effect together with `separate_values`.
     pub short_lived: bool,
 }
 
-/// When a commit may be acknowledged.
+/// When a commit returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// After the log is synced to the device.
@@ -50,7 +49,7 @@ pub enum Durability {
     Buffered,
 }
 
-/// Which way a scan walks.
+/// The direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Ascending keys.
@@ -62,9 +61,9 @@ pub enum Direction {
 /// One change to one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Store `value` under the key.
+    /// Stores the value under the key.
     Put(Vec<u8>),
-    /// Remove the key, if it is there.
+    /// Removes the key, if it exists.
     Delete,
 }
 
@@ -78,7 +77,7 @@ pub struct WriteBatch {
 }
 
 impl WriteBatch {
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
@@ -90,19 +89,19 @@ impl WriteBatch {
     pub fn delete(&mut self, keyspace: KeyspaceId, key: Vec<u8>) {
         self.operations.push((keyspace, key, Operation::Delete));
     }
-    /// Opaque bytes kept beside the batch in the log (for change streams and replicas).
+    /// Stores opaque bytes with the batch in the log (for change streams and replicas).
     pub fn annotate(&mut self, annotation: Vec<u8>) {
         self.annotation = annotation;
     }
-    /// True when nothing would change.
+    /// True if the batch has no operations.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
-    /// Number of operations.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
-    /// Refuses keys, values and batches no engine can store.
+    /// Fails for keys, values and batches that exceed the limits.
     pub(crate) fn check(&self) -> Result<()> {
         let mut total = self.annotation.len() as u64;
         for (_, key, operation) in &self.operations {
@@ -144,12 +143,12 @@ pub struct Keyspace {
     pub options: KeyspaceOptions,
 }
 
-/// Sizes of one keyspace.
+/// Returns the sizes of one keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceStatistics {
     /// Bytes of its files on disk; 0 for an engine without files.
     pub disk_bytes: u64,
-    /// Bytes still in memory, not yet in files of its own.
+    /// Bytes in memory that are not yet in tables.
     pub memory_bytes: u64,
     /// Keys, counted or estimated.
     pub keys_estimate: u64,
@@ -160,7 +159,7 @@ pub struct KeyspaceStatistics {
 pub struct EngineStatistics {
     /// Bytes of all files on disk.
     pub disk_bytes: u64,
-    /// Bytes of the write-ahead log in use; files kept to be used again are only in `disk_bytes`.
+    /// Bytes of the write-ahead log in use. Spare files count only in `disk_bytes`.
     pub log_bytes: u64,
     /// Bytes held in memtables.
     pub memory_bytes: u64,
@@ -168,93 +167,93 @@ pub struct EngineStatistics {
     pub commits: u64,
     /// Device syncs of the log since opening.
     pub syncs: u64,
-    /// Snapshots open now.
+    /// Open snapshots.
     pub snapshots: u64,
-    /// Age of the oldest of them, in milliseconds.
+    /// Age of the oldest open snapshot, in milliseconds.
     pub oldest_snapshot_ms: u64,
-    /// Bytes of memtables that are in tables already and live only for older readers.
+    /// Bytes of flushed memtables that are kept only for older readers.
     pub pinned_bytes: u64,
-    /// Bytes of blocks of tables that are kept for reading.
+    /// Bytes in the block cache.
     pub cache_bytes: u64,
 }
 
-/// A call to the file system that has not come back.
+/// A call to the file system that has not returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskWait {
-    /// Tells it from others of the same engine.
+    /// Identifies the call within the engine.
     pub id: u64,
-    /// What was asked, and of which file.
+    /// The action and the file.
     pub what: String,
-    /// How long ago it was asked.
+    /// Time since the call started.
     pub age: Duration,
 }
 
-/// What an engine waits for the disk for.
+/// The file system calls that an engine waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskWaits {
-    /// Calls under way, in the order they were made.
+    /// Calls in flight, in the order they started.
     pub in_flight: Vec<DiskWait>,
-    /// The longest a call has taken since opening, one that is under way included.
+    /// The longest duration of a call since opening, calls in flight included.
     pub longest: Duration,
 }
 
-/// An ordered, durable store of bytes. See the module head for the promise.
+/// An ordered, durable store of bytes. See the module head for the guarantees.
 pub trait Engine: Send + Sync {
-    /// Creates a keyspace; its name must be new. Durable when it returns.
+    /// Creates a keyspace with a new name. It is durable when this returns.
     fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<KeyspaceId>;
-    /// All keyspaces, by id.
+    /// Returns all keyspaces, ordered by id.
     fn keyspaces(&self) -> Vec<Keyspace>;
-    /// Drops a keyspace. Open scans of it go on undisturbed; its files go with the last of them.
+    /// Drops a keyspace. Open scans of it continue; its files are removed with the last of them.
     fn drop_keyspace(&self, id: KeyspaceId) -> Result<()>;
-    /// Applies `batch` whole and returns its log position (grows by one with every batch).
+    /// Applies `batch` atomically and returns its log position, which grows by one with every batch.
     fn commit(&self, batch: WriteBatch, durability: Durability) -> Result<u64>;
-    /// A view of everything committed so far. Keep it short: about one second, one batch of a scan.
+    /// Returns a snapshot of everything committed so far. Keep it short: about one second, one batch of a scan.
     fn snapshot(&self) -> Result<Box<dyn Snapshot>>;
     /// Makes every buffered commit durable.
     fn sync(&self) -> Result<()>;
-    /// Writes memtables out and merges each keyspace as far as it goes. For tests, benches, `compact`.
+    /// Flushes all memtables and merges each keyspace completely. For tests, benches, `compact`.
     fn settle(&self) -> Result<()>;
-    /// The same for one keyspace, most of whose entries were removed: whoever scans it passes over those until they
-    /// are gone. An engine that keeps nothing of them has nothing to do.
+    /// Settles one keyspace. Use it after most entries were deleted: scans step over deleted entries until they are
+    /// merged away. Engines that drop deleted entries at once do nothing.
     fn settle_keyspace(&self, id: KeyspaceId) -> Result<()> {
         let _ = id;
         Ok(())
     }
-    /// Copies the database, as of now and without stopping writers, into the empty or absent
-    /// directory `target`, which then opens as a database.
+    /// Copies the current database into the empty or absent directory `target`, without stopping writers. The copy
+    /// opens as a database.
     fn checkpoint(&self, target: &Path) -> Result<()>;
-    /// Reads every stored byte and reports the first damage found.
+    /// Reads every stored byte and returns the first damage found.
     fn verify(&self) -> Result<()>;
-    /// Sizes of one keyspace.
+    /// Returns the sizes of one keyspace.
     fn keyspace_statistics(&self, id: KeyspaceId) -> Result<KeyspaceStatistics>;
-    /// About how many keys a keyspace has, deleted ones that are not gone yet among them. Asks no file.
+    /// Estimates the number of keys of a keyspace, deleted ones that are not yet dropped included. Reads no file.
     fn keys_estimate(&self, id: KeyspaceId) -> Result<u64> {
         Ok(self.keyspace_statistics(id)?.keys_estimate)
     }
-    /// Sizes and counts of the whole.
+    /// Returns the sizes and counts of the whole engine.
     fn statistics(&self) -> EngineStatistics;
-    /// Whether writes are taken now, and if not, why.
+    /// Fails if writes are currently refused.
     fn check_writable(&self) -> Result<()> {
         Ok(())
     }
-    /// What writes are waiting for. Never waits itself.
+    /// Returns the file system calls that writes wait for. Never blocks.
     fn disk_waits(&self) -> DiskWaits {
         DiskWaits::default()
     }
-    /// Syncs, stops background work and releases the directory. Later calls fail with `Closed`.
-    /// Snapshots and scans that are still open go on; the directory is released with the last one.
+    /// Syncs, stops background work and releases the directory. Later calls fail with `Closed`. Open snapshots and
+    /// scans stay valid; the directory is released with the last one.
     fn close(&self) -> Result<()>;
 }
 
 /// Entries of a scan, in key order.
 pub type Scan = Box<dyn Iterator<Item = Result<(Bytes, Bytes)>> + Send>;
 
-/// A frozen view of an engine.
+/// A consistent view of an engine at one point of the commit order.
 pub trait Snapshot: Send {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>>;
-    /// Entries with `start <= key < end` (`end` `None`: to the last key). The scan stays valid after
-    /// the snapshot is dropped.
+    /// Scans the entries with `start <= key < end` (`end` `None`: to the last key). The scan stays valid after the
+    /// snapshot is dropped.
     fn scan(
         &self,
         keyspace: KeyspaceId,
@@ -262,8 +261,8 @@ pub trait Snapshot: Send {
         end: Option<&[u8]>,
         direction: Direction,
     ) -> Result<Scan>;
-    /// A number that tells what a snapshot shows of the keyspace from what others of this process do: two that
-    /// have the same number show the same. None if it cannot be told, as while a batch is on its way in.
+    /// Returns a version number of the keyspace: two snapshots of this process with the same number show the same
+    /// entries. `None` if it is unknown, as while a batch is in flight.
     fn version(&self, keyspace: KeyspaceId) -> Option<u64> {
         let _ = keyspace;
         None

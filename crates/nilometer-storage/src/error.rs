@@ -1,8 +1,7 @@
-//! What can go wrong in storage, each cause by name.
+//! Errors of storage, one variant for each cause.
 //!
-//! One type for the whole crate. The text is for a person who has to find the file; code decides by
-//! the variant. [`Error::Corruption`] means that stored bytes are not what was written: they are
-//! reported here and never handed out as data.
+//! The text helps a person find the file; code decides by the variant. [`Error::Corruption`] means that stored bytes
+//! are not the bytes written: they are reported and never returned as data.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,37 +10,37 @@ use std::sync::Arc;
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Everything a storage engine reports.
+/// An error of a storage engine.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused a file operation.
     #[error("{operation} {}: {source}", path.display())]
     Io {
-        /// What was tried, as a verb: "open", "sync", ...
+        /// The operation, as a verb: "open", "sync", ...
         operation: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: Arc<io::Error>,
     },
-    /// Stored bytes are not what was written.
+    /// Stored bytes are not the bytes written.
     #[error("damaged {what} in {} at byte {offset}: expected {expected}, found {found}", file.display())]
     Corruption {
         /// The structure that failed its check.
         what: &'static str,
-        /// The file it lies in (or the directory, when the file cannot be told).
+        /// The file (or the directory, if the file is unknown).
         file: PathBuf,
-        /// Where in the file; 0 when the whole file or its absence is meant.
+        /// The offset in the file; 0 if the whole file is damaged or absent.
         offset: u64,
-        /// What would have been right.
+        /// The expected content.
         expected: String,
-        /// What was there.
+        /// The content found.
         found: String,
     },
-    /// The device has no room. Nothing of the refused batch was applied; reads go on, and commits
-    /// succeed again once there is room.
-    #[error("no space left for {}: the batch was refused, reads go on", path.display())]
+    /// The device is full. No part of the refused batch was applied; reads continue, and commits succeed again once
+    /// there is space.
+    #[error("no space left for {}: the batch was refused, reads continue", path.display())]
     Full {
         /// The file that could not grow.
         path: PathBuf,
@@ -55,22 +54,22 @@ pub enum Error {
         /// The database directory.
         path: PathBuf,
     },
-    /// The directory holds files, but none of ours.
-    #[error("{} is not empty and holds no database of this kind", path.display())]
+    /// The directory holds files, but no database.
+    #[error("{} is not empty and holds no Nilometer database", path.display())]
     ForeignDirectory {
         /// The directory.
         path: PathBuf,
     },
-    /// A directory that is to be filled holds something.
+    /// The target directory is not empty.
     #[error("{} is not empty", path.display())]
     NotEmpty {
         /// The directory.
         path: PathBuf,
     },
-    /// A copy would become part of what is copied.
-    #[error("{} lies within {}, which is to be copied", path.display(), database.display())]
+    /// The target of a copy lies within its source.
+    #[error("{} lies within {}, the source of the copy", path.display(), database.display())]
     Within {
-        /// Where the copy was to be.
+        /// The target of the copy.
         path: PathBuf,
         /// The database.
         database: PathBuf,
@@ -84,13 +83,13 @@ pub enum Error {
         supported: u32,
     },
     /// A key is empty or longer than 65,535 bytes.
-    #[error("a key of {length} bytes: keys have 1 to 65535")]
+    #[error("key of {length} bytes: keys have 1 to 65535 bytes")]
     InvalidKey {
         /// Its length.
         length: usize,
     },
-    /// A value, or a whole batch, is too large to be stored.
-    #[error("{length} bytes in one {what}: at most {maximum}")]
+    /// A value or a batch is too large.
+    #[error("{what} of {length} bytes: the maximum is {maximum}")]
     TooLarge {
         /// "value" or "batch".
         what: &'static str,
@@ -99,33 +98,32 @@ pub enum Error {
         /// The largest allowed.
         maximum: u64,
     },
-    /// No keyspace has this id: never created, or dropped.
+    /// No keyspace has this id: it was never created, or it was dropped.
     #[error("no keyspace {id}")]
     UnknownKeyspace {
-        /// The id asked for.
+        /// The id.
         id: u64,
     },
-    /// The name is taken.
-    #[error("a keyspace named {name:?} exists")]
+    /// A keyspace with this name exists.
+    #[error("a keyspace named {name:?} exists already")]
     KeyspaceExists {
         /// The name.
         name: String,
     },
-    /// Writing (or syncing) the log failed, so what the device holds is unknown. Writes are refused
-    /// until the engine is opened again; reads go on. Whether the batches of the failed sync
-    /// survive is unknown.
-    #[error("the log can no longer be trusted with writes: {reason}")]
+    /// Writing or syncing the log failed, so the content of the device is unknown. Writes are refused until the engine
+    /// is opened again; reads continue. It is unknown whether the batches of the failed sync survive.
+    #[error("the log failed and refuses writes: {reason}")]
     LogFailed {
         /// What failed first.
         reason: String,
     },
-    /// A background task failed. Writes are refused until the engine is opened again; reads go on.
-    #[error("storage stopped accepting writes: {reason}")]
+    /// A background task failed. Writes are refused until the engine is opened again; reads continue.
+    #[error("storage refuses writes: {reason}")]
     Failed {
         /// What failed first.
         reason: String,
     },
-    /// This engine does not offer the operation.
+    /// The engine does not support the operation.
     #[error("{operation} is not supported by this storage engine")]
     Unsupported {
         /// The operation.
@@ -134,7 +132,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps an error of the operating system, telling a full device apart.
+    /// Wraps an error of the operating system. A full device becomes [`Error::Full`].
     pub(crate) fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
         if is_full(&source) {
             return Error::Full {
@@ -148,7 +146,7 @@ impl Error {
         }
     }
 
-    /// True when the cause lies outside, and may be gone at the next try: no room, no file to open.
+    /// True if a retry may succeed: no space, or too many open files.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Error::Full { .. } => true,
@@ -157,7 +155,7 @@ impl Error {
         }
     }
 
-    /// Names damage.
+    /// Returns a corruption error.
     pub(crate) fn corruption(
         what: &'static str,
         file: &Path,
@@ -175,7 +173,7 @@ impl Error {
     }
 }
 
-/// True when the device, the user's quota or the limit on the size of files is exhausted.
+/// True if the device, the user's quota or the limit on file sizes is exhausted.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -183,10 +181,10 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// Codes of Linux, macOS and the BSDs for too many open files: in the system, in the process.
+/// Error codes of Linux, macOS and the BSDs for too many open files: in the system, in the process.
 const OUT_OF_FILES: [i32; 2] = [23, 24];
 
-/// True when this process, or the system, has as many files open as it may.
+/// True if the process or the system has reached its limit of open files.
 fn is_out_of_files(error: &io::Error) -> bool {
     cfg!(unix)
         && error

@@ -1,8 +1,7 @@
-//! What the write-ahead log asks of the file system.
+//! The file system interface of the write-ahead log.
 //!
-//! A trait, because the promise of the log is about what happens when these calls fail or the power
-//! does: `testing::fault` implements it with failures on demand. Only the log goes through it; the
-//! tables belong to `lsm-tree`, which opens its files itself.
+//! A trait, because tests need these calls to fail or lose power: `testing::fault` implements it with injected faults.
+//! Only the log uses it; `lsm-tree` opens the files of tables itself.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,12 +9,12 @@ use std::path::Path;
 
 /// File operations of the log.
 pub trait FileSystem: Send + Sync {
-    /// Creates a file of `bytes` bytes that read as zeros, with the room for them reserved, so that
-    /// writing inside it cannot fail for want of space. The file must not exist.
+    /// Creates a file of `bytes` zeros with reserved space, so that writes inside it cannot run out of space. The file
+    /// must not exist.
     fn create(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn LogFile>>;
     /// Opens an existing file for writing in place.
     fn open(&self, path: &Path) -> io::Result<Box<dyn LogFile>>;
-    /// Renames a file, replacing the target.
+    /// Renames a file and replaces the target.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
@@ -40,7 +39,7 @@ impl FileSystem for RealFileSystem {
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
         if let Err(error) = reserve(&file, bytes) {
             drop(file);
-            // What failed is the reservation; a leftover is removed at the next opening.
+            // Report the failed reservation. The next opening removes what remains.
             let _ = fs::remove_file(path);
             return Err(error);
         }
@@ -73,7 +72,7 @@ impl LogFile for File {
     #[cfg(not(unix))]
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         use std::io::{Seek, SeekFrom, Write};
-        // The log writes under its lock, one thread at a time.
+        // The log writes under its lock, so one thread at a time.
         let mut file = self;
         file.seek(SeekFrom::Start(offset))?;
         file.write_all(bytes)
@@ -84,7 +83,7 @@ impl LogFile for File {
     }
 }
 
-/// Reserves `bytes` of room; where the file system cannot, writes zeros.
+/// Reserves `bytes` of space. Writes zeros if the file system cannot reserve.
 fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {

@@ -1,7 +1,7 @@
-//! Ordered bytes, durable: the storage engines of Nilometer.
+//! The storage engines of Nilometer: ordered, durable bytes.
 //!
-//! [`engine`] states the contract; [`LsmEngine`] keeps it in a directory; [`MemoryEngine`] keeps it without
-//! files and is the oracle for the other. This crate knows no document, collection or command.
+//! [`engine`] states the contract. [`LsmEngine`] implements it in a directory; [`MemoryEngine`] implements it in memory
+//! and is the test oracle for the other. This crate does not know documents or anything built from them.
 
 #![expect(
     dead_code,

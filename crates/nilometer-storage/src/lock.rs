@@ -1,8 +1,8 @@
-//! Locks that outlive a panic.
+//! Locks that ignore poisoning.
 //!
-//! A poisoned lock here means that some thread panicked while it held it. The engine notes panics of
-//! its own work where they happen and refuses further writes (see `lsm/health.rs`), so readers and
-//! the closing path may go on; a second panic over the first one would only hide it.
+//! A poisoned lock means that a thread panicked while it held it. The engine records panics of its own work and refuses
+//! further writes (see `lsm/health.rs`), so readers and the closing path may continue; a second panic would only hide
+//! the first.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
@@ -13,7 +13,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks a mutex, unless it is locked.
+/// Locks a mutex, or returns `None` if it is locked.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

@@ -1,4 +1,4 @@
-//! The engine without files: the oracle for the others, and the store of an in-memory database.
+//! The engine without files: the test oracle for the other engine, and the store of an in-memory database.
 //!
 //! A keyspace is an ordered map from key to the versions of its value:
 //!
@@ -7,12 +7,11 @@
 //! "b" -> [(4, "y")]
 //! ```
 //!
-//! Commits run one at a time, write at the next version number and publish it last, so a snapshot
-//! (a number and a pin on it) sees whole batches only. Versions no pin can see any more are removed
-//! when their key is written again, or from a queue of what was shadowed. Scans read the map in
-//! chunks and hold no lock between them.
+//! Commits run one at a time, write at the next version number and publish it last, so a snapshot (a version number and
+//! a pin on it) shows whole batches only. Versions that no pin can see are removed when their key is written again, or
+//! from a queue of shadowed versions. Scans read the map in chunks and hold no lock between them.
 //!
-//! It keeps nothing across a restart: `Durability` makes no difference here.
+//! Nothing survives a restart, so `Durability` has no effect.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -28,10 +27,10 @@ use crate::engine::{
 use crate::error::{Error, Result};
 use crate::lock::{lock, read, write};
 
-/// Entries a scan copies per visit of the map.
+/// Entries that a scan copies at a time.
 const SCAN_CHUNK_ENTRIES: usize = 256;
 
-/// Shadowed versions a commit clears on behalf of earlier ones, beyond as many as it writes.
+/// Shadowed versions that a commit removes in addition to as many as it writes.
 const CLEAR_EXTRA: usize = 64;
 
 /// An [`Engine`] that lives in memory.
@@ -41,15 +40,15 @@ pub struct MemoryEngine {
     closed: AtomicBool,
 }
 
-/// What commits change, one at a time.
+/// The state that commits change, one at a time.
 struct MemoryState {
     keyspaces: Arc<BTreeMap<KeyspaceId, Arc<MemoryKeyspace>>>,
     next_id: u64,
-    /// Keys that hold more than one live value, with the version at which that began.
+    /// Keys with more than one live version, and the version that shadowed an older one.
     shadowed: VecDeque<(u64, KeyspaceId, Bytes)>,
 }
 
-/// The published version, and who still reads older ones.
+/// The published version and the pins on older ones.
 #[derive(Default)]
 struct PublishedVersions {
     visible: AtomicU64,
@@ -60,7 +59,7 @@ struct MemoryKeyspace {
     keyspace: Keyspace,
     entries: RwLock<BTreeMap<Bytes, Versions>>,
     bytes: AtomicU64,
-    /// The version of the last write. It is noted before that version is published.
+    /// The version of the last write, set before that version is published.
     changed: AtomicU64,
 }
 
@@ -74,7 +73,7 @@ impl Default for MemoryEngine {
 }
 
 impl MemoryEngine {
-    /// An empty engine.
+    /// Returns an empty engine.
     pub fn new() -> Self {
         Self {
             state: Mutex::new(MemoryState {
@@ -121,7 +120,7 @@ impl PublishedVersions {
         }
     }
 
-    /// The oldest version anyone can still ask for.
+    /// Returns the oldest version that a reader may need.
     fn oldest(&self) -> u64 {
         let pins = lock(&self.pins);
         let visible = self.visible.load(Ordering::Acquire);
@@ -148,7 +147,7 @@ impl Drop for Pin {
 }
 
 impl MemoryKeyspace {
-    /// Writes one value and returns true when an older one had to be kept for a pin.
+    /// Writes one value. True if an older version is kept for a pin.
     fn write(&self, key: Bytes, value: Option<Bytes>, version: u64, oldest: u64) -> bool {
         self.changed.fetch_max(version, Ordering::AcqRel);
         let mut entries = write(&self.entries);
@@ -163,7 +162,7 @@ impl MemoryKeyspace {
         self.prune(&mut entries, &key, oldest)
     }
 
-    /// Removes what no pin at or after `oldest` can see; true when some of it must stay for now.
+    /// Removes versions that no pin at or after `oldest` can see. True if shadowed versions remain.
     fn prune(&self, entries: &mut BTreeMap<Bytes, Versions>, key: &Bytes, oldest: u64) -> bool {
         let Some(versions) = entries.get_mut(key) else {
             return false;
@@ -265,7 +264,7 @@ impl Engine for MemoryEngine {
     }
 
     fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
-        // Under the state lock, so that the keyspaces and the version belong together.
+        // Under the state lock, so that keyspaces and version are consistent.
         let state = self.state()?;
         Ok(Box::new(MemorySnapshot {
             keyspaces: Arc::clone(&state.keyspaces),
@@ -320,7 +319,7 @@ impl Engine for MemoryEngine {
     }
 }
 
-/// Removes shadowed versions that have become invisible, oldest first, at most `count`.
+/// Removes shadowed versions that are no longer visible, oldest first, at most `count`.
 fn clear_shadowed(state: &mut MemoryState, oldest: u64, count: usize) {
     for _ in 0..count {
         match state.shadowed.front() {
@@ -377,7 +376,7 @@ impl Snapshot for MemorySnapshot {
     }
 }
 
-/// A scan: what is left of the range, and the chunk read last.
+/// A scan: the rest of the range, and the current chunk.
 struct MemoryScan {
     space: Arc<MemoryKeyspace>,
     pin: Arc<Pin>,
@@ -414,7 +413,7 @@ impl MemoryScan {
             Direction::Forward => self.start = Bound::Excluded(last),
             Direction::Backward => self.end = Bound::Excluded(last),
         }
-        // The map refuses a range whose bounds meet or cross.
+        // The map panics on a range whose bounds meet or cross.
         if let (Bound::Included(a) | Bound::Excluded(a), Bound::Excluded(b)) =
             (&self.start, &self.end)
         {

@@ -2,12 +2,11 @@
 //!
 //! | thread | does |
 //! |---|---|
-//! | keeper | every 50 ms: syncs buffered commits, prepares log segments, tidies trees |
-//! | flusher | writes memtables out: those asked for, the largest when memory is short, and those that hold the oldest log segment when the log is long |
-//! | compactors | merge tables of trees that were flushed |
+//! | keeper | every 50 ms: syncs buffered commits, prepares log segments, drops old versions |
+//! | flusher | flushes memtables: those requested, the largest when memory is short, and those that hold the oldest log segment when the log is long |
+//! | compactors | merge tables of flushed trees |
 //!
-//! A thread that fails says so in [`Health`](super::health::Health) and does nothing more; closing
-//! joins all of them.
+//! A thread that fails records it in [`Health`](super::health::Health) and stops working. Closing joins all threads.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,16 +19,16 @@ use crate::engine::KeyspaceId;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
-/// How often the keeper looks; a buffered commit is durable after at most twice this.
+/// Period of the keeper. A buffered commit is durable after at most twice this.
 const KEEPER_PERIOD: Duration = Duration::from_millis(50);
 
-/// How often the flusher and the compactors look without being woken.
+/// Period at which the flusher and the compactors check for work without being woken.
 const WORKER_PERIOD: Duration = Duration::from_millis(200);
 
-/// How long a flush waits that found no room or no file to open.
+/// Time before a flush is retried that found no space or could not open a file.
 const RETRY_PERIOD: Duration = Duration::from_millis(250);
 
-/// What the threads have to do.
+/// The work queues of the threads.
 #[derive(Default)]
 pub(crate) struct BackgroundWork {
     state: Mutex<BackgroundState>,
@@ -48,26 +47,26 @@ struct BackgroundState {
 }
 
 impl BackgroundWork {
-    /// Asks for one keyspace to be flushed.
+    /// Requests a flush of one keyspace.
     pub(crate) fn request_flush(&self, id: KeyspaceId) {
         if lock(&self.state).flush.insert(id) {
             self.flusher.notify_one();
         }
     }
 
-    /// Lets the flusher look at memory and log.
+    /// Makes the flusher check memory and log.
     pub(crate) fn wake_flusher(&self) {
         self.flusher.notify_one();
     }
 
-    /// Asks for one keyspace to be merged.
+    /// Requests a merge of one keyspace.
     pub(crate) fn request_compaction(&self, id: KeyspaceId) {
         if lock(&self.state).compact.insert(id) {
             self.compactors.notify_one();
         }
     }
 
-    /// Asks for one keyspace to be tidied at the keeper's next look.
+    /// Requests that the keeper drops old versions of one keyspace.
     pub(crate) fn request_tidying(&self, id: KeyspaceId) {
         lock(&self.state).tidy.insert(id);
     }
@@ -77,12 +76,12 @@ impl BackgroundWork {
         self.progress.notify_all();
     }
 
-    /// PendingIo for progress, or for `timeout`.
+    /// Waits for progress, or for `timeout`.
     pub(crate) fn wait_for_progress(&self, timeout: Duration) {
         drop(wait(&self.progress, lock(&self.state), timeout));
     }
 
-    /// Ends the threads after what they are doing.
+    /// Stops the threads after their current step.
     pub(crate) fn stop(&self) {
         lock(&self.state).stopping = true;
         for condvar in [
@@ -95,12 +94,12 @@ impl BackgroundWork {
         }
     }
 
-    /// True once stopping.
+    /// True once [`BackgroundWork::stop`] was called.
     pub(crate) fn is_stopping(&self) -> bool {
         lock(&self.state).stopping
     }
 
-    /// PendingIo; false when stopping.
+    /// Waits for `timeout`. False if stopping.
     fn pause(&self, condvar: &Condvar, timeout: Duration) -> bool {
         let state = lock(&self.state);
         if state.stopping {
@@ -109,7 +108,7 @@ impl BackgroundWork {
         !wait(condvar, state, timeout).stopping
     }
 
-    /// PendingIo for work, unless there is some; false when stopping.
+    /// Waits for work, unless there is some. False if stopping.
     fn idle(&self, condvar: &Condvar, nothing: impl Fn(&BackgroundState) -> bool) -> bool {
         let mut state = lock(&self.state);
         if !state.stopping && nothing(&state) {
@@ -159,7 +158,7 @@ fn keeper(core: &Core) {
     while core.work.pause(&core.work.keeper, KEEPER_PERIOD) {
         if let Err(error) = keep(core) {
             match error {
-                // Noticed again, and refused, by whoever needs the room.
+                // The next operation that needs space fails with the same error.
                 Error::Full { .. } => {}
                 error => drop(core.health.fail(error)),
             }
@@ -183,8 +182,8 @@ fn keep(core: &Core) -> Result<()> {
         core.log.note_durable()?;
     }
     core.remove_flushed_segments()?;
-    // Without a spare the next segment is made by the commit that needs it, which is refused if it cannot
-    // be: a failure here is neither the log's nor anybody else's.
+    // Without a spare the commit that needs the next segment creates it, and is refused if that fails. So a failure
+    // here is ignored.
     let _ = core.log.prepare_spare();
     core.health.retry_segment(|| core.log.make_spare_now());
     Ok(())
@@ -217,7 +216,7 @@ fn flusher(core: &Core) {
     }
 }
 
-/// The tree that has to be flushed most urgently, if any.
+/// Returns the tree to flush next, if any.
 fn next_flush(core: &Core) -> Option<Arc<Tree>> {
     if core.health.failure().is_some() {
         return None;
@@ -244,14 +243,14 @@ fn next_flush(core: &Core) -> Option<Arc<Tree>> {
     shorten_log(core)
 }
 
-/// When the log is long: the next tree that keeps its oldest segment.
+/// If the log is long, returns the next tree that holds its oldest segment.
 fn shorten_log(core: &Core) -> Option<Arc<Tree>> {
     {
         if core.log.bytes() < core.context.options.log_flush_bytes() {
             return None;
         }
         let mut log = core.log.lock();
-        // One long segment: nothing can go before there is another.
+        // A single segment can only be removed after the next one begins.
         if log.sealed.is_empty() && core.log.begin_segment(&mut log).is_err() {
             return None;
         }

@@ -1,8 +1,8 @@
-//! Making a batch ready to be committed: everything a writer can do before it needs a lock.
+//! Preparing a batch for commit: all work that needs no lock.
 //!
-//! Keyspaces are resolved, operations sorted and deduplicated, separated values sealed, the record
-//! of the log encoded and checksummed. What goes into the memtables are copies of parts of the payload ([`copies`]):
-//! few, and none that keeps more in memory than its memtable counts.
+//! Resolves keyspaces, sorts and deduplicates operations, adds checksums to separated values, encodes and checksums the
+//! log record. Memtables receive copies of parts of the payload ([`copies`]): few of them, and none that keeps more
+//! memory alive than its memtable counts.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use super::tree::Tree;
 use crate::engine::{KeyspaceId, Operation, WriteBatch};
 use crate::error::{Error, Result};
 
-/// Most bytes of varints in front of one operation.
+/// Maximum bytes of varints before one operation.
 const OPERATION_OVERHEAD_BYTES: usize = 8;
 
-/// From this length on an entry has a copy of its own.
+/// Entries at least this long get their own copy.
 const OWN_COPY_BYTES: usize = 512;
 
-/// A batch that waits for its number.
+/// A batch that waits for its sequence number.
 pub(crate) struct PreparedBatch {
     pub(crate) record: LogRecord,
     pub(crate) groups: Vec<KeyspaceEntries>,
@@ -72,13 +72,13 @@ pub(crate) fn prepare(batch: WriteBatch, trees: &TreeMap) -> Result<PreparedBatc
     Ok(PreparedBatch { record, groups })
 }
 
-/// Orders operations by keyspace and key and keeps the last on each key.
+/// Sorts operations by keyspace and key and keeps the last one for each key.
 fn sort(operations: &mut Vec<KeyedOperation>) {
     if operations.is_sorted_by(|a, b| (a.0, &a.1) < (b.0, &b.1)) {
         return;
     }
     operations.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-    // The sort is stable: of equal keys the last comes last. Walk from there and keep the first met.
+    // The sort is stable, so the last operation on a key is the last of its run. `dedup_by` keeps the first.
     operations.reverse();
     operations.dedup_by(|a, b| (a.0, &a.1) == (b.0, &b.1));
     operations.reverse();
@@ -95,7 +95,7 @@ fn payload_capacity(operations: &[KeyedOperation], annotation: &[u8]) -> usize {
     each.sum::<usize>() + annotation.len() + 2 * OPERATION_OVERHEAD_BYTES
 }
 
-/// Where an operation stands in the payload.
+/// The position of an operation in the payload.
 struct Span {
     start: usize,
     key_end: usize,
@@ -107,17 +107,16 @@ impl Span {
         self.value_end.unwrap_or(self.key_end)
     }
 
-    /// Key and value, by whoever takes a part of the payload.
+    /// Returns key and value, each cut from the payload by `take`.
     fn parts(&self, take: impl Fn(std::ops::Range<usize>) -> Slice) -> (Slice, Option<Slice>) {
         let value = self.value_end.map(|end| take(self.key_end..end));
         (take(self.start..self.key_end), value)
     }
 }
 
-/// The entries of one keyspace. A slice keeps the whole of what it is a slice of, so only what goes together shares a
-/// copy: the small entries of a batch, which leave their memtable with it. No other keyspace is in it, which is
-/// written out at another time; no large value, which a reader may keep for long; and where entries go one by one,
-/// each has its own.
+/// Copies the entries of one keyspace from the payload. A slice keeps its whole copy alive, so only entries that leave
+/// their memtable together share one: the small entries of one keyspace in a batch. A large entry, which a reader may
+/// keep for long, has its own copy, and so has each entry of a keyspace that frees entries one by one.
 fn copies(payload: &[u8], spans: &[Span], singly: bool) -> Vec<(Slice, Option<Slice>)> {
     let is_large = |span: &Span| span.end() - span.start >= OWN_COPY_BYTES;
     let (Some(first), Some(last)) = (spans.first(), spans.last()) else {
@@ -161,7 +160,7 @@ fn encode_entry(buffer: &mut Vec<u8>, entry: &KeyedOperation, sealed: bool) -> S
     }
 }
 
-/// The entry of a memtable for one operation.
+/// Returns the memtable entry for one operation.
 pub(crate) fn memtable_entry(key: Slice, value: Option<Slice>, sequence: u64) -> InternalValue {
     match value {
         Some(value) => InternalValue::from_components(key, value, sequence, ValueType::Value),

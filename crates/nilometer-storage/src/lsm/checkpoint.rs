@@ -1,15 +1,15 @@
-//! A copy of the database while it runs, made of hard links.
+//! Online copies of the database, made of hard links.
 //!
 //! ```text
-//! forbid creating and dropping; pin the log
+//! block creating and dropping of keyspaces; pin the log
 //! each tree: hold its version lock; link current, the manifest it names, tables/*, blobs/*; unlock
 //! begin a new segment; link all sealed ones; copy the list of trees
-//! sync, and write FORMAT last: without it, the copy is not a database
+//! sync, and write FORMAT last: without it the copy is not a database
 //! ```
 //!
-//! Tables never change and `current` is replaced by renaming, so links are safe. The log is linked
-//! after the trees and reaches at least as far. Segments that are linked are not used again for
-//! new ones. Where links cannot be made (another file system), files are copied.
+//! Tables never change and `current` is replaced by renaming, so links are safe. The log is linked after the trees and
+//! reaches at least as far. Linked segments are not recycled. Where links cannot be made (another file system), files
+//! are copied.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,11 +24,11 @@ use super::tree::Tree;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
-/// Folders of a tree whose files never change once they are named in a manifest.
+/// Folders of a tree whose files never change once a manifest names them.
 const FOLDERS: [&str; 2] = ["tables", "blobs"];
 
 impl Core {
-    /// Copies the database as it is now into the empty or absent directory `target`.
+    /// Copies the current database into the empty or absent directory `target`.
     pub(crate) fn checkpoint(&self, target: &Path) -> Result<()> {
         self.health.check_writable()?;
         make_empty(target, self.context.directory.path())?;
@@ -66,7 +66,7 @@ impl Core {
     }
 }
 
-/// Keeps the segments of the log while it lives.
+/// Pins the segments of the log while it lives.
 struct LogPin<'a>(&'a Core);
 
 impl<'a> LogPin<'a> {
@@ -82,7 +82,7 @@ impl Drop for LogPin<'_> {
     }
 }
 
-/// Makes `target` a directory with nothing in it, or refuses one that holds anything or lies within `source`.
+/// Creates the empty directory `target`. Refuses one that is not empty or lies within `source`.
 pub(super) fn make_empty(target: &Path, source: &Path) -> Result<()> {
     if lies_within(target, source) {
         return Err(Error::Within {
@@ -100,7 +100,7 @@ pub(super) fn make_empty(target: &Path, source: &Path) -> Result<()> {
     Ok(())
 }
 
-/// True if `target`, which need not be there yet, is the folder `source` or one in it.
+/// True if `target`, which need not exist, is the folder `source` or lies in it.
 fn lies_within(target: &Path, source: &Path) -> bool {
     let named = |path: &Path| match path.as_os_str().is_empty() {
         true => fs::canonicalize("."),
@@ -116,10 +116,10 @@ fn create(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|source| Error::io("create", path, source))
 }
 
-/// Links one tree as its newest version has it.
+/// Links the newest version of one tree.
 fn link_tree(tree: &Tree, target: &Path) -> Result<()> {
     create(target)?;
-    // No version is installed, and no file named by one removed, while this is held.
+    // While this is held, no version is installed and no file of a version is removed.
     let history = tree.inner.get_version_history_lock();
     let manifest = manifest::verify(&tree.path)?;
     link(&tree.path.join("current"), target)?;
@@ -140,7 +140,7 @@ fn link_tree(tree: &Tree, target: &Path) -> Result<()> {
     sync(target)
 }
 
-/// Links every file of a folder. One that vanishes meanwhile belongs to no version.
+/// Links every file of a folder. A file that vanishes meanwhile belongs to no version.
 fn link_files(source: &Path, target: &Path) -> Result<()> {
     create(target)?;
     let failed = |error| Error::io("list", source, error);

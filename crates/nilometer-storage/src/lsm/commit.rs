@@ -1,18 +1,18 @@
-//! Group commit: the batches that wait while one group is synced become the next group.
+//! Group commit: batches that arrive while one group is synced form the next group.
 //!
 //! ```text
-//! writer   prepare the batch, wait if memory or log are full, queue it; the first in the queue leads
-//! leader   lock log: take all that waits, number, write, sync if any asks for it
+//! writer   prepare the batch, stall if memory or log are full, queue it; the first in the queue leads
+//! leader   lock log: take the queued batches, number, write, sync if any requests it
 //!          lock apply while still holding log (keeps the order), unlock log
-//!          insert everything, raise the visible instant, unlock apply
-//!          wake the group, pass the lead to the first that waits now
+//!          insert everything, raise the visible sequence number, unlock apply
+//!          wake the group, pass the lead to the first writer in the queue
 //! ```
 //!
-//! A leader leads once. With much to insert it passes the lead on before inserting, so that the next
-//! group is written meanwhile; with little, afterwards, which makes larger groups.
+//! A leader leads one group. For a large group it passes the lead on before inserting, so that the next group is
+//! written meanwhile; for a small group afterwards, which makes groups larger.
 //!
-//! Nothing is inserted before the log has it: a reader never sees what a crash could take back,
-//! beyond what a buffered commit allows.
+//! A batch is inserted after it is in the log, so a reader never sees a batch that a crash could undo, except as
+//! buffered commits allow.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,16 +30,16 @@ use crate::engine::{Durability, WriteBatch};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
-/// Most bytes of log in one group.
+/// Maximum bytes of log records in one group.
 const GROUP_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// From this many bytes on, a group is inserted while the next is written.
+/// Groups at least this large are inserted while the next is written.
 const BIG_GROUP_BYTES: u64 = 64 * 1024;
 
-/// How long a stalled writer sleeps before it looks again by itself.
+/// Time after which a stalled writer checks again without being woken.
 const STALL_POLL: Duration = Duration::from_millis(20);
 
-/// Batches that wait for a leader.
+/// The queue of batches that wait for a leader.
 #[derive(Default)]
 pub(crate) struct CommitQueue {
     state: Mutex<CommitQueueState>,
@@ -51,7 +51,7 @@ struct CommitQueueState {
     led: bool,
 }
 
-/// One queued batch and where its writer waits.
+/// One queued batch and the condition its writer waits for.
 struct CommitRequest {
     prepared: Mutex<Option<PreparedBatch>>,
     bytes: u64,
@@ -72,7 +72,7 @@ impl CommitRequest {
         self.decided.notify_one();
     }
 
-    /// PendingIo until the batch is committed (`Some`) or its writer shall lead (`None`).
+    /// Waits until the batch is committed (`Some`) or its writer has to lead (`None`).
     fn wait(&self) -> Option<Result<u64>> {
         let mut outcome = lock(&self.outcome);
         loop {
@@ -89,14 +89,14 @@ impl CommitRequest {
 }
 
 impl CommitQueue {
-    /// Queues a request; true when its writer has to lead.
+    /// Queues a request. True if its writer has to lead.
     fn push(&self, request: &Arc<CommitRequest>) -> bool {
         let mut state = lock(&self.state);
         state.waiting.push_back(Arc::clone(request));
         !std::mem::replace(&mut state.led, true)
     }
 
-    /// The next group: at least one request, no more than `bytes_max` otherwise.
+    /// Takes the next group: at least one request, otherwise at most `bytes_max`.
     fn take(&self, bytes_max: u64) -> Vec<Arc<CommitRequest>> {
         let mut state = lock(&self.state);
         let mut group = Vec::new();
@@ -111,7 +111,7 @@ impl CommitQueue {
         group
     }
 
-    /// Ends one leader's time.
+    /// Passes the lead to the next writer, if there is one.
     fn pass_lead(&self) {
         let mut state = lock(&self.state);
         match state.waiting.front() {
@@ -121,7 +121,7 @@ impl CommitQueue {
     }
 }
 
-/// What a leader has to finish, whatever happens.
+/// The state that a leader must finish even after a panic.
 #[derive(Default)]
 struct LeadWork {
     group: Vec<Arc<CommitRequest>>,
@@ -153,7 +153,7 @@ impl Core {
         }
     }
 
-    /// PendingIo while the trees the batch goes to, or the whole engine, are behind.
+    /// Waits while flushes or merges of the batch's trees, or of the whole engine, lag behind.
     fn stall(&self, prepared: &PreparedBatch) -> Result<()> {
         while self.must_wait(prepared.groups.iter().map(|group| &group.tree)) {
             self.health.check_writable()?;
@@ -171,7 +171,7 @@ impl Core {
         let mut lead = LeadWork::default();
         let result = catch_unwind(AssertUnwindSafe(|| self.commit_group(&mut lead)));
         let outcome = result.unwrap_or_else(|panic| {
-            // Half a group may be inserted, though not visible. Nothing may be published after it.
+            // Half a group may be inserted but is not visible. Nothing may be published after it.
             Err(self.health.fail(Error::Failed {
                 reason: format!("a commit panicked: {}", panic_text(&*panic)),
             }))
@@ -231,7 +231,7 @@ impl Core {
         self.commits
             .fetch_add(batches.len() as u64, Ordering::Relaxed);
         self.insert(batches);
-        // A panic that left an earlier group half inserted must stay invisible.
+        // An earlier group that a panic left half inserted must stay invisible.
         if let Some(error) = self.health.failure() {
             return Err(error);
         }
@@ -273,7 +273,7 @@ impl Core {
         }
     }
 
-    /// Applies operations to a write_buffer, and lets go of what nobody needs of it any more.
+    /// Applies operations to a write buffer and releases deleted entries that no reader needs.
     fn apply_to(
         &self,
         write_buffer: &WriteBuffer,
@@ -282,7 +282,7 @@ impl Core {
     ) {
         let memory = &self.context.memory;
         memory.fetch_add(write_buffer.apply(entries, sequence), Ordering::AcqRel);
-        let gone = write_buffer.forget(self.read_sequences.watermark());
+        let gone = write_buffer.release_deleted(self.read_sequences.watermark());
         memory.fetch_sub(gone, Ordering::AcqRel);
     }
 }

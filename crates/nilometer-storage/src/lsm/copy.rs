@@ -1,8 +1,8 @@
-//! A copy of a database that is not open, file by file.
+//! Offline copies of a database, file by file.
 //!
-//! Nothing is read but bytes, so a damaged database is copied as it is. The copy shares no file with its
-//! source. What is only there while a database is open stays behind: the lock, spare log files.
-//! `FORMAT` is written last: a copy that was interrupted is not taken for a database.
+//! Files are copied as bytes, so a damaged database can be copied. The copy shares no file with its source. Files that
+//! exist only while a database is open are skipped: the lock and spare log files. `FORMAT` is written last, so that an
+//! interrupted copy is not a database.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,8 +12,8 @@ use super::checkpoint::make_empty;
 use super::directory::{FORMAT_FILE, LOCK_FILE, lock_existing, sync};
 use crate::error::{Error, Result};
 
-/// Copies the database in `source` into the empty or absent directory `target`. `each` is told of every
-/// file with its bytes. Fails with [`Error::Locked`] when the source is open.
+/// Copies the database in `source` into the empty or absent directory `target`. Calls `each` with every file and its
+/// bytes. Fails with [`Error::Locked`] if the source is open.
 pub fn copy_database(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
     let format = source.join(FORMAT_FILE);
     if !format.is_file() {
@@ -38,7 +38,7 @@ fn copy_folder(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -
         let name = path.file_name().unwrap_or_default();
         if path.is_dir() {
             copy_folder(&path, &target.join(name), each)?;
-        } else if !stays_behind(name) {
+        } else if !is_skipped(name) {
             copy_file(&path, target, each)?;
         }
     }
@@ -56,7 +56,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn stays_behind(name: &OsStr) -> bool {
+fn is_skipped(name: &OsStr) -> bool {
     let spare = name.to_str().is_some_and(|name| name.starts_with("spare-"));
     spare || name == LOCK_FILE || name == FORMAT_FILE
 }

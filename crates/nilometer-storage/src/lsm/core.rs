@@ -1,13 +1,13 @@
-//! What the engine's handle, its snapshots and its threads share.
+//! The state shared by the engine's handle, its snapshots and its threads.
 //!
 //! # Locks, in the order they are taken
 //!
 //! ```text
-//! list      keyspaces are created and dropped, checkpoints taken, one at a time
-//! flushing  (of a tree) one flush at a time          compacting  (of a tree) likewise
-//! log       batches get numbers and are written      [Log::lock]
-//! apply     batches are inserted into memtables, memtables rotated
-//! read_sequences, trees, queues                            held for a few instructions, never across I/O
+//! list      creating and dropping keyspaces, checkpoints
+//! flushing  (per tree) one flush at a time           compacting  (per tree) one merge at a time
+//! log       numbering and writing batches            [Log::lock]
+//! apply     inserting batches into memtables, rotating memtables
+//! read_sequences, trees, queues                      held for a few instructions, never across I/O
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,10 +25,10 @@ use crate::engine::KeyspaceId;
 use crate::error::{Error, Result};
 use crate::lock::{lock, read, write};
 
-/// Memtables of one tree that wait to be written before its writers wait.
+/// Sealed memtables of one tree at which its writers stall.
 const SEALED_MAX: usize = 4;
 
-/// Runs in level 0 of one tree before its writers wait.
+/// Runs in level 0 of one tree at which its writers stall.
 const L0_RUNS_MAX: usize = 24;
 
 /// The engine behind its handle.
@@ -67,12 +67,12 @@ impl Core {
         }
     }
 
-    /// The trees there are now.
+    /// Returns the current trees.
     pub(crate) fn trees(&self) -> Arc<TreeMap> {
         Arc::clone(&read(&self.trees))
     }
 
-    /// One tree.
+    /// Returns one tree.
     pub(crate) fn tree(&self, id: KeyspaceId) -> Result<Arc<Tree>> {
         let trees = self.trees();
         let tree = trees.get(&id).ok_or(Error::UnknownKeyspace { id: id.0 })?;
@@ -85,23 +85,23 @@ impl Core {
         drop(old);
     }
 
-    /// Bytes in all memtables.
+    /// Returns the bytes in all memtables.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.context.memory.load(Ordering::Acquire)
     }
 
-    /// Takes the lock under which batches are inserted.
+    /// Takes the apply lock.
     pub(crate) fn lock_apply(&self) -> MutexGuard<'_, ()> {
         lock(&self.apply)
     }
 
-    /// Lets new readers see versions of trees made since the last commit. Without it an idle tree
-    /// would keep its last memtable for ever.
+    /// Makes versions of trees installed since the last commit visible to new readers. Without it an idle tree would
+    /// keep its last memtable forever.
     pub(crate) fn raise_visible(&self) {
         let log = self.log.lock();
         let apply = self.lock_apply();
-        // Nothing is in flight: every number drawn is inserted, or was a version's. After a failure
-        // that need not be so.
+        // Nothing is in flight: every number drawn is inserted or belongs to a version. After a failure this does not
+        // hold.
         if self.health.failure().is_none() {
             self.read_sequences.publish(self.context.sequence.get());
         }
@@ -109,7 +109,7 @@ impl Core {
         drop(log);
     }
 
-    /// Whether everything of keyspace `id` up to `sequence` is in tables, or gone with it.
+    /// True if all entries of keyspace `id` up to `sequence` are in tables, or the keyspace is dropped.
     pub(crate) fn is_flushed(&self, id: KeyspaceId, sequence: u64) -> bool {
         let trees = read(&self.trees);
         trees
@@ -117,13 +117,13 @@ impl Core {
             .is_none_or(|tree| tree.flushed_through() >= sequence)
     }
 
-    /// Removes log segments nobody needs any more.
+    /// Removes log segments whose batches are all flushed.
     pub(crate) fn remove_flushed_segments(&self) -> Result<()> {
         self.log
             .remove_flushed(|id, sequence| self.is_flushed(id, sequence))
     }
 
-    /// Why writers to `trees` have to wait, if they do.
+    /// True if writers to `trees` have to stall.
     pub(crate) fn must_wait<'a>(&self, mut trees: impl Iterator<Item = &'a Arc<Tree>>) -> bool {
         let options = &self.context.options;
         self.memory_bytes() >= options.memory_bytes_max

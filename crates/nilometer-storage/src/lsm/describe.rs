@@ -1,6 +1,6 @@
-//! What a file of a database directory is, in words, for a person who has found one.
+//! Describes a file of a database directory for people.
 //!
-//! Reads the file alone: neither the directory's lock nor anything beside it is needed.
+//! Reads the file without the directory's lock. For tables it also reads the manifest beside them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ use crate::checksum::checksum;
 use crate::engine::KeyspaceOptions;
 use crate::error::{Error, Result};
 
-/// Describes the file at `path`, a line for each fact.
+/// Describes the file at `path`, one line per fact.
 pub fn describe_file(path: &Path) -> Result<Vec<String>> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.unwrap_or_default();
@@ -49,16 +49,16 @@ pub fn describe_file(path: &Path) -> Result<Vec<String>> {
 fn list(folder: &Path) -> Result<Vec<String>> {
     let list = TreeList::read(folder)?.unwrap_or_default();
     let count = list.keyspaces.len();
-    let mut lines = vec![format!("the list of keyspaces: {count}, checksum fits")];
+    let mut lines = vec![format!("the list of keyspaces: {count}, checksum matches")];
     for keyspace in &list.keyspaces {
         let apart = match keyspace.options {
             KeyspaceOptions {
                 separate_values: true,
                 ..
-            } => ", large values apart",
+            } => ", separated values",
             KeyspaceOptions {
                 short_lived: true, ..
-            } => ", entries that are deleted soon",
+            } => ", short-lived entries",
             _ => "",
         };
         lines.push(format!("  {} {}{apart}", keyspace.id.0, keyspace.name));
@@ -66,12 +66,12 @@ fn list(folder: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// A file of a tree, against what its manifest says of it.
+/// Describes a file of a tree and compares it with its manifest.
 fn table(path: &Path, kind: &str, name: &str) -> Result<Vec<String>> {
     let length = fs::metadata(path).map_err(|source| Error::io("stat", path, source))?;
     let what = match kind {
         "tables" => "a table",
-        _ => "a file of large values",
+        _ => "a file of separated values",
     };
     let tree = path.parent().and_then(Path::parent);
     let tree = tree.unwrap_or_else(|| Path::new(""));
@@ -84,7 +84,7 @@ fn table(path: &Path, kind: &str, name: &str) -> Result<Vec<String>> {
     let listed = match listed {
         Ok(listed) => listed,
         Err(error) => {
-            lines.push(format!("whether it is whole cannot be told: {error}"));
+            lines.push(format!("cannot check it: {error}"));
             return Ok(lines);
         }
     };
@@ -92,24 +92,24 @@ fn table(path: &Path, kind: &str, name: &str) -> Result<Vec<String>> {
         .iter()
         .find(|(folder, id, _)| *folder == kind && id.to_string() == name);
     lines.push(match expected {
-        None => "no manifest names it: a leftover, removed at the next opening".to_owned(),
-        Some((_, _, sum)) if file_checksum(path)? == *sum => "its checksum fits".to_owned(),
-        Some(_) => "DAMAGED: its checksum does not fit".to_owned(),
+        None => "no manifest names it: orphaned, removed at the next opening".to_owned(),
+        Some((_, _, sum)) if file_checksum(path)? == *sum => "its checksum matches".to_owned(),
+        Some(_) => "DAMAGED: its checksum does not match".to_owned(),
     });
     Ok(lines)
 }
 
-/// A segment of the log, record by record.
+/// Describes a segment of the log.
 fn segment(path: &Path) -> Result<Vec<String>> {
     let bytes = fs::read(path).map_err(|source| Error::io("read", path, source))?;
     let Some(header) = SegmentHeader::decode(&bytes) else {
         return Ok(vec![format!(
-            "{} bytes for a segment of the log, without a header: a spare, or damaged",
+            "{} bytes for a log segment, without a header: a spare, or damaged",
             bytes.len()
         )]);
     };
     let mut lines = vec![format!(
-        "segment {} of the log, {} bytes, from batch {} on",
+        "segment {} of the log, {} bytes, first batch {}",
         header.id,
         bytes.len(),
         header.first_index
@@ -119,10 +119,10 @@ fn segment(path: &Path) -> Result<Vec<String>> {
     let end = loop {
         let rest = bytes.get(at..).unwrap_or_default();
         let Some(record) = RecordHeader::decode(rest, header.id) else {
-            break "no further record: the end, or damage; opening the database tells which";
+            break "no further record: the end, or damage; opening the database decides which";
         };
         if record.kind == RecordKind::End {
-            break "its end mark is there";
+            break "the end mark follows";
         }
         let payload = rest.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + record.length as usize);
         let whole = payload.filter(|payload| checksum(payload, 0) == record.payload_checksum);
@@ -132,7 +132,7 @@ fn segment(path: &Path) -> Result<Vec<String>> {
             })
         });
         if counted.is_none() {
-            break "DAMAGED: the checksum of the next batch does not fit";
+            break "DAMAGED: the checksum of the next batch does not match";
         }
         batches += 1;
         at += record.record_bytes();

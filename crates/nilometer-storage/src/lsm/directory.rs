@@ -1,15 +1,15 @@
-//! The database directory: who may open it, and what is where.
+//! The database directory: its layout and its lock.
 //!
 //! ```text
-//! LOCK          held (a file lock) while any reader or writer of the directory lives
+//! LOCK          a file lock, held while any reader or writer of the directory lives
 //! FORMAT        "nilometer storage format 1"; written first, and last by a checkpoint
 //! TREES         the list of keyspaces, see tree_list.rs
 //! wal/          the log, see log/mod.rs
 //! trees/<id>/   the tables of one keyspace
 //! ```
 //!
-//! A directory without `FORMAT` must be empty to be taken; one that holds anything else belongs to
-//! somebody and is refused. A creation that was interrupted is finished at the next opening.
+//! A directory without `FORMAT` must be empty; one that holds anything else is refused. The next opening completes an
+//! interrupted creation.
 
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
@@ -35,24 +35,23 @@ pub(crate) struct Directory {
     lock: Mutex<Option<DirectoryLock>>,
 }
 
-/// Keeps the directory locked while it lives. Each tree has one: a scan of an old table may outlive
-/// the engine, and would delete files under a new one.
+/// Keeps the directory locked while it lives. Each tree has one, because a scan may outlive the engine and would delete
+/// files of a new engine.
 pub(crate) type DirectoryLock = Arc<LockedFile>;
 
-/// The file whose lock is the directory's.
+/// The file that carries the directory's lock.
 #[derive(Debug)]
 pub(crate) struct LockedFile(File);
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // Closing is not enough: a program that the process starts at this moment has the open file, too,
-        // until it has become itself.
+        // Closing is not enough: a child process between fork and exec still has the file open.
         let _ = self.0.unlock();
     }
 }
 
 impl Directory {
-    /// Opens `path`, creating the database directory when there is none.
+    /// Opens `path`. Creates the database directory if it is absent.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).map_err(|source| Error::io("create", path, source))?;
         let path = path
@@ -63,7 +62,7 @@ impl Directory {
             refuse_foreign(&path)?;
         }
         let lock = lock_directory(&path)?;
-        // Only now is the directory ours to look at: what was true before the lock may have changed.
+        // Check again under the lock: the directory may have changed before it.
         if read_format(&path)?.is_none() {
             refuse_foreign(&path)?;
             write_format(&path)?;
@@ -79,54 +78,54 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The directory itself.
+    /// Returns the path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A share in the lock; `None` after [`Directory::release`].
+    /// Returns a share in the lock; `None` after [`Directory::release`].
     pub(crate) fn share_lock(&self) -> Option<DirectoryLock> {
         lock(&self.lock).clone()
     }
 
-    /// Gives up the engine's own share in the lock.
+    /// Releases the engine's own share in the lock.
     pub(crate) fn release(&self) {
         lock(&self.lock).take();
     }
 
-    /// Where the log is.
+    /// Returns the path of the log.
     pub(crate) fn log(&self) -> PathBuf {
         log_path(&self.path)
     }
 
-    /// Where the trees are.
+    /// Returns the path of the trees.
     pub(crate) fn trees(&self) -> PathBuf {
         trees_path(&self.path)
     }
 }
 
-/// The log of the database at `path`.
+/// Returns the log folder of the database at `path`.
 pub(crate) fn log_path(path: &Path) -> PathBuf {
     path.join("wal")
 }
 
-/// The trees of the database at `path`.
+/// Returns the folder of trees of the database at `path`.
 pub(crate) fn trees_path(path: &Path) -> PathBuf {
     path.join("trees")
 }
 
-/// The directory of one tree.
+/// Returns the folder of one tree.
 pub(crate) fn tree_path(trees: &Path, id: u64) -> PathBuf {
     trees.join(id.to_string())
 }
 
-/// Makes `path` a database of this format. The last step of a checkpoint.
+/// Marks `path` as a database of this format. The last step of a checkpoint.
 pub(crate) fn write_format(path: &Path) -> Result<()> {
     let text = format!("{FORMAT_PREFIX}{FORMAT_VERSION}\n");
     write_atomically(path, FORMAT_FILE, text.as_bytes())
 }
 
-/// Replaces a small file whole, durable when this returns.
+/// Replaces a small file atomically. The change is durable when this returns.
 pub(crate) fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let temporary = directory.join(format!(".{name}.new"));
     let target = directory.join(name);
@@ -145,7 +144,7 @@ pub(crate) fn sync(path: &Path) -> Result<()> {
     sync_directory(path).map_err(|source| Error::io("sync", path, source))
 }
 
-/// The format the directory claims, once it is one we read.
+/// Returns the format version of the directory, if there is one. Fails for an unsupported version.
 fn read_format(path: &Path) -> Result<Option<u32>> {
     let file = path.join(FORMAT_FILE);
     let bytes = match fs::read(&file) {
@@ -168,7 +167,7 @@ fn read_format(path: &Path) -> Result<Option<u32>> {
     }
 }
 
-/// Refuses a directory with anything in it that an interrupted creation cannot have left.
+/// Refuses a directory with any file that an interrupted creation cannot have left.
 fn refuse_foreign(path: &Path) -> Result<()> {
     let list = |source| Error::io("list", path, source);
     for entry in fs::read_dir(path).map_err(list)? {
@@ -182,7 +181,7 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Locks a directory that is only read, if it has ever been open.
+/// Locks a directory for reading. Returns `None` if it has no lock file.
 pub(super) fn lock_existing(path: &Path) -> Result<Option<LockedFile>> {
     if path.join(LOCK_FILE).exists() {
         return lock_directory(path).map(Some);

@@ -1,16 +1,16 @@
-//! Writing memtables into tables, merging tables, and what may be forgotten afterwards.
+//! Flushing memtables, merging tables, and dropping old versions.
 //!
 //! ```text
-//! lock log and apply: rotate the memtable, note the highest number in it; unlock
-//! sync the log                      a table must never hold what the log may lose
-//! write the sealed memtables        flushed_through = that number
-//! raise visible                     lets the version before the flush go
-//! tidy                              drops versions nobody reads
+//! lock log and apply: rotate the memtable, note its highest sequence number; unlock
+//! sync the log                      a table must never hold a batch that the log may lose
+//! flush the sealed memtables        flushed_through = that number
+//! raise visible                     releases the version before the flush
+//! tidy                              drops versions that have no readers
 //! remove log segments               oldest first, each once all its trees are flushed
 //! ```
 //!
-//! Segments go by `flushed_through`, which lives in memory, and not by the highest number a tree
-//! finds in its tables: that one falls when merging removes the newest entries.
+//! Segments are removed by `flushed_through`, which lives in memory, not by the highest number in the tables of a tree:
+//! that number falls when a merge removes the newest entries.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use super::tree::{Tree, fenced};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
-/// Rounds of merging a tree completely, to let files of values that one round empties go.
+/// Rounds of merging a whole tree. One round may empty files of values that the next can remove.
 const SETTLE_ROUNDS_MAX: usize = 4;
 
 impl Core {
-    /// Writes the memtables of one tree into tables.
+    /// Flushes the memtables of one tree.
     pub(crate) fn flush_tree(&self, tree: &Arc<Tree>) -> Result<()> {
         let _flushing = lock(&tree.flushing);
         if tree.is_dropped() {
@@ -40,7 +40,7 @@ impl Core {
         if any {
             self.log.sync()?;
             let pending_io = &self.context.pending_io;
-            let _wait = pending_io.begin("write tables in", tree.path.as_path());
+            let _wait = pending_io.begin("flush tables in", tree.path.as_path());
             tree.flush_sealed(&self.context, self.read_sequences.watermark())?;
         }
         tree.note_flushed(through);
@@ -54,7 +54,7 @@ impl Core {
         Ok(())
     }
 
-    /// Merges tables of one tree until nothing is left to merge.
+    /// Merges tables of one tree until none has to be merged.
     pub(crate) fn compact_tree(&self, tree: &Arc<Tree>) -> Result<()> {
         let _compacting = lock(&tree.compacting);
         let options = &self.context.options;
@@ -76,14 +76,14 @@ impl Core {
         Ok(())
     }
 
-    /// Settles one tree; a failure is judged.
+    /// Settles one tree, and decides whether a failure ends writing.
     pub(crate) fn try_settle_tree(&self, tree: &Arc<Tree>) -> Result<()> {
         self.settle_tree(tree).inspect_err(|error| {
             self.may_retry(tree, error.clone());
         })
     }
 
-    /// Merges all tables of one tree into one run, and lets files of values go.
+    /// Merges all tables of one tree into one run, and removes stale files of values.
     pub(crate) fn settle_tree(&self, tree: &Arc<Tree>) -> Result<()> {
         self.flush_tree(tree)?;
         self.compact_tree(tree)?;
@@ -110,7 +110,7 @@ impl Core {
         Ok(())
     }
 
-    /// Lets go of versions of a tree and of what failed steps left; what is still held is tried again later.
+    /// Drops old versions and orphaned files of a tree. Schedules another attempt for those still in use.
     pub(crate) fn tidy(&self, tree: &Arc<Tree>) -> Result<()> {
         let is_tidy = tree.tidy(self.read_sequences.watermark())?;
         if !(tree.remove_orphans() && is_tidy) {
@@ -119,10 +119,10 @@ impl Core {
         Ok(())
     }
 
-    /// Judges a failed flush or compaction of `tree`: true when it may be tried again.
+    /// Decides about a failed flush or compaction of `tree`. True if it may be retried.
     ///
-    /// A full disk, or too many open files, is waited out, if the step left no trace. Everything else
-    /// ends writing: the tree in memory may not be the tree on disk any more.
+    /// A full disk and too many open files are waited out if the step left the tree consistent. Any other failure ends
+    /// writing, because the tree in memory may differ from the tree on disk.
     pub(crate) fn may_retry(&self, tree: &Tree, error: Error) -> bool {
         if error.may_pass() && tree.is_consistent() {
             tree.note_orphans();

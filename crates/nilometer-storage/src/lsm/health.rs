@@ -1,9 +1,9 @@
-//! Whether the engine still takes writes.
+//! Whether the engine accepts writes.
 //!
-//! Four states end a commit early: the engine was closed; something failed for good (reads go on,
-//! writes are refused until the next opening); the disk is full (writes that would have to wait for
-//! a flush are refused, and go on by themselves once there is room); the log's next segment cannot be made (writes
-//! that need it are refused). The last is noted for those who ask; the next commit tries again in any case.
+//! Four states refuse a commit. Closed: for good. Failed: until the next opening; reads continue. Flush blocked,
+//! because the disk is full or no file can be opened: writes that would have to wait for a flush are refused until it
+//! succeeds. Missing segment: writes that need the log's next segment are refused; the state is recorded for status
+//! queries, and the next commit tries again.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,23 +12,23 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
-/// How often it is tried whether the log's next segment can be made again.
+/// Interval between attempts to create the log's next segment.
 const SEGMENT_RETRY_PERIOD: Duration = Duration::from_millis(500);
 
-/// The state of the engine as a whole.
+/// The state of the whole engine.
 #[derive(Default)]
 pub(crate) struct Health {
     closed: AtomicBool,
     broken: AtomicBool,
     failure: Mutex<Option<Error>>,
-    /// Why flushing is held up for now, if it is.
+    /// Why flushing is blocked, if it is.
     flush_blocked: Mutex<Option<Error>>,
-    /// Why the log's next segment could not be made, and when that was last tried.
+    /// Why the log's next segment could not be created, and when that was last tried.
     missing_segment: Mutex<Option<(Error, Instant)>>,
 }
 
 impl Health {
-    /// Whether reads may begin.
+    /// Fails if the engine is closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
@@ -36,7 +36,7 @@ impl Health {
         Ok(())
     }
 
-    /// Whether writes may begin.
+    /// Fails if the engine is closed or failed.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         if self.broken.load(Ordering::Acquire) {
@@ -45,7 +45,7 @@ impl Health {
         Ok(())
     }
 
-    /// Ends writing, for the first reason given.
+    /// Ends writing. Records the first error and returns it.
     pub(crate) fn fail(&self, error: Error) -> Error {
         let mut failure = lock(&self.failure);
         let first = match error {
@@ -59,39 +59,39 @@ impl Health {
         kept
     }
 
-    /// The first failure, if there was one.
+    /// Returns the first failure, if there was one.
     pub(crate) fn failure(&self) -> Option<Error> {
         lock(&self.failure).clone()
     }
 
-    /// Notes what holds up flushing, or that nothing does any more.
+    /// Records why flushing is blocked, or that it is not.
     pub(crate) fn set_flush_blocked(&self, reason: Option<Error>) {
         *lock(&self.flush_blocked) = reason;
     }
 
-    /// What holds up flushing.
+    /// Returns why flushing is blocked, if it is.
     pub(crate) fn flush_blocked(&self) -> Option<Error> {
         lock(&self.flush_blocked).clone()
     }
 
-    /// Notes that a commit was refused as the log's next segment could not be made.
+    /// Records that a commit was refused because the log's next segment could not be created.
     pub(crate) fn note_missing_segment(&self, reason: Error) {
         *lock(&self.missing_segment) = Some((reason, Instant::now()));
     }
 
-    /// Notes that the log's next segment was made.
+    /// Records that the log's next segment was created.
     pub(crate) fn note_segment(&self) {
         *lock(&self.missing_segment) = None;
     }
 
-    /// Why the log's next segment cannot be made.
+    /// Returns why the log's next segment cannot be created, if so.
     pub(crate) fn missing_segment(&self) -> Option<Error> {
         lock(&self.missing_segment)
             .as_ref()
             .map(|(reason, _)| reason.clone())
     }
 
-    /// Tries, if it is time, whether the log's next segment can be made again. PendingIo for the disk.
+    /// Tries to create the log's next segment, if the retry interval has passed. Waits for the disk.
     pub(crate) fn retry_segment(&self, make: impl FnOnce() -> Result<()>) {
         match &mut *lock(&self.missing_segment) {
             Some((_, tried)) if tried.elapsed() >= SEGMENT_RETRY_PERIOD => *tried = Instant::now(),
@@ -102,7 +102,7 @@ impl Health {
         }
     }
 
-    /// Closes; true the first time.
+    /// Closes the engine. True the first time.
     pub(crate) fn close(&self) -> bool {
         !self.closed.swap(true, Ordering::AcqRel)
     }

@@ -1,8 +1,8 @@
 //! Creating and dropping keyspaces, and ending the log at a clean close.
 //!
-//! Creating: the files of the tree, then the list, then it can be written to. Dropping: the list,
-//! then it is marked; its directory goes with the last reference to the tree, so that scans which
-//! read it go on. A crash in between leaves a directory nobody names, removed at the next opening.
+//! Creating makes the files of the tree, then names it in the list, then accepts writes. Dropping removes it from the
+//! list and marks it; its directory is removed with the last reference, so open scans continue. A crash in between
+//! leaves an unnamed directory, which the next opening removes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::lock::lock;
 
 impl Core {
-    /// Creates a keyspace, durable when this returns.
+    /// Creates a keyspace. It is durable when this returns.
     pub(crate) fn create_keyspace(
         &self,
         name: &str,
@@ -46,7 +46,7 @@ impl Core {
         Ok(keyspace.id)
     }
 
-    /// Drops a keyspace, durable when this returns.
+    /// Drops a keyspace. The drop is durable when this returns.
     pub(crate) fn drop_keyspace(&self, id: KeyspaceId) -> Result<()> {
         self.health.check_writable()?;
         let mut list = lock(&self.list);
@@ -67,7 +67,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the log at a clean close: syncs it, and begins a segment, which fixes where it ends.
+    /// Ends the log at a clean close: syncs it, and begins a segment, whose header records where the previous one ends.
     pub(crate) fn end_log(&self) -> Result<()> {
         if let Some(error) = self.health.failure() {
             return Err(error);
@@ -75,7 +75,7 @@ impl Core {
         self.log.sync()?;
         let mut log = self.log.lock();
         match self.log.rotate(&mut log, 0) {
-            // Without room for a segment the end is not fixed, but everything is there.
+            // Without space for a segment the end is not recorded, but no batch is missing.
             Err(Error::Full { .. }) => Ok(()),
             other => other,
         }

@@ -1,4 +1,4 @@
-//! Checking the manifest of a tree, which the tree itself does not.
+//! Checking the manifest of a tree, which `lsm-tree` does not do.
 //!
 //! A tree directory holds `current`, which names the manifest `v<id>` and carries its checksum, and
 //! the manifest, which names the tables and the files of separated values with the checksum of each:
@@ -7,8 +7,8 @@
 //! current = manifest id u64, xxh3-128 of the whole file v<id>, one zero byte   (little-endian)
 //! ```
 //!
-//! `lsm-tree` opens both without looking at the checksum; one flipped bit in a manifest can make a
-//! tree open with wrong data. So it is compared here before every opening.
+//! `lsm-tree` opens both without checking the checksum, and one flipped bit in a manifest can make a tree open with
+//! wrong data. So this module checks it before every opening.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 
 const POINTER_BYTES: usize = 25;
 
-/// The manifest that `current` names: its path, once its checksum fits.
+/// Checks the manifest that `current` names and returns its path.
 pub(crate) fn verify(tree: &Path) -> Result<PathBuf> {
     let pointer_path = tree.join("current");
     let pointer = read(&pointer_path)?;
@@ -47,18 +47,18 @@ pub(crate) fn verify(tree: &Path) -> Result<PathBuf> {
     Ok(manifest_path)
 }
 
-/// The id of the manifest that `current` names.
+/// Returns the id of the manifest that `current` names.
 pub(crate) fn current_id(tree: &Path) -> Option<u64> {
     let pointer = fs::read(tree.join("current")).ok()?;
     Some(u64::from_le_bytes(*pointer.first_chunk::<8>()?))
 }
 
 fn bad_pointer(path: &Path, length: usize) -> Error {
-    let found = format!("{length} bytes that are none");
+    let found = format!("{length} other bytes");
     Error::corruption("manifest pointer", path, 0, "a manifest pointer", found)
 }
 
-/// Reads a file that must be there.
+/// Reads a file that must exist.
 fn read(path: &Path) -> Result<Vec<u8>> {
     match fs::read(path) {
         Ok(bytes) => Ok(bytes),
@@ -69,10 +69,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// A file the manifest names: its folder, its id, and the xxh3-128 of the whole file.
+/// A file named by a manifest: its folder, its id, and the xxh3-128 of the whole file.
 pub(crate) type ManifestFile = (&'static str, u64, u128);
 
-/// The files a manifest names.
+/// Returns the files that a manifest names.
 ///
 /// ```text
 /// section "tables"     = levels u8, for each: runs u8, for each: tables u32,
@@ -86,7 +86,7 @@ pub(crate) fn list_files(manifest: &Path) -> Result<Vec<ManifestFile>> {
     let parsed = parse_tables(&tables, &mut listed).and_then(|()| parse_blobs(&blobs, &mut listed));
     match parsed {
         Some(()) => Ok(listed),
-        None => Err(unreadable(manifest, "bytes that are none")),
+        None => Err(unreadable(manifest, "other bytes")),
     }
 }
 
@@ -103,8 +103,8 @@ fn section(manifest: &Path, name: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes the manifest of `tree` anew without the files for which `keep` is false; a tree that could
-/// not be opened for their sake can be then. Gives back what was left out.
+/// Rewrites the manifest of `tree` without the files for which `keep` is false, so that a tree they made unreadable
+/// opens. Returns the files left out.
 pub(crate) fn leave_out(
     tree: &Path,
     mut keep: impl FnMut(ManifestFile) -> bool,
@@ -121,7 +121,7 @@ pub(crate) fn leave_out(
     let tables = filter_tables(&section(&manifest, b"tables")?, &mut kept);
     let blobs = filter_blobs(&section(&manifest, b"blob_files")?, &mut kept);
     let (Some(tables), Some(blobs)) = (tables, blobs) else {
-        return Err(unreadable(&manifest, "bytes that are none"));
+        return Err(unreadable(&manifest, "other bytes"));
     };
     let reader = sfa::Reader::new(&manifest);
     let reader = reader.map_err(|error| unreadable(&manifest, format!("{error:?}")))?;
@@ -151,7 +151,7 @@ pub(crate) fn leave_out(
     Ok(gone)
 }
 
-/// The section of tables with only those that `keep` keeps; a run without any goes with them.
+/// Returns the section of tables reduced to those that `keep` accepts, without empty runs.
 fn filter_tables(bytes: &[u8], keep: &mut dyn FnMut(ManifestFile) -> bool) -> Option<Vec<u8>> {
     let (levels, mut rest) = bytes.split_first()?;
     let mut out = vec![*levels];
@@ -184,7 +184,7 @@ fn filter_tables(bytes: &[u8], keep: &mut dyn FnMut(ManifestFile) -> bool) -> Op
     rest.is_empty().then_some(out)
 }
 
-/// The section of files of separated values with only those that `keep` keeps.
+/// Returns the section of files of separated values reduced to those that `keep` accepts.
 fn filter_blobs(bytes: &[u8], keep: &mut dyn FnMut(ManifestFile) -> bool) -> Option<Vec<u8>> {
     let (files, mut rest) = bytes.split_first_chunk::<4>()?;
     let mut kept = Vec::new();
@@ -212,10 +212,10 @@ fn keeps_file(
     listed.pop().map(keep)
 }
 
-/// Bytes of one file in a section: id, checksum type, checksum.
+/// Bytes of a file entry: id, checksum type, checksum.
 const FILE_BYTES: usize = 8 + 1 + 16;
 
-/// Bytes of one table: as of a file, and its global number.
+/// Bytes of a table entry: a file entry and the global number.
 const TABLE_BYTES: usize = FILE_BYTES + 8;
 
 fn unreadable(manifest: &Path, found: impl Into<String>) -> Error {

@@ -1,33 +1,32 @@
-//! The embedded engine: a write-ahead log of our own in front of the trees of `lsm-tree`.
+//! The embedded engine: a write-ahead log in front of the trees of `lsm-tree`.
 //!
 //! ```text
-//!   commit ──> log (one write, one sync for all that wait) ──> memtables ──> visible
+//!   commit ──> log (one write and sync per group) ──> memtables ──> visible
 //!                                                                 │ flush
-//!   snapshot = an sequence ──> memtables + tables <────────────────┘ merge
+//!   snapshot = a sequence number ──> memtables + tables <──────────┘ merge
 //! ```
 //!
-//! The log makes a batch durable and whole; a tree per keyspace keeps it findable. `lsm-tree` brings
-//! memtables, tables, filters, merging and key-value separation. What it leaves to its user, and
-//! where it is done here:
+//! The log makes a batch durable and atomic; one tree per keyspace indexes it. `lsm-tree` provides memtables, tables,
+//! filters, merging and key-value separation. It leaves the following to its user:
 //!
 //! | | |
 //! |---|---|
 //! | durability, atomic batches over trees | [`commit`], [`log`] |
 //! | sequence numbers and what readers may see | [`read_sequences`], rules in [`tree`] |
-//! | keyspaces whose entries are deleted soon | [`write_buffer`] |
-//! | when to flush and merge, what may be forgotten | [`flush`], [`background`] |
+//! | keyspaces with short-lived entries | [`write_buffer`] |
+//! | when to flush and merge, which versions to drop | [`flush`], [`background`] |
 //! | opening after a crash | [`recovery`] |
-//! | what failed steps leave on a full disk | [`orphaned_files`] |
-//! | manifests that are not checked, values whose length is not | [`manifest`], [`separated_value`] |
-//! | which trees there are; dropping one under its readers | [`tree_list`], [`keyspaces`] |
-//! | telling of a disk that does not answer | [`pending_io`] |
-//! | copies while running; scrubbing | [`checkpoint`], [`verify`] |
-//! | reading what can be read of a damaged directory | [`salvage`] |
-//! | copies of a directory at rest; what a file is | [`copy`], [`describe`] |
+//! | files left by failed steps | [`orphaned_files`] |
+//! | checksums of manifests and of separated values | [`manifest`], [`separated_value`] |
+//! | the list of trees; dropping a tree that has readers | [`tree_list`], [`keyspaces`] |
+//! | reporting a disk that does not answer | [`pending_io`] |
+//! | online copies; scrubbing | [`checkpoint`], [`verify`] |
+//! | reading a damaged directory | [`salvage`] |
+//! | offline copies; describing a file | [`copy`], [`describe`] |
 //!
-//! Hidden calls of `lsm-tree` in use: `get_version_history_lock` with `maintenance`,
-//! `latest_version` and `free_list_len`; `current_version().id()`; `Memtable::insert` with
-//! `InternalValue`. The crate is pinned exactly for their sake.
+//! Hidden calls of `lsm-tree` in use: `get_version_history_lock` with `maintenance`, `latest_version` and
+//! `free_list_len`; `current_version().id()`; `Memtable::insert` with `InternalValue`. They are the reason for the
+//! exact version pin.
 
 mod background;
 mod batch;
@@ -89,10 +88,10 @@ pub struct LsmEngine {
 }
 
 impl LsmEngine {
-    /// Opens the database in the directory `path`, which is created if it is absent or empty.
+    /// Opens the database in the directory `path`. Creates it if the directory is absent or empty.
     ///
-    /// Fails with [`Error::Locked`](crate::Error::Locked) when it is open already, and with
-    /// [`Error::Corruption`](crate::Error::Corruption) when what is there is damaged.
+    /// Fails with [`Error::Locked`](crate::Error::Locked) if it is open already, and with
+    /// [`Error::Corruption`](crate::Error::Corruption) if it is damaged.
     pub fn open(path: impl AsRef<Path>, options: LsmOptions) -> Result<Self> {
         let (core, recovery) = recovery::open(path.as_ref(), options.normalized())?;
         let core = Arc::new(core);
@@ -111,7 +110,7 @@ impl LsmEngine {
         })
     }
 
-    /// What opening found.
+    /// Returns the result of recovery.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
@@ -137,7 +136,7 @@ impl Engine for LsmEngine {
 
     fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
         self.core.health.check_open()?;
-        // The sequence first: a tree made since then is empty at it.
+        // Order matters: a tree created after the sequence number was taken is empty at it.
         let sequence = self.core.read_sequences.open();
         Ok(Box::new(LsmSnapshot {
             trees: self.core.trees(),
@@ -228,7 +227,7 @@ impl Engine for LsmEngine {
         }
         self.core.work.stop();
         for thread in lock(&self.threads).drain(..) {
-            // A panic of it was noted where it happened.
+            // A panic is recorded where it happens.
             let _ = thread.join();
         }
         let ended = self.core.end_log();
@@ -240,7 +239,7 @@ impl Engine for LsmEngine {
 
 impl Drop for LsmEngine {
     fn drop(&mut self) {
-        // Whoever wants to know calls `close` before.
+        // Callers that need the result call `close` first.
         let _ = self.close();
     }
 }

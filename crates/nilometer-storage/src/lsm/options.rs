@@ -6,39 +6,38 @@ use crate::file_system::{FileSystem, RealFileSystem};
 
 const MIB: u64 = 1024 * 1024;
 
-/// Fewest bytes of a segment; smaller options are raised to it.
+/// Minimum bytes of a segment; smaller options are raised to it.
 const SEGMENT_BYTES_MIN: u64 = 4096;
 
-/// Fewest bytes of memtables, and of cached blocks, however little memory there is.
+/// Minimum bytes of memtables, and of cached blocks, on small machines.
 const MEMORY_MIN: u64 = 8 * MIB;
 
-/// Segments the log may hold at its cap, at least.
+/// Minimum number of segments at the cap of the log.
 const SEGMENTS_MIN: u64 = 4;
 
 /// Options of [`LsmEngine`](super::LsmEngine). All may differ from one opening to the next.
 #[derive(Clone)]
 pub struct LsmOptions {
-    /// Bytes of log files before commits wait for memtables to be written out. Bounds the time a
-    /// start after a crash takes. Default 384 MiB.
+    /// Bytes of log files at which commits wait for flushes. Bounds the time of recovery. Default 384 MiB.
     pub log_bytes_max: u64,
     /// Bytes of one log file, at most a quarter of `log_bytes_max`. Default 64 MiB.
     pub segment_bytes: u64,
-    /// Size at which the memtable of one keyspace is written out. Default 64 MiB.
+    /// Size at which the memtable of one keyspace is flushed. Default 64 MiB.
     pub memtable_bytes: u64,
-    /// Size of all memtables together before commits wait. Writing out the largest begins at three
-    /// quarters of it. Real memory is about 1.3 times as much. Default 384 MiB.
+    /// Size of all memtables together at which commits wait. From three quarters of it on the largest is flushed. Real
+    /// memory is about 1.3 times as much. Default 384 MiB.
     pub memory_bytes_max: u64,
-    /// Bytes of blocks kept in memory for reading, for all keyspaces together. Default 256 MiB.
+    /// Bytes of the block cache, shared by all keyspaces. Default 256 MiB.
     pub block_cache_bytes: u64,
-    /// Files of tables kept open. Default 512.
+    /// Maximum number of open table files. Default 512.
     pub open_files_max: usize,
-    /// Values at least this long are kept apart in keyspaces with `separate_values`. Default 1 KiB.
+    /// Values at least this long are separated in keyspaces with `separate_values`. Default 1 KiB.
     pub separation_bytes: u32,
     /// Target size of one file of tables or separated values. Default 64 MiB.
     pub table_bytes: u64,
-    /// Threads that merge tables. Default 1; flushing has a thread of its own.
+    /// Threads that merge tables. Default 1. Flushing has a separate thread.
     pub compaction_threads: usize,
-    /// File operations of the log; only tests replace them.
+    /// The file system of the log. Only tests replace it.
     pub file_system: Arc<dyn FileSystem>,
 }
 
@@ -73,8 +72,7 @@ impl std::fmt::Debug for LsmOptions {
 }
 
 impl LsmOptions {
-    /// Sizes for tests: everything is small, so that a few hundred writes flush, merge, rotate and
-    /// stall.
+    /// Returns sizes for tests, so small that a few hundred writes flush, merge, rotate and stall.
     pub fn tiny() -> Self {
         Self {
             log_bytes_max: 256 * 1024,
@@ -89,8 +87,8 @@ impl LsmOptions {
         }
     }
 
-    /// The defaults for a process that may have so many bytes of memory, if that is known: memtables take no more
-    /// than an eighth of them, blocks for reading a sixteenth.
+    /// Returns the defaults for a process that may use `memory_bytes`, if known: at most an eighth for memtables and a
+    /// sixteenth for the block cache.
     pub fn within(memory_bytes: Option<u64>) -> Self {
         let mut options = Self::default();
         if let Some(bytes) = memory_bytes {
@@ -101,7 +99,7 @@ impl LsmOptions {
         options
     }
 
-    /// The same options, made to fit each other.
+    /// Returns consistent options.
     pub(crate) fn normalized(mut self) -> Self {
         self.log_bytes_max = self.log_bytes_max.max(SEGMENTS_MIN * SEGMENT_BYTES_MIN);
         let segment_max = self.log_bytes_max / SEGMENTS_MIN;
@@ -112,18 +110,18 @@ impl LsmOptions {
         self
     }
 
-    /// Size at which what takes the batches of a short-lived keyspace is written out. Large: what is deleted before
-    /// that is never written.
+    /// Returns the size at which a write buffer is flushed. It is large because entries deleted before the flush are
+    /// never written.
     pub(crate) fn write_buffer_bytes(&self) -> u64 {
         self.memory_bytes_max / 2
     }
 
-    /// Memory at which writing out begins.
+    /// Returns the memory at which flushing begins.
     pub(crate) fn memory_flush_bytes(&self) -> u64 {
         self.memory_bytes_max / 4 * 3
     }
 
-    /// Log size at which the trees that hold the oldest segment are written out.
+    /// Returns the log size at which the trees that hold the oldest segment are flushed.
     pub(crate) fn log_flush_bytes(&self) -> u64 {
         self.log_bytes_max / 4 * 3
     }

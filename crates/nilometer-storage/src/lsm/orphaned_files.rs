@@ -1,15 +1,15 @@
-//! Files that a failed flush or merge leaves behind, and those of a process that was killed.
+//! Removal of files left by failed flushes and merges, and by killed processes.
 //!
-//! `lsm-tree` writes tables under new names and removes what no manifest names at the next opening only. A step that
-//! finds no room leaves what it wrote so far, and the next try writes it again: a disk that was full would stay full by
-//! that alone after others had made room. So a failed step asks for its tree to be looked through, which happens as soon
-//! as neither flush nor merge is under way.
+//! `lsm-tree` writes tables under new names and removes unnamed files only when it opens. A step that runs out of space
+//! leaves its partial output, and the retry writes it again, so a disk that was full would stay full after space was
+//! freed. So a failed step requests a cleanup of its tree, which runs as soon as neither a flush nor a merge is in
+//! flight.
 //!
-//! The pointer to the manifest is written under a name of its own first and then renamed; killed in between, that file
-//! stays, and is nobody's. It goes when the tree is opened ([`remove_unrenamed`]).
+//! The manifest pointer is written to a temporary file and then renamed. A process killed in between leaves the
+//! temporary file; [`remove_unrenamed`] removes it when the tree is opened.
 //!
-//! A file is in use if a manifest in the folder of the tree names it. There is one for each version that readers may
-//! hold, for it goes with its version.
+//! A file is in use if any manifest in the tree's folder names it. There is one manifest for each version that readers
+//! hold; it is removed with its version.
 
 use std::collections::HashSet;
 use std::fs;
@@ -21,19 +21,19 @@ use super::tree::Tree;
 use crate::error::Result;
 use crate::lock::try_lock;
 
-/// Where a tree keeps the files that its manifests name.
+/// Folders of the files that manifests name.
 const FOLDERS: [&str; 2] = ["tables", "blobs"];
 
 impl Tree {
-    /// Notes that a flush or merge failed.
+    /// Records that a flush or merge failed.
     pub(crate) fn note_orphans(&self) {
         self.orphaned_files.store(true, Ordering::Release);
     }
 
-    /// Removes what failed steps left. False if it is to be tried again: another step is under way, or no file can be
-    /// opened now.
+    /// Removes orphaned files. Returns false if the caller has to retry: another step is in flight, or files cannot be
+    /// opened at the moment.
     ///
-    /// Where a manifest is damaged all files stay: the next opening will tell of it.
+    /// If a manifest is damaged, all files stay; the next opening reports the damage.
     pub(crate) fn remove_orphans(&self) -> bool {
         if !self.orphaned_files.load(Ordering::Acquire) || self.is_dropped() {
             return true;
@@ -50,7 +50,7 @@ impl Tree {
         for folder in FOLDERS {
             for (id, path) in numbered(&self.path.join(folder), "") {
                 if !named.contains(&(folder, id)) {
-                    // What cannot be removed now goes at the next opening.
+                    // The next opening removes what cannot be removed now.
                     let _ = fs::remove_file(path);
                 }
             }
@@ -58,7 +58,7 @@ impl Tree {
         true
     }
 
-    /// The files that any manifest of this tree names.
+    /// Returns the files that any manifest of this tree names.
     fn named_files(&self) -> Result<HashSet<(&'static str, u64)>> {
         let current = manifest::verify(&self.path)?;
         let newest = manifest::current_id(&self.path);
@@ -66,9 +66,9 @@ impl Tree {
         for (id, path) in numbered(&self.path, "v") {
             match files_of(&path) {
                 Ok(files) => named.extend(files),
-                // Written by halves: the step that made it failed before anybody could hold that version.
+                // Partially written: its step failed before the version was installed.
                 Err(_) if newest.is_some_and(|newest| id > newest) => {}
-                // A version that readers let go meanwhile takes its manifest along.
+                // Readers released the version, which removes its manifest.
                 Err(_) if !path.exists() => {}
                 Err(error) => return Err(error),
             }
@@ -77,16 +77,18 @@ impl Tree {
     }
 }
 
-/// How the names of files begin that are written before they are renamed.
-const HALF: &str = ".tmp";
+/// Prefix of temporary files that are renamed once they are written.
+const TEMPORARY_PREFIX: &str = ".tmp";
 
-/// Removes what a process that was killed had not renamed yet. Nobody has the tree open.
+/// Removes temporary files of a killed process. The tree must not be open.
 pub(super) fn remove_unrenamed(tree: &Path) {
     for entry in fs::read_dir(tree).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let is_half = name.to_str().is_some_and(|name| name.starts_with(HALF));
-        if is_half && entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            // What cannot be removed now goes at the next opening.
+        let is_temporary = name
+            .to_str()
+            .is_some_and(|name| name.starts_with(TEMPORARY_PREFIX));
+        if is_temporary && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            // The next opening removes what cannot be removed now.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -100,7 +102,7 @@ fn files_of(manifest: &Path) -> Result<HashSet<(&'static str, u64)>> {
         .collect())
 }
 
-/// The files of a folder whose names are `prefix` and a number.
+/// Returns the files of a folder whose names are `prefix` and a number.
 fn numbered(folder: &Path, prefix: &str) -> Vec<(u64, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| {
@@ -121,7 +123,7 @@ mod tests {
     use crate::{Engine, LsmEngine, LsmOptions};
 
     #[test]
-    fn what_no_version_names_goes_and_what_readers_hold_stays() {
+    fn orphaned_files_are_removed_and_files_of_readers_stay() {
         let directory = format!("nilometer-{}-orphaned_files", std::process::id());
         let directory = std::env::temp_dir().join(directory);
         let engine = LsmEngine::open(&directory, LsmOptions::tiny()).expect("open");
@@ -140,16 +142,16 @@ mod tests {
             let stray = FOLDERS.map(|folder| tree.path.join(folder).join("99999"));
             let there = || stray.iter().filter(|path| path.exists()).count();
             for path in &stray {
-                // A tree whose values are not apart has no folder for them.
+                // A tree without separated values has no folder for them.
                 let _ = fs::write(path, "half a table");
             }
             let written = there();
             assert!(written > 0);
             assert!(tree.remove_orphans());
-            assert_eq!(there(), written, "nobody said that a step failed");
+            assert_eq!(there(), written, "no step failed");
             let flushing = lock(&tree.flushing);
             tree.note_orphans();
-            assert!(!tree.remove_orphans(), "a step is under way");
+            assert!(!tree.remove_orphans(), "a flush is in flight");
             drop(flushing);
             while !tree.remove_orphans() {
                 std::thread::yield_now();
@@ -168,7 +170,7 @@ mod tests {
         drop(engine);
         fs::write(&half, "half a pointer").expect("written");
         let engine = LsmEngine::open(&directory, LsmOptions::tiny()).expect("open");
-        assert!(!half.exists(), "a killed process left it");
+        assert!(!half.exists(), "left by a killed process");
         drop(engine);
         fs::remove_dir_all(directory).expect("removed");
     }

@@ -1,12 +1,11 @@
-//! What the engine waits for the disk for, at this moment.
+//! The write calls to the file system that are in flight.
 //!
-//! A disk that does not answer cannot be told from one that is slow by whoever waits for it. So every call
-//! that writes is entered here before it is made and struck out afterwards; somebody who does not wait
-//! looks at the list ([`PendingIo::list`]) and judges by age.
+//! A thread that waits for a disk cannot tell a stuck disk from a slow one. So every call that writes registers itself
+//! before it starts and leaves when it returns. Another thread reads the list ([`PendingIo::list`]) and judges by age.
 //!
-//! Entered are: all calls of the log (through [`TrackedFileSystem`]), writing a memtable into tables, and changes of
-//! the list of keyspaces. Not entered is merging tables: a merge takes as long as it is large, so its age
-//! says nothing, and on a disk that is stuck the log is stuck as well as soon as something is written.
+//! Registered are all calls of the log (through [`TrackedFileSystem`]), flushes of memtables, and changes of the list
+//! of keyspaces. Merges are not: their duration depends on their size, and a stuck disk blocks the log as well as soon
+//! as something is written.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +17,7 @@ use crate::engine::{DiskWait, DiskWaits};
 use crate::file_system::{FileSystem, LogFile};
 use crate::lock::lock;
 
-/// The calls that are under way.
+/// The calls in flight.
 #[derive(Debug, Default)]
 pub(crate) struct PendingIo {
     state: Mutex<PendingIoState>,
@@ -38,14 +37,14 @@ struct PendingCall {
     begun: Instant,
 }
 
-/// One call that is under way, for as long as the value lives.
+/// Registers one call for as long as it lives.
 pub(crate) struct CallGuard<'a> {
     waits: &'a PendingIo,
     id: u64,
 }
 
 impl PendingIo {
-    /// Enters a call: what it does, and to which file or directory.
+    /// Registers a call: its action, and the file or directory.
     pub(crate) fn begin(&self, action: &'static str, path: impl Into<Arc<Path>>) -> CallGuard<'_> {
         let call = PendingCall {
             action,
@@ -59,7 +58,7 @@ impl PendingIo {
         CallGuard { waits: self, id }
     }
 
-    /// What is under way list.
+    /// Returns the calls in flight.
     pub(crate) fn list(&self) -> DiskWaits {
         let state = lock(&self.state);
         let waits = state.in_flight.iter().map(|(id, call)| DiskWait {
@@ -85,7 +84,7 @@ impl Drop for CallGuard<'_> {
     }
 }
 
-/// A file system whose calls are entered.
+/// A file system that registers its calls.
 pub(crate) struct TrackedFileSystem {
     inner: Arc<dyn FileSystem>,
     waits: Arc<PendingIo>,
@@ -98,7 +97,7 @@ impl TrackedFileSystem {
 
     fn track(&self, path: &Path, file: Box<dyn LogFile>) -> Box<dyn LogFile> {
         Box::new(TrackedFile {
-            // A segment is renamed while it is open; its folder says enough.
+            // A segment is renamed while it is open, so the folder is recorded.
             folder: path.parent().unwrap_or(path).into(),
             file,
             waits: Arc::clone(&self.waits),

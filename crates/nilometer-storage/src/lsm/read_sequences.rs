@@ -1,11 +1,11 @@
-//! Which sequences readers may still look at.
+//! The sequence numbers at which readers read.
 //!
-//! Every batch has a sequence number; a reader at instant `s` sees the numbers below `s`. *Visible*
-//! is the instant a new reader gets: one past the last batch that is whole in the memtables. It is
-//! kept here and not by the trees, which would raise it over a batch that is half inserted.
+//! Every batch has a sequence number; a reader at sequence number `s` sees batches with numbers below `s`. *Visible* is
+//! the number that a new reader gets: one more than the last batch whose entries are all in memtables. It is kept here
+//! because the trees would raise it over a batch that is half inserted.
 //!
-//! Trees keep old versions of themselves for readers. The *watermark* they are given may not pass
-//! any open instant, so sequences are registered and the watermark computed under one lock.
+//! Trees keep old versions of themselves for readers. The *watermark* passed to them must not exceed any open read
+//! sequence, so readers register, and the watermark is computed, under one lock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::lock::lock;
 
-/// The visible instant and the open ones.
+/// The visible sequence number and the open ones.
 #[derive(Default)]
 pub(crate) struct ReadSequences {
     state: Mutex<ReadSequencesState>,
@@ -25,7 +25,7 @@ struct ReadSequencesState {
     open: BTreeMap<u64, Readers>,
 }
 
-/// The readers at one instant.
+/// The readers at one sequence number.
 struct Readers {
     count: u64,
     since: Instant,
@@ -41,15 +41,15 @@ impl ReadSequences {
         }
     }
 
-    /// Raises the visible instant.
+    /// Raises the visible sequence number.
     ///
-    /// The caller holds the apply lock, so that no batch below `visible` is half inserted.
+    /// The caller holds the apply lock, so no batch below `visible` is half inserted.
     pub(crate) fn publish(&self, visible: u64) {
         let mut state = lock(&self.state);
         state.visible = state.visible.max(visible);
     }
 
-    /// Registers a reader at the visible instant.
+    /// Registers a reader at the visible sequence number.
     pub(crate) fn open(self: &Arc<Self>) -> ReadSequence {
         let mut state = lock(&self.state);
         let at = state.visible;
@@ -64,20 +64,20 @@ impl ReadSequences {
         }
     }
 
-    /// No reader looks, or will look, below this.
+    /// Returns the watermark: no current or future reader reads below it.
     pub(crate) fn watermark(&self) -> u64 {
         let state = lock(&self.state);
         let oldest = state.open.keys().next().copied();
         oldest.map_or(state.visible, |oldest| oldest.min(state.visible))
     }
 
-    /// Readers registered now.
+    /// Returns the number of registered readers.
     pub(crate) fn open_count(&self) -> u64 {
         let state = lock(&self.state);
         state.open.values().map(|readers| readers.count).sum()
     }
 
-    /// For how long the oldest open instant has had readers.
+    /// Returns how long the oldest open sequence number has had readers.
     pub(crate) fn oldest_age(&self) -> Duration {
         let state = lock(&self.state);
         let oldest = state.open.values().next();
@@ -92,7 +92,7 @@ pub(crate) struct ReadSequence {
 }
 
 impl ReadSequence {
-    /// The same instant, for a reader who may stay longer.
+    /// Registers another reader at the same sequence number.
     pub(crate) fn again(&self) -> Self {
         let mut state = lock(&self.sequences.state);
         if let Some(readers) = state.open.get_mut(&self.at) {

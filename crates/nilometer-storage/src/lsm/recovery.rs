@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! lock the directory, read the list of trees, remove tree directories it does not name
-//! each tree: check the manifest, open, hi = highest number in its tables
+//! each tree: check the manifest, open, hi = highest sequence number in its tables
 //! read the log (rules in log/replay.rs); for each operation
-//!     unknown keyspace, id never given out -> damage        dropped keyspace -> skip
+//!     unknown keyspace, id never assigned  -> damage        dropped keyspace -> skip
 //!     number <= hi of its tree             -> skip          else insert into the memtable
 //! last number of the log < some hi         -> damage: the log lost its end
 //! begin a new segment, set the counters, start the threads
 //! ```
 //!
-//! Inserting is what takes time, so operations are gathered and inserted by several threads; their
-//! order does not matter, because each carries its number. When memory runs short, trees are flushed
-//! before reading goes on.
+//! Inserting dominates the time, so operations are gathered and inserted by several threads; their order does not
+//! matter because each carries its sequence number. When memory runs short, trees are flushed before more of the log is
+//! read.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -40,32 +40,32 @@ use super::verify::file_checksum;
 use crate::engine::{Keyspace, KeyspaceId};
 use crate::error::{Error, Result};
 
-/// Operations gathered before they are inserted.
+/// Operations to gather before inserting.
 const GATHERED_OPERATIONS_MAX: usize = 256 * 1024;
 
-/// Bytes of payloads gathered before they are inserted.
+/// Bytes of payloads to gather before inserting.
 const GATHERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Threads that insert, at most.
+/// Maximum number of inserting threads.
 const THREADS_MAX: usize = 8;
 
-/// What opening found.
+/// The result of opening a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
     /// Batches read from the log.
     pub batches: u64,
-    /// Operations of them that were not in tables yet.
+    /// Replayed operations not yet flushed.
     pub operations: u64,
-    /// The unreadable end of the log, if it had one.
+    /// The unreadable end of the log, if there was one.
     pub cut: Option<LogCut>,
 }
 
-/// What is told of damage that is passed over.
+/// Receives each damage that is skipped, with its keyspace.
 pub(super) type Report<'a> = dyn FnMut(Option<KeyspaceId>, String) + 'a;
 
-/// Opens as much of the database at `path` as can be read, and changes its files so that the rest is
-/// gone: only ever for a copy. Damage of the list of keyspaces is an error still.
+/// Opens the readable part of the database at `path` and removes the rest from its files, so only ever call it on a
+/// copy. Damage to the list of keyspaces is still an error.
 pub(super) fn open_damaged(
     path: &Path,
     options: LsmOptions,
@@ -85,7 +85,7 @@ pub(super) fn open_damaged(
     let mut end = end.unwrap_or(NO_LOG);
     if let Some(cut) = &end.cut {
         let text = format!(
-            "the log ends in {} bytes of a write that was cut short, in {} at byte {}",
+            "the log ends with a torn write of {} bytes, in {} at byte {}",
             cut.bytes,
             cut.segment.display(),
             cut.offset
@@ -104,8 +104,7 @@ pub(super) fn open_damaged(
     Ok(Core::new(context, log, read_sequences, list, trees))
 }
 
-/// Opens a tree without those of its files that are damaged, if it does not open with them, and an empty
-/// one in its place if even that fails.
+/// Opens a tree; if that fails, without its damaged files; if that fails too, creates an empty tree in its place.
 fn open_damaged_tree(
     context: &TreeContext,
     keyspace: &Keyspace,
@@ -125,17 +124,18 @@ fn open_damaged_tree(
         && let Ok(tree) = Tree::open(context, keyspace.clone())
     {
         for (folder, id, _) in gone {
-            let text = format!("the file {folder}/{id} cannot be read: {error}");
+            let text = format!("cannot read the file {folder}/{id}: {error}");
             report(Some(keyspace.id), text);
         }
         return Ok(tree);
     }
-    let text = format!("nothing of its files can be read, what the log holds is kept: {error}");
+    let text =
+        format!("cannot read any of its files, only the entries in the log are kept: {error}");
     report(Some(keyspace.id), text);
     Tree::create(context, keyspace.clone())
 }
 
-/// Reads a log. If it is damaged, every batch of it that is whole; its files are removed then.
+/// Reads a log. If it is damaged, replays every whole batch and removes its files.
 fn read_damaged_log(
     directory: &Path,
     replayer: &mut Replayer<'_>,
@@ -170,11 +170,11 @@ fn read_damaged_log(
     }
     lost += senseless;
     let lost = match lost {
-        0 => "what is lost cannot be counted".to_owned(),
+        0 => "the number of lost batches is unknown".to_owned(),
         lost => format!("at least {lost} batches are lost"),
     };
     let kept = end.batches - senseless;
-    report(None, format!("{damage}; {lost}, {kept} were read"));
+    report(None, format!("{damage}; {lost}, {kept} are kept"));
     for id in segments {
         let path = segment_path(directory, id);
         fs::remove_file(&path).map_err(|source| Error::io("remove", &path, source))?;
@@ -182,7 +182,7 @@ fn read_damaged_log(
     Ok(Some(end))
 }
 
-/// The end of a log that is not there.
+/// The end of an absent log.
 const NO_LOG: LogEnd = LogEnd {
     segments: Vec::new(),
     next_index: 1,
@@ -234,7 +234,7 @@ pub(super) fn open(path: &Path, options: LsmOptions) -> Result<(Core, Recovery)>
     Ok((core, recovery))
 }
 
-/// Reads the list of trees, or begins one in a new directory.
+/// Reads the list of trees, or creates it in a new directory.
 fn read_list(directory: &Directory) -> Result<TreeList> {
     if let Some(list) = TreeList::read(directory.path())? {
         return Ok(list);
@@ -243,7 +243,7 @@ fn read_list(directory: &Directory) -> Result<TreeList> {
     let mut entries = fs::read_dir(&trees).map_err(|source| Error::io("list", &trees, source))?;
     if entries.next().is_some() || !segment_ids(&directory.log())?.is_empty() {
         let file = directory.path().join("TREES");
-        let expected = "a list beside the trees and the log";
+        let expected = "a list of the trees";
         return Err(Error::corruption(
             "list of keyspaces",
             &file,
@@ -257,7 +257,7 @@ fn read_list(directory: &Directory) -> Result<TreeList> {
     Ok(list)
 }
 
-/// Removes tree directories that the list does not name: of keyspaces dropped, or half created.
+/// Removes tree directories that the list does not name: those of dropped or partially created keyspaces.
 fn remove_unnamed(trees: &Path, list: &TreeList) -> Result<()> {
     let failed = |source| Error::io("list", trees, source);
     for entry in fs::read_dir(trees).map_err(failed)? {
@@ -272,7 +272,7 @@ fn remove_unnamed(trees: &Path, list: &TreeList) -> Result<()> {
     Ok(())
 }
 
-/// Opens every tree of the list, several at a time.
+/// Opens every tree of the list, in parallel.
 fn open_trees(context: &TreeContext, list: &TreeList) -> Result<TreeMap> {
     let threads = parallelism();
     let share = list.keyspaces.len().div_ceil(threads).max(1);
@@ -307,7 +307,7 @@ fn parallelism() -> usize {
     available.min(THREADS_MAX)
 }
 
-/// What the log may not be: missing, or shorter than the trees.
+/// Checks that the log is neither missing nor shorter than the tables.
 fn check_end(end: Option<LogEnd>, trees: &TreeMap, directory: &Path) -> Result<LogEnd> {
     let persisted = trees.values().map(|tree| tree.flushed_through()).max();
     let persisted = persisted.unwrap_or(0);
@@ -315,7 +315,7 @@ fn check_end(end: Option<LogEnd>, trees: &TreeMap, directory: &Path) -> Result<L
         if trees.is_empty() {
             return Ok(NO_LOG);
         }
-        let expected = "at least one segment beside the trees";
+        let expected = "at least one segment";
         return Err(Error::corruption("log", directory, 0, expected, "none"));
     };
     if end.last_sequence < persisted {
@@ -324,8 +324,8 @@ fn check_end(end: Option<LogEnd>, trees: &TreeMap, directory: &Path) -> Result<L
             "log",
             last.map_or(directory, |segment| &segment.path),
             0,
-            format!("batches up to sequence number {persisted}, which tables hold"),
-            format!("an end at {}", end.last_sequence),
+            format!("batches up to sequence number {persisted}, the highest in tables"),
+            format!("the last at {}", end.last_sequence),
         ));
     }
     Ok(end)
@@ -354,7 +354,7 @@ fn start_log(
     Log::start(&context.directory.log(), &context.options, start)
 }
 
-/// One operation on its way into a memtable.
+/// One replayed operation to insert into a memtable.
 struct ReplayedOperation<'a> {
     tree: &'a Arc<Tree>,
     key: Slice,
@@ -362,12 +362,12 @@ struct ReplayedOperation<'a> {
     sequence: u64,
 }
 
-/// Puts batches of the log back into the memtables.
+/// Replays batches of the log into memtables.
 struct Replayer<'a> {
     context: &'a TreeContext,
     trees: &'a TreeMap,
     next_id: u64,
-    /// HighestSequences number in the tables of any tree.
+    /// Highest sequence number in the tables of any tree.
     persisted_max: u64,
     gathered: Vec<ReplayedOperation<'a>>,
     gathered_bytes: usize,
@@ -379,7 +379,7 @@ impl<'a> Replayer<'a> {
     fn new(context: &'a TreeContext, trees: &'a TreeMap, next_id: u64) -> Self {
         let persisted = trees.values().map(|tree| tree.flushed_through()).max();
         let persisted_max = persisted.unwrap_or(0);
-        // Flushing draws numbers for versions; they must not be taken for those of batches.
+        // Flushing draws numbers for versions, which must not collide with those of batches.
         context.sequence.fetch_max(persisted_max + 1);
         Self {
             context,
@@ -393,7 +393,7 @@ impl<'a> Replayer<'a> {
         }
     }
 
-    /// Takes one batch. Operations on what is in tables already, or dropped, are left out.
+    /// Gathers the operations of one batch, except those already in tables or of dropped keyspaces.
     fn batch(&mut self, batch: &LogBatch<'_>) -> Result<()> {
         let mut view = None;
         let mut unknown = None;
@@ -419,8 +419,10 @@ impl<'a> Replayer<'a> {
         });
         let found = match (decoded, unknown) {
             (Some(()), None) => None,
-            (None, _) => Some("bytes that are none".to_owned()),
-            (_, Some(id)) => Some(format!("one on keyspace {id}, which never existed")),
+            (None, _) => Some("other bytes".to_owned()),
+            (_, Some(id)) => Some(format!(
+                "an operation on keyspace {id}, which never existed"
+            )),
         };
         if let Some(found) = found {
             let expected = "operations of a batch";
@@ -441,11 +443,11 @@ impl<'a> Replayer<'a> {
         Ok(())
     }
 
-    /// Inserts what was gathered, and flushes when memory is short.
+    /// Inserts the gathered operations, and flushes if memory is short.
     fn insert_gathered(&mut self) -> Result<()> {
         let mut operations = std::mem::take(&mut self.gathered);
         self.gathered_bytes = 0;
-        // Neighbours share most of the way down a memtable, and then find it in the cache.
+        // Adjacent keys share most of the search path in a memtable, which is then in the processor's cache.
         operations.sort_unstable_by(|a, b| {
             let (left, right) = (a.tree.keyspace.id, b.tree.keyspace.id);
             left.cmp(&right).then_with(|| a.key[..].cmp(&b.key[..]))
@@ -464,7 +466,7 @@ impl<'a> Replayer<'a> {
         let last = self.highest.values().flat_map(|highest| highest.values());
         let last = last.copied().max().unwrap_or(0);
         self.context.sequence.fetch_max(last + 1);
-        // A log under its cap fits, also when nothing of it was flushed: flush only what does not.
+        // A log below its cap fits into memory unflushed, so flush only above that.
         let limit = self.context.options.memory_bytes_max / 2 * 3;
         if memory.load(Ordering::Acquire) < limit {
             return Ok(());

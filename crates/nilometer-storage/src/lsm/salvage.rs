@@ -1,17 +1,15 @@
-//! Reading what can be read of a damaged database.
+//! Reading the undamaged part of a damaged database.
 //!
-//! A [`SalvageEngine`] opens a **copy** of a directory and shows whatever of it is whole: trees without the
-//! files that do not open, the log without its damaged batches, and scans that go on behind
-//! blocks whose checksum is wrong. What is passed over is told in [`SalvageEngine::losses`], each with the
-//! keyspace it belonged to.
+//! A [`SalvageEngine`] opens a **copy** of a directory and shows its readable part: trees without the files that do not
+//! open, the log without its damaged batches, and scans that continue after damaged blocks. [`SalvageEngine::losses`]
+//! lists what was skipped, with its keyspace.
 //!
-//! What was removed and lay under a newer file that is lost may come back: nothing says any more that
-//! it was removed. Batches may be there in part. Whoever copies from here writes a new database, and checks
-//! what belongs together.
+//! Entries whose deletion was in a lost file may reappear. Batches may be partial. The caller copies the entries into a
+//! new database and checks their consistency.
 //!
-//! Behind damage a scan gropes for the next readable key: it steps away from the last key in doubling
-//! strides until a read succeeds, and then closes in on the first one that does. Between two damaged places
-//! that one stride passes over, something readable may be missed; the loss then names the whole gap.
+//! After damage a scan searches for the next readable key: it steps away from the last key in doubling strides until a
+//! read succeeds, then bisects for the first readable one. If a stride skips readable entries between two damaged
+//! places, they are missed; the loss then names the whole gap.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -27,42 +25,42 @@ use crate::engine::{
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
-/// Losses that are kept; a directory with more of them is told of as such.
+/// Maximum number of losses recorded.
 const LOSSES_MAX: usize = 10_000;
 
-/// Bytes of a key that steps are counted in; what follows them counts as zeros.
+/// Bytes of a key that strides are counted in; the following bytes count as zeros.
 const STEP_BYTES: usize = 16;
 
-/// Something that could not be read.
+/// Something that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Where it belonged; none for the log.
+    /// Its keyspace; `None` for the log.
     pub keyspace: Option<KeyspaceId>,
-    /// What it was, for a person.
+    /// A description for people.
     pub what: String,
-    /// For damage that a scan passed over: where.
+    /// The gap, if a scan skipped the damage.
     pub gap: Option<Gap>,
 }
 
-/// Where a scan went on behind damage.
+/// The keys around damage that a scan skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
-    /// The last key that was read.
+    /// The last key read before the damage.
     pub before: Option<Vec<u8>>,
-    /// The next one that was.
+    /// The first key read after it.
     pub behind: Option<Vec<u8>>,
 }
 
 type Losses = Arc<Mutex<Vec<Loss>>>;
 
-/// A damaged database, as far as it can be read. See the module head.
+/// The readable part of a damaged database. See the module head.
 pub struct SalvageEngine {
     inner: Arc<LsmEngine>,
     losses: Losses,
 }
 
 impl SalvageEngine {
-    /// Opens the copy at `path`. Its files are changed; nothing may need them afterwards.
+    /// Opens the copy at `path`. Changes its files.
     pub fn open(path: impl AsRef<Path>, options: LsmOptions) -> Result<Self> {
         let losses = Losses::default();
         let core = recovery::open_damaged(
@@ -79,7 +77,7 @@ impl SalvageEngine {
                 );
             },
         )?;
-        // Without threads: nothing is flushed or merged, so nothing stumbles over damage by itself.
+        // Without threads: nothing is flushed or merged, so no background task hits the damage.
         let inner = LsmEngine {
             core: Arc::new(core),
             recovery: Recovery::default(),
@@ -91,7 +89,7 @@ impl SalvageEngine {
         })
     }
 
-    /// What was passed over until now.
+    /// Returns the losses found so far.
     pub fn losses(&self) -> Vec<Loss> {
         lock(&self.losses).clone()
     }
@@ -161,7 +159,7 @@ impl Engine for SalvageEngine {
     }
 }
 
-/// A view in which what cannot be read is not there.
+/// A snapshot in which unreadable entries are absent.
 struct SalvageSnapshot {
     engine: Arc<LsmEngine>,
     losses: Losses,
@@ -183,7 +181,7 @@ impl Snapshot for SalvageSnapshot {
         direction: Direction,
     ) -> Result<Scan> {
         if direction == Direction::Backward {
-            // Copying reads forward; whatever reads backward looks for one thing, and may not find it.
+            // Copying reads forward. A backward scan ends at the damage.
             return self
                 .engine
                 .snapshot()?
@@ -201,14 +199,14 @@ impl Snapshot for SalvageSnapshot {
     }
 }
 
-/// A scan that goes on behind damage.
+/// A scan that continues after damage.
 struct SalvageScan {
     engine: Arc<LsmEngine>,
     losses: Losses,
     keyspace: KeyspaceId,
-    /// What is being read.
+    /// The open scan.
     scan: Option<Scan>,
-    /// Where to read next if nothing is being read; none at the end.
+    /// Where to continue if no scan is open; `None` at the end.
     next: Option<Vec<u8>>,
     end: Option<Vec<u8>>,
     last: Option<Vec<u8>>,
@@ -225,7 +223,7 @@ impl SalvageScan {
         )
     }
 
-    /// Where the first entry at or behind `start` lies, if that can be told.
+    /// Returns the key of the first entry at or after `start`. Fails if it is unreadable.
     fn probe(&self, start: &[u8]) -> Result<Option<Vec<u8>>> {
         match self.open(start)?.next() {
             None => Ok(None),
@@ -233,7 +231,7 @@ impl SalvageScan {
         }
     }
 
-    /// Notes the gap behind `from` and finds where to go on.
+    /// Finds the next readable key after `from` and records the gap.
     fn pass_over(&mut self, from: &[u8], error: &Error) {
         let base = number_of(from);
         let (mut unreadable, mut readable) = (0u128, None);
@@ -278,7 +276,7 @@ impl SalvageScan {
     }
 }
 
-/// The first bytes of a key as a number.
+/// Returns the first bytes of a key as a number.
 fn number_of(key: &[u8]) -> u128 {
     let mut bytes = [0; STEP_BYTES];
     for (to, from) in bytes.iter_mut().zip(key) {

@@ -1,13 +1,13 @@
 //! The checksum on separated values.
 //!
-//! A value kept apart from its key travels alone: through files of values, their merging, and the
-//! block cache. So it carries eight bytes of its own,
+//! A separated value passes through files of values, merges and the block cache without its key. So it carries a
+//! checksum of eight bytes,
 //!
 //! ```text
 //! value, xxh3-64 of value seeded with (xxh3-64 of key seeded with the keyspace id)
 //! ```
 //!
-//! which tell a damaged value, and also the wrong value for a key.
+//! which detects a damaged value and a value stored under another key.
 
 use std::path::Path;
 
@@ -19,12 +19,12 @@ use crate::error::{Error, Result};
 /// Bytes added to a separated value.
 pub(crate) const CHECKSUM_BYTES: usize = 8;
 
-/// The bytes to store behind `value`.
+/// Returns the checksum to store after `value`.
 pub(crate) fn seal(keyspace: u64, key: &[u8], value: &[u8]) -> [u8; CHECKSUM_BYTES] {
     checksum(value, checksum(key, keyspace)).to_le_bytes()
 }
 
-/// What is stored for a key of `tree`, checked and without its seal.
+/// Checks the stored value of a key of `tree` and returns it without its checksum.
 pub(crate) fn unseal(tree: &Tree, key: &[u8], stored: Bytes) -> Result<Bytes> {
     if !tree.keyspace.options.separate_values {
         return Ok(stored);
@@ -42,8 +42,11 @@ fn open(path: &Path, keyspace: u64, key: &[u8], stored: Bytes) -> Result<Bytes> 
         "separated value",
         path,
         0,
-        format!("a value whose checksum fits the key {}", key.escape_ascii()),
-        format!("{} bytes whose checksum does not", stored.len()),
+        format!(
+            "a value with a checksum that matches the key {}",
+            key.escape_ascii()
+        ),
+        format!("{} bytes with another checksum", stored.len()),
     ))
 }
 
@@ -52,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seal_fits_one_value_of_one_key() {
+    fn a_checksum_matches_one_value_of_one_key() {
         let path = Path::new("t");
         let mut stored = b"value".to_vec();
         stored.extend(seal(3, b"k", b"value"));

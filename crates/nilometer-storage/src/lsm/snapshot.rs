@@ -1,4 +1,4 @@
-//! Reading: a set of trees and an sequence.
+//! Snapshots and scans: a set of trees and a read sequence.
 
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::bytes::Bytes;
 use crate::engine::{Direction, KeyspaceId, Scan, Snapshot};
 use crate::error::{Error, Result};
 
-/// A view of the engine. While it lives, no tree forgets versions made since; keep it short.
+/// A snapshot of the engine. While it lives, trees keep all versions installed since it was taken, so keep it short.
 pub(super) struct LsmSnapshot {
     pub(super) trees: Arc<TreeMap>,
     pub(super) sequence: ReadSequence,
@@ -57,7 +57,7 @@ impl Snapshot for LsmSnapshot {
             return Ok(Box::new(std::iter::empty()));
         }
         let at = self.sequence.at;
-        // Before the tree is looked at: what leaves a write_buffer is in the tree by then.
+        // Order matters: entries that leave a write buffer are in the tree before they leave.
         let write_buffers = tree.write_buffers_for(at);
         let entries = fenced(&tree.path, "read", || {
             Ok(match end {
@@ -85,20 +85,20 @@ impl Snapshot for LsmSnapshot {
         }))
     }
 
-    /// The number of the last batch that changed the tree, if that is one the snapshot shows: a batch is noted
-    /// before it is published, so none between the two can be missing.
+    /// Returns the sequence number of the last batch applied to the tree, if the snapshot shows it. A batch is noted
+    /// before it is published, so no batch between the two can be missing.
     fn version(&self, keyspace: KeyspaceId) -> Option<u64> {
         let applied = self.trees.get(&keyspace)?.applied_through();
         (applied < self.sequence.at).then_some(applied)
     }
 }
 
-/// An open scan. It holds the version of the tree it reads, so it needs no sequence of its own.
+/// An open scan. It holds the version of the tree it reads, so it needs no read sequence.
 struct LsmScan {
     entries: Box<dyn DoubleEndedIterator<Item = IterGuardImpl> + Send>,
     direction: Direction,
     finished: bool,
-    /// Last, so that it is dropped last: see `Tree::drop`.
+    /// Must be the last field, so that it is dropped last: see `Tree::drop`.
     tree: Arc<Tree>,
 }
 
@@ -126,16 +126,16 @@ impl Iterator for LsmScan {
             }
             Err(error) => Err(error),
         };
-        // After damage the position is not known: go no further.
+        // After damage the position is unknown, so the scan ends.
         self.finished = entry.is_err();
         Some(entry)
     }
 }
 
-/// An open scan of a short-lived keyspace: of keys in several places the newest one counts. Unlike the tree, write_buffers let
-/// go of what no open sequence needs.
+/// An open scan of a short-lived keyspace. Of several entries for one key the newest counts. Unlike trees, write
+/// buffers release entries that no open read sequence needs, so the scan holds one.
 struct BufferedScan {
-    /// The newest first.
+    /// Newest first.
     write_buffers: Vec<WriteBufferScan>,
     tables: Peekable<LsmScan>,
     direction: Direction,
@@ -143,7 +143,7 @@ struct BufferedScan {
 }
 
 impl BufferedScan {
-    /// The key that comes next, of whichever it is; `Err` for damage.
+    /// Returns the next key of all sources; `Err` for damage.
     fn next_key(&mut self) -> std::result::Result<Option<Slice>, ()> {
         let mut best: Option<Slice> = None;
         let backward = self.direction == Direction::Backward;

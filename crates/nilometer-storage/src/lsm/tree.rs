@@ -1,15 +1,15 @@
-//! One keyspace: a tree of `lsm-tree` and what the engine has to know beside it.
+//! One keyspace: a tree of `lsm-tree` and the engine's state for it.
 //!
-//! Sequence rules this module and its callers keep (each broken one gives wrong reads):
+//! Rules for sequence numbers that this module and its callers keep. Breaking one gives wrong reads:
 //!
 //! 1. The tree gets a *dummy* as its visible counter; see [`super::read_sequences`].
-//! 2. Its memtable is rotated only under the log lock and the apply lock together, so that no batch
-//!    stands between "number drawn" and "inserted". [`Tree::rotate`] takes both guards to prove it.
-//! 3. One key occurs once per sequence number; batches are deduplicated before.
+//! 2. Its memtable is rotated only under the log lock and the apply lock together, so that no batch is between
+//!    "number drawn" and "inserted". [`Tree::rotate`] takes both guards to prove it.
+//! 3. One key occurs once per sequence number; batches are deduplicated first.
 //! 4. Every watermark passed down comes from [`ReadSequences::watermark`](super::read_sequences::ReadSequences).
 //!
-//! Calls into the tree are fenced: what it cannot read becomes [`Error::Corruption`], and a panic
-//! inside it (it asserts on some damage) does too.
+//! Calls into the tree are fenced: read failures become [`Error::Corruption`], and so do panics (the tree asserts on
+//! some damage).
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,14 +35,15 @@ use crate::engine::Keyspace;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
-/// Entries of a block between two that are written with their whole key. Whoever looks for one entry reads on from the one in
-/// write_buffer: with the library's 16 that was most of finding a bucket by its series among a million.
+/// Entries of a block from one whole key to the next; the entries between store only how they differ. A point read
+/// scans this many entries. With the library's 16, the scan took most of the time of finding a bucket by its series
+/// among a million.
 const RESTART_INTERVAL: u8 = 4;
 
-/// A watermark above every number: for recovery, when there are no readers.
+/// A watermark above every sequence number: for recovery, when there are no readers.
 pub(crate) const NO_READERS: u64 = 0x7fff_ffff_ffff_ffff;
 
-/// What all trees of one engine share.
+/// State shared by all trees of one engine.
 pub(crate) struct TreeContext {
     pub(crate) directory: Directory,
     pub(crate) options: LsmOptions,
@@ -51,7 +52,7 @@ pub(crate) struct TreeContext {
     pub(crate) descriptors: Arc<DescriptorTable>,
     /// Bytes in all memtables.
     pub(crate) memory: Arc<AtomicU64>,
-    /// What is asked of the disk.
+    /// File system calls in flight.
     pub(crate) pending_io: Arc<PendingIo>,
 }
 
@@ -64,24 +65,24 @@ pub(crate) struct Tree {
     pub(crate) flushing: Mutex<()>,
     /// One round of compaction at a time.
     pub(crate) compacting: Mutex<()>,
-    /// HighestSequences sequence number inserted.
+    /// Highest sequence number inserted.
     applied_through: AtomicU64,
     /// Every number up to this one is in tables.
     flushed_through: AtomicU64,
-    /// Rotated memtables: first those not yet in tables, then kept until no version names them, so
-    /// that the last reference, and the work of freeing, is never under the tree's lock.
+    /// Rotated memtables. Once in tables, each is kept until no version refers to it, so that it is never freed under
+    /// the tree's lock.
     memtables: Mutex<Memtables>,
-    /// What takes the batches of a short-lived keyspace; its memtable only gets what is on its way into tables.
+    /// Write buffers of a short-lived keyspace. Its memtable only receives entries that are being flushed.
     write_buffers: Option<Mutex<WriteBuffers>>,
     sealed_count: AtomicUsize,
     l0_runs: AtomicUsize,
     dropped: AtomicBool,
-    /// Whether a failed step may have left files; see [`super::orphaned_files`].
+    /// True if a failed step may have left files; see [`super::orphaned_files`].
     pub(super) orphaned_files: AtomicBool,
     memory: Arc<AtomicU64>,
-    /// Open files of all trees.
+    /// The open files of all trees.
     descriptors: Arc<DescriptorTable>,
-    /// Last: the directory stays locked while the tree can still touch files.
+    /// Must be the last field: the directory stays locked while the tree may touch files.
     _lock: Option<DirectoryLock>,
 }
 
@@ -92,12 +93,12 @@ struct Memtables {
 }
 
 impl Tree {
-    /// Makes the files of a new keyspace, durable when this returns.
+    /// Creates the files of a new keyspace. They are durable when this returns.
     pub(crate) fn create(context: &TreeContext, keyspace: Keyspace) -> Result<Self> {
         let trees = context.directory.trees();
         let path = directory::tree_path(&trees, keyspace.id.0);
         if path.exists() {
-            // A creation that failed earlier: the id was never given out.
+            // Left by a creation that failed; the id was never assigned.
             fs::remove_dir_all(&path).map_err(|source| Error::io("remove", &path, source))?;
         }
         let tree = Self::open_unchecked(context, keyspace, path)?;
@@ -105,7 +106,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Opens the files of a keyspace that exists.
+    /// Opens the files of an existing keyspace.
     pub(crate) fn open(context: &TreeContext, keyspace: Keyspace) -> Result<Self> {
         let path = directory::tree_path(&context.directory.trees(), keyspace.id.0);
         orphaned_files::remove_unrenamed(&path);
@@ -153,22 +154,22 @@ impl Tree {
         Ok(tree)
     }
 
-    /// True once its keyspace was dropped.
+    /// True once the keyspace is dropped.
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
     }
 
-    /// Lets the files go with the last reference.
+    /// Marks the keyspace as dropped. The last reference removes its files.
     pub(crate) fn mark_dropped(&self) {
         self.dropped.store(true, Ordering::Release);
     }
 
-    /// Notes that a batch was inserted.
+    /// Records that a batch was inserted.
     pub(crate) fn note_applied(&self, sequence: u64) {
         self.applied_through.fetch_max(sequence, Ordering::AcqRel);
     }
 
-    /// The highest number inserted.
+    /// Returns the highest sequence number inserted.
     pub(crate) fn applied_through(&self) -> u64 {
         self.applied_through.load(Ordering::Acquire)
     }
@@ -183,8 +184,8 @@ impl Tree {
         self.flushed_through.fetch_max(through, Ordering::AcqRel);
     }
 
-    /// Seals the active memtable. Returns the highest number that is then in tables or sealed, and
-    /// whether anything is sealed.
+    /// Seals the active memtable. Returns the highest sequence number that is sealed or in tables, and whether anything
+    /// is sealed.
     ///
     /// Takes both guards: see rule 2 in the module head.
     pub(crate) fn rotate(
@@ -211,7 +212,7 @@ impl Tree {
         count
     }
 
-    /// Writes what is sealed into tables. The caller holds [`Tree::flushing`].
+    /// Flushes sealed memtables and write buffers into tables. The caller holds [`Tree::flushing`].
     pub(crate) fn flush_sealed(&self, context: &TreeContext, watermark: u64) -> Result<()> {
         let Some(write_buffers) = &self.write_buffers else {
             return self.flush_memtables(watermark);
@@ -222,10 +223,11 @@ impl Tree {
         Ok(())
     }
 
-    /// Fills a memtable with what is left of the sealed write_buffers, and seals it. It is one, however large: tables with a part
-    /// of the batches below a number would make recovery pass over the others.
+    /// Moves the entries of sealed write buffers into a memtable and seals it. It must be one memtable, however large:
+    /// recovery skips every batch up to the highest sequence number in tables, so tables must not hold a part of those
+    /// batches.
     ///
-    /// No batch goes into that memtable, so that none can stand between its number and its insertion.
+    /// No batch is inserted into that memtable, so rule 2 holds.
     fn write_buffers_out(&self, write_buffers: &Mutex<WriteBuffers>, watermark: u64) {
         let memtable = self.inner.active_memtable();
         let mut added = 0;
@@ -251,7 +253,7 @@ impl Tree {
             self.inner.flush(&guard, watermark)
         })?;
         if self.keyspace.options.separate_values {
-            // The tree syncs each file of values, but not the directory that names it.
+            // The tree syncs each file of values, but not its directory.
             directory::sync(&self.path.join("blobs"))?;
         }
         let mut memtables = lock(&self.memtables);
@@ -265,7 +267,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Lets versions go that no reader at or above `watermark` needs. True when none is left over.
+    /// Drops versions that no reader at or above `watermark` needs. True if none remains for older readers.
     pub(crate) fn tidy(&self, watermark: u64) -> Result<bool> {
         let left = fenced(&self.path, "tidy", || {
             let mut history = self.inner.get_version_history_lock();
@@ -286,23 +288,23 @@ impl Tree {
         Ok(left == 0 && !fronts_left)
     }
 
-    /// Recounts the runs of level 0.
+    /// Counts the runs of level 0.
     pub(crate) fn count_l0(&self) {
         let runs = self.inner.l0_run_count();
         self.l0_runs.store(runs, Ordering::Release);
     }
 
-    /// Runs of level 0, as last counted.
+    /// Returns the runs of level 0, as last counted.
     pub(crate) fn l0_runs(&self) -> usize {
         self.l0_runs.load(Ordering::Acquire)
     }
 
-    /// Memtables that wait to be written, as last counted.
+    /// Returns the sealed memtables, as last counted.
     pub(crate) fn sealed_count(&self) -> usize {
         self.sealed_count.load(Ordering::Acquire)
     }
 
-    /// Bytes in its memtables that are not in tables.
+    /// Returns the bytes in memory that are not in tables.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let sealed = &lock(&self.memtables).sealed;
         let sealed: u64 = sealed.iter().map(|memtable| memtable.size()).sum();
@@ -315,29 +317,29 @@ impl Tree {
             .map_or((0, 0), |f| lock(f).size())
     }
 
-    /// About how many entries it has, deleted ones that are not gone yet among them.
+    /// Estimates the number of entries, deleted ones that are not yet dropped included.
     pub(crate) fn entries_estimate(&self) -> u64 {
         (self.inner.approximate_len() + self.buffered_size().1) as u64
     }
 
-    /// True if entries are let go of one by one, and not with their memtable.
+    /// True if entries are freed one by one, not with their memtable.
     pub(crate) fn releases_entries_singly(&self) -> bool {
         self.write_buffers.is_some()
     }
 
-    /// What takes batches in place of the memtable, if anything does.
+    /// Returns the write buffer that takes batches in place of the memtable, if there is one.
     pub(crate) fn active_write_buffer(&self) -> Option<Arc<WriteBuffer>> {
         let write_buffers = self.write_buffers.as_ref()?;
         Some(Arc::clone(lock(write_buffers).active()))
     }
 
-    /// The write_buffers a reader at `at` looks at before the tree, the newest first.
+    /// Returns the write buffers that a reader at `at` searches before the tree, newest first.
     pub(crate) fn write_buffers_for(&self, at: u64) -> Vec<Arc<WriteBuffer>> {
         let write_buffers = self.write_buffers.as_ref();
         write_buffers.map_or_else(Vec::new, |write_buffers| lock(write_buffers).for_reader(at))
     }
 
-    /// Bytes of memtables kept only for older readers.
+    /// Returns the bytes of memtables and write buffers kept only for older readers.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         let flushed = &lock(&self.memtables).flushed;
         let memtables: u64 = flushed.iter().map(|memtable| memtable.size()).sum();
@@ -348,7 +350,7 @@ impl Tree {
         memtables + write_buffers
     }
 
-    /// Bytes of its files.
+    /// Returns the bytes of its files.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let folders = [
             self.path.clone(),
@@ -358,8 +360,8 @@ impl Tree {
         folders.iter().map(|folder| files_bytes(folder)).sum()
     }
 
-    /// Takes its files out of the table of open ones, which would hold them, and their room on disk, until others
-    /// need the places.
+    /// Removes its files from the descriptor table, which would otherwise keep them open, and their space allocated,
+    /// until other files need the slots.
     fn close_files(&self) {
         let version = self.inner.current_version();
         let tree = self.inner.id();
@@ -373,8 +375,7 @@ impl Tree {
         }
     }
 
-    /// After a failed flush or compaction: whether the tree on disk is the tree in memory, so that
-    /// the step may be tried again.
+    /// True if the tree on disk is the tree in memory, so that a failed flush or compaction may be retried.
     pub(crate) fn is_consistent(&self) -> bool {
         manifest::current_id(&self.path) == Some(self.inner.current_version().id())
     }
@@ -384,14 +385,14 @@ impl Drop for Tree {
     fn drop(&mut self) {
         self.memory.fetch_sub(self.memory_bytes(), Ordering::AcqRel);
         if self.is_dropped() {
-            // Nobody names the directory any more; what fails to go now goes at the next opening.
+            // The list of trees no longer names the directory; the next opening removes what remains.
             let _ = fs::remove_dir_all(&self.path);
             self.close_files();
         }
     }
 }
 
-/// Bytes of the files in a directory; files that vanish meanwhile count nothing.
+/// Returns the bytes of the files in a directory. Files that vanish meanwhile count as 0.
 pub(crate) fn files_bytes(directory: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else {
         return 0;
@@ -403,7 +404,7 @@ pub(crate) fn files_bytes(directory: &Path) -> u64 {
     sizes.sum()
 }
 
-/// Runs a call into the tree and names what goes wrong in it.
+/// Runs a call into the tree and converts its errors and panics.
 pub(crate) fn fenced<T>(
     path: &Path,
     operation: &'static str,
@@ -420,7 +421,7 @@ pub(crate) fn fenced<T>(
     }
 }
 
-/// The words of a panic.
+/// Returns the message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic
         .downcast_ref::<String>()
@@ -433,7 +434,7 @@ fn explain(path: &Path, operation: &'static str, error: lsm_tree::Error) -> Erro
     use std::io::ErrorKind;
     match error {
         lsm_tree::Error::Io(source) => match source.kind() {
-            // The last is what seeking before the start of a file that was cut short gives.
+            // InvalidInput results from seeking before the start of a truncated file.
             ErrorKind::UnexpectedEof
             | ErrorKind::NotFound
             | ErrorKind::InvalidData

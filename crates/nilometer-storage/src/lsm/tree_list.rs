@@ -1,4 +1,4 @@
-//! `TREES`: which keyspaces there are.
+//! `TREES`: the list of keyspaces.
 //!
 //! ```text
 //! "NILOTRE1", next id u64, number of keyspaces u64,
@@ -6,9 +6,9 @@
 //! checksum u64 of everything before it                                       (little-endian)
 //! ```
 //!
-//! The file is replaced whole. It names a keyspace before the log may, and stops naming it before
-//! its files are removed; ids are never given twice. So at a start, a directory of `trees/` without
-//! a name is a leftover, and an id in the log that is neither named nor below `next_id` is damage.
+//! The file is replaced as a whole. It names a keyspace before the log may, and stops naming it before its files are
+//! removed; ids are never reused. So at startup a directory of `trees/` that is not named is orphaned, and an id in the
+//! log that is neither named nor below `next_id` is damage.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,7 @@ impl Default for TreeList {
 }
 
 impl TreeList {
-    /// Reads the list of the database at `path`; `None` when it has none.
+    /// Reads the list of the database at `path`. Returns `None` if the file is absent.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>> {
         let file = path.join(FILE);
         let bytes = match fs::read(&file) {
@@ -54,13 +54,13 @@ impl TreeList {
                 "list of keyspaces",
                 &file,
                 0,
-                "a list whose checksum fits",
-                format!("{} bytes that are none", bytes.len()),
+                "a list with a matching checksum",
+                format!("{} bytes that are not a list", bytes.len()),
             )),
         }
     }
 
-    /// Replaces the list of the database at `path`.
+    /// Writes the list of the database at `path`.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         write_atomically(path, FILE, &self.encode())
     }

@@ -1,12 +1,11 @@
-//! Reading every stored byte and comparing it with its checksum.
+//! Scrubbing: reads every stored byte and compares it with its checksum.
 //!
-//! Normal reads check the blocks they touch, and opening does not touch data at all. This goes over
-//! the files themselves, past every cache:
+//! Normal reads check only the blocks they touch, and opening reads no data. A scrub reads the files themselves,
+//! bypassing all caches:
 //!
-//! - each manifest, and each file of tables and separated values against the checksum that the
-//!   manifest has for the whole file;
-//! - every entry of every tree, for what only its own checksum can tell;
-//! - every segment of the log up to where it is durable.
+//! - each manifest, and each file of tables and separated values against the whole-file checksum in the manifest;
+//! - every entry of every tree, for its own checksum;
+//! - every segment of the log up to its durable end.
 
 use std::fs::File;
 use std::io::Read;
@@ -24,7 +23,7 @@ use crate::engine::{Direction, Snapshot};
 use crate::error::{Error, Result};
 
 impl Core {
-    /// Reads everything; the first damage found is the error.
+    /// Reads everything. The first damage found is the error.
     pub(crate) fn verify(&self) -> Result<()> {
         self.health.check_open()?;
         for tree in self.trees().values() {
@@ -49,7 +48,7 @@ impl Core {
                         entry?;
                     }
                 }
-                // Dropped meanwhile.
+                // The keyspace was dropped meanwhile.
                 Err(Error::UnknownKeyspace { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -70,7 +69,7 @@ impl Core {
 
 /// Compares the files of a tree with the checksums in its manifest.
 fn verify_files(tree: &Tree) -> Result<()> {
-    // The version keeps its files from being removed while they are read.
+    // The version keeps its files while they are read.
     let (version, listed) = {
         let history = tree.inner.get_version_history_lock();
         let version = history.latest_version();
@@ -94,7 +93,7 @@ fn verify_files(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// The xxh3-128 of a whole file.
+/// Returns the xxh3-128 of a whole file.
 pub(crate) fn file_checksum(path: &Path) -> Result<u128> {
     let mut file = match File::open(path) {
         Ok(file) => file,

@@ -1,20 +1,21 @@
-//! What stands in buffer of the memtable of a short-lived keyspace.
+//! The write buffer in front of the memtable of a short-lived keyspace.
 //!
-//! An entry of such a keyspace is put once, read a few times with its neighbours, and deleted soon. In a memtable that
-//! costs two searches among all entries there are, and a place in tables for the entry and for its deletion, which
-//! nobody reads any more by then. Here entries whose keys begin alike lie in one vector, in the order of their keys,
-//! and one that is deleted before it was written out leaves nothing end_of.
+//! An entry of such a keyspace is put once, read a few times together with its neighbours, and deleted soon. In a
+//! memtable it costs two searches among all entries, and the flush writes the entry and its deletion although nothing
+//! reads them any more. Here entries whose keys share a prefix lie in one vector, ordered by key, and an entry that is
+//! deleted before a flush leaves nothing behind.
 //!
 //! ```text
-//! first 12 bytes of the key ─► [ key, value, put_at, deleted_at ] [ … ] …      ordered; a reader at instant s sees
-//!                                                                       put_at < s <= deleted_at
-//! commit            puts add entries, deletions set `deleted_at`; of an entry that is not here they leave a mark
-//! forget            entries go whose end no reader stands before
-//! flush             the active buffer is sealed, another begun; what lives of it goes through the memtable into tables
+//! first 12 bytes of the key ─► [ key, value, put_at, deleted_at ] [ … ] …      ordered by key;
+//!                              a reader at sequence number s sees put_at < s <= deleted_at
+//!
+//! commit            puts add entries, deletions set `deleted_at`, or leave a mark if the entry is not here
+//! release_deleted   drops deleted entries that no reader can see
+//! flush             seals the active buffer; its live entries go through the memtable into tables
 //! ```
 //!
-//! [`WriteBuffers`] keeps the sealed ones for readers who stand at an instant before those tables: a tree shows each reader its
-//! state at the reader's instant. What a crash takes put_at here is in the log, and is read back into the memtable.
+//! [`WriteBuffers`] keeps sealed buffers for readers older than the tables written from them. After a crash the log
+//! restores the entries, into the memtable.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -26,7 +27,7 @@ use lsm_tree::Slice;
 use crate::engine::Direction;
 use crate::lock::{lock, read, write};
 
-/// Bytes at the beginning of a key by which entries are grouped: those of an object id.
+/// Bytes of the key prefix that groups entries: the length of an object id.
 const PREFIX_BYTES: usize = 12;
 
 /// Memory of an entry besides its key and its value.
@@ -35,10 +36,10 @@ const ENTRY_BYTES: u64 = size_of::<VersionedEntry>() as u64 + 16;
 /// Memory of a group besides its entries.
 const GROUP_OVERHEAD_BYTES: u64 = 64;
 
-/// Entries that a scan takes at a time, and then as many as belong to the same group.
+/// Entries that a scan copies at a time, rounded up to whole groups.
 const CHUNK_ENTRIES: usize = 64;
 
-/// The first bytes of a key, filled up with zeros: in the order of the keys.
+/// The prefix of a key, padded with zeros. Prefixes order as their keys do.
 type Prefix = u128;
 
 fn prefix_of(key: &[u8]) -> Prefix {
@@ -49,14 +50,14 @@ fn prefix_of(key: &[u8]) -> Prefix {
     u128::from_be_bytes(name)
 }
 
-/// An entry, or the mark that one is deleted which is not here.
+/// An entry, or a mark: the deletion of an entry that is not in this buffer.
 struct VersionedEntry {
     key: Slice,
-    /// None for a mark.
+    /// `None` for a mark.
     value: Option<Slice>,
-    /// The number of the batch that put it.
+    /// Sequence number of the batch that put it.
     put_at: u64,
-    /// The number of the batch that deleted it; of none, the highest there is.
+    /// Sequence number of the batch that deleted it; `u64::MAX` if none did.
     deleted_at: u64,
 }
 
@@ -66,23 +67,23 @@ impl VersionedEntry {
         (self.key.len() + value) as u64 + ENTRY_BYTES
     }
 
-    /// True if it is an entry that was deleted before `watermark`: nobody needs it.
+    /// True if this is an entry deleted before `watermark`, so that no reader sees it.
     fn is_obsolete(&self, watermark: u64) -> bool {
         self.value.is_some() && self.deleted_at < watermark
     }
 
-    /// What a reader at `at` sees of it, if it was there by then.
+    /// Returns the value for a reader at `at`, if it is not deleted at `at`. The caller has checked `put_at`.
     fn visible_at(&self, at: u64) -> Option<&Slice> {
         self.value.as_ref().filter(|_| self.deleted_at >= at)
     }
 }
 
-/// Entries whose keys begin alike, by key, those of one key in the order they were put.
+/// Entries with the same prefix, ordered by key, and by `put_at` for one key.
 #[derive(Default)]
 struct PrefixGroup(Vec<VersionedEntry>);
 
 impl PrefixGroup {
-    /// Where the entries of `key` end, or would stand.
+    /// Returns the position after the entries of `key`.
     fn end_of(&self, key: &[u8]) -> usize {
         match self.0.last() {
             Some(last) if last.key[..] > *key => {
@@ -92,20 +93,20 @@ impl PrefixGroup {
         }
     }
 
-    /// The last entry of `key`.
-    fn last_mut(&mut self, key: &[u8], end_of: usize) -> Option<&mut VersionedEntry> {
-        let entry = self.0.get_mut(end_of.checked_sub(1)?)?;
+    /// Returns the last entry of `key`, if there is one before position `end`.
+    fn last_mut(&mut self, key: &[u8], end: usize) -> Option<&mut VersionedEntry> {
+        let entry = self.0.get_mut(end.checked_sub(1)?)?;
         (entry.key[..] == *key).then_some(entry)
     }
 
-    /// Takes one operation; returns the bytes it added, and whether it ended an entry.
+    /// Applies one operation. Returns the bytes it added and whether it deleted an entry.
     fn apply(&mut self, key: Slice, value: Option<Slice>, sequence: u64) -> (u64, bool) {
-        let end_of = self.end_of(&key);
-        let known = self.last_mut(&key, end_of);
-        let ends = known.is_some_and(|known| {
-            let lives = known.value.is_some() && known.deleted_at == u64::MAX;
+        let end = self.end_of(&key);
+        let last = self.last_mut(&key, end);
+        let ends = last.is_some_and(|last| {
+            let lives = last.value.is_some() && last.deleted_at == u64::MAX;
             if lives {
-                known.deleted_at = sequence;
+                last.deleted_at = sequence;
             }
             lives
         });
@@ -120,22 +121,22 @@ impl PrefixGroup {
         };
         let bytes = entry.bytes();
         if self.0.is_empty() {
-            // Of a million buckets most have one entry.
+            // Most groups have one entry.
             self.0.reserve_exact(1);
         }
-        self.0.insert(end_of, entry);
+        self.0.insert(end, entry);
         (bytes, ends)
     }
 
-    /// Reads the beginning of every value. Taking a value is_waiting who has it, and waits for its memory each time; read like
-    /// this, the processor waits for all of them at once.
+    /// Reads the first byte of every value. Cloning a value touches its reference count, a cache miss each time;
+    /// reading all of them first lets the misses overlap.
     fn touch_values(&self) {
         let first = |entry: &VersionedEntry| entry.value.as_ref()?.first().copied();
         let read = self.0.iter().filter_map(first);
         std::hint::black_box(read.fold(0, |all, byte| all ^ byte));
     }
 
-    /// What a reader at `at` sees: keys with their values, or without where they are deleted.
+    /// Iterates over the keys visible at `at`, with their values, or `None` for deleted ones.
     fn visible(&self, at: u64) -> impl DoubleEndedIterator<Item = (&Slice, Option<&Slice>)> {
         let keys = self.0.chunk_by(|a, b| a.key == b.key);
         keys.filter_map(move |entries| {
@@ -145,28 +146,28 @@ impl PrefixGroup {
     }
 }
 
-/// One buffer. Batches are applied by one thread at a time, the one that has the apply lock.
+/// One buffer. The thread that holds the apply lock inserts batches.
 #[derive(Default)]
 pub(crate) struct WriteBuffer {
     groups: RwLock<BTreeMap<Prefix, PrefixGroup>>,
-    /// Groups in which entries ended, with the number of the batch that ended them.
+    /// Groups with deleted entries, and the sequence number of the deletion, oldest first.
     ended: Mutex<VecDeque<(u64, Prefix)>>,
     bytes: AtomicU64,
     entries: AtomicUsize,
 }
 
 impl WriteBuffer {
-    /// Bytes of its entries.
+    /// Returns the bytes of its entries.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// Entries, deleted ones that are not gone yet among them.
+    /// Returns the number of entries, deleted ones that are not yet released included.
     pub(crate) fn entries(&self) -> usize {
         self.entries.load(Ordering::Acquire)
     }
 
-    /// Applies the operations of a batch, in the order of their keys; returns the bytes they added.
+    /// Applies the operations of a batch, which are ordered by key. Returns the bytes they added.
     pub(crate) fn apply(&self, operations: Vec<(Slice, Option<Slice>)>, sequence: u64) -> u64 {
         let mut ended = lock(&self.ended);
         let mut groups = write(&self.groups);
@@ -181,10 +182,10 @@ impl WriteBuffer {
             let mut next = Some((key, value));
             let mut ends = false;
             while let Some((key, value)) = next {
-                let (added, ended) = group.apply(key, value, sequence);
+                let (added, deleted) = group.apply(key, value, sequence);
                 bytes += added;
                 added_entries += usize::from(added > 0);
-                ends |= ended;
+                ends |= deleted;
                 next = operations.next_if(|(key, _)| prefix_of(key) == name);
             }
             if ends {
@@ -196,8 +197,8 @@ impl WriteBuffer {
         bytes
     }
 
-    /// Lets entries go that ended before every reader; returns their bytes.
-    pub(crate) fn forget(&self, watermark: u64) -> u64 {
+    /// Releases entries that were deleted before `watermark`. Returns their bytes.
+    pub(crate) fn release_deleted(&self, watermark: u64) -> u64 {
         let mut ended = lock(&self.ended);
         let is_due = |ended: &VecDeque<(u64, Prefix)>| {
             ended.front().is_some_and(|(number, _)| *number < watermark)
@@ -232,7 +233,7 @@ impl WriteBuffer {
         bytes
     }
 
-    /// What a reader at `at` sees of a key here: nothing, its value, or that it is deleted.
+    /// Looks up a key at `at`: `None` if this buffer has no entry for it, `Some(None)` if it is deleted.
     pub(crate) fn get(&self, key: &[u8], at: u64) -> Option<Option<Slice>> {
         let groups = read(&self.groups);
         let group = groups.get(&prefix_of(key))?;
@@ -242,7 +243,7 @@ impl WriteBuffer {
         Some(entry.visible_at(at).cloned())
     }
 
-    /// Gives what is needed of it to `write`: keys, with values or without for marks, and numbers.
+    /// Passes every entry still needed to `write`: key, value (`None` for a deletion), sequence number.
     pub(crate) fn write_out(
         &self,
         watermark: u64,
@@ -265,7 +266,7 @@ impl WriteBuffer {
     }
 }
 
-/// The buffers of one tree.
+/// All write buffers of one tree.
 #[derive(Default)]
 pub(crate) struct WriteBuffers {
     active: Arc<WriteBuffer>,
@@ -278,13 +279,13 @@ struct SealedBuffer {
     state: FlushState,
 }
 
-/// How far a sealed buffer is on its way into tables.
+/// How far the flush of a sealed buffer is.
 #[derive(Clone, Copy, PartialEq)]
 enum FlushState {
     Waiting,
-    /// It is in memtables, which count its bytes now.
+    /// Its entries are in memtables, which count their bytes.
     InMemtables,
-    /// Readers at this instant and later find in the tree what was in it.
+    /// Its entries are in tables: readers at this sequence number or later find them there.
     InTables(u64),
 }
 
@@ -295,19 +296,19 @@ impl SealedBuffer {
 
     fn is_needed_at(&self, at: u64) -> bool {
         match self.state {
-            FlushState::InTables(instant) => at < instant,
+            FlushState::InTables(sequence) => at < sequence,
             _ => true,
         }
     }
 }
 
 impl WriteBuffers {
-    /// The one that takes batches.
+    /// Returns the buffer that takes batches.
     pub(crate) fn active(&self) -> &Arc<WriteBuffer> {
         &self.active
     }
 
-    /// Begins another; true if there is one that has to be written out.
+    /// Seals the active buffer unless it is empty. True if any sealed buffer waits to be flushed.
     pub(crate) fn seal(&mut self) -> bool {
         if self.active.entries() > 0 {
             let buffer = std::mem::take(&mut self.active);
@@ -319,13 +320,13 @@ impl WriteBuffers {
         self.sealed.iter().any(SealedBuffer::is_waiting)
     }
 
-    /// Those that have to be written out, oldest first.
+    /// Returns the sealed buffers that wait to be flushed, oldest first.
     pub(crate) fn waiting(&self) -> Vec<Arc<WriteBuffer>> {
         let waiting = self.sealed.iter().filter(|sealed| sealed.is_waiting());
         waiting.map(|sealed| Arc::clone(&sealed.buffer)).collect()
     }
 
-    /// Notes that those are in memtables; returns the bytes that they no longer count.
+    /// Records that the waiting buffers are in memtables. Returns the bytes they no longer account for.
     pub(crate) fn note_in_memtables(&mut self) -> u64 {
         let waiting = self.sealed.iter_mut().filter(|sealed| sealed.is_waiting());
         let bytes = waiting.map(|sealed| {
@@ -335,23 +336,23 @@ impl WriteBuffers {
         bytes.sum()
     }
 
-    /// Notes that what was in memtables is in tables, for readers at `instant` and later.
-    pub(crate) fn note_in_tables(&mut self, instant: u64) {
+    /// Records that buffers in memtables are in tables, for readers at `sequence` or later.
+    pub(crate) fn note_in_tables(&mut self, sequence: u64) {
         for sealed in &mut self.sealed {
             if sealed.state == FlushState::InMemtables {
-                sealed.state = FlushState::InTables(instant);
+                sealed.state = FlushState::InTables(sequence);
             }
         }
     }
 
-    /// Lets go of those no reader needs; true when none is left over.
+    /// Drops sealed buffers that no reader at `watermark` or later needs. True if none remains for older readers.
     pub(crate) fn remove_unneeded(&mut self, watermark: u64) -> bool {
         self.sealed.retain(|sealed| sealed.is_needed_at(watermark));
         let mut left = self.sealed.iter();
         !left.any(|sealed| matches!(sealed.state, FlushState::InTables(_)))
     }
 
-    /// Those a reader at `at` has to look at, the newest first.
+    /// Returns the buffers that a reader at `at` must search, newest first.
     pub(crate) fn for_reader(&self, at: u64) -> Vec<Arc<WriteBuffer>> {
         let sealed = self
             .sealed
@@ -363,7 +364,7 @@ impl WriteBuffers {
         all.filter(|buffer| buffer.entries() > 0).cloned().collect()
     }
 
-    /// Bytes and entries of those that are not in memtables or tables.
+    /// Returns the bytes and entries of buffers that are in neither memtables nor tables.
     pub(crate) fn size(&self) -> (u64, usize) {
         let sealed = self.sealed.iter().filter(|sealed| sealed.is_waiting());
         let sealed = sealed.map(|sealed| &sealed.buffer);
@@ -373,21 +374,21 @@ impl WriteBuffers {
         })
     }
 
-    /// Bytes of those that are kept for readers.
+    /// Returns the bytes of buffers kept only for readers.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         let pinned = self.sealed.iter().filter(|sealed| !sealed.is_waiting());
         pinned.map(|sealed| sealed.buffer.bytes()).sum()
     }
 }
 
-/// The entries of one buffer that a reader sees within bounds. Whoever holds it keeps the reader's instant open.
+/// A scan of one buffer within bounds. Its holder keeps the read sequence open.
 pub(super) struct WriteBufferScan {
     buffer: Arc<WriteBuffer>,
     at: u64,
     start: Vec<u8>,
     end: Option<Vec<u8>>,
     direction: Direction,
-    /// The last group that was taken put_at; none before the first.
+    /// The last group copied; `None` before the first.
     last: Option<Prefix>,
     taken: VecDeque<(Slice, Option<Slice>)>,
     finished: bool,
@@ -413,7 +414,7 @@ impl WriteBufferScan {
         }
     }
 
-    /// The next key, with its value or without where it is deleted.
+    /// Returns the next key and its value, `None` if it is deleted, without consuming it.
     pub(super) fn peek(&mut self) -> Option<&(Slice, Option<Slice>)> {
         if self.taken.is_empty() && !self.finished {
             self.take_more();
@@ -521,15 +522,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_deleted_before_it_was_written_leaves_nothing() {
+    fn entries_deleted_before_a_flush_leave_nothing() {
         let buffer = WriteBuffer::default();
         put(&buffer, 5, &["a bucket's id 1", "a bucket's id 2", "b"]);
         delete(&buffer, 8, &["a bucket's id 1", "a bucket's id 2"]);
-        // A reader put_at before the deletion.
-        assert_eq!(buffer.forget(8), 0);
+        // A reader older than the deletion.
+        assert_eq!(buffer.release_deleted(8), 0);
         assert!(buffer.get(b"a bucket's id 1", 8).unwrap().is_some());
         assert!(buffer.get(b"a bucket's id 1", 9).unwrap().is_none());
-        assert!(buffer.forget(9) > 0);
+        assert!(buffer.release_deleted(9) > 0);
         assert_eq!(buffer.entries(), 1);
         assert_eq!(buffer.bytes(), GROUP_OVERHEAD_BYTES + ENTRY_BYTES + 2);
         assert!(buffer.get(b"a bucket's id 1", 9).is_none());
@@ -537,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_may_need_is_written() {
+    fn needed_entries_are_written() {
         let buffer = WriteBuffer::default();
         put(&buffer, 5, &["k"]);
         delete(&buffer, 8, &["k", "of tables"]);
@@ -555,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_front_stays_for_readers_from_before_its_tables() {
+    fn a_buffer_stays_for_readers_older_than_its_tables() {
         let mut buffers = WriteBuffers::default();
         put(buffers.active(), 5, &["k"]);
         assert!(buffers.seal());

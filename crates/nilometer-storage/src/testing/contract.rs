@@ -1,7 +1,6 @@
-//! What every [`Engine`] promises, one function for each property.
+//! The contract of every [`Engine`], one function for each property.
 //!
-//! A [`Factory`] makes engines; [`all`] runs every property on fresh ones. A property panics when it
-//! does not hold.
+//! A [`Factory`] makes engines; [`all`] checks every property on new ones. A property that does not hold panics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,13 +12,13 @@ use crate::engine::{
 };
 use crate::error::Error;
 
-/// Makes the engines a property is tried on.
+/// Makes the engines under test.
 pub trait Factory {
-    /// A new, empty engine, or the next state of the one in `slot`: see [`Factory::reopen`].
+    /// Returns a new, empty engine, or the next state of the one in `slot`: see [`Factory::reopen`].
     fn create(&self, slot: &str) -> Arc<dyn Engine>;
-    /// Closes `engine`, the one of `slot`, and opens it again; `None` when it keeps nothing.
+    /// Closes `engine`, which belongs to `slot`, and opens it again. Returns `None` if nothing survives a close.
     fn reopen(&self, slot: &str, engine: Arc<dyn Engine>) -> Option<Arc<dyn Engine>>;
-    /// Takes a checkpoint of `engine` and opens it as `slot`; `None` when the engine has none.
+    /// Takes a checkpoint of `engine` and opens it as `slot`. Returns `None` if the engine does not support it.
     fn checkpoint(&self, engine: &dyn Engine, slot: &str) -> Option<Arc<dyn Engine>>;
 }
 
@@ -35,7 +34,7 @@ pub const APART: KeyspaceOptions = KeyspaceOptions {
     short_lived: false,
 };
 
-/// Options of a keyspace whose entries are deleted soon, and never written over.
+/// Options of a keyspace with short-lived entries, which are never overwritten.
 pub const SHORT_LIVED: KeyspaceOptions = KeyspaceOptions {
     separate_values: false,
     short_lived: true,
@@ -123,7 +122,7 @@ fn snapshot(engine: &dyn Engine) -> Box<dyn Snapshot> {
     engine.snapshot().expect("a snapshot is taken")
 }
 
-/// Keys come in byte order, forward and backward, whatever order they were written in.
+/// Scans return keys in byte order, forward and backward, in whatever order they were written.
 pub fn scans_walk_both_ways_in_order(factory: &dyn Factory) {
     let engine = factory.create("order");
     for (name, options) in [("together", TOGETHER), ("apart", APART)] {
@@ -148,7 +147,7 @@ pub fn scans_walk_both_ways_in_order(factory: &dyn Factory) {
     }
 }
 
-/// A range has its start and not its end; an empty or reversed range has nothing.
+/// A range includes its start and excludes its end; an empty or reversed range has no entries.
 pub fn ranges_have_their_bounds(factory: &dyn Factory) {
     let engine = factory.create("ranges");
     let id = create(&*engine, "k", TOGETHER);
@@ -185,7 +184,7 @@ pub fn ranges_have_their_bounds(factory: &dyn Factory) {
     );
 }
 
-/// Of several operations on one key in a batch only the last counts.
+/// Of several operations on one key in a batch the last one wins.
 pub fn the_last_operation_on_a_key_wins(factory: &dyn Factory) {
     let engine = factory.create("last");
     for (name, options) in [("together", TOGETHER), ("apart", APART)] {
@@ -204,7 +203,7 @@ pub fn the_last_operation_on_a_key_wins(factory: &dyn Factory) {
     }
 }
 
-/// A batch with something impossible in it changes nothing.
+/// A batch with an invalid operation changes nothing.
 pub fn a_refused_batch_leaves_no_trace(factory: &dyn Factory) {
     let engine = factory.create("refused");
     let id = create(&*engine, "k", TOGETHER);
@@ -231,7 +230,7 @@ pub fn a_refused_batch_leaves_no_trace(factory: &dyn Factory) {
     assert_eq!(longest, Some(b"4".to_vec().into()));
 }
 
-/// What a snapshot and its scans show stays the same while everything is overwritten and merged.
+/// A snapshot and its scans do not change while everything is overwritten and merged.
 pub fn snapshots_do_not_change(factory: &dyn Factory) {
     let engine = factory.create("snapshots");
     for (name, options) in [("together", TOGETHER), ("apart", APART)] {
@@ -272,7 +271,7 @@ pub fn snapshots_do_not_change(factory: &dyn Factory) {
     }
 }
 
-/// Each batch gets the position behind the one before, an empty one too.
+/// Each batch, also an empty one, gets the position after the one before.
 pub fn positions_grow_by_one(factory: &dyn Factory) {
     let engine = factory.create("positions");
     let id = create(&*engine, "k", TOGETHER);
@@ -289,7 +288,7 @@ pub fn positions_grow_by_one(factory: &dyn Factory) {
     }
 }
 
-/// Names are unique, ids are never used twice, a dropped keyspace is gone.
+/// Names are unique, ids are never reused, a dropped keyspace is gone.
 pub fn keyspaces_are_named_and_dropped(factory: &dyn Factory) {
     let engine = factory.create("keyspaces");
     let first = create(&*engine, "k", TOGETHER);
@@ -326,7 +325,7 @@ pub fn keyspaces_are_named_and_dropped(factory: &dyn Factory) {
     }
 }
 
-/// A scan of a dropped keyspace goes on to its end.
+/// A scan of a dropped keyspace continues to its end.
 pub fn scans_outlive_their_keyspace(factory: &dyn Factory) {
     let engine = factory.create("outlive");
     let id = create(&*engine, "k", APART);
@@ -345,7 +344,7 @@ pub fn scans_outlive_their_keyspace(factory: &dyn Factory) {
     assert_eq!(scan.filter(Result::is_ok).count(), 500);
 }
 
-/// After closing, nothing works, and closing again is no error.
+/// After closing, calls fail with `Closed`, except closing again.
 pub fn a_closed_engine_says_so(factory: &dyn Factory) {
     let engine = factory.create("closed");
     let id = create(&*engine, "k", TOGETHER);
@@ -405,13 +404,13 @@ pub fn what_was_committed_is_there_again(factory: &dyn Factory) {
 const ACCOUNTS: u64 = 64;
 const MONEY: i64 = 1000;
 
-/// The bank: writers move money between accounts in three keyspaces, readers sum all of them up.
-/// Every snapshot has the same sum, also when it is read again later; writers read their own writes.
+/// The bank: writers move money between accounts in three keyspaces, readers sum all accounts. Every snapshot has the
+/// same sum, also when it is read again; writers read their own writes.
 pub fn money_is_neither_made_nor_lost(factory: &dyn Factory) {
     bank(factory, 1200);
 }
 
-/// The bank with `rounds` transfers for each of four writers. Returns how many sums were taken.
+/// The bank with `rounds` transfers for each of four writers. Returns the number of sums taken.
 pub fn bank(factory: &dyn Factory, rounds: u64) -> u64 {
     let engine = factory.create("bank");
     let banks = [
@@ -485,7 +484,7 @@ fn sum(view: &dyn Snapshot, banks: [KeyspaceId; 3]) -> i64 {
     total
 }
 
-/// One writer: moves money between accounts that only it touches, so it knows every balance.
+/// One writer: moves money between accounts that only it changes, so it knows every balance.
 fn move_money(engine: &dyn Engine, banks: [KeyspaceId; 3], writer: u64, rounds: u64) {
     let mut random = Random::new(writer);
     for round in 0..rounds {

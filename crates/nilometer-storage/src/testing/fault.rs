@@ -1,9 +1,9 @@
-//! A file system that fails on demand, and loses power.
+//! A file system with injected faults and power loss.
 //!
-//! [`FaultyFileSystem`] passes everything on to the real one, and remembers what each unsynced write
-//! replaced. While it is [stuck](FaultyFileSystem::set_stuck) no call comes back. After [`FaultyFileSystem::cut_power`] nothing is written any more;
-//! [`FaultyFileSystem::lose_unsynced`] then undoes a random half of the sectors of every write that
-//! was not synced, as a device may that lost its cache.
+//! [`FaultyFileSystem`] forwards to the real file system and records what each unsynced write replaced. While it is
+//! [stuck](FaultyFileSystem::set_stuck) no call returns. After [`FaultyFileSystem::cut_power`] nothing is written;
+//! [`FaultyFileSystem::lose_unsynced`] then undoes a random half of the sectors of every unsynced write, as a device
+//! may that lost its cache.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::random::Random;
 use crate::file_system::{FileSystem, LogFile, RealFileSystem};
 use crate::lock::lock;
 
-/// Bytes a device writes whole or not at all.
+/// Bytes that a device writes atomically.
 const SECTOR_BYTES: usize = 512;
 
 /// The real file system, with faults.
@@ -25,7 +25,7 @@ pub struct FaultyFileSystem {
     gate: Arc<Gate>,
 }
 
-/// Where calls wait while the disk does not answer.
+/// Blocks calls while the disk is stuck.
 #[derive(Default)]
 struct Gate {
     stuck: Mutex<bool>,
@@ -47,7 +47,7 @@ impl Gate {
 #[derive(Default)]
 struct FaultState {
     full: bool,
-    /// The system's code with which making and opening files fails.
+    /// The error code with which creating and opening files fails.
     no_files: Option<i32>,
     writes_fail: bool,
     syncs_fail: bool,
@@ -57,50 +57,50 @@ struct FaultState {
     unsynced: BTreeMap<u64, Vec<UnsyncedWrite>>,
 }
 
-/// One write that was not synced: where, and what was there before.
+/// One unsynced write: its offset and the bytes it replaced.
 struct UnsyncedWrite {
     offset: u64,
     before: Vec<u8>,
 }
 
 impl FaultyFileSystem {
-    /// Without faults yet.
+    /// Returns a file system without faults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether the disk has no room for new files.
+    /// Sets whether the disk has no space for new files.
     pub fn set_full(&self, full: bool) {
         self.state().full = full;
     }
 
-    /// Makes files impossible to make and to open, with this code of the system, or possible again.
+    /// Makes creating and opening files fail with this error code, or succeed again.
     pub fn set_no_files(&self, code: Option<i32>) {
         self.state().no_files = code;
     }
 
-    /// Whether writes fail.
+    /// Sets whether writes fail.
     pub fn set_writes_fail(&self, fail: bool) {
         self.state().writes_fail = fail;
     }
 
-    /// Whether syncs fail.
+    /// Sets whether syncs fail.
     pub fn set_syncs_fail(&self, fail: bool) {
         self.state().syncs_fail = fail;
     }
 
-    /// Whether the disk does not answer: calls wait until it does.
+    /// Sets whether the disk is stuck: calls wait until it is not.
     pub fn set_stuck(&self, stuck: bool) {
         *lock(&self.gate.stuck) = stuck;
         self.gate.opened.notify_all();
     }
 
-    /// From now on everything fails and nothing changes.
+    /// Makes every later call fail without effect.
     pub fn cut_power(&self) {
         self.state().powerless = true;
     }
 
-    /// Undoes a random part of what was not synced.
+    /// Undoes a random part of the unsynced writes.
     pub fn lose_unsynced(&self, random: &mut Random) -> io::Result<()> {
         let mut state = self.state();
         let unsynced = std::mem::take(&mut state.unsynced);
@@ -136,7 +136,7 @@ impl FaultyFileSystem {
     }
 }
 
-/// Puts back a random choice of the sectors that `write` replaced.
+/// Restores a random choice of the sectors that `write` replaced.
 fn undo_some(file: &File, write: &UnsyncedWrite, random: &mut Random) -> io::Result<()> {
     let mut at = 0;
     while at < write.before.len() {
@@ -245,7 +245,7 @@ impl LogFile for FaultyFile {
         if state.powerless || state.syncs_fail {
             return Err(fault(ErrorKind::Other));
         }
-        // The device is not asked: what is lost is decided here.
+        // Not forwarded: `lose_unsynced` decides what is lost.
         state.unsynced.remove(&self.id);
         Ok(())
     }

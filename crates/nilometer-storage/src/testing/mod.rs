@@ -1,7 +1,7 @@
-//! The tests every engine has to pass, for this crate and for engines built elsewhere.
+//! The tests that every engine must pass, for this crate and for engines of other crates.
 //!
-//! [`contract`] states the properties, one function each; [`model`] compares random histories with an
-//! ordered map; [`fault`] makes the file system fail on demand. Nothing here is used in production.
+//! [`contract`] states the properties, one function each; [`model`] compares random histories with an ordered map;
+//! [`fault`] injects faults into the file system. Production code does not use this module.
 
 pub mod contract;
 pub mod fault;

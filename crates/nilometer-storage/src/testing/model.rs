@@ -1,8 +1,8 @@
-//! Random histories, compared with an ordered map step by step.
+//! Random histories, compared with an ordered map after each step.
 //!
-//! A history is fixed by its seed: batches over several keyspaces, reads of all kinds, snapshots kept
-//! and read again much later, keyspaces created and dropped, settling, reopening, checkpoints opened
-//! and compared. After each step that could matter, everything is compared.
+//! The seed determines the history: batches over several keyspaces, reads of all kinds, snapshots read again much
+//! later, keyspaces created and dropped, settling, reopening, checkpoints opened and compared. After each step that
+//! could matter, everything is compared. After each step that could matter, everything is compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use super::contract::{APART, Factory, SHORT_LIVED, TOGETHER, entries};
 use super::random::Random;
 use crate::engine::{Direction, Durability, Engine, KeyspaceId, Snapshot, WriteBatch};
 
-/// Keyspaces at one time, at most.
+/// Maximum number of keyspaces at one time.
 const KEYSPACES_MAX: usize = 5;
 
-/// Snapshots kept at one time, at most.
+/// Maximum number of snapshots kept at one time.
 const KEPT_MAX: usize = 3;
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 type Contents = BTreeMap<KeyspaceId, Entries>;
 
-/// What a history did.
+/// Counts of what a history did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Coverage {
     /// Batches committed.
@@ -116,7 +116,7 @@ impl History<'_> {
         }
     }
 
-    /// Few different keys, so that most are written again and again.
+    /// Few distinct keys, so that most are overwritten often.
     fn any_key(&mut self) -> Vec<u8> {
         let number = self.random.below(120);
         let mut key = format!("key{number:03}").into_bytes();
@@ -135,7 +135,7 @@ impl History<'_> {
             };
             let key = self.any_key();
             let contents = self.contents.entry(id).or_default();
-            // Nothing short-lived is put over what is there, or was before this batch.
+            // A short-lived entry is not put over an entry that exists or existed before this batch.
             let short_lived = self.short_lived.contains(&id);
             if !touched.insert((id, key.clone())) && short_lived {
                 continue;
@@ -212,7 +212,7 @@ impl History<'_> {
         let slot = format!("{}-copy-{}", self.slot, self.coverage.checkpoints);
         if let Some(copy) = self.factory.checkpoint(&*self.engine, &slot) {
             compare(&*copy.snapshot().expect("snapshot"), &self.contents);
-            // The copy is a database of its own.
+            // The copy is an independent database.
             let id = copy.create_keyspace("own", TOGETHER).expect("create");
             super::contract::put(&*copy, id, b"a", b"1");
             copy.settle().expect("settle");
@@ -225,7 +225,7 @@ impl History<'_> {
         self.compare_kept();
         self.kept.clear();
         let engine = Arc::clone(&self.engine);
-        // The factory has to hold the last reference.
+        // The factory must hold the last reference.
         self.engine = Arc::new(crate::MemoryEngine::new());
         match self.factory.reopen(&self.slot, Arc::clone(&engine)) {
             Some(reopened) => {

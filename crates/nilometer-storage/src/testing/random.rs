@@ -1,16 +1,16 @@
-//! A small seeded generator (SplitMix64), so that a failing history can be run again by its seed.
+//! A small seeded generator (SplitMix64), so that a failing history can be repeated from its seed.
 
-/// Random numbers from a seed.
+/// A generator of random numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Starts at `seed`.
+    /// Returns a generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -29,12 +29,12 @@ impl Random {
         (self.bits() % bound as u64) as usize
     }
 
-    /// True once in `times`.
+    /// True with probability 1 / `times`.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// `length` random bytes.
+    /// Returns `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length + 8);
         while bytes.len() < length {

@@ -9,7 +9,7 @@ use nilometer_storage::{
 
 use crate::support::Scratch;
 
-/// Batch `number` of the one writer.
+/// Commits batch `number` of the writer.
 fn write(engine: &LsmEngine, ids: [KeyspaceId; 3], number: u64) {
     let mut batch = WriteBatch::new();
     for id in ids {
@@ -64,7 +64,7 @@ fn a_checkpoint_has_what_was_acknowledged_before_and_a_prefix_of_the_rest() {
 }
 
 #[test]
-fn directories_of_others_are_refused() {
+fn foreign_directories_are_refused() {
     let directory = Scratch::new("foreign");
     let path = directory.path();
     std::fs::write(path.join("letter.txt"), "dear").expect("a file");

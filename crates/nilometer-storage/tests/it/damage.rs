@@ -1,8 +1,7 @@
-//! Damaged directories are refused, or reported, or harmless; never silently wrong.
+//! Damage is refused, reported or harmless, never served as data.
 //!
-//! A database with batches in tables, in files of values and in the log is copied and one file of the
-//! copy damaged. What the copy then shows must be everything, or an error, or (only behind a reported
-//! cut of the log) a whole prefix.
+//! A database with batches in tables, in files of values and in the log is copied, and one file of the copy is damaged.
+//! The copy must then show everything, or an error, or (only with a reported cut of the log) a whole prefix.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +32,7 @@ pub(crate) fn value(number: u64, id: KeyspaceId) -> Vec<u8> {
     random.bytes(length)
 }
 
-/// Builds the database and leaves it as a crash would, some time after the last commit.
+/// Builds the database and copies it as a crash would leave it, some time after the last commit.
 pub(crate) fn build(path: &Path) -> [KeyspaceId; 2] {
     let running = path.join("running");
     let engine = LsmEngine::open(&running, options()).expect("open");
@@ -84,14 +83,14 @@ pub(crate) fn files(of: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Damages one file and says how.
+/// Damages one file. Returns a description.
 pub(crate) fn damage(file: &Path, random: &mut Random) -> String {
     let mut bytes = fs::read(file).expect("read");
     let is_log = file.extension().is_some_and(|extension| extension == "log");
     if bytes.is_empty() {
         return "nothing".to_owned();
     }
-    // The log is mostly room for later: aim at what is used.
+    // Most of a log file is unused, so damage the used part.
     let used = bytes
         .iter()
         .rposition(|byte| *byte != 0)
@@ -158,7 +157,7 @@ fn judge(path: &Path, ids: [KeyspaceId; 2]) -> Outcome {
             Err(_) => reported = true,
         }
     }
-    // Whatever reads have met, a scrub meets too; and it meets what they have not.
+    // A scrub finds all damage that reads find, and more.
     let scrubbed = engine.verify();
     assert!(!reported || scrubbed.is_err(), "the scrub saw nothing");
     if reported {
@@ -180,7 +179,7 @@ fn judge(path: &Path, ids: [KeyspaceId; 2]) -> Outcome {
     Outcome::Cut(BATCHES - counts[0])
 }
 
-/// How many batches of a keyspace are there; they must be the first ones, with the right values.
+/// Returns the number of batches in a keyspace. They must be the first ones, with the right values.
 fn read(engine: &LsmEngine, id: KeyspaceId) -> Result<u64, Error> {
     let view = engine.snapshot()?;
     let mut count = 0u64;
@@ -244,7 +243,7 @@ fn damage_is_never_served_as_data() {
     assert!(refused > 0 && reported > 0);
 }
 
-/// Judges a damaged copy; a panic says what the damage was.
+/// Judges a damaged copy. A panic describes the damage.
 fn judge_copy(
     directory: &Scratch,
     image: &Path,
@@ -272,7 +271,7 @@ fn one_flipped_bit_in_the_log_is_refused_once_the_log_is_idle() {
     let mut random = Random::new(3);
     for _ in 0..if soak() { 500 } else { 12 } {
         let outcome = judge_copy(&directory, &image, ids, |copy| {
-            // Before the end mark, which is what convicts.
+            // Before the end mark, which proves the damage.
             let at = random.index(used - 64);
             let mut bytes = bytes.clone();
             bytes[at] ^= 1 << random.below(8);

@@ -1,4 +1,4 @@
-//! A keyspace that is dropped gives back what it held of the system.
+//! A dropped keyspace releases its files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use nilometer_storage::{Engine, LsmEngine, LsmOptions};
 
 use crate::support::Scratch;
 
-/// Files of a directory that this process holds open although they were removed.
+/// Returns the removed files of a directory that this process still holds open.
 fn removed_but_open(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir("/proc/self/fd").expect("descriptors");
     let targets = entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -33,7 +33,7 @@ fn files_of_dropped_keyspaces_are_closed() {
             assert!(view.get(id, &key.to_be_bytes()).expect("get").is_some());
         }
         engine.drop_keyspace(id).expect("drop");
-        // Who still reads keeps them.
+        // Readers keep the files.
         assert!(view.get(id, &0u32.to_be_bytes()).expect("get").is_some());
         drop(view);
         assert_eq!(removed_but_open(&path), Vec::<PathBuf>::new());

@@ -1,4 +1,4 @@
-//! What the engine does when the disk is full, fails, or loses power.
+//! Behaviour when the disk is full, fails, or loses power.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,11 +35,11 @@ fn keys(engine: &LsmEngine, id: KeyspaceId) -> Vec<u64> {
 }
 
 #[test]
-fn a_full_disk_refuses_writes_and_goes_on_reading() {
+fn a_full_disk_refuses_writes_and_serves_reads() {
     let directory = Scratch::new("full");
     let file_system = FaultyFileSystem::new();
     let options = LsmOptions {
-        // Nothing is flushed, so no segment comes back to be used again.
+        // Nothing is flushed, so no segment is recycled.
         memtable_bytes: 1 << 30,
         memory_bytes_max: 1 << 30,
         log_bytes_max: 1 << 30,
@@ -76,7 +76,7 @@ fn a_full_disk_refuses_writes_and_goes_on_reading() {
     assert_eq!(keys(&engine, id), expected);
 }
 
-/// Codes of Linux: too many open files; access denied; the file system is mounted for reading only.
+/// Error codes of Linux: too many open files; access denied; read-only file system.
 const NO_FILES: [i32; 3] = [24, 13, 30];
 
 #[test]
@@ -96,7 +96,7 @@ fn a_log_file_that_cannot_be_made_refuses_commits_until_it_can() {
             expected.push(key);
         }
         file_system.set_no_files(Some(code));
-        // Room that was made ready before may take many; the keeper looks every 50 ms: it shall meet the fault, too.
+        // Prepared space may take many writes. The keeper runs every 50 ms and must meet the fault, too.
         let (mut refused, mut key, began) = (0, 200, Instant::now());
         while refused < 10 || began.elapsed() < Duration::from_millis(200) {
             match try_put(&engine, id, key) {
@@ -112,7 +112,7 @@ fn a_log_file_that_cannot_be_made_refuses_commits_until_it_can() {
         assert!(matches!(told, Err(Error::Io { .. })), "{code}: {told:?}");
         assert_eq!(keys(&engine, id), expected);
         file_system.set_no_files(None);
-        // Also if nobody writes.
+        // Also without writers.
         let end = Instant::now() + Duration::from_secs(20);
         while let Err(error) = engine.check_writable() {
             assert!(Instant::now() < end, "{code}: {error}");
@@ -162,14 +162,14 @@ fn a_failed_sync_ends_writing_and_not_reading() {
         drop(engine);
         let engine = LsmEngine::open(directory.path(), LsmOptions::tiny()).expect("open");
         let found = keys(&engine, id);
-        // Whether the batch whose sync failed survived is not known beforehand.
+        // The batch whose sync failed may or may not survive.
         assert!(found == (0..20).collect::<Vec<_>>() || found == (0..21).collect::<Vec<_>>());
         try_put(&engine, id, 22).expect("writable again");
     }
 }
 
 #[test]
-fn a_stuck_disk_is_told_of_and_readers_go_on() {
+fn a_stuck_disk_is_reported_and_readers_continue() {
     const LONG_ENOUGH: Duration = Duration::from_millis(50);
     let directory = Scratch::new("stuck");
     let file_system = FaultyFileSystem::new();
@@ -195,7 +195,7 @@ fn a_stuck_disk_is_told_of_and_readers_go_on() {
             waits.in_flight
         );
         assert!(waits.longest >= LONG_ENOUGH);
-        // Neither readers nor those who ask for figures wait with it.
+        // Neither readers nor status queries wait for it.
         assert_eq!(keys(&engine, id), (0..10).collect::<Vec<_>>());
         assert!(engine.statistics().commits >= 10);
         engine.check_writable().expect("nothing failed");
@@ -208,7 +208,7 @@ fn a_stuck_disk_is_told_of_and_readers_go_on() {
     assert!(longest >= LONG_ENOUGH, "{longest:?}");
 }
 
-/// Writers on an engine whose power is cut; then what an unlucky device kept is opened.
+/// Cuts the power while writers write, then opens what an unlucky device kept.
 #[test]
 fn power_loss_takes_nothing_acknowledged() {
     let rounds = if soak() { 2000 } else { 25 };

@@ -1,7 +1,7 @@
-//! A process with concurrent writers is killed, again and again, on one directory.
+//! A process with concurrent writers is killed repeatedly on one directory.
 //!
-//! The child is this test binary. Each acknowledged batch is a line on its standard output; after the
-//! kill the parent reads them to the end, opens the directory and compares.
+//! The child is this test binary. It prints a line for each acknowledged batch; after the kill the parent reads the
+//! lines, opens the directory and compares.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::support::{Scratch, soak};
 const DIRECTORY: &str = "NILOMETER_KILL_DIRECTORY";
 const WRITERS: u64 = 3;
 
-/// Entries each writer keeps; older ones are deleted in the batch that writes a new one.
+/// Entries that each writer keeps. The batch that writes a new one deletes the oldest.
 const WINDOW: u64 = 150;
 
 fn options() -> LsmOptions {
@@ -53,7 +53,7 @@ fn keyspaces(engine: &LsmEngine) -> [KeyspaceId; 3] {
     })
 }
 
-/// How many batches of a writer are there: the window must be whole and the same in all keyspaces.
+/// Returns the number of batches of a writer. The window must be whole and the same in all keyspaces.
 fn written(engine: &LsmEngine, ids: [KeyspaceId; 3], writer: u64) -> u64 {
     let view = engine.snapshot().expect("snapshot");
     let counts = ids.map(|id| {
@@ -149,7 +149,7 @@ fn killing_the_process_takes_nothing_acknowledged() {
             assert!(there >= last, "writer {writer}: {there} of {last}");
         }
         acknowledged += acks.len() as u64;
-        // Sometimes the next child finds what a kill left, sometimes what a close left.
+        // The next child finds the state after a kill, or after settling.
         for keyspace in engine.keyspaces() {
             if keyspace.name.starts_with("passing") {
                 engine.drop_keyspace(keyspace.id).expect("drop");

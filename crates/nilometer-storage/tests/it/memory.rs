@@ -1,4 +1,4 @@
-//! What an engine keeps in memory is what it counts.
+//! An engine counts all memory it keeps.
 
 use nilometer_storage::testing::contract::{SHORT_LIVED, TOGETHER};
 use nilometer_storage::{Durability, Engine, LsmEngine, LsmOptions, WriteBatch};
@@ -7,10 +7,10 @@ use crate::support::Scratch;
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes of a value that is written out soon.
+/// Bytes of a value that is flushed soon.
 const LARGE: usize = 64 << 10;
 
-/// What other tests of this process may take meanwhile, and what an allocator keeps.
+/// Allowance for other tests of this process and for the allocator.
 const SLACK: u64 = 64 * MIB;
 
 fn resident_bytes() -> u64 {
@@ -20,8 +20,8 @@ fn resident_bytes() -> u64 {
     kib.expect("a figure").parse::<u64>().expect("a number") << 10
 }
 
-/// A batch puts a document, an entry of an index over it, and one that is soon deleted. The document is written out
-/// with its memtable long before the others are: they must not keep it.
+/// A batch puts a large value, a small entry, and a short-lived entry. The large value is flushed long before the
+/// others, which must not keep it in memory.
 #[test]
 fn small_entries_keep_no_large_ones_of_their_batch() {
     let directory = Scratch::new("memory");

@@ -1,4 +1,4 @@
-//! Random histories against an ordered map.
+//! Random histories, compared with an ordered map.
 
 use nilometer_storage::LsmOptions;
 use nilometer_storage::testing::contract::Factory;
@@ -46,7 +46,7 @@ fn histories_with_memtables_of_a_few_entries() {
 #[test]
 fn histories_with_default_sizes() {
     let options = LsmOptions {
-        // Room for a log of this size need not be reserved for each of them.
+        // Small segments, because each history reserves space for its log.
         segment_bytes: 1 << 20,
         ..LsmOptions::default()
     };

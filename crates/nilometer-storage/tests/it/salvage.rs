@@ -1,4 +1,4 @@
-//! What is readable of a damaged directory is kept, what is not is told, and nothing wrong is handed out.
+//! Salvage keeps the readable entries of a damaged directory, reports losses, and never returns wrong data.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use nilometer_storage::{
 use crate::damage::{BATCHES, build, copy, damage, files, options, value};
 use crate::support::{Scratch, soak};
 
-/// How many batches are there of each keyspace; every one must hold the right value.
+/// Returns the number of batches in each keyspace. Each must have the right value.
 fn kept(engine: &SalvageEngine, ids: [KeyspaceId; 2]) -> [u64; 2] {
     let view = engine.snapshot().expect("snapshot");
     ids.map(|id| {
@@ -33,7 +33,7 @@ fn kept(engine: &SalvageEngine, ids: [KeyspaceId; 2]) -> [u64; 2] {
 }
 
 #[test]
-fn everything_readable_is_kept_and_losses_are_told() {
+fn everything_readable_is_kept_and_losses_are_reported() {
     let directory = Scratch::new("salvage");
     let ids = build(directory.path());
     let image = directory.path().join("image");
@@ -50,7 +50,7 @@ fn everything_readable_is_kept_and_losses_are_told() {
             let what = format!("round {round}, {}: {what}", name.display());
             let engine = match SalvageEngine::open(&target, options()) {
                 Ok(engine) => engine,
-                // Without the list of keyspaces nobody knows what there was.
+                // Without the list of keyspaces the content is unknown.
                 Err(
                     Error::Corruption { .. }
                     | Error::ForeignDirectory { .. }
@@ -82,7 +82,7 @@ fn flip(path: &Path) {
     fs::write(path, bytes).expect("write");
 }
 
-/// The offset of the record that follows the one at `offset` of a segment: behind header and payload, aligned to 8.
+/// Returns the offset of the record that follows the one at `offset`: after header and payload, aligned to 8.
 fn next_record(bytes: &[u8], offset: usize) -> usize {
     let length = bytes[offset + 4..offset + 8].try_into().expect("4 bytes");
     (offset + 48 + u32::from_le_bytes(length) as usize).next_multiple_of(8)

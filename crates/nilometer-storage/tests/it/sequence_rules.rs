@@ -1,7 +1,7 @@
-//! Why the rules of sequence numbers are kept: what the trees do when they are not.
+//! Reasons for the rules about sequence numbers: what the trees do when a rule is broken.
 //!
-//! These tests are about `lsm-tree`, not about us. Should one of them fail after a new version of
-//! it, a rule in `lsm/tree.rs` may have become unnecessary, or different.
+//! These tests are about `lsm-tree`. If one fails after an update of it, a rule in `lsm/tree.rs` may have become
+//! unnecessary or different.
 
 use lsm_tree::{AbstractTree, AnyTree, Config, SequenceNumberCounter};
 
@@ -38,7 +38,7 @@ fn a_flush_would_publish_a_batch_that_is_half_inserted() {
         two.get("b", instant).expect("get").is_none(),
         "half a batch"
     );
-    // With a dummy, visible is ours alone.
+    // With a dummy, only the engine raises the visible number.
     two.flush_active_memtable(0).expect("flush");
     assert!(dummy.get() > 0, "this one was raised instead");
 }

@@ -1,4 +1,4 @@
-//! What snapshots cost, and that it ends with them.
+//! The memory cost of snapshots ends with them.
 
 use std::time::{Duration, Instant};
 
@@ -30,10 +30,10 @@ fn memory_is_bounded_by_the_life_of_snapshots() {
     let memtable_bytes = options.memtable_bytes;
     let engine = LsmEngine::open(directory.path(), options).expect("open");
     let id = engine.create_keyspace("k", TOGETHER).expect("create");
-    // Without readers nothing stays, although nothing is flushed after the last flush.
+    // Without readers nothing is pinned, also after the last flush.
     fill(&engine, id, 0, 1000);
     wait_until_unpinned(&engine);
-    // Short snapshots keep little.
+    // Short snapshots pin little.
     let mut most = 0;
     for round in 0..20 {
         let view = engine.snapshot().expect("snapshot");
@@ -43,7 +43,7 @@ fn memory_is_bounded_by_the_life_of_snapshots() {
     }
     assert!(most <= 8 * memtable_bytes, "{most} bytes pinned");
     wait_until_unpinned(&engine);
-    // A long one keeps what was written since, says so, and lets go.
+    // A long snapshot pins later writes, is reported, and releases them.
     let view = engine.snapshot().expect("snapshot");
     fill(&engine, id, 0, 1000);
     std::thread::sleep(Duration::from_millis(20));
@@ -73,7 +73,7 @@ fn the_log_is_shortened_and_deleted_keys_do_not_keep_it() {
         let buffered = nilometer_storage::Durability::Buffered;
         engine.commit(batch, buffered).expect("commit");
         let log_bytes = engine.statistics().log_bytes;
-        // The cap, and the segments it was passed with.
+        // The cap, and the segments that exceeded it.
         assert!(
             log_bytes <= log_bytes_max + 3 * segment_bytes,
             "{log_bytes}"

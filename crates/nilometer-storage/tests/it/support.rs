@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nilometer_storage::testing::contract::Factory;
 use nilometer_storage::{Engine, LsmEngine, LsmOptions, MemoryEngine};
 
-/// A directory that goes with its value.
+/// A directory that is removed when the value is dropped.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A new, empty directory.
+    /// Creates a new, empty directory.
     pub(crate) fn new(name: &str) -> Self {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -21,7 +21,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// Its path.
+    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -33,7 +33,7 @@ impl Drop for Scratch {
     }
 }
 
-/// True when the long versions of tests are wanted.
+/// True if the long versions of tests are requested.
 pub(crate) fn soak() -> bool {
     std::env::var_os("NILOMETER_SOAK").is_some()
 }
@@ -62,7 +62,7 @@ pub(crate) struct Lsm {
 }
 
 impl Lsm {
-    /// With these options.
+    /// Returns a factory of engines with these options.
     pub(crate) fn new(name: &str, options: LsmOptions) -> Self {
         Self {
             directory: Scratch::new(name),

@@ -1,4 +1,4 @@
-//! Waiting for the disk behind batches that were committed without.
+//! Syncing after buffered commits.
 
 use nilometer_storage::{Durability, Engine, KeyspaceOptions, LsmEngine, LsmOptions, WriteBatch};
 
@@ -8,7 +8,7 @@ const WRITERS: u64 = 16;
 const BATCHES: u64 = 40;
 
 #[test]
-fn who_waits_at_the_same_time_waits_for_the_same_sync() {
+fn concurrent_waiters_share_a_sync() {
     let directory = Scratch::new("syncing");
     let engine = LsmEngine::open(directory.path(), LsmOptions::default()).unwrap();
     let options = KeyspaceOptions::default();
@@ -33,7 +33,7 @@ fn who_waits_at_the_same_time_waits_for_the_same_sync() {
     });
     let syncs = engine.statistics().syncs - before;
     assert!(syncs < WRITERS * BATCHES, "{syncs}");
-    // Nothing is left to wait for.
+    // Everything is durable.
     let before = engine.statistics().syncs;
     engine.sync().unwrap();
     assert_eq!(engine.statistics().syncs, before);

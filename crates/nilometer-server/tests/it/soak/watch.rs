@@ -228,10 +228,10 @@ fn check_file(path: &Path, data: &Path) {
         return;
     }
     let told = upkeep::describe_file(path).unwrap_or_else(|e| panic!("{}: {e:?}", path.display()));
-    let leftover = told
+    let orphaned = told
         .iter()
-        .any(|line| line.contains("leftover") || line.contains("DAMAGED"));
-    assert!(!leftover, "{}: {told:?}", path.display());
+        .any(|line| line.contains("orphaned") || line.contains("DAMAGED"));
+    assert!(!orphaned, "{}: {told:?}", path.display());
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Appending: one write and at most one sync for a whole group of batches.
+//! Appending: one write and at most one sync for a group of batches.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -13,29 +13,29 @@ use crate::engine::KeyspaceId;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 
-/// A batch on its way into the log. Built and checksummed by the writer, outside every lock.
+/// A batch to append. The writer builds and checksums it without holding a lock.
 pub(crate) struct LogRecord {
-    /// Room for the header, the payload, padding.
+    /// Space for the header, the payload, padding.
     bytes: Vec<u8>,
     payload_length: u32,
     payload_checksum: u64,
     /// The keyspaces the batch touches.
     keyspaces: Vec<KeyspaceId>,
-    /// Position in the log, once appended.
+    /// Index in the log, set by appending.
     pub(crate) index: u64,
-    /// Sequence number in the trees, once appended.
+    /// Sequence number in the trees, set by appending.
     pub(crate) sequence: u64,
 }
 
 impl LogRecord {
-    /// An empty buffer that leaves room for the header.
+    /// Returns an empty buffer with space for the header.
     pub(crate) fn buffer(payload_capacity: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(padded(payload_capacity) + 2 * RECORD_HEADER_BYTES);
         bytes.resize(RECORD_HEADER_BYTES, 0);
         bytes
     }
 
-    /// A record of `buffer`, which came from [`LogRecord::buffer`] and got a payload.
+    /// Makes a record of `buffer`, a [`LogRecord::buffer`] followed by the payload.
     pub(crate) fn new(mut buffer: Vec<u8>, keyspaces: Vec<KeyspaceId>) -> Result<Self> {
         let payload = buffer.get(RECORD_HEADER_BYTES..).unwrap_or_default();
         let payload_checksum = checksum(payload, 0);
@@ -56,12 +56,12 @@ impl LogRecord {
         })
     }
 
-    /// Bytes in the log.
+    /// Returns the bytes of the record in the log.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// The payload.
+    /// Returns the payload.
     pub(crate) fn payload(&self) -> &[u8] {
         let end = RECORD_HEADER_BYTES + self.payload_length as usize;
         self.bytes.get(RECORD_HEADER_BYTES..end).unwrap_or_default()
@@ -69,10 +69,10 @@ impl LogRecord {
 }
 
 impl Log {
-    /// Appends `records` in order, gives each its index and sequence number, and syncs if asked.
+    /// Appends `records` in order, assigns their index and sequence number, and syncs if `sync` is set.
     ///
-    /// With [`Error::Full`] nothing has changed. With [`Error::LogFailed`] it is unknown which of
-    /// the records survive, and the log takes no more.
+    /// After [`Error::Full`] nothing has changed. After [`Error::LogFailed`] it is unknown which records survive, and
+    /// the log refuses writes.
     pub(crate) fn append(
         &self,
         state: &mut LogState,
@@ -104,7 +104,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes stamped records and the end mark behind them.
+    /// Writes stamped records followed by the end mark.
     fn write(&self, state: &mut LogState, records: &mut [&mut LogRecord]) -> Result<()> {
         let mark = RecordHeader::end(state.next_index, state.last_sequence, state.durable_index);
         let active = &mut state.active;
@@ -132,7 +132,7 @@ impl Log {
         Ok(())
     }
 
-    /// Names a failed write, after which the log takes no more.
+    /// Records a failed write, after which the log refuses writes.
     fn noted_write(&self, path: &Path, written: std::io::Result<()>) -> Result<()> {
         written.map_err(|source| {
             let mut device = lock(&self.device);
@@ -140,9 +140,9 @@ impl Log {
         })
     }
 
-    /// Seals the active segment and begins the next, with room for just `bytes` of records.
+    /// Seals the active segment and begins the next, with space for `bytes` of records.
     ///
-    /// With [`Error::Full`] the old segment goes on.
+    /// After [`Error::Full`] the old segment stays active.
     pub(crate) fn rotate(&self, state: &mut LogState, bytes: u64) -> Result<()> {
         if state.durable_index < state.written_index() {
             self.sync_file(&*state.active.file, &state.active.path)?;
@@ -175,8 +175,8 @@ impl Log {
         self.rotate(state, self.segment_bytes - segment::MIN_BYTES)
     }
 
-    /// A segment that exists ends the one before it. If it came to exist and yet failed, batches
-    /// appended to the old one would be ignored by recovery, so no more may be taken.
+    /// An existing segment ends the one before it. If its creation failed after the file appeared, recovery would
+    /// ignore batches appended to the old segment, so the log must refuse writes.
     fn not_rotated(&self, id: u64, error: Error) -> Error {
         let path = segment::segment_path(&self.directory, id);
         if matches!(path.try_exists(), Ok(false)) {
@@ -188,12 +188,11 @@ impl Log {
         lock(&self.device).get_or_insert(failed).clone()
     }
 
-    /// When the log is idle and no header tells how far it is durable, rewrites the end mark so that
-    /// it does.
+    /// Rewrites the end mark if the log is idle and no header records how far it is durable.
     pub(crate) fn note_durable(&self) -> Result<()> {
         let mut state = self.lock();
-        let told = state.noted_index == state.written_index();
-        if told || state.durable_index < state.written_index() {
+        let recorded = state.noted_index == state.written_index();
+        if recorded || state.durable_index < state.written_index() {
             return Ok(());
         }
         if let Some(error) = self.failure() {
@@ -209,7 +208,7 @@ impl Log {
     }
 }
 
-/// Appends the mark for records that end at `end`, if the segment has room for it.
+/// Appends the end mark for records that end at `end`, if the segment has space for it.
 fn push_end_mark(active: &ActiveSegment, end: u64, mark: &RecordHeader, bytes: &mut Vec<u8>) {
     if end + RECORD_HEADER_BYTES as u64 <= active.size {
         let start = bytes.len();
@@ -218,7 +217,7 @@ fn push_end_mark(active: &ActiveSegment, end: u64, mark: &RecordHeader, bytes: &
     }
 }
 
-/// Numbers one record and writes its header.
+/// Assigns the numbers of one record and encodes its header.
 fn stamp(state: &mut LogState, record: &mut LogRecord, sequence: u64) {
     record.index = state.next_index;
     record.sequence = sequence;

@@ -1,15 +1,15 @@
-//! The write-ahead log: what makes a commit durable before any tree knows of it.
+//! The write-ahead log: makes a commit durable before any tree has it.
 //!
-//! # The picture
+//! # Format
 //!
-//! The log is a row of segment files, numbered without gaps. Batches are appended to the last one.
+//! The log is a sequence of segment files, numbered without gaps. Batches are appended to the last one.
 //!
 //! ```text
-//! wal/00000000000000000007.log     sealed: ends where the next one's header says
+//! wal/00000000000000000007.log     sealed: the header of the next segment records where it ends
 //! wal/00000000000000000008.log     active
-//! wal/spare-3                      will become one, see spare.rs
+//! wal/spare-3                      a future segment, see spare.rs
 //!
-//! segment  = header (64 bytes), records, end mark, zeros or remains of an older life
+//! segment  = header (64 bytes), records, end mark, zeros or remains of a recycled segment
 //!   header = "NILOLOG1", segment id, index of the first record, sequence number before it,
 //!            size of the file, 16 spare bytes, checksum                       (all u64 LE)
 //! record   = header (48 bytes), payload, padding to 8 bytes
@@ -17,28 +17,27 @@
 //!            payload checksum, header checksum seeded with the segment id     (u64 LE)
 //! ```
 //!
-//! Behind the last record stands an end mark: a record header of another magic, without payload, with
-//! the index of the next batch, which overwrites it. So a clean end is something that is there, and
-//! not something that is missing. The payload is described in [`payload`].
+//! An end mark follows the last record: a record header with another magic number, without payload, with the index of
+//! the next batch, which overwrites it. So a clean end is marked and not merely the absence of records. [`payload`]
+//! describes the payload.
 //!
-//! # The promise
+//! # Promises
 //!
-//! - *Nothing acknowledged is lost.* A group of batches is one write and one sync; callers hear of it
-//!   after the sync.
-//! - *A torn tail is cut, damage is refused.* Each header says which index was durable when it was
-//!   written. A record that does not parse, with a later header that calls it durable, is damage.
-//!   Without such a header it was never acknowledged, or belongs to the last group synced: the log
-//!   ends there, and the cut is reported. Rewriting the end mark when the log falls idle narrows the
-//!   second case to the last tenth of a second before a crash; a clean close, which begins a new
-//!   segment, removes it.
-//! - *Recovery only reads.* The header of the next segment fixes where the one before it ends, so
-//!   cutting the log is beginning a segment, and can be repeated after another crash.
-//! - *A full disk refuses, it does not break.* Room for a whole segment is reserved when the segment
-//!   is made, so running out is noticed before a byte is written.
-//! - *A failed sync ends writing.* The system may have thrown the pages away: never retried.
+//! - *Nothing acknowledged is lost.* A group of batches is one write and one sync; a commit with
+//!   [`Durability::Sync`](crate::Durability::Sync) returns after the sync.
+//! - *A torn tail is cut, damage is refused.* Each header records which index was durable when it was written. A
+//!   record that does not parse, followed by a header that says it was durable, is damage. Without such a header the
+//!   record was never acknowledged or belongs to the last group synced: the log ends there, and recovery reports the
+//!   cut. Rewriting the end mark when the log falls idle limits the second case to the last tenth of a second before a
+//!   crash; a clean close, which begins a new segment, excludes it.
+//! - *Recovery only reads.* The header of the next segment records where the previous one ends, so cutting the log
+//!   means beginning a segment, and can be repeated after another crash.
+//! - *A full disk refuses writes without damage.* Space for a whole segment is reserved when the segment is created,
+//!   so running out of space is detected before a byte is written.
+//! - *A failed sync ends writing.* The system may have dropped the pages, so the sync is never retried.
 //!
-//! What it does not do: know what the operations mean. Removing segments needs to know what the
-//! trees have flushed; that is asked of the caller.
+//! The log does not know the meaning of operations. The caller says which batches are flushed, so that segments can be
+//! removed.
 
 mod append;
 pub(crate) mod payload;
@@ -62,10 +61,10 @@ use crate::lock::lock;
 pub(crate) use append::LogRecord;
 pub(crate) use segment::{ActiveSegment, SealedSegment, segment_id, segment_path};
 
-/// HighestSequences sequence number a segment holds, for each keyspace in it.
+/// The highest sequence number of each keyspace in a segment.
 pub(crate) type HighestSequences = HashMap<KeyspaceId, u64>;
 
-/// Bytes of the first segment after opening, when there is no spare; filled with zeros at once.
+/// Bytes of the first segment after opening if there is no spare. It is filled with zeros immediately.
 const FIRST_SEGMENT_BYTES: u64 = 2 * 1024 * 1024;
 
 /// The log of one open database.
@@ -74,20 +73,20 @@ pub(crate) struct Log {
     file_system: Arc<dyn FileSystem>,
     segment_bytes: u64,
     state: Mutex<LogState>,
-    /// Serialises syncs, so that no sync can swallow the failure another one has to report.
+    /// Serialises syncs, so that no sync consumes the error that another one has to report.
     device: Mutex<Option<Error>>,
-    /// True while one of those who wait for the disk syncs for all of them.
+    /// True while one waiting thread syncs for all of them.
     syncing: Mutex<bool>,
-    /// Told when that one is done.
+    /// Signalled when that sync ends.
     synced: Condvar,
     spares: Spares,
     bytes_max: u64,
     syncs: AtomicU64,
-    /// Bytes of all segment files, for those who must not wait for the log lock.
+    /// Bytes of all segment files, readable without the log lock.
     bytes: AtomicU64,
 }
 
-/// What appending changes. Its lock is the first of the commit protocol.
+/// The state that appending changes. Its lock is the first in the commit protocol.
 pub(crate) struct LogState {
     pub(crate) active: ActiveSegment,
     pub(crate) sealed: VecDeque<SealedSegment>,
@@ -97,20 +96,20 @@ pub(crate) struct LogState {
     last_sequence: u64,
     /// Every record up to this index is durable.
     durable_index: u64,
-    /// The durable index some header in the log tells.
+    /// The highest durable index recorded in a header.
     noted_index: u64,
-    /// Checkpoints under way: no segment may go.
+    /// Checkpoints in flight. Segments are kept while it is not 0.
     pins: usize,
     buffer: Vec<u8>,
 }
 
 impl LogState {
-    /// The number of the segment that is written.
+    /// Returns the id of the active segment.
     pub(crate) fn segment(&self) -> u64 {
         self.active.id
     }
 
-    /// Index of the last batch written.
+    /// Returns the index of the last batch written.
     pub(crate) fn written_index(&self) -> u64 {
         self.next_index - 1
     }
@@ -122,9 +121,9 @@ impl LogState {
     }
 }
 
-/// Where a log goes on after what recovery has read.
+/// Where the log continues after recovery.
 pub(crate) struct LogStart {
-    /// Segments that recovery read, oldest first.
+    /// Segments read by recovery, oldest first.
     pub(crate) sealed: VecDeque<SealedSegment>,
     pub(crate) next_segment: u64,
     pub(crate) next_index: u64,
@@ -132,7 +131,7 @@ pub(crate) struct LogStart {
 }
 
 impl Log {
-    /// Begins a new segment behind `start`.
+    /// Opens the log and begins a new segment after `start`.
     pub(crate) fn start(directory: &Path, options: &LsmOptions, start: LogStart) -> Result<Self> {
         let file_system = Arc::clone(&options.file_system);
         let (segment_bytes, bytes_max) = (options.segment_bytes, options.log_bytes_max);
@@ -184,13 +183,13 @@ impl Log {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// Syncs of segments since opening.
+    /// Returns the number of syncs of segments since opening.
     pub(crate) fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
     }
 
-    /// Makes every batch written so far durable, without holding the log lock meanwhile. Of many who
-    /// ask at once one syncs for those who came before it began.
+    /// Makes every batch written so far durable, without holding the log lock meanwhile. Of concurrent callers one
+    /// syncs for all that arrived before it began.
     pub(crate) fn sync(&self) -> Result<()> {
         let wanted = self.lock().written_index();
         let mut syncing = lock(&self.syncing);
@@ -227,18 +226,18 @@ impl Log {
         Ok(())
     }
 
-    /// True when some batch is written and not yet durable.
+    /// True if a batch is written but not yet durable.
     pub(crate) fn is_dirty(&self) -> bool {
         let state = self.lock();
         state.durable_index < state.written_index()
     }
 
-    /// Why the log refuses writes, if it does.
+    /// Returns why the log refuses writes, if it does.
     pub(crate) fn failure(&self) -> Option<Error> {
         lock(&self.device).clone()
     }
 
-    /// Syncs one file. After the first failure every later call fails as well.
+    /// Syncs one file. After the first failure every later call fails.
     fn sync_file(&self, file: &dyn LogFile, path: &Path) -> Result<()> {
         let mut device = lock(&self.device);
         if let Some(error) = &*device {
@@ -263,7 +262,7 @@ impl Log {
         state.pins -= 1;
     }
 
-    /// Keyspaces that keep the oldest sealed segment from being removed.
+    /// Returns the keyspaces that prevent removal of the oldest sealed segment.
     pub(crate) fn blockers(&self, flushed: impl Fn(KeyspaceId, u64) -> bool) -> Vec<KeyspaceId> {
         let state = self.lock();
         let Some(oldest) = state.sealed.front() else {
@@ -298,7 +297,7 @@ impl Log {
         }
     }
 
-    /// Removes a segment file, or keeps it as a spare.
+    /// Removes a segment file or recycles it as a spare.
     fn remove_segment(&self, segment: &SealedSegment) -> Result<()> {
         let room = self.bytes_max.saturating_sub(self.bytes());
         let file_system = &*self.file_system;
@@ -309,12 +308,12 @@ impl Log {
             let removed = file_system.remove(&segment.path);
             removed.map_err(|source| Error::io("remove", &segment.path, source))?;
         }
-        // One by one: a later segment must never be gone while an earlier one is still there.
+        // Sync after each: a later segment must not be gone while an earlier one exists.
         let synced = file_system.sync_directory(&self.directory);
         synced.map_err(|source| Error::io("sync", &self.directory, source))
     }
 
-    /// Every segment with its path, its id, and the index behind its last durable batch.
+    /// Returns every segment: path, id, and the index after its last durable batch.
     pub(crate) fn segments_to_check(&self) -> Vec<(PathBuf, u64, u64)> {
         let state = self.lock();
         let ends = state.sealed.iter().skip(1).map(|next| next.first_index);
@@ -332,19 +331,19 @@ impl Log {
         segments.map(|((path, id), end)| (path, id, end)).collect()
     }
 
-    /// Prepares the file of the next segment if there is none, as a commit could not make it. A background task.
+    /// Creates a spare after a commit failed to create a segment. Called by the keeper.
     pub(crate) fn make_spare_now(&self) -> Result<()> {
         self.spares.ask();
         self.prepare_spare()
     }
 
-    /// Prepares the file of the next segment, if it will be needed soon. A background task.
+    /// Creates a spare if one is requested. Called by the keeper.
     pub(crate) fn prepare_spare(&self) -> Result<()> {
         self.spares.prepare(&self.directory, &*self.file_system)
     }
 }
 
-/// Notes the first failure, after which the log takes no more writes.
+/// Records the first failure, after which the log refuses writes.
 fn note_failure(
     device: &mut Option<Error>,
     operation: &str,

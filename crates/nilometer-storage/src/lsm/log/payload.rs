@@ -6,8 +6,8 @@
 //!     key length, value length + 1 (0: a delete), key, value
 //! ```
 //!
-//! All numbers are LEB128 varints. Operations stand in the order (keyspace, key), each key once.
-//! Checksums guard the bytes before they are decoded; decoding still trusts nothing.
+//! All numbers are LEB128 varints. Operations are ordered by (keyspace, key), each key once. Checksums are verified
+//! before decoding, but the decoder checks every length.
 
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ pub(crate) struct PayloadOperation {
     pub(crate) value: Option<Range<usize>>,
 }
 
-/// Calls `each` for every operation of `payload`; `None` when it is not a payload.
+/// Calls `each` for every operation of `payload`. Returns `None` if it is not a payload.
 pub(crate) fn decode(payload: &[u8], mut each: impl FnMut(PayloadOperation)) -> Option<()> {
     let mut reader = PayloadReader {
         bytes: payload,
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(&payload[entries[1].key.clone()], b"b");
         assert_eq!(entries[1].value, None);
         for cut in 1..payload.len() {
-            // Cut after the annotation there is a whole, empty payload.
+            // The prefix up to the annotation is a valid, empty payload.
             assert_eq!(decode(&payload[..cut], |_| {}).is_some(), cut == 2, "{cut}");
         }
     }

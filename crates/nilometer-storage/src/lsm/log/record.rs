@@ -1,6 +1,6 @@
-//! Headers of the log: their bytes, and how they are told from anything else.
+//! The headers of the log: encoding and validation.
 //!
-//! The picture is in the head of [`super`]. Nothing here reads past the slice it is given.
+//! The format is described in the head of [`super`].
 
 use crate::checksum::checksum;
 
@@ -20,13 +20,13 @@ const END_MAGIC: u32 = u32::from_le_bytes(*b"NLe1");
 /// The first bytes of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// Number of the segment; the file is named after it, and its records are seeded with it.
+    /// Id of the segment: part of the file name, and the seed of its records' checksums.
     pub(crate) id: u64,
     /// Index of the first record.
     pub(crate) first_index: u64,
-    /// Sequence number of the record before the first, 0 when there was none.
+    /// Sequence number of the record before the first; 0 if there is none.
     pub(crate) base_sequence: u64,
-    /// Size of the file when it was created; a shorter file is damaged.
+    /// Size of the file at creation; a shorter file is damaged.
     pub(crate) size: u64,
 }
 
@@ -43,7 +43,7 @@ impl SegmentHeader {
         bytes
     }
 
-    /// The header at the start of `bytes`, if it is whole.
+    /// Decodes the header at the start of `bytes`, if it is valid.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let header = bytes.get(..SEGMENT_HEADER_BYTES)?;
         if header.get(..8)? != SEGMENT_MAGIC
@@ -60,12 +60,12 @@ impl SegmentHeader {
     }
 }
 
-/// What a record header begins.
+/// What follows a record header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
     /// A batch.
     Batch,
-    /// Nothing: the log ends here for now. The next batch takes its place.
+    /// Nothing: the log ends here. The next batch overwrites the mark.
     End,
 }
 
@@ -75,9 +75,9 @@ pub(crate) struct RecordHeader {
     pub(crate) kind: RecordKind,
     /// Bytes of payload, without padding.
     pub(crate) length: u32,
-    /// Position of the batch in the log, without gaps. An end mark has that of the next batch.
+    /// Index of the batch in the log, without gaps. An end mark has that of the next batch.
     pub(crate) index: u64,
-    /// Sequence number of the batch in the trees; grows, with gaps. An end mark has the last one.
+    /// Sequence number of the batch in the trees; ascending, with gaps. An end mark has the last one.
     pub(crate) sequence: u64,
     /// Every record up to this index was durable when this header was written.
     pub(crate) durable: u64,
@@ -86,7 +86,7 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// The mark that ends the log before batch `index`.
+    /// Returns the mark that ends the log before batch `index`.
     pub(crate) fn end(index: u64, last_sequence: u64, durable: u64) -> Self {
         Self {
             kind: RecordKind::End,
@@ -115,7 +115,7 @@ impl RecordHeader {
         header[40..].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// The header at the start of `bytes`, if it is whole and belongs to `segment`.
+    /// Decodes the header at the start of `bytes`, if it is valid and belongs to `segment`.
     pub(crate) fn decode(bytes: &[u8], segment: u64) -> Option<Self> {
         let header = bytes.get(..RECORD_HEADER_BYTES)?;
         let magic = u32::from_le_bytes(header.get(..4)?.try_into().ok()?);
@@ -137,13 +137,13 @@ impl RecordHeader {
         })
     }
 
-    /// Bytes of the record in the file, with padding.
+    /// Returns the bytes of the record in the file, padding included.
     pub(crate) fn record_bytes(&self) -> usize {
         padded(RECORD_HEADER_BYTES + self.length as usize)
     }
 }
 
-/// `length` rounded up to where the next record starts.
+/// Rounds `length` up to the start of the next record.
 pub(crate) fn padded(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)
 }

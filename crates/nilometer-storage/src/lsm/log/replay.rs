@@ -1,13 +1,12 @@
-//! Reading the log back, and telling a torn tail from damage.
+//! Reading the log, and distinguishing a torn tail from damage.
 //!
-//! Rules, in the order they are applied (the head of [`super`] says why):
+//! Rules, in the order they are applied (the head of [`super`] gives the reasons):
 //!
-//! 1. Segment numbers follow each other; each file has a whole header with its own number and is not
-//!    shorter than it was made; first index and base sequence continue the segment before.
-//! 2. A segment ends at the first index of the next one. Whatever follows is ignored.
-//! 3. The last segment ends at its end mark, or at the first record that does not parse; the latter
-//!    is reported as a cut. A later header which says that the next index was durable makes either
-//!    one damage.
+//! 1. Segment ids are consecutive; each file has a valid header with its own id and is not shorter than at creation;
+//!    first index and base sequence number continue the segment before.
+//! 2. A segment ends at the first index of the next one. The rest is ignored.
+//! 3. The last segment ends at its end mark, or at the first record that does not parse; the latter is reported as a
+//!    cut. In both cases a later header that says the next index was durable means damage.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,21 +18,21 @@ use super::segment::{segment_id, segment_path};
 use crate::checksum::checksum;
 use crate::error::{Error, Result};
 
-/// Where recovery ended a log that did not end cleanly: behind every record that can be proved to
-/// have been acknowledged, at the remains of a write that was cut short.
+/// Where recovery ended a log without a clean end: after every record that was provably acknowledged, at the remains of
+/// a torn write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogCut {
     /// The segment file.
     pub segment: PathBuf,
-    /// Where the ignored bytes begin.
+    /// Offset of the first ignored byte.
     pub offset: u64,
-    /// How many bytes, up to the last that is not zero, were ignored.
+    /// Number of ignored bytes, up to the last that is not zero.
     pub bytes: u64,
-    /// Log position the next commit gets.
+    /// Index of the next commit.
     pub index: u64,
 }
 
-/// One batch as it stands in the log.
+/// One batch in the log.
 pub(crate) struct LogBatch<'a> {
     pub(crate) segment: u64,
     pub(crate) path: &'a Path,
@@ -42,7 +41,7 @@ pub(crate) struct LogBatch<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// A segment that was read.
+/// A segment read by recovery.
 pub(crate) struct ReadSegment {
     pub(crate) id: u64,
     pub(crate) path: PathBuf,
@@ -50,7 +49,7 @@ pub(crate) struct ReadSegment {
     pub(crate) bytes: u64,
 }
 
-/// What reading the whole log found out.
+/// The result of reading the whole log.
 pub(crate) struct LogEnd {
     pub(crate) segments: Vec<ReadSegment>,
     pub(crate) next_index: u64,
@@ -62,7 +61,7 @@ pub(crate) struct LogEnd {
 /// Receives every batch in order.
 pub(crate) type EachBatch<'a> = dyn FnMut(&LogBatch<'_>) -> Result<()> + 'a;
 
-/// Reads every segment in `directory`. `None` when there is none.
+/// Reads every segment in `directory`. Returns `None` if there is none.
 pub(crate) fn replay(directory: &Path, each: &mut EachBatch<'_>) -> Result<Option<LogEnd>> {
     let ids = segment_ids(directory)?;
     let Some(first) = ids.first() else {
@@ -104,7 +103,7 @@ pub(crate) fn replay(directory: &Path, each: &mut EachBatch<'_>) -> Result<Optio
     Ok(Some(end))
 }
 
-/// Checks the records of one segment up to the index `end`, as a scrub does.
+/// Checks the records of one segment up to the index `end`, for a scrub.
 pub(crate) fn check_segment(path: &Path, id: u64, end: u64) -> Result<()> {
     let header = read_header(path, id)?;
     let mut state = LogEnd {
@@ -125,7 +124,7 @@ pub(crate) fn check_segment(path: &Path, id: u64, end: u64) -> Result<()> {
     )
 }
 
-/// The header of segment `id`, checked against the size of its file.
+/// Reads the header of segment `id` and checks it against the size of the file.
 pub(crate) fn read_header(path: &Path, id: u64) -> Result<SegmentHeader> {
     use std::io::Read;
     let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
@@ -139,7 +138,7 @@ pub(crate) fn read_header(path: &Path, id: u64) -> Result<SegmentHeader> {
         .read_to_end(&mut start);
     read.map_err(|source| Error::io("read", path, source))?;
     let Some(header) = SegmentHeader::decode(&start) else {
-        let found = "bytes that are none";
+        let found = "other bytes";
         return Err(Error::corruption("log", path, 0, "a segment header", found));
     };
     if header.id != id {
@@ -149,7 +148,7 @@ pub(crate) fn read_header(path: &Path, id: u64) -> Result<SegmentHeader> {
     }
     if length < header.size {
         let expected = format!("a file of {} bytes", header.size);
-        let found = "the file's end";
+        let found = "the end of the file";
         return Err(Error::corruption("log", path, length, expected, found));
     }
     Ok(header)
@@ -162,14 +161,14 @@ fn check_continuation(path: &Path, header: &SegmentHeader, end: &LogEnd) -> Resu
         return Err(Error::corruption("log", path, 16, expected, found));
     }
     if header.base_sequence != end.last_sequence {
-        let expected = format!("a segment behind sequence number {}", end.last_sequence);
+        let expected = format!("a segment after sequence number {}", end.last_sequence);
         let found = format!("{}", header.base_sequence);
         return Err(Error::corruption("log", path, 24, expected, found));
     }
     Ok(())
 }
 
-/// Ids of the segments in `directory`, ascending.
+/// Returns the ids of the segments in `directory`, ascending.
 pub(crate) fn segment_ids(directory: &Path) -> Result<Vec<u64>> {
     let entries = fs::read_dir(directory).map_err(|source| Error::io("list", directory, source))?;
     let mut ids = Vec::new();
@@ -181,8 +180,8 @@ pub(crate) fn segment_ids(directory: &Path) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-/// Reads a segment, and makes sure that what was read is also what the device holds: tables may be
-/// written from it, and must never hold what the log can still lose.
+/// Reads a segment and syncs it, so that the device holds what was read: flushes may write these batches into tables,
+/// and tables must never hold a batch that the log may lose.
 fn read_file(path: &Path) -> Result<Vec<u8>> {
     let bytes = fs::read(path).map_err(|source| Error::io("read", path, source))?;
     let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
@@ -231,7 +230,7 @@ fn read_segment(
     find_end(path, bytes, header.id, offset, end)
 }
 
-/// The whole, fitting record at `offset`, and its payload.
+/// Returns the record at `offset` and its payload, if it is whole and the next one.
 fn parse<'a>(
     bytes: &'a [u8],
     offset: usize,
@@ -249,8 +248,8 @@ fn parse<'a>(
     (fits && whole).then_some((record, payload))
 }
 
-/// Hands on whatever is whole in segment `id` of a damaged log, and lies behind what `end` says was read: only for
-/// what is to be saved, as batches may be missing in between. How many are is told, as far as later ones show it.
+/// Replays the whole records of segment `id` of a damaged log that follow `end`. For salvage only: batches may be
+/// missing between them. Returns the number of missing batches, as far as later indexes show it.
 pub(crate) fn read_remains(
     directory: &Path,
     id: u64,
@@ -259,7 +258,7 @@ pub(crate) fn read_remains(
 ) -> Result<u64> {
     let path = segment_path(directory, id);
     let bytes = fs::read(&path).map_err(|source| Error::io("read", &path, source))?;
-    // What a write that was cut short left behind the last batch is none of the log.
+    // Remains of a torn write after the last batch are not part of the log.
     let next = segment_path(directory, id + 1);
     let fixed_end = read_header(&next, id + 1).map_or(u64::MAX, |header| header.first_index);
     let mut lost = 0;
@@ -279,7 +278,7 @@ pub(crate) fn read_remains(
         }
         let payload = rest.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + record.length as usize);
         if let Some(payload) = payload.filter(|p| checksum(p, 0) == record.payload_checksum) {
-            // The first that is read may be the first there is.
+            // The first record read may be the first of the log.
             if end.batches > 0 {
                 lost += record.index.saturating_sub(end.next_index);
             }
@@ -299,7 +298,7 @@ pub(crate) fn read_remains(
     Ok(lost)
 }
 
-/// Decides what stands at `offset` of the last segment, where the batches end.
+/// Decides how the last segment ends, whose batches end at `offset`.
 fn find_end(
     path: &Path,
     bytes: &[u8],
@@ -315,7 +314,7 @@ fn find_end(
             && mark.sequence == end.last_sequence
             && mark.durable < end.next_index
     });
-    // A full segment has no room for a mark.
+    // A full segment has no space for a mark.
     let clean = marked || rest.len() < RECORD_HEADER_BYTES;
     let from = if clean { RECORD_HEADER_BYTES } else { 0 };
     let mut torn = !clean;
@@ -347,6 +346,6 @@ fn find_end(
 }
 
 fn damaged(path: &Path, offset: usize, expected: String) -> Error {
-    let found = "bytes that are none";
+    let found = "other bytes";
     Error::corruption("log", path, offset as u64, expected, found)
 }

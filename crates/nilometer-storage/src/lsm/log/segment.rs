@@ -1,4 +1,4 @@
-//! Segment files: their names, their making, and what is remembered of each.
+//! Segment files: names, creation, and the state kept for each.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::spare::{Spare, fill};
 use crate::error::{Error, Result};
 use crate::file_system::{FileSystem, LogFile};
 
-/// What a segment needs beside its records.
+/// Bytes of a segment without its records.
 pub(super) const MIN_BYTES: u64 = (SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
 
-/// Segments up to this size are filled with zeros when they are made in a hurry.
+/// Segments up to this size are filled with zeros when they are created without a spare.
 const FILLED_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// The segment that takes new batches.
@@ -24,12 +24,12 @@ pub(crate) struct ActiveSegment {
     pub(crate) first_index: u64,
     pub(crate) size: u64,
     pub(crate) begun: Instant,
-    /// Where the next record goes.
+    /// Offset of the next record.
     pub(crate) offset: u64,
     pub(crate) highest: HighestSequences,
 }
 
-/// A segment that takes no more batches.
+/// A segment that is complete.
 #[derive(Clone, Debug)]
 pub(crate) struct SealedSegment {
     pub(crate) id: u64,
@@ -39,12 +39,12 @@ pub(crate) struct SealedSegment {
     pub(crate) highest: HighestSequences,
 }
 
-/// The file of segment `id`.
+/// Returns the path of segment `id`.
 pub(crate) fn segment_path(directory: &Path, id: u64) -> PathBuf {
     directory.join(format!("{id:020}.log"))
 }
 
-/// The id in a segment's file name.
+/// Parses the id in a segment's file name.
 pub(crate) fn segment_id(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".log")?;
     let all_digits = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -55,13 +55,13 @@ pub(crate) fn segment_id(name: &str) -> Option<u64> {
     }
 }
 
-/// A segment in the making, when there is no spare.
+/// Returns the path of a segment that is being created without a spare.
 fn temporary_path(directory: &Path) -> PathBuf {
     directory.join("next")
 }
 
-/// Makes the segment `header` describes, durable under its name when this returns. `spare` is the
-/// spare file, if that shall be used.
+/// Creates the segment that `header` describes, from the file `spare` if there is one. It is durable under its name
+/// when this returns.
 pub(super) fn create(
     directory: &Path,
     file_system: &dyn FileSystem,
@@ -111,14 +111,14 @@ pub(super) fn create(
     })
 }
 
-/// True when no checkpoint shares the file, so that it may be written again.
+/// True if no checkpoint shares the file, so that it may be overwritten.
 #[cfg(unix)]
 pub(super) fn is_unshared(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).is_ok_and(|metadata| metadata.nlink() == 1)
 }
 
-/// Where links cannot be counted, no file is written again.
+/// Links cannot be counted here, so no file is overwritten.
 #[cfg(not(unix))]
 pub(super) fn is_unshared(_path: &Path) -> bool {
     false

@@ -1,15 +1,13 @@
-//! Files that wait to become segments.
+//! Spare files for future segments.
 //!
-//! Writing into a file whose blocks were written before needs nothing but the data on the device;
-//! growing a file, or filling reserved blocks for the first time, needs its metadata as well, and
-//! waits for whatever else the file system has to make durable. So segments that are done with are
-//! used again, as long as log and spares together stay under the cap of the log. While there are
-//! none, new ones are made in the background, and filled with zeros if commits are small
-//! and the log grows slowly: those gain from it, a few large ones would only wait for the zeros.
+//! Overwriting blocks that were written before only needs the data on the device. Growing a file, or writing reserved
+//! blocks for the first time, also needs metadata, and waits for other work of the file system. So removed segments are
+//! recycled, as long as log and spares together stay below the cap of the log. If there are none, spares are created in
+//! the background. They are filled with zeros if commits are small and the log grows slowly: small commits gain from
+//! it, a few large ones would only wait for the zeros.
 //!
-//! A spare is a convenience. One that cannot be made, for whatever reason, is no harm to the log: what was
-//! begun is removed, and the next commits ask again. If a segment itself cannot be made, the commit that
-//! needs it is refused.
+//! Spares are optional. If creating one fails, its partial file is removed and a later commit requests it again. If
+//! creating a segment fails, the commit that needs it is refused.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -21,16 +19,16 @@ use crate::error::{Error, Result};
 use crate::file_system::{FileSystem, LogFile};
 use crate::lock::lock;
 
-/// Bytes of zeros in one write.
+/// Bytes of one write of zeros.
 const FILL_BYTES: usize = 1 << 20;
 
-/// Bytes a second up to which new files are filled with zeros.
+/// Maximum log bytes per second at which new files are filled with zeros.
 const FILL_RATE_MAX: f64 = 40e6;
 
-/// Bytes that commits have on average up to which they are.
+/// Maximum mean bytes of a commit at which new files are filled with zeros.
 const FILL_RECORD_BYTES_MAX: u64 = 4096;
 
-/// A file of the size of a segment.
+/// A file with the size of a segment.
 pub(super) struct Spare {
     pub(super) path: PathBuf,
     pub(super) file: Box<dyn LogFile>,
@@ -46,7 +44,7 @@ pub(super) struct Spares {
 }
 
 impl Spares {
-    /// Takes over the spare files an earlier process left, and removes unfinished ones.
+    /// Adopts the spare files of an earlier process and removes unfinished ones.
     pub(super) fn open(
         directory: &Path,
         file_system: &dyn FileSystem,
@@ -86,7 +84,7 @@ impl Spares {
         })
     }
 
-    /// A file for a segment of `bytes` bytes, if one is ready.
+    /// Takes a spare for a segment of `bytes` bytes, if one is ready.
     pub(super) fn take(&self, bytes: u64) -> Option<Spare> {
         if bytes != self.segment_bytes {
             return None;
@@ -94,7 +92,7 @@ impl Spares {
         lock(&self.files).pop()
     }
 
-    /// Says that one will be needed soon: `records` of `written` bytes together took `time`.
+    /// Requests a spare: `records` records with `written` bytes together took `time`.
     pub(super) fn want(&self, written: u64, records: u64, time: Duration) {
         if !self.wanted.load(Ordering::Relaxed) {
             let rate = written as f64 / time.as_secs_f64();
@@ -105,17 +103,17 @@ impl Spares {
         }
     }
 
-    /// Says that one is needed, whatever is written.
+    /// Requests a spare regardless of the write rate.
     pub(super) fn ask(&self) {
         self.wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Bytes of all of them.
+    /// Returns the bytes of all spares.
     pub(super) fn bytes(&self) -> u64 {
         lock(&self.files).len() as u64 * self.segment_bytes
     }
 
-    /// Keeps the file of a segment that is done with, if it fits and `room` allows it.
+    /// Recycles the file of a removed segment, if it has the right size and the spares stay within `room` bytes.
     pub(super) fn keep(
         &self,
         directory: &Path,
@@ -135,7 +133,7 @@ impl Spares {
         }
         match file_system.open(&path) {
             Ok(file) => lock(&self.files).push(Spare { path, file }),
-            // Too many open files, for one. The segment is no longer needed in any case.
+            // For example, too many open files. The segment is not needed in any case.
             Err(_) => {
                 let removed = file_system.remove(&path);
                 removed.map_err(|source| Error::io("remove", &path, source))?;
@@ -144,19 +142,18 @@ impl Spares {
         Ok(true)
     }
 
-    /// Makes a file, if one is wanted and none is there. A background task; holds no lock
-    /// that a writer needs.
+    /// Creates a spare if one is requested and none exists. Holds no lock that a writer needs.
     pub(super) fn prepare(&self, directory: &Path, file_system: &dyn FileSystem) -> Result<()> {
         if !self.wanted.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // If it fails, the next commit asks again.
+        // If it fails, the next commit requests one again.
         self.wanted.store(false, Ordering::Relaxed);
         if lock(&self.files).is_empty() {
             let path = self.new_path(directory);
             let made = self.make(&path, file_system);
             let made = made.inspect_err(|_| {
-                // It may not even be there; what is left is removed at the next opening.
+                // The file may not exist. The next opening removes what remains.
                 let _ = file_system.remove(&path);
             });
             let file = made.map_err(|source| Error::io("create", &path, source))?;
