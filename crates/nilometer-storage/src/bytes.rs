@@ -39,7 +39,7 @@ impl Bytes {
 
     /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
-        self.slice.get(..self.length).unwrap_or_default()
+        &self.slice[..self.length]
     }
 }
 

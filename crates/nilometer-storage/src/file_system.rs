@@ -101,7 +101,7 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
         let length = zeros
             .len()
             .min(usize::try_from(bytes - offset).unwrap_or(usize::MAX));
-        LogFile::write_at(file, zeros.get(..length).unwrap_or(&zeros), offset)?;
+        LogFile::write_at(file, &zeros[..length], offset)?;
         offset += length as u64;
     }
     Ok(())

@@ -137,11 +137,10 @@ struct Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         let mut pins = lock(&self.book.pins);
-        if let Some(count) = pins.get_mut(&self.version) {
-            *count -= 1;
-            if *count == 0 {
-                pins.remove(&self.version);
-            }
+        let count = pins.get_mut(&self.version).expect("a pin is registered");
+        *count -= 1;
+        if *count == 0 {
+            pins.remove(&self.version);
         }
     }
 }

@@ -51,9 +51,7 @@ pub(crate) fn prepare(batch: WriteBatch, trees: &TreeMap) -> Result<PreparedBatc
     buffer.extend_from_slice(&annotation);
     let mut plans = Vec::new();
     for entries in operations.chunk_by(|a, b| a.0 == b.0) {
-        let Some((id, _, _)) = entries.first() else {
-            continue;
-        };
+        let (id, _, _) = &entries[0];
         let tree = trees.get(id).ok_or(Error::UnknownKeyspace { id: id.0 })?;
         put_varint(&mut buffer, id.0);
         put_varint(&mut buffer, entries.len() as u64);
@@ -122,7 +120,7 @@ fn copies(payload: &[u8], spans: &[Span], singly: bool) -> Vec<(Slice, Option<Sl
     let (Some(first), Some(last)) = (spans.first(), spans.last()) else {
         return Vec::new();
     };
-    let part = |range| payload.get(range).unwrap_or_default();
+    let part = |range: std::ops::Range<usize>| &payload[range];
     if singly || spans.iter().any(is_large) {
         let own = |range| Slice::from(part(range));
         return spans.iter().map(|span| span.parts(own)).collect();

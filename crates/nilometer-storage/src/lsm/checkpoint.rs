@@ -160,9 +160,7 @@ fn link_files(source: &Path, target: &Path) -> Result<()> {
 
 /// Links `file` into the directory `target`, or copies it.
 fn link(file: &Path, target: &Path) -> Result<()> {
-    let Some(name) = file.file_name() else {
-        return Ok(());
-    };
+    let name = file.file_name().expect("a file of a tree has a name");
     let target = target.join(name);
     let linked = match fs::hard_link(file, &target) {
         Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => {

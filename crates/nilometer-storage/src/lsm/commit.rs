@@ -200,6 +200,7 @@ impl Core {
         let taken = lead.group.iter();
         let taken = taken.filter_map(|request| lock(&request.prepared).take());
         let mut batches = taken.collect::<Vec<_>>();
+        assert!(!batches.is_empty(), "a leader's group holds its own batch");
         let bytes: u64 = batches.iter().map(|batch| batch.record.bytes()).sum();
         let sync = lead.group.iter().any(|request| request.sync);
         let records = batches.iter_mut().map(|batch| &mut batch.record);

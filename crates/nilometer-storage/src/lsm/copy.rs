@@ -35,7 +35,7 @@ pub fn copy_database(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u
 fn copy_folder(source: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
     fs::create_dir_all(target).map_err(|error| Error::io("create", target, error))?;
     for path in entries(source)? {
-        let name = path.file_name().unwrap_or_default();
+        let name = path.file_name().expect("a listed file has a name");
         if path.is_dir() {
             copy_folder(&path, &target.join(name), each)?;
         } else if !is_skipped(name) {
@@ -62,7 +62,7 @@ fn is_skipped(name: &OsStr) -> bool {
 }
 
 fn copy_file(file: &Path, target: &Path, each: &mut dyn FnMut(&Path, u64)) -> Result<()> {
-    let target = target.join(file.file_name().unwrap_or_default());
+    let target = target.join(file.file_name().expect("a file has a name"));
     let copied = fs::copy(file, &target).and_then(|bytes| {
         File::open(&target)?.sync_all()?;
         Ok(bytes)

@@ -179,7 +179,7 @@ fn filter_tables(bytes: &[u8], keep: &mut dyn FnMut(ManifestFile) -> bool) -> Op
                 kept_runs += 1;
             }
         }
-        *out.get_mut(at)? = kept_runs;
+        out[at] = kept_runs;
     }
     rest.is_empty().then_some(out)
 }

@@ -78,9 +78,9 @@ impl PendingIo {
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.waits.state);
-        if let Some(call) = state.in_flight.remove(&self.id) {
-            state.longest = state.longest.max(call.begun.elapsed());
-        }
+        let call = state.in_flight.remove(&self.id);
+        let call = call.expect("a call in flight is registered");
+        state.longest = state.longest.max(call.begun.elapsed());
     }
 }
 

@@ -95,9 +95,8 @@ impl ReadSequence {
     /// Registers another reader at the same sequence number.
     pub(crate) fn again(&self) -> Self {
         let mut state = lock(&self.sequences.state);
-        if let Some(readers) = state.open.get_mut(&self.at) {
-            readers.count += 1;
-        }
+        let readers = state.open.get_mut(&self.at);
+        readers.expect("an open read sequence is registered").count += 1;
         Self {
             at: self.at,
             sequences: Arc::clone(&self.sequences),
@@ -108,11 +107,11 @@ impl ReadSequence {
 impl Drop for ReadSequence {
     fn drop(&mut self) {
         let mut state = lock(&self.sequences.state);
-        if let Some(readers) = state.open.get_mut(&self.at) {
-            readers.count -= 1;
-            if readers.count == 0 {
-                state.open.remove(&self.at);
-            }
+        let readers = state.open.get_mut(&self.at);
+        let readers = readers.expect("an open read sequence is registered");
+        readers.count -= 1;
+        if readers.count == 0 {
+            state.open.remove(&self.at);
         }
     }
 }

@@ -110,6 +110,6 @@ pub(crate) fn file_checksum(path: &Path) -> Result<u128> {
         if length == 0 {
             return Ok(hasher.digest128());
         }
-        hasher.update(buffer.get(..length).unwrap_or_default());
+        hasher.update(&buffer[..length]);
     }
 }

@@ -237,7 +237,7 @@ impl WriteBuffer {
     pub(crate) fn get(&self, key: &[u8], at: u64) -> Option<Option<Slice>> {
         let groups = read(&self.groups);
         let group = groups.get(&prefix_of(key))?;
-        let here = group.0.get(..group.end_of(key)).unwrap_or_default();
+        let here = &group.0[..group.end_of(key)];
         let here = here.iter().rev().take_while(|entry| entry.key[..] == *key);
         let entry = { here }.find(|entry| entry.put_at < at)?;
         Some(entry.visible_at(at).cloned())

@@ -37,7 +37,7 @@ impl LogRecord {
 
     /// Makes a record of `buffer`, a [`LogRecord::buffer`] followed by the payload.
     pub(crate) fn new(mut buffer: Vec<u8>, keyspaces: Vec<KeyspaceId>) -> Result<Self> {
-        let payload = buffer.get(RECORD_HEADER_BYTES..).unwrap_or_default();
+        let payload = &buffer[RECORD_HEADER_BYTES..];
         let payload_checksum = checksum(payload, 0);
         let length = payload.len();
         let payload_length = u32::try_from(length).map_err(|_| Error::TooLarge {
@@ -64,7 +64,7 @@ impl LogRecord {
     /// Returns the payload.
     pub(crate) fn payload(&self) -> &[u8] {
         let end = RECORD_HEADER_BYTES + self.payload_length as usize;
-        self.bytes.get(RECORD_HEADER_BYTES..end).unwrap_or_default()
+        &self.bytes[RECORD_HEADER_BYTES..end]
     }
 }
 

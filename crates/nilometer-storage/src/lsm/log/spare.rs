@@ -183,7 +183,7 @@ pub(super) fn fill(file: &dyn LogFile, bytes: u64) -> std::io::Result<()> {
     let mut offset = 0;
     while offset < bytes {
         let length = usize::try_from(bytes - offset).map_or(FILL_BYTES, |l| l.min(FILL_BYTES));
-        file.write_at(zeros.get(..length).unwrap_or(&zeros), offset)?;
+        file.write_at(&zeros[..length], offset)?;
         offset += length as u64;
     }
     Ok(())
