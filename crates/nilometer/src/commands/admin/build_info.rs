@@ -27,7 +27,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     aliases: &["buildinfo"],
     ..CommandSpec::new(
         "buildInfo",
-        "Tells version and build of the server.",
+        "Returns the server's version and build.",
         Authorization::Open,
         run,
     )

@@ -13,7 +13,7 @@ pub(crate) const STATUS: CommandSpec = CommandSpec {
     in_api_v1: true,
     ..CommandSpec::new(
         "connectionStatus",
-        "Tells who is logged in on this connection.",
+        "Returns the user logged in on this connection.",
         Authorization::Open,
         status,
     )
@@ -22,7 +22,7 @@ pub(crate) const STATUS: CommandSpec = CommandSpec {
 pub(crate) const WHATS_MY_URI: CommandSpec = CommandSpec {
     ..CommandSpec::new(
         "whatsmyuri",
-        "Tells the address the client comes from.",
+        "Returns the client's address.",
         Authorization::Open,
         whats_my_uri,
     )

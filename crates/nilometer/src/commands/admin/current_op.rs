@@ -20,7 +20,7 @@ pub(crate) const CURRENT_OP: CommandSpec = CommandSpec {
     fields: Fields::Any,
     ..CommandSpec::new(
         "currentOp",
-        "Lists the operations that are running.",
+        "Lists the running operations.",
         Authorization::Asks(rules::current_op),
         current_op,
     )

@@ -12,7 +12,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     admin_only: true,
     ..CommandSpec::new(
         "getCmdLineOpts",
-        "Tells the command line and the configuration.",
+        "Returns the command line and the configuration.",
         Authorization::OnCluster(&[Action::GetCmdLineOpts]),
         run,
     )

@@ -13,7 +13,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     admin_only: true,
     ..CommandSpec::new(
         "getLog",
-        "Gives the last lines of the log, or the names of its parts.",
+        "Returns the last lines of the log, or the names of its parts.",
         Authorization::OnCluster(&[Action::GetLog]),
         run,
     )

@@ -20,7 +20,7 @@ pub(crate) const GET: CommandSpec = CommandSpec {
     fields: Fields::Any,
     ..CommandSpec::new(
         "getParameter",
-        "Tells the values of server parameters.",
+        "Returns the values of server parameters.",
         Authorization::OnCluster(&[Action::GetParameter]),
         get,
     )

@@ -55,7 +55,7 @@ pub(crate) const IS_MASTER: CommandSpec = CommandSpec {
     in_api_v1: true,
     ..CommandSpec::new(
         "isMaster",
-        "Describes this server to a client that does not know hello yet.",
+        "Describes this server to a client older than hello.",
         Authorization::Open,
         is_master,
     )

@@ -14,7 +14,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     admin_only: true,
     ..CommandSpec::new(
         "hostInfo",
-        "Tells about the machine the server runs on.",
+        "Describes the machine the server runs on.",
         Authorization::OnCluster(&[Action::HostInfo]),
         run,
     )

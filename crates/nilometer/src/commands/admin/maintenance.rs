@@ -18,7 +18,7 @@ pub(crate) const COMPACT: CommandSpec = CommandSpec {
     fields: Fields::Only(&["force", "freeSpaceTargetMB", "dryRun"]),
     ..CommandSpec::new(
         "compact",
-        "Merges what is stored of a collection, so that its files shrink.",
+        "Merges the stored tables, so that the files shrink.",
         Authorization::OnCollection(&[Action::Compact]),
         compact,
     )
@@ -28,7 +28,7 @@ pub(crate) const RE_INDEX: CommandSpec = CommandSpec {
     access: Access::Write,
     ..CommandSpec::new(
         "reIndex",
-        "Makes the indexes of a collection anew.",
+        "Repairs the indexes of a collection.",
         Authorization::OnCollection(&[Action::ReIndex]),
         re_index,
     )

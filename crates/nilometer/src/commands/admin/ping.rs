@@ -11,7 +11,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     in_api_v1: true,
     ..CommandSpec::new(
         "ping",
-        "Answers, and does nothing else.",
+        "Replies, and does nothing else.",
         Authorization::Open,
         run,
     )

@@ -16,7 +16,7 @@ pub(crate) const CLEAR: CommandSpec = CommandSpec {
     fields: Fields::Only(&["query", "sort", "projection", "collation"]),
     ..CommandSpec::new(
         "planCacheClear",
-        "Forgets which indexes served queries best.",
+        "Clears the plan cache of a collection.",
         Authorization::OnCollection(&[Action::PlanCacheWrite]),
         clear,
     )

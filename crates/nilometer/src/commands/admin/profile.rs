@@ -33,7 +33,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     fields: Fields::Only(&["slowms", "sampleRate", "filter"]),
     ..CommandSpec::new(
         "profile",
-        "Asks for operations to be told of in system.profile and in the log.",
+        "Sets which operations are recorded in system.profile and in the log.",
         Authorization::OnDatabase(&[Action::EnableProfiler]),
         run,
     )

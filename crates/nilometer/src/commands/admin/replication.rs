@@ -13,7 +13,7 @@ pub(crate) const STATUS: CommandSpec = CommandSpec {
     fields: Fields::Any,
     ..CommandSpec::new(
         "replSetGetStatus",
-        "Refused: this is no replica set.",
+        "Refused: this is not a replica set.",
         Authorization::OnCluster(&[Action::ReplSetGetStatus]),
         refuse,
     )
@@ -24,7 +24,7 @@ pub(crate) const CONFIG: CommandSpec = CommandSpec {
     fields: Fields::Any,
     ..CommandSpec::new(
         "replSetGetConfig",
-        "Refused: this is no replica set.",
+        "Refused: this is not a replica set.",
         Authorization::OnCluster(&[Action::ReplSetGetConfig]),
         refuse,
     )

@@ -17,7 +17,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     fields: Fields::Only(&["message"]),
     ..CommandSpec::new(
         "rotateCertificates",
-        "Reads the certificates of the server anew.",
+        "Reloads the server's certificates.",
         Authorization::OnCluster(&[Action::RotateCertificates]),
         run,
     )

@@ -22,7 +22,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     fields: Fields::Any,
     ..CommandSpec::new(
         "serverStatus",
-        "Tells what the server is doing, in figures.",
+        "Returns the server's figures.",
         Authorization::OnCluster(&[Action::ServerStatus]),
         run,
     )
@@ -32,7 +32,7 @@ pub(crate) const DIAGNOSTIC_DATA: CommandSpec = CommandSpec {
     admin_only: true,
     ..CommandSpec::new(
         "getDiagnosticData",
-        "Gives the figures that are collected for diagnosis.",
+        "Returns the figures collected for diagnosis.",
         Authorization::OnCluster(&[Action::ServerStatus]),
         diagnostic_data,
     )

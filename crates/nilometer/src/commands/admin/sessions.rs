@@ -48,14 +48,14 @@ pub(crate) const REFRESH: CommandSpec = CommandSpec {
 
 pub(crate) const KILL: CommandSpec = CommandSpec::new(
     "killSessions",
-    "Ends logical sessions and what runs under them.",
+    "Ends logical sessions and their operations.",
     Authorization::LoggedIn,
     kill,
 );
 
 pub(crate) const KILL_ALL: CommandSpec = CommandSpec::new(
     "killAllSessions",
-    "Ends all logical sessions and what runs under them.",
+    "Ends all logical sessions and their operations.",
     Authorization::OnCluster(&[Action::KillAnySession]),
     kill_all,
 );

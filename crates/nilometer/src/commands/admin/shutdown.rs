@@ -17,7 +17,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     fields: Fields::Only(&["force", "timeoutSecs"]),
     ..CommandSpec::new(
         "shutdown",
-        "Ends the server.",
+        "Shuts the server down.",
         Authorization::OnCluster(&[Action::Shutdown]),
         run,
     )

@@ -17,7 +17,7 @@ pub(crate) const COLL_STATS: CommandSpec = CommandSpec {
     fields: Fields::Only(&["scale"]),
     ..CommandSpec::new(
         "collStats",
-        "Shows sizes and counters of a collection.",
+        "Returns sizes and counters of a collection.",
         Authorization::OnCollection(&[Action::CollStats]),
         coll_stats,
     )
@@ -30,7 +30,7 @@ pub(crate) const DB_STATS: CommandSpec = CommandSpec {
     fields: Fields::Only(&["scale", "freeStorage"]),
     ..CommandSpec::new(
         "dbStats",
-        "Shows sizes of a database.",
+        "Returns sizes of a database.",
         Authorization::OnDatabase(&[Action::DbStats]),
         db_stats,
     )

@@ -13,7 +13,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     admin_only: true,
     ..CommandSpec::new(
         "top",
-        "Tells the time spent on each collection.",
+        "Returns the time spent on each collection.",
         Authorization::OnCluster(&[Action::Top]),
         run,
     )

@@ -34,7 +34,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "distinct",
-        "Lists the different values of a field.",
+        "Lists the distinct values of a field.",
         Authorization::OnCollection(&[Action::Find]),
         run,
     )

@@ -26,7 +26,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     fields: Fields::Only(&["verbosity"]),
     ..CommandSpec::new(
         "explain",
-        "Tells how a query is answered.",
+        "Returns the plan of a query.",
         Authorization::Asks(rules::explain),
         run,
     )

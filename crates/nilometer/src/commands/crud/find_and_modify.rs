@@ -47,7 +47,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     fields: Fields::Only(FIELDS),
     ..CommandSpec::new(
         "findAndModify",
-        "Changes or removes one document and answers with it.",
+        "Changes or removes one document and returns it.",
         Authorization::Asks(rules::find_and_modify),
         run,
     )

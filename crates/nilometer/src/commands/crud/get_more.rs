@@ -29,7 +29,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     ]),
     ..CommandSpec::new(
         "getMore",
-        "Gives the next batch of a cursor.",
+        "Returns the next batch of a cursor.",
         Authorization::LoggedIn,
         run,
     )

@@ -14,7 +14,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     aliases: &["mapreduce"],
     ..CommandSpec::new(
         "mapReduce",
-        "Refused: no JavaScript is run; an aggregation does the same.",
+        "Refused: JavaScript is not supported; use an aggregation.",
         Authorization::OnCollection(&[Action::Find]),
         refuse,
     )

@@ -42,7 +42,7 @@ pub(crate) const CONVERT: CommandSpec = CommandSpec {
     fields: Fields::Only(&["size", collection_uuid::NAME]),
     ..CommandSpec::new(
         "convertToCapped",
-        "Makes a collection a capped one.",
+        "Converts a collection to a capped one.",
         Authorization::OnCollection(&[Action::ConvertToCapped]),
         convert,
     )

@@ -30,7 +30,7 @@ pub(crate) const DROP_DATABASE: CommandSpec = CommandSpec {
     in_api_v1: true,
     ..CommandSpec::new(
         "dropDatabase",
-        "Removes a database with everything in it.",
+        "Removes a database and all its collections.",
         Authorization::OnDatabase(&[Action::DropDatabase]),
         drop_database,
     )

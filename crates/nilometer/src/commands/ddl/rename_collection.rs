@@ -23,7 +23,7 @@ pub(crate) const SPEC: CommandSpec = CommandSpec {
     fields: Fields::Only(&["to", "dropTarget", "stayTemp", collection_uuid::NAME]),
     ..CommandSpec::new(
         "renameCollection",
-        "Gives a collection another name.",
+        "Renames a collection.",
         Authorization::Asks(rules::rename_collection),
         run,
     )

@@ -38,7 +38,7 @@ pub(crate) const SASL_START: CommandSpec = CommandSpec {
     fields: Fields::Only(&["mechanism", "payload", "autoAuthorize", "options", "db"]),
     ..CommandSpec::new(
         "saslStart",
-        "Begins to log in.",
+        "Starts a login.",
         Authorization::Open,
         sasl_start,
     )
@@ -50,7 +50,7 @@ pub(crate) const SASL_CONTINUE: CommandSpec = CommandSpec {
     fields: Fields::Only(&["conversationId", "payload"]),
     ..CommandSpec::new(
         "saslContinue",
-        "Goes on to log in.",
+        "Continues a login.",
         Authorization::Open,
         sasl_continue,
     )
@@ -61,7 +61,7 @@ pub(crate) const AUTHENTICATE: CommandSpec = CommandSpec {
     fields: Fields::Only(&["mechanism", "user"]),
     ..CommandSpec::new(
         "authenticate",
-        "Logs in by the certificate the client has shown.",
+        "Logs in with the client's TLS certificate.",
         Authorization::Open,
         authenticate,
     )

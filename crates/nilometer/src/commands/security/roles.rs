@@ -42,7 +42,7 @@ pub(crate) const UPDATE: CommandSpec = changing(
 pub(crate) const DROP: CommandSpec = changing(
     CommandSpec::new(
         "dropRole",
-        "Removes a role, and takes it from everybody.",
+        "Removes a role, also from all users and roles that have it.",
         Authorization::OnDatabase(&[Action::DropRole]),
         drop_one,
     ),
@@ -52,7 +52,7 @@ pub(crate) const DROP: CommandSpec = changing(
 pub(crate) const DROP_ALL: CommandSpec = changing(
     CommandSpec::new(
         "dropAllRolesFromDatabase",
-        "Removes all roles that were created in a database.",
+        "Removes all user-defined roles of a database.",
         Authorization::OnDatabase(&[Action::DropRole]),
         drop_all,
     ),
@@ -62,7 +62,7 @@ pub(crate) const DROP_ALL: CommandSpec = changing(
 pub(crate) const GRANT: CommandSpec = changing(
     CommandSpec::new(
         "grantRolesToRole",
-        "Lets a role inherit others.",
+        "Adds inherited roles to a role.",
         Authorization::Asks(may_grant),
         grant,
     ),
@@ -72,7 +72,7 @@ pub(crate) const GRANT: CommandSpec = changing(
 pub(crate) const REVOKE: CommandSpec = changing(
     CommandSpec::new(
         "revokeRolesFromRole",
-        "Lets a role no longer inherit others.",
+        "Removes inherited roles from a role.",
         Authorization::Asks(may_revoke),
         revoke,
     ),
@@ -82,7 +82,7 @@ pub(crate) const REVOKE: CommandSpec = changing(
 pub(crate) const GRANT_PRIVILEGES: CommandSpec = changing(
     CommandSpec::new(
         "grantPrivilegesToRole",
-        "Lets a role allow more.",
+        "Adds privileges to a role.",
         Authorization::Asks(may_grant),
         grant_privileges,
     ),
@@ -92,7 +92,7 @@ pub(crate) const GRANT_PRIVILEGES: CommandSpec = changing(
 pub(crate) const REVOKE_PRIVILEGES: CommandSpec = changing(
     CommandSpec::new(
         "revokePrivilegesFromRole",
-        "Lets a role allow less.",
+        "Removes privileges from a role.",
         Authorization::Asks(may_revoke),
         revoke_privileges,
     ),
@@ -108,7 +108,7 @@ pub(crate) const INFO: CommandSpec = CommandSpec {
     ]),
     ..CommandSpec::new(
         "rolesInfo",
-        "Tells about roles.",
+        "Returns information about roles.",
         Authorization::Asks(may_view),
         info,
     )

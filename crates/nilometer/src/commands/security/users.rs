@@ -82,7 +82,7 @@ pub(crate) const DROP_ALL: CommandSpec = changing(
 pub(crate) const GRANT: CommandSpec = changing(
     CommandSpec::new(
         "grantRolesToUser",
-        "Gives a user more roles.",
+        "Adds roles to a user.",
         Authorization::Asks(super::roles::may_grant),
         grant,
     ),
@@ -92,7 +92,7 @@ pub(crate) const GRANT: CommandSpec = changing(
 pub(crate) const REVOKE: CommandSpec = changing(
     CommandSpec::new(
         "revokeRolesFromUser",
-        "Takes roles from a user.",
+        "Removes roles from a user.",
         Authorization::Asks(super::roles::may_revoke),
         revoke,
     ),
@@ -110,7 +110,7 @@ pub(crate) const INFO: CommandSpec = CommandSpec {
     ]),
     ..CommandSpec::new(
         "usersInfo",
-        "Tells about users.",
+        "Returns information about users.",
         Authorization::Asks(may_view),
         info,
     )
